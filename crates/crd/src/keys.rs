@@ -1,0 +1,38 @@
+//! Every label, annotation and finalizer key of this project, in one place.
+
+/// What all keys of ours begin with. The operator writes no key outside it but those that a policy names.
+pub const PREFIX: &str = "gpu.nodestack.dev/";
+
+/// Node label: canonical name of the node's accelerator model, such as `nvidia-tesla-p100`.
+pub const MODEL: &str = "gpu.nodestack.dev/model";
+/// Node label: the pool that governs the node.
+pub const POOL: &str = "gpu.nodestack.dev/pool";
+/// Label of children and node label: see [`crate::policy::Stage::key`].
+pub const DRIVER: &str = "gpu.nodestack.dev/driver";
+/// Like [`DRIVER`], for the container toolkit.
+pub const TOOLKIT: &str = "gpu.nodestack.dev/toolkit";
+/// Like [`DRIVER`], for the device plugin.
+pub const DEVICE_PLUGIN: &str = "gpu.nodestack.dev/device-plugin";
+
+/// Label of a DaemonSet and its pods: `driver`, `toolkit` or `device-plugin`.
+pub const STAGE: &str = "gpu.nodestack.dev/stage";
+/// Label of a DaemonSet and its pods: the policy they belong to.
+pub const POLICY: &str = "gpu.nodestack.dev/policy";
+
+/// Annotation of a DaemonSet: hash of what was applied, so that what is there already is not applied again.
+pub const APPLIED: &str = "gpu.nodestack.dev/applied";
+
+/// Finalizer of a [`crate::ClusterGpuPolicy`]: node labels cannot be garbage-collected.
+pub const FINALIZER: &str = "gpu.nodestack.dev/node-labels";
+
+/// The standard label that marks children of this operator, with the value [`MANAGER`].
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The operator's name: value of [`MANAGED_BY`] and field manager of what it applies.
+pub const MANAGER: &str = "gpu-operator";
+/// Field manager of the labels on Nodes: its own, so that the applied set is exactly the owned set.
+pub const LABEL_MANAGER: &str = "gpu-operator/labels";
+/// Field manager of `GpuNode.status.report`.
+pub const PROBE_MANAGER: &str = "nvml-probe";
+
+/// The extended resource by which a GPU is requested and counted.
+pub const GPU_RESOURCE: &str = "nvidia.com/gpu";

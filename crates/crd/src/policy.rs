@@ -1,0 +1,395 @@
+//! ClusterGpuPolicy: what a user wants of the GPU nodes. Every field has a meaning when absent, so that the smallest
+//! useful policy is `spec: {}`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{EnvVar, ResourceRequirements, Toleration},
+    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+};
+use kube::{CustomResource, KubeSchema, core::Duration};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::policy_status::ClusterGpuPolicyStatus;
+
+/// What a user wants of the GPU nodes of a cluster.
+#[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "gpu.nodestack.dev",
+    version = "v1alpha1",
+    kind = "ClusterGpuPolicy",
+    plural = "clustergpupolicies",
+    shortname = "cgp",
+    category = "gpu",
+    status = "ClusterGpuPolicyStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "What a user wants of the NVIDIA GPU nodes of a cluster: drivers, container toolkit, device plugin and labels, by pool.",
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
+    printcolumn(name = "Nodes", type_ = "string", json_path = ".status.summary.nodes"),
+    printcolumn(name = "GPUs", type_ = "string", json_path = ".status.summary.gpus"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].message",
+        priority = 1
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterGpuPolicySpec {
+    /// Which nodes the policy speaks for at all. Absent: every node with an NVIDIA GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<LabelSelector>,
+    /// Further label keys that carry the model's name on every node, beside `gpu.nodestack.dev/model`; for example
+    /// `accelerator`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 317)))]
+    #[x_kube(
+        merge_strategy = ListMerge::Set,
+        validation = (
+            "self.all(k, k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",
+            "a label key is a name of at most 63 letters, digits, '-', '_' and '.', optionally after a lower-case DNS prefix and '/'; write for example accelerator or example.com/gpu"
+        ),
+        validation = (
+            "self.all(k, !k.split('/')[0].endsWith('kubernetes.io') && !k.split('/')[0].endsWith('k8s.io') && !k.split('/')[0].endsWith('nodestack.dev'))",
+            "keys of kubernetes.io, k8s.io and gpu.nodestack.dev are reserved; write a key of your own such as accelerator or example.com/gpu"
+        )
+    )]
+    pub node_labels: Vec<String>,
+    /// Where all images come from.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub images: Images,
+    /// What holds for every pool that does not say otherwise.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub defaults: Defaults,
+    /// Named groups of nodes, in order: the first that matches a node governs it. A node that none matches belongs to
+    /// the implicit pool of its model, which is named after the model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub pools: Vec<Pool>,
+    /// When the policy counts as ready.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub readiness: Readiness,
+}
+
+/// Where images come from.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Images {
+    /// Replaces the registry host of every default image, such as `registry.example.com/mirror`. An operand whose
+    /// `image.repository` is set is left as it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = (
+        "self == '' || self.matches('^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?(/[a-z0-9._-]+)*$')",
+        "write a registry host, optionally with port and path and without a scheme, such as registry.example.com:5000/mirror"
+    ))]
+    pub registry: String,
+    /// Names of pull secrets in the operator's namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub pull_secrets: Vec<String>,
+    /// When nodes pull. Absent: `IfNotPresent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_policy: Option<PullPolicy>,
+}
+
+/// When nodes pull an image.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "Kubernetes' own words")]
+pub enum PullPolicy {
+    Always,
+    #[default]
+    IfNotPresent,
+    Never,
+}
+
+impl PullPolicy {
+    /// The word as Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::IfNotPresent => "IfNotPresent",
+            Self::Never => "Never",
+        }
+    }
+}
+
+/// What holds for every pool that does not say otherwise.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Defaults {
+    /// The driver.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub driver: Driver,
+    /// The container toolkit.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub toolkit: Operand,
+    /// The device plugin.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub device_plugin: Operand,
+    /// Tolerations of all operand pods. Absent: every taint is tolerated, because operands belong on every GPU node;
+    /// a list replaces that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub tolerations: Option<Vec<Toleration>>,
+    /// Priority class of all operand pods. Absent: `system-node-critical`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub priority_class_name: Option<String>,
+}
+
+/// A named group of nodes and what holds for it.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Pool {
+    /// Its name: lower-case letters, digits and `-`.
+    #[schemars(length(min = 1, max = 40))]
+    #[x_kube(validation = (
+        "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+        "a pool's name has lower-case letters, digits and '-' only and begins and ends with a letter or digit"
+    ))]
+    pub name: String,
+    /// Which nodes belong to it. Absent: every node of the policy.
+    #[serde(rename = "match", default, skip_serializing_if = "is_default")]
+    pub matches: PoolMatch,
+    /// Labels that every node of the pool carries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into()]))]
+    pub node_labels: Vec<NodeLabel>,
+    /// How many GPUs each node of the pool has: a promise that readiness is measured by. Absent: the most that were
+    /// ever seen on the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub gpus_per_node: Option<u32>,
+    /// The driver, field by field over `defaults.driver`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub driver: Driver,
+    /// The container toolkit, field by field over `defaults.toolkit`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub toolkit: Operand,
+    /// The device plugin, field by field over `defaults.devicePlugin`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub device_plugin: Operand,
+}
+
+/// Which nodes belong to a pool: those that fit all that is given.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolMatch {
+    /// Canonical model names, such as `nvidia-tesla-p100`; any of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub models: Vec<String>,
+    /// Labels of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<LabelSelector>,
+}
+
+/// A label with a value of the user's own.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeLabel {
+    /// Any legal label key outside kubernetes.io, k8s.io and gpu.nodestack.dev.
+    #[schemars(length(min = 1, max = 317))]
+    #[x_kube(
+        validation = (
+            "self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
+            "a label key is a name of at most 63 letters, digits, '-', '_' and '.', optionally after a lower-case DNS prefix and '/'; write for example accelerator or example.com/gpu"
+        ),
+        validation = (
+            "!self.split('/')[0].endsWith('kubernetes.io') && !self.split('/')[0].endsWith('k8s.io') && !self.split('/')[0].endsWith('nodestack.dev')",
+            "keys of kubernetes.io, k8s.io and gpu.nodestack.dev are reserved; write a key of your own such as accelerator or example.com/gpu"
+        )
+    )]
+    pub key: String,
+    /// The label's value. Absent: the model's canonical name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = (
+        "self.matches('^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$')",
+        "a label value has letters, digits, '-', '_' and '.' only and begins and ends with a letter or digit"
+    ))]
+    pub value: Option<String>,
+}
+
+/// How a driver gets onto a node.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = (
+        "!has(self.source) || self.source != 'Preinstalled' || (!has(self.version) && !has(self.image) && !has(self.kernelModule))",
+        "source Preinstalled takes the driver that is on the host: remove version, image and kernelModule, or write source: Container"
+    ),
+    validation = (
+        "!has(self.image) || !has(self.image.digest) || has(self.version)",
+        "an image given by digest does not tell which driver it holds: write its version as well, such as version: \"580.173.02\""
+    )
+)]
+pub struct Driver {
+    /// Where it comes from. Absent: `Auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<DriverSource>,
+    /// The driver's full version, such as `580.173.02`. Absent: the newest recommended one that the node's models
+    /// support.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = (
+        "self.matches('^[0-9]{3}[.][0-9]{1,3}([.][0-9]{1,3})?$')",
+        "write the driver's full version, such as \"580.173.02\""
+    ))]
+    pub version: Option<String>,
+    /// Which kernel module. Absent: `Auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_module: Option<KernelModule>,
+    /// Image, environment, arguments and resources of the installing container.
+    #[serde(flatten)]
+    pub operand: Operand,
+}
+
+/// Where a driver comes from.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DriverSource {
+    /// `Preinstalled` on nodes with a driver on the host, loaded or not; `Container` on all others.
+    #[default]
+    Auto,
+    /// NVIDIA's driver container, or an image that behaves like it.
+    Container,
+    /// The host's own driver, which is left as it is.
+    Preinstalled,
+}
+
+/// Which flavour of NVIDIA's kernel modules.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KernelModule {
+    /// What the model and the driver version call for.
+    #[default]
+    Auto,
+    /// The open modules (Turing and later; the only ones for Blackwell).
+    Open,
+    /// The proprietary modules (the only ones up to Volta).
+    Proprietary,
+}
+
+/// What can be said of any operand's container.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Operand {
+    /// The image. Absent: NVIDIA's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
+    /// Environment variables, over those of ours by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub env: Vec<EnvVar>,
+    /// Further arguments, after those of ours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 1024)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub args: Vec<String>,
+    /// Compute resources of the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+}
+
+/// An image reference in its parts.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = (
+    "!(has(self.tag) && has(self.digest))",
+    "tag and digest exclude each other: keep the digest to pin the image, or the tag to follow it"
+))]
+pub struct Image {
+    /// Registry and path, such as `registry.example.com/nvidia/driver`. Absent: the default's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 400))]
+    #[x_kube(validation = (
+        "self.matches('^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?(/[a-z0-9._-]+)*$')",
+        "write the image's registry and path without tag or digest, such as registry.example.com/nvidia/driver"
+    ))]
+    pub repository: Option<String>,
+    /// Tag, used as it is. Absent: the default's; for drivers `<version>-<operating system>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub tag: Option<String>,
+    /// Digest, such as `sha256:…`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 80))]
+    #[x_kube(validation = ("self.matches('^sha256:[0-9a-f]{64}$')", "a digest is sha256: and 64 hexadecimal digits"))]
+    pub digest: Option<String>,
+}
+
+/// When the policy counts as ready.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Readiness {
+    /// How long a node may stay in one phase before that counts as a failure. Absent: 30m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = (
+        "self.matches('^([0-9]+(h|m|s))+$')",
+        "write a duration in hours, minutes and seconds, such as 30m or 1h30m"
+    ))]
+    pub progress_deadline: Option<Duration>,
+    /// How many nodes must be ready, as a number or as a percentage of the nodes that can be (not those that are
+    /// NotReady, cordoned or being deleted). Absent: 100%.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = (
+        "string(self).matches('^([0-9]{1,6}|([0-9]|[1-9][0-9]|100)%)$')",
+        "write a number of nodes or a percentage from \"0%\" to \"100%\""
+    ))]
+    pub min_ready_nodes: Option<IntOrString>,
+}
+
+/// The three things that are rolled out on a node, in order.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Kernel modules and user-space driver.
+    Driver,
+    /// Container toolkit.
+    Toolkit,
+    /// Kubernetes device plugin.
+    DevicePlugin,
+}
+
+impl Stage {
+    /// All stages in order.
+    pub const ALL: [Self; 3] = [Self::Driver, Self::Toolkit, Self::DevicePlugin];
+
+    /// Value of the label [`crate::keys::STAGE`], and beginning of the names of the stage's DaemonSets.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Toolkit => "toolkit",
+            Self::DevicePlugin => "device-plugin",
+        }
+    }
+
+    /// The node label that places the stage's pods.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Driver => crate::keys::DRIVER,
+            Self::Toolkit => crate::keys::TOOLKIT,
+            Self::DevicePlugin => crate::keys::DEVICE_PLUGIN,
+        }
+    }
+}
+
+/// Labels of a node or object.
+pub type Labels = BTreeMap<String, String>;
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

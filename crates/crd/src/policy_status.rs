@@ -1,0 +1,139 @@
+//! What the operator answers about a policy: bounded in size however large the fleet.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// The nodes that most need attention are listed, not all of them: the rest is in their GpuNodes.
+pub const MAX_ATTENTION: usize = 10;
+/// Pools listed; named ones first.
+pub const MAX_POOLS: usize = 96;
+
+/// What the operator answers about a policy.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterGpuPolicyStatus {
+    /// The generation of the spec that the rest describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Ready`, `Reconciling`, `Stalled` (as kstatus reads them) and `Accepted`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Counts of nodes.
+    #[serde(default)]
+    pub nodes: NodeCounts,
+    /// Counts of GPUs.
+    #[serde(default)]
+    pub gpus: GpuTotals,
+    /// The same counts, as printed.
+    #[serde(default)]
+    pub summary: Summary,
+    /// Counts by pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 96))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub pools: Vec<PoolStatus>,
+    /// The nodes that most need attention, failures and the longest waiting first; at most ten.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub attention: Vec<Attention>,
+}
+
+/// Counts of nodes. A node is in exactly one of `ready`, `progressing`, `failed` and `excluded`.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeCounts {
+    /// All nodes that the policy governs.
+    #[serde(default)]
+    pub total: u32,
+    /// Nodes whose allocatable is what is expected of them.
+    #[serde(default)]
+    pub ready: u32,
+    /// Nodes on their way.
+    #[serde(default)]
+    pub progressing: u32,
+    /// Nodes that are held up by a failure.
+    #[serde(default)]
+    pub failed: u32,
+    /// Nodes that are NotReady, cordoned or being deleted: not counted for `readiness.minReadyNodes`.
+    #[serde(default)]
+    pub excluded: u32,
+    /// Nodes whose revision is not the wanted one yet.
+    #[serde(default)]
+    pub outdated: u32,
+}
+
+/// Counts of GPUs.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuTotals {
+    /// What the policy's nodes should offer.
+    #[serde(default)]
+    pub expected: u32,
+    /// What the scheduler can give out.
+    #[serde(default)]
+    pub allocatable: u32,
+}
+
+/// Counts as text, for `kubectl get`.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// `ready/total` nodes.
+    #[schemars(length(max = 32))]
+    #[serde(default)]
+    pub nodes: String,
+    /// `allocatable/expected` GPUs.
+    #[schemars(length(max = 32))]
+    #[serde(default)]
+    pub gpus: String,
+}
+
+/// One pool's share.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolStatus {
+    /// The pool's name; an implicit pool's is its model.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Counts of its nodes.
+    #[serde(default)]
+    pub nodes: NodeCounts,
+    /// Counts of its GPUs.
+    #[serde(default)]
+    pub gpus: GpuTotals,
+    /// The driver version that the pool wants, where the driver is ours to install.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub driver_version: Option<String>,
+    /// What keeps the pool from going on, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<crate::Reason>,
+    /// The same in a sentence that says what to write instead or where to look.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
+
+/// A node that needs attention.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Attention {
+    /// The node's name.
+    #[schemars(length(max = 253))]
+    pub node: String,
+    /// Its pool.
+    #[schemars(length(max = 63))]
+    pub pool: String,
+    /// Why, in one word.
+    pub reason: crate::Reason,
+    /// Why, in a sentence.
+    #[schemars(length(max = 512))]
+    pub message: String,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+}

@@ -1,0 +1,189 @@
+//! The vocabulary of status: phases, reasons and condition types. A reason is at once a condition's or node's
+//! `reason`, the `reason` of an Event and a metric's label, so that one word can be looked up everywhere.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
+
+/// How far a node is. Phases follow each other; a node that is held up stays in the phase that holds it.
+#[derive(
+    Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default,
+)]
+pub enum Phase {
+    /// No policy governs the node.
+    #[default]
+    Unmanaged,
+    /// The node is known to have GPUs; its probe has not reported yet.
+    Discovery,
+    /// The driver is not proven yet.
+    Driver,
+    /// The driver works; the container toolkit is not in place yet.
+    Toolkit,
+    /// Driver and toolkit work; allocatable has not reached what is expected.
+    DevicePlugin,
+    /// The Node is Ready and its allocatable has reached what its hardware promises.
+    Ready,
+}
+
+/// Why a node or policy is where it is.
+#[derive(
+    Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+)]
+pub enum Reason {
+    // Well.
+    /// Allocatable has reached what is expected.
+    AllGpusAllocatable,
+    /// Ready at its present revision; its turn for a new one has not come.
+    RolloutPending,
+
+    // On the way.
+    /// No policy governs the node.
+    NoPolicy,
+    /// The probe has not reported yet.
+    WaitingForReport,
+    /// The operand's pod is not there yet, or is starting.
+    PodStarting,
+    /// The driver's container is installing.
+    DriverInstalling,
+    /// The toolkit's installer is running.
+    ToolkitInstalling,
+    /// The device plugin runs; kubelet has not published its GPUs yet.
+    WaitingForAllocatable,
+    /// A new revision waits until no pod uses a GPU of this node.
+    GpuPodsInUse,
+    /// The node's GPUs are being released before its driver moves.
+    ReleasingGpus,
+
+    // Held up by the node itself.
+    /// The Node is not Ready.
+    NodeNotReady,
+    /// The Node is being deleted.
+    NodeDeleting,
+
+    // Failures.
+    /// No probe pod of ours runs on the node, or it does not report.
+    ProbeMissing,
+    /// The loaded driver is in use, so another one cannot take its place.
+    DriverInUse,
+    /// The loaded kernel module is not of the wanted version.
+    DriverVersionMismatch,
+    /// A driver is installed on the host but its kernel module is not loaded.
+    DriverNotLoaded,
+    /// No driver is installed on a node whose pool says Preinstalled.
+    DriverNotInstalled,
+    /// The driver cannot be asked: NVML answers with an error.
+    NvmlFailed,
+    /// No driver image is published for the node's operating system.
+    NoDriverImageForOS,
+    /// The driver that the policy asks for does not support the model.
+    DriverUnsupported,
+    /// An image cannot be pulled.
+    ImagePullFailed,
+    /// A container of an operand crashes.
+    ContainerCrashed,
+    /// The operand's pod cannot be scheduled onto its node.
+    PodUnschedulable,
+    /// The API server refuses the operand's pods.
+    PodsForbidden,
+    /// How many GPUs to expect is not known.
+    ExpectedUnknown,
+    /// The PCI bus shows fewer GPUs than are expected.
+    GpuMissing,
+    /// The phase has lasted longer than `readiness.progressDeadline`.
+    ProgressDeadlineExceeded,
+
+    // Of a policy or a pool.
+    /// No node matches the policy.
+    NoMatchingNodes,
+    /// Fewer nodes than `readiness.minReadyNodes` are ready.
+    NodesNotReady,
+    /// Nodes are being moved to a new revision.
+    RollingOut,
+    /// A pool's rollout stands still after a failure.
+    RolloutHalted,
+    /// Enough nodes are ready.
+    MinimumNodesReady,
+    /// The policy is being deleted.
+    Deleting,
+    /// Nothing is left to do.
+    Settled,
+    /// Every part of the policy can be carried out.
+    PolicyAccepted,
+    /// A part of the policy cannot be carried out; the message says what to write instead.
+    InvalidPolicy,
+    /// A write to the API server failed.
+    ApplyFailed,
+    /// A key that the policy publishes carries another value already.
+    LabelConflict,
+}
+
+impl Phase {
+    /// The word itself.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl Reason {
+    /// The word itself.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// Whether a person, or time, has to mend something before the node goes on. Failures are Warning Events, halt
+    /// their pool's rollout and make the policy Stalled.
+    #[must_use]
+    pub fn is_failure(self) -> bool {
+        matches!(
+            self,
+            Self::ProbeMissing
+                | Self::DriverInUse
+                | Self::DriverVersionMismatch
+                | Self::DriverNotLoaded
+                | Self::DriverNotInstalled
+                | Self::NvmlFailed
+                | Self::NoDriverImageForOS
+                | Self::DriverUnsupported
+                | Self::ImagePullFailed
+                | Self::ContainerCrashed
+                | Self::PodUnschedulable
+                | Self::PodsForbidden
+                | Self::ExpectedUnknown
+                | Self::GpuMissing
+                | Self::ProgressDeadlineExceeded
+                | Self::InvalidPolicy
+                | Self::ApplyFailed
+                | Self::RolloutHalted
+                | Self::LabelConflict
+        )
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The conditions of a policy, with the meaning that kstatus gives them.
+#[derive(IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConditionType {
+    /// Enough nodes can run GPU pods.
+    Ready,
+    /// The operator is still moving something.
+    Reconciling,
+    /// Something stands still until a person or time mends it.
+    Stalled,
+    /// Every part of the policy can be carried out.
+    Accepted,
+}
+
+impl ConditionType {
+    /// The word as it stands in a condition's `type`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}

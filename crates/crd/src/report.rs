@@ -1,0 +1,135 @@
+//! What the probe saw on its node. Facts only, no judgement; the probe alone writes it.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One look at a node. Rewritten only when a fact in it changes.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Version of the probe that wrote this.
+    #[schemars(length(max = 64))]
+    #[serde(default)]
+    pub probe_version: String,
+    /// The kernel's boot id (`/proc/sys/kernel/random/boot_id`): a new one means the node was rebooted.
+    #[schemars(length(max = 64))]
+    #[serde(default)]
+    pub boot_id: String,
+    /// The host's operating system, from its `/etc/os-release`.
+    #[serde(default)]
+    pub os: OsRelease,
+    /// Every NVIDIA GPU on the PCI bus that is not given to a virtual machine, by address.
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[serde(default)]
+    pub gpus: Vec<Gpu>,
+    /// The driver's state on the host.
+    #[serde(default)]
+    pub driver: DriverFacts,
+    /// Whether NVML answers, and for whom it was let go.
+    #[serde(default)]
+    pub nvml: NvmlFacts,
+}
+
+/// The two words of `/etc/os-release` by which driver images are named.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct OsRelease {
+    /// `ID`, such as `ubuntu`.
+    #[schemars(length(max = 64))]
+    #[serde(default)]
+    pub id: String,
+    /// `VERSION_ID`, such as `22.04`.
+    #[schemars(length(max = 64))]
+    #[serde(default)]
+    pub version_id: String,
+}
+
+/// One GPU. What needs a driver is absent until NVML has answered.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Gpu {
+    /// PCI address, such as `0000:06:00.0`: the GPU's key, because a lost one has no UUID.
+    #[schemars(length(max = 32))]
+    #[serde(default)]
+    pub pci_address: String,
+    /// PCI device id without the vendor, four hex digits, such as `102d`.
+    #[schemars(length(max = 8))]
+    #[serde(default)]
+    pub device_id: String,
+    /// Canonical name of the model, from the PCI id, as NVML names it where the catalogue does not know the id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub product: Option<String>,
+    /// NVML's UUID, `GPU-…`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 96))]
+    pub uuid: Option<String>,
+    /// Frame buffer, in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+}
+
+/// The driver's state on the host.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct DriverFacts {
+    /// Version of the kernel module that is loaded (`/sys/module/nvidia/version`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub loaded: Option<String>,
+    /// Whether the loaded module has users beside the driver's own modules.
+    #[serde(default)]
+    pub in_use: bool,
+    /// User-space drivers found: on the host, in the driver container's root, in GKE's directory.
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[serde(default)]
+    pub installed: Vec<InstalledDriver>,
+    /// Highest CUDA version that the driver serves, such as `13.1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub cuda_version: Option<String>,
+}
+
+/// A user-space driver, known by its `libnvidia-ml.so.<version>`.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct InstalledDriver {
+    /// Root under which it lies on the host: `/`, `/run/nvidia/driver` or `/home/kubernetes/bin/nvidia`.
+    #[schemars(length(max = 256))]
+    #[serde(default)]
+    pub root: String,
+    /// Its version, from the library's file name.
+    #[schemars(length(max = 64))]
+    #[serde(default)]
+    pub version: String,
+}
+
+/// Whether NVML answers.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct NvmlFacts {
+    /// The state of the probe's NVML child.
+    #[serde(default)]
+    pub state: NvmlState,
+    /// What NVML, or the child's end, said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+}
+
+/// The state of the probe's NVML child.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NvmlState {
+    /// No library, or no loaded module: there is nothing to ask.
+    #[default]
+    Absent,
+    /// NVML answers; the inventory is from it.
+    Answering,
+    /// NVML was asked and failed, hung or crashed; `message` says how.
+    Failing,
+    /// The driver was let go, as `GpuNode.spec.releaseDriver` asks. No process of the probe holds it.
+    Released,
+}

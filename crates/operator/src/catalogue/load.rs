@@ -1,0 +1,211 @@
+//! Reading the data file, with the checks that keep it sound.
+
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::{
+    Accelerator, Architecture, Branch, BranchRange, Catalogue, ModuleSupport, PciDevice, Subsystem, branch_of, name,
+};
+
+/// What is wrong with a catalogue's text.
+#[derive(Debug, Error)]
+pub enum CatalogueError {
+    /// Not YAML, or not of the catalogue's shape.
+    #[error("the catalogue of accelerators is not of the shape it should have: {0}")]
+    Shape(#[from] serde_yaml::Error),
+    /// Something that may occur once only occurs twice.
+    #[error("the catalogue of accelerators has the {what} {value} twice")]
+    Duplicate {
+        /// Name, alias, PCI device, …
+        what: &'static str,
+        /// The value.
+        value: String,
+    },
+    /// A value that is not what it should be.
+    #[error("the catalogue of accelerators has {value:?}, which is not {what}")]
+    Illegal {
+        /// What it should be.
+        what: &'static str,
+        /// The value.
+        value: String,
+    },
+    /// A model of an architecture that is not described.
+    #[error("the catalogue of accelerators describes no architecture {0}")]
+    UnknownArchitecture(Architecture),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    architectures: Vec<ArchitectureEntry>,
+    branches: Vec<BranchEntry>,
+    switches: Vec<String>,
+    models: Vec<ModelEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ArchitectureEntry {
+    name: Architecture,
+    first: Option<Limit>,
+    last: Option<Limit>,
+    modules: ModuleSupport,
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Limit {
+    branch: u16,
+    version: Option<String>,
+    believed: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct BranchEntry {
+    branch: u16,
+    version: String,
+    os: Vec<String>,
+    believed: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ModelEntry {
+    name: String,
+    architecture: Architecture,
+    devices: Vec<DeviceEntry>,
+    #[serde(default)]
+    aliases: Vec<String>,
+    /// Over the architecture's.
+    first: Option<Limit>,
+    /// Over the architecture's.
+    modules: Option<ModuleSupport>,
+    believed: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DeviceEntry {
+    id: String,
+    subsystem: Option<String>,
+    memory_mib: Option<u32>,
+}
+
+impl Catalogue {
+    /// Reads a catalogue.
+    pub(super) fn from_yaml(text: &str) -> Result<Self, CatalogueError> {
+        let file: File = serde_yaml::from_str(text)?;
+        let models = file
+            .models
+            .into_iter()
+            .map(|entry| accelerator(entry, &file.architectures))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut by_name = BTreeMap::new();
+        let mut by_pci = BTreeMap::new();
+        for (index, model) in models.iter().enumerate() {
+            for word in std::iter::once(&model.name).chain(&model.aliases) {
+                if !name::is_label_value(word) {
+                    return Err(illegal("a legal label value", word));
+                }
+                insert_once(&mut by_name, word.clone(), index, "name or alias", word)?;
+            }
+            for device in &model.devices {
+                let key = (device.device_id, device.subsystem);
+                insert_once(&mut by_pci, key, index, "PCI device", &format!("{key:x?}"))?;
+            }
+        }
+        let switches = file.switches.iter().map(|id| pci_id(id)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(id) = switches.iter().find(|id| by_pci.contains_key(&(**id, None))) {
+            return Err(CatalogueError::Duplicate { what: "PCI device", value: format!("{id:04x}") });
+        }
+        Ok(Self { models, branches: branches(file.branches)?, switches, by_name, by_pci })
+    }
+}
+
+fn accelerator(entry: ModelEntry, architectures: &[ArchitectureEntry]) -> Result<Accelerator, CatalogueError> {
+    let architecture = architectures
+        .iter()
+        .find(|a| a.name == entry.architecture)
+        .ok_or(CatalogueError::UnknownArchitecture(entry.architecture))?;
+    let devices = entry.devices.iter().map(device).collect::<Result<Vec<_>, _>>()?;
+    let sizes: BTreeSet<_> = devices.iter().map(|d| d.memory_mib).collect();
+    let first = entry.first.or_else(|| architecture.first.clone());
+    let last = architecture.last.clone();
+    if let Some(Limit { branch, version: Some(version), .. }) = &first
+        && branch_of(version) != Some(*branch)
+    {
+        return Err(illegal("a version of the branch it is written for", version));
+    }
+    let believed: Vec<_> =
+        [&entry.believed, &mark(first.as_ref()), &mark(last.as_ref())].into_iter().filter_map(Clone::clone).collect();
+    Ok(Accelerator {
+        name: entry.name,
+        aliases: entry.aliases,
+        architecture: entry.architecture,
+        // Variants that differ have no size in common.
+        memory_mib: if sizes.len() == 1 { sizes.into_iter().next().flatten() } else { None },
+        devices,
+        driver: BranchRange {
+            first: first.as_ref().map(|l| l.branch),
+            first_version: first.and_then(|l| l.version),
+            last: last.map(|l| l.branch),
+        },
+        modules: entry.modules.unwrap_or(architecture.modules),
+        believed: if believed.is_empty() { None } else { Some(believed.join("; ")) },
+    })
+}
+
+fn mark(limit: Option<&Limit>) -> Option<String> {
+    limit.and_then(|l| l.believed.clone())
+}
+
+fn device(entry: &DeviceEntry) -> Result<PciDevice, CatalogueError> {
+    let subsystem = match &entry.subsystem {
+        None => None,
+        Some(text) => Some(text.parse::<Subsystem>().map_err(|_| illegal("a PCI subsystem such as 10de:157e", text))?),
+    };
+    Ok(PciDevice { device_id: pci_id(&entry.id)?, subsystem, memory_mib: entry.memory_mib })
+}
+
+fn pci_id(text: &str) -> Result<u16, CatalogueError> {
+    match u16::from_str_radix(text, 16) {
+        Ok(id) if text.len() == 4 => Ok(id),
+        _ => Err(illegal("a PCI device id of four hexadecimal digits", text)),
+    }
+}
+
+fn branches(entries: Vec<BranchEntry>) -> Result<Vec<Branch>, CatalogueError> {
+    let mut branches = BTreeMap::new();
+    for entry in entries {
+        let number = entry.branch;
+        if branch_of(&entry.version) != Some(number) {
+            return Err(illegal("a version of the branch it is written for", &entry.version));
+        }
+        let branch = Branch { number, version: entry.version, os: entry.os, believed: entry.believed };
+        insert_once(&mut branches, number, branch, "branch", &number.to_string())?;
+    }
+    Ok(branches.into_values().collect())
+}
+
+fn insert_once<K: Ord, V>(
+    map: &mut BTreeMap<K, V>,
+    key: K,
+    value: V,
+    what: &'static str,
+    shown: &str,
+) -> Result<(), CatalogueError> {
+    match map.entry(key) {
+        Entry::Occupied(_) => Err(CatalogueError::Duplicate { what, value: shown.to_owned() }),
+        Entry::Vacant(vacant) => {
+            vacant.insert(value);
+            Ok(())
+        }
+    }
+}
+
+fn illegal(what: &'static str, value: &str) -> CatalogueError {
+    CatalogueError::Illegal { what, value: value.to_owned() }
+}

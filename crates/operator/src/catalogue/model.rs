@@ -1,0 +1,124 @@
+//! What is known of one model.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// A model of GPU, under one canonical name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accelerator {
+    /// Canonical name, a legal label value: that of GKE's accelerator label where it has one, such as
+    /// `nvidia-tesla-p100`.
+    pub name: String,
+    /// Other clouds' words for this model.
+    pub aliases: Vec<String>,
+    /// Its architecture.
+    pub architecture: Architecture,
+    /// The PCI devices that it appears as.
+    pub devices: Vec<PciDevice>,
+    /// Nominal memory of one GPU in MiB, where it is known and the same for all of [`Self::devices`].
+    pub memory_mib: Option<u32>,
+    /// The driver branches that support it.
+    pub driver: BranchRange,
+    /// The flavours of NVIDIA's kernel modules that run it.
+    pub modules: ModuleSupport,
+    /// What of all this is unverified. Absent: nothing.
+    pub believed: Option<String>,
+}
+
+impl Accelerator {
+    /// Name and architecture, as messages say them: `nvidia-tesla-k80 (Kepler)`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!("{} ({})", self.name, self.architecture)
+    }
+
+    /// Nominal memory in MiB of the variant that is this PCI device. Absent where no source gives it.
+    #[must_use]
+    pub fn memory_of_pci(&self, device_id: u16) -> Option<u32> {
+        self.devices.iter().find(|d| d.device_id == device_id)?.memory_mib
+    }
+}
+
+/// A PCI device of NVIDIA's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PciDevice {
+    /// Device id, without the vendor's `10de`.
+    pub device_id: u16,
+    /// The subsystem that tells this product from others with the same device id. Absent: any.
+    pub subsystem: Option<Subsystem>,
+    /// Nominal memory of one GPU in MiB.
+    pub memory_mib: Option<u32>,
+}
+
+/// A PCI subsystem (`subsystem_vendor` and `subsystem_device` in sysfs). Read from text such as `10de:157e`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subsystem {
+    /// Id of the board's vendor.
+    pub vendor: u16,
+    /// The vendor's id of the board.
+    pub device: u16,
+}
+
+impl FromStr for Subsystem {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (vendor, device) = text.split_once(':').unwrap_or((text, ""));
+        Ok(Self { vendor: u16::from_str_radix(vendor, 16)?, device: u16::from_str_radix(device, 16)? })
+    }
+}
+
+/// NVIDIA's GPU architectures, oldest first.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "NVIDIA's own names")]
+pub enum Architecture {
+    Kepler,
+    Maxwell,
+    Pascal,
+    Volta,
+    Turing,
+    Ampere,
+    Ada,
+    Hopper,
+    Blackwell,
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The driver branches that support a model, both ends included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BranchRange {
+    /// The first branch. Absent: older than any that matters.
+    pub first: Option<u16>,
+    /// The first version within the first branch, such as `570.133.20`, where it is not the branch's very first.
+    pub first_version: Option<String>,
+    /// The last branch. Absent: still supported.
+    pub last: Option<u16>,
+}
+
+impl fmt::Display for BranchRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.first, self.last) {
+            (None, None) => f.write_str("by every branch"),
+            (Some(first), None) => write!(f, "from branch {first}"),
+            (None, Some(last)) => write!(f, "up to branch {last}"),
+            (Some(first), Some(last)) => write!(f, "from branch {first} up to branch {last}"),
+        }
+    }
+}
+
+/// Which flavours of NVIDIA's kernel modules run a model.
+#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModuleSupport {
+    /// Only the proprietary modules: everything before Turing.
+    ProprietaryOnly,
+    /// Both.
+    Either,
+    /// Only the open modules: Grace Hopper, Blackwell and later.
+    OpenOnly,
+}

@@ -1,0 +1,115 @@
+//! The command line, and the wiring of the process.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use clap::{Parser, Subcommand};
+use futures::future::join_all;
+use kube::{Client, Config};
+use thiserror::Error;
+use tokio::{net::TcpListener, signal::unix};
+
+use crate::{
+    admin::{self, Admin},
+    catalogue::{Catalogue, CatalogueError},
+    metrics::Metrics,
+    reconcile::Loop,
+    settings::Settings,
+    watch::{self, Mirrors},
+};
+
+/// Kubernetes operator for the NVIDIA GPU node stack of a mixed fleet.
+#[derive(Debug, Parser)]
+#[command(name = "gpu-operator", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the operator.
+    Run(Run),
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// Namespace of the operator and of all its children.
+    #[arg(long, env = "POD_NAMESPACE")]
+    namespace: String,
+    /// Image of nvml-probe, which is also the image of the operands' gates.
+    #[arg(long)]
+    probe_image: String,
+    /// When nodes pull that image.
+    #[arg(long, default_value = "IfNotPresent")]
+    probe_image_pull_policy: String,
+    /// Pull secret for that image; may be given several times.
+    #[arg(long = "image-pull-secret")]
+    image_pull_secrets: Vec<String>,
+    /// Address of /livez, /readyz and /metrics.
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+}
+
+/// Why the operator cannot run.
+#[derive(Debug, Error)]
+pub enum CliError {
+    /// There is no way to the API server.
+    #[error("failed to find the API server: {0}")]
+    Config(#[from] kube::config::InferConfigError),
+    /// The client cannot be built.
+    #[error("failed to build the client: {0}")]
+    Client(#[from] kube::Error),
+    /// The user agent is no header value.
+    #[error("failed to name the user agent: {0}")]
+    UserAgent(#[from] axum::http::header::InvalidHeaderValue),
+    /// The catalogue is broken.
+    #[error("failed to read the catalogue: {0}")]
+    Catalogue(#[from] CatalogueError),
+    /// The address cannot be listened on, or a signal not be waited for.
+    #[error("failed to listen on {0}: {1}")]
+    Listen(SocketAddr, #[source] std::io::Error),
+}
+
+impl Cli {
+    /// Runs the command to its end, which for `run` is SIGTERM or Ctrl-C.
+    ///
+    /// # Errors
+    /// What keeps the operator from starting.
+    pub async fn run(self) -> Result<(), CliError> {
+        let Command::Run(run) = self.command;
+        run.run().await
+    }
+}
+
+impl Run {
+    async fn run(self) -> Result<(), CliError> {
+        let Self { namespace, probe_image, probe_image_pull_policy, image_pull_secrets, listen } = self;
+        let mut config = Config::infer().await?;
+        let agent = format!("gpu-operator/{}", env!("CARGO_PKG_VERSION"));
+        config.headers.push((axum::http::header::USER_AGENT, agent.parse()?));
+        let client = Client::try_from(config)?;
+        let mirrors = Arc::<Mirrors>::default();
+        let metrics = Arc::<Metrics>::default();
+        let wake = Arc::default();
+        let follow = watch::follow_all(&client, &namespace, &mirrors, &wake);
+        let settings =
+            Settings { namespace, probe_image, probe_pull_policy: probe_image_pull_policy, image_pull_secrets };
+        let admin = Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics) };
+        let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
+        let serve = axum::serve(listener, admin::router(admin));
+        let reconcile = Loop { settings, catalogue: Catalogue::builtin()?, client, mirrors, wake, metrics };
+        let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
+        let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator runs");
+        // Every write is whole in itself, so that ending at any instant loses nothing.
+        tokio::select! {
+            _ = join_all(follow) => {}
+            () = reconcile.run() => {}
+            served = serve.into_future() => served.map_err(|error| CliError::Listen(listen, error))?,
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        tracing::info!("gpu-operator ends");
+        Ok(())
+    }
+}

@@ -1,0 +1,25 @@
+//! The gpu-operator: a Kubernetes operator for the NVIDIA GPU node stack of a mixed fleet.
+//!
+//! ```text
+//!  Node, GpuNode, DaemonSet, Pod ──watch──▶ observe ──▶ plan (pure) ──▶ apply ──▶ status
+//!                                             ▲                           │
+//!              nvml-probe on each node ───────┘ (GpuNode.status.report)   └──▶ labels, DaemonSets, GpuNode.spec
+//! ```
+//!
+//! [`watch`] mirrors facts and wakes, [`observe`] gathers them into a [`world::World`], [`plan`] decides, [`apply`]
+//! writes, [`reconcile`] is the loop around them. Only the rim (`watch`, `observe`, `apply`, `events`, `admin`) does
+//! I/O; time enters the plan as an argument.
+
+pub mod admin;
+pub mod apply;
+pub mod catalogue;
+pub mod cli;
+pub mod error;
+pub mod events;
+pub mod metrics;
+pub mod observe;
+pub mod plan;
+pub mod reconcile;
+pub mod settings;
+pub mod watch;
+pub mod world;

@@ -1,0 +1,20 @@
+//! The operator's binary: telemetry, then the command line.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use gpu_operator::cli::Cli;
+use tracing_subscriber::EnvFilter;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match Cli::parse().run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "gpu-operator cannot run");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The plan: one pure function of (settings, catalogue, observed world, now), for the whole fleet at once. It says
+//! what is to be written, and nothing where all is as it should be.
+
+pub mod daemon_set;
+mod device_plugin;
+mod discover;
+mod driver;
+mod gpu_node;
+mod hash;
+mod images;
+mod judge;
+mod member;
+pub mod node_labels;
+mod policy;
+mod pool;
+mod rollout;
+mod toolkit;
+mod variant;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeSpec, GpuNodeStatus, Phase, keys,
+    policy::{Labels, Stage},
+    reason::Reason,
+};
+use k8s_openapi::{
+    api::apps::v1::DaemonSet,
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::ResourceExt;
+use serde::Serialize;
+
+pub use gpu_node::GpuNodeWrite;
+use judge::Verdict;
+use member::Member;
+pub use node_labels::LabelWrite;
+use policy::Counted;
+use rollout::Decision;
+use variant::{Variant, VariantKey};
+
+use crate::{
+    catalogue::Catalogue,
+    settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
+    world::{NodeFacts, World},
+};
+
+/// What is to be written. Empty, but for what it tells of the fleet, where nothing is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Plan {
+    /// DaemonSets to apply, by name.
+    pub daemon_sets: BTreeMap<String, DaemonSet>,
+    /// DaemonSets that no node names and no policy wants.
+    pub prune: BTreeSet<String>,
+    /// Label writes, by node.
+    pub labels: BTreeMap<String, LabelWrite>,
+    /// GpuNode writes, by node.
+    pub gpu_nodes: BTreeMap<String, GpuNodeWrite>,
+    /// Policy statuses to write, by policy.
+    pub policies: BTreeMap<String, ClusterGpuPolicyStatus>,
+    /// Finalizers to put on (true) or take off (false), by policy.
+    pub finalizers: BTreeMap<String, bool>,
+    /// Transitions that people should hear of.
+    pub events: Vec<Transition>,
+    /// Nodes whose pods have to be looked at before more can be decided; see [`World::gpu_pods`].
+    pub questions: BTreeSet<String>,
+    /// When to plan again even if nothing changes.
+    pub check_again: Option<Timestamp>,
+    /// Every policy's status as it should be, written or not: what metrics show.
+    #[serde(skip)]
+    pub statuses: BTreeMap<String, ClusterGpuPolicyStatus>,
+}
+
+impl Plan {
+    /// Whether there is nothing to write and nothing to ask.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self { daemon_sets, prune, labels, gpu_nodes, policies, finalizers, questions, .. } = self;
+        daemon_sets.is_empty()
+            && prune.is_empty()
+            && labels.is_empty()
+            && gpu_nodes.is_empty()
+            && policies.is_empty()
+            && finalizers.is_empty()
+            && questions.is_empty()
+    }
+
+    fn check_by(&mut self, at: Timestamp) {
+        self.check_again = Some(self.check_again.map_or(at, |known| known.min(at)));
+    }
+}
+
+/// A transition that people should hear of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Transition {
+    /// Whose.
+    pub subject: Subject,
+    /// In one word.
+    pub reason: Reason,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// Whose transition it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Subject {
+    /// A Node, by name and uid.
+    Node(String, String),
+    /// A policy, by name and uid.
+    Policy(String, String),
+}
+
+/// Plans for the whole fleet.
+#[must_use]
+pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let mut sets = Sets::default();
+    let policies = by_age(world);
+    let pods = member::pods_by_node(world);
+    let mut fleet: BTreeMap<&str, BTreeMap<String, Vec<Member<'_>>>> = BTreeMap::new();
+    for (name, node) in &world.nodes {
+        let gpu_node = world.gpu_nodes.get(name).map(Arc::as_ref);
+        let discovery = discover::discover(catalogue, node, gpu_node);
+        let governing = discovery.as_ref().and_then(|_| policies.iter().find(|policy| governs(policy, node)));
+        let (Some(policy), Some(discovery)) = (governing, discovery.clone()) else {
+            unmanaged(&mut plan, node, world, discovery.map(|discovery| discovery.model), now);
+            continue;
+        };
+        let pods = pods.get(name.as_str()).cloned().unwrap_or_default();
+        let member = enroll(catalogue, policy, node, gpu_node, discovery, pods, &mut sets);
+        let name = policy.metadata.name.as_deref().unwrap_or_default();
+        fleet.entry(name).or_default().entry(member.pool.clone()).or_default().push(member);
+    }
+    for policy in world.policies.values() {
+        let pools = fleet.remove(policy.metadata.name.as_deref().unwrap_or_default()).unwrap_or_default();
+        plan_policy(&mut plan, policy, &pools, world, now);
+    }
+    plan_daemon_sets(&mut plan, settings, world, &sets);
+    plan
+}
+
+/// Policies that are not being deleted, the oldest first: of two that claim a node, the older one keeps it.
+fn by_age(world: &World) -> Vec<&ClusterGpuPolicy> {
+    let mut policies: Vec<_> = world
+        .policies
+        .values()
+        .map(Arc::as_ref)
+        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
+        .collect();
+    policies.sort_by_key(|policy| (policy.creation_timestamp(), policy.name_any()));
+    policies
+}
+
+fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
+    pool::selects(policy.spec.node_selector.as_ref(), &node.labels)
+}
+
+/// The variants in use, each resolved once however many nodes share it.
+#[derive(Default)]
+struct Sets<'w> {
+    variants: HashMap<String, BTreeMap<VariantKey, Arc<Variant>>>,
+    policies: BTreeMap<String, &'w ClusterGpuPolicy>,
+}
+
+impl<'w> Sets<'w> {
+    fn resolve(
+        &mut self,
+        policy: &'w ClusterGpuPolicy,
+        pool: Option<&gpu_operator_crd::policy::Pool>,
+        key: VariantKey,
+    ) -> Arc<Variant> {
+        self.policies.insert(key.policy.clone(), policy);
+        let of_policy = self.variants.entry(key.policy.clone()).or_default();
+        Arc::clone(of_policy.entry(key).or_insert_with_key(|key| Arc::new(variant::resolve(policy, pool, key.clone()))))
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&'w ClusterGpuPolicy, &Variant)> {
+        self.variants
+            .iter()
+            .filter_map(|(policy, variants)| Some((*self.policies.get(policy)?, variants)))
+            .flat_map(|(policy, variants)| variants.values().map(move |variant| (policy, variant.as_ref())))
+    }
+}
+
+/// Makes a node a member of its policy's pool.
+fn enroll<'w>(
+    catalogue: &'w Catalogue,
+    policy: &'w ClusterGpuPolicy,
+    node: &'w NodeFacts,
+    gpu_node: Option<&'w gpu_operator_crd::GpuNode>,
+    discovery: discover::Discovery<'w>,
+    pods: Vec<&'w crate::world::PodFacts>,
+    sets: &mut Sets<'w>,
+) -> Member<'w> {
+    let named_pool = pool::named_pool(policy, &discovery.model, &node.labels);
+    let pool = named_pool.map_or_else(|| discovery.model.clone(), |pool| pool.name.clone());
+    let policy_name = policy.metadata.name.as_deref().unwrap_or_default();
+    let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
+    let driver = pool::driver(policy, named_pool);
+    let wanted = report.map(|report| {
+        let choice = variant::choose_driver(catalogue, &driver, &discovery, report)?;
+        Ok(sets.resolve(policy, named_pool, variant::key(policy_name, &pool, choice, node)))
+    });
+    let expected = named_pool.and_then(|pool| pool.gpus_per_node).or(discovery.expected);
+    Member {
+        node,
+        gpu_node,
+        discovery,
+        policy: policy_name,
+        pool,
+        named_pool,
+        wanted,
+        have: member::groups_of(node),
+        expected,
+        pods,
+    }
+}
+
+/// A node that no policy governs: nothing of ours stays on it.
+fn unmanaged(plan: &mut Plan, node: &NodeFacts, world: &World, model: Option<String>, now: Timestamp) {
+    if let Some(write) = node_labels::none(node).write {
+        plan.labels.insert(node.name.clone(), write);
+    }
+    let Some(gpu_node) = world.gpu_nodes.get(&node.name) else {
+        return;
+    };
+    let status = gpu_node::unmanaged_status(gpu_node, node, model, now);
+    let write = GpuNodeWrite {
+        spec: gpu_node::spec_write(Some(gpu_node), node, GpuNodeSpec::default()),
+        status: gpu_node::status_write(Some(gpu_node), status),
+    };
+    if !write.is_empty() {
+        plan.gpu_nodes.insert(node.name.clone(), write);
+    }
+}
+
+fn plan_policy(
+    plan: &mut Plan,
+    policy: &ClusterGpuPolicy,
+    pools: &BTreeMap<String, Vec<Member<'_>>>,
+    world: &World,
+    now: Timestamp,
+) {
+    let name = policy.name_any();
+    let deadline = policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into);
+    let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
+    let mut counted = Vec::new();
+    let mut halted = BTreeMap::new();
+    for (pool, members) in pools {
+        let verdicts: Vec<_> = members.iter().map(|member| judge::judge(member, world, now)).collect();
+        let judged: Vec<_> = members.iter().zip(&verdicts).collect();
+        let decision = rollout::decide(&judged, &world.gpu_pods, now);
+        plan.questions.extend(decision.questions);
+        if decision.ask_again {
+            plan.check_by(gpu_node::add(now, SignedDuration::try_from(ASK_AGAIN).unwrap_or_default()));
+        }
+        if let Some(why) = decision.halted {
+            halted.insert(pool.clone(), why);
+        }
+        for (member, verdict) in judged {
+            let Some(decision) = decision.nodes.get(&member.node.name) else {
+                continue;
+            };
+            counted.push(plan_member(plan, policy, member, verdict, decision, deadline, now));
+        }
+    }
+    finalizer(plan, policy, world);
+    let status = policy::status(policy, &counted, &halted, &world.refused_writes, now);
+    let before = policy.status.clone().unwrap_or_default();
+    if before != status {
+        if policy::is_ready(&before) != policy::is_ready(&status) {
+            plan.events.extend(ready_transition(policy, &status));
+        }
+        plan.policies.insert(name.clone(), status.clone());
+    }
+    plan.statuses.insert(name, status);
+}
+
+fn plan_member(
+    plan: &mut Plan,
+    policy: &ClusterGpuPolicy,
+    member: &Member<'_>,
+    verdict: &Verdict,
+    decision: &Decision,
+    deadline: SignedDuration,
+    now: Timestamp,
+) -> Counted {
+    let wanted_labels = pool::published(policy, member.named_pool, &member.discovery.model);
+    let labels = node_labels::of(member.node, &member.discovery.model, &member.pool, &decision.labels, &wanted_labels);
+    let verdict = annotate(verdict, decision, &labels.conflicts);
+    let (status, again) = gpu_node::member_status(member, &verdict, &labels.published, deadline, now);
+    if let Some(again) = again {
+        plan.check_by(again);
+    }
+    // Judgements that need a moment to be sure of themselves look again after it.
+    if !status.is_ready() && status.reason.is_some_and(|reason| !reason.is_failure()) {
+        plan.check_by(gpu_node::add(now, SignedDuration::try_from(ASK_AGAIN).unwrap_or_default()));
+    }
+    let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
+    let status_write = gpu_node::status_write(member.gpu_node, status.clone());
+    if status_write.is_some() {
+        plan.events.extend(node_transition(member, &status));
+    }
+    let write = GpuNodeWrite { spec, status: status_write };
+    if !write.is_empty() {
+        plan.gpu_nodes.insert(member.node.name.clone(), write);
+    }
+    if let Some(write) = labels.write {
+        plan.labels.insert(member.node.name.clone(), write);
+    }
+    Counted {
+        node: member.node.name.clone(),
+        pool: member.pool.clone(),
+        serves: member.node.serves(),
+        current: member.want().is_none_or(|want| want == member.have),
+        driver_version: member.driver().and_then(|driver| driver.version()).map(str::to_owned),
+        fault: member
+            .wanted
+            .as_ref()
+            .and_then(|wanted| wanted.as_ref().err())
+            .map(|fault| (fault.reason, fault.message.clone())),
+        status,
+    }
+}
+
+/// Says beside the verdict what else is the matter, where the verdict itself is not more urgent.
+fn annotate(verdict: &Verdict, decision: &Decision, conflicts: &[(String, String)]) -> Verdict {
+    let mut verdict = verdict.clone();
+    let gentle = verdict.phase == Phase::Ready || !verdict.reason.is_failure() && decision.rollout.is_some();
+    if let Some(note) = decision.note.as_ref().filter(|_| gentle) {
+        verdict =
+            Verdict { reason: note.reason, message: note.message.clone(), waits_on: note.waits_on.clone(), ..verdict };
+    } else if let Some((key, value)) = conflicts.first().filter(|_| verdict.phase == Phase::Ready) {
+        let message = format!(
+            "label {key} carries {value:?} already and is left as it is; remove it from the node or from the policy"
+        );
+        verdict = Verdict { reason: Reason::LabelConflict, message, ..verdict };
+    }
+    verdict
+}
+
+/// Failures, and the way out of whatever came before.
+fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Transition> {
+    let (before, reason) = (member.status(), status.reason?);
+    let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
+    let changed = before.and_then(|before| before.reason) != Some(reason);
+    (changed && (reason.is_failure() || status.is_ready() != was_ready)).then(|| Transition {
+        subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
+        reason,
+        message: status.message.clone(),
+    })
+}
+
+fn ready_transition(policy: &ClusterGpuPolicy, status: &ClusterGpuPolicyStatus) -> Option<Transition> {
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    let reason = if policy::is_ready(status) { Reason::MinimumNodesReady } else { Reason::NodesNotReady };
+    Some(Transition {
+        subject: Subject::Policy(policy.name_any(), policy.uid().unwrap_or_default()),
+        reason,
+        message: ready.message.clone(),
+    })
+}
+
+/// On before the first label is written; off once no GpuNode and no node tells of the policy any more.
+fn finalizer(plan: &mut Plan, policy: &ClusterGpuPolicy, world: &World) {
+    let name = policy.name_any();
+    let there = policy::has_finalizer(policy);
+    if policy.metadata.deletion_timestamp.is_none() {
+        if !there {
+            plan.finalizers.insert(name, true);
+        }
+        return;
+    }
+    let governed = world.gpu_nodes.values().filter(|gpu_node| gpu_node.spec.policy.as_deref() == Some(name.as_str()));
+    let clean = governed.map(|gpu_node| gpu_node.name_any()).all(|node| !world.nodes.contains_key(&node));
+    let unlabelled = !plan.labels.values().any(|write| write.labels.is_empty());
+    if there && clean && unlabelled {
+        plan.finalizers.insert(name, false);
+    }
+}
+
+/// DaemonSets that are wanted and not there as they should be, and those that nobody needs.
+fn plan_daemon_sets(plan: &mut Plan, settings: &Settings, world: &World, sets: &Sets<'_>) {
+    let mut needed: BTreeSet<String> = BTreeSet::new();
+    for (policy, variant) in sets.all() {
+        for mut set in daemon_set::daemon_sets(settings, policy, variant) {
+            let name = set.name_any();
+            needed.insert(name.clone());
+            let hash = hash::short(&set, 16);
+            set.annotations_mut().insert(keys::APPLIED.to_owned(), hash.clone());
+            let there = world.daemon_sets.get(&name).and_then(|present| present.applied.clone());
+            if there != Some(hash) {
+                plan.daemon_sets.insert(name, set);
+            }
+        }
+    }
+    for node in world.nodes.values() {
+        let next = plan.labels.get(&node.name).map(|write| &write.labels);
+        for labels in [Some(&node.labels), next].into_iter().flatten() {
+            needed.extend(named_sets(labels));
+        }
+    }
+    plan.prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
+}
+
+fn named_sets(labels: &Labels) -> impl Iterator<Item = String> {
+    Stage::ALL.into_iter().filter_map(|stage| Some(variant::daemon_set_name(stage, labels.get(stage.key())?)))
+}

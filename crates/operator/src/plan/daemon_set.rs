@@ -1,0 +1,298 @@
+//! What the DaemonSets of all stages have in common: placement, gates, security, ownership.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage};
+use k8s_openapi::{
+    api::{
+        apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy},
+        core::v1::{
+            Affinity, Capabilities, Container, EnvVar, HostPathVolumeSource, LocalObjectReference, PodAffinityTerm,
+            PodAntiAffinity, PodSpec, PodTemplateSpec, ResourceRequirements, SeccompProfile, SecurityContext,
+            Toleration, Volume, VolumeMount,
+        },
+    },
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{LabelSelector, ObjectMeta},
+    },
+};
+use kube::Resource;
+
+use super::{
+    device_plugin, driver, toolkit,
+    variant::{DriverChoice, StageSpec, Variant, daemon_set_name},
+};
+use crate::settings::Settings;
+
+/// User and group of the gates: nobody in particular, and not root.
+const NOBODY: i64 = 65532;
+
+/// What one stage puts into its pod.
+pub struct PodParts {
+    /// Gates and installers, in order.
+    pub init: Vec<Container>,
+    /// The main container.
+    pub main: Container,
+    /// What they mount.
+    pub volumes: Vec<Volume>,
+    /// Whether the pod sees the host's processes.
+    pub host_pid: bool,
+    /// How long the main container may take to end, in seconds.
+    pub grace_seconds: i64,
+}
+
+/// Everything that a stage's pod is made of.
+pub struct PodInput<'a> {
+    /// The operator's settings.
+    pub settings: &'a Settings,
+    /// The policy.
+    pub policy: &'a ClusterGpuPolicy,
+    /// The node's driver.
+    pub driver: &'a DriverChoice,
+    /// The stage.
+    pub spec: &'a StageSpec,
+}
+
+/// The DaemonSets of a variant, by name.
+#[must_use]
+pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Variant) -> Vec<DaemonSet> {
+    variant
+        .stages
+        .iter()
+        .map(|(group, spec)| {
+            let input = PodInput { settings, policy, driver: &variant.key.driver, spec };
+            let parts = match spec.stage {
+                Stage::Driver => driver::pod(&input),
+                Stage::Toolkit => toolkit::pod(&input),
+                Stage::DevicePlugin => device_plugin::pod(&input),
+            };
+            daemon_set(&input, group, parts)
+        })
+        .collect()
+}
+
+fn daemon_set(input: &PodInput<'_>, group: &str, parts: PodParts) -> DaemonSet {
+    let stage = input.spec.stage;
+    let selector = BTreeMap::from([
+        (keys::STAGE.to_owned(), stage.as_str().to_owned()),
+        (stage.key().to_owned(), group.to_owned()),
+    ]);
+    let mut labels = selector.clone();
+    labels.insert(keys::MANAGED_BY.to_owned(), keys::MANAGER.to_owned());
+    labels.insert(keys::POLICY.to_owned(), input.policy.meta().name.clone().unwrap_or_default());
+    DaemonSet {
+        metadata: ObjectMeta {
+            name: Some(daemon_set_name(stage, group)),
+            namespace: Some(input.settings.namespace.clone()),
+            labels: Some(labels.clone()),
+            owner_references: input.policy.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(DaemonSetSpec {
+            selector: LabelSelector { match_labels: Some(selector.clone()), ..LabelSelector::default() },
+            // A change of the template reaches a node when its pod is next made; what has to move nodes is a new
+            // revision, and so a DaemonSet of its own.
+            update_strategy: Some(DaemonSetUpdateStrategy {
+                type_: Some("OnDelete".to_owned()),
+                ..DaemonSetUpdateStrategy::default()
+            }),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
+                spec: Some(pod_spec(input, group, parts)),
+            },
+            ..DaemonSetSpec::default()
+        }),
+        ..DaemonSet::default()
+    }
+}
+
+fn pod_spec(input: &PodInput<'_>, group: &str, parts: PodParts) -> PodSpec {
+    let stage = input.spec.stage;
+    let defaults = &input.policy.spec.defaults;
+    let mut pull_secrets = input.policy.spec.images.pull_secrets.clone();
+    pull_secrets.extend(input.settings.image_pull_secrets.iter().cloned());
+    pull_secrets.sort();
+    pull_secrets.dedup();
+    PodSpec {
+        node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_owned())])),
+        affinity: Some(one_per_host(stage)),
+        tolerations: Some(defaults.tolerations.clone().unwrap_or_else(every_taint)),
+        priority_class_name: Some(
+            defaults.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".to_owned()),
+        ),
+        image_pull_secrets: (!pull_secrets.is_empty())
+            .then(|| pull_secrets.into_iter().map(|name| LocalObjectReference { name }).collect()),
+        // No operand talks to the API server.
+        automount_service_account_token: Some(false),
+        host_pid: parts.host_pid.then_some(true),
+        termination_grace_period_seconds: Some(parts.grace_seconds),
+        init_containers: (!parts.init.is_empty()).then_some(parts.init),
+        containers: vec![parts.main],
+        volumes: Some(parts.volumes),
+        ..PodSpec::default()
+    }
+}
+
+/// While a node moves from one revision to another, the new pod waits until the old one is gone.
+fn one_per_host(stage: Stage) -> Affinity {
+    let same_stage = LabelSelector {
+        match_labels: Some(BTreeMap::from([(keys::STAGE.to_owned(), stage.as_str().to_owned())])),
+        ..LabelSelector::default()
+    };
+    Affinity {
+        pod_anti_affinity: Some(PodAntiAffinity {
+            required_during_scheduling_ignored_during_execution: Some(vec![PodAffinityTerm {
+                label_selector: Some(same_stage),
+                topology_key: "kubernetes.io/hostname".to_owned(),
+                ..PodAffinityTerm::default()
+            }]),
+            ..PodAntiAffinity::default()
+        }),
+        ..Affinity::default()
+    }
+}
+
+/// Operands belong on every GPU node, whatever keeps other pods off it.
+fn every_taint() -> Vec<Toleration> {
+    vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]
+}
+
+/// The main or installing container of an operand: our environment first, then the user's over it by name.
+#[must_use]
+pub fn operand_container(input: &PodInput<'_>, name: &str, env: Vec<EnvVar>, args: Vec<String>) -> Container {
+    let operand = &input.spec.operand;
+    let mut env: Vec<EnvVar> =
+        env.into_iter().filter(|ours| operand.env.iter().all(|theirs| theirs.name != ours.name)).collect();
+    env.extend(operand.env.iter().cloned());
+    let args: Vec<String> = args.into_iter().chain(operand.args.iter().cloned()).collect();
+    Container {
+        name: name.to_owned(),
+        image: Some(input.spec.image.clone()),
+        image_pull_policy: Some(input.policy.spec.images.pull_policy.unwrap_or_default().as_str().to_owned()),
+        env: (!env.is_empty()).then_some(env),
+        args: (!args.is_empty()).then_some(args),
+        resources: operand.resources.clone(),
+        // What a container says last is what the node's status says.
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        ..Container::default()
+    }
+}
+
+/// A container of the probe's image, without any privilege: gates, guard and hold.
+#[must_use]
+pub fn own_container(settings: &Settings, name: &str, args: &[&str], mounts: Vec<VolumeMount>) -> Container {
+    Container {
+        name: name.to_owned(),
+        image: Some(settings.probe_image.clone()),
+        image_pull_policy: Some(settings.probe_pull_policy.clone()),
+        args: Some(args.iter().map(|&arg| arg.to_owned()).collect()),
+        volume_mounts: (!mounts.is_empty()).then_some(mounts),
+        resources: Some(ResourceRequirements {
+            requests: Some(BTreeMap::from([
+                ("cpu".to_owned(), Quantity("1m".to_owned())),
+                ("memory".to_owned(), Quantity("8Mi".to_owned())),
+            ])),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            run_as_user: Some(NOBODY),
+            run_as_group: Some(NOBODY),
+            run_as_non_root: Some(true),
+            ..unprivileged()
+        }),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        ..Container::default()
+    }
+}
+
+/// No capability, no way to get one, a read-only root.
+#[must_use]
+pub fn unprivileged() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+        ..SecurityContext::default()
+    }
+}
+
+/// The gate of the later stages: waits until the wanted driver is loaded and its libraries are in place.
+#[must_use]
+pub fn driver_gate(input: &PodInput<'_>) -> Container {
+    let root = input.driver.root();
+    let mut args = vec!["wait", "driver", "--host-root", "/host", "--driver-root", root];
+    if let Some(version) = input.driver.version() {
+        args.extend(["--version", version]);
+    }
+    let mounts = vec![
+        mount("sys", "/host/sys", Mode::ReadOnly),
+        mount("driver", &format!("/host{}", driver_mount(root)), Mode::Follow),
+    ];
+    own_container(input.settings, "wait-for-driver", &args, mounts)
+}
+
+/// The volumes of [`driver_gate`].
+#[must_use]
+pub fn driver_gate_volumes(input: &PodInput<'_>) -> Vec<Volume> {
+    vec![
+        host_path("sys", "/sys", None),
+        host_path("driver", driver_mount(input.driver.root()), Some("DirectoryOrCreate")),
+    ]
+}
+
+/// The folder to mount so that a driver root can be looked into: the one above a container's root, which comes and
+/// goes as a mount, and of a host's own root only the part with libraries.
+fn driver_mount(root: &str) -> &str {
+    match root {
+        super::variant::CONTAINER_ROOT => "/run/nvidia",
+        "/" => "/usr",
+        other => other,
+    }
+}
+
+/// How a volume is mounted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Read-only.
+    ReadOnly,
+    /// Read-only, and what the host mounts below later on is seen.
+    Follow,
+    /// Writable.
+    Writable,
+    /// Writable, and what the container mounts below is seen by the host. Needs a privileged container.
+    Share,
+}
+
+/// A mount of a volume.
+#[must_use]
+pub fn mount(volume: &str, path: &str, mode: Mode) -> VolumeMount {
+    VolumeMount {
+        name: volume.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: matches!(mode, Mode::ReadOnly | Mode::Follow).then_some(true),
+        mount_propagation: match mode {
+            Mode::Follow => Some("HostToContainer".to_owned()),
+            Mode::Share => Some("Bidirectional".to_owned()),
+            Mode::ReadOnly | Mode::Writable => None,
+        },
+        ..VolumeMount::default()
+    }
+}
+
+/// A folder or file of the host.
+#[must_use]
+pub fn host_path(name: &str, path: &str, kind: Option<&str>) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        host_path: Some(HostPathVolumeSource { path: path.to_owned(), type_: kind.map(str::to_owned) }),
+        ..Volume::default()
+    }
+}
+
+/// An environment variable.
+#[must_use]
+pub fn env(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None }
+}

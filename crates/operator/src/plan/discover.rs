@@ -1,0 +1,84 @@
+//! Discovery: which nodes have GPUs, and of which model. Evidence-based and sticky: what is known stays known until
+//! a live report says otherwise, because a missing signal proves nothing.
+
+use gpu_operator_crd::{GpuNode, report::Report};
+
+use crate::{
+    catalogue::{Accelerator, Catalogue, unknown_model_name},
+    world::NodeFacts,
+};
+
+/// GKE's label with the accelerator's model.
+const GKE_ACCELERATOR: &str = "cloud.google.com/gke-accelerator";
+/// GKE's label with the number of accelerators.
+const GKE_ACCELERATOR_COUNT: &str = "cloud.google.com/gke-accelerator-count";
+
+/// What is known of a node's GPUs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Discovery<'c> {
+    /// Canonical name of the model. Of several, the one that comes first on the bus.
+    pub model: String,
+    /// The models on the node that the catalogue knows, each once.
+    pub accelerators: Vec<&'c Accelerator>,
+    /// How many GPUs should be there, by what the node itself and its cloud say; see [`expected`].
+    pub expected: Option<u32>,
+    /// The most GPUs ever seen on this Node's bus.
+    pub most_seen: Option<u32>,
+}
+
+/// What is known of a node's GPUs; `None` for a node without.
+#[must_use]
+pub fn discover<'c>(catalogue: &'c Catalogue, node: &NodeFacts, gpu_node: Option<&GpuNode>) -> Option<Discovery<'c>> {
+    let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+    let report = status.and_then(|status| status.report.as_ref());
+    if report.is_some_and(|report| report.gpus.is_empty()) && !had_gpus(node, gpu_node) {
+        return None;
+    }
+    let from_cloud = node.labels.get(GKE_ACCELERATOR).filter(|value| !value.is_empty());
+    let on_bus: Vec<_> = report.into_iter().flat_map(|report| &report.gpus).collect();
+    let named = |name: &str| catalogue.model(name).map_or_else(|| name.to_owned(), |model| model.name.clone());
+    let model = match (from_cloud, on_bus.first()) {
+        (Some(cloud), _) => named(cloud),
+        (None, Some(gpu)) => model_name(catalogue, &gpu.device_id, gpu.product.as_deref()),
+        (None, None) => status?.model.clone()?,
+    };
+    let mut accelerators: Vec<&Accelerator> = Vec::new();
+    let by_id = on_bus.iter().filter_map(|gpu| catalogue.model_of_pci(device_id(&gpu.device_id)?, None));
+    for accelerator in by_id.chain(catalogue.model(&model)) {
+        // The bus is the better witness; a name alone counts only where the bus says nothing.
+        if (on_bus.is_empty() || accelerators.is_empty() || accelerator.name != model)
+            && !accelerators.iter().any(|known| known.name == accelerator.name)
+        {
+            accelerators.push(accelerator);
+        }
+    }
+    let most_seen = most_seen(node, gpu_node, report);
+    let expected = most_seen.or_else(|| node.labels.get(GKE_ACCELERATOR_COUNT)?.parse().ok());
+    Some(Discovery { model, accelerators, expected, most_seen })
+}
+
+/// A node whose bus shows no GPU now is still a GPU node, with all of them missing, if this very Node had some.
+fn had_gpus(node: &NodeFacts, gpu_node: Option<&GpuNode>) -> bool {
+    remembered(node, gpu_node).is_some_and(|count| count > 0)
+}
+
+fn remembered(node: &NodeFacts, gpu_node: Option<&GpuNode>) -> Option<u32> {
+    let gpus = &gpu_node?.status.as_ref()?.gpus;
+    gpus.most_seen.filter(|_| gpus.seen_on.as_deref() == Some(node.uid.as_str()))
+}
+
+fn most_seen(node: &NodeFacts, gpu_node: Option<&GpuNode>, report: Option<&Report>) -> Option<u32> {
+    let now = report.and_then(|report| u32::try_from(report.gpus.len()).ok()).filter(|count| *count > 0);
+    now.max(remembered(node, gpu_node))
+}
+
+fn model_name(catalogue: &Catalogue, id: &str, product: Option<&str>) -> String {
+    let number = device_id(id);
+    number
+        .and_then(|number| catalogue.model_of_pci(number, None))
+        .map_or_else(|| unknown_model_name(number.unwrap_or_default(), product), |model| model.name.clone())
+}
+
+fn device_id(text: &str) -> Option<u16> {
+    u16::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+}

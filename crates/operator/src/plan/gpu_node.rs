@@ -1,0 +1,196 @@
+//! What is to be written of one node: its GpuNode's spec and status, and the Event that a transition is worth.
+
+use gpu_operator_crd::{
+    GpuNode, GpuNodeSpec, GpuNodeStatus, Phase, gpunode::GpuCounts, policy::Labels, reason::Reason,
+};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::ResourceExt;
+use serde::Serialize;
+
+use super::{
+    judge::{Verdict, older},
+    member::Member,
+    rollout::Decision,
+};
+use crate::{settings::PASSING, world::NodeFacts};
+
+/// Longest message; the rest would be kept from the API server by the schema.
+const MAX_MESSAGE: usize = 1024;
+
+/// The writes to one GpuNode.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GpuNodeWrite {
+    /// Spec and owner; creates the object where there is none.
+    pub spec: Option<(GpuNodeSpec, OwnerReference)>,
+    /// Status but for the report.
+    pub status: Option<GpuNodeStatus>,
+}
+
+impl GpuNodeWrite {
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spec.is_none() && self.status.is_none()
+    }
+}
+
+/// The owner of a GpuNode: its Node, so that it goes when the Node goes.
+#[must_use]
+pub fn owner(node: &NodeFacts) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.name.clone(),
+        uid: node.uid.clone(),
+        ..OwnerReference::default()
+    }
+}
+
+/// Spec and owner, where they are not what they should be.
+#[must_use]
+pub fn spec_write(
+    gpu_node: Option<&GpuNode>,
+    node: &NodeFacts,
+    spec: GpuNodeSpec,
+) -> Option<(GpuNodeSpec, OwnerReference)> {
+    let owner = owner(node);
+    let there = gpu_node.is_some_and(|gpu_node| {
+        gpu_node.spec == spec && gpu_node.owner_references().iter().any(|present| present.uid == owner.uid)
+    });
+    (!there).then_some((spec, owner))
+}
+
+/// What a member's spec should be.
+#[must_use]
+pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
+    let before = member.gpu_node.map(|gpu_node| gpu_node.spec.wanted.clone()).unwrap_or_default();
+    GpuNodeSpec {
+        policy: Some(member.policy.to_owned()),
+        pool: Some(member.pool.clone()),
+        wanted: member.want().unwrap_or(before),
+        rollout: decision.rollout.clone(),
+        release_driver: decision.release,
+    }
+}
+
+/// What a member's status should be, report aside, and when that should be looked at again.
+#[must_use]
+pub fn member_status(
+    member: &Member<'_>,
+    verdict: &Verdict,
+    published: &Labels,
+    deadline: SignedDuration,
+    now: Timestamp,
+) -> (GpuNodeStatus, Option<Timestamp>) {
+    let before = member.status();
+    let mut verdict = verdict.clone();
+    let waits = verdict.phase != Phase::Ready && !matches!(verdict.reason, Reason::NodeNotReady | Reason::NodeDeleting);
+    // The phase's deadline stands as long as the phase does, whatever the reasons in it.
+    let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
+    let due = same_phase.and_then(|before| before.deadline.clone()).map_or_else(|| add(now, deadline), |time| time.0);
+    if waits && now >= due && !verdict.reason.is_failure() {
+        let message = format!(
+            "{} has lasted longer than readiness.progressDeadline: {}",
+            verdict.phase.as_str(),
+            verdict.message
+        );
+        verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
+    }
+    if let Some((before, until)) = before.and_then(|before| still_passing(before, &verdict, now)) {
+        return (GpuNodeStatus { report: None, ..before.clone() }, Some(until));
+    }
+    let since = same_phase
+        .filter(|before| before.reason == Some(verdict.reason))
+        .and_then(|before| before.since.clone())
+        .unwrap_or(Time(now));
+    let gpus = counts(member);
+    let generation = member.gpu_node.and_then(|gpu_node| gpu_node.metadata.generation);
+    let status = GpuNodeStatus {
+        report: None,
+        observed_generation: generation,
+        model: Some(member.discovery.model.clone()),
+        gpus,
+        phase: verdict.phase,
+        reason: Some(verdict.reason),
+        message: clip(&verdict.message),
+        waits_on: verdict.waits_on,
+        since: Some(since),
+        deadline: waits.then_some(Time(due)),
+        published_labels: published.clone(),
+    };
+    (status, (waits && due > now).then_some(due))
+}
+
+/// While one passing phase follows another within moments, what was written of the first stands.
+fn still_passing<'s>(
+    before: &'s GpuNodeStatus,
+    verdict: &Verdict,
+    now: Timestamp,
+) -> Option<(&'s GpuNodeStatus, Timestamp)> {
+    let passing = |phase: Phase, reason: Reason| {
+        !matches!(phase, Phase::Ready | Phase::Unmanaged) && !reason.is_failure() && reason != Reason::NodeNotReady
+    };
+    let since = before.since()?;
+    let both = passing(before.phase, before.reason?) && passing(verdict.phase, verdict.reason);
+    let differs =
+        before.phase != verdict.phase || before.reason != Some(verdict.reason) || before.message != verdict.message;
+    let until = add(since, SignedDuration::try_from(PASSING).unwrap_or_default());
+    (both && differs && !older(since, PASSING, now)).then_some((before, until))
+}
+
+/// What the status of a GPU node without a policy should be.
+#[must_use]
+pub fn unmanaged_status(gpu_node: &GpuNode, node: &NodeFacts, model: Option<String>, now: Timestamp) -> GpuNodeStatus {
+    let before = gpu_node.status.as_ref();
+    let (reason, message) = (Reason::NoPolicy, "no policy governs this node");
+    let same = before.filter(|before| before.reason == Some(reason));
+    let mut gpus = before.map(|before| before.gpus.clone()).unwrap_or_default();
+    gpus.allocatable = node.allocatable.unwrap_or_default();
+    gpus.expected = None;
+    gpus.summary = String::new();
+    GpuNodeStatus {
+        observed_generation: gpu_node.metadata.generation,
+        model,
+        gpus,
+        phase: Phase::Unmanaged,
+        reason: Some(reason),
+        message: message.to_owned(),
+        since: same.and_then(|before| before.since.clone()).or(Some(Time(now))),
+        ..GpuNodeStatus::default()
+    }
+}
+
+fn counts(member: &Member<'_>) -> GpuCounts {
+    let allocatable = member.allocatable();
+    let expected = member.expected.map_or_else(|| "?".to_owned(), |expected| expected.to_string());
+    GpuCounts {
+        expected: member.expected,
+        allocatable,
+        most_seen: member.discovery.most_seen,
+        seen_on: member.discovery.most_seen.map(|_| member.node.uid.clone()),
+        summary: format!("{allocatable}/{expected}"),
+    }
+}
+
+/// The status, if it is worth a write: anything but the report and the generation differs.
+#[must_use]
+pub fn status_write(gpu_node: Option<&GpuNode>, status: GpuNodeStatus) -> Option<GpuNodeStatus> {
+    let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
+    let same = GpuNodeStatus { report: None, observed_generation: status.observed_generation, ..before } == status;
+    (!same).then_some(status)
+}
+
+/// Cuts a message to what the schema takes.
+#[must_use]
+pub fn clip(message: &str) -> String {
+    message.chars().take(MAX_MESSAGE).collect()
+}
+
+/// A moment later on; the end of time where there is none.
+#[must_use]
+pub fn add(time: Timestamp, duration: SignedDuration) -> Timestamp {
+    time.checked_add(duration).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,289 @@
+//! Judgement: how far a node is and what holds it up. Proof of a later stage implies the earlier ones, so the last is
+//! looked at first.
+
+use gpu_operator_crd::{
+    GpuNodeStatus,
+    policy::Stage,
+    reason::{Phase, Reason},
+    report::NvmlState,
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use super::{
+    member::Member,
+    variant::{self, DriverChoice, daemon_set_name},
+};
+use crate::{
+    settings::{GRACE, REPORT_GRACE},
+    world::{ContainerFacts, ContainerState, PodFacts, Refusal, World},
+};
+
+/// What is to be said of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// How far it is.
+    pub phase: Phase,
+    /// Why, in one word.
+    pub reason: Reason,
+    /// Why, in a sentence.
+    pub message: String,
+    /// What in particular it waits on.
+    pub waits_on: Vec<String>,
+}
+
+impl Verdict {
+    fn new(phase: Phase, reason: Reason, message: impl Into<String>) -> Self {
+        Self { phase, reason, message: message.into(), waits_on: Vec::new() }
+    }
+}
+
+/// How far a node is and what holds it up.
+#[must_use]
+pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
+    let node = member.node;
+    if node.deleting {
+        return Verdict::new(last_phase(member), Reason::NodeDeleting, "the Node is being deleted");
+    }
+    if !node.ready {
+        return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; look at its conditions");
+    }
+    if member.is_complete() && (member.rollout().is_none() || member.stack_proven()) {
+        return Verdict::new(
+            Phase::Ready,
+            Reason::AllGpusAllocatable,
+            format!("{} GPUs are allocatable", member.allocatable()),
+        );
+    }
+    let Some(wanted) = &member.wanted else {
+        return without_report(member, now);
+    };
+    if let Err(fault) = wanted {
+        return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
+    }
+    driver(member, world, now)
+        .or_else(|| toolkit(member, world, now))
+        .unwrap_or_else(|| device_plugin(member, world, now))
+}
+
+/// A node that is away keeps the phase it had.
+fn last_phase(member: &Member<'_>) -> Phase {
+    match member.status().map(|status| status.phase) {
+        // Ready promises that pods can be scheduled, which is not so now.
+        Some(Phase::Ready) => Phase::DevicePlugin,
+        Some(phase) => phase,
+        None => Phase::Discovery,
+    }
+}
+
+fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
+    let status = member.status();
+    let waiting_since = status.filter(|status| status.phase == Phase::Discovery).and_then(GpuNodeStatus::since);
+    if let Some((reason, message)) = member.probe_pod().and_then(|pod| hold_up(pod, now)) {
+        return Verdict::new(
+            Phase::Discovery,
+            Reason::ProbeMissing,
+            format!("the probe does not report: {reason}: {message}"),
+        );
+    }
+    // Once missing it stays so until it reports: its `since` tells of the finding, not of the waiting.
+    let found_missing = status.is_some_and(|status| status.reason == Some(Reason::ProbeMissing));
+    if found_missing || waiting_since.is_some_and(|since| older(since, REPORT_GRACE, now)) {
+        let message = match member.probe_pod() {
+            Some(pod) => format!("pod {} runs but has not reported; look at its log", pod.name),
+            None => "no pod of DaemonSet nvml-probe is on the node; look at its affinity and tolerations".to_owned(),
+        };
+        return Verdict::new(Phase::Discovery, Reason::ProbeMissing, message);
+    }
+    Verdict::new(Phase::Discovery, Reason::WaitingForReport, "the probe has not reported yet")
+}
+
+fn driver(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
+    let phase = Phase::Driver;
+    let report = member.report()?;
+    let loaded = report.driver.loaded.as_deref();
+    let (version, pod) = match member.driver()? {
+        _ if member.driver_proven() => return None,
+        DriverChoice::Preinstalled { root } => {
+            let installed = report.driver.installed.iter().find(|found| found.root == *root);
+            let installed = installed.map_or("?", |found| found.version.as_str());
+            return Some(match loaded {
+                None => Verdict::new(
+                    phase,
+                    Reason::DriverNotLoaded,
+                    format!(
+                        "driver {installed} is installed on the host but its kernel module is not loaded; load it or reboot the node"
+                    ),
+                ),
+                Some(loaded) => Verdict::new(
+                    phase,
+                    Reason::DriverVersionMismatch,
+                    format!("kernel module {loaded} is loaded but the host's driver is {installed}; reboot the node"),
+                ),
+            });
+        }
+        DriverChoice::Container { version, .. } => (version.as_str(), member.pod(Stage::Driver)),
+    };
+    let Some(pod) = pod else {
+        return Some(no_pod(member, world, Stage::Driver, phase));
+    };
+    if let Some((reason, message)) = hold_up(pod, now) {
+        return Some(Verdict::new(phase, reason, message));
+    }
+    let other = loaded.filter(|loaded| *loaded != version);
+    Some(match (other, running_since(pod)) {
+        (Some(other), None) if report.driver.in_use && waiting_in_init(pod) => Verdict::new(
+            phase,
+            Reason::DriverInUse,
+            format!(
+                "driver {other} is loaded and in use, so {version} cannot take its place; end what uses the GPUs or reboot the node"
+            ),
+        ),
+        (Some(other), Some(since)) if older(since, GRACE, now) => Verdict::new(
+            phase,
+            Reason::DriverVersionMismatch,
+            format!("kernel module {other} is loaded instead of {version}; look at the log of pod {}", pod.name),
+        ),
+        (_, Some(_)) => {
+            Verdict::new(phase, Reason::DriverInstalling, format!("pod {} installs driver {version}", pod.name))
+        }
+        (_, None) => starting(phase, pod),
+    })
+}
+
+fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
+    let phase = Phase::Toolkit;
+    let Some(pod) = member.pod(Stage::Toolkit) else {
+        return Some(no_pod(member, world, Stage::Toolkit, phase));
+    };
+    if pod.running() {
+        return None;
+    }
+    if let Some((reason, message)) = hold_up(pod, now) {
+        return Some(Verdict::new(phase, reason, message));
+    }
+    let installing =
+        pod.init.iter().any(|init| init.name == "install-toolkit" && matches!(init.state, ContainerState::Running(_)));
+    Some(if installing {
+        Verdict::new(phase, Reason::ToolkitInstalling, format!("pod {} installs the container toolkit", pod.name))
+    } else {
+        starting(phase, pod)
+    })
+}
+
+fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
+    let phase = Phase::DevicePlugin;
+    let Some(pod) = member.pod(Stage::DevicePlugin) else {
+        return no_pod(member, world, Stage::DevicePlugin, phase);
+    };
+    if let Some((reason, message)) = hold_up(pod, now) {
+        return Verdict::new(phase, reason, message);
+    }
+    if !pod.running() {
+        return starting(phase, pod);
+    }
+    let Some(expected) = member.expected else {
+        let message = "how many GPUs to expect is not known: the bus shows none; write gpusPerNode in the node's pool";
+        return Verdict::new(phase, Reason::ExpectedUnknown, message);
+    };
+    let on_bus = member.report().map_or(0, |report| report.gpus.len());
+    if usize::try_from(expected).is_ok_and(|expected| on_bus < expected) {
+        let message =
+            format!("{on_bus} of {expected} GPUs are on the PCI bus; look for fallen-off GPUs in the kernel log");
+        return Verdict::new(phase, Reason::GpuMissing, message);
+    }
+    let nvml = member.report().map(|report| &report.nvml);
+    if let Some(nvml) = nvml.filter(|nvml| nvml.state == NvmlState::Failing) {
+        let message = nvml.message.as_deref().unwrap_or("NVML does not answer");
+        return Verdict::new(phase, Reason::NvmlFailed, message);
+    }
+    let message = format!(
+        "{} of {expected} GPUs are allocatable; waiting for kubelet and pod {}",
+        member.allocatable(),
+        pod.name
+    );
+    Verdict::new(phase, Reason::WaitingForAllocatable, message)
+}
+
+/// A stage without a pod: either it is on its way, or the API server refuses it.
+fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Verdict {
+    let refusal = variant::group(&member.have, stage)
+        .and_then(|group| world.refusals.get(&daemon_set_name(stage, group)))
+        .filter(|refusal| still_holds(refusal));
+    match refusal {
+        Some(refusal) => Verdict::new(phase, Reason::PodsForbidden, refusal.message.clone()),
+        None => Verdict::new(phase, Reason::PodStarting, format!("waiting for the {} pod", stage.as_str())),
+    }
+}
+
+/// A refusal without its pod is still in force: the controller tries again and again.
+fn still_holds(refusal: &Refusal) -> bool {
+    let words = refusal.message.to_lowercase();
+    words.contains("forbidden") || words.contains("denied") || words.contains("exceeded quota")
+}
+
+fn starting(phase: Phase, pod: &PodFacts) -> Verdict {
+    let next = pod
+        .init
+        .iter()
+        .chain(&pod.containers)
+        .find(|container| !matches!(container.state, ContainerState::Ended(ref exit) if exit.code == 0));
+    let at = next.map_or_else(String::new, |container| format!(", at container {}", container.name));
+    Verdict::new(phase, Reason::PodStarting, format!("pod {} is starting{at}", pod.name))
+}
+
+fn waiting_in_init(pod: &PodFacts) -> bool {
+    pod.init.iter().any(|init| matches!(init.state, ContainerState::Running(_)))
+}
+
+fn running_since(pod: &PodFacts) -> Option<Timestamp> {
+    pod.containers.iter().find_map(|container| match container.state {
+        ContainerState::Running(since) => since,
+        _ => None,
+    })
+}
+
+/// What keeps a pod from running, in the words of whoever keeps it.
+#[must_use]
+pub fn hold_up(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
+    if let Some(message) = &pod.unschedulable {
+        // For a moment every pod is that, and one that takes another's place until the other is gone.
+        let long = pod.created.is_some_and(|created| older(created, GRACE, now));
+        return long.then(|| (Reason::PodUnschedulable, format!("pod {}: {message}", pod.name)));
+    }
+    pod.init.iter().chain(&pod.containers).find_map(|container| container_hold_up(pod, container, now))
+}
+
+fn container_hold_up(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
+    let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
+    let crashed = |exit: &crate::world::Exit| {
+        let words = if exit.message.is_empty() { "no message" } else { exit.message.as_str() };
+        (Reason::ContainerCrashed, named(&format!("exit code {}: {words}", exit.code)))
+    };
+    match (&container.state, &container.last_failure) {
+        (ContainerState::Ended(exit), _) if exit.code != 0 => Some(crashed(exit)),
+        (ContainerState::Running(Some(since)), Some(exit)) if !older(*since, GRACE, now) => Some(crashed(exit)),
+        (ContainerState::Waiting { reason, message }, last) => match (reason.as_str(), last) {
+            ("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull", _) => {
+                Some((Reason::ImagePullFailed, named(pull_error(message))))
+            }
+            ("CrashLoopBackOff", Some(exit)) => Some(crashed(exit)),
+            ("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError", _) => {
+                Some((Reason::ContainerCrashed, named(&format!("{reason}: {message}"))))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Kubelet says the same twice, once with `Back-off pulling image …: ErrImagePull: ` before it; without that the two
+/// are one message, and one transition.
+fn pull_error(message: &str) -> &str {
+    message.split_once("ErrImagePull: ").map_or(message, |(_, error)| error)
+}
+
+/// Whether a moment lies further back than a duration.
+#[must_use]
+pub fn older(since: Timestamp, than: std::time::Duration, now: Timestamp) -> bool {
+    SignedDuration::try_from(than).is_ok_and(|than| now.duration_since(since) >= than)
+}

@@ -1,0 +1,164 @@
+//! A member: one GPU node of a policy with everything the later steps want to know of it.
+
+use std::sync::Arc;
+
+use gpu_operator_crd::{
+    GpuNode, GpuNodeStatus,
+    gpunode::{Groups, Rollout},
+    policy::{Pool, Stage},
+    reason::Reason,
+    report::Report,
+};
+
+use super::{
+    discover::Discovery,
+    variant::{self, DriverChoice, Fault, Variant},
+};
+use crate::world::{NodeFacts, PodFacts, Role, World};
+
+/// One GPU node of a policy.
+#[derive(Clone, Debug)]
+pub struct Member<'w> {
+    /// The Node.
+    pub node: &'w NodeFacts,
+    /// Its GpuNode, if there is one yet.
+    pub gpu_node: Option<&'w GpuNode>,
+    /// What its GPUs are.
+    pub discovery: Discovery<'w>,
+    /// The policy's name.
+    pub policy: &'w str,
+    /// The pool's name.
+    pub pool: String,
+    /// The named pool, unless the pool is an implicit one.
+    pub named_pool: Option<&'w Pool>,
+    /// What the policy wants on the node; `None` until the probe has reported.
+    pub wanted: Option<Result<Arc<Variant>, Fault>>,
+    /// The groups that the node's labels name.
+    pub have: Groups,
+    /// How many GPUs the node should offer.
+    pub expected: Option<u32>,
+    /// The pods of ours on the node.
+    pub pods: Vec<&'w PodFacts>,
+}
+
+impl<'w> Member<'w> {
+    /// What the operator last wrote of the node.
+    #[must_use]
+    pub fn status(&self) -> Option<&'w GpuNodeStatus> {
+        self.gpu_node?.status.as_ref()
+    }
+
+    /// What the probe said.
+    #[must_use]
+    pub fn report(&self) -> Option<&'w Report> {
+        self.status()?.report.as_ref()
+    }
+
+    /// The move that the node is in.
+    #[must_use]
+    pub fn rollout(&self) -> Option<&'w Rollout> {
+        self.gpu_node?.spec.rollout.as_ref()
+    }
+
+    /// The groups that the policy wants, where it can be carried out.
+    #[must_use]
+    pub fn want(&self) -> Option<Groups> {
+        self.wanted.as_ref()?.as_ref().ok().map(|variant| variant.groups())
+    }
+
+    /// The driver that the policy wants, where it can be carried out.
+    #[must_use]
+    pub fn driver(&self) -> Option<&DriverChoice> {
+        self.wanted.as_ref()?.as_ref().ok().map(|variant| &variant.key.driver)
+    }
+
+    /// GPUs that the scheduler can give out.
+    #[must_use]
+    pub fn allocatable(&self) -> u32 {
+        self.node.allocatable.unwrap_or_default()
+    }
+
+    /// Whether the scheduler can give out all the GPUs that are expected.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.node.ready && !self.node.deleting && self.expected.is_some_and(|expected| self.allocatable() >= expected)
+    }
+
+    /// Whether the last word on the node was a failure: moving it then takes nothing from anybody.
+    #[must_use]
+    pub fn was_failing(&self) -> bool {
+        self.status().is_some_and(|status| !status.is_ready() && status.reason.is_some_and(Reason::is_failure))
+    }
+
+    /// The stage's pod that belongs to the group the node's label names.
+    #[must_use]
+    pub fn pod(&self, stage: Stage) -> Option<&'w PodFacts> {
+        let group = variant::group(&self.have, stage)?;
+        let of_group = self.pods_of(stage).filter(|pod| pod.group.as_deref() == Some(group));
+        // A pod on its way out counts only where there is no other.
+        of_group.min_by_key(|pod| pod.deleting)
+    }
+
+    /// All pods of a stage on the node, those on their way out included.
+    pub fn pods_of(&self, stage: Stage) -> impl Iterator<Item = &'w PodFacts> + use<'w, '_> {
+        self.pods.iter().copied().filter(move |pod| pod.role == Role::Operand(stage))
+    }
+
+    /// The probe's pod.
+    #[must_use]
+    pub fn probe_pod(&self) -> Option<&'w PodFacts> {
+        self.pods.iter().copied().find(|pod| pod.role == Role::Probe)
+    }
+
+    /// Whether the node's driver is loaded and in place, by the probe's report: the version that the policy wants, or,
+    /// while a new revision waits for its turn, whichever the node has.
+    #[must_use]
+    pub fn driver_proven(&self) -> bool {
+        let (Some(choice), Some(report)) = (self.driver(), self.report()) else {
+            return false;
+        };
+        let Some(loaded) = report.driver.loaded.as_deref() else {
+            return false;
+        };
+        let fits = choice.version().is_none_or(|version| version == loaded);
+        (fits || self.driver_waits_for_its_turn())
+            && report.driver.installed.iter().any(|found| found.root == choice.root() && found.version == loaded)
+    }
+
+    /// Whether the node has a driver of ours that is not the one the policy wants now.
+    #[must_use]
+    pub fn driver_waits_for_its_turn(&self) -> bool {
+        self.have.driver.is_some() && self.want().is_some_and(|want| want.driver != self.have.driver)
+    }
+
+    /// Whether every stage of the wanted revision is proven: for a node in the middle of a move, allocatable alone
+    /// may still be that of the old one.
+    #[must_use]
+    pub fn stack_proven(&self) -> bool {
+        self.want().is_some_and(|want| want == self.have)
+            && self.driver_proven()
+            && [Stage::Toolkit, Stage::DevicePlugin]
+                .into_iter()
+                .all(|stage| self.pod(stage).is_some_and(PodFacts::running))
+    }
+}
+
+/// The groups that a node's labels name.
+#[must_use]
+pub fn groups_of(node: &NodeFacts) -> Groups {
+    let mut groups = Groups::default();
+    for stage in Stage::ALL {
+        *variant::slot(&mut groups, stage) = node.labels.get(stage.key()).filter(|value| !value.is_empty()).cloned();
+    }
+    groups
+}
+
+/// The pods of ours by node.
+#[must_use]
+pub fn pods_by_node(world: &World) -> std::collections::HashMap<&str, Vec<&PodFacts>> {
+    let mut by_node: std::collections::HashMap<&str, Vec<&PodFacts>> = std::collections::HashMap::new();
+    for pod in world.pods.values() {
+        by_node.entry(pod.node.as_str()).or_default().push(pod);
+    }
+    by_node
+}

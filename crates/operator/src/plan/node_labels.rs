@@ -1,0 +1,123 @@
+//! The labels that a Node should carry because of us: our own, and those that its policy publishes. A published key
+//! that carries somebody else's value is theirs, and stays.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{gpunode::Groups, keys, policy::Labels, policy::Stage};
+use serde::Serialize;
+
+use super::variant::group;
+use crate::world::NodeFacts;
+
+/// One write to a Node: all the labels that should be ours from then on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LabelWrite {
+    /// The whole set; what we applied before and is not in it goes.
+    pub labels: Labels,
+    /// Whether to take keys over from other writers. Never where a user's key is published for the first time.
+    pub force: bool,
+}
+
+/// What the labels of a node come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeLabels {
+    /// The write that is needed, if any.
+    pub write: Option<LabelWrite>,
+    /// The published keys that are, or will be, ours.
+    pub published: Labels,
+    /// Published keys that carry another value: key and that value.
+    pub conflicts: Vec<(String, String)>,
+}
+
+/// The labels of a node that no policy governs: none of ours.
+#[must_use]
+pub fn none(node: &NodeFacts) -> NodeLabels {
+    write_if_needed(node, Labels::new(), NodeLabels::default())
+}
+
+/// The labels of a node of a policy.
+#[must_use]
+pub fn of(node: &NodeFacts, model: &str, pool: &str, groups: &Groups, published: &Labels) -> NodeLabels {
+    let mut labels =
+        Labels::from([(keys::MODEL.to_owned(), model.to_owned()), (keys::POOL.to_owned(), pool.to_owned())]);
+    for stage in Stage::ALL {
+        if let Some(group) = group(groups, stage) {
+            labels.insert(stage.key().to_owned(), group.to_owned());
+        }
+    }
+    let mut result = NodeLabels::default();
+    for (key, value) in published {
+        match node.labels.get(key).filter(|_| !node.owned_labels.contains(key)) {
+            Some(present) if present != value => result.conflicts.push((key.clone(), present.clone())),
+            // Somebody else says the same; it stays theirs.
+            Some(_) => {}
+            None => {
+                result.published.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    labels.extend(result.published.clone());
+    write_if_needed(node, labels, result)
+}
+
+fn write_if_needed(node: &NodeFacts, labels: Labels, mut result: NodeLabels) -> NodeLabels {
+    let ours: BTreeMap<_, _> = node.owned_labels.iter().filter_map(|key| Some((key, node.labels.get(key)?))).collect();
+    let wanted: BTreeMap<_, _> = labels.iter().collect();
+    if ours != wanted {
+        let force = result.published.keys().all(|key| node.owned_labels.contains(key));
+        result.write = Some(LabelWrite { labels, force });
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(labels: &[(&str, &str)], owned: &[&str]) -> NodeFacts {
+        NodeFacts {
+            labels: labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+            owned_labels: owned.iter().map(|key| (*key).into()).collect(),
+            ..NodeFacts::default()
+        }
+    }
+
+    fn publish(value: &str) -> Labels {
+        Labels::from([("accelerator".to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn a_key_that_carries_another_value_is_a_conflict_and_stays() {
+        let labels = of(&node(&[("accelerator", "theirs")], &[]), "m", "p", &Groups::default(), &publish("ours"));
+        assert_eq!(labels.conflicts, [("accelerator".to_owned(), "theirs".to_owned())]);
+        assert!(!labels.write.expect("our own labels are written").labels.contains_key("accelerator"));
+    }
+
+    #[test]
+    fn a_key_that_somebody_else_gave_the_same_value_stays_theirs() {
+        let labels = of(&node(&[("accelerator", "same")], &[]), "m", "p", &Groups::default(), &publish("same"));
+        assert_eq!((labels.conflicts.len(), labels.published.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_key_is_published_without_force_and_kept_with_it() {
+        let first = of(&node(&[], &[]), "m", "p", &Groups::default(), &publish("ours"));
+        assert!(!first.write.expect("a write").force);
+        let later =
+            of(&node(&[("accelerator", "ours")], &["accelerator"]), "m", "p", &Groups::default(), &publish("new"));
+        assert!(later.write.expect("a write").force);
+    }
+
+    #[test]
+    fn labels_that_are_there_already_are_not_written() {
+        let settled = node(&[(keys::MODEL, "m"), (keys::POOL, "p"), ("x", "y")], &[keys::MODEL, keys::POOL]);
+        assert_eq!(of(&settled, "m", "p", &Groups::default(), &Labels::new()).write, None);
+    }
+
+    #[test]
+    fn a_node_without_a_policy_keeps_nothing_of_ours_and_everything_of_others() {
+        let write = none(&node(&[(keys::MODEL, "m"), ("x", "y")], &[keys::MODEL])).write.expect("a write");
+        assert!(write.labels.is_empty());
+        assert_eq!(none(&node(&[("x", "y")], &[])).write, None);
+    }
+}

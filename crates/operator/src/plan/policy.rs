@@ -1,0 +1,299 @@
+//! A policy's status: counts, conditions and the nodes that need attention, from its members.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus,
+    policy_status::{Attention, GpuTotals, MAX_ATTENTION, MAX_POOLS, NodeCounts, PoolStatus, Summary},
+    reason::Reason,
+};
+use k8s_openapi::{
+    apimachinery::pkg::{
+        apis::meta::v1::{Condition, Time},
+        util::intstr::IntOrString,
+    },
+    jiff::Timestamp,
+};
+use kube::ResourceExt;
+
+use super::gpu_node::clip;
+
+/// One node as its policy counts it.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    /// Its name.
+    pub node: String,
+    /// Its pool.
+    pub pool: String,
+    /// Whether it can be expected to serve at all.
+    pub serves: bool,
+    /// Whether its revision is the wanted one.
+    pub current: bool,
+    /// The driver version that is wanted for it, where it is ours to install.
+    pub driver_version: Option<String>,
+    /// Why what the policy asks for cannot be carried out here.
+    pub fault: Option<(Reason, String)>,
+    /// What its GpuNode says, or is about to.
+    pub status: GpuNodeStatus,
+}
+
+impl Counted {
+    fn failed(&self) -> bool {
+        !self.status.is_ready() && self.status.reason.is_some_and(Reason::is_failure)
+    }
+}
+
+/// A policy's status.
+#[must_use]
+pub fn status(
+    policy: &ClusterGpuPolicy,
+    nodes: &[Counted],
+    halted: &BTreeMap<String, String>,
+    refused_writes: &[String],
+    now: Timestamp,
+) -> ClusterGpuPolicyStatus {
+    let (counts, gpus) = count(nodes.iter());
+    let pools = pools(policy, nodes, halted);
+    let attention = attention(nodes);
+    let verdicts = Verdicts { policy, counts: &counts, pools: &pools, attention: &attention, refused_writes };
+    let before = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = [
+        (ConditionType::Ready, verdicts.ready()),
+        (ConditionType::Reconciling, verdicts.reconciling()),
+        (ConditionType::Stalled, verdicts.stalled()),
+        (ConditionType::Accepted, verdicts.accepted()),
+    ];
+    let conditions = conditions
+        .into_iter()
+        .map(|(kind, (is, reason, message))| {
+            condition(kind, is, reason, &message, policy.metadata.generation, before, now)
+        })
+        .collect();
+    ClusterGpuPolicyStatus {
+        observed_generation: policy.metadata.generation,
+        conditions,
+        summary: Summary {
+            nodes: format!("{}/{}", counts.ready, counts.total),
+            gpus: format!("{}/{}", gpus.allocatable, gpus.expected),
+        },
+        nodes: counts,
+        gpus,
+        pools,
+        attention,
+    }
+}
+
+fn count<'c>(nodes: impl Iterator<Item = &'c Counted>) -> (NodeCounts, GpuTotals) {
+    let (mut counts, mut gpus) = (NodeCounts::default(), GpuTotals::default());
+    for node in nodes {
+        counts.total += 1;
+        let class = if !node.serves {
+            &mut counts.excluded
+        } else if node.status.is_ready() {
+            &mut counts.ready
+        } else if node.failed() {
+            &mut counts.failed
+        } else {
+            &mut counts.progressing
+        };
+        *class += 1;
+        counts.outdated += u32::from(!node.current);
+        gpus.expected += node.status.gpus.expected.unwrap_or_default();
+        gpus.allocatable += node.status.gpus.allocatable;
+    }
+    (counts, gpus)
+}
+
+fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], halted: &BTreeMap<String, String>) -> Vec<PoolStatus> {
+    let mut by_pool: BTreeMap<&str, Vec<&Counted>> = BTreeMap::new();
+    for node in nodes {
+        by_pool.entry(&node.pool).or_default().push(node);
+    }
+    // Named pools in the user's order, those without nodes too, then the implicit ones.
+    let named: Vec<&str> = policy.spec.pools.iter().map(|pool| pool.name.as_str()).collect();
+    let implicit = by_pool.keys().copied().filter(|name| !named.contains(name));
+    let listed: Vec<&str> = named.iter().copied().chain(implicit).take(MAX_POOLS).collect();
+    listed
+        .into_iter()
+        .map(|name| {
+            let members = by_pool.get(name).map(Vec::as_slice).unwrap_or_default();
+            let (counts, gpus) = count(members.iter().copied());
+            let fault = members.iter().find_map(|node| {
+                node.fault.clone().map(|(reason, message)| (reason, format!("{} {message}", label(node))))
+            });
+            let (reason, message) = match (halted.get(name), fault) {
+                (Some(why), _) => (Some(Reason::RolloutHalted), why.clone()),
+                (None, Some((reason, message))) => (Some(reason), message),
+                (None, None) => (None, String::new()),
+            };
+            PoolStatus {
+                name: name.to_owned(),
+                nodes: counts,
+                gpus,
+                driver_version: members.iter().find_map(|node| node.driver_version.clone()),
+                reason,
+                message: clip(&message),
+            }
+        })
+        .collect()
+}
+
+fn label(node: &Counted) -> String {
+    format!("node {} ({}):", node.node, node.status.model.as_deref().unwrap_or("model unknown"))
+}
+
+/// Failures first, then those that wait longest.
+fn attention(nodes: &[Counted]) -> Vec<Attention> {
+    let mut needy: Vec<&Counted> = nodes
+        .iter()
+        .filter(|node| !node.status.is_ready() || node.status.reason.is_some_and(Reason::is_failure))
+        .collect();
+    needy.sort_by_key(|node| (!node.failed(), node.status.since(), node.node.clone()));
+    needy.truncate(MAX_ATTENTION);
+    needy
+        .into_iter()
+        .map(|node| Attention {
+            node: node.node.clone(),
+            pool: node.pool.clone(),
+            reason: node.status.reason.unwrap_or(Reason::WaitingForReport),
+            message: node.status.message.chars().take(512).collect(),
+            since: node.status.since.clone(),
+        })
+        .collect()
+}
+
+type Answer = (bool, Reason, String);
+
+/// The conditions, one function each.
+struct Verdicts<'a> {
+    policy: &'a ClusterGpuPolicy,
+    counts: &'a NodeCounts,
+    pools: &'a [PoolStatus],
+    attention: &'a [Attention],
+    refused_writes: &'a [String],
+}
+
+impl Verdicts<'_> {
+    fn deleting(&self) -> bool {
+        self.policy.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Nodes that count for `minReadyNodes`.
+    fn serving(&self) -> u32 {
+        self.counts.total - self.counts.excluded
+    }
+
+    fn is_ready(&self) -> bool {
+        let serving = self.serving();
+        !self.deleting() && serving > 0 && self.counts.ready >= required(self.policy, serving)
+    }
+
+    fn ready(&self) -> Answer {
+        let counts = format!("{} of {} nodes are ready", self.counts.ready, self.serving());
+        let first = self
+            .attention
+            .first()
+            .map_or_else(String::new, |node| format!("; {}: {}: {}", node.node, node.reason, node.message));
+        if self.deleting() {
+            (false, Reason::Deleting, "the policy is being deleted".to_owned())
+        } else if self.counts.total == 0 {
+            (false, Reason::NoMatchingNodes, "no node with an NVIDIA GPU matches the policy".to_owned())
+        } else if !self.is_ready() {
+            (false, Reason::NodesNotReady, counts + &first)
+        } else if self.counts.ready == self.counts.total {
+            (true, Reason::AllGpusAllocatable, counts)
+        } else {
+            (true, Reason::MinimumNodesReady, counts + &first)
+        }
+    }
+
+    fn reconciling(&self) -> Answer {
+        if self.deleting() {
+            (true, Reason::Deleting, "labels are being taken off the nodes".to_owned())
+        } else if self.counts.outdated > 0 && self.counts.ready > 0 {
+            (true, Reason::RollingOut, format!("{} nodes are not at the wanted revision yet", self.counts.outdated))
+        } else if self.counts.progressing > 0 {
+            (true, Reason::NodesNotReady, format!("{} nodes are on their way", self.counts.progressing))
+        } else {
+            (false, Reason::Settled, "nothing is being moved".to_owned())
+        }
+    }
+
+    /// A failed node stalls a policy only while it keeps it from being ready; a halted rollout or an impossible wish
+    /// always does.
+    fn stalled(&self) -> Answer {
+        if let Some(refused) = self.refused_writes.first() {
+            return (true, Reason::ApplyFailed, refused.clone());
+        }
+        if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason?))) {
+            return (true, reason, format!("pool {}: {}", pool.name, pool.message));
+        }
+        let failed = self.attention.iter().find(|node| node.reason.is_failure());
+        match failed.filter(|_| !self.is_ready()) {
+            Some(node) => (true, node.reason, format!("node {}: {}", node.node, node.message)),
+            None => (false, Reason::Settled, "nothing stands still".to_owned()),
+        }
+    }
+
+    fn accepted(&self) -> Answer {
+        let fault = self.pools.iter().find(|pool| {
+            matches!(
+                pool.reason,
+                Some(Reason::DriverUnsupported | Reason::NoDriverImageForOS | Reason::DriverNotInstalled)
+            )
+        });
+        match fault {
+            Some(pool) => (false, Reason::InvalidPolicy, format!("pool {}: {}", pool.name, pool.message)),
+            None => (true, Reason::PolicyAccepted, "every part of the policy can be carried out".to_owned()),
+        }
+    }
+}
+
+/// How many of the serving nodes must be ready: at least one, so that nothing is never enough.
+fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
+    let all = IntOrString::String("100%".to_owned());
+    let required = match policy.spec.readiness.min_ready_nodes.as_ref().unwrap_or(&all) {
+        IntOrString::Int(number) => u32::try_from(*number).unwrap_or_default(),
+        IntOrString::String(percent) => {
+            let percent: u32 = percent.trim_end_matches('%').parse().unwrap_or(100);
+            (serving * percent).div_ceil(100)
+        }
+    };
+    required.max(1)
+}
+
+fn condition(
+    kind: ConditionType,
+    is: bool,
+    reason: Reason,
+    message: &str,
+    generation: Option<i64>,
+    before: &[Condition],
+    now: Timestamp,
+) -> Condition {
+    let status = if is { "True" } else { "False" };
+    let unchanged = before.iter().find(|condition| condition.type_ == kind.as_str() && condition.status == status);
+    Condition {
+        type_: kind.as_str().to_owned(),
+        status: status.to_owned(),
+        reason: reason.as_str().to_owned(),
+        message: clip(message),
+        observed_generation: generation,
+        last_transition_time: unchanged.map_or(Time(now), |condition| condition.last_transition_time.clone()),
+    }
+}
+
+/// Whether the finalizer of ours is on a policy.
+#[must_use]
+pub fn has_finalizer(policy: &ClusterGpuPolicy) -> bool {
+    policy.finalizers().iter().any(|finalizer| finalizer == gpu_operator_crd::keys::FINALIZER)
+}
+
+/// Whether a status, as it is to be, says the policy is ready.
+#[must_use]
+pub fn is_ready(status: &ClusterGpuPolicyStatus) -> bool {
+    status
+        .conditions
+        .iter()
+        .any(|condition| condition.type_ == ConditionType::Ready.as_str() && condition.status == "True")
+}

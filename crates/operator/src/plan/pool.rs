@@ -1,0 +1,79 @@
+//! Pools: which one governs a node, and what holds in it once defaults are filled in.
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy,
+    policy::{Driver, Image, Labels, Operand, Pool},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt};
+
+/// Whether a selector matches a node's labels. A selector that cannot be parsed matches nothing, rather than all.
+#[must_use]
+pub fn selects(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
+    selector.is_none_or(|selector| Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels)))
+}
+
+/// The named pool that governs a node of this model, if any: the first that matches.
+#[must_use]
+pub fn named_pool<'p>(policy: &'p ClusterGpuPolicy, model: &str, labels: &Labels) -> Option<&'p Pool> {
+    policy.spec.pools.iter().find(|pool| {
+        let matches = &pool.matches;
+        (matches.models.is_empty() || matches.models.iter().any(|wanted| wanted == model))
+            && selects(matches.node_selector.as_ref(), labels)
+    })
+}
+
+/// What holds for the driver: the pool's fields over the defaults.
+#[must_use]
+pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
+    let defaults = &policy.spec.defaults.driver;
+    let Some(own) = pool.map(|pool| &pool.driver) else {
+        return defaults.clone();
+    };
+    Driver {
+        source: own.source.or(defaults.source),
+        version: own.version.clone().or_else(|| defaults.version.clone()),
+        kernel_module: own.kernel_module.or(defaults.kernel_module),
+        operand: operand(&defaults.operand, Some(&own.operand)),
+    }
+}
+
+/// What holds for an operand: image part by part, environment by name, arguments and resources as a whole.
+#[must_use]
+pub fn operand(defaults: &Operand, own: Option<&Operand>) -> Operand {
+    let Some(own) = own else { return defaults.clone() };
+    let mut env = defaults.env.clone();
+    for variable in &own.env {
+        env.retain(|known| known.name != variable.name);
+        env.push(variable.clone());
+    }
+    Operand {
+        image: image(defaults.image.as_ref(), own.image.as_ref()),
+        env,
+        args: if own.args.is_empty() { defaults.args.clone() } else { own.args.clone() },
+        resources: own.resources.clone().or_else(|| defaults.resources.clone()),
+    }
+}
+
+fn image(defaults: Option<&Image>, own: Option<&Image>) -> Option<Image> {
+    let (Some(defaults), Some(own)) = (defaults, own) else {
+        return own.or(defaults).cloned();
+    };
+    // A tag of the pool's own replaces a default digest, and the other way round: they mean the same thing.
+    let pinned = own.tag.is_some() || own.digest.is_some();
+    Some(Image {
+        repository: own.repository.clone().or_else(|| defaults.repository.clone()),
+        tag: if pinned { own.tag.clone() } else { defaults.tag.clone() },
+        digest: if pinned { own.digest.clone() } else { defaults.digest.clone() },
+    })
+}
+
+/// The labels that the policy wants published on a node, beside our own.
+#[must_use]
+pub fn published(policy: &ClusterGpuPolicy, pool: Option<&Pool>, model: &str) -> Labels {
+    let mut labels: Labels = policy.spec.node_labels.iter().map(|key| (key.clone(), model.to_owned())).collect();
+    for label in pool.into_iter().flat_map(|pool| &pool.node_labels) {
+        labels.insert(label.key.clone(), label.value.clone().unwrap_or_else(|| model.to_owned()));
+    }
+    labels
+}

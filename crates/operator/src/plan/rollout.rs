@@ -1,0 +1,221 @@
+//! Rollout: which groups each node's labels should name. A node without any takes the wanted ones at once; one that
+//! has others gets its turn, one node of a pool at a time, and a node that fails keeps its turn, which halts its pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_crd::{
+    gpunode::{Groups, Rollout, RolloutStep},
+    policy::Stage,
+    reason::Reason,
+    report::NvmlState,
+};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use super::{judge::Verdict, member::Member, variant::DriverChoice};
+
+/// How many nodes of a pool are asked about their GPU pods in one pass, looking for one that is free.
+const ASK_AT_ONCE: usize = 8;
+
+/// What is to be done with a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// The groups that its labels should name.
+    pub labels: Groups,
+    /// The move that it is in.
+    pub rollout: Option<Rollout>,
+    /// Whether the probe should let go of the driver.
+    pub release: bool,
+    /// What is to be said beside the verdict: why its revision has not moved.
+    pub note: Option<Note>,
+}
+
+/// Why a node's revision has not moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// The class.
+    pub reason: Reason,
+    /// In a sentence.
+    pub message: String,
+    /// Pods that are waited for.
+    pub waits_on: Vec<String>,
+}
+
+/// The decisions for one pool.
+#[derive(Clone, Debug, Default)]
+pub struct PoolDecision {
+    /// By node.
+    pub nodes: BTreeMap<String, Decision>,
+    /// Why the pool's rollout stands still, if it does.
+    pub halted: Option<String>,
+    /// Nodes whose GPU pods have to be known before more can be decided.
+    pub questions: BTreeSet<String>,
+    /// Whether a node waits for what no watch tells of.
+    pub ask_again: bool,
+}
+
+/// Decides for the members of one pool, in order of their names.
+#[must_use]
+pub fn decide(
+    members: &[(&Member<'_>, &Verdict)],
+    gpu_pods: &BTreeMap<String, Vec<String>>,
+    now: Timestamp,
+) -> PoolDecision {
+    let mut pool = PoolDecision::default();
+    let mut waiting = Vec::new();
+    for (member, verdict) in members {
+        let want = member.want();
+        let decision = match (want, member.rollout()) {
+            // Nothing can be said of what it should have: it keeps what it has.
+            (None, rollout) => stay(member, rollout.cloned()),
+            (Some(want), Some(rollout)) => go_on(member, verdict, want, rollout, gpu_pods, &mut pool),
+            (Some(want), None) if member.have == want || member.have == Groups::default() => settle(member, want),
+            (Some(_), None) => {
+                waiting.push(*member);
+                continue;
+            }
+        };
+        if decision.rollout.is_some() && verdict.reason.is_failure() && pool.halted.is_none() {
+            pool.halted = Some(format!("node {}: {}: {}", member.node.name, verdict.reason, verdict.message));
+        }
+        pool.nodes.insert(member.node.name.clone(), decision);
+    }
+    let mut turn_is_free = pool.nodes.values().all(|decision| decision.rollout.is_none());
+    for member in waiting {
+        let decision = take_turn(member, gpu_pods, now, &mut turn_is_free, &mut pool);
+        pool.nodes.insert(member.node.name.clone(), decision);
+    }
+    pool
+}
+
+/// The node keeps its labels.
+fn stay(member: &Member<'_>, rollout: Option<Rollout>) -> Decision {
+    Decision { labels: member.have.clone(), rollout, release: false, note: None }
+}
+
+/// The node takes, or has, what is wanted.
+fn settle(member: &Member<'_>, want: Groups) -> Decision {
+    Decision { release: must_release(member), labels: want, rollout: None, note: None }
+}
+
+/// A node in the middle of its move.
+fn go_on(
+    member: &Member<'_>,
+    verdict: &Verdict,
+    want: Groups,
+    rollout: &Rollout,
+    gpu_pods: &BTreeMap<String, Vec<String>>,
+    pool: &mut PoolDecision,
+) -> Decision {
+    let install = |want: Groups| Decision {
+        release: must_release(member) || moves_driver(&member.have, &want),
+        labels: want,
+        rollout: Some(Rollout { step: RolloutStep::Install, ..rollout.clone() }),
+        note: None,
+    };
+    if rollout.step == RolloutStep::Install || !moves_driver(&member.have, &want) {
+        let done = member.have == want && verdict.phase == gpu_operator_crd::Phase::Ready && member.stack_proven();
+        return if done { settle(member, want) } else { install(want) };
+    }
+    let releasing = |message: String| Decision {
+        labels: Groups { driver: member.have.driver.clone(), ..want.clone() },
+        rollout: Some(rollout.clone()),
+        release: true,
+        note: Some(Note { reason: Reason::ReleasingGpus, message, waits_on: Vec::new() }),
+    };
+    if let Some(holder) = driver_holder(member, &want) {
+        return releasing(holder);
+    }
+    match gpu_pods.get(&member.node.name) {
+        None => {
+            pool.questions.insert(member.node.name.clone());
+            releasing("looking for pods that use a GPU".to_owned())
+        }
+        Some(pods) if pods.is_empty() => install(want),
+        // A GPU pod came in between: back to where it was, until the pod has ended.
+        Some(pods) => {
+            pool.ask_again = true;
+            Decision { labels: rollout.from.clone(), rollout: None, release: false, note: Some(in_use(pods)) }
+        }
+    }
+}
+
+/// What of ours still holds the driver before its move.
+fn driver_holder(member: &Member<'_>, want: &Groups) -> Option<String> {
+    let old = member.pods_of(Stage::DevicePlugin).find(|pod| pod.group != want.device_plugin);
+    if let Some(pod) = old {
+        return Some(format!("waiting for pod {} to end", pod.name));
+    }
+    let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);
+    answering.then(|| "waiting for the probe to let go of the driver".to_owned())
+}
+
+/// A node whose revision is not the wanted one and that is not on its way.
+fn take_turn(
+    member: &Member<'_>,
+    gpu_pods: &BTreeMap<String, Vec<String>>,
+    now: Timestamp,
+    turn_is_free: &mut bool,
+    pool: &mut PoolDecision,
+) -> Decision {
+    let Some(want) = member.want() else {
+        return stay(member, None);
+    };
+    let driver_moves = moves_driver(&member.have, &want);
+    // A node that is failing offers nothing that could be disturbed, so it needs no turn: the cure comes at once.
+    let nothing_to_lose = member.was_failing() && member.allocatable() == 0;
+    let pending = |reason, message: &str, waits_on| Decision {
+        note: Some(Note { reason, message: message.to_owned(), waits_on }),
+        ..settle(member, member.have.clone())
+    };
+    if !nothing_to_lose && (!*turn_is_free || !member.node.serves()) {
+        return pending(Reason::RolloutPending, "a new revision waits for this node's turn", Vec::new());
+    }
+    if driver_moves {
+        match gpu_pods.get(&member.node.name) {
+            Some(pods) if !pods.is_empty() => {
+                pool.ask_again = true;
+                return Decision { note: Some(in_use(pods)), ..settle(member, member.have.clone()) };
+            }
+            Some(_) => {}
+            None => {
+                if pool.questions.len() < ASK_AT_ONCE {
+                    pool.questions.insert(member.node.name.clone());
+                }
+                return pending(Reason::RolloutPending, "a new revision waits for this node's turn", Vec::new());
+            }
+        }
+    }
+    if nothing_to_lose {
+        return Decision { release: driver_moves || must_release(member), ..settle(member, want) };
+    }
+    *turn_is_free = false;
+    let step = if driver_moves { RolloutStep::Release } else { RolloutStep::Install };
+    let labels = if driver_moves { Groups { driver: member.have.driver.clone(), ..want } } else { want };
+    Decision {
+        labels,
+        rollout: Some(Rollout { step, from: member.have.clone(), since: Time(now) }),
+        release: driver_moves || must_release(member),
+        note: None,
+    }
+}
+
+fn in_use(pods: &[String]) -> Note {
+    let message = format!("a new driver revision waits until {} pods that use a GPU have ended", pods.len());
+    Note { reason: Reason::GpuPodsInUse, message, waits_on: pods.iter().take(10).cloned().collect() }
+}
+
+/// Whether a move touches the driver, and not only what stands on it.
+fn moves_driver(have: &Groups, want: &Groups) -> bool {
+    have.driver != want.driver
+}
+
+/// Whether the probe stands in the way of a driver of ours: a module is loaded, and the container that should own it
+/// is not up, because it restarts or another version takes its place.
+fn must_release(member: &Member<'_>) -> bool {
+    let Some(DriverChoice::Container { version, .. }) = member.driver() else {
+        return false;
+    };
+    let loaded = member.report().and_then(|report| report.driver.loaded.as_deref());
+    let up = member.pod(Stage::Driver).is_some_and(crate::world::PodFacts::running);
+    loaded.is_some_and(|loaded| !up || (loaded != version && !member.driver_waits_for_its_turn()))
+}

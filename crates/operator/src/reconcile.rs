@@ -1,0 +1,145 @@
+//! The loop: observe → plan → apply → status, for the whole fleet at once. Events only wake it, and many are answered
+//! by one pass. It keeps nothing between passes but what the API server refused last.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, stream};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use tokio::sync::Notify;
+
+use crate::{
+    apply::{Writer, Written},
+    catalogue::Catalogue,
+    events::Publisher,
+    metrics::Metrics,
+    observe,
+    plan::{self, Plan},
+    settings::Settings,
+    watch::Mirrors,
+    world::World,
+};
+
+/// Events that come this close together are answered by one pass.
+const GATHER: Duration = Duration::from_millis(200);
+/// Without anything to wait for, the fleet is looked over once in a while all the same.
+const IDLE: Duration = Duration::from_hours(1);
+/// A policy's status is written at most this often.
+const STATUS_GAP: Duration = Duration::from_secs(1);
+
+/// What the loop works with.
+pub struct Loop {
+    /// Plain settings.
+    pub settings: Settings,
+    /// The accelerators that are known.
+    pub catalogue: Catalogue,
+    /// The API server.
+    pub client: Client,
+    /// Where facts come from.
+    pub mirrors: Arc<Mirrors>,
+    /// What wakes the loop.
+    pub wake: Arc<Notify>,
+    /// Where figures go.
+    pub metrics: Arc<Metrics>,
+}
+
+/// What one pass leaves for the next.
+#[derive(Debug, Default)]
+struct Carry {
+    refused: Vec<String>,
+    status_written: BTreeMap<String, Instant>,
+}
+
+impl Loop {
+    /// Runs until dropped.
+    pub async fn run(self) {
+        let writer = Writer::new(self.client.clone(), self.settings.namespace.clone());
+        let publisher = Publisher::new(self.client.clone());
+        let mut carry = Carry::default();
+        let mut pause = IDLE;
+        loop {
+            tokio::select! {
+                () = self.wake.notified() => tokio::time::sleep(GATHER).await,
+                () = tokio::time::sleep(pause) => {}
+            }
+            // What arrives from here on wakes the loop again.
+            let Some(mut world) = self.mirrors.world() else {
+                continue;
+            };
+            world.refused_writes.clone_from(&carry.refused);
+            pause = self.pass(&writer, &publisher, world, &mut carry).await;
+        }
+    }
+
+    /// One pass; how long to wait for the next if nothing wakes the loop.
+    async fn pass(&self, writer: &Writer, publisher: &Publisher, mut world: World, carry: &mut Carry) -> Duration {
+        let now = now();
+        let started = Instant::now();
+        let mut plan = plan::plan(&self.settings, &self.catalogue, &world, now);
+        let planning = started.elapsed();
+        if !plan.questions.is_empty() {
+            match observe::gpu_pods(&self.client, &plan.questions).await {
+                Ok(answers) => {
+                    world.gpu_pods = answers;
+                    plan = plan::plan(&self.settings, &self.catalogue, &world, now);
+                }
+                Err(error) => tracing::warn!(%error, "a rollout waits for an answer"),
+            }
+        }
+        self.metrics.show(&plan.statuses);
+        let held = hold_back(&mut plan, carry);
+        let written = writer.apply(&plan).await;
+        stream::iter(&plan.events).for_each_concurrent(4, |transition| publisher.publish(transition)).await;
+        self.metrics.count(&written);
+        self.metrics.passed(planning, now.as_duration().as_secs_f64());
+        let retry = refusals(&written, carry);
+        tracing::debug!(?planning, writes = written.len(), "a pass");
+        next_pass(&plan, now, held, retry)
+    }
+}
+
+/// Takes out of a plan the policy statuses that come too soon after the last; how long they have to wait.
+fn hold_back(plan: &mut Plan, carry: &mut Carry) -> Option<Duration> {
+    let mut held = None;
+    plan.policies.retain(|name, _| {
+        let wait = carry.status_written.get(name).and_then(|at| STATUS_GAP.checked_sub(at.elapsed()));
+        match wait {
+            Some(wait) if !wait.is_zero() => {
+                held = held.max(Some(wait));
+                false
+            }
+            _ => {
+                carry.status_written.insert(name.clone(), Instant::now());
+                true
+            }
+        }
+    });
+    carry.status_written.retain(|name, _| plan.statuses.contains_key(name));
+    held
+}
+
+/// Logs what was refused and keeps it for the next plan; how soon to try again.
+fn refusals(written: &[Written], carry: &mut Carry) -> Option<Duration> {
+    let errors: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
+    for error in &errors {
+        tracing::warn!(class = error.class().as_str(), %error, "a write was refused");
+    }
+    carry.refused = errors.iter().map(ToString::to_string).take(3).collect();
+    errors.iter().map(|error| error.retry_after()).min()
+}
+
+fn next_pass(plan: &Plan, now: Timestamp, held: Option<Duration>, retry: Option<Duration>) -> Duration {
+    let check = plan.check_again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+    // The least is a second: a moment that is due already is due in the next second's plan.
+    let check = check.map(|check| check.max(Duration::from_secs(1)));
+    [check, held, retry].into_iter().flatten().min().unwrap_or(IDLE)
+}
+
+/// The time, in whole seconds as Kubernetes keeps it.
+fn now() -> Timestamp {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
+}

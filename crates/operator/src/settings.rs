@@ -1,0 +1,28 @@
+//! What the operator was started with: plain data for the plan.
+
+use std::time::Duration;
+
+/// Settings from the command line.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Namespace of the operator and of all its children.
+    pub namespace: String,
+    /// Image of the probe, which is also the image of the gates.
+    pub probe_image: String,
+    /// When nodes pull that image.
+    pub probe_pull_policy: String,
+    /// Pull secrets for that image, in [`Self::namespace`].
+    pub image_pull_secrets: Vec<String>,
+}
+
+/// A passing phase is written to the GpuNode only after the last one has stood for so long: an install that takes
+/// seconds costs two writes of status, one that takes minutes shows where it is.
+pub const PASSING: Duration = Duration::from_secs(10);
+/// What may look like a failure while things start: not before it has lasted for so long.
+pub const GRACE: Duration = Duration::from_secs(20);
+/// How soon a node that has not reported is called `ProbeMissing`.
+pub const REPORT_GRACE: Duration = Duration::from_mins(1);
+/// How often a node that waits for its GPU pods to end is asked about again.
+pub const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// Default of `readiness.progressDeadline`.
+pub const PROGRESS_DEADLINE: Duration = Duration::from_mins(30);

@@ -1,0 +1,214 @@
+//! Installing: what a policy makes of a fleet's nodes, from nothing to ready.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use sim::{Faults, Sim};
+
+#[test]
+fn an_empty_policy_gives_each_model_a_driver_that_supports_it() {
+    let mut sim = Sim::new()
+        .gpu_node("k80", "102d", 4)
+        .gpu_node("p100", "15f9", 4)
+        .gpu_node("h100", "2330", 8)
+        .policy("all", "{}");
+    sim.settle();
+    let mut images: Vec<_> = sim.sets_of(Stage::Driver).into_iter().map(Sim::image).collect();
+    images.sort();
+    assert_eq!(
+        images,
+        [
+            "nvcr.io/nvidia/driver:470.256.02-ubuntu22.04",
+            "nvcr.io/nvidia/driver:580.173.02-ubuntu22.04",
+            "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04",
+        ]
+    );
+    for node in ["k80", "p100", "h100"] {
+        assert_eq!(sim.status(node).phase, Phase::Ready, "{node}");
+    }
+    assert_eq!(sim.condition("all", "Ready"), ("True".into(), "AllGpusAllocatable".into()));
+    assert_eq!(sim.condition("all", "Reconciling").0, "False");
+    assert_eq!(sim.condition("all", "Stalled").0, "False");
+    let status = sim.policies["all"].status.clone().expect("a status");
+    assert_eq!((status.summary.nodes.as_str(), status.summary.gpus.as_str()), ("3/3", "16/16"));
+}
+
+#[test]
+fn every_key_that_the_policy_names_is_published_and_cpu_nodes_get_none() {
+    let mut sim = Sim::new().gpu_node("a", "15f9", 1).gpu_node("b", "13bb", 1).policy(
+        "all",
+        "{nodeLabels: [accelerator], pools: [{name: seed, match: {models: [nvidia-quadro-k620]}, nodeLabels: [{key: gpu/nividia, value: P630}]}]}",
+    );
+    sim.join_plain("cpu");
+    sim.settle();
+    assert_eq!(sim.nodes["a"].labels["accelerator"], "nvidia-tesla-p100");
+    assert_eq!(sim.nodes["b"].labels["gpu/nividia"], "P630");
+    assert_eq!(sim.nodes["b"].labels[keys::POOL], "seed");
+    assert!(!sim.nodes["a"].labels.contains_key("gpu/nividia"));
+    assert_eq!(sim.nodes["cpu"].labels.len(), 1);
+    assert!(!sim.gpu_nodes.contains_key("cpu"));
+}
+
+#[test]
+fn a_gke_label_names_the_model_before_the_probe_reports() {
+    let mut sim = Sim::new().policy("all", "{}");
+    sim.join_plain("gke");
+    let labels = &mut sim.nodes.get_mut("gke").expect("the node").labels;
+    labels.insert("cloud.google.com/gke-accelerator".into(), "nvidia-tesla-k80".into());
+    sim.run(3);
+    let status = sim.status("gke");
+    assert_eq!(status.model.as_deref(), Some("nvidia-tesla-k80"));
+    assert_eq!((status.phase, status.reason), (Phase::Discovery, Some(Reason::WaitingForReport)));
+    assert_eq!(sim.nodes["gke"].labels[keys::MODEL], "nvidia-tesla-k80");
+    assert!(sim.sets.is_empty());
+    sim.sleep(61);
+    sim.run(2);
+    assert_eq!(
+        sim.status("gke").reason,
+        Some(Reason::ProbeMissing),
+        "{:#?} {:#?}",
+        sim.status("gke"),
+        sim.plans.last()
+    );
+}
+
+#[test]
+fn a_host_driver_is_left_alone_whether_loaded_or_not() {
+    let mut sim = Sim::new().gpu_node("loaded", "2330", 8).gpu_node("idle", "2330", 8).policy("all", "{}");
+    sim.host_driver("loaded", "580.1.1", true);
+    sim.host_driver("idle", "580.1.1", false);
+    sim.run(60);
+    assert!(sim.sets_of(Stage::Driver).is_empty());
+    assert_eq!(sim.status("loaded").phase, Phase::Ready);
+    assert_eq!(sim.status("idle").reason, Some(Reason::DriverNotLoaded));
+    assert_eq!(sim.report("idle").driver.loaded, None);
+}
+
+#[test]
+fn an_install_costs_four_writes_a_node_at_most() {
+    let mut sim = Sim::new().policy("all", "{}");
+    for node in 0..20 {
+        sim.join(&format!("n{node}"), "2330", 8);
+    }
+    sim.settle();
+    for node in 0..20 {
+        let writes = sim.writes[&format!("node/n{node}")];
+        assert!(writes <= 4, "n{node}: {writes}");
+    }
+    let sets: u32 =
+        sim.writes.iter().filter(|(object, _)| object.starts_with("daemonset/")).map(|(_, writes)| writes).sum();
+    assert_eq!(sets, 3);
+}
+
+#[test]
+fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
+    let missing = Faults { missing_images: ["595.91.07".to_owned()].into(), ..Faults::default() };
+    let crash = Faults { driver_crash: Some("kernel headers not found".into()), ..Faults::default() };
+    let wrong = Faults { loads_instead: Some("570.1.1".into()), ..Faults::default() };
+    let forbidden = Faults { pods_forbidden: true, ..Faults::default() };
+    let short = Faults { publishes: Some(7), ..Faults::default() };
+    for (faults, reason, words) in [
+        (missing, Reason::ImagePullFailed, "not found"),
+        (crash, Reason::ContainerCrashed, "kernel headers not found"),
+        (wrong, Reason::DriverVersionMismatch, "570.1.1"),
+        (forbidden, Reason::PodsForbidden, "violates PodSecurity"),
+        (short, Reason::WaitingForAllocatable, "7 of 8"),
+    ] {
+        let mut sim = Sim::new().gpu_node("bad", "2330", 8).gpu_node("good", "2330", 8).policy("all", "{}");
+        sim.faults.insert("bad".into(), faults);
+        sim.run(40);
+        let status = sim.status("bad");
+        assert_eq!(status.reason, Some(reason), "{status:#?}");
+        assert!(status.message.contains(words), "{}", status.message);
+        assert_eq!(sim.status("good").phase, Phase::Ready, "{reason}: the other node goes on");
+        assert_eq!(sim.condition("all", "Ready").0, "False");
+        sim.faults.clear();
+        sim.refusals.clear();
+        sim.settle();
+        assert_eq!(sim.status("bad").phase, Phase::Ready, "{reason} heals");
+        assert_eq!(sim.condition("all", "Ready").0, "True");
+    }
+}
+
+#[test]
+fn a_phase_that_lasts_too_long_is_a_failure_that_says_what_it_waited_for() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {progressDeadline: 5m}}");
+    sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
+    sim.run(30);
+    sim.sleep(300);
+    sim.run(3);
+    let status = sim.status("a");
+    assert_eq!(status.reason, Some(Reason::ProgressDeadlineExceeded));
+    assert!(status.message.contains("0 of 8"), "{}", status.message);
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "ProgressDeadlineExceeded".into()));
+}
+
+#[test]
+fn a_driver_that_the_model_has_left_is_refused_with_what_to_write_and_the_others_go_on() {
+    let mut sim = Sim::new()
+        .gpu_node("old", "102d", 2)
+        .gpu_node("new", "2330", 2)
+        .policy("all", "{pools: [{name: k80, match: {models: [nvidia-tesla-k80]}, driver: {version: 595.91.07}}]}");
+    sim.settle();
+    assert_eq!(sim.status("old").reason, Some(Reason::DriverUnsupported));
+    assert!(sim.status("old").message.contains("470.256.02"), "{}", sim.status("old").message);
+    assert_eq!(sim.status("new").phase, Phase::Ready);
+    assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
+}
+
+#[test]
+fn no_gpu_node_is_never_ready() {
+    let mut sim = Sim::new().policy("all", "{readiness: {minReadyNodes: 0}}");
+    sim.join_plain("cpu");
+    sim.settle();
+    assert_eq!(sim.condition("all", "Ready"), ("False".into(), "NoMatchingNodes".into()));
+}
+
+#[test]
+fn a_gpu_that_is_missing_after_a_reboot_is_not_forgotten() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    sim.settle();
+    sim.report("a").gpus.pop();
+    sim.run(30);
+    let status = sim.status("a");
+    assert_eq!((status.reason, status.gpus.expected), (Some(Reason::GpuMissing), Some(8)));
+}
+
+#[test]
+fn uninstalling_leaves_nothing_of_ours_on_any_node() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [accelerator]}");
+    sim.nodes.get_mut("a").expect("the node").labels.insert("mine".into(), "stays".into());
+    sim.settle();
+    assert!(sim.nodes["a"].labels.contains_key("accelerator"));
+    sim.delete_policy("all");
+    sim.settle();
+    assert_eq!(sim.nodes["a"].labels.keys().collect::<Vec<_>>(), ["kubernetes.io/hostname", "mine"]);
+    assert!(sim.sets.is_empty() && sim.policies.is_empty(), "{:?}", sim.sets.keys());
+    assert_eq!(sim.status("a").reason, Some(Reason::NoPolicy));
+}
+
+#[test]
+fn a_node_that_joins_changes_nobody_elses_daemon_set() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    sim.settle();
+    let before = sim.sets.clone();
+    sim.join("b", "2330", 8);
+    sim.settle();
+    assert_eq!(sim.sets, before);
+    assert_eq!(sim.status("b").phase, Phase::Ready);
+}
+
+#[test]
+fn the_daemon_sets_of_a_pool_are_as_reviewed() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
+        "all",
+        "{images: {registry: mirror.example.com/nv, pullSecrets: [pull]}, pools: [{name: h100, match: {models: [nvidia-h100-80gb]}, driver: {env: [{name: HTTP_PROXY, value: \"http://proxy\"}]}, devicePlugin: {args: [--v=1], resources: {limits: {memory: 100Mi}}}}]}",
+    );
+    sim.settle();
+    for stage in Stage::ALL {
+        let sets = sim.sets_of(stage);
+        assert_eq!(sets.len(), 1);
+        insta::assert_yaml_snapshot!(stage.as_str(), sets[0]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Rolling out: how a fleet moves from one revision to another.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use std::collections::BTreeSet;
+
+use gpu_operator_crd::{Phase, gpunode::RolloutStep, policy::Stage, reason::Reason};
+use sim::{Faults, Sim};
+
+const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
+const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
+
+fn fleet(nodes: &[&str]) -> Sim {
+    let mut sim = Sim::new().policy("all", OLD);
+    for node in nodes {
+        sim.join(node, "2330", 8);
+    }
+    sim.settle();
+    sim
+}
+
+fn loaded(sim: &mut Sim, node: &str) -> String {
+    sim.report(node).driver.loaded.clone().unwrap_or_default()
+}
+
+/// Nodes that are not ready, at this moment.
+fn unready(sim: &Sim) -> BTreeSet<String> {
+    sim.nodes.keys().filter(|node| sim.nodes[*node].allocatable != Some(8)).cloned().collect()
+}
+
+#[test]
+fn a_changed_driver_moves_one_node_after_another() {
+    let nodes = ["a", "b", "c"];
+    let mut sim = fleet(&nodes);
+    sim.apply_policy("all", NEW);
+    let mut order = Vec::new();
+    for _ in 0..300 {
+        let happened = sim.step();
+        sim.sleep(1);
+        let down = unready(&sim);
+        assert!(down.len() <= 1, "{down:?} are down at once");
+        order.extend(down.into_iter().filter(|node| !order.contains(node)).collect::<Vec<_>>());
+        if !happened {
+            break;
+        }
+    }
+    assert_eq!(order, nodes);
+    sim.settle();
+    for node in nodes {
+        assert_eq!(loaded(&mut sim, node), "590.10.01");
+        assert_eq!(sim.gpu_nodes[node].spec.rollout, None);
+    }
+    assert_eq!(sim.sets_of(Stage::Driver).len(), 1, "the old revision is pruned");
+    assert_eq!(sim.condition("all", "Ready").0, "True");
+}
+
+#[test]
+fn the_first_failure_halts_the_pool_and_editing_back_moves_only_what_moved() {
+    let mut sim = fleet(&["a", "b", "c"]);
+    for node in ["a", "b", "c"] {
+        sim.faults.insert(node.into(), Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() });
+    }
+    sim.apply_policy("all", NEW);
+    sim.run(120);
+    assert_eq!(unready(&sim), ["a".to_owned()].into());
+    assert_eq!(sim.status("a").reason, Some(Reason::ImagePullFailed));
+    assert_eq!(sim.status("b").reason, Some(Reason::RolloutPending));
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    let before = (sim.writes["node/b"], sim.writes["node/c"]);
+    sim.apply_policy("all", OLD);
+    sim.settle();
+    assert!(unready(&sim).is_empty());
+    assert_eq!(sim.condition("all", "Stalled").0, "False");
+    // What the others were told: that they wait no longer, and nothing else.
+    let after = (sim.writes["node/b"], sim.writes["node/c"]);
+    assert!(after.0 <= before.0 + 2 && after.1 <= before.1 + 2, "{before:?} {after:?}");
+    assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
+}
+
+#[test]
+fn a_driver_never_moves_under_a_gpu_pod_and_the_next_free_node_goes_first() {
+    let mut sim = fleet(&["a", "b"]);
+    sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
+    sim.apply_policy("all", NEW);
+    sim.run(100);
+    assert_eq!(loaded(&mut sim, "a"), "595.91.07");
+    assert_eq!(loaded(&mut sim, "b"), "590.10.01");
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::GpuPodsInUse)));
+    assert_eq!(status.waits_on, ["team/training"]);
+    sim.gpu_pods.clear();
+    sim.settle();
+    assert_eq!(loaded(&mut sim, "a"), "590.10.01");
+}
+
+#[test]
+fn a_gpu_pod_that_arrives_before_the_driver_has_moved_sends_the_node_back() {
+    let mut sim = fleet(&["a"]);
+    let before = sim.nodes["a"].labels.clone();
+    sim.apply_policy("all", NEW);
+    while sim.gpu_nodes["a"].spec.rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
+        assert!(sim.step(), "the node gets its turn");
+    }
+    sim.gpu_pods.insert("a".into(), vec!["team/late".into()]);
+    sim.run(15);
+    assert_eq!(sim.nodes["a"].labels, before);
+    assert_eq!(sim.status("a").reason, Some(Reason::GpuPodsInUse));
+    assert_eq!(sim.nodes["a"].allocatable, Some(8));
+}
+
+#[test]
+fn a_change_that_does_not_disrupt_moves_no_node() {
+    let mut sim = fleet(&["a", "b"]);
+    let labels: Vec<_> = sim.nodes.values().map(|node| node.labels.clone()).collect();
+    sim.apply_policy("all", "{defaults: {priorityClassName: high, tolerations: []}, pools: [{name: p, driver: {version: 595.91.07, resources: {limits: {memory: 1Gi}}}}]}");
+    sim.settle();
+    assert_eq!(sim.nodes.values().map(|node| node.labels.clone()).collect::<Vec<_>>(), labels);
+    let template = sim.sets_of(Stage::Driver)[0].spec.clone().expect("a spec").template.spec.expect("a pod");
+    assert_eq!(template.priority_class_name.as_deref(), Some("high"));
+}
+
+#[test]
+fn a_new_plugin_moves_nodes_one_by_one_without_touching_the_driver() {
+    let mut sim = fleet(&["a", "b"]);
+    sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
+    let driver = sim.pods["driver@a"].clone();
+    sim.apply_policy(
+        "all",
+        "{pools: [{name: p, driver: {version: 595.91.07}, devicePlugin: {image: {tag: v0.21.0}}}]}",
+    );
+    sim.settle();
+    assert_eq!(sim.pods["driver@a"], driver);
+    assert_eq!(sim.sets_of(Stage::DevicePlugin).len(), 1);
+    assert!(Sim::image(sim.sets_of(Stage::DevicePlugin)[0]).ends_with(":v0.21.0"));
+    assert!(unready(&sim).is_empty());
+}
+
+#[test]
+fn a_failing_fleet_is_cured_at_once_and_not_one_by_one() {
+    let nodes = ["a", "b", "c", "d"];
+    let mut sim = Sim::new().policy("all", NEW);
+    for node in nodes {
+        sim.join(node, "2330", 8);
+        sim.faults.insert(node.into(), Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() });
+    }
+    sim.run(30);
+    assert_eq!(unready(&sim).len(), 4);
+    sim.apply_policy("all", OLD);
+    sim.run(12);
+    assert!(unready(&sim).is_empty(), "{:?}", unready(&sim));
+}
