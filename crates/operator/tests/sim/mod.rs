@@ -415,12 +415,17 @@ impl Sim {
             return;
         }
         container.last_failure = None;
+        let starts = !matches!(container.state, ContainerState::Running(_));
         run(pod, now);
-        let loads = faults.loads_instead.clone().unwrap_or(version);
         let report = self.report(node);
-        // A driver moves only when nothing holds it: what invariant 4 rests on.
-        if report.driver.loaded.as_ref() != Some(&loads) {
-            assert_ne!(report.nvml.state, NvmlState::Answering, "the driver of {node} moved under the probe");
+        // It loads when it starts; having loaded the wrong one, it tries again once the cause is gone.
+        let wrong = report.driver.loaded.as_ref() != Some(&version);
+        let loads = faults.loads_instead.clone().unwrap_or(version);
+        if report.driver.loaded.as_ref() != Some(&loads) && (starts || wrong) {
+            // A driver moves only when nothing holds it: the container refuses to unload one that is in use.
+            if report.nvml.state == NvmlState::Answering {
+                return;
+            }
             report.driver.loaded = Some(loads.clone());
             report.driver.installed.retain(|installed| installed.root != CONTAINER_ROOT);
             report.driver.installed.push(InstalledDriver { root: CONTAINER_ROOT.into(), version: loads });

@@ -1,0 +1,196 @@
+//! The loop of `nvml-probe run`: read the host, ask NVML, write what changed.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use gpu_operator_crd::report::Report;
+use tokio::{sync::watch, time::sleep};
+
+use crate::{
+    backoff::Backoff,
+    child::{Look, Supervisor, Target},
+    cli::chain,
+    driver::{self, DriverError, Library},
+    host::HostRoot,
+    os,
+    pci::{self, PciError},
+    publish::{Published, Publisher, Seen},
+    report::{Facts, report},
+};
+
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// A fact could not be read. Nothing is reported then: a report with a gap would be taken for proof.
+#[derive(Debug, thiserror::Error)]
+pub enum FactError {
+    /// The bus.
+    #[error(transparent)]
+    Pci(#[from] PciError),
+    /// The driver.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The operating system.
+    #[error("cannot read the host's os-release")]
+    Os(#[source] io::Error),
+    /// The boot id.
+    #[error("cannot read the kernel's boot id")]
+    Boot(#[source] io::Error),
+}
+
+/// How the agent works.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The host's file system.
+    pub host: HostRoot,
+    /// The pause between two looks at the host.
+    pub interval: Duration,
+    /// Whether the NVML child changes root into the driver's.
+    pub chroot: bool,
+}
+
+/// The node's agent.
+pub struct Agent {
+    settings: Settings,
+    supervisor: Supervisor,
+    publisher: Publisher,
+    seen: watch::Receiver<Seen>,
+    trouble: Trouble,
+}
+
+impl Agent {
+    /// The agent that learns of its GpuNode through `seen`.
+    #[must_use]
+    pub fn new(settings: Settings, supervisor: Supervisor, publisher: Publisher, seen: watch::Receiver<Seen>) -> Self {
+        Self {
+            settings,
+            supervisor,
+            publisher,
+            seen,
+            trouble: Trouble::new(),
+        }
+    }
+
+    /// Works until `shutdown` is done; no child is left then.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            let mut seen = self.seen.clone();
+            let release = seen.borrow_and_update().release();
+            // Both may cut a round short at any await, a hanging NVML call included.
+            tokio::select! {
+                () = &mut shutdown => break,
+                Ok(_) = seen.wait_for(|now| now.release() != release) => {}
+                () = self.round(release) => {}
+            }
+        }
+        if let Err(stuck) = self.supervisor.end().await {
+            tracing::error!("{stuck}");
+        }
+    }
+
+    /// One look and the pause after it.
+    async fn round(&mut self, release: Option<bool>) {
+        // Whether the driver is to be let go is not known yet, and nothing could be written: a probe that starts
+        // while a driver is being replaced must not take hold of it.
+        let Some(release) = release else {
+            return std::future::pending().await;
+        };
+        let pause = match self.look(release).await {
+            Ok(report) => {
+                let seen = self.seen.borrow().clone();
+                match self.publisher.publish(&seen, &report).await {
+                    Ok(published) => {
+                        self.trouble.over();
+                        log(published, &report);
+                        self.settings.interval
+                    }
+                    Err(error) => self.trouble.new_one("cannot write the report", &error),
+                }
+            }
+            Err(error) => self.trouble.new_one("cannot read the host", &error),
+        };
+        sleep(pause).await;
+    }
+
+    async fn look(&mut self, release: bool) -> Result<Report, FactError> {
+        // First of all, so that a fact that cannot be read delays no release.
+        let released = if release {
+            Some(self.supervisor.release().await)
+        } else {
+            None
+        };
+        let host = &self.settings.host;
+        let boot_id = os::boot_id(host).map_err(FactError::Boot)?;
+        let loaded = driver::loaded(host)?;
+        let libraries = driver::all_libraries(host)?;
+        let look = match released {
+            Some(Ok(())) => Look::Released,
+            Some(Err(stuck)) => Look::Failing(stuck),
+            None => {
+                let target = Target::choose(host, self.settings.chroot, &boot_id, loaded.as_deref(), &libraries);
+                self.supervisor.look(target, Instant::now()).await
+            }
+        };
+        let facts = facts(host, boot_id, loaded, &libraries)?;
+        Ok(report(&facts, &look))
+    }
+}
+
+/// The rest of the facts. The use of the module is read last, when the child has settled: before that it would be
+/// one thing in one report and another in the next.
+fn facts(host: &HostRoot, boot_id: String, loaded: Option<String>, libraries: &[Library]) -> Result<Facts, FactError> {
+    Ok(Facts {
+        boot_id,
+        os: os::release(host).map_err(FactError::Os)?,
+        gpus: pci::gpus(host)?,
+        loaded,
+        in_use: driver::in_use(host)?,
+        installed: libraries.iter().map(Into::into).collect(),
+    })
+}
+
+fn log(published: Published, report: &Report) {
+    if published != Published::Nothing {
+        tracing::info!(
+            created = published == Published::Created,
+            gpus = report.gpus.len(),
+            loaded = report.driver.loaded.as_deref().unwrap_or("none"),
+            nvml = ?report.nvml.state,
+            message = report.nvml.message.as_deref().unwrap_or_default(),
+            "reported"
+        );
+    }
+}
+
+/// What went wrong last, and how long to leave it alone. The same thing again is not said again.
+struct Trouble {
+    backoff: Backoff,
+    said: String,
+}
+
+impl Trouble {
+    fn new() -> Self {
+        Self {
+            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            said: String::new(),
+        }
+    }
+
+    fn new_one(&mut self, what: &str, error: &dyn std::error::Error) -> Duration {
+        let pause = self.backoff.failed(Instant::now());
+        let text = chain(error);
+        if self.said != text {
+            tracing::warn!(error = text, "{what}; trying again");
+            self.said = text;
+        }
+        pause
+    }
+
+    fn over(&mut self) {
+        self.backoff.succeeded();
+        self.said.clear();
+    }
+}

@@ -1,0 +1,353 @@
+//! Keeps the NVML child: starts it, asks it, ends it, and never waits for it longer than it may take.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::timeout,
+};
+
+use crate::{
+    backoff::Backoff,
+    driver::{GKE_ROOT, HOST, Library},
+    host::HostRoot,
+    inventory::{Answer, Inventory},
+};
+
+/// The driver that is asked. A child serves one; with any of this changed it is ended and another one started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The root that the child changes into; none where the library is loaded from where it lies.
+    pub chroot: Option<PathBuf>,
+    /// The library, inside that root.
+    pub library: PathBuf,
+    /// The version of the loaded module and of the library.
+    pub version: String,
+    /// The boot in which it is loaded.
+    pub boot_id: String,
+}
+
+impl Target {
+    /// The driver to ask, where a module is loaded and one of the libraries, given in order of preference, is of its
+    /// version.
+    ///
+    /// With `chroot` unset the library is loaded from under the host root without a change of root, so that it meets
+    /// this process' own /dev.
+    ///
+    /// # Errors
+    /// Why there is nothing to ask, in a sentence; none where no module is loaded.
+    pub fn choose(
+        host: &HostRoot,
+        chroot: bool,
+        boot_id: &str,
+        loaded: Option<&str>,
+        libraries: &[Library],
+    ) -> Result<Self, Option<String>> {
+        let loaded = loaded.ok_or(None)?;
+        let library = libraries
+            .iter()
+            .find(|library| library.version == loaded)
+            .ok_or_else(|| {
+                Some(format!(
+                    "the module of version {loaded} is loaded; no libnvidia-ml.so.{loaded} is on the host"
+                ))
+            })?;
+        let root = host
+            .resolve(&library.root)
+            .map_err(|error| Some(format!("{}: {error}", library.root)))?;
+        // GKE's directory is no root file system. The library works from the host's root, where its /dev is.
+        let (root, path) = if library.root == GKE_ROOT {
+            (
+                host.as_path().to_owned(),
+                Path::new(GKE_ROOT).join(library.path.strip_prefix(HOST).unwrap_or(&library.path)),
+            )
+        } else {
+            (root, library.path.clone())
+        };
+        let (chroot, library) = if chroot && root != Path::new(HOST) {
+            (Some(root), path)
+        } else {
+            let real = HostRoot::new(root)
+                .resolve(&path)
+                .map_err(|error| Some(format!("{}: {error}", path.display())))?;
+            (None, real)
+        };
+        Ok(Self {
+            chroot,
+            library,
+            version: loaded.to_owned(),
+            boot_id: boot_id.to_owned(),
+        })
+    }
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// One answer of the child, its start and the library's included.
+    pub answer: Duration,
+    /// The child's own end after its input is closed.
+    pub end: Duration,
+    /// The kernel's end of it after SIGKILL. A process that is stuck in the driver outlives even that.
+    pub kill: Duration,
+    /// The pause after a first failure; it doubles up to `longest_pause`.
+    pub first_pause: Duration,
+    /// The longest pause between attempts.
+    pub longest_pause: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(30),
+            end: Duration::from_secs(2),
+            kill: Duration::from_secs(5),
+            first_pause: Duration::from_secs(5),
+            longest_pause: Duration::from_mins(5),
+        }
+    }
+}
+
+/// What came of asking NVML.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// There is nothing to ask; the sentence says why where that needs saying.
+    Absent(Option<String>),
+    /// NVML answers.
+    Answering(Inventory),
+    /// NVML was asked and failed, or is left alone for a while after it did.
+    Failing(String),
+    /// No process of the probe holds the driver, because that was asked for.
+    Released,
+}
+
+/// How the child is started.
+pub type Launch = Box<dyn Fn(&Target) -> Command + Send>;
+
+/// The one owner of the NVML child. There is never more than one, a stuck one included.
+///
+/// Every future of it may be dropped half way: the child then stays known, and the next call ends it.
+pub struct Supervisor {
+    launch: Launch,
+    limits: Limits,
+    running: Option<Running>,
+    target: Option<Target>,
+    backoff: Backoff,
+    failure: String,
+}
+
+struct Running {
+    process: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    /// A request is under way, or has been left without its answer.
+    asked: bool,
+    killed: bool,
+}
+
+/// Why the child gave no answer.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("cannot start a process for NVML: {0}")]
+    Start(std::io::Error),
+    #[error("NVML gave no answer within {} s; its process was killed", .0.as_secs_f32())]
+    Hung(Duration),
+    #[error("the NVML process {0}")]
+    Ended(String),
+    #[error("the NVML process gave an answer that cannot be read: {0}")]
+    Unreadable(serde_json::Error),
+    #[error("{0}")]
+    Said(String),
+    #[error("a process that called NVML is stuck in the driver and cannot be ended; the node has to be rebooted")]
+    Stuck,
+}
+
+impl Supervisor {
+    /// Starts nothing yet.
+    #[must_use]
+    pub fn new(launch: Launch, limits: Limits) -> Self {
+        let backoff = Backoff::new(limits.first_pause, limits.longest_pause);
+        Self {
+            launch,
+            limits,
+            running: None,
+            target: None,
+            backoff,
+            failure: String::new(),
+        }
+    }
+
+    /// Asks NVML for its inventory, with a child for this driver and no other. Takes no longer than the limits.
+    pub async fn look(&mut self, target: Result<Target, Option<String>>, now: Instant) -> Look {
+        let (target, why) = match target {
+            Ok(target) => (Some(target), None),
+            Err(why) => (None, why),
+        };
+        let changed = self.target != target;
+        if changed {
+            self.backoff.succeeded();
+            self.target.clone_from(&target);
+        }
+        let left_over = self.running.as_ref().is_some_and(|child| child.asked || child.killed);
+        if (changed || left_over)
+            && let Err(stuck) = self.end().await
+        {
+            return Look::Failing(stuck);
+        }
+        let Some(target) = target else { return Look::Absent(why) };
+        if !self.backoff.is_due(now) {
+            return Look::Failing(self.failure.clone());
+        }
+        match self.ask(&target).await {
+            Ok(inventory) => {
+                self.backoff.succeeded();
+                Look::Answering(inventory)
+            }
+            Err(failure) => {
+                let pause = self.backoff.failed(now);
+                self.failure = failure.to_string();
+                tracing::warn!(
+                    failure = self.failure,
+                    retry_in_s = pause.as_secs(),
+                    "NVML does not answer"
+                );
+                // A stuck one stays; the next look meets it again and says so.
+                drop(self.kill().await);
+                Look::Failing(self.failure.clone())
+            }
+        }
+    }
+
+    /// Lets the driver go, as [`Self::end`] does; the pause after a failure of before is forgotten with it.
+    ///
+    /// # Errors
+    /// As [`Self::end`].
+    pub async fn release(&mut self) -> Result<(), String> {
+        self.target = None;
+        self.end().await
+    }
+
+    /// Ends the child, if there is one: first by closing its input, then by SIGKILL. Returns when it is gone.
+    ///
+    /// # Errors
+    /// A sentence when it does not go, stuck in the driver.
+    pub async fn end(&mut self) -> Result<(), String> {
+        let Some(child) = &mut self.running else { return Ok(()) };
+        // One that owes an answer is not listening.
+        if !child.asked && !child.killed {
+            child.input = None;
+            if timeout(self.limits.end, child.process.wait()).await.is_ok() {
+                self.running = None;
+                return Ok(());
+            }
+        }
+        self.kill().await
+    }
+
+    async fn kill(&mut self) -> Result<(), String> {
+        let Some(child) = &mut self.running else { return Ok(()) };
+        child.killed = true;
+        // Fails only for one that has ended already.
+        drop(child.process.start_kill());
+        if timeout(self.limits.kill, child.process.wait()).await.is_err() {
+            return Err(Failure::Stuck.to_string());
+        }
+        self.running = None;
+        Ok(())
+    }
+
+    async fn ask(&mut self, target: &Target) -> Result<Inventory, Failure> {
+        let child = match &mut self.running {
+            Some(child) => child,
+            none => none.insert(start((self.launch)(target)).map_err(Failure::Start)?),
+        };
+        child.asked = true;
+        let line = timeout(self.limits.answer, child.exchange())
+            .await
+            .map_err(|_| Failure::Hung(self.limits.answer))?;
+        let Some(line) = line else {
+            // Its output is closed, so that it has ended or is about to.
+            let status = timeout(self.limits.kill, child.process.wait()).await;
+            return Err(Failure::Ended(
+                status
+                    .ok()
+                    .and_then(Result::ok)
+                    .map_or("closed its output".into(), epitaph),
+            ));
+        };
+        let answer = serde_json::from_str(&line).map_err(Failure::Unreadable)?;
+        child.asked = false;
+        match answer {
+            Answer::Inventory(inventory) => Ok(inventory),
+            // Loading anew takes a new process: what was loaded in part may be of a driver that is being replaced.
+            Answer::Failed(why) => Err(Failure::Said(why)),
+        }
+    }
+}
+
+impl Running {
+    /// The line that answers; nothing once the child has closed its end.
+    async fn exchange(&mut self) -> Option<String> {
+        let input = self.input.as_mut()?;
+        input.write_all(b"inventory\n").await.ok()?;
+        input.flush().await.ok()?;
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line).await.ok()?;
+        (read > 0 && line.ends_with('\n')).then_some(line)
+    }
+}
+
+fn start(mut command: Command) -> std::io::Result<Running> {
+    let mut process = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+        return Err(std::io::Error::other("no pipe to the process"));
+    };
+    Ok(Running {
+        process,
+        input: Some(input),
+        output: BufReader::new(output),
+        asked: false,
+        killed: false,
+    })
+}
+
+fn epitaph(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.signal(), status.code()) {
+        (Some(number), _) => {
+            let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
+            format!("was ended by signal {number} ({name})")
+        }
+        (None, Some(code)) => format!("ended with exit code {code}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+/// Starts this very program again as the child.
+#[must_use]
+pub fn this_program(program: PathBuf) -> Launch {
+    Box::new(move |target| {
+        let mut command = Command::new(&program);
+        command
+            .arg("nvml-child")
+            .arg("--parent")
+            .arg(std::process::id().to_string());
+        if let Some(root) = &target.chroot {
+            command.arg("--chroot").arg(root);
+        }
+        command.arg("--library").arg(&target.library);
+        // Nothing of the probe's surroundings is for the vendor's library, its API token's whereabouts least of all.
+        command.env_clear();
+        command
+    })
+}

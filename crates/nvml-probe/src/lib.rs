@@ -1,0 +1,29 @@
+//! The node agent of the GPU operator: facts about one node, written to that node's `GpuNode`, and the gates that
+//! make the pods of one stage wait for the stage before.
+//!
+//! ```text
+//!  sysfs, os-release ──▶ pci, os, driver ─┐
+//!                                         ├──▶ report (pure) ──▶ publish ──▶ GpuNode.status.report
+//!  NVML ◀── inventory ◀─pipe─ child ──────┘                         │
+//!            (a process of its own)   ▲                             │
+//!                                     └──── agent: the loop ◀───────┴── GpuNode.spec.releaseDriver
+//! ```
+//!
+//! Everything on the host is reached through [`host::HostRoot`]; nothing here writes to the host.
+
+pub mod agent;
+pub mod backoff;
+pub mod child;
+pub mod cli;
+pub mod driver;
+pub mod gate;
+pub mod host;
+pub mod inventory;
+pub mod os;
+pub mod pci;
+pub mod publish;
+pub mod report;
+pub mod signal;
+
+/// Name and version of this probe: its User-Agent.
+pub const USER_AGENT: &str = concat!("nvml-probe/", env!("CARGO_PKG_VERSION"));

@@ -1,0 +1,25 @@
+//! The node agent of the GPU operator.
+
+use std::{io, process::ExitCode};
+
+use clap::Parser;
+use nvml_probe::cli::{Cli, chain};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Standard output belongs to the protocol with the NVML child.
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
+    match Cli::parse().execute() {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!("{}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

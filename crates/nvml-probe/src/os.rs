@@ -1,0 +1,129 @@
+//! Which operating system the host runs, and since which boot.
+
+use std::io;
+
+use gpu_operator_crd::report::OsRelease;
+
+use crate::host::HostRoot;
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The host's `ID` and `VERSION_ID`. Empty words where the host says neither, or has no os-release.
+///
+/// # Errors
+/// When there is one that cannot be read.
+pub fn release(host: &HostRoot) -> io::Result<OsRelease> {
+    // The second is where the first usually leads; distributions without the link exist.
+    for path in ["/etc/os-release", "/usr/lib/os-release"] {
+        if let Some(text) = host.read_if_present(path)? {
+            return Ok(parse(&text));
+        }
+    }
+    Ok(OsRelease::default())
+}
+
+/// The kernel's boot id. A container has the host's kernel, so that its own /proc serves as well.
+///
+/// # Errors
+/// When neither can be read.
+pub fn boot_id(host: &HostRoot) -> io::Result<String> {
+    host.read(BOOT_ID).or_else(|_| HostRoot::new("/").read(BOOT_ID))
+}
+
+fn parse(text: &str) -> OsRelease {
+    let mut os = OsRelease::default();
+    for line in text.lines() {
+        // The last of several assignments holds, as in a shell.
+        match line.trim().split_once('=') {
+            Some(("ID", value)) => os.id = unquote(value),
+            Some(("VERSION_ID", value)) => os.version_id = unquote(value),
+            _ => {}
+        }
+    }
+    os
+}
+
+/// The value of a shell assignment without expansions: quotes of either kind, backslashes but in single quotes.
+fn unquote(value: &str) -> String {
+    let value = value.trim();
+    if let Some(inner) = value.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
+        return inner.to_owned();
+    }
+    let inner = value
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'))
+        .unwrap_or(value);
+    let mut plain = String::with_capacity(inner.len());
+    let mut characters = inner.chars();
+    while let Some(character) = characters.next() {
+        plain.push(if character == '\\' {
+            characters.next().unwrap_or('\\')
+        } else {
+            character
+        });
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn id_and_version_are_read_however_they_are_quoted() {
+        for (text, id, version) in [
+            ("ID=ubuntu\nVERSION_ID=\"22.04\"\n", "ubuntu", "22.04"),
+            ("ID='rhel'\nVERSION_ID='9.4'", "rhel", "9.4"),
+            ("# ID=comment\nID_LIKE=debian\nNAME=\"ID=no\"\nID=debian", "debian", ""),
+            ("ID=\"co\\\"s\"\r\nVERSION_ID=117\r\n", "co\"s", "117"),
+            ("ID=first\nID=second", "second", ""),
+            ("ID=\nVERSION_ID", "", ""),
+            ("", "", ""),
+            ("ID=\"", "\"", ""),
+        ] {
+            let os = parse(text);
+            assert_eq!((os.id.as_str(), os.version_id.as_str()), (id, version), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_link_to_usr_lib_is_followed_on_the_host_and_not_in_the_image() {
+        let directory = tempfile::tempdir().unwrap();
+        for path in ["etc", "usr/lib"] {
+            fs::create_dir_all(directory.path().join(path)).unwrap();
+        }
+        symlink("/usr/lib/os-release", directory.path().join("etc/os-release")).unwrap();
+        fs::write(directory.path().join("usr/lib/os-release"), "ID=of-the-host").unwrap();
+        assert_eq!(release(&HostRoot::new(directory.path())).unwrap().id, "of-the-host");
+    }
+
+    #[test]
+    fn a_host_without_etc_os_release_is_known_by_usr_lib() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("usr/lib")).unwrap();
+        fs::write(directory.path().join("usr/lib/os-release"), "ID=cos").unwrap();
+        assert_eq!(release(&HostRoot::new(directory.path())).unwrap().id, "cos");
+    }
+
+    #[test]
+    fn a_host_without_any_has_empty_words_and_one_that_cannot_be_read_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let host = HostRoot::new(directory.path());
+        assert_eq!(release(&host).unwrap(), OsRelease::default());
+        fs::create_dir_all(directory.path().join("etc")).unwrap();
+        fs::write(directory.path().join("etc/os-release"), [0xff, 0xfe]).unwrap();
+        assert!(release(&host).is_err());
+    }
+
+    #[test]
+    fn the_boot_id_is_the_hosts_and_else_this_kernels() {
+        let directory = tempfile::tempdir().unwrap();
+        let host = HostRoot::new(directory.path());
+        assert_eq!(boot_id(&host).unwrap(), fs::read_to_string(BOOT_ID).unwrap().trim());
+        fs::create_dir_all(directory.path().join("proc/sys/kernel/random")).unwrap();
+        fs::write(directory.path().join(BOOT_ID.trim_start_matches('/')), "another\n").unwrap();
+        assert_eq!(boot_id(&host).unwrap(), "another");
+    }
+}

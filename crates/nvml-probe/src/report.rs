@@ -1,0 +1,230 @@
+//! Facts → report. Pure.
+
+use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, OsRelease, Report};
+
+use crate::{child::Look, inventory::Inventory, pci::PciGpu};
+
+/// What was read from the host, without NVML.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The kernel's boot id.
+    pub boot_id: String,
+    /// The host's operating system.
+    pub os: OsRelease,
+    /// The GPUs on the bus.
+    pub gpus: Vec<PciGpu>,
+    /// Version of the loaded module.
+    pub loaded: Option<String>,
+    /// Whether that module is in use.
+    pub in_use: bool,
+    /// The user-space drivers found.
+    pub installed: Vec<InstalledDriver>,
+}
+
+// The bounds of the API type: a report beyond them is refused as a whole, and one bad string would hide a node.
+const MAX_GPUS: usize = 64;
+const MAX_INSTALLED: usize = 8;
+const MAX_PRODUCT: usize = 128;
+const MAX_UUID: usize = 96;
+const MAX_CUDA: usize = 16;
+const MAX_WORD: usize = 64;
+const MAX_MESSAGE: usize = 1024;
+
+/// The report that these facts and this look at NVML make.
+///
+/// The list of GPUs is the bus's: one that NVML does not list stays, with nothing that needs a driver.
+#[must_use]
+pub fn report(facts: &Facts, look: &Look) -> Report {
+    let inventory = match look {
+        Look::Answering(inventory) => Some(inventory),
+        Look::Absent(_) | Look::Failing(_) | Look::Released => None,
+    };
+    Report {
+        probe_version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: bounded(&facts.boot_id, MAX_WORD),
+        os: OsRelease {
+            id: bounded(&facts.os.id, MAX_WORD),
+            version_id: bounded(&facts.os.version_id, MAX_WORD),
+        },
+        gpus: facts
+            .gpus
+            .iter()
+            .take(MAX_GPUS)
+            .map(|gpu| merge(gpu, inventory))
+            .collect(),
+        driver: DriverFacts {
+            loaded: facts.loaded.as_deref().map(|version| bounded(version, MAX_WORD)),
+            in_use: facts.in_use,
+            installed: facts.installed.iter().take(MAX_INSTALLED).map(installed).collect(),
+            cuda_version: inventory
+                .and_then(|inventory| inventory.cuda_version.as_deref())
+                .map(|version| bounded(version, MAX_CUDA)),
+        },
+        nvml: nvml(look),
+    }
+}
+
+fn merge(gpu: &PciGpu, inventory: Option<&Inventory>) -> Gpu {
+    let nvml = inventory.and_then(|inventory| inventory.gpus.iter().find(|known| known.pci_address == gpu.address));
+    Gpu {
+        pci_address: gpu.address.clone(),
+        device_id: gpu.device_id.clone(),
+        product: nvml
+            .and_then(|known| known.name.as_deref())
+            .map(|name| bounded(name, MAX_PRODUCT)),
+        uuid: nvml
+            .and_then(|known| known.uuid.as_deref())
+            .map(|uuid| bounded(uuid, MAX_UUID)),
+        memory_mib: nvml.and_then(|known| known.memory_mib),
+    }
+}
+
+fn installed(driver: &InstalledDriver) -> InstalledDriver {
+    InstalledDriver {
+        root: driver.root.clone(),
+        version: bounded(&driver.version, MAX_WORD),
+    }
+}
+
+fn nvml(look: &Look) -> NvmlFacts {
+    let (state, message) = match look {
+        Look::Absent(why) => (NvmlState::Absent, why.clone()),
+        Look::Answering(inventory) if inventory.failures.is_empty() => (NvmlState::Answering, None),
+        Look::Answering(inventory) => (NvmlState::Answering, Some(inventory.failures.join("\n"))),
+        Look::Failing(why) => (NvmlState::Failing, Some(why.clone())),
+        Look::Released => (NvmlState::Released, None),
+    };
+    NvmlFacts {
+        state,
+        message: message.map(|message| bounded(&message, MAX_MESSAGE)),
+    }
+}
+
+/// The first characters of a text: bounds of the API count characters, not bytes.
+fn bounded(text: &str, characters: usize) -> String {
+    text.chars().take(characters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::NvmlGpu;
+
+    fn facts(addresses: &[&str]) -> Facts {
+        let gpus = addresses
+            .iter()
+            .map(|address| PciGpu {
+                address: (*address).to_owned(),
+                device_id: "102d".to_owned(),
+            })
+            .collect();
+        Facts {
+            boot_id: "boot".to_owned(),
+            gpus,
+            loaded: Some("470.256.02".to_owned()),
+            ..Facts::default()
+        }
+    }
+
+    fn known(address: &str, uuid: &str) -> NvmlGpu {
+        NvmlGpu {
+            pci_address: address.to_owned(),
+            uuid: Some(uuid.to_owned()),
+            name: Some("Tesla K80".to_owned()),
+            memory_mib: Some(11441),
+        }
+    }
+
+    fn answering(gpus: Vec<NvmlGpu>, failures: &[&str]) -> Look {
+        Look::Answering(Inventory {
+            driver_version: "470.256.02".to_owned(),
+            cuda_version: Some("11.4".to_owned()),
+            gpus,
+            failures: failures.iter().map(|failure| (*failure).to_owned()).collect(),
+        })
+    }
+
+    #[test]
+    fn nvml_facts_join_the_bus_by_address_whatever_nvmls_order() {
+        let look = answering(
+            vec![known("0000:07:00.0", "GPU-seven"), known("0000:06:00.0", "GPU-six")],
+            &[],
+        );
+        let report = report(&facts(&["0000:06:00.0", "0000:07:00.0"]), &look);
+        let uuids: Vec<_> = report.gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
+        assert_eq!(uuids, [Some("GPU-six"), Some("GPU-seven")]);
+        assert_eq!(report.gpus[0].product.as_deref(), Some("Tesla K80"));
+        assert_eq!(report.gpus[0].memory_mib, Some(11441));
+        assert_eq!(report.driver.cuda_version.as_deref(), Some("11.4"));
+        assert_eq!(
+            report.nvml,
+            NvmlFacts {
+                state: NvmlState::Answering,
+                message: None
+            }
+        );
+    }
+
+    #[test]
+    fn a_gpu_that_nvml_does_not_list_stays_and_the_message_says_what_failed() {
+        let look = answering(vec![known("0000:07:00.0", "GPU-seven")], &["GPU 0 of NVML: lost"]);
+        let report = report(&facts(&["0000:06:00.0", "0000:07:00.0"]), &look);
+        let uuids: Vec<_> = report
+            .gpus
+            .iter()
+            .map(|gpu| (gpu.pci_address.as_str(), gpu.uuid.as_deref()))
+            .collect();
+        assert_eq!(uuids, [("0000:06:00.0", None), ("0000:07:00.0", Some("GPU-seven"))]);
+        assert_eq!(report.nvml.state, NvmlState::Answering);
+        assert_eq!(report.nvml.message.as_deref(), Some("GPU 0 of NVML: lost"));
+    }
+
+    #[test]
+    fn a_gpu_that_only_nvml_lists_adds_none_to_the_bus() {
+        let look = answering(vec![known("0000:09:00.0", "GPU-nine")], &[]);
+        assert!(report(&facts(&[]), &look).gpus.is_empty());
+    }
+
+    #[test]
+    fn without_an_answer_what_needs_a_driver_is_absent() {
+        for (look, state, message) in [
+            (Look::Absent(None), NvmlState::Absent, None),
+            (Look::Absent(Some("why".into())), NvmlState::Absent, Some("why")),
+            (Look::Failing("hung".into()), NvmlState::Failing, Some("hung")),
+            (Look::Released, NvmlState::Released, None),
+        ] {
+            let report = report(&facts(&["0000:06:00.0"]), &look);
+            assert_eq!(
+                report.nvml,
+                NvmlFacts {
+                    state,
+                    message: message.map(str::to_owned)
+                }
+            );
+            assert_eq!(report.gpus[0].uuid, None);
+            assert_eq!(report.driver.cuda_version, None);
+            assert_eq!(report.driver.loaded.as_deref(), Some("470.256.02"));
+        }
+    }
+
+    #[test]
+    fn no_report_exceeds_the_bounds_of_its_type() {
+        let mut facts = facts(&["0000:06:00.0"; 100]);
+        facts.boot_id = "ü".repeat(100);
+        facts.os.id = "x".repeat(100);
+        facts.installed = vec![
+            InstalledDriver {
+                root: "/".into(),
+                version: "1.".repeat(100)
+            };
+            20
+        ];
+        let report = report(&facts, &Look::Failing("ü".repeat(5000)));
+        assert_eq!(report.gpus.len(), 64);
+        assert_eq!(report.boot_id.chars().count(), 64);
+        assert_eq!(report.os.id.len(), 64);
+        assert_eq!(report.driver.installed.len(), 8);
+        assert_eq!(report.driver.installed[0].version.len(), 64);
+        assert_eq!(report.nvml.message.unwrap().chars().count(), 1024);
+    }
+}

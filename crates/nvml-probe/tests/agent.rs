@@ -1,0 +1,302 @@
+//! The agent's loop: a host in a directory, the stand-in NVML, and a mocked API server.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+#[path = "support/api.rs"]
+mod api;
+mod support;
+
+use std::{
+    future::Future,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use api::Server;
+use gpu_operator_crd::report::{NvmlState, Report};
+use nvml_probe::{
+    agent::{Agent, Settings},
+    child::{Launch, Limits, Supervisor, this_program},
+    driver::CONTAINER_ROOT,
+    publish::{Own, Publisher, Seen},
+};
+use serde_json::json;
+use support::{Host, PROBE};
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
+
+const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
+
+struct Running {
+    server: Server,
+    seen: watch::Sender<Seen>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn start(host: &Host, seen: Seen, limits: Limits) -> Self {
+        Self::launch(host, seen, Supervisor::new(this_program(PathBuf::from(PROBE)), limits))
+    }
+
+    fn launch(host: &Host, seen: Seen, supervisor: Supervisor) -> Self {
+        let server = Server::new();
+        if let Seen::Present(own) = &seen {
+            server.has(json!({
+                "apiVersion": "gpu.nodestack.dev/v1alpha1",
+                "kind": "GpuNode",
+                "metadata": {"name": "n1"},
+                "status": {"report": own.report},
+            }));
+        }
+        let (sender, receiver) = watch::channel(seen);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let settings = Settings {
+            host: host.root(),
+            interval: Duration::from_millis(20),
+            chroot: false,
+        };
+        let agent = Agent::new(settings, supervisor, Publisher::new(server.client(), "n1"), receiver);
+        let task = tokio::spawn(agent.run(async {
+            drop(stopped.await);
+        }));
+        Self {
+            server,
+            seen: sender,
+            stop,
+            task,
+        }
+    }
+
+    fn report(&self) -> Option<Report> {
+        serde_json::from_value(self.server.object()?.pointer("/status/report")?.clone()).ok()
+    }
+
+    /// The report once it is as wanted; the agent then sees what it wrote, as by its watch.
+    async fn reports(&self, wanted: impl Fn(&Report) -> bool) -> Report {
+        let report = soon(async {
+            loop {
+                match self.report() {
+                    Some(report) if wanted(&report) => return report,
+                    _ => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        })
+        .await;
+        let release = self.seen.borrow().release().unwrap();
+        self.sees(release, Some(report.clone()));
+        report
+    }
+
+    fn sees(&self, release: bool, report: Option<Report>) {
+        self.seen.send_replace(existing(release, report));
+    }
+
+    async fn end(self) {
+        self.stop.send(()).unwrap();
+        soon(self.task).await.unwrap();
+    }
+}
+
+fn existing(release: bool, report: Option<Report>) -> Seen {
+    Seen::Present(Box::new(Own {
+        uid: None,
+        release,
+        report,
+    }))
+}
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_mins(1), future).await.unwrap()
+}
+
+fn patient() -> Limits {
+    Limits {
+        answer: Duration::from_mins(10),
+        ..Limits::default()
+    }
+}
+
+fn node() -> Host {
+    let host = Host::new();
+    for (address, _) in GPUS {
+        host.gpu(address, "0x2330");
+    }
+    host
+}
+
+#[tokio::test]
+async fn a_bare_node_is_reported_and_then_its_driver_as_it_comes() {
+    let host = node();
+    let agent = Running::start(&host, Seen::Absent, patient());
+    let bare = agent.reports(|_| true).await;
+    assert_eq!(bare.gpus.len(), 2);
+    assert_eq!(bare.nvml.state, NvmlState::Absent);
+    assert_eq!((bare.os.id.as_str(), bare.os.version_id.as_str()), ("ubuntu", "22.04"));
+    assert_eq!(bare.boot_id, "11111111-2222-3333-4444-555555555555");
+    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
+    host.load("580.173.02");
+    let ready = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    assert_eq!(ready.driver.loaded.as_deref(), Some("580.173.02"));
+    assert_eq!(ready.driver.cuda_version.as_deref(), Some("13.1"));
+    assert_eq!(ready.driver.installed[0].root, CONTAINER_ROOT);
+    assert_eq!(ready.gpus[1].uuid.as_deref(), Some("GPU-seven"));
+    agent.end().await;
+    assert!(!host.is_held(CONTAINER_ROOT));
+}
+
+#[tokio::test]
+async fn a_settled_node_makes_no_request() {
+    let host = node();
+    let agent = Running::start(&host, Seen::Absent, patient());
+    let report = agent.reports(|_| true).await;
+    agent.end().await;
+    let again = Running::start(&host, existing(false, Some(report)), patient());
+    host.gpu("0000:08:00.0", "0x2330");
+    again.reports(|report| report.gpus.len() == 3).await;
+    // Started anew and looked at often, it wrote for the new GPU alone.
+    let asked = again.server.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    again.end().await;
+}
+
+#[tokio::test]
+async fn the_driver_is_let_go_before_that_is_reported_and_taken_again_after() {
+    let host = node();
+    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
+    host.load("580.173.02");
+    let agent = Running::start(&host, Seen::Absent, patient());
+    let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    agent.sees(true, Some(before));
+    let released = agent
+        .reports(|report| {
+            let released = report.nvml.state == NvmlState::Released;
+            assert!(
+                !released || !host.is_held(CONTAINER_ROOT),
+                "reported before it was let go"
+            );
+            released
+        })
+        .await;
+    assert_eq!(released.gpus.len(), 2);
+    agent.sees(false, Some(released));
+    agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    assert!(host.is_held(CONTAINER_ROOT));
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_probe_that_starts_during_a_release_does_not_take_the_driver() {
+    let host = node();
+    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
+    host.load("580.173.02");
+    let agent = Running::start(&host, existing(true, None), patient());
+    let first = agent.reports(|_| true).await;
+    assert_eq!(first.nvml.state, NvmlState::Released);
+    assert!(!host.is_held(CONTAINER_ROOT));
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_release_does_not_wait_for_nvml_that_hangs_and_neither_does_the_end() {
+    let host = node();
+    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
+    host.load("580.173.02");
+    let agent = Running::start(&host, Seen::Absent, patient());
+    let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    host.serve(CONTAINER_ROOT, &GPUS, true);
+    agent.sees(true, Some(before));
+    let released = agent.reports(|report| report.nvml.state == NvmlState::Released).await;
+    agent.sees(false, Some(released));
+    agent.end().await;
+    assert!(!host.is_held(CONTAINER_ROOT));
+}
+
+#[tokio::test]
+async fn nvml_that_hangs_is_reported_with_the_gpus_of_the_bus() {
+    let host = node();
+    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
+    host.load("580.173.02");
+    host.serve(CONTAINER_ROOT, &GPUS, true);
+    let agent = Running::start(
+        &host,
+        Seen::Absent,
+        Limits {
+            answer: Duration::from_millis(300),
+            ..Limits::default()
+        },
+    );
+    let report = agent.reports(|_| true).await;
+    assert_eq!(report.nvml.state, NvmlState::Failing);
+    assert!(report.nvml.message.unwrap().contains("no answer"));
+    assert_eq!(report.gpus.len(), 2);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_gone_and_the_last_one_that_is_gone_are_both_reported() {
+    let host = node();
+    let agent = Running::start(&host, Seen::Absent, patient());
+    agent.reports(|report| report.gpus.len() == 2).await;
+    for (left, (address, _)) in [(1, GPUS[0]), (0, GPUS[1])] {
+        std::fs::remove_dir_all(host.path(&format!("sys/bus/pci/devices/{address}"))).unwrap();
+        agent.reports(|report| report.gpus.len() == left).await;
+    }
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_be_read_is_no_news_and_the_probe_goes_on() {
+    let host = node();
+    let (bus, hidden) = (host.path("sys/bus"), host.path("sys/hidden"));
+    std::fs::rename(&bus, &hidden).unwrap();
+    let agent = Running::start(&host, existing(false, None), patient());
+    // The first look at a host without NVML is done in one go, as soon as the task runs.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(agent.server.asked(), []);
+    std::fs::rename(&hidden, &bus).unwrap();
+    agent.reports(|report| report.gpus.len() == 2).await;
+    let asked = agent.server.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_refused_write_is_tried_again() {
+    let host = node();
+    let agent = Running::start(&host, Seen::Unknown, patient());
+    agent.server.fails_next_with(500);
+    agent.seen.send_replace(Seen::Absent);
+    agent.reports(|report| report.gpus.len() == 2).await;
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn nvml_is_left_alone_until_it_is_known_whether_to_let_go() {
+    let host = node();
+    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
+    host.load("580.173.02");
+    let starts = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&starts);
+    let real = this_program(PathBuf::from(PROBE));
+    let launch: Launch = Box::new(move |target| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        real(target)
+    });
+    let agent = Running::launch(&host, Seen::Unknown, Supervisor::new(launch, patient()));
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(starts.load(Ordering::SeqCst), 0);
+    agent.seen.send_replace(Seen::Absent);
+    agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    assert_eq!(starts.load(Ordering::SeqCst), 1);
+    agent.end().await;
+}

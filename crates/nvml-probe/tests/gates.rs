@@ -1,0 +1,231 @@
+//! The gates, as the pods run them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    path::PathBuf,
+    process::{Child, ChildStderr, Command, Stdio},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use nvml_probe::gate::{Answer, Gate};
+use support::{Host, PROBE};
+
+const ROOT: &str = "/run/nvidia/driver";
+
+fn driver(version: Option<&str>) -> Gate {
+    Gate::Driver {
+        root: ROOT.to_owned(),
+        version: version.map(str::to_owned),
+    }
+}
+
+fn toolkit() -> Gate {
+    Gate::Toolkit {
+        install_dir: PathBuf::from("/usr/local/nvidia/toolkit"),
+    }
+}
+
+fn guard(version: &str) -> Gate {
+    Gate::Guard {
+        version: version.to_owned(),
+        state_file: PathBuf::from("/run/nvidia/nvidia-driver.state"),
+    }
+}
+
+fn waits_for(gate: &Gate, host: &Host, words: &[&str]) {
+    let Answer::Waiting(text) = gate.check(&host.root()) else {
+        panic!("{gate:?} is open")
+    };
+    for word in words {
+        assert!(text.contains(word), "{text:?} does not say {word}");
+    }
+}
+
+fn is_open(gate: &Gate, host: &Host) {
+    let answer = gate.check(&host.root());
+    assert!(matches!(answer, Answer::Open(_)), "{answer:?}");
+}
+
+#[test]
+fn the_driver_gate_opens_when_the_wanted_module_is_loaded_and_its_library_installed() {
+    let host = Host::new();
+    waits_for(
+        &driver(Some("580.173.02")),
+        &host,
+        &["580.173.02", "no NVIDIA kernel module"],
+    );
+    host.load("535.309.01");
+    waits_for(
+        &driver(Some("580.173.02")),
+        &host,
+        &["580.173.02", "535.309.01 is loaded"],
+    );
+    host.load("580.173.02");
+    waits_for(
+        &driver(Some("580.173.02")),
+        &host,
+        &["libnvidia-ml.so.580.173.02", ROOT],
+    );
+    // The library of another version, or of the host, is not the one that will be used.
+    host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.535.309.01", "");
+    host.write("usr/lib64/libnvidia-ml.so.580.173.02", "");
+    waits_for(&driver(Some("580.173.02")), &host, &["libnvidia-ml.so.580.173.02"]);
+    host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.580.173.02", "");
+    is_open(&driver(Some("580.173.02")), &host);
+}
+
+#[test]
+fn any_driver_will_do_where_no_version_is_named() {
+    let host = Host::new();
+    host.load("535.309.01");
+    waits_for(&driver(None), &host, &["libnvidia-ml.so.535.309.01"]);
+    host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.535.309.01", "");
+    is_open(&driver(None), &host);
+}
+
+#[test]
+fn the_toolkit_gate_opens_when_the_hook_can_be_executed() {
+    let host = Host::new();
+    let hook = "usr/local/nvidia/toolkit/nvidia-cdi-hook";
+    waits_for(&toolkit(), &host, &["/usr/local/nvidia/toolkit/nvidia-cdi-hook"]);
+    host.write(hook, "");
+    fs::set_permissions(host.path(hook), fs::Permissions::from_mode(0o644)).unwrap();
+    waits_for(&toolkit(), &host, &["no executable"]);
+    fs::set_permissions(host.path(hook), fs::Permissions::from_mode(0o755)).unwrap();
+    is_open(&toolkit(), &host);
+}
+
+#[test]
+fn the_guard_leaves_a_driver_in_use_alone() {
+    let host = Host::new();
+    is_open(&guard("595.91.07"), &host);
+    host.load("580.173.02");
+    is_open(&guard("595.91.07"), &host);
+    host.write("sys/module/nvidia/refcnt", "1");
+    waits_for(
+        &guard("595.91.07"),
+        &host,
+        &["DriverInUse", "580.173.02", "595.91.07 is wanted", "reboot"],
+    );
+    waits_for(&guard("580.173.02"), &host, &["DriverInUse", "nvidia-driver.state"]);
+    host.write("run/nvidia/nvidia-driver.state", "");
+    is_open(&guard("580.173.02"), &host);
+    waits_for(&guard("595.91.07"), &host, &["DriverInUse"]);
+    host.write("sys/module/nvidia/refcnt", "0");
+    is_open(&guard("595.91.07"), &host);
+}
+
+/// A gate as a process, and what it says.
+struct Running {
+    process: Child,
+    said: std::io::Lines<BufReader<ChildStderr>>,
+    log: PathBuf,
+}
+
+impl Running {
+    fn start(host: &Host, arguments: &[&str]) -> Self {
+        let log = host.path("termination-log");
+        let mut process = Command::new(PROBE)
+            .args(arguments)
+            .arg("--host-root")
+            .arg(host.root().as_path())
+            .args(["--interval", "10ms", "--termination-log"])
+            .arg(&log)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(process.stderr.take().unwrap()).lines();
+        Self { process, said, log }
+    }
+
+    fn says(&mut self, words: &str) {
+        let line = self.said.next().unwrap().unwrap();
+        assert!(line.contains(words), "{line:?} does not say {words:?}");
+    }
+
+    fn code(mut self) -> (Option<i32>, String) {
+        let status = self.process.wait().unwrap();
+        assert_eq!(status.signal(), None);
+        (status.code(), fs::read_to_string(self.log).unwrap())
+    }
+
+    fn terminate(&self) {
+        kill(
+            Pid::from_raw(i32::try_from(self.process.id()).unwrap()),
+            Signal::SIGTERM,
+        )
+        .unwrap();
+    }
+}
+
+#[test]
+fn waiting_for_a_driver_says_each_change_once_and_ends_with_the_last_one() {
+    let host = Host::new();
+    let mut gate = Running::start(&host, &["wait", "driver", "--version", "580.173.02"]);
+    gate.says("no NVIDIA kernel module");
+    host.write("sys/module/nvidia/version", "580.173.02");
+    gate.says("libnvidia-ml.so.580.173.02");
+    host.write(
+        "run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.173.02",
+        "",
+    );
+    gate.says("is loaded and its libraries are under");
+    let (code, log) = gate.code();
+    assert_eq!(code, Some(0));
+    assert!(log.contains("580.173.02 is loaded"), "{log}");
+}
+
+#[test]
+fn waiting_for_the_toolkit_ends_when_it_is_installed() {
+    let host = Host::new();
+    let mut gate = Running::start(&host, &["wait", "toolkit", "--install-dir", "/opt/toolkit"]);
+    gate.says("/opt/toolkit/nvidia-cdi-hook");
+    let hook = host.path("hook");
+    fs::write(&hook, "").unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(host.path("opt/toolkit")).unwrap();
+    fs::rename(hook, host.path("opt/toolkit/nvidia-cdi-hook")).unwrap();
+    gate.says("is installed");
+    assert_eq!(gate.code().0, Some(0));
+}
+
+#[test]
+fn a_gate_that_is_ended_before_it_opens_is_no_success() {
+    let host = Host::new();
+    host.load("580.173.02");
+    host.write("sys/module/nvidia/refcnt", "3");
+    let mut gate = Running::start(&host, &["guard", "--version", "595.91.07"]);
+    gate.says("DriverInUse");
+    gate.terminate();
+    let (code, log) = gate.code();
+    assert_eq!(code, Some(143));
+    assert!(log.starts_with("DriverInUse"), "{log}");
+}
+
+#[test]
+fn holding_ends_with_success_when_asked_to() {
+    let mut hold = Command::new(PROBE).arg("hold").spawn().unwrap();
+    let pid = Pid::from_raw(i32::try_from(hold.id()).unwrap());
+    // Until it listens, SIGTERM would end it as a signal does.
+    let listens = |mask: u64| mask & (1 << (Signal::SIGTERM as i32 - 1)) != 0;
+    while !caught_signals(hold.id()).is_some_and(listens) {
+        std::thread::yield_now();
+    }
+    assert_eq!(hold.try_wait().unwrap(), None);
+    kill(pid, Signal::SIGTERM).unwrap();
+    assert_eq!(hold.wait().unwrap().code(), Some(0));
+}
+
+fn caught_signals(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}

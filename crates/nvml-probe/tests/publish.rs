@@ -1,0 +1,255 @@
+//! The requests that a probe makes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+#[path = "support/api.rs"]
+mod api;
+
+use std::{future::Future, time::Duration};
+
+use api::Server;
+use gpu_operator_crd::report::{Gpu, NvmlFacts, NvmlState, Report};
+use nvml_probe::publish::{Own, PublishError, Published, Publisher, Seen, follow};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+const CREATE: &str = "POST /apis/gpu.nodestack.dev/v1alpha1/gpunodes?&fieldManager=nvml-probe";
+const PATCH: &str = "PATCH /apis/gpu.nodestack.dev/v1alpha1/gpunodes/n1/status?&force=true&fieldManager=nvml-probe";
+
+fn report(gpus: usize) -> Report {
+    let gpus = (0..gpus).map(|bus| Gpu {
+        pci_address: format!("0000:{bus:02x}:00.0"),
+        device_id: "2330".to_owned(),
+        ..Gpu::default()
+    });
+    Report {
+        probe_version: "1".to_owned(),
+        boot_id: "boot".to_owned(),
+        gpus: gpus.collect(),
+        ..Report::default()
+    }
+}
+
+fn present(report: Option<Report>) -> Seen {
+    Seen::Present(Box::new(Own {
+        uid: Some("uid-1".to_owned()),
+        release: false,
+        report,
+    }))
+}
+
+fn stored(report: &Report) -> Value {
+    json!({
+        "apiVersion": "gpu.nodestack.dev/v1alpha1",
+        "kind": "GpuNode",
+        "metadata": {"name": "n1", "uid": "uid-1"},
+        "spec": {},
+        "status": {"report": report},
+    })
+}
+
+fn patch(report: &Report) -> Value {
+    json!({
+        "apiVersion": "gpu.nodestack.dev/v1alpha1",
+        "kind": "GpuNode",
+        "metadata": {"name": "n1"},
+        "status": {"report": report},
+    })
+}
+
+fn names(asked: &[api::Asked]) -> Vec<&str> {
+    asked.iter().map(|(request, _)| request.as_str()).collect()
+}
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), future).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_node_with_gpus_gets_a_bare_gpunode_and_its_report_in_two_requests() {
+    let server = Server::new();
+    let published = Publisher::new(server.client(), "n1")
+        .publish(&Seen::Absent, &report(2))
+        .await
+        .unwrap();
+    assert_eq!(published, Published::Created);
+    let bare = json!({
+        "apiVersion": "gpu.nodestack.dev/v1alpha1",
+        "kind": "GpuNode",
+        "metadata": {"name": "n1"},
+        "spec": {},
+    });
+    assert_eq!(
+        server.asked(),
+        [(CREATE.to_owned(), bare), (PATCH.to_owned(), patch(&report(2)))]
+    );
+}
+
+#[tokio::test]
+async fn a_report_that_the_gpunode_has_is_not_written() {
+    let server = Server::new();
+    let mut publisher = Publisher::new(server.client(), "n1");
+    assert_eq!(
+        publisher.publish(&present(Some(report(2))), &report(2)).await.unwrap(),
+        Published::Nothing
+    );
+    assert_eq!(server.asked(), []);
+}
+
+#[tokio::test]
+async fn a_changed_report_is_one_patch_of_the_status() {
+    let server = Server::new();
+    server.has(stored(&report(2)));
+    let mut changed = report(2);
+    changed.nvml = NvmlFacts {
+        state: NvmlState::Released,
+        message: None,
+    };
+    let mut publisher = Publisher::new(server.client(), "n1");
+    assert_eq!(
+        publisher.publish(&present(Some(report(2))), &changed).await.unwrap(),
+        Published::Report
+    );
+    assert_eq!(server.asked(), [(PATCH.to_owned(), patch(&changed))]);
+}
+
+#[tokio::test]
+async fn a_node_without_gpus_gets_nothing_but_an_existing_gpunode_learns_it() {
+    let server = Server::new();
+    let mut publisher = Publisher::new(server.client(), "n1");
+    assert_eq!(
+        publisher.publish(&Seen::Absent, &report(0)).await.unwrap(),
+        Published::Nothing
+    );
+    assert_eq!(server.asked(), []);
+    server.has(stored(&report(2)));
+    assert_eq!(
+        publisher.publish(&present(Some(report(2))), &report(0)).await.unwrap(),
+        Published::Report
+    );
+    let asked = server.asked();
+    assert_eq!(names(&asked), [PATCH]);
+    assert_eq!(asked[0].1["status"]["report"]["gpus"], json!([]));
+}
+
+#[tokio::test]
+async fn nothing_is_written_before_the_gpunode_is_known() {
+    let server = Server::new();
+    let mut publisher = Publisher::new(server.client(), "n1");
+    assert_eq!(
+        publisher.publish(&Seen::Unknown, &report(2)).await.unwrap(),
+        Published::Nothing
+    );
+    assert_eq!(server.asked(), []);
+}
+
+#[tokio::test]
+async fn a_gpunode_that_the_operator_created_meanwhile_is_taken_as_it_is() {
+    let server = Server::new();
+    server.has(stored(&report(1)));
+    Publisher::new(server.client(), "n1")
+        .publish(&Seen::Absent, &report(2))
+        .await
+        .unwrap();
+    assert_eq!(names(&server.asked()), [CREATE, PATCH]);
+}
+
+#[tokio::test]
+async fn a_refusal_is_an_error_and_the_next_attempt_writes() {
+    let server = Server::new();
+    server.has(stored(&report(1)));
+    let mut publisher = Publisher::new(server.client(), "n1");
+    server.fails_next_with(403);
+    let error = publisher
+        .publish(&present(Some(report(1))), &report(2))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, PublishError::Api(_)), "{error}");
+    assert_eq!(
+        publisher.publish(&present(Some(report(1))), &report(2)).await.unwrap(),
+        Published::Report
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_drops_a_field_is_not_written_to_for_ever() {
+    let server = Server::new();
+    server.prunes("nvml");
+    let mut report = report(1);
+    report.nvml = NvmlFacts {
+        state: NvmlState::Failing,
+        message: Some("why".to_owned()),
+    };
+    let mut publisher = Publisher::new(server.client(), "n1");
+    publisher.publish(&Seen::Absent, &report).await.unwrap();
+    server.asked();
+    let kept: Report = serde_json::from_value(server.object().unwrap()["status"]["report"].clone()).unwrap();
+    assert_ne!(kept, report);
+    let seen = present(Some(kept));
+    assert_eq!(publisher.publish(&seen, &report).await.unwrap(), Published::Nothing);
+    assert_eq!(server.asked(), []);
+    // What somebody else has written since, or another GpuNode, is written over.
+    assert_eq!(
+        publisher.publish(&present(None), &report).await.unwrap(),
+        Published::Report
+    );
+    let other = Seen::Present(Box::new(Own {
+        uid: Some("uid-2".to_owned()),
+        ..Own::default()
+    }));
+    assert_eq!(publisher.publish(&other, &report).await.unwrap(), Published::Report);
+}
+
+#[tokio::test]
+async fn only_the_nodes_own_gpunode_is_watched_and_what_the_operator_asks_is_learned() {
+    let server = Server::new();
+    let mut object = stored(&report(2));
+    object["spec"] = json!({"releaseDriver": true, "fieldOfTheFuture": {"x": 1}});
+    object["status"]["phase"] = json!("PhaseOfTheFuture");
+    server.has(object);
+    let (sender, mut seen) = watch::channel(Seen::Unknown);
+    let follower = tokio::spawn(follow(server.client(), "n1".to_owned(), sender));
+    let now = soon(seen.wait_for(|seen| *seen != Seen::Unknown))
+        .await
+        .unwrap()
+        .clone();
+    assert_eq!(now.release(), Some(true));
+    assert_eq!(
+        now,
+        Seen::Present(Box::new(Own {
+            uid: Some("uid-1".to_owned()),
+            release: true,
+            report: Some(report(2))
+        }))
+    );
+    for (request, _) in server.asked() {
+        assert!(request.contains("fieldSelector=metadata.name%3Dn1"), "{request}");
+    }
+    drop(seen);
+    soon(follower).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_that_fails_is_tried_again() {
+    let server = Server::new();
+    server.fails_next_with(403);
+    let (sender, mut seen) = watch::channel(Seen::Unknown);
+    let _follower = tokio::spawn(follow(server.client(), "n1".to_owned(), sender));
+    assert_eq!(
+        *soon(seen.wait_for(|seen| *seen != Seen::Unknown)).await.unwrap(),
+        Seen::Absent
+    );
+}
+
+#[test]
+fn a_report_that_cannot_be_read_counts_as_none() {
+    let object = json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"report": {"gpus": "many"}}});
+    let own = Own::from(serde_json::from_value::<kube::api::DynamicObject>(object).unwrap());
+    assert_eq!(
+        own,
+        Own {
+            uid: None,
+            release: false,
+            report: None
+        }
+    );
+}

@@ -1,0 +1,116 @@
+//! A host in a temporary directory, and the stand-in for NVML.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use nvml_probe::host::HostRoot;
+use tempfile::TempDir;
+
+/// The probe's program.
+pub const PROBE: &str = env!("CARGO_BIN_EXE_nvml-probe");
+
+const BOOT_ID: &str = "11111111-2222-3333-4444-555555555555";
+
+/// The stand-in for libnvidia-ml.so, built once.
+fn standin() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let target = Path::new(PROBE).parent().unwrap().parent().unwrap();
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "standin-nvml", "--target-dir"])
+            .arg(target)
+            .status()
+            .unwrap();
+        assert!(built.success(), "the stand-in for NVML does not build");
+        target.join("debug/libstandin_nvml.so")
+    })
+}
+
+/// A host without GPUs and drivers, to which things are added.
+pub struct Host {
+    directory: TempDir,
+}
+
+impl Host {
+    pub fn new() -> Self {
+        let host = Self {
+            directory: tempfile::tempdir().unwrap(),
+        };
+        host.write("proc/sys/kernel/random/boot_id", BOOT_ID);
+        host.write("etc/os-release", "ID=ubuntu\nVERSION_ID=\"22.04\"\n");
+        fs::create_dir_all(host.path("sys/bus/pci/devices")).unwrap();
+        host
+    }
+
+    pub fn root(&self) -> HostRoot {
+        HostRoot::new(self.directory.path())
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.directory.path().join(path.trim_start_matches('/'))
+    }
+
+    /// Writes in one step, so that a reader sees the file whole.
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let new = path.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, path).unwrap();
+    }
+
+    /// Puts a GPU on the bus.
+    pub fn gpu(&self, address: &str, device: &str) {
+        for (name, value) in [("vendor", "0x10de"), ("device", device), ("class", "0x030200")] {
+            self.write(&format!("sys/bus/pci/devices/{address}/{name}"), value);
+        }
+    }
+
+    /// Loads the kernel module.
+    pub fn load(&self, version: &str) {
+        self.write("sys/module/nvidia/version", version);
+        self.write("sys/module/nvidia/refcnt", "0");
+    }
+
+    /// Installs the stand-in driver under `root`, serving these GPUs: address and uuid.
+    pub fn install(&self, root: &str, version: &str, gpus: &[(&str, &str)]) {
+        let library = self.path(&format!("{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}"));
+        fs::create_dir_all(library.parent().unwrap()).unwrap();
+        fs::copy(standin(), library).unwrap();
+        self.write(&format!("{root}/etc/standin/module/nvidia/version"), version);
+        self.write(&format!("{root}/dev/nvidiactl"), "");
+        self.write(&format!("{root}/etc/standin/lock/nvml.lock"), "");
+        self.serve(root, gpus, false);
+    }
+
+    /// Changes what the stand-in under `root` answers, or lets it hang.
+    pub fn serve(&self, root: &str, gpus: &[(&str, &str)], hang: bool) {
+        let devices: Vec<_> = gpus
+            .iter()
+            .enumerate()
+            .map(|(minor, (address, uuid))| {
+                serde_json::json!({
+                    "pciAddress": address,
+                    "pciDeviceId": "0x233010DE",
+                    "name": "NVIDIA H100 80GB HBM3",
+                    "uuid": uuid,
+                    "memoryMiB": 81559,
+                    "minor": minor,
+                })
+            })
+            .collect();
+        let machine = serde_json::json!({"cuda": "13.1", "devices": devices, "hang": hang});
+        self.write(&format!("{root}/etc/standin/gpus.json"), &machine.to_string());
+    }
+
+    /// Whether a process holds the driver under `root`.
+    pub fn is_held(&self, root: &str) -> bool {
+        let lock = File::open(self.path(&format!("{root}/etc/standin/lock/nvml.lock"))).unwrap();
+        lock.try_lock().is_err()
+    }
+}

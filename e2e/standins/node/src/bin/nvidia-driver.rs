@@ -1,0 +1,29 @@
+//! `nvidia-driver init`: the entry point of the stand-in driver container.
+
+use std::{env, process::ExitCode};
+
+use anyhow::{Context, Result, bail};
+use standin_node::{
+    driver::{self, Paths},
+    report,
+};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match init().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn init() -> Result<()> {
+    // Whatever follows `init` is for the real installer.
+    if env::args().nth(1).as_deref() != Some("init") {
+        bail!("usage: nvidia-driver init");
+    }
+    let version = env::var("DRIVER_VERSION").context("DRIVER_VERSION")?;
+    driver::run(&Paths::from_env(), &version).await
+}

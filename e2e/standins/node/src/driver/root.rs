@@ -1,0 +1,111 @@
+//! Showing the container's root filesystem to the node.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::symlink},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+/// More mounts on one place than any number of crashed predecessors leaves.
+const MOST_LAYERS: usize = 64;
+
+/// Makes the harness's folder part of the container's root.
+pub(super) fn bind_standin(standin: &Path, etc: &Path) -> Result<()> {
+    // A container with a shared mount has a root that is shared with the runtime's copy of it on the node. What is
+    // mounted in here is nobody else's business, and would be left behind there. The mount of /run/nvidia stays shared.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).context("making / private")?;
+    fs::create_dir_all(etc).with_context(|| etc.display().to_string())?;
+    bind(standin, etc, MsFlags::empty())
+}
+
+/// Gives the libraries the names that programs load them by, as a driver's installer does.
+pub(super) fn link_libraries(own_root: &Path, version: &str) -> Result<()> {
+    let folder = own_root.join("usr/lib/x86_64-linux-gnu");
+    for library in ["libnvidia-ml.so", "libcuda.so"] {
+        let (file, link) = (format!("{library}.{version}"), folder.join(format!("{library}.1")));
+        if folder.join(&file).exists() && link.symlink_metadata().is_err() {
+            symlink(&file, &link).with_context(|| format!("linking {}", link.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Shows `own_root` under `driver_root`, in a single step: whoever sees the libraries sees the device nodes too.
+///
+/// Only the mounts that make up a driver root come along. Recursing from `/` would take in `/run/nvidia` itself, with
+/// which unmounting the copy later would unmount the original of everything in it, since those mounts are shared.
+pub(super) fn show(own_root: &Path, driver_root: &Path) -> Result<()> {
+    let stage = own_root.join(".driver-root");
+    fs::create_dir_all(&stage).with_context(|| stage.display().to_string())?;
+    fs::create_dir_all(driver_root).with_context(|| driver_root.display().to_string())?;
+    release(&stage)?;
+    bind(own_root, &stage, MsFlags::empty())?;
+    for part in ["dev", "etc/standin"] {
+        bind(&own_root.join(part), &stage.join(part), MsFlags::empty())?;
+    }
+    bind(&stage, driver_root, MsFlags::MS_REC)?;
+    release(&stage)
+}
+
+/// Unmounts whatever is mounted on `place`, used or not. Succeeds if nothing is.
+pub(super) fn release(place: &Path) -> Result<()> {
+    for _ in 0..MOST_LAYERS {
+        if !is_mounted(place)? {
+            return Ok(());
+        }
+        umount2(place, MntFlags::MNT_DETACH).with_context(|| format!("unmounting {}", place.display()))?;
+    }
+    bail!("{} stays mounted", place.display())
+}
+
+fn bind(from: &Path, to: &Path, flags: MsFlags) -> Result<()> {
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND | flags, None::<&str>)
+        .with_context(|| format!("mounting {} on {}", from.display(), to.display()))
+}
+
+fn is_mounted(place: &Path) -> Result<bool> {
+    let table = fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
+    Ok(mount_points(&table).any(|point| point == place))
+}
+
+fn mount_points(table: &[u8]) -> impl Iterator<Item = PathBuf> {
+    let point = |line: &[u8]| line.split(|byte| *byte == b' ').nth(4).map(unescape);
+    table.split(|byte| *byte == b'\n').filter_map(point).collect::<Vec<_>>().into_iter()
+}
+
+/// The kernel writes blanks and the like as a backslash and three octal digits.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, behind)) = rest.split_first() {
+        let digits = behind.get(..3).and_then(|digits| str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) if *byte == b'\\' => {
+                plain.push(escaped);
+                rest = behind.get(3..).unwrap_or_default();
+            }
+            _ => {
+                plain.push(*byte);
+                rest = behind;
+            }
+        }
+    }
+    PathBuf::from(OsStr::from_bytes(&plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_with_a_blank_is_recognised() {
+        let table =
+            b"36 35 98:0 / /mnt/my\\040disk\\134x rw,noatime shared:1 - ext3 /dev/root rw\n37 1 0:1 / / rw - x y z\n";
+        let points: Vec<PathBuf> = mount_points(table).collect();
+        assert_eq!(points, [PathBuf::from("/mnt/my disk\\x"), PathBuf::from("/")]);
+    }
+}

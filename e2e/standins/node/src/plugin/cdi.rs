@@ -1,0 +1,100 @@
+//! The specification that tells the container runtime what a GPU consists of.
+
+use std::{fs, io, path::Path};
+
+use serde_json::{Value, json};
+
+use super::{Config, Gpu};
+
+/// The vendor and class of the devices; NVIDIA's plugin uses the same.
+const KIND: &str = "k8s.device-plugin.nvidia.com/gpu";
+const FILE: &str = "k8s.device-plugin.nvidia.com-gpu.json";
+/// Where the libraries are in a driver root and in containers.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// The full name of the device for this GPU.
+pub(super) fn name(uuid: &str) -> String {
+    format!("{KIND}={uuid}")
+}
+
+/// Writes the specification so that no reader sees half of it.
+pub(super) fn write(config: &Config, gpus: &[Gpu], driver: &str) -> io::Result<()> {
+    fs::create_dir_all(&config.cdi_root)?;
+    // The runtime reads files whose names end in .json or .yaml, and no others.
+    let unfinished = config.cdi_root.join(format!("{FILE}.new"));
+    fs::write(&unfinished, format!("{:#}\n", specification(config, gpus, driver)))?;
+    fs::rename(unfinished, config.cdi_root.join(FILE))
+}
+
+fn specification(config: &Config, gpus: &[Gpu], driver: &str) -> Value {
+    let node = |name: &str| {
+        let on_the_node = config.driver_root.join("dev").join(name);
+        json!({ "path": format!("/dev/{name}"), "hostPath": on_the_node, "type": "c", "permissions": "rw" })
+    };
+    let devices: Vec<Value> = gpus
+        .iter()
+        .map(|gpu| json!({ "name": gpu.uuid, "containerEdits": { "deviceNodes": [node(&format!("nvidia{}", gpu.minor))] } }))
+        .collect();
+
+    let present = |name: &&str| config.driver_root_here.join(LIBRARIES).join(format!("{name}.{driver}")).exists();
+    let libraries: Vec<&str> = ["libcuda.so", "libnvidia-ml.so"].into_iter().filter(present).collect();
+    let mounts: Vec<Value> = libraries
+        .iter()
+        .map(|name| {
+            let path = Path::new(LIBRARIES).join(format!("{name}.{driver}"));
+            json!({
+                "hostPath": config.driver_root.join(&path),
+                "containerPath": Path::new("/").join(&path),
+                "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+            })
+        })
+        .collect();
+
+    let mut edits = json!({ "deviceNodes": [node("nvidiactl"), node("nvidia-uvm")], "mounts": mounts });
+    if let Some(hook) = config.hook.as_ref().filter(|_| !libraries.is_empty()) {
+        let links =
+            libraries.iter().flat_map(|name| ["--link".into(), format!("{name}.{driver}::/{LIBRARIES}/{name}.1")]);
+        let args: Vec<String> = ["nvidia-cdi-hook".into(), "create-symlinks".into()].into_iter().chain(links).collect();
+        // Programs load the libraries by these names. A toolkit that is not there fails the container, as it should.
+        edits["hooks"] = json!([{ "hookName": "createContainer", "path": hook, "args": args }]);
+    }
+    json!({ "cdiVersion": "0.5.0", "kind": KIND, "devices": devices, "containerEdits": edits })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_specification_names_what_is_on_the_node_and_only_what_is_there() {
+        let here = tempfile::tempdir().unwrap();
+        fs::create_dir_all(here.path().join(LIBRARIES)).unwrap();
+        fs::write(here.path().join(LIBRARIES).join("libcuda.so.595.91.07"), "").unwrap();
+        let config = Config {
+            driver_root: "/run/nvidia/driver".into(),
+            driver_root_here: here.path().into(),
+            kubelet_socket: "unused".into(),
+            cdi_root: here.path().join("cdi"),
+            hook: Some("/toolkit/nvidia-cdi-hook".into()),
+        };
+        let gpus = [Gpu { uuid: "GPU-b".into(), minor: 7, healthy: true }];
+        write(&config, &gpus, "595.91.07").unwrap();
+
+        let written: Value = serde_json::from_slice(&fs::read(config.cdi_root.join(FILE)).unwrap()).unwrap();
+        assert_eq!(written["kind"], "k8s.device-plugin.nvidia.com/gpu");
+        let device = &written["devices"][0];
+        assert_eq!(device["name"], "GPU-b");
+        let node = &device["containerEdits"]["deviceNodes"][0];
+        assert_eq!(
+            (node["path"].as_str(), node["hostPath"].as_str()),
+            (Some("/dev/nvidia7"), Some("/run/nvidia/driver/dev/nvidia7"))
+        );
+        let mounts = written["containerEdits"]["mounts"].as_array().unwrap();
+        assert_eq!(mounts.len(), 1);
+        assert_eq!(mounts[0]["hostPath"], "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.595.91.07");
+        assert_eq!(mounts[0]["containerPath"], "/usr/lib/x86_64-linux-gnu/libcuda.so.595.91.07");
+        let link = &written["containerEdits"]["hooks"][0]["args"][3];
+        assert_eq!(link, "libcuda.so.595.91.07::/usr/lib/x86_64-linux-gnu/libcuda.so.1");
+        assert_eq!(fs::read_dir(&config.cdi_root).unwrap().count(), 1);
+    }
+}

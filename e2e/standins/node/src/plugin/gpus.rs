@@ -1,0 +1,158 @@
+//! The GPUs, as NVML tells.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Context, Result, bail};
+use nvml_wrapper::{Nvml, bitmasks::event::EventTypes, enums::event::XidError, error::NvmlError, event::EventSet};
+use tokio::sync::{oneshot, watch};
+
+/// Where a driver root may have the library.
+const FOLDERS: [&str; 3] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib/aarch64-linux-gnu"];
+/// XIDs that an application causes and that say nothing about the GPU.
+const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
+/// How long one wait for events lasts, and so how long the end of the watch may take.
+const WAIT_MS: u32 = 500;
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// What NVML calls it; the device's id towards the kubelet.
+    pub uuid: String,
+    /// N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// Once false it stays so: only a restart takes a GPU back.
+    pub healthy: bool,
+}
+
+/// The driver in use.
+pub(super) struct Session(Nvml);
+
+impl Session {
+    /// Initialises the library in this driver root.
+    pub(super) fn open(driver_root: &Path) -> Result<Self> {
+        let library = find(driver_root)?;
+        let opened = Nvml::builder().lib_path(library.as_os_str()).init();
+        opened.map(Self).with_context(|| format!("could not initialise NVML from {}", library.display()))
+    }
+
+    pub(super) fn driver_version(&self) -> Result<String> {
+        self.0.sys_driver_version().context("asking for the driver's version")
+    }
+
+    pub(super) fn list(&self) -> Result<Vec<Gpu>> {
+        let gpu = |index| -> Result<Gpu, NvmlError> {
+            let device = self.0.device_by_index(index)?;
+            Ok(Gpu { uuid: device.uuid()?, minor: device.minor_number()?, healthy: true })
+        };
+        let count = self.0.device_count().context("counting the GPUs")?;
+        (0..count).map(|index| gpu(index).with_context(|| format!("GPU {index}"))).collect()
+    }
+
+    /// Keeps the driver in use and marks GPUs with critical XIDs, in a thread, since NVML blocks.
+    pub(super) fn watch(self, health: watch::Sender<Vec<Gpu>>) -> Watcher {
+        let (told, ended) = oneshot::channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::clone(&stop);
+        thread::spawn(move || {
+            watch_until(&self.0, &health, &stopping);
+            // Dropping the library shuts it down; only then is the driver free.
+            drop(self);
+            let _ = told.send(());
+        });
+        Watcher { stop, ended }
+    }
+}
+
+/// The running watch.
+pub(super) struct Watcher {
+    stop: Arc<AtomicBool>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Watcher {
+    /// Returns when the driver has been let go.
+    pub(super) async fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.ended.await;
+    }
+}
+
+fn watch_until(nvml: &Nvml, health: &watch::Sender<Vec<Gpu>>, stop: &AtomicBool) {
+    let mut set = register(nvml, health);
+    while !stop.load(Ordering::Relaxed) {
+        let Some(events) = &set else {
+            thread::park_timeout(std::time::Duration::from_millis(WAIT_MS.into()));
+            continue;
+        };
+        match events.wait(WAIT_MS) {
+            Ok(event) => {
+                if let Some(XidError::Value(xid)) = event.event_data
+                    && !APPLICATION_XIDS.contains(&xid)
+                {
+                    let uuid = event.device.uuid().ok();
+                    println!("XID {xid} on {}", uuid.as_deref().unwrap_or("an unknown GPU"));
+                    mark(health, |gpu| uuid.as_ref().is_none_or(|uuid| gpu.uuid == *uuid));
+                }
+            }
+            Err(NvmlError::Timeout) => {}
+            Err(error) => {
+                eprintln!("waiting for events failed, all GPUs count as unhealthy: {error}");
+                mark(health, |_| true);
+                set = None;
+            }
+        }
+    }
+}
+
+/// Asks for every GPU's events; a GPU that refuses counts as unhealthy.
+fn register<'nvml>(nvml: &'nvml Nvml, health: &watch::Sender<Vec<Gpu>>) -> Option<EventSet<'nvml>> {
+    let gpus = health.borrow().clone();
+    let mut set = nvml.create_event_set().ok()?;
+    for gpu in gpus {
+        let registered = nvml.device_by_uuid(gpu.uuid.as_str()).map_err(|error| error.to_string()).and_then(|device| {
+            let kinds = device.supported_event_types().map_err(|error| error.to_string())?;
+            Ok((device, kinds & EventTypes::CRITICAL_XID_ERROR))
+        });
+        match registered {
+            Ok((device, kinds)) => match device.register_events(kinds, set) {
+                Ok(same) => set = same,
+                // The wrapper frees the set when this fails.
+                Err(error) => {
+                    eprintln!("{}: no events: {error}", gpu.uuid);
+                    return None;
+                }
+            },
+            Err(error) => {
+                eprintln!("{}: {error}", gpu.uuid);
+                mark(health, |other| other.uuid == gpu.uuid);
+            }
+        }
+    }
+    Some(set)
+}
+
+fn mark(health: &watch::Sender<Vec<Gpu>>, which: impl Fn(&Gpu) -> bool) {
+    health.send_if_modified(|gpus| {
+        let mut changed = false;
+        for gpu in gpus.iter_mut().filter(|gpu| gpu.healthy && which(gpu)) {
+            gpu.healthy = false;
+            changed = true;
+        }
+        changed
+    });
+}
+
+fn find(driver_root: &Path) -> Result<PathBuf> {
+    let candidates = FOLDERS.map(|folder| driver_root.join(folder).join("libnvidia-ml.so.1"));
+    match candidates.into_iter().find(|library| library.exists()) {
+        Some(library) => Ok(library),
+        None => bail!("could not initialise NVML: there is no libnvidia-ml.so.1 under {}", driver_root.display()),
+    }
+}

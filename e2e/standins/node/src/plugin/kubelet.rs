@@ -1,0 +1,117 @@
+//! Being registered with the kubelet, however often that restarts.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use tokio::{net::UnixListener, sync::watch, task::JoinHandle, time};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Endpoint, Server};
+
+use super::{
+    Gpu, RESOURCE,
+    api::{
+        DevicePluginOptions, RegisterRequest, device_plugin_server::DevicePluginServer,
+        registration_client::RegistrationClient,
+    },
+    service::Service,
+};
+
+/// The plugin's own socket, in the kubelet's folder.
+const SOCKET: &str = "nvidia-gpu.sock";
+const API_VERSION: &str = "v1beta1";
+/// How often the kubelet's folder is looked at.
+const POLL: Duration = Duration::from_millis(250);
+/// How long to wait after a refused registration.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Serves the GPUs to the kubelet behind this socket, and registers anew with each kubelet that appears there. Ends
+/// only when dropped.
+///
+/// # Errors
+/// If the own socket cannot be made.
+pub async fn serve(kubelet: &Path, gpus: &watch::Receiver<Vec<Gpu>>) -> Result<()> {
+    let own = own_socket(kubelet);
+    loop {
+        let Some(this) = identity(kubelet) else {
+            time::sleep(POLL).await;
+            continue;
+        };
+        // The kubelet calls back while it registers, so that the server comes first.
+        let server = Serving::start(&own, gpus.clone())?;
+        if let Err(error) = register(kubelet).await {
+            eprintln!("registering with the kubelet: {error:#}");
+            drop(server);
+            time::sleep(RETRY).await;
+            continue;
+        }
+        println!("registered {RESOURCE} with the kubelet");
+        // A kubelet that starts empties its folder, so that either sign may be seen first.
+        while identity(kubelet) == Some(this) && own.exists() {
+            time::sleep(POLL).await;
+        }
+        println!("the kubelet has gone");
+    }
+}
+
+/// Removes the plugin's socket, by which the kubelet notices that it is gone.
+pub(super) fn leave(kubelet: &Path) {
+    if let Err(error) = remove(&own_socket(kubelet)) {
+        eprintln!("removing the socket: {error}");
+    }
+}
+
+/// A running server; dropping it ends the listening. Connections end with the kubelet that made them.
+struct Serving(JoinHandle<()>);
+
+impl Serving {
+    fn start(own: &Path, gpus: watch::Receiver<Vec<Gpu>>) -> Result<Self> {
+        let listener = remove(own).and_then(|()| UnixListener::bind(own));
+        let incoming = UnixListenerStream::new(listener.with_context(|| own.display().to_string())?);
+        let server = Server::builder().add_service(DevicePluginServer::new(Service { gpus }));
+        Ok(Self(tokio::spawn(async move {
+            if let Err(error) = server.serve_with_incoming(incoming).await {
+                eprintln!("serving the kubelet: {error}");
+            }
+        })))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn register(kubelet: &Path) -> Result<()> {
+    let channel = Endpoint::from_shared(format!("unix://{}", kubelet.display()))?.connect().await?;
+    let request = RegisterRequest {
+        version: API_VERSION.into(),
+        endpoint: SOCKET.into(),
+        resource_name: RESOURCE.into(),
+        options: Some(DevicePluginOptions::default()),
+    };
+    RegistrationClient::new(channel).register(request).await?;
+    Ok(())
+}
+
+fn own_socket(kubelet: &Path) -> PathBuf {
+    kubelet.with_file_name(SOCKET)
+}
+
+/// What tells one socket from its successor of the same name.
+fn identity(socket: &Path) -> Option<(u64, i64, i64)> {
+    let file = fs::metadata(socket).ok()?;
+    Some((file.ino(), file.ctime(), file.ctime_nsec()))
+}
+
+fn remove(socket: &Path) -> io::Result<()> {
+    match fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

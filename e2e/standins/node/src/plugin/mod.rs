@@ -1,0 +1,94 @@
+//! The stand-in device plugin: NVIDIA's, as far as a kubelet and a container runtime can tell.
+//!
+//! It lists the GPUs that the NVML library in the driver root serves, keeps that library initialised, registers them
+//! as `nvidia.com/gpu`, and answers allocations with CDI devices from a specification that it writes.
+
+mod cdi;
+mod gpus;
+mod kubelet;
+mod service;
+
+use std::{env, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    time,
+};
+
+pub use gpus::Gpu;
+pub use kubelet::serve;
+
+/// The kubelet's interface, generated.
+#[allow(missing_docs, unused_qualifications, clippy::pedantic, clippy::all)]
+pub mod api {
+    tonic::include_proto!("v1beta1");
+}
+
+/// The resource that containers ask for.
+pub const RESOURCE: &str = "nvidia.com/gpu";
+
+/// How long the end may take: a library that hangs must not keep the container alive.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Where things are, by the names of NVIDIA's plugin.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `NVIDIA_DRIVER_ROOT`, the driver root on the node: what the runtime needs to know.
+    pub driver_root: PathBuf,
+    /// `DRIVER_ROOT_CTR_PATH`, the driver root as this process sees it.
+    pub driver_root_here: PathBuf,
+    /// `KUBELET_SOCKET`; the plugin's own socket lies beside it.
+    pub kubelet_socket: PathBuf,
+    /// `CDI_ROOT`, where the specification goes.
+    pub cdi_root: PathBuf,
+    /// `NVIDIA_CDI_HOOK_PATH`, the toolkit's hook on the node; without it the specification names no hook.
+    pub hook: Option<PathBuf>,
+}
+
+impl Config {
+    /// From the environment.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
+        Self {
+            driver_root: path("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver"),
+            driver_root_here: path("DRIVER_ROOT_CTR_PATH", "/driver-root"),
+            kubelet_socket: path("KUBELET_SOCKET", "/var/lib/kubelet/device-plugins/kubelet.sock"),
+            cdi_root: path("CDI_ROOT", "/var/run/cdi"),
+            hook: env::var_os("NVIDIA_CDI_HOOK_PATH").map(PathBuf::from),
+        }
+    }
+}
+
+/// Serves until SIGTERM.
+///
+/// # Errors
+/// If NVML cannot be initialised or the specification cannot be written. A kubelet that is away is waited for.
+pub async fn run(config: Config) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let gpus = gpus::Session::open(&config.driver_root_here)?;
+    let (devices, driver) = (gpus.list()?, gpus.driver_version()?);
+    println!("driver {driver}, {} GPUs", devices.len());
+    cdi::write(&config, &devices, &driver).context("writing the CDI specification")?;
+
+    let (health, devices) = watch::channel(devices);
+    let watcher = gpus.watch(health);
+    if devices.borrow().is_empty() {
+        // Like NVIDIA's: nothing to register, and no reason to end.
+        println!("no GPUs found, waiting for the end");
+        terminate.recv().await;
+    } else {
+        tokio::select! {
+            ended = serve(&config.kubelet_socket, &devices) => ended?,
+            _ = terminate.recv() => {}
+        }
+    }
+    println!("terminating");
+    kubelet::leave(&config.kubelet_socket);
+    if time::timeout(FAREWELL, watcher.end()).await.is_err() {
+        eprintln!("NVML hangs; ending without its farewell");
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! The device plugin's service, without a driver below it.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
+
+use standin_node::plugin::{
+    Gpu,
+    api::{AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, PreferredAllocationRequest},
+    serve,
+};
+use tokio::{sync::watch, task::JoinHandle};
+use tonic::Code;
+
+mod common;
+use common::{Kubelet, next};
+
+/// The plugin, serving two GPUs, and the kubelet's folder.
+struct Plugin {
+    folder: tempfile::TempDir,
+    gpus: watch::Sender<Vec<Gpu>>,
+    task: JoinHandle<()>,
+}
+
+impl Plugin {
+    fn start() -> Self {
+        let gpu = |uuid: &str, minor| Gpu { uuid: uuid.into(), minor, healthy: true };
+        let folder = tempfile::tempdir().unwrap();
+        let (gpus, list) = watch::channel(vec![gpu("GPU-a", 0), gpu("GPU-b", 1)]);
+        let kubelet = folder.path().join("kubelet.sock");
+        let task = tokio::spawn(async move { serve(&kubelet, &list).await.unwrap() });
+        Self { folder, gpus, task }
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test]
+async fn the_kubelet_is_told_every_change_of_health() {
+    let plugin = Plugin::start();
+    let (registration, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
+    assert_eq!((registration.version.as_str(), registration.resource_name.as_str()), ("v1beta1", "nvidia.com/gpu"));
+    let mut lists = common::watch(&mut client).await;
+    assert_eq!(next(&mut lists).await, ["GPU-a Healthy", "GPU-b Healthy"]);
+    plugin.gpus.send_modify(|gpus| gpus[1].healthy = false);
+    assert_eq!(next(&mut lists).await, ["GPU-a Healthy", "GPU-b Unhealthy"]);
+}
+
+#[tokio::test]
+async fn an_allocation_names_cdi_devices_and_an_unknown_gpu_is_refused() {
+    let plugin = Plugin::start();
+    let (_, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
+    let ask = |uuid: &str| AllocateRequest {
+        container_requests: vec![ContainerAllocateRequest { device_ids: vec![uuid.into()] }],
+    };
+    let answer = client.allocate(ask("GPU-b")).await.unwrap().into_inner();
+    let devices: Vec<&str> =
+        answer.container_responses[0].cdi_devices.iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(devices, ["k8s.device-plugin.nvidia.com/gpu=GPU-b"]);
+    assert_eq!(client.allocate(ask("GPU-c")).await.unwrap_err().code(), Code::InvalidArgument);
+
+    let preference = ContainerPreferredAllocationRequest {
+        available_device_ids: vec!["GPU-a".into(), "GPU-b".into()],
+        must_include_device_ids: vec!["GPU-b".into()],
+        allocation_size: 1,
+    };
+    let request = PreferredAllocationRequest { container_requests: vec![preference] };
+    let answer = client.get_preferred_allocation(request).await.unwrap().into_inner();
+    assert_eq!(answer.container_responses[0].device_ids, ["GPU-b"]);
+}
+
+#[tokio::test]
+async fn a_kubelet_that_restarts_is_registered_with_again() {
+    let plugin = Plugin::start();
+    let mut first = Kubelet::start(plugin.folder.path());
+    first.plugin().await;
+    drop(first);
+    let (_, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
+    let mut lists = common::watch(&mut client).await;
+    assert_eq!(next(&mut lists).await.len(), 2);
+}

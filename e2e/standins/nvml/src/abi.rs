@@ -1,0 +1,259 @@
+//! NVML's C interface.
+#![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_ulonglong},
+    ptr,
+    time::Duration,
+};
+
+use crate::{
+    library::Library,
+    machine::{Device, PciAddress},
+    status::Status,
+};
+
+/// What a C program holds for a GPU or an event set: a number dressed as a pointer, never followed.
+type Handle = *mut libc::c_void;
+
+/// NVML's event bit for XIDs, the only kind of event that the stand-in knows.
+const EVENT_XID: c_ulonglong = 0x8;
+const BRAND_TESLA: c_uint = 2;
+const NO_INSTANCE: c_uint = c_uint::MAX;
+const MIB: u64 = 1024 * 1024;
+
+#[repr(C)]
+struct PciInfo {
+    bus_id_legacy: [u8; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    pci_device_id: c_uint,
+    pci_subsystem_id: c_uint,
+    bus_id: [u8; 32],
+}
+
+#[repr(C)]
+struct Memory {
+    total: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+#[repr(C)]
+struct MemoryV2 {
+    version: c_uint,
+    total: c_ulonglong,
+    reserved: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+#[repr(C)]
+struct EventData {
+    device: Handle,
+    kind: c_ulonglong,
+    value: c_ulonglong,
+    gpu_instance_id: c_uint,
+    compute_instance_id: c_uint,
+}
+
+// A program compiled against NVML's header brings memory of exactly these sizes.
+const _: () = assert!(size_of::<PciInfo>() == 68);
+const _: () = assert!(size_of::<Memory>() == 24);
+const _: () = assert!(size_of::<MemoryV2>() == 40);
+const _: () = assert!(size_of::<EventData>() == 32);
+
+/// The first word of a `MemoryV2` that the caller prepared rightly: the version 2 above its size, 40.
+const MEMORY_V2: c_uint = 0x0200_0028;
+
+/// Exports each function under all the names in front of its arguments. The body runs in an unsafe block and gives
+/// a `Result<(), Status>`.
+macro_rules! export {
+    (@names [] $args:tt $body:expr) => {};
+    (@names [$name:ident $($more:ident)*] ($($arg:ident: $kind:ty),*) $body:expr) => {
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, unused_unsafe, reason = "the name is NVML's; some functions take no pointer")]
+        unsafe extern "C" fn $name($($arg: $kind),*) -> Status {
+            // SAFETY: by NVML's contract each pointer argument is null or points to a value of its type that the
+            // caller lends for the call; the helpers below check for null.
+            answer(|| unsafe { $body })
+        }
+        export!(@names [$($more)*] ($($arg: $kind),*) $body);
+    };
+    ($($($name:ident)|+ ($($args:tt)*) => $body:expr;)+) => { $(export!(@names [$($name)+] ($($args)*) $body);)+ };
+}
+
+export! {
+    nvmlInit | nvmlInit_v2 () => lib().init();
+    nvmlInitWithFlags (_flags: c_uint) => lib().init();
+    nvmlShutdown () => lib().shutdown();
+
+    nvmlSystemGetDriverVersion (to: *mut c_char, length: c_uint) => {
+        lib().machine()?;
+        put_text(to, length, &lib().driver_version()?)
+    };
+    nvmlSystemGetNVMLVersion (to: *mut c_char, length: c_uint) => put_text(to, length, &lib().nvml_version()?);
+    nvmlSystemGetCudaDriverVersion | nvmlSystemGetCudaDriverVersion_v2 (to: *mut c_int) => {
+        put(to, lib().machine()?.cuda_number().ok_or(Status::Unknown)?)
+    };
+
+    nvmlDeviceGetCount | nvmlDeviceGetCount_v2 (to: *mut c_uint) => put(to, number(lib().machine()?.devices.len())?);
+    nvmlDeviceGetHandleByIndex | nvmlDeviceGetHandleByIndex_v2 (index: c_uint, to: *mut Handle) => {
+        put_handle(to, lib().find(Status::InvalidArgument, |place, _| place == index as usize)?)
+    };
+    nvmlDeviceGetHandleByUUID (uuid: *const c_char, to: *mut Handle) => {
+        let uuid = text(uuid)?;
+        put_handle(to, lib().find(Status::NotFound, |_, device| device.uuid == uuid)?)
+    };
+    nvmlDeviceGetHandleBySerial (serial: *const c_char, to: *mut Handle) => {
+        let serial = text(serial)?;
+        put_handle(to, lib().find(Status::NotFound, |_, device| device.serial.as_deref() == Some(serial))?)
+    };
+    nvmlDeviceGetHandleByPciBusId | nvmlDeviceGetHandleByPciBusId_v2 (address: *const c_char, to: *mut Handle) => {
+        put_handle(to, lib().find_at(text(address)?)?)
+    };
+
+    nvmlDeviceGetIndex (gpu: Handle, to: *mut c_uint) => put(to, number(lib().device(gpu.addr())?.0)?);
+    nvmlDeviceGetName (gpu: Handle, to: *mut c_char, length: c_uint) => put_text(to, length, &device(gpu)?.name);
+    nvmlDeviceGetUUID (gpu: Handle, to: *mut c_char, length: c_uint) => put_text(to, length, &device(gpu)?.uuid);
+    nvmlDeviceGetSerial (gpu: Handle, to: *mut c_char, length: c_uint) => {
+        put_text(to, length, &device(gpu)?.serial.ok_or(Status::NotSupported)?)
+    };
+    nvmlDeviceGetMinorNumber (gpu: Handle, to: *mut c_uint) => put(to, device(gpu)?.minor);
+    nvmlDeviceGetBrand (gpu: Handle, to: *mut c_uint) => { device(gpu)?; put(to, BRAND_TESLA) };
+    nvmlDeviceGetPciInfo | nvmlDeviceGetPciInfo_v2 | nvmlDeviceGetPciInfo_v3 (gpu: Handle, to: *mut PciInfo) => {
+        put(to, pci_info(&device(gpu)?)?)
+    };
+    nvmlDeviceGetMemoryInfo (gpu: Handle, to: *mut Memory) => {
+        let total = device(gpu)?.memory_mib.saturating_mul(MIB);
+        put(to, Memory { total, free: total, used: 0 })
+    };
+    nvmlDeviceGetMemoryInfo_v2 (gpu: Handle, to: *mut MemoryV2) => {
+        let total = device(gpu)?.memory_mib.saturating_mul(MIB);
+        // The caller states the version in the structure's first word; the rest may be anything.
+        if to.is_null() || (&raw const (*to).version).read() != MEMORY_V2 {
+            return Err(Status::ArgumentVersionMismatch);
+        }
+        put(to, MemoryV2 { version: MEMORY_V2, total, reserved: 0, free: total, used: 0 })
+    };
+    nvmlDeviceGetCudaComputeCapability (gpu: Handle, major: *mut c_int, minor: *mut c_int) => {
+        let capability = device(gpu)?.capability().ok_or(Status::Unknown)?;
+        put(major, capability.0)?;
+        put(minor, capability.1)
+    };
+
+    // A GPU that knows no partitions, in the terms of programs that ask for them.
+    nvmlDeviceGetMaxMigDeviceCount (gpu: Handle, to: *mut c_uint) => { device(gpu)?; put(to, 0) };
+    nvmlDeviceIsMigDeviceHandle (gpu: Handle, to: *mut c_uint) => { device(gpu)?; put(to, 0) };
+
+    nvmlDeviceGetSupportedEventTypes (gpu: Handle, to: *mut c_ulonglong) => { device(gpu)?; put(to, EVENT_XID) };
+    nvmlEventSetCreate (to: *mut Handle) => put_handle(to, lib().create_event_set()?);
+    nvmlEventSetFree (set: Handle) => lib().free_event_set(set.addr());
+    nvmlDeviceRegisterEvents (gpu: Handle, kinds: c_ulonglong, set: Handle) => {
+        if kinds & !EVENT_XID != 0 {
+            return Err(Status::NotSupported);
+        }
+        lib().register(gpu.addr(), set.addr())
+    };
+    nvmlEventSetWait | nvmlEventSetWait_v2 (set: Handle, to: *mut EventData, milliseconds: c_uint) => {
+        let event = lib().wait(set.addr(), Duration::from_millis(milliseconds.into()))?;
+        put(to, EventData {
+            device: ptr::without_provenance_mut(lib().handle_of(&event.pci_address)),
+            kind: EVENT_XID,
+            value: event.xid,
+            gpu_instance_id: NO_INSTANCE,
+            compute_instance_id: NO_INSTANCE,
+        })
+    };
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the name is NVML's")]
+extern "C" fn nvmlErrorString(code: c_uint) -> *const c_char {
+    Status::from_code(code).text().as_ptr()
+}
+
+fn answer(call: impl FnOnce() -> Result<(), Status>) -> Status {
+    call().err().unwrap_or(Status::Success)
+}
+
+fn lib() -> &'static Library {
+    Library::this()
+}
+
+fn device(handle: Handle) -> Result<Device, Status> {
+    lib().device(handle.addr()).map(|(_, device)| device)
+}
+
+fn number(size: usize) -> Result<c_uint, Status> {
+    c_uint::try_from(size).map_err(|_| Status::Unknown)
+}
+
+fn pci_info(device: &Device) -> Result<PciInfo, Status> {
+    let PciAddress { domain, bus, device: slot } = PciAddress::parse(&device.pci_address).ok_or(Status::Unknown)?;
+    Ok(PciInfo {
+        bus_id_legacy: padded(&format!("{domain:04X}:{bus:02X}:{slot:02X}.0")),
+        domain,
+        bus,
+        device: slot,
+        pci_device_id: device.packed_id().ok_or(Status::Unknown)?,
+        pci_subsystem_id: 0,
+        bus_id: padded(&format!("{domain:08X}:{bus:02X}:{slot:02X}.0")),
+    })
+}
+
+/// The text, cut where needed so that a NUL remains behind it.
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (to, from) in bytes.iter_mut().take(N - 1).zip(text.bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
+/// # Safety
+/// `to` is null or valid for writing a `T`.
+unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Status> {
+    if to.is_null() {
+        return Err(Status::InvalidArgument);
+    }
+    // SAFETY: not null, and so valid by this function's own contract.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// # Safety
+/// As [`put`].
+unsafe fn put_handle(to: *mut Handle, handle: usize) -> Result<(), Status> {
+    // SAFETY: the caller promises what `put` asks.
+    unsafe { put(to, ptr::without_provenance_mut(handle)) }
+}
+
+/// # Safety
+/// `to` is null or valid for writing `length` bytes.
+unsafe fn put_text(to: *mut c_char, length: c_uint, text: &str) -> Result<(), Status> {
+    if to.is_null() {
+        return Err(Status::InvalidArgument);
+    }
+    if text.len() >= length as usize {
+        return Err(Status::InsufficientSize);
+    }
+    // SAFETY: the text and its NUL fit into the `length` bytes that the caller lends; the two cannot overlap, since
+    // the text is ours.
+    unsafe {
+        ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len());
+        to.add(text.len()).write(0);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `from` is null or a NUL-terminated string that outlives the answer.
+unsafe fn text<'a>(from: *const c_char) -> Result<&'a str, Status> {
+    if from.is_null() {
+        return Err(Status::InvalidArgument);
+    }
+    // SAFETY: not null, and so a string by this function's own contract.
+    unsafe { CStr::from_ptr(from) }.to_str().map_err(|_| Status::InvalidArgument)
+}

@@ -1,0 +1,265 @@
+//! The library's state and everything that it does, free of C.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    events::{Event, EventSet},
+    location,
+    machine::{Device, Machine, PciAddress},
+    status::Status,
+};
+
+/// How often a blocked call looks at the files again.
+const POLL: Duration = Duration::from_millis(50);
+
+/// One loaded library.
+#[derive(Debug)]
+pub struct Library {
+    root: PathBuf,
+    own_version: Option<String>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `nvmlInit` calls that no `nvmlShutdown` has answered yet.
+    users: u32,
+    lock: Option<File>,
+    /// The PCI addresses that handles were given out for; a handle is a place in this list and so never dangles.
+    handles: Vec<String>,
+    event_sets: Vec<Option<EventSet>>,
+}
+
+impl Library {
+    /// A library of version `own_version` in the driver root `root`; without a version it fits every driver.
+    #[must_use]
+    pub fn new(root: &Path, own_version: Option<&str>) -> Self {
+        Self { root: root.to_path_buf(), own_version: own_version.map(str::to_owned), state: Mutex::default() }
+    }
+
+    /// The one that this shared object is.
+    pub(crate) fn this() -> &'static Self {
+        static THIS: OnceLock<Library> = OnceLock::new();
+        THIS.get_or_init(|| {
+            let (root, version) = location::find();
+            Self::new(&root, version.as_deref())
+        })
+    }
+
+    /// Starts using the driver; may be called more than once.
+    ///
+    /// # Errors
+    /// [`Status::DriverNotLoaded`], [`Status::NoPermission`], [`Status::LibRmVersionMismatch`] as the real library;
+    /// [`Status::Unknown`] if the stand-in's own files are missing or broken.
+    pub fn init(&self) -> Result<(), Status> {
+        self.wait_while_hanging()?;
+        let mut state = self.state();
+        if state.users == 0 {
+            self.open_control_device()?;
+            // The lock comes before the look at the version, so that the driver cannot be replaced in between.
+            let lock = self.take_lock()?;
+            let loaded = self.driver_version()?;
+            if self.own_version.as_ref().is_some_and(|own| *own != loaded) {
+                return Err(Status::LibRmVersionMismatch);
+            }
+            state.lock = Some(lock);
+        }
+        state.users += 1;
+        Ok(())
+    }
+
+    /// Ends what [`Library::init`] began; the last call lets the driver go.
+    ///
+    /// # Errors
+    /// [`Status::Uninitialized`] when there is nothing to end.
+    pub fn shutdown(&self) -> Result<(), Status> {
+        let mut state = self.state();
+        state.users = state.users.checked_sub(1).ok_or(Status::Uninitialized)?;
+        if state.users == 0 {
+            // Event sets die with the session; handles stay, since the same GPU must keep the same handle.
+            state.lock = None;
+            state.event_sets.clear();
+        }
+        Ok(())
+    }
+
+    /// The version of the loaded kernel module.
+    ///
+    /// # Errors
+    /// [`Status::DriverNotLoaded`] if there is none.
+    pub fn driver_version(&self) -> Result<String, Status> {
+        fs::read_to_string(self.root.join("etc/standin/module/nvidia/version"))
+            .map(|version| version.trim().to_owned())
+            .map_err(|_| Status::DriverNotLoaded)
+    }
+
+    /// The version of the library itself.
+    ///
+    /// # Errors
+    /// As [`Library::machine`] and [`Library::driver_version`].
+    pub fn nvml_version(&self) -> Result<String, Status> {
+        let cuda = self.machine()?.cuda;
+        let major = cuda.split('.').next().unwrap_or_default();
+        let own = self.own_version.clone().map_or_else(|| self.driver_version(), Ok)?;
+        Ok(format!("{major}.{own}"))
+    }
+
+    /// What the file says now.
+    ///
+    /// # Errors
+    /// [`Status::Uninitialized`] before [`Library::init`], [`Status::Unknown`] if the file is missing or broken.
+    pub fn machine(&self) -> Result<Machine, Status> {
+        let machine = self.wait_while_hanging()?;
+        if self.state().users == 0 { Err(Status::Uninitialized) } else { Ok(machine) }
+    }
+
+    /// A handle for the first GPU that `wanted` accepts, given its index too.
+    ///
+    /// # Errors
+    /// `otherwise` if it accepts none, and those of [`Library::machine`].
+    pub fn find(&self, otherwise: Status, wanted: impl Fn(usize, &Device) -> bool) -> Result<usize, Status> {
+        let machine = self.machine()?;
+        let found = machine.devices.iter().enumerate().find(|(index, device)| wanted(*index, device));
+        let (_, device) = found.ok_or(otherwise)?;
+        Ok(self.handle_of(&device.pci_address))
+    }
+
+    /// A handle for the GPU at this PCI address, however the address is written.
+    ///
+    /// # Errors
+    /// [`Status::InvalidArgument`] if that is no address, [`Status::NotFound`], and those of [`Library::machine`].
+    pub fn find_at(&self, address: &str) -> Result<usize, Status> {
+        let address = PciAddress::parse(address).ok_or(Status::InvalidArgument)?;
+        self.find(Status::NotFound, |_, device| PciAddress::parse(&device.pci_address) == Some(address))
+    }
+
+    /// The GPU behind a handle, and its index now.
+    ///
+    /// # Errors
+    /// [`Status::InvalidArgument`] for no handle of ours, [`Status::GpuIsLost`] if the file lists the GPU no longer,
+    /// and those of [`Library::machine`].
+    pub fn device(&self, handle: usize) -> Result<(usize, Device), Status> {
+        let machine = self.machine()?;
+        let address = self.address_of(handle)?;
+        let mut devices = machine.devices.into_iter().enumerate();
+        devices.find(|(_, device)| device.pci_address == address).ok_or(Status::GpuIsLost)
+    }
+
+    /// A new event set.
+    ///
+    /// # Errors
+    /// Those of [`Library::machine`].
+    pub fn create_event_set(&self) -> Result<usize, Status> {
+        self.machine()?;
+        let mut state = self.state();
+        state.event_sets.push(Some(EventSet::default()));
+        Ok(state.event_sets.len())
+    }
+
+    /// Forgets an event set.
+    ///
+    /// # Errors
+    /// [`Status::InvalidArgument`] if there is no such set.
+    pub fn free_event_set(&self, set: usize) -> Result<(), Status> {
+        let mut state = self.state();
+        let place = set.checked_sub(1).and_then(|place| state.event_sets.get_mut(place));
+        place.and_then(Option::take).map(drop).ok_or(Status::InvalidArgument)
+    }
+
+    /// Lets `set` hear of the GPU's XIDs.
+    ///
+    /// # Errors
+    /// [`Status::InvalidArgument`] if there is no such set, and those of [`Library::device`].
+    pub fn register(&self, handle: usize, set: usize) -> Result<(), Status> {
+        let (_, device) = self.device(handle)?;
+        with_set(&mut self.state(), set, |set| set.register(&device.pci_address))
+    }
+
+    /// Waits for the next XID.
+    ///
+    /// # Errors
+    /// [`Status::Timeout`] if none comes, [`Status::InvalidArgument`] if there is no such set, and those of
+    /// [`Library::machine`].
+    pub fn wait(&self, set: usize, timeout: Duration) -> Result<Event, Status> {
+        let start = Instant::now();
+        loop {
+            let machine = self.machine()?;
+            if let Some(event) = with_set(&mut self.state(), set, |set| set.next(&machine))? {
+                return Ok(event);
+            }
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(Status::Timeout);
+            }
+            thread::sleep(left.min(POLL));
+        }
+    }
+
+    /// The handle of the GPU at this address: the same one for as long as the library is loaded.
+    pub(crate) fn handle_of(&self, address: &str) -> usize {
+        let mut state = self.state();
+        if let Some(place) = state.handles.iter().position(|known| known == address) {
+            return place + 1;
+        }
+        state.handles.push(address.to_owned());
+        state.handles.len()
+    }
+
+    fn address_of(&self, handle: usize) -> Result<String, Status> {
+        let state = self.state();
+        let place = handle.checked_sub(1).and_then(|place| state.handles.get(place));
+        place.cloned().ok_or(Status::InvalidArgument)
+    }
+
+    fn wait_while_hanging(&self) -> Result<Machine, Status> {
+        let path = self.root.join("etc/standin/gpus.json");
+        loop {
+            let text = fs::read(&path).map_err(|_| Status::Unknown)?;
+            let machine: Machine = serde_json::from_slice(&text).map_err(|_| Status::Unknown)?;
+            if !machine.hang {
+                return Ok(machine);
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn open_control_device(&self) -> Result<(), Status> {
+        let opened = OpenOptions::new().read(true).write(true).open(self.root.join("dev/nvidiactl"));
+        match opened.map_err(|error| error.raw_os_error()) {
+            // A device node that no driver serves: the permission to open it was there, which is what is asked.
+            Ok(_) | Err(Some(libc::ENXIO | libc::ENODEV)) => Ok(()),
+            Err(Some(libc::EPERM | libc::EACCES)) => Err(Status::NoPermission),
+            Err(Some(libc::ENOENT)) => Err(Status::DriverNotLoaded),
+            Err(_) => Err(Status::Unknown),
+        }
+    }
+
+    fn take_lock(&self) -> Result<File, Status> {
+        let path = self.root.join("etc/standin/lock/nvml.lock");
+        // Reading is enough for a lock, and all that a read-only mount of the driver root allows.
+        let file = File::open(&path).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => OpenOptions::new().read(true).append(true).create(true).open(&path),
+            _ => Err(error),
+        });
+        let file = file.map_err(|_| Status::Unknown)?;
+        // Whoever holds it alone is replacing the driver.
+        file.try_lock_shared().map_err(|_| Status::DriverNotLoaded)?;
+        Ok(file)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn with_set<T>(state: &mut State, set: usize, act: impl FnOnce(&mut EventSet) -> T) -> Result<T, Status> {
+    let place = set.checked_sub(1).and_then(|place| state.event_sets.get_mut(place));
+    place.and_then(Option::as_mut).map(act).ok_or(Status::InvalidArgument)
+}

@@ -1,0 +1,84 @@
+//! Where this library was loaded from, which tells the driver root and the version.
+#![allow(unsafe_code)] // dladdr is the only way for a library to learn its own path
+
+use std::{
+    env,
+    ffi::{CStr, OsStr, c_void},
+    mem::MaybeUninit,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+/// Names the driver root when the library's own path cannot, as in unit tests.
+const ROOT_VARIABLE: &str = "STANDIN_NVML_ROOT";
+
+/// The driver root and the version in the library's file name, where it has one.
+pub(crate) fn find() -> (PathBuf, Option<String>) {
+    let own = own_path().unwrap_or_default();
+    // The name that was opened is usually the link libnvidia-ml.so.1; the version is in the name of the file behind it.
+    let version = own.canonicalize().ok().as_deref().and_then(version_of);
+    let root = env::var_os(ROOT_VARIABLE).map_or_else(|| root_of(&own), PathBuf::from);
+    (root, version)
+}
+
+/// `<root>/usr/lib/<architecture>/<file>`, `<root>/usr/lib64/<file>` and `<root>/lib64/<file>` give `<root>`.
+fn root_of(library: &Path) -> PathBuf {
+    let folders: Vec<&Path> = library.ancestors().skip(1).collect();
+    let is = |folder: &Path, names: &[&str]| folder.file_name().is_some_and(|name| names.iter().any(|n| name == *n));
+    for folder in &folders {
+        if is(folder, &["lib", "lib64"]) {
+            let above = folder.parent().unwrap_or(Path::new("/"));
+            let root = if is(above, &["usr"]) { above.parent() } else { Some(above) };
+            return root.unwrap_or(Path::new("/")).to_path_buf();
+        }
+    }
+    PathBuf::from("/")
+}
+
+/// What follows `libnvidia-ml.so.`, if it is a driver version.
+fn version_of(library: &Path) -> Option<String> {
+    let version = library.file_name()?.to_str()?.strip_prefix("libnvidia-ml.so.")?;
+    version.contains('.').then(|| version.to_owned())
+}
+
+fn own_path() -> Option<PathBuf> {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    let here = own_path as fn() -> Option<PathBuf> as *const c_void;
+    // SAFETY: `here` is an address within this library and `found` is a valid place for dladdr's answer.
+    if unsafe { libc::dladdr(here, found.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: dladdr succeeded, and the memory was zeroed before, so that every field is initialised.
+    let name = unsafe { found.assume_init() }.dli_fname;
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr's answer is a NUL-terminated string of the loader's, which lives as long as this library is loaded.
+    let name = unsafe { CStr::from_ptr(name) };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_is_what_stands_before_the_library_folder() {
+        for (library, root) in [
+            ("/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/run/nvidia/driver"),
+            ("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.595.91.07", "/"),
+            ("/host/usr/lib64/libnvidia-ml.so.1", "/host"),
+            ("/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1", "/home/kubernetes/bin/nvidia"),
+            ("/somewhere/libnvidia-ml.so.1", "/"),
+        ] {
+            assert_eq!(root_of(Path::new(library)), Path::new(root), "{library}");
+        }
+    }
+
+    #[test]
+    fn only_a_driver_version_counts_as_the_librarys_version() {
+        assert_eq!(version_of(Path::new("/x/libnvidia-ml.so.595.91.07")).as_deref(), Some("595.91.07"));
+        assert_eq!(version_of(Path::new("/x/libnvidia-ml.so.1")), None);
+        assert_eq!(version_of(Path::new("/x/libstandin_nvml.so")), None);
+    }
+}

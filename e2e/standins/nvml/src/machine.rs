@@ -1,0 +1,151 @@
+//! The file that says which GPUs there are.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// The content of `gpus.json`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Machine {
+    /// The CUDA version that the driver supports, `major.minor`.
+    #[serde(default = "default_cuda")]
+    pub cuda: String,
+    /// The GPUs in NVML's index order.
+    #[serde(default)]
+    pub devices: Vec<Device>,
+    /// While true every call blocks, as calls into a wedged driver do.
+    #[serde(default)]
+    pub hang: bool,
+    /// By UUID, the same as [`Device::healthy`] and stronger than it.
+    #[serde(default)]
+    pub healthy: BTreeMap<String, bool>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// Where the GPU sits, `domain:bus:device.function` in hexadecimal; the key of the GPU for as long as it exists.
+    pub pci_address: String,
+    /// `0x`, the PCI device id and the vendor id 10DE, as NVML packs them.
+    pub pci_device_id: String,
+    /// The product's name.
+    pub name: String,
+    /// `GPU-` and a UUID.
+    pub uuid: String,
+    /// Memory in MiB.
+    #[serde(rename = "memoryMiB")]
+    pub memory_mib: u64,
+    /// N of the device node `/dev/nvidiaN`.
+    pub minor: u32,
+    /// False makes the GPU deliver [`Device::xid`] once to everyone who waits for its events.
+    #[serde(default = "yes")]
+    pub healthy: bool,
+    /// The XID that an unhealthy GPU reports.
+    #[serde(default = "default_xid")]
+    pub xid: u64,
+    /// CUDA compute capability, `major.minor`.
+    #[serde(default = "default_compute_capability")]
+    pub compute_capability: String,
+    /// The board's serial number; absent on consumer boards.
+    #[serde(default)]
+    pub serial: Option<String>,
+}
+
+/// A PCI address taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciAddress {
+    /// PCI domain.
+    pub domain: u32,
+    /// Bus in the domain.
+    pub bus: u32,
+    /// Device on the bus.
+    pub device: u32,
+}
+
+impl PciAddress {
+    /// Reads `domain:bus:device.function`, whatever the number of leading zeros.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (place, _function) = text.rsplit_once('.')?;
+        let mut parts = place.split(':').map(|part| u32::from_str_radix(part, 16).ok());
+        let address = Self { domain: parts.next()??, bus: parts.next()??, device: parts.next()?? };
+        parts.next().is_none().then_some(address)
+    }
+}
+
+impl Machine {
+    /// Whether `device` is said to be healthy.
+    #[must_use]
+    pub fn is_healthy(&self, device: &Device) -> bool {
+        self.healthy.get(&device.uuid).copied().unwrap_or(device.healthy)
+    }
+
+    /// The CUDA version as NVML counts it: major × 1000 + minor × 10; `None` if the file says nonsense.
+    #[must_use]
+    pub fn cuda_number(&self) -> Option<i32> {
+        let (major, minor) = pair(&self.cuda)?;
+        major.checked_mul(1000)?.checked_add(minor.checked_mul(10)?)
+    }
+}
+
+impl Device {
+    /// The packed PCI device and vendor id; `None` if the file says nonsense.
+    #[must_use]
+    pub fn packed_id(&self) -> Option<u32> {
+        let digits = self.pci_device_id.trim_start_matches("0x").trim_start_matches("0X");
+        u32::from_str_radix(digits, 16).ok()
+    }
+
+    /// Major and minor of the compute capability; `None` if the file says nonsense.
+    #[must_use]
+    pub fn capability(&self) -> Option<(i32, i32)> {
+        pair(&self.compute_capability)
+    }
+}
+
+fn pair(version: &str) -> Option<(i32, i32)> {
+    let (major, minor) = version.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn default_cuda() -> String {
+    "13.1".into()
+}
+
+fn default_compute_capability() -> String {
+    "9.0".into()
+}
+
+/// "GPU has fallen off the bus": fatal for everyone.
+fn default_xid() -> u64 {
+    79
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_write_a_pci_address_mean_the_same() {
+        let short = PciAddress::parse("0001:0a:1f.0");
+        assert_eq!(short, Some(PciAddress { domain: 1, bus: 10, device: 31 }));
+        assert_eq!(short, PciAddress::parse("00000001:0A:1F.0"));
+        for nonsense in ["", "0000:06:00", "0000:06.0", "0000:06:00:00.0", "0000:xx:00.0"] {
+            assert_eq!(PciAddress::parse(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn the_cuda_version_is_counted_as_nvml_does() {
+        let machine =
+            |cuda: &str| Machine { cuda: cuda.into(), devices: vec![], hang: false, healthy: BTreeMap::new() };
+        assert_eq!(machine("12.8").cuda_number(), Some(12_080));
+        assert_eq!(machine("13").cuda_number(), None);
+    }
+}

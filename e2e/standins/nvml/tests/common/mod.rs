@@ -1,0 +1,51 @@
+//! A driver root in a temporary folder.
+
+use std::{fs, path::PathBuf};
+
+/// The root, and what a test may do to it.
+pub struct DriverRoot {
+    folder: tempfile::TempDir,
+}
+
+pub const VERSION: &str = "595.91.07";
+
+impl DriverRoot {
+    /// With one GPU per UUID, the driver [`VERSION`] loaded, and a control device that anyone may open.
+    pub fn with_gpus(uuids: &[&str]) -> Self {
+        let root = Self { folder: tempfile::tempdir().unwrap() };
+        for folder in ["dev", "etc/standin/lock", "etc/standin/module/nvidia/holders", "usr/lib/x86_64-linux-gnu"] {
+            fs::create_dir_all(root.path(folder)).unwrap();
+        }
+        root.write("dev/nvidiactl", "");
+        root.load(VERSION);
+        root.serve(uuids, "");
+        root
+    }
+
+    /// Replaces `gpus.json`; `extra` is put in front of the devices.
+    pub fn serve(&self, uuids: &[&str], extra: &str) {
+        let device = |(minor, uuid): (usize, &&str)| {
+            format!(
+                r#"{{"pciAddress":"0000:{minor:02x}:00.0","pciDeviceId":"0x233010DE","name":"NVIDIA H100 80GB HBM3",
+                "uuid":"{uuid}","memoryMiB":81559,"minor":{minor}}}"#
+            )
+        };
+        let devices: Vec<String> = uuids.iter().enumerate().map(device).collect();
+        self.write("etc/standin/gpus.json", &format!(r#"{{"cuda":"13.1",{extra}"devices":[{}]}}"#, devices.join(",")));
+    }
+
+    pub fn load(&self, version: &str) {
+        self.write("etc/standin/module/nvidia/version", &format!("{version}\n"));
+    }
+
+    pub fn write(&self, path: &str, content: &str) {
+        // As the test harness does it: a reader sees the old file or the new one.
+        let new = self.path(&format!("{path}.new"));
+        fs::write(&new, content).unwrap();
+        fs::rename(new, self.path(path)).unwrap();
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+}

@@ -1,0 +1,131 @@
+//! The library's behaviour, without its C interface.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
+
+use std::{fs, fs::File, sync::mpsc, thread, time::Duration};
+
+use standin_nvml::{Event, Library, Status};
+
+mod common;
+use common::{DriverRoot, VERSION};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn library(root: &DriverRoot) -> Library {
+    Library::new(&root.path(""), Some(VERSION))
+}
+
+#[test]
+fn the_driver_is_locked_from_the_first_init_to_the_last_shutdown() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let library = library(&root);
+    library.init().unwrap();
+    let lock = File::open(root.path("etc/standin/lock/nvml.lock")).unwrap();
+    assert!(lock.try_lock().is_err());
+
+    library.init().unwrap();
+    library.shutdown().unwrap();
+    assert!(lock.try_lock().is_err());
+    library.shutdown().unwrap();
+    lock.try_lock().unwrap();
+
+    assert_eq!(library.shutdown(), Err(Status::Uninitialized));
+    assert_eq!(library.machine().map(drop), Err(Status::Uninitialized));
+}
+
+#[test]
+fn two_users_may_use_the_driver_but_none_may_while_it_is_replaced() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let (one, other) = (library(&root), library(&root));
+    one.init().unwrap();
+    other.init().unwrap();
+    one.shutdown().unwrap();
+    other.shutdown().unwrap();
+
+    let lock = File::open(root.path("etc/standin/lock/nvml.lock")).unwrap();
+    lock.try_lock().unwrap();
+    assert_eq!(one.init(), Err(Status::DriverNotLoaded));
+}
+
+#[test]
+fn what_is_wrong_with_the_driver_is_said_as_nvml_says_it() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    root.load("580.173.02");
+    assert_eq!(library(&root).init(), Err(Status::LibRmVersionMismatch));
+    assert_eq!(Library::new(&root.path(""), None).init(), Ok(()));
+
+    fs::remove_dir_all(root.path("etc/standin/module/nvidia")).unwrap();
+    assert_eq!(library(&root).init(), Err(Status::DriverNotLoaded));
+
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    fs::remove_file(root.path("dev/nvidiactl")).unwrap();
+    assert_eq!(library(&root).init(), Err(Status::DriverNotLoaded));
+    // A refused init leaves no lock behind.
+    File::create(root.path("etc/standin/lock/nvml.lock")).unwrap().try_lock().unwrap();
+
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    root.write("etc/standin/gpus.json", "{");
+    assert_eq!(library(&root).init(), Err(Status::Unknown));
+}
+
+#[test]
+fn a_handle_stays_with_its_gpu_while_others_come_and_go() {
+    let root = DriverRoot::with_gpus(&["GPU-a", "GPU-b"]);
+    let library = library(&root);
+    library.init().unwrap();
+    let second = library.find(Status::NotFound, |index, _| index == 1).unwrap();
+    assert_eq!(library.find_at("00000000:01:00.0"), Ok(second));
+    assert_eq!(library.device(second).unwrap().1.uuid, "GPU-b");
+
+    root.serve(&["GPU-a"], "");
+    assert_eq!(library.device(second).map(drop), Err(Status::GpuIsLost));
+    root.serve(&["GPU-a", "GPU-b"], "");
+    assert_eq!(library.device(second).unwrap().1.uuid, "GPU-b");
+
+    assert_eq!(library.device(0).map(drop), Err(Status::InvalidArgument));
+    assert_eq!(library.device(77).map(drop), Err(Status::InvalidArgument));
+    assert_eq!(library.find_at("0000:77:00.0"), Err(Status::NotFound));
+}
+
+#[test]
+fn an_unhealthy_gpu_is_reported_once_to_each_set_and_again_after_it_recovered() {
+    let root = DriverRoot::with_gpus(&["GPU-a", "GPU-b"]);
+    let library = library(&root);
+    library.init().unwrap();
+    let set = library.create_event_set().unwrap();
+    for address in ["0:0:0.0", "0:1:0.0"] {
+        library.register(library.find_at(address).unwrap(), set).unwrap();
+    }
+    assert_eq!(library.wait(set, Duration::ZERO), Err(Status::Timeout));
+
+    let xid = Event { pci_address: "0000:01:00.0".into(), xid: 79 };
+    root.serve(&["GPU-a", "GPU-b"], r#""healthy":{"GPU-b":false},"#);
+    assert_eq!(library.wait(set, Duration::ZERO), Ok(xid.clone()));
+    assert_eq!(library.wait(set, Duration::ZERO), Err(Status::Timeout));
+
+    root.serve(&["GPU-a", "GPU-b"], "");
+    assert_eq!(library.wait(set, Duration::ZERO), Err(Status::Timeout));
+    root.serve(&["GPU-a", "GPU-b"], r#""healthy":{"GPU-b":false},"#);
+    assert_eq!(library.wait(set, Duration::ZERO), Ok(xid));
+
+    library.free_event_set(set).unwrap();
+    assert_eq!(library.wait(set, Duration::ZERO), Err(Status::InvalidArgument));
+}
+
+#[test]
+fn calls_block_while_the_file_says_hang_and_go_on_after() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let library = library(&root);
+    library.init().unwrap();
+    root.serve(&["GPU-a"], r#""hang":true,"#);
+    thread::scope(|scope| {
+        let (send, answers) = mpsc::channel();
+        let library = &library;
+        scope.spawn(move || {
+            send.send(library.machine().map(|machine| machine.devices.len())).unwrap();
+        });
+        assert!(answers.recv_timeout(Duration::from_millis(300)).is_err());
+        root.serve(&["GPU-a"], "");
+        assert_eq!(answers.recv_timeout(SOON).unwrap(), Ok(1));
+    });
+}

@@ -1,0 +1,117 @@
+//! The shared object, loaded as the product loads NVIDIA's.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
+
+use std::{
+    env, fs,
+    fs::File,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use nvml_wrapper::{Nvml, bitmasks::event::EventTypes, enums::event::XidError, error::NvmlError};
+
+mod common;
+use common::{DriverRoot, VERSION};
+
+/// Puts the library into the root as a driver's package does, and gives the path that programs open.
+fn install(root: &DriverRoot) -> PathBuf {
+    let folder = root.path("usr/lib/x86_64-linux-gnu");
+    let file = format!("libnvidia-ml.so.{VERSION}");
+    fs::copy(built_library(), folder.join(&file)).unwrap();
+    symlink(&file, folder.join("libnvidia-ml.so.1")).unwrap();
+    folder.join("libnvidia-ml.so.1")
+}
+
+/// Cargo puts the shared object beside the test that depends on its package.
+fn built_library() -> PathBuf {
+    let test = env::current_exe().unwrap();
+    let found =
+        test.ancestors().skip(1).take(2).map(|folder| folder.join("libstandin_nvml.so")).find(|file| file.exists());
+    found.expect("the shared object is built with this test")
+}
+
+fn init(library: &Path) -> Result<Nvml, NvmlError> {
+    Nvml::builder().lib_path(library.as_os_str()).init()
+}
+
+#[test]
+fn nvml_wrapper_reads_the_inventory() {
+    let root = DriverRoot::with_gpus(&["GPU-a", "GPU-b"]);
+    let nvml = init(&install(&root)).unwrap();
+    assert_eq!(nvml.sys_driver_version().unwrap(), VERSION);
+    assert_eq!(nvml.sys_cuda_driver_version().unwrap(), 13_010);
+    assert_eq!(nvml.sys_nvml_version().unwrap(), format!("13.{VERSION}"));
+    assert_eq!(nvml.device_count().unwrap(), 2);
+
+    let second = nvml.device_by_index(1).unwrap();
+    assert_eq!(second.uuid().unwrap(), "GPU-b");
+    assert_eq!(second.name().unwrap(), "NVIDIA H100 80GB HBM3");
+    assert_eq!(second.minor_number().unwrap(), 1);
+    assert_eq!(second.index().unwrap(), 1);
+    assert_eq!(second.memory_info().unwrap().total, 81_559 << 20);
+    let pci = second.pci_info().unwrap();
+    assert_eq!((pci.bus_id.as_str(), pci.domain, pci.bus, pci.device), ("00000000:01:00.0", 0, 1, 0));
+    assert_eq!(pci.pci_device_id, 0x2330_10DE);
+    let capability = second.cuda_compute_capability().unwrap();
+    assert_eq!((capability.major, capability.minor), (9, 0));
+
+    assert_eq!(nvml.device_by_uuid("GPU-b").unwrap().minor_number().unwrap(), 1);
+    assert_eq!(nvml.device_by_pci_bus_id("0000:01:00.0").unwrap().minor_number().unwrap(), 1);
+    assert!(matches!(nvml.device_by_index(2), Err(NvmlError::InvalidArg)));
+    assert!(matches!(nvml.device_by_uuid("GPU-c"), Err(NvmlError::NotFound)));
+    assert!(matches!(second.serial(), Err(NvmlError::NotSupported)));
+    assert!(matches!(second.mig_mode(), Err(NvmlError::NotSupported)));
+}
+
+#[test]
+fn nvml_wrapper_hears_of_an_xid() {
+    let root = DriverRoot::with_gpus(&["GPU-a", "GPU-b"]);
+    let nvml = init(&install(&root)).unwrap();
+    let gpu = nvml.device_by_index(1).unwrap();
+    assert_eq!(gpu.supported_event_types().unwrap(), EventTypes::CRITICAL_XID_ERROR);
+    let set = gpu.register_events(EventTypes::CRITICAL_XID_ERROR, nvml.create_event_set().unwrap()).unwrap();
+    assert!(matches!(set.wait(0), Err(NvmlError::Timeout)));
+
+    root.serve(&["GPU-a", "GPU-b"], r#""healthy":{"GPU-b":false},"#);
+    let event = set.wait(10_000).unwrap();
+    assert_eq!(event.device.uuid().unwrap(), "GPU-b");
+    assert!(matches!(event.event_data, Some(XidError::Value(79))));
+}
+
+#[test]
+fn dropping_nvml_wrapper_lets_the_driver_go() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let nvml = init(&install(&root)).unwrap();
+    let lock = File::open(root.path("etc/standin/lock/nvml.lock")).unwrap();
+    assert!(lock.try_lock().is_err());
+    drop(nvml);
+    lock.try_lock().unwrap();
+}
+
+#[test]
+fn the_version_in_the_file_name_must_be_the_loaded_one() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let library = install(&root);
+    root.load("580.173.02");
+    assert!(matches!(init(&library), Err(NvmlError::LibRmVersionMismatch)));
+}
+
+#[test]
+fn every_function_that_nvidias_device_plugin_calls_is_there() {
+    const NAMES: &str = "Init_v2 Shutdown ErrorString SystemGetDriverVersion SystemGetCudaDriverVersion \
+        SystemGetCudaDriverVersion_v2 DeviceGetCount_v2 DeviceGetHandleByIndex_v2 DeviceGetHandleByUUID DeviceGetName \
+        DeviceGetUUID DeviceGetMinorNumber DeviceGetPciInfo_v3 DeviceGetMemoryInfo DeviceGetMemoryInfo_v2 \
+        DeviceGetCudaComputeCapability DeviceGetBrand DeviceGetMigMode DeviceGetMaxMigDeviceCount \
+        DeviceGetMigDeviceHandleByIndex DeviceIsMigDeviceHandle DeviceGetGpuInstanceId DeviceGetComputeInstanceId \
+        DeviceGetDeviceHandleFromMigDeviceHandle DeviceGetAttributes_v2 DeviceGetGpuFabricInfo \
+        DeviceGetGpuFabricInfoV DeviceGetAddressingMode DeviceGetSupportedEventTypes EventSetCreate EventSetFree \
+        DeviceRegisterEvents EventSetWait_v2 DeviceGetTopologyCommonAncestor DeviceGetNvLinkState \
+        DeviceGetNvLinkRemotePciInfo_v2 DeviceGetRemappedRows DeviceGetCurrentClocksEventReasons";
+    let library = fs::read(built_library()).unwrap();
+    // Each name stands in the table of symbols, between two NULs.
+    for name in NAMES.split_whitespace() {
+        let symbol = [b"\0nvml", name.as_bytes(), b"\0"].concat();
+        assert!(library.windows(symbol.len()).any(|bytes| bytes == symbol), "{name}");
+    }
+}
