@@ -58,7 +58,7 @@ pub struct Gpu {
     #[schemars(length(max = 8))]
     #[serde(default)]
     pub device_id: String,
-    /// Canonical name of the model, from the PCI id, as NVML names it where the catalogue does not know the id.
+    /// The product's name, as NVML tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub product: Option<String>,

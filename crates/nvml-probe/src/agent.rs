@@ -64,13 +64,7 @@ impl Agent {
     /// The agent that learns of its GpuNode through `seen`.
     #[must_use]
     pub fn new(settings: Settings, supervisor: Supervisor, publisher: Publisher, seen: watch::Receiver<Seen>) -> Self {
-        Self {
-            settings,
-            supervisor,
-            publisher,
-            seen,
-            trouble: Trouble::new(),
-        }
+        Self { settings, supervisor, publisher, seen, trouble: Trouble::new() }
     }
 
     /// Works until `shutdown` is done; no child is left then.
@@ -117,11 +111,7 @@ impl Agent {
 
     async fn look(&mut self, release: bool) -> Result<Report, FactError> {
         // First of all, so that a fact that cannot be read delays no release.
-        let released = if release {
-            Some(self.supervisor.release().await)
-        } else {
-            None
-        };
+        let released = if release { Some(self.supervisor.release().await) } else { None };
         let host = &self.settings.host;
         let boot_id = os::boot_id(host).map_err(FactError::Boot)?;
         let loaded = driver::loaded(host)?;
@@ -173,10 +163,7 @@ struct Trouble {
 
 impl Trouble {
     fn new() -> Self {
-        Self {
-            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
-            said: String::new(),
-        }
+        Self { backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), said: String::new() }
     }
 
     fn new_one(&mut self, what: &str, error: &dyn std::error::Error) -> Duration {

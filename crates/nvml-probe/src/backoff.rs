@@ -15,12 +15,7 @@ impl Backoff {
     /// Pauses of `first`, twice that, and so on, none beyond `longest`.
     #[must_use]
     pub fn new(first: Duration, longest: Duration) -> Self {
-        Self {
-            first,
-            longest,
-            failures: 0,
-            retry_at: None,
-        }
+        Self { first, longest, failures: 0, retry_at: None }
     }
 
     /// Whether it is time to try: at once when nothing has failed since the last success.
@@ -31,10 +26,7 @@ impl Backoff {
 
     /// Notes a failure and returns the pause that follows it.
     pub fn failed(&mut self, now: Instant) -> Duration {
-        let pause = self
-            .first
-            .saturating_mul(2_u32.saturating_pow(self.failures))
-            .min(self.longest);
+        let pause = self.first.saturating_mul(2_u32.saturating_pow(self.failures)).min(self.longest);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = now.checked_add(pause);
         pause

@@ -50,17 +50,10 @@ impl Target {
         libraries: &[Library],
     ) -> Result<Self, Option<String>> {
         let loaded = loaded.ok_or(None)?;
-        let library = libraries
-            .iter()
-            .find(|library| library.version == loaded)
-            .ok_or_else(|| {
-                Some(format!(
-                    "the module of version {loaded} is loaded; no libnvidia-ml.so.{loaded} is on the host"
-                ))
-            })?;
-        let root = host
-            .resolve(&library.root)
-            .map_err(|error| Some(format!("{}: {error}", library.root)))?;
+        let library = libraries.iter().find(|library| library.version == loaded).ok_or_else(|| {
+            Some(format!("the module of version {loaded} is loaded; no libnvidia-ml.so.{loaded} is on the host"))
+        })?;
+        let root = host.resolve(&library.root).map_err(|error| Some(format!("{}: {error}", library.root)))?;
         // GKE's directory is no root file system. The library works from the host's root, where its /dev is.
         let (root, path) = if library.root == GKE_ROOT {
             (
@@ -73,17 +66,11 @@ impl Target {
         let (chroot, library) = if chroot && root != Path::new(HOST) {
             (Some(root), path)
         } else {
-            let real = HostRoot::new(root)
-                .resolve(&path)
-                .map_err(|error| Some(format!("{}: {error}", path.display())))?;
+            let real =
+                HostRoot::new(root).resolve(&path).map_err(|error| Some(format!("{}: {error}", path.display())))?;
             (None, real)
         };
-        Ok(Self {
-            chroot,
-            library,
-            version: loaded.to_owned(),
-            boot_id: boot_id.to_owned(),
-        })
+        Ok(Self { chroot, library, version: loaded.to_owned(), boot_id: boot_id.to_owned() })
     }
 }
 
@@ -173,14 +160,7 @@ impl Supervisor {
     #[must_use]
     pub fn new(launch: Launch, limits: Limits) -> Self {
         let backoff = Backoff::new(limits.first_pause, limits.longest_pause);
-        Self {
-            launch,
-            limits,
-            running: None,
-            target: None,
-            backoff,
-            failure: String::new(),
-        }
+        Self { launch, limits, running: None, target: None, backoff, failure: String::new() }
     }
 
     /// Asks NVML for its inventory, with a child for this driver and no other. Takes no longer than the limits.
@@ -212,11 +192,7 @@ impl Supervisor {
             Err(failure) => {
                 let pause = self.backoff.failed(now);
                 self.failure = failure.to_string();
-                tracing::warn!(
-                    failure = self.failure,
-                    retry_in_s = pause.as_secs(),
-                    "NVML does not answer"
-                );
+                tracing::warn!(failure = self.failure, retry_in_s = pause.as_secs(), "NVML does not answer");
                 // A stuck one stays; the next look meets it again and says so.
                 drop(self.kill().await);
                 Look::Failing(self.failure.clone())
@@ -268,18 +244,12 @@ impl Supervisor {
             none => none.insert(start((self.launch)(target)).map_err(Failure::Start)?),
         };
         child.asked = true;
-        let line = timeout(self.limits.answer, child.exchange())
-            .await
-            .map_err(|_| Failure::Hung(self.limits.answer))?;
+        let line =
+            timeout(self.limits.answer, child.exchange()).await.map_err(|_| Failure::Hung(self.limits.answer))?;
         let Some(line) = line else {
             // Its output is closed, so that it has ended or is about to.
             let status = timeout(self.limits.kill, child.process.wait()).await;
-            return Err(Failure::Ended(
-                status
-                    .ok()
-                    .and_then(Result::ok)
-                    .map_or("closed its output".into(), epitaph),
-            ));
+            return Err(Failure::Ended(status.ok().and_then(Result::ok).map_or("closed its output".into(), epitaph)));
         };
         let answer = serde_json::from_str(&line).map_err(Failure::Unreadable)?;
         child.asked = false;
@@ -304,21 +274,11 @@ impl Running {
 }
 
 fn start(mut command: Command) -> std::io::Result<Running> {
-    let mut process = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
+    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
     let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
         return Err(std::io::Error::other("no pipe to the process"));
     };
-    Ok(Running {
-        process,
-        input: Some(input),
-        output: BufReader::new(output),
-        asked: false,
-        killed: false,
-    })
+    Ok(Running { process, input: Some(input), output: BufReader::new(output), asked: false, killed: false })
 }
 
 fn epitaph(status: ExitStatus) -> String {
@@ -338,10 +298,7 @@ fn epitaph(status: ExitStatus) -> String {
 pub fn this_program(program: PathBuf) -> Launch {
     Box::new(move |target| {
         let mut command = Command::new(&program);
-        command
-            .arg("nvml-child")
-            .arg("--parent")
-            .arg(std::process::id().to_string());
+        command.arg("nvml-child").arg("--parent").arg(std::process::id().to_string());
         if let Some(root) = &target.chroot {
             command.arg("--chroot").arg(root);
         }

@@ -144,16 +144,8 @@ impl Cli {
     /// When it cannot begin. What fails later is retried.
     pub fn execute(self) -> Result<ExitCode, CliError> {
         let command = match self.command {
-            Command::NvmlChild(NvmlChild {
-                parent,
-                chroot,
-                library,
-            }) => {
-                inventory::child(&ChildOptions {
-                    parent,
-                    chroot,
-                    library,
-                })?;
+            Command::NvmlChild(NvmlChild { parent, chroot, library }) => {
+                inventory::child(&ChildOptions { parent, chroot, library })?;
                 return Ok(ExitCode::SUCCESS);
             }
             command => command,
@@ -165,27 +157,15 @@ impl Cli {
             let mut shutdown = Shutdown::listen()?;
             match command {
                 Command::Run(options) => run(options, &mut shutdown).await,
-                Command::Wait(Wait::Driver {
-                    gate,
-                    driver_root,
-                    version,
-                }) => Ok(pass(
-                    &Gate::Driver {
-                        root: driver_root,
-                        version,
-                    },
-                    &gate,
-                    &mut shutdown,
-                )
-                .await),
+                Command::Wait(Wait::Driver { gate, driver_root, version }) => {
+                    Ok(pass(&Gate::Driver { root: driver_root, version }, &gate, &mut shutdown).await)
+                }
                 Command::Wait(Wait::Toolkit { gate, install_dir }) => {
                     Ok(pass(&Gate::Toolkit { install_dir }, &gate, &mut shutdown).await)
                 }
-                Command::Guard(Guard {
-                    gate,
-                    version,
-                    state_file,
-                }) => Ok(pass(&Gate::Guard { version, state_file }, &gate, &mut shutdown).await),
+                Command::Guard(Guard { gate, version, state_file }) => {
+                    Ok(pass(&Gate::Guard { version, state_file }, &gate, &mut shutdown).await)
+                }
                 Command::Hold | Command::NvmlChild(_) => {
                     shutdown.requested().await;
                     Ok(ExitCode::SUCCESS)
@@ -198,22 +178,14 @@ impl Cli {
 async fn run(options: Run, shutdown: &mut Shutdown) -> Result<ExitCode, CliError> {
     tracing::info!(node = options.node_name, host_root = %options.host_root.display(), "{} begins", crate::USER_AGENT);
     let client = client().await?;
-    let limits = Limits {
-        answer: options.nvml_deadline,
-        ..Limits::default()
-    };
+    let limits = Limits { answer: options.nvml_deadline, ..Limits::default() };
     let supervisor = Supervisor::new(this_program(std::env::current_exe()?), limits);
     let (sender, seen) = watch::channel(Seen::Unknown);
     let follower = tokio::spawn(follow(client.clone(), options.node_name.clone(), sender));
-    let settings = Settings {
-        host: HostRoot::new(options.host_root),
-        interval: options.interval,
-        chroot: !options.no_chroot,
-    };
+    let settings =
+        Settings { host: HostRoot::new(options.host_root), interval: options.interval, chroot: !options.no_chroot };
     let publisher = Publisher::new(client, &options.node_name);
-    Agent::new(settings, supervisor, publisher, seen)
-        .run(shutdown.requested())
-        .await;
+    Agent::new(settings, supervisor, publisher, seen).run(shutdown.requested()).await;
     follower.abort();
     Ok(ExitCode::SUCCESS)
 }
@@ -235,20 +207,14 @@ async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown) -> ExitC
 /// `250ms`, `10s`, `5m`.
 fn duration(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
-    let value: u64 = number
-        .parse()
-        .map_err(|_| format!("{text} is no duration: write 500ms, 10s or 5m"))?;
+    let value: u64 = number.parse().map_err(|_| format!("{text} is no duration: write 500ms, 10s or 5m"))?;
     let duration = match &text[number.len()..] {
         "ms" => Duration::from_millis(value),
         "s" => Duration::from_secs(value),
         "m" => Duration::from_secs(value.saturating_mul(60)),
         _ => return Err(format!("{text} has no unit of time: write 500ms, 10s or 5m")),
     };
-    if duration.is_zero() {
-        Err("it must be longer than nothing".to_owned())
-    } else {
-        Ok(duration)
-    }
+    if duration.is_zero() { Err("it must be longer than nothing".to_owned()) } else { Ok(duration) }
 }
 
 /// An error with everything that it stems from, on one line.

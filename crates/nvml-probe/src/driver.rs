@@ -17,12 +17,7 @@ pub const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
 /// of one that the host has besides.
 pub const ROOTS: [&str; 3] = [CONTAINER_ROOT, HOST, GKE_ROOT];
 
-const LIBRARY_DIRECTORIES: [&str; 4] = [
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-];
+const LIBRARY_DIRECTORIES: [&str; 4] = ["usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64"];
 const LIBRARY: &str = "libnvidia-ml.so.";
 const MODULES: &str = "/sys/module";
 /// The driver's modules that can be held by programs. Others that depend on `nvidia` are found as its holders.
@@ -46,9 +41,7 @@ fn unreadable(what: &'static str) -> impl FnOnce(io::Error) -> DriverError {
 /// When sysfs cannot be read.
 pub fn loaded(host: &HostRoot) -> Result<Option<String>, DriverError> {
     let version = host.read_if_present(format!("{MODULES}/nvidia/version"));
-    Ok(version
-        .map_err(unreadable("the loaded module"))?
-        .filter(|version| !version.is_empty()))
+    Ok(version.map_err(unreadable("the loaded module"))?.filter(|version| !version.is_empty()))
 }
 
 /// Whether anything but the driver's own modules uses the module, so that it cannot be unloaded.
@@ -68,9 +61,7 @@ pub fn in_use(host: &HostRoot) -> Result<bool, DriverError> {
         if !seen.insert(module.clone()) {
             continue;
         }
-        let holders = host
-            .names(format!("{MODULES}/{module}/holders"))
-            .map_err(unreadable("a module's holders"))?;
+        let holders = host.names(format!("{MODULES}/{module}/holders")).map_err(unreadable("a module's holders"))?;
         let count = host.read_if_present(format!("{MODULES}/{module}/refcnt"));
         match count.map_err(unreadable("a module's use count"))? {
             Some(count) => {
@@ -117,11 +108,7 @@ pub fn libraries(host: &HostRoot, root: &str) -> Result<Vec<Library>, DriverErro
             let path = PathBuf::from(format!("/{directory}/{name}"));
             let is_file = inside.resolve(&path).is_ok_and(|file| file.is_file());
             if is_file && !found.iter().any(|library| library.version == version) {
-                found.push(Library {
-                    root: root.to_owned(),
-                    version: version.to_owned(),
-                    path,
-                });
+                found.push(Library { root: root.to_owned(), version: version.to_owned(), path });
             }
         }
     }
@@ -143,19 +130,13 @@ pub fn all_libraries(host: &HostRoot) -> Result<Vec<Library>, DriverError> {
 
 impl From<&Library> for InstalledDriver {
     fn from(library: &Library) -> Self {
-        Self {
-            root: library.root.clone(),
-            version: library.version.clone(),
-        }
+        Self { root: library.root.clone(), version: library.version.clone() }
     }
 }
 
 /// `580.173.02`, and not the `1` of the link.
 fn is_version(text: &str) -> bool {
-    text.contains('.')
-        && text
-            .split('.')
-            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    text.contains('.') && text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -192,26 +173,11 @@ mod tests {
         let cases: &[(Modules<'_>, bool, &str)] = &[
             (&[("nvidia", "0", &[])], false, "idle"),
             (&[("nvidia", "1", &[])], true, "an open device"),
+            (&[("nvidia", "2", &["nvidia_uvm", "nvidia_modeset"])], false, "its own modules only"),
+            (&[("nvidia", "3", &["nvidia_uvm", "nvidia_modeset"])], true, "its own modules and an open device"),
+            (&[("nvidia", "1", &["nvidia_uvm"]), ("nvidia_uvm", "2", &[])], true, "a CUDA program"),
             (
-                &[("nvidia", "2", &["nvidia_uvm", "nvidia_modeset"])],
-                false,
-                "its own modules only",
-            ),
-            (
-                &[("nvidia", "3", &["nvidia_uvm", "nvidia_modeset"])],
-                true,
-                "its own modules and an open device",
-            ),
-            (
-                &[("nvidia", "1", &["nvidia_uvm"]), ("nvidia_uvm", "2", &[])],
-                true,
-                "a CUDA program",
-            ),
-            (
-                &[
-                    ("nvidia", "1", &["nvidia_modeset"]),
-                    ("nvidia_modeset", "1", &["nvidia_drm"]),
-                ],
+                &[("nvidia", "1", &["nvidia_modeset"]), ("nvidia_modeset", "1", &["nvidia_drm"])],
                 false,
                 "modeset held by drm alone",
             ),
@@ -224,11 +190,7 @@ mod tests {
                 true,
                 "a display server",
             ),
-            (
-                &[("nvidia", "1", &["gdrdrv"]), ("gdrdrv", "1", &[])],
-                true,
-                "a user of a module that depends on it",
-            ),
+            (&[("nvidia", "1", &["gdrdrv"]), ("gdrdrv", "1", &[])], true, "a user of a module that depends on it"),
             (&[("nvidia", "-1", &[])], false, "being unloaded"),
         ];
         for (modules, expected, what) in cases {
@@ -255,11 +217,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         write(root, "usr/lib64/libnvidia-ml.so.470.256.02", "");
-        write(
-            root,
-            "run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.173.02",
-            "",
-        );
+        write(root, "run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.173.02", "");
         write(root, "home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.535.309.01", "");
         let found: Vec<_> = all_libraries(&HostRoot::new(root))
             .unwrap()

@@ -81,23 +81,16 @@ impl Gate {
 }
 
 fn driver(host: &HostRoot, root: &str, version: Option<&str>) -> Result<Answer, DriverError> {
-    let wanted = version.map_or_else(
-        || "an NVIDIA driver".to_owned(),
-        |version| format!("NVIDIA driver {version}"),
-    );
+    let wanted = version.map_or_else(|| "an NVIDIA driver".to_owned(), |version| format!("NVIDIA driver {version}"));
     let Some(loaded) = driver::loaded(host)? else {
-        return Ok(Answer::Waiting(format!(
-            "waiting for {wanted}: no NVIDIA kernel module is loaded"
-        )));
+        return Ok(Answer::Waiting(format!("waiting for {wanted}: no NVIDIA kernel module is loaded")));
     };
     if version.is_some_and(|version| version != loaded) {
         return Ok(Answer::Waiting(format!("waiting for {wanted}: {loaded} is loaded")));
     }
     let libraries = driver::libraries(host, root)?;
     if libraries.iter().any(|library| library.version == loaded) {
-        return Ok(Answer::Open(format!(
-            "NVIDIA driver {loaded} is loaded and its libraries are under {root}"
-        )));
+        return Ok(Answer::Open(format!("NVIDIA driver {loaded} is loaded and its libraries are under {root}")));
     }
     Ok(Answer::Waiting(format!(
         "waiting for the libraries of NVIDIA driver {loaded}: there is no libnvidia-ml.so.{loaded} under {root}"
@@ -111,9 +104,7 @@ fn toolkit(host: &HostRoot, install_dir: &Path) -> Answer {
         Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => {
             Answer::Open(format!("{shown} is installed"))
         }
-        Ok(_) => Answer::Waiting(format!(
-            "waiting for the container toolkit: {shown} is no executable file"
-        )),
+        Ok(_) => Answer::Waiting(format!("waiting for the container toolkit: {shown} is no executable file")),
         Err(error) => Answer::Waiting(format!("waiting for the container toolkit: {shown}: {error}")),
     }
 }

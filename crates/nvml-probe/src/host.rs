@@ -52,10 +52,7 @@ impl HostRoot {
             }
             links += 1;
             if links > MAX_LINKS {
-                return Err(io::Error::other(format!(
-                    "too many links on the way to {}",
-                    path.as_ref().display()
-                )));
+                return Err(io::Error::other(format!("too many links on the way to {}", path.as_ref().display())));
             }
             let target = fs::read_link(&here)?;
             if target.is_absolute() {
@@ -72,9 +69,7 @@ impl HostRoot {
     /// When it does not exist, cannot be read or is not UTF-8.
     pub fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let mut text = String::new();
-        File::open(self.resolve(path)?)?
-            .take(MAX_BYTES)
-            .read_to_string(&mut text)?;
+        File::open(self.resolve(path)?)?.take(MAX_BYTES).read_to_string(&mut text)?;
         Ok(text.trim().to_owned())
     }
 
@@ -171,10 +166,7 @@ mod tests {
         fs::create_dir_all(directory.path().join("usr/lib64")).unwrap();
         fs::write(directory.path().join("usr/lib64/file"), "x").unwrap();
         symlink("/usr/lib64", directory.path().join("lib64")).unwrap();
-        assert_eq!(
-            root.resolve("/lib64/file").unwrap(),
-            directory.path().join("usr/lib64/file")
-        );
+        assert_eq!(root.resolve("/lib64/file").unwrap(), directory.path().join("usr/lib64/file"));
         assert_eq!(root.names("/lib64").unwrap(), ["file"]);
     }
 

@@ -141,9 +141,7 @@ fn look(nvml: &mut Option<Nvml>, library: &Path) -> Result<Inventory, NvmlError>
         // A GPU that cannot be opened must not hide the others.
         match nvml.device_by_index(index).and_then(|device| gpu(&device)) {
             Ok(gpu) => inventory.gpus.push(gpu),
-            Err(error) => inventory
-                .failures
-                .push(format!("GPU {index} of NVML: {}", failure(&error))),
+            Err(error) => inventory.failures.push(format!("GPU {index} of NVML: {}", failure(&error))),
         }
     }
     Ok(inventory)
@@ -160,11 +158,7 @@ fn gpu(device: &Device<'_>) -> Result<NvmlGpu, NvmlError> {
 }
 
 fn cuda_version(version: i32) -> String {
-    format!(
-        "{}.{}",
-        cuda_driver_version_major(version),
-        cuda_driver_version_minor(version)
-    )
+    format!("{}.{}", cuda_driver_version_major(version), cuda_driver_version_minor(version))
 }
 
 /// The error in words that lead somewhere.
@@ -189,22 +183,14 @@ mod tests {
     #[test]
     fn a_library_that_cannot_be_loaded_is_an_answer() {
         let mut output = Vec::new();
-        answer(
-            Path::new("/no/such/libnvidia-ml.so.1"),
-            "inventory\ninventory\n".as_bytes(),
-            &mut output,
-        )
-        .unwrap();
+        answer(Path::new("/no/such/libnvidia-ml.so.1"), "inventory\ninventory\n".as_bytes(), &mut output).unwrap();
         let answers: Vec<Answer> = output
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())
             .map(|line| serde_json::from_slice(line).unwrap())
             .collect();
         assert_eq!(answers.len(), 2);
-        assert!(
-            matches!(&answers[0], Answer::Failed(why) if why.contains("/no/such")),
-            "{answers:?}"
-        );
+        assert!(matches!(&answers[0], Answer::Failed(why) if why.contains("/no/such")), "{answers:?}");
     }
 
     #[test]

@@ -49,18 +49,11 @@ fn unquote(value: &str) -> String {
     if let Some(inner) = value.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
         return inner.to_owned();
     }
-    let inner = value
-        .strip_prefix('"')
-        .and_then(|rest| rest.strip_suffix('"'))
-        .unwrap_or(value);
+    let inner = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
     let mut plain = String::with_capacity(inner.len());
     let mut characters = inner.chars();
     while let Some(character) = characters.next() {
-        plain.push(if character == '\\' {
-            characters.next().unwrap_or('\\')
-        } else {
-            character
-        });
+        plain.push(if character == '\\' { characters.next().unwrap_or('\\') } else { character });
     }
     plain
 }

@@ -46,10 +46,7 @@ pub fn gpus(host: &HostRoot) -> Result<Vec<PciGpu>, PciError> {
     if host.resolve("/sys/bus").is_err() {
         return Err(PciError::NoSysfs(host.as_path().display().to_string()));
     }
-    let addresses = host.names(DEVICES).map_err(|source| PciError::Read {
-        path: DEVICES.to_owned(),
-        source,
-    })?;
+    let addresses = host.names(DEVICES).map_err(|source| PciError::Read { path: DEVICES.to_owned(), source })?;
     let mut gpus = Vec::new();
     for address in addresses {
         let path = format!("{DEVICES}/{address}");
@@ -73,10 +70,7 @@ fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<PciGpu>>
         return Ok(None);
     }
     let device_id = device.trim_start_matches("0x").to_ascii_lowercase();
-    Ok(Some(PciGpu {
-        address: address.to_ascii_lowercase(),
-        device_id,
-    }))
+    Ok(Some(PciGpu { address: address.to_ascii_lowercase(), device_id }))
 }
 
 /// The name of the link's target says it; the target itself may lie outside what is mounted.
@@ -136,11 +130,7 @@ mod tests {
 
     fn found(devices: &[(&str, &str, &str, &str, &str)]) -> Vec<String> {
         let (_directory, root) = sysfs(devices);
-        gpus(&root)
-            .unwrap()
-            .into_iter()
-            .map(|gpu| format!("{} {}", gpu.address, gpu.device_id))
-            .collect()
+        gpus(&root).unwrap().into_iter().map(|gpu| format!("{} {}", gpu.address, gpu.device_id)).collect()
     }
 
     #[test]
@@ -187,11 +177,7 @@ mod tests {
             ("0000:04:00.0", "0x10de", "0x2330", "0x030200", ""),
         ];
         let (directory, root) = sysfs(&devices);
-        symlink(
-            "../../../devices/pci0000:00/gone",
-            directory.path().join("sys/bus/pci/devices/0000:05:00.0"),
-        )
-        .unwrap();
+        symlink("../../../devices/pci0000:00/gone", directory.path().join("sys/bus/pci/devices/0000:05:00.0")).unwrap();
         let addresses: Vec<_> = gpus(&root).unwrap().into_iter().map(|gpu| gpu.address).collect();
         assert_eq!(addresses, ["0000:04:00.0"]);
     }

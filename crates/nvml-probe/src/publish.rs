@@ -41,10 +41,7 @@ pub enum PublishError {
 /// When nothing says where the API server is, or its certificates cannot be used.
 pub async fn client() -> Result<Client, PublishError> {
     let mut config = Config::infer().await?;
-    let agent = (
-        http::header::USER_AGENT,
-        http::HeaderValue::from_static(crate::USER_AGENT),
-    );
+    let agent = (http::header::USER_AGENT, http::HeaderValue::from_static(crate::USER_AGENT));
     config.headers.push(agent);
     Ok(Client::try_from(config)?)
 }
@@ -65,8 +62,6 @@ pub enum Seen {
 /// and words that this probe does not know, and a request to release the driver must reach it none the less.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Own {
-    /// Tells a GpuNode from another one of the same name.
-    pub uid: Option<String>,
     /// `spec.releaseDriver`.
     pub release: bool,
     /// `status.report`; none where it is absent or not as this version writes it.
@@ -89,14 +84,8 @@ impl From<DynamicObject> for Own {
     fn from(object: DynamicObject) -> Self {
         let data = object.data;
         Self {
-            uid: object.metadata.uid,
-            release: data
-                .pointer("/spec/releaseDriver")
-                .and_then(serde_json::Value::as_bool)
-                .unwrap_or(false),
-            report: data
-                .pointer("/status/report")
-                .and_then(|report| serde_json::from_value(report.clone()).ok()),
+            release: data.pointer("/spec/releaseDriver").and_then(serde_json::Value::as_bool).unwrap_or(false),
+            report: data.pointer("/status/report").and_then(|report| serde_json::from_value(report.clone()).ok()),
         }
     }
 }
@@ -125,7 +114,6 @@ pub struct Publisher {
 /// the stored report then never equals the one that was sent; that is no reason to send it again.
 #[derive(Debug)]
 struct Settled {
-    uid: Option<String>,
     sent: Report,
     stored: Option<Report>,
 }
@@ -136,12 +124,7 @@ impl Publisher {
     pub fn new(client: Client, node: &str) -> Self {
         let resource = ApiResource::erase::<GpuNode>(&());
         let api = Api::all_with(client, &resource);
-        Self {
-            api,
-            resource,
-            node: node.to_owned(),
-            settled: None,
-        }
+        Self { api, resource, node: node.to_owned(), settled: None }
     }
 
     /// Writes the report unless the GpuNode has it. A node without GPUs gets no GpuNode, but one that exists learns
@@ -157,31 +140,20 @@ impl Publisher {
             Seen::Present(own) if self.is_settled(own, report) => return Ok(Published::Nothing),
             Seen::Present(_) => false,
         };
-        timeout(REQUEST, self.write(create, report))
-            .await
-            .map_err(|_| PublishError::TimedOut)??;
+        timeout(REQUEST, self.write(create, report)).await.map_err(|_| PublishError::TimedOut)??;
         Ok(if create { Published::Created } else { Published::Report })
     }
 
     fn is_settled(&self, own: &Own, report: &Report) -> bool {
         own.report.as_ref() == Some(report)
-            || self.settled.as_ref().is_some_and(|settled| {
-                settled.uid == own.uid && settled.sent == *report && settled.stored == own.report
-            })
+            || self.settled.as_ref().is_some_and(|settled| settled.sent == *report && settled.stored == own.report)
     }
 
     async fn write(&mut self, create: bool, report: &Report) -> Result<(), PublishError> {
         if create {
             let bare = DynamicObject::new(&self.node, &self.resource).data(json!({"spec": {}}));
-            let params = PostParams {
-                field_manager: Some(PROBE_MANAGER.to_owned()),
-                ..PostParams::default()
-            };
-            self.api
-                .create(&params, &bare)
-                .map_ok(drop)
-                .or_else(already_there)
-                .await?;
+            let params = PostParams { field_manager: Some(PROBE_MANAGER.to_owned()), ..PostParams::default() };
+            self.api.create(&params, &bare).map_ok(drop).or_else(already_there).await?;
         }
         let patch = json!({
             "apiVersion": self.resource.api_version,
@@ -190,16 +162,8 @@ impl Publisher {
             "status": {"report": serde_json::to_value(report)?},
         });
         let params = PatchParams::apply(PROBE_MANAGER).force();
-        let own = Own::from(
-            self.api
-                .patch_status(&self.node, &params, &Patch::Apply(&patch))
-                .await?,
-        );
-        self.settled = Some(Settled {
-            uid: own.uid,
-            sent: report.clone(),
-            stored: own.report,
-        });
+        let own = Own::from(self.api.patch_status(&self.node, &params, &Patch::Apply(&patch)).await?);
+        self.settled = Some(Settled { sent: report.clone(), stored: own.report });
         Ok(())
     }
 }

@@ -42,16 +42,8 @@ pub fn report(facts: &Facts, look: &Look) -> Report {
     Report {
         probe_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: bounded(&facts.boot_id, MAX_WORD),
-        os: OsRelease {
-            id: bounded(&facts.os.id, MAX_WORD),
-            version_id: bounded(&facts.os.version_id, MAX_WORD),
-        },
-        gpus: facts
-            .gpus
-            .iter()
-            .take(MAX_GPUS)
-            .map(|gpu| merge(gpu, inventory))
-            .collect(),
+        os: OsRelease { id: bounded(&facts.os.id, MAX_WORD), version_id: bounded(&facts.os.version_id, MAX_WORD) },
+        gpus: facts.gpus.iter().take(MAX_GPUS).map(|gpu| merge(gpu, inventory)).collect(),
         driver: DriverFacts {
             loaded: facts.loaded.as_deref().map(|version| bounded(version, MAX_WORD)),
             in_use: facts.in_use,
@@ -69,21 +61,14 @@ fn merge(gpu: &PciGpu, inventory: Option<&Inventory>) -> Gpu {
     Gpu {
         pci_address: gpu.address.clone(),
         device_id: gpu.device_id.clone(),
-        product: nvml
-            .and_then(|known| known.name.as_deref())
-            .map(|name| bounded(name, MAX_PRODUCT)),
-        uuid: nvml
-            .and_then(|known| known.uuid.as_deref())
-            .map(|uuid| bounded(uuid, MAX_UUID)),
+        product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
+        uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
         memory_mib: nvml.and_then(|known| known.memory_mib),
     }
 }
 
 fn installed(driver: &InstalledDriver) -> InstalledDriver {
-    InstalledDriver {
-        root: driver.root.clone(),
-        version: bounded(&driver.version, MAX_WORD),
-    }
+    InstalledDriver { root: driver.root.clone(), version: bounded(&driver.version, MAX_WORD) }
 }
 
 fn nvml(look: &Look) -> NvmlFacts {
@@ -94,10 +79,7 @@ fn nvml(look: &Look) -> NvmlFacts {
         Look::Failing(why) => (NvmlState::Failing, Some(why.clone())),
         Look::Released => (NvmlState::Released, None),
     };
-    NvmlFacts {
-        state,
-        message: message.map(|message| bounded(&message, MAX_MESSAGE)),
-    }
+    NvmlFacts { state, message: message.map(|message| bounded(&message, MAX_MESSAGE)) }
 }
 
 /// The first characters of a text: bounds of the API count characters, not bytes.
@@ -113,17 +95,9 @@ mod tests {
     fn facts(addresses: &[&str]) -> Facts {
         let gpus = addresses
             .iter()
-            .map(|address| PciGpu {
-                address: (*address).to_owned(),
-                device_id: "102d".to_owned(),
-            })
+            .map(|address| PciGpu { address: (*address).to_owned(), device_id: "102d".to_owned() })
             .collect();
-        Facts {
-            boot_id: "boot".to_owned(),
-            gpus,
-            loaded: Some("470.256.02".to_owned()),
-            ..Facts::default()
-        }
+        Facts { boot_id: "boot".to_owned(), gpus, loaded: Some("470.256.02".to_owned()), ..Facts::default() }
     }
 
     fn known(address: &str, uuid: &str) -> NvmlGpu {
@@ -146,34 +120,21 @@ mod tests {
 
     #[test]
     fn nvml_facts_join_the_bus_by_address_whatever_nvmls_order() {
-        let look = answering(
-            vec![known("0000:07:00.0", "GPU-seven"), known("0000:06:00.0", "GPU-six")],
-            &[],
-        );
+        let look = answering(vec![known("0000:07:00.0", "GPU-seven"), known("0000:06:00.0", "GPU-six")], &[]);
         let report = report(&facts(&["0000:06:00.0", "0000:07:00.0"]), &look);
         let uuids: Vec<_> = report.gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
         assert_eq!(uuids, [Some("GPU-six"), Some("GPU-seven")]);
         assert_eq!(report.gpus[0].product.as_deref(), Some("Tesla K80"));
         assert_eq!(report.gpus[0].memory_mib, Some(11441));
         assert_eq!(report.driver.cuda_version.as_deref(), Some("11.4"));
-        assert_eq!(
-            report.nvml,
-            NvmlFacts {
-                state: NvmlState::Answering,
-                message: None
-            }
-        );
+        assert_eq!(report.nvml, NvmlFacts { state: NvmlState::Answering, message: None });
     }
 
     #[test]
     fn a_gpu_that_nvml_does_not_list_stays_and_the_message_says_what_failed() {
         let look = answering(vec![known("0000:07:00.0", "GPU-seven")], &["GPU 0 of NVML: lost"]);
         let report = report(&facts(&["0000:06:00.0", "0000:07:00.0"]), &look);
-        let uuids: Vec<_> = report
-            .gpus
-            .iter()
-            .map(|gpu| (gpu.pci_address.as_str(), gpu.uuid.as_deref()))
-            .collect();
+        let uuids: Vec<_> = report.gpus.iter().map(|gpu| (gpu.pci_address.as_str(), gpu.uuid.as_deref())).collect();
         assert_eq!(uuids, [("0000:06:00.0", None), ("0000:07:00.0", Some("GPU-seven"))]);
         assert_eq!(report.nvml.state, NvmlState::Answering);
         assert_eq!(report.nvml.message.as_deref(), Some("GPU 0 of NVML: lost"));
@@ -194,13 +155,7 @@ mod tests {
             (Look::Released, NvmlState::Released, None),
         ] {
             let report = report(&facts(&["0000:06:00.0"]), &look);
-            assert_eq!(
-                report.nvml,
-                NvmlFacts {
-                    state,
-                    message: message.map(str::to_owned)
-                }
-            );
+            assert_eq!(report.nvml, NvmlFacts { state, message: message.map(str::to_owned) });
             assert_eq!(report.gpus[0].uuid, None);
             assert_eq!(report.driver.cuda_version, None);
             assert_eq!(report.driver.loaded.as_deref(), Some("470.256.02"));
@@ -212,13 +167,7 @@ mod tests {
         let mut facts = facts(&["0000:06:00.0"; 100]);
         facts.boot_id = "ü".repeat(100);
         facts.os.id = "x".repeat(100);
-        facts.installed = vec![
-            InstalledDriver {
-                root: "/".into(),
-                version: "1.".repeat(100)
-            };
-            20
-        ];
+        facts.installed = vec![InstalledDriver { root: "/".into(), version: "1.".repeat(100) }; 20];
         let report = report(&facts, &Look::Failing("ü".repeat(5000)));
         assert_eq!(report.gpus.len(), 64);
         assert_eq!(report.boot_id.chars().count(), 64);

@@ -7,7 +7,7 @@ mod support;
 
 use std::{
     future::Future,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -26,6 +26,7 @@ use nvml_probe::{
 use serde_json::json;
 use support::{Host, PROBE};
 use tokio::{
+    process::Command,
     sync::{oneshot, watch},
     task::JoinHandle,
 };
@@ -56,21 +57,12 @@ impl Running {
         }
         let (sender, receiver) = watch::channel(seen);
         let (stop, stopped) = oneshot::channel::<()>();
-        let settings = Settings {
-            host: host.root(),
-            interval: Duration::from_millis(20),
-            chroot: false,
-        };
+        let settings = Settings { host: host.root(), interval: Duration::from_millis(20), chroot: false };
         let agent = Agent::new(settings, supervisor, Publisher::new(server.client(), "n1"), receiver);
         let task = tokio::spawn(agent.run(async {
             drop(stopped.await);
         }));
-        Self {
-            server,
-            seen: sender,
-            stop,
-            task,
-        }
+        Self { server, seen: sender, stop, task }
     }
 
     fn report(&self) -> Option<Report> {
@@ -104,11 +96,7 @@ impl Running {
 }
 
 fn existing(release: bool, report: Option<Report>) -> Seen {
-    Seen::Present(Box::new(Own {
-        uid: None,
-        release,
-        report,
-    }))
+    Seen::Present(Box::new(Own { release, report }))
 }
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -116,10 +104,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn patient() -> Limits {
-    Limits {
-        answer: Duration::from_mins(10),
-        ..Limits::default()
-    }
+    Limits { answer: Duration::from_mins(10), ..Limits::default() }
 }
 
 fn node() -> Host {
@@ -176,10 +161,7 @@ async fn the_driver_is_let_go_before_that_is_reported_and_taken_again_after() {
     let released = agent
         .reports(|report| {
             let released = report.nvml.state == NvmlState::Released;
-            assert!(
-                !released || !host.is_held(CONTAINER_ROOT),
-                "reported before it was let go"
-            );
+            assert!(!released || !host.is_held(CONTAINER_ROOT), "reported before it was let go");
             released
         })
         .await;
@@ -205,16 +187,32 @@ async fn a_probe_that_starts_during_a_release_does_not_take_the_driver() {
 #[tokio::test]
 async fn a_release_does_not_wait_for_nvml_that_hangs_and_neither_does_the_end() {
     let host = node();
-    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
-    host.load("580.173.02");
-    let agent = Running::start(&host, Seen::Absent, patient());
+    host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.1.2", "");
+    host.load("1.2");
+    // Answers once, and hangs when it is asked again.
+    let hangs = host.path("hangs");
+    let answer = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[],"failures":[]}}"#;
+    let script = format!("read line; echo '{answer}'; read line; touch {}; exec sleep 1000", hangs.display());
+    let launch: Launch = Box::new(move |_| {
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(&script);
+        command
+    });
+    let agent = Running::launch(&host, Seen::Absent, Supervisor::new(launch, patient()));
     let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
-    host.serve(CONTAINER_ROOT, &GPUS, true);
+    soon(appears(&hangs)).await;
     agent.sees(true, Some(before));
     let released = agent.reports(|report| report.nvml.state == NvmlState::Released).await;
+    std::fs::remove_file(&hangs).unwrap();
     agent.sees(false, Some(released));
+    soon(appears(&hangs)).await;
     agent.end().await;
-    assert!(!host.is_held(CONTAINER_ROOT));
+}
+
+async fn appears(path: &Path) {
+    while !path.exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]
@@ -223,14 +221,7 @@ async fn nvml_that_hangs_is_reported_with_the_gpus_of_the_bus() {
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     host.load("580.173.02");
     host.serve(CONTAINER_ROOT, &GPUS, true);
-    let agent = Running::start(
-        &host,
-        Seen::Absent,
-        Limits {
-            answer: Duration::from_millis(300),
-            ..Limits::default()
-        },
-    );
+    let agent = Running::start(&host, Seen::Absent, Limits { answer: Duration::from_millis(300), ..Limits::default() });
     let report = agent.reports(|_| true).await;
     assert_eq!(report.nvml.state, NvmlState::Failing);
     assert!(report.nvml.message.unwrap().contains("no answer"));

@@ -20,19 +20,14 @@ use nvml_probe::{
     driver::{CONTAINER_ROOT, GKE_ROOT, HOST, all_libraries},
     inventory::Inventory,
 };
-use support::{Host, PROBE};
+use support::{Host, PROBE, Process};
 use tokio::process::Command;
 
 const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
 const ANSWER: &str = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[],"failures":[]}}"#;
 
 fn limits(answer: Duration) -> Limits {
-    Limits {
-        answer,
-        end: Duration::from_millis(300),
-        first_pause: Duration::from_mins(1),
-        ..Limits::default()
-    }
+    Limits { answer, end: Duration::from_millis(300), first_pause: Duration::from_mins(1), ..Limits::default() }
 }
 
 /// Long enough for a busy machine; no test waits for it.
@@ -55,22 +50,11 @@ fn script(script: impl Into<String>) -> Launch {
 }
 
 fn target(host: &Host, chroot: bool, version: &str) -> Result<Target, Option<String>> {
-    Target::choose(
-        &host.root(),
-        chroot,
-        "boot",
-        Some(version),
-        &all_libraries(&host.root()).unwrap(),
-    )
+    Target::choose(&host.root(), chroot, "boot", Some(version), &all_libraries(&host.root()).unwrap())
 }
 
 fn anything() -> Target {
-    Target {
-        chroot: None,
-        library: PathBuf::new(),
-        version: "1.2".to_owned(),
-        boot_id: "boot".to_owned(),
-    }
+    Target { chroot: None, library: PathBuf::new(), version: "1.2".to_owned(), boot_id: "boot".to_owned() }
 }
 
 fn inventory(look: Look) -> Inventory {
@@ -96,11 +80,7 @@ async fn the_inventory_is_nvmls_and_follows_it() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
-    let first = inventory(
-        supervisor
-            .look(target(&host, false, "580.173.02"), Instant::now())
-            .await,
-    );
+    let first = inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
     assert_eq!(first.driver_version, "580.173.02");
     assert_eq!(first.cuda_version.as_deref(), Some("13.1"));
     assert!(first.failures.is_empty(), "{first:?}");
@@ -110,11 +90,7 @@ async fn the_inventory_is_nvmls_and_follows_it() {
     assert_eq!(gpu.name.as_deref(), Some("NVIDIA H100 80GB HBM3"));
     assert_eq!(gpu.memory_mib, Some(81559));
     host.serve(CONTAINER_ROOT, &GPUS[1..], false);
-    let second = inventory(
-        supervisor
-            .look(target(&host, false, "580.173.02"), Instant::now())
-            .await,
-    );
+    let second = inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
     assert_eq!(uuids(&second), ["GPU-seven"]);
 }
 
@@ -129,11 +105,7 @@ async fn the_child_works_from_inside_the_drivers_root() {
         host.install(root, "580.173.02", &GPUS);
         let target = target(&host, true, "580.173.02").unwrap();
         let expected = host.path(place);
-        assert_eq!(
-            target.chroot.as_deref().map(|path| path.join("")),
-            Some(expected.join("")),
-            "{root}"
-        );
+        assert_eq!(target.chroot.as_deref().map(|path| path.join("")), Some(expected.join("")), "{root}");
         let mut supervisor = Supervisor::new(probe(), patient());
         let inventory = inventory(supervisor.look(Ok(target), Instant::now()).await);
         assert_eq!(uuids(&inventory), ["GPU-six", "GPU-seven"], "{root}");
@@ -146,10 +118,7 @@ fn gkes_library_is_loaded_from_the_hosts_root_where_its_devices_are() {
     host.write("home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.535.309.01", "");
     let target = target(&host, true, "535.309.01").unwrap();
     assert_eq!(target.chroot.as_deref(), Some(host.root().as_path()));
-    assert_eq!(
-        target.library,
-        Path::new("/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.535.309.01")
-    );
+    assert_eq!(target.library, Path::new("/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.535.309.01"));
 }
 
 #[test]
@@ -158,9 +127,7 @@ fn there_is_nothing_to_ask_without_a_module_and_its_own_library() {
     host.write("usr/lib64/libnvidia-ml.so.535.309.01", "");
     let libraries = all_libraries(&host.root()).unwrap();
     assert_eq!(Target::choose(&host.root(), true, "boot", None, &libraries), Err(None));
-    let why = Target::choose(&host.root(), true, "boot", Some("580.173.02"), &libraries)
-        .unwrap_err()
-        .unwrap();
+    let why = Target::choose(&host.root(), true, "boot", Some("580.173.02"), &libraries).unwrap_err().unwrap();
     assert!(why.contains("580.173.02"), "{why}");
 }
 
@@ -169,19 +136,11 @@ async fn the_driver_is_held_while_nvml_answers_and_free_once_the_child_has_ended
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
-    inventory(
-        supervisor
-            .look(target(&host, false, "580.173.02"), Instant::now())
-            .await,
-    );
+    inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
     assert!(host.is_held(CONTAINER_ROOT));
     supervisor.end().await.unwrap();
     assert!(!host.is_held(CONTAINER_ROOT));
-    inventory(
-        supervisor
-            .look(target(&host, false, "580.173.02"), Instant::now())
-            .await,
-    );
+    inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
     assert!(host.is_held(CONTAINER_ROOT));
 }
 
@@ -190,17 +149,10 @@ async fn a_replaced_driver_gets_a_child_of_its_own_and_the_old_one_is_let_go() {
     let host = Host::new();
     host.install(HOST, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
-    inventory(
-        supervisor
-            .look(target(&host, false, "580.173.02"), Instant::now())
-            .await,
-    );
+    inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
     host.install(CONTAINER_ROOT, "595.91.07", &GPUS[..1]);
     let new = inventory(supervisor.look(target(&host, false, "595.91.07"), Instant::now()).await);
-    assert_eq!(
-        (new.driver_version.as_str(), uuids(&new)),
-        ("595.91.07", vec!["GPU-six"])
-    );
+    assert_eq!((new.driver_version.as_str(), uuids(&new)), ("595.91.07", vec!["GPU-six"]));
     assert!(!host.is_held(HOST));
     assert!(host.is_held(CONTAINER_ROOT));
     assert_eq!(supervisor.look(Err(None), Instant::now()).await, Look::Absent(None));
@@ -210,22 +162,12 @@ async fn a_replaced_driver_gets_a_child_of_its_own_and_the_old_one_is_let_go() {
 #[tokio::test]
 async fn another_boot_gets_another_child() {
     let starts = tempfile::NamedTempFile::new().unwrap();
-    let child = format!(
-        "echo x >>{}; while read line; do echo '{ANSWER}'; done",
-        starts.path().display()
-    );
+    let child = format!("echo x >>{}; while read line; do echo '{ANSWER}'; done", starts.path().display());
     let mut supervisor = Supervisor::new(script(child), patient());
     for (boot_id, expected) in [("one", 1), ("one", 1), ("two", 2)] {
-        let target = Ok(Target {
-            boot_id: boot_id.to_owned(),
-            ..anything()
-        });
+        let target = Ok(Target { boot_id: boot_id.to_owned(), ..anything() });
         inventory(supervisor.look(target, Instant::now()).await);
-        assert_eq!(
-            fs::read_to_string(starts.path()).unwrap().lines().count(),
-            expected,
-            "{boot_id}"
-        );
+        assert_eq!(fs::read_to_string(starts.path()).unwrap().lines().count(), expected, "{boot_id}");
     }
 }
 
@@ -241,11 +183,7 @@ async fn a_child_that_hangs_is_killed_and_another_one_asked_after_a_pause() {
     assert!(why.contains("no answer within 2 s"), "{why}");
     assert!(!host.is_held(CONTAINER_ROOT));
     host.serve(CONTAINER_ROOT, &GPUS, false);
-    let pausing = failure(
-        supervisor
-            .look(target(&host, false, "580.173.02"), begin + Duration::from_secs(59))
-            .await,
-    );
+    let pausing = failure(supervisor.look(target(&host, false, "580.173.02"), begin + Duration::from_secs(59)).await);
     assert_eq!(pausing, why);
     assert!(!host.is_held(CONTAINER_ROOT));
     let later = begin + Duration::from_mins(1);
@@ -261,20 +199,13 @@ async fn whatever_ends_a_child_is_said() {
         ("read line; echo '{\"failed\":\"no driver\"}'; read line", "no driver"),
         ("exec 1>&-; read line; exec sleep 1000", "closed its output"),
     ] {
-        let short = Limits {
-            kill: Duration::from_millis(500),
-            ..patient()
-        };
+        let short = Limits { kill: Duration::from_millis(500), ..patient() };
         let mut supervisor = Supervisor::new(script(program), short);
         let why = failure(supervisor.look(Ok(anything()), Instant::now()).await);
         assert!(why.contains(expected), "{program}: {why}");
     }
     let missing: Launch = Box::new(|_| Command::new("/no/such/program"));
-    let why = failure(
-        Supervisor::new(missing, patient())
-            .look(Ok(anything()), Instant::now())
-            .await,
-    );
+    let why = failure(Supervisor::new(missing, patient()).look(Ok(anything()), Instant::now()).await);
     assert!(why.contains("cannot start"), "{why}");
 }
 
@@ -301,11 +232,7 @@ async fn a_nvml_that_refuses_is_asked_again_by_a_new_process() {
     let why = failure(supervisor.look(target(&host, false, "580.173.02"), begin).await);
     assert!(why.contains("driver"), "{why}");
     host.write("run/nvidia/driver/dev/nvidiactl", "");
-    inventory(
-        supervisor
-            .look(target(&host, false, "580.173.02"), begin + Duration::from_mins(1))
-            .await,
-    );
+    inventory(supervisor.look(target(&host, false, "580.173.02"), begin + Duration::from_mins(1)).await);
 }
 
 #[tokio::test]
@@ -332,10 +259,7 @@ async fn a_look_that_is_dropped_leaves_a_child_that_the_next_one_ends() {
 async fn a_child_that_ignores_the_end_of_its_input_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let pid = directory.path().join("pid");
-    let child = format!(
-        "echo $$ >{}; read line; echo '{ANSWER}'; exec sleep 1000",
-        pid.display()
-    );
+    let child = format!("echo $$ >{}; read line; echo '{ANSWER}'; exec sleep 1000", pid.display());
     let mut supervisor = Supervisor::new(script(child), patient());
     inventory(supervisor.look(Ok(anything()), Instant::now()).await);
     let pid = fs::read_to_string(pid).unwrap();
@@ -350,7 +274,7 @@ async fn a_child_dies_with_a_probe_that_is_killed() {
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let library = target(&host, false, "580.173.02").unwrap().library;
     // The shell is the probe. Its child's input stays open, so that only its death can end the child.
-    let mut parent = std::process::Command::new("/bin/sh")
+    let parent = std::process::Command::new("/bin/sh")
         .arg("-c")
         .arg("exec 3<&0; \"$0\" nvml-child --parent $$ --library \"$1\" <&3 & echo $!; wait")
         .arg(PROBE)
@@ -359,16 +283,15 @@ async fn a_child_dies_with_a_probe_that_is_killed() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut input = parent.stdin.take().unwrap();
-    let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines();
+    let mut parent = Process(parent);
+    let mut input = parent.0.stdin.take().unwrap();
+    let mut lines = BufReader::new(parent.0.stdout.take().unwrap()).lines();
     let child = lines.next().unwrap().unwrap();
     std::io::Write::write_all(&mut input, b"inventory\n").unwrap();
     assert!(lines.next().unwrap().unwrap().contains("GPU-six"));
-    kill(Pid::from_raw(i32::try_from(parent.id()).unwrap()), Signal::SIGKILL).unwrap();
-    parent.wait().unwrap();
-    tokio::time::timeout(Duration::from_secs(30), gone(&child))
-        .await
-        .unwrap();
+    kill(Pid::from_raw(i32::try_from(parent.0.id()).unwrap()), Signal::SIGKILL).unwrap();
+    parent.0.wait().unwrap();
+    tokio::time::timeout(Duration::from_secs(30), gone(&child)).await.unwrap();
     assert!(!host.is_held(CONTAINER_ROOT));
 }
 
@@ -376,22 +299,9 @@ async fn a_child_dies_with_a_probe_that_is_killed() {
 #[cfg(target_env = "gnu")]
 #[test]
 fn all_that_nvml_needs_of_the_c_library_is_loaded_with_the_probe() {
-    let mut hold = std::process::Command::new(PROBE)
-        .arg("hold")
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let maps = loop {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", hold.id())).unwrap();
-        // It is mapped whole once its threads' stack and heap are there; the last library comes before.
-        if maps.contains("[heap]") && maps.contains("libgcc_s") && maps.contains("librt") {
-            break maps;
-        }
-        assert_eq!(hold.try_wait().unwrap(), None);
-        std::thread::yield_now();
-    };
-    hold.kill().unwrap();
-    hold.wait().unwrap();
+    let mut hold = Process(std::process::Command::new(PROBE).arg("hold").stderr(Stdio::null()).spawn().unwrap());
+    hold.listens();
+    let maps = fs::read_to_string(format!("/proc/{}/maps", hold.0.id())).unwrap();
     for library in ["libm.so", "libdl.so", "libpthread.so", "librt.so"] {
         assert!(maps.contains(library), "{library} is not loaded");
     }
@@ -410,10 +320,8 @@ fn a_child_of_another_parent_does_not_begin() {
 
 /// Whether the process has ended, waited for or not.
 fn is_gone(pid: &str) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| {
-        stat.rsplit_once(')')
-            .is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
-    })
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .map_or(true, |stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))
 }
 
 async fn gone(pid: &str) {

@@ -8,7 +8,7 @@ use std::{
     io::{BufRead, BufReader},
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::PathBuf,
-    process::{Child, ChildStderr, Command, Stdio},
+    process::{ChildStderr, Command, Stdio},
 };
 
 use nix::{
@@ -16,34 +16,24 @@ use nix::{
     unistd::Pid,
 };
 use nvml_probe::gate::{Answer, Gate};
-use support::{Host, PROBE};
+use support::{Host, PROBE, Process};
 
 const ROOT: &str = "/run/nvidia/driver";
 
 fn driver(version: Option<&str>) -> Gate {
-    Gate::Driver {
-        root: ROOT.to_owned(),
-        version: version.map(str::to_owned),
-    }
+    Gate::Driver { root: ROOT.to_owned(), version: version.map(str::to_owned) }
 }
 
 fn toolkit() -> Gate {
-    Gate::Toolkit {
-        install_dir: PathBuf::from("/usr/local/nvidia/toolkit"),
-    }
+    Gate::Toolkit { install_dir: PathBuf::from("/usr/local/nvidia/toolkit") }
 }
 
 fn guard(version: &str) -> Gate {
-    Gate::Guard {
-        version: version.to_owned(),
-        state_file: PathBuf::from("/run/nvidia/nvidia-driver.state"),
-    }
+    Gate::Guard { version: version.to_owned(), state_file: PathBuf::from("/run/nvidia/nvidia-driver.state") }
 }
 
 fn waits_for(gate: &Gate, host: &Host, words: &[&str]) {
-    let Answer::Waiting(text) = gate.check(&host.root()) else {
-        panic!("{gate:?} is open")
-    };
+    let Answer::Waiting(text) = gate.check(&host.root()) else { panic!("{gate:?} is open") };
     for word in words {
         assert!(text.contains(word), "{text:?} does not say {word}");
     }
@@ -57,23 +47,11 @@ fn is_open(gate: &Gate, host: &Host) {
 #[test]
 fn the_driver_gate_opens_when_the_wanted_module_is_loaded_and_its_library_installed() {
     let host = Host::new();
-    waits_for(
-        &driver(Some("580.173.02")),
-        &host,
-        &["580.173.02", "no NVIDIA kernel module"],
-    );
+    waits_for(&driver(Some("580.173.02")), &host, &["580.173.02", "no NVIDIA kernel module"]);
     host.load("535.309.01");
-    waits_for(
-        &driver(Some("580.173.02")),
-        &host,
-        &["580.173.02", "535.309.01 is loaded"],
-    );
+    waits_for(&driver(Some("580.173.02")), &host, &["580.173.02", "535.309.01 is loaded"]);
     host.load("580.173.02");
-    waits_for(
-        &driver(Some("580.173.02")),
-        &host,
-        &["libnvidia-ml.so.580.173.02", ROOT],
-    );
+    waits_for(&driver(Some("580.173.02")), &host, &["libnvidia-ml.so.580.173.02", ROOT]);
     // The library of another version, or of the host, is not the one that will be used.
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.535.309.01", "");
     host.write("usr/lib64/libnvidia-ml.so.580.173.02", "");
@@ -110,11 +88,7 @@ fn the_guard_leaves_a_driver_in_use_alone() {
     host.load("580.173.02");
     is_open(&guard("595.91.07"), &host);
     host.write("sys/module/nvidia/refcnt", "1");
-    waits_for(
-        &guard("595.91.07"),
-        &host,
-        &["DriverInUse", "580.173.02", "595.91.07 is wanted", "reboot"],
-    );
+    waits_for(&guard("595.91.07"), &host, &["DriverInUse", "580.173.02", "595.91.07 is wanted", "reboot"]);
     waits_for(&guard("580.173.02"), &host, &["DriverInUse", "nvidia-driver.state"]);
     host.write("run/nvidia/nvidia-driver.state", "");
     is_open(&guard("580.173.02"), &host);
@@ -125,7 +99,7 @@ fn the_guard_leaves_a_driver_in_use_alone() {
 
 /// A gate as a process, and what it says.
 struct Running {
-    process: Child,
+    process: Process,
     said: std::io::Lines<BufReader<ChildStderr>>,
     log: PathBuf,
 }
@@ -143,7 +117,7 @@ impl Running {
             .spawn()
             .unwrap();
         let said = BufReader::new(process.stderr.take().unwrap()).lines();
-        Self { process, said, log }
+        Self { process: Process(process), said, log }
     }
 
     fn says(&mut self, words: &str) {
@@ -152,17 +126,13 @@ impl Running {
     }
 
     fn code(mut self) -> (Option<i32>, String) {
-        let status = self.process.wait().unwrap();
+        let status = self.process.0.wait().unwrap();
         assert_eq!(status.signal(), None);
         (status.code(), fs::read_to_string(self.log).unwrap())
     }
 
     fn terminate(&self) {
-        kill(
-            Pid::from_raw(i32::try_from(self.process.id()).unwrap()),
-            Signal::SIGTERM,
-        )
-        .unwrap();
+        kill(Pid::from_raw(i32::try_from(self.process.0.id()).unwrap()), Signal::SIGTERM).unwrap();
     }
 }
 
@@ -173,10 +143,7 @@ fn waiting_for_a_driver_says_each_change_once_and_ends_with_the_last_one() {
     gate.says("no NVIDIA kernel module");
     host.write("sys/module/nvidia/version", "580.173.02");
     gate.says("libnvidia-ml.so.580.173.02");
-    host.write(
-        "run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.173.02",
-        "",
-    );
+    host.write("run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.173.02", "");
     gate.says("is loaded and its libraries are under");
     let (code, log) = gate.code();
     assert_eq!(code, Some(0));
@@ -212,20 +179,8 @@ fn a_gate_that_is_ended_before_it_opens_is_no_success() {
 
 #[test]
 fn holding_ends_with_success_when_asked_to() {
-    let mut hold = Command::new(PROBE).arg("hold").spawn().unwrap();
-    let pid = Pid::from_raw(i32::try_from(hold.id()).unwrap());
-    // Until it listens, SIGTERM would end it as a signal does.
-    let listens = |mask: u64| mask & (1 << (Signal::SIGTERM as i32 - 1)) != 0;
-    while !caught_signals(hold.id()).is_some_and(listens) {
-        std::thread::yield_now();
-    }
-    assert_eq!(hold.try_wait().unwrap(), None);
-    kill(pid, Signal::SIGTERM).unwrap();
-    assert_eq!(hold.wait().unwrap().code(), Some(0));
-}
-
-fn caught_signals(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
-    u64::from_str_radix(mask.trim(), 16).ok()
+    let mut hold = Process(Command::new(PROBE).arg("hold").spawn().unwrap());
+    hold.listens();
+    kill(Pid::from_raw(i32::try_from(hold.0.id()).unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(hold.0.wait().unwrap().code(), Some(0));
 }

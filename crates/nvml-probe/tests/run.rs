@@ -14,7 +14,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use support::{Host, PROBE};
+use support::{Host, PROBE, Process};
 
 #[test]
 fn the_probe_names_itself_and_ends_at_once_while_the_api_server_says_nothing() {
@@ -27,7 +27,7 @@ fn the_probe_names_itself_and_ends_at_once_while_the_api_server_says_nothing() {
         server.local_addr().unwrap()
     );
     fs::write(host.path("kubeconfig"), config).unwrap();
-    let mut probe = Command::new(PROBE)
+    let probe = Command::new(PROBE)
         .args(["run", "--host-root"])
         .arg(host.root().as_path())
         .env("KUBECONFIG", host.path("kubeconfig"))
@@ -36,24 +36,16 @@ fn the_probe_names_itself_and_ends_at_once_while_the_api_server_says_nothing() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let mut probe = Process(probe);
     let (connection, _) = server.accept().unwrap();
-    let request: Vec<String> = BufReader::new(&connection)
-        .lines()
-        .map(Result::unwrap)
-        .take_while(|line| !line.is_empty())
-        .collect();
-    assert!(
-        request[0].starts_with("GET /apis/gpu.nodestack.dev/v1alpha1/gpunodes?"),
-        "{request:?}"
-    );
+    let request: Vec<String> =
+        BufReader::new(&connection).lines().map(Result::unwrap).take_while(|line| !line.is_empty()).collect();
+    assert!(request[0].starts_with("GET /apis/gpu.nodestack.dev/v1alpha1/gpunodes?"), "{request:?}");
     assert!(request[0].contains("metadata.name%3Dn1"), "{request:?}");
     let agent = concat!("user-agent: nvml-probe/", env!("CARGO_PKG_VERSION"));
-    assert!(
-        request.iter().any(|line| line.eq_ignore_ascii_case(agent)),
-        "{request:?}"
-    );
-    kill(Pid::from_raw(i32::try_from(probe.id()).unwrap()), Signal::SIGTERM).unwrap();
-    assert_eq!(probe.wait().unwrap().code(), Some(0));
+    assert!(request.iter().any(|line| line.eq_ignore_ascii_case(agent)), "{request:?}");
+    kill(Pid::from_raw(i32::try_from(probe.0.id()).unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(probe.0.wait().unwrap().code(), Some(0));
 }
 
 #[test]

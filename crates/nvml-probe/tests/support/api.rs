@@ -48,7 +48,7 @@ impl Server {
                     server.note(&parts.method, &uri, body);
                     return std::future::pending().await;
                 }
-                Ok::<_, Infallible>(server.answer(&parts.method, &uri, body))
+                Ok::<_, Infallible>(server.answer(&parts.method, &uri, &body))
             }
         });
         Client::new(service, "default")
@@ -79,7 +79,7 @@ impl Server {
         self.0.lock().unwrap().asked.push((format!("{method} {uri}"), body));
     }
 
-    fn answer(&self, method: &Method, uri: &str, body: Value) -> Response<Body> {
+    fn answer(&self, method: &Method, uri: &str, body: &Value) -> Response<Body> {
         self.note(method, uri, body.clone());
         let mut state = self.0.lock().unwrap();
         if let Some(code) = state.failures.pop() {
@@ -102,10 +102,8 @@ impl Server {
             if state.object.is_some() {
                 return failure(409);
             }
-            let mut object = body;
-            object["metadata"]["uid"] = json!("uid-1");
-            state.object = Some(object.clone());
-            return reply(201, &object);
+            state.object = Some(body.clone());
+            return reply(201, body);
         }
         if *method == Method::PATCH && path.ends_with("/status") {
             let pruned = state.pruned.clone();
@@ -123,10 +121,7 @@ impl Server {
 }
 
 fn reply(code: u16, body: &Value) -> Response<Body> {
-    Response::builder()
-        .status(code)
-        .body(Body::from(body.to_string().into_bytes()))
-        .unwrap()
+    Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap()
 }
 
 fn failure(code: u16) -> Response<Body> {
@@ -136,8 +131,5 @@ fn failure(code: u16) -> Response<Body> {
         409 => "AlreadyExists",
         _ => "InternalError",
     };
-    reply(
-        code,
-        &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}),
-    )
+    reply(code, &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}))
 }

@@ -4,10 +4,11 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command},
     sync::OnceLock,
 };
 
+use nix::sys::signal::Signal;
 use nvml_probe::host::HostRoot;
 use tempfile::TempDir;
 
@@ -31,6 +32,32 @@ fn standin() -> &'static Path {
     })
 }
 
+/// A process that does not outlive the test, however that ends.
+pub struct Process(pub Child);
+
+impl Process {
+    /// Returns once the process has asked for SIGTERM; before that it would simply be ended by it.
+    pub fn listens(&mut self) {
+        let terminate = 1 << (Signal::SIGTERM as i32 - 1);
+        let caught = |status: &str| {
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            u64::from_str_radix(mask.trim(), 16).unwrap()
+        };
+        while caught(&fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap()) & terminate == 0 {
+            assert_eq!(self.0.try_wait().unwrap(), None);
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Fails only for one that has ended already.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 /// A host without GPUs and drivers, to which things are added.
 pub struct Host {
     directory: TempDir,
@@ -38,9 +65,7 @@ pub struct Host {
 
 impl Host {
     pub fn new() -> Self {
-        let host = Self {
-            directory: tempfile::tempdir().unwrap(),
-        };
+        let host = Self { directory: tempfile::tempdir().unwrap() };
         host.write("proc/sys/kernel/random/boot_id", BOOT_ID);
         host.write("etc/os-release", "ID=ubuntu\nVERSION_ID=\"22.04\"\n");
         fs::create_dir_all(host.path("sys/bus/pci/devices")).unwrap();

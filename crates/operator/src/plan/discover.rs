@@ -39,7 +39,7 @@ pub fn discover<'c>(catalogue: &'c Catalogue, node: &NodeFacts, gpu_node: Option
     let named = |name: &str| catalogue.model(name).map_or_else(|| name.to_owned(), |model| model.name.clone());
     let model = match (from_cloud, on_bus.first()) {
         (Some(cloud), _) => named(cloud),
-        (None, Some(gpu)) => model_name(catalogue, &gpu.device_id, gpu.product.as_deref()),
+        (None, Some(gpu)) => model_name(catalogue, &gpu.device_id),
         (None, None) => status?.model.clone()?,
     };
     let mut accelerators: Vec<&Accelerator> = Vec::new();
@@ -72,11 +72,13 @@ fn most_seen(node: &NodeFacts, gpu_node: Option<&GpuNode>, report: Option<&Repor
     now.max(remembered(node, gpu_node))
 }
 
-fn model_name(catalogue: &Catalogue, id: &str, product: Option<&str>) -> String {
+/// The model of a PCI id. One that the catalogue lacks is named by its id and not by its product: NVML tells the
+/// product only once a driver works, and a name that changes then would move the node to another pool.
+fn model_name(catalogue: &Catalogue, id: &str) -> String {
     let number = device_id(id);
     number
         .and_then(|number| catalogue.model_of_pci(number, None))
-        .map_or_else(|| unknown_model_name(number.unwrap_or_default(), product), |model| model.name.clone())
+        .map_or_else(|| unknown_model_name(number.unwrap_or_default(), None), |model| model.name.clone())
 }
 
 fn device_id(text: &str) -> Option<u16> {

@@ -5,7 +5,7 @@ use gpu_operator_crd::{
     GpuNodeStatus,
     policy::Stage,
     reason::{Phase, Reason},
-    report::NvmlState,
+    report::{NvmlState, Report},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -131,7 +131,7 @@ fn driver(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict>
     }
     let other = loaded.filter(|loaded| *loaded != version);
     Some(match (other, running_since(pod)) {
-        (Some(other), None) if report.driver.in_use && waiting_in_init(pod) => Verdict::new(
+        (Some(other), None) if in_use_by_others(report) && waiting_in_init(pod) => Verdict::new(
             phase,
             Reason::DriverInUse,
             format!(
@@ -229,6 +229,11 @@ fn starting(phase: Phase, pod: &PodFacts) -> Verdict {
         .find(|container| !matches!(container.state, ContainerState::Ended(ref exit) if exit.code == 0));
     let at = next.map_or_else(String::new, |container| format!(", at container {}", container.name));
     Verdict::new(phase, Reason::PodStarting, format!("pod {} is starting{at}", pod.name))
+}
+
+/// While the probe itself holds the driver, it cannot tell whether anybody else does.
+fn in_use_by_others(report: &Report) -> bool {
+    report.driver.in_use && report.nvml.state != NvmlState::Answering
 }
 
 fn waiting_in_init(pod: &PodFacts) -> bool {
