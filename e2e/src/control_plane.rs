@@ -1,0 +1,212 @@
+//! etcd, API server, controller manager and scheduler, all on 127.0.0.1.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    paths::Paths,
+    pki,
+    process::{output, poll, tail},
+    progress::Step,
+    state::{NodeKind, Purpose, State, records},
+};
+
+const GRACE: Duration = Duration::from_secs(3);
+/// In the order of their start.
+const NAMES: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+
+/// Starts an empty control plane and writes `target/e2e/kubeconfig`.
+pub(crate) fn start(paths: &Paths, purpose: Purpose, node: NodeKind) -> Result<State> {
+    let step = Step::start("starting the control plane");
+    let ports = free_ports::<8>()?;
+    let state = State {
+        purpose,
+        node,
+        xtask: keep_self(paths)?,
+        etcd_port: ports[0],
+        etcd_peer_port: ports[1],
+        api_port: ports[2],
+        controller_manager_port: ports[3],
+        scheduler_port: ports[4],
+        kubelet_port: ports[5],
+        kubelet_health_port: ports[6],
+        operator_port: ports[7],
+    };
+    // Before the first process, so that whatever happens `down` knows that there is something to end.
+    state.save(paths)?;
+    let dir = paths.cluster();
+    let pki = dir.join("pki");
+    let tokens = pki::write(&pki)?;
+    let ca = pki.join("ca.crt");
+    pki::kubeconfig(&paths.kubeconfig(), state.api_port, &ca, &tokens.admin)?;
+    pki::kubeconfig(&dir.join("kubelet.kubeconfig"), state.api_port, &ca, &tokens.node)?;
+    fs::write(dir.join("audit.yaml"), AUDIT)?;
+
+    spawn(paths, "etcd", &etcd(&state, &dir))?;
+    spawn(paths, "kube-apiserver", &apiserver(&state, &dir, paths))?;
+    wait_ready(paths)?;
+    spawn(paths, "kube-controller-manager", &controller_manager(&state, &pki, paths))?;
+    spawn(paths, "kube-scheduler", &scheduler(&state, paths))?;
+    step.done();
+    Ok(state)
+}
+
+/// A copy of this program, for cargo may replace or remove the original while the cluster runs.
+fn keep_self(paths: &Paths) -> Result<PathBuf> {
+    let copy = paths.cluster().join("xtask");
+    fs::create_dir_all(paths.cluster())?;
+    fs::copy("/proc/self/exe", &copy).context("copying this program")?;
+    Ok(copy)
+}
+
+/// Ends all four.
+pub(crate) fn stop(paths: &Paths) -> Result<()> {
+    let records = records(paths);
+    for name in NAMES.into_iter().rev() {
+        // etcd's data is thrown away, so nobody needs to say goodbye; the API server alone drains for a minute.
+        let grace = if name == "kube-apiserver" { Duration::ZERO } else { GRACE };
+        records.stop(name, grace)?;
+    }
+    Ok(())
+}
+
+/// Whether all four run.
+pub(crate) fn is_running(paths: &Paths) -> bool {
+    let records = records(paths);
+    NAMES.iter().all(|name| records.alive(name).is_some())
+}
+
+fn spawn(paths: &Paths, name: &str, args: &[String]) -> Result<()> {
+    records(paths).spawn(name, Command::new(paths.tool(name)).args(args), &paths.log(name))
+}
+
+fn wait_ready(paths: &Paths) -> Result<()> {
+    let records = records(paths);
+    poll("the API server's readiness", Duration::from_secs(90), || {
+        for name in ["etcd", "kube-apiserver"] {
+            if records.alive(name).is_none() {
+                anyhow::bail!("{name} ended; the end of its log:\n{}", tail(&paths.log(name), 3_000));
+            }
+        }
+        let mut kubectl = Command::new(paths.tool("kubectl"));
+        kubectl.arg("--kubeconfig").arg(paths.kubeconfig()).args(["get", "--raw=/readyz"]);
+        Ok(output(&mut kubectl).map_err(|error| error.to_string()))
+    })?;
+    Ok(())
+}
+
+fn etcd(state: &State, dir: &Path) -> Vec<String> {
+    let client = format!("http://127.0.0.1:{}", state.etcd_port);
+    let peer = format!("http://127.0.0.1:{}", state.etcd_peer_port);
+    vec![
+        format!("--data-dir={}", dir.join("etcd").display()),
+        "--name=default".into(),
+        format!("--listen-client-urls={client}"),
+        format!("--advertise-client-urls={client}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--initial-cluster=default={peer}"),
+        // The data need not survive the machine.
+        "--unsafe-no-fsync".into(),
+        "--log-level=warn".into(),
+    ]
+}
+
+fn apiserver(state: &State, dir: &Path, paths: &Paths) -> Vec<String> {
+    let pki = dir.join("pki");
+    let file = |name: &str| pki.join(name).display().to_string();
+    vec![
+        format!("--etcd-servers=http://127.0.0.1:{}", state.etcd_port),
+        "--bind-address=127.0.0.1".into(),
+        format!("--secure-port={}", state.api_port),
+        format!("--tls-cert-file={}", file("apiserver.crt")),
+        format!("--tls-private-key-file={}", file("apiserver.key")),
+        format!("--token-auth-file={}", file("tokens.csv")),
+        "--authorization-mode=Node,RBAC".into(),
+        "--enable-admission-plugins=NodeRestriction".into(),
+        "--allow-privileged=true".into(),
+        "--service-cluster-ip-range=198.18.0.0/24".into(),
+        // Nothing reaches the API server through the service's address: there is no service proxy.
+        "--endpoint-reconciler-type=none".into(),
+        "--service-account-issuer=https://kubernetes.default.svc".into(),
+        format!("--service-account-key-file={}", file("service-account.pub")),
+        format!("--service-account-signing-key-file={}", file("service-account.key")),
+        "--kubelet-preferred-address-types=InternalIP".into(),
+        format!("--kubelet-certificate-authority={}", file("ca.crt")),
+        format!("--kubelet-client-certificate={}", file("kubelet-client.crt")),
+        format!("--kubelet-client-key={}", file("kubelet-client.key")),
+        format!("--audit-policy-file={}", dir.join("audit.yaml").display()),
+        format!("--audit-log-path={}", paths.logs().join("audit.log").display()),
+    ]
+}
+
+/// Who wrote what, and nothing of its content: enough to see that a settled cluster is quiet.
+const AUDIT: &str = "apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  verbs: [get, list, watch]
+- level: None
+  resources:
+  - group: coordination.k8s.io
+- level: Metadata
+";
+
+fn controller_manager(state: &State, pki: &Path, paths: &Paths) -> Vec<String> {
+    let kubeconfig = paths.kubeconfig().display().to_string();
+    vec![
+        format!("--kubeconfig={kubeconfig}"),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+        "--bind-address=127.0.0.1".into(),
+        format!("--secure-port={}", state.controller_manager_port),
+        "--leader-elect=false".into(),
+        format!("--service-account-private-key-file={}", pki.join("service-account.key").display()),
+        format!("--root-ca-file={}", pki.join("ca.crt").display()),
+    ]
+}
+
+fn scheduler(state: &State, paths: &Paths) -> Vec<String> {
+    let kubeconfig = paths.kubeconfig().display().to_string();
+    vec![
+        format!("--kubeconfig={kubeconfig}"),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+        "--bind-address=127.0.0.1".into(),
+        format!("--secure-port={}", state.scheduler_port),
+        "--leader-elect=false".into(),
+    ]
+}
+
+/// Ports that nobody listens on now. All are held at once, so that they differ.
+fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    let mut listeners = Vec::with_capacity(N);
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        *port = listener.local_addr()?.port();
+        listeners.push(listener);
+    }
+    Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_ports_differ_from_each_other() {
+        let mut ports = free_ports::<16>().unwrap().to_vec();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 16);
+    }
+}

@@ -1,0 +1,300 @@
+//! The images of the node: built with Dockerfiles, without an engine or a registry, and kept until an input changes.
+//!
+//! All names are under `localhost:5999`, where nothing ever listens, so that an image that is not there is refused at
+//! once, on this machine.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    config::PAUSE_IMAGE,
+    node,
+    packages::find,
+    paths::Paths,
+    process::run_logged,
+    progress::{Step, heading},
+    state::State,
+    tools::hex,
+};
+
+const BASE: &str = "localhost/gpu-operator-e2e-base";
+const DRIVER_VERSIONS: [&str; 3] = ["580.173.02", "590.10.01", "595.91.07"];
+
+/// Where a file of an image comes from.
+enum Source {
+    /// A program or library that cargo built.
+    Cargo(&'static str),
+    /// A file of the checkout, or all of a folder.
+    Checkout(&'static str),
+    /// All that was built from NVIDIA's toolkit module.
+    Nvidia,
+}
+
+/// One image.
+struct Image {
+    name: String,
+    dockerfile: &'static str,
+    args: Vec<(&'static str, String)>,
+    /// What lies in the build's context, and where there.
+    context: Vec<(Source, &'static str)>,
+}
+
+/// Without `all`, only what any pod needs.
+fn images(all: bool) -> Vec<Image> {
+    let product = |name: &'static str| Image {
+        name: format!("localhost:5999/{name}:dev"),
+        dockerfile: "Dockerfile",
+        args: vec![("BINARY", name.to_owned())],
+        context: vec![(Source::Cargo(name), name)],
+    };
+    let pause = Image {
+        name: PAUSE_IMAGE.to_owned(),
+        dockerfile: "Dockerfile",
+        args: vec![("BINARY", "pause".to_owned())],
+        context: vec![(Source::Cargo("pause"), "pause")],
+    };
+    if !all {
+        return vec![pause];
+    }
+    let toolkit = Image {
+        name: "localhost:5999/nvidia/k8s/container-toolkit:v1.20.0".to_owned(),
+        dockerfile: "e2e/standins/toolkit.Dockerfile",
+        args: Vec::new(),
+        context: vec![(Source::Nvidia, "nvidia"), (Source::Checkout("e2e/standins/placeholder"), "placeholder")],
+    };
+    let plugin = Image {
+        name: "localhost:5999/nvidia/k8s-device-plugin:v0.20.0".to_owned(),
+        dockerfile: "e2e/standins/device-plugin.Dockerfile",
+        args: Vec::new(),
+        context: vec![(Source::Cargo("nvidia-device-plugin"), "nvidia-device-plugin")],
+    };
+    let driver = |version: &str| Image {
+        name: format!("localhost:5999/nvidia/driver:{version}-ubuntu22.04"),
+        dockerfile: "e2e/standins/driver.Dockerfile",
+        args: vec![("DRIVER_VERSION", version.to_owned())],
+        context: vec![
+            (Source::Cargo("libstandin_nvml.so"), "libstandin_nvml.so"),
+            (Source::Cargo("nvidia-driver"), "nvidia-driver"),
+        ],
+    };
+    let mut images = vec![pause, product("gpu-operator"), product("nvml-probe"), toolkit, plugin];
+    images.extend(DRIVER_VERSIONS.map(driver));
+    images
+}
+
+/// Builds what is missing or outdated; without `all`, only what any pod needs. The programs must have been built.
+pub(crate) fn build(paths: &Paths, all: bool) -> Result<()> {
+    let base = Base::ensure(paths)?;
+    let mut outdated = Vec::new();
+    for image in images(all) {
+        let (context, stamp) = image.prepare(paths, &base)?;
+        if fs::read_to_string(image.stamp_file(paths)).is_ok_and(|old| old == stamp) && image.archive(paths).is_file() {
+            continue;
+        }
+        outdated.push((image, context, stamp));
+    }
+    if outdated.is_empty() {
+        return Ok(());
+    }
+    heading("building the node's images");
+    for (image, context, stamp) in outdated {
+        let step = Step::start(&image.name);
+        image.build(paths, &base, context.path(), &step).with_context(|| format!("building {}", image.name))?;
+        fs::write(image.stamp_file(paths), stamp)?;
+        step.done();
+    }
+    Ok(())
+}
+
+/// Hands the node's containerd the images that it does not have yet, and returns their names.
+pub(crate) fn import(paths: &Paths, state: &State, all: bool) -> Result<Vec<String>> {
+    let imported = paths.cluster().join("imported");
+    fs::create_dir_all(&imported)?;
+    let mut new = Vec::new();
+    for image in images(all) {
+        let built = image.stamp_file(paths);
+        let there = imported.join(built.file_name().unwrap_or_default());
+        let stamp = fs::read_to_string(&built).with_context(|| format!("reading {}", built.display()))?;
+        if !fs::read_to_string(&there).is_ok_and(|old| old == stamp) {
+            new.push((image, there, stamp));
+        }
+    }
+    if new.is_empty() {
+        return Ok(Vec::new());
+    }
+    let step = Step::start(format!("importing {} images into the node", new.len()));
+    for (n, (image, there, stamp)) in new.iter().enumerate() {
+        step.tick(&format!("{} of {}", n + 1, new.len()));
+        let archive = image.archive(paths);
+        let archive = archive.to_str().context("the checkout's path is not UTF-8")?;
+        node::exec(paths, state, &["ctr", "--namespace=k8s.io", "images", "import", "--local", archive])?;
+        fs::write(there, stamp)?;
+    }
+    step.done();
+    Ok(new.into_iter().map(|(image, ..)| image.name).collect())
+}
+
+impl Image {
+    fn file(&self, paths: &Paths, ending: &str) -> PathBuf {
+        let name = self.name.trim_start_matches("localhost:5999/").replace(['/', ':'], "_");
+        paths.images().join(format!("{name}.{ending}"))
+    }
+    fn archive(&self, paths: &Paths) -> PathBuf {
+        self.file(paths, "tar")
+    }
+    fn stamp_file(&self, paths: &Paths) -> PathBuf {
+        self.file(paths, "stamp")
+    }
+
+    /// Lays out the build's context and hashes all that goes into the image.
+    fn prepare(&self, paths: &Paths, base: &Base) -> Result<(tempfile::TempDir, String)> {
+        let dir = tempfile::tempdir_in(paths.images())?;
+        for (source, place) in &self.context {
+            let to = dir.path().join(place);
+            match source {
+                Source::Cargo(name) => strip(&built(paths, name), &to)?,
+                Source::Checkout(path) => copy(&paths.root.join(path), &to)?,
+                Source::Nvidia => copy(&paths.nvidia(), &to)?,
+            }
+        }
+        let mut hash = Sha256::new();
+        hash.update(&base.hash);
+        hash.update(
+            fs::read(paths.root.join(self.dockerfile)).with_context(|| format!("reading {}", self.dockerfile))?,
+        );
+        hash.update(format!("{:?}", self.args));
+        hash_tree(dir.path(), dir.path(), &mut hash)?;
+        Ok((dir, hex(&hash.finalize())))
+    }
+
+    fn build(&self, paths: &Paths, base: &Base, context: &Path, step: &Step) -> Result<()> {
+        let mut build = buildah(paths);
+        build
+            .args(["bud", "--isolation", "chroot", "--pull-never", "--build-arg", &format!("BASE={}", base.image())])
+            .args(self.args.iter().flat_map(|(key, value)| ["--build-arg".to_owned(), format!("{key}={value}")]))
+            .args(["--tag", &self.name, "--file"])
+            .arg(paths.root.join(self.dockerfile))
+            .arg(context);
+        let log = paths.log("images");
+        run_logged(&mut build, &log, || step.tick("building"))?;
+        let archive = self.archive(paths);
+        let new = archive.with_extension("new");
+        let mut push = buildah(paths);
+        push.args(["push", "--disable-compression", &self.name]).arg(format!(
+            "oci-archive:{}:{}",
+            new.display(),
+            self.name
+        ));
+        run_logged(&mut push, &log, || step.tick("writing"))?;
+        fs::rename(new, archive)?;
+        // The archive is what is kept.
+        let mut remove = buildah(paths);
+        run_logged(remove.args(["rmi", &self.name]), &log, || step.tick("tidying up"))
+    }
+}
+
+/// What every image stands on: Debian's C library and certificates, and nothing else.
+struct Base {
+    hash: String,
+}
+
+impl Base {
+    fn image(&self) -> String {
+        format!("{BASE}:{}", &self.hash[..12])
+    }
+
+    fn ensure(paths: &Paths) -> Result<Self> {
+        fs::create_dir_all(paths.images())?;
+        let suite = suite();
+        let packages = "libc6,libgcc-s1,ca-certificates";
+        let hash = hex(&Sha256::digest(format!("{suite} {packages}")));
+        let base = Self { hash };
+        let stamp = paths.images().join("base.stamp");
+        if fs::read_to_string(&stamp).is_ok_and(|old| old == base.hash) {
+            return Ok(base);
+        }
+        let step = Step::start(format!("making the base image from Debian packages ({suite})"));
+        let log = paths.log("base-image");
+        let context = tempfile::tempdir_in(paths.images())?;
+        let mut strap = Command::new("mmdebstrap");
+        strap
+            .env("TMPDIR", paths.images())
+            .args(["--variant=extract", &format!("--include={packages}"), &suite])
+            .arg(context.path().join("base.tar"));
+        run_logged(&mut strap, &log, || step.tick("fetching packages"))?;
+        fs::write(context.path().join("Dockerfile"), "FROM scratch\nADD base.tar /\n")?;
+        let mut build = buildah(paths);
+        build.args(["bud", "--isolation", "chroot", "--tag", &base.image()]).arg(context.path());
+        run_logged(&mut build, &log, || step.tick("building"))?;
+        fs::write(stamp, &base.hash)?;
+        step.done();
+        Ok(base)
+    }
+}
+
+/// The machine's own release, for the programs are linked against its C library; Debian 12 where that is unknown.
+fn suite() -> String {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    codename.filter(|name| !name.is_empty()).unwrap_or("bookworm").to_owned()
+}
+
+fn buildah(paths: &Paths) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["scratch", "--", "buildah", "--storage-driver", "vfs", "--root"])
+        .arg(paths.images().join("storage"))
+        .arg("--runroot")
+        .arg(paths.images().join("run"));
+    command
+}
+
+/// Where cargo puts what it builds for the tests.
+pub(crate) fn built(paths: &Paths, name: &str) -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths.root.join("target"), PathBuf::from);
+    target.join("debug").join(name)
+}
+
+/// Copies without what only a debugger reads: the images become a third of their size.
+fn strip(from: &Path, to: &Path) -> Result<()> {
+    copy(from, to)?;
+    if find("strip").is_some() {
+        crate::process::output(Command::new("strip").arg("--strip-debug").arg(to))?;
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    if from.is_dir() {
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        return Ok(());
+    }
+    fs::copy(from, to).with_context(|| format!("copying {}", from.display()))?;
+    Ok(())
+}
+
+fn hash_tree(root: &Path, dir: &Path, hash: &mut Sha256) -> Result<()> {
+    let mut entries: Vec<PathBuf> = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            hash_tree(root, &path, hash)?;
+        } else {
+            hash.update(path.strip_prefix(root)?.as_os_str().as_encoded_bytes());
+            hash.update(fs::read(&path)?);
+        }
+    }
+    Ok(())
+}

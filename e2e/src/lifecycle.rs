@@ -1,0 +1,163 @@
+//! `up` and `down`: everything from nothing, and nothing from everything.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context, Result, bail};
+use nix::unistd::Uid;
+
+use crate::{
+    chart, control_plane, images, kwok, node, packages,
+    paths::Paths,
+    process::{begin_cleaning, run_logged},
+    progress::{Step, heading},
+    standin::{Gpu, Standin},
+    state::{NodeKind, Purpose, State, records},
+    tools,
+};
+
+/// How much of a cluster is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Extent {
+    /// Control plane and node.
+    Bare,
+    /// Also our chart.
+    Chart,
+    /// Also the example policy.
+    Policy,
+}
+
+/// Whether a real node can run here, and where not, why.
+/// With `kwok` none is wanted.
+pub(crate) fn node_kind(kwok: bool) -> NodeKind {
+    if kwok {
+        NodeKind::Kwok
+    } else if Uid::effective().is_root() {
+        NodeKind::Real
+    } else {
+        say!(
+            "! not root: containerd and kubelet cannot run, so one kwok node stands for a GPU node.\n\
+             ! No container runs on it: nothing becomes Ready through real pods. Run as root for that."
+        );
+        NodeKind::Kwok
+    }
+}
+
+/// Builds the tools and, for the images, the workspace.
+pub(crate) fn prepare(paths: &Paths, kind: NodeKind) -> Result<()> {
+    let real = kind == NodeKind::Real;
+    packages::install(paths, real)?;
+    tools::build(paths, real)
+}
+
+/// Builds the workspace's programs and libraries, as the tests use them too; without `all`, only what any pod needs.
+pub(crate) fn build_workspace(paths: &Paths, all: bool) -> Result<()> {
+    let step = Step::start("building the workspace");
+    let log = paths.log("cargo-build");
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(&paths.root).arg("build").args(if all { &["--workspace"][..] } else { &["--package=e2e"] });
+    run_logged(&mut cargo, &log, || {
+        let text = crate::process::tail(&log, 400);
+        step.tick(text.lines().last().unwrap_or_default().trim());
+    })?;
+    step.done();
+    Ok(())
+}
+
+/// Brings the cluster up to `extent`. What runs already is kept.
+pub(crate) fn up(paths: &Paths, purpose: Purpose, extent: Extent, kind: NodeKind) -> Result<State> {
+    let state = if let Some(state) = running(paths) {
+        say!("the cluster runs already");
+        if state.node == NodeKind::Real {
+            refresh(paths, &state, extent)?;
+        }
+        state
+    } else {
+        // What a killed command or a restart of the machine may have left.
+        down(paths)?;
+        fs::remove_dir_all(paths.logs()).or_else(missing_is_fine)?;
+        prepare(paths, kind)?;
+        if kind == NodeKind::Real {
+            build(paths, extent)?;
+        }
+        heading("starting the cluster");
+        create(paths, purpose, kind, extent)?
+    };
+    if extent >= Extent::Chart {
+        chart::install(paths, &state)?;
+    }
+    if extent >= Extent::Policy {
+        chart::apply_policy(paths)?;
+    }
+    Ok(state)
+}
+
+fn build(paths: &Paths, extent: Extent) -> Result<()> {
+    let all = extent > Extent::Bare;
+    build_workspace(paths, all)?;
+    images::build(paths, all)
+}
+
+/// Brings what was changed since into a cluster that runs.
+fn refresh(paths: &Paths, state: &State, extent: Extent) -> Result<()> {
+    build(paths, extent)?;
+    let new = images::import(paths, state, extent > Extent::Bare)?;
+    chart::restart(paths, &new)
+}
+
+fn create(paths: &Paths, purpose: Purpose, kind: NodeKind, extent: Extent) -> Result<State> {
+    let state = control_plane::start(paths, purpose, kind)?;
+    fs::create_dir_all(paths.standin())?;
+    Standin::new(paths.standin()).plug(&Gpu::h100(8))?;
+    match kind {
+        NodeKind::Real => {
+            node::start_runtime(paths, &state)?;
+            images::import(paths, &state, extent > Extent::Bare)?;
+            node::start_kubelet(paths, &state)?;
+            node::wait_ready(paths)?;
+        }
+        NodeKind::Kwok => kwok::start(paths)?,
+    }
+    Ok(state)
+}
+
+/// The cluster, if all of it runs.
+pub(crate) fn running(paths: &Paths) -> Option<State> {
+    let state = State::load(paths)?;
+    let node = match state.node {
+        NodeKind::Real => node::is_running(paths),
+        NodeKind::Kwok => kwok::is_running(paths),
+    };
+    (node && control_plane::is_running(paths)).then_some(state)
+}
+
+/// Ends everything and removes all but the caches and the logs. Without effect when nothing is there.
+pub(crate) fn down(paths: &Paths) -> Result<()> {
+    let there = paths.cluster().exists() || paths.node().exists();
+    if there {
+        let step = Step::start("taking the cluster down");
+        node::stop(paths)?;
+        kwok::stop(paths)?;
+        control_plane::stop(paths)?;
+        let left = records(paths).names();
+        if !left.is_empty() {
+            bail!("still on record: {}", left.join(", "));
+        }
+        node::remove_disk(paths)?;
+        fs::remove_dir_all(paths.cluster()).or_else(missing_is_fine)?;
+        fs::remove_file(paths.kubeconfig()).or_else(missing_is_fine)?;
+        step.done();
+    }
+    Ok(())
+}
+
+/// Runs `work` and takes the cluster down after it, whatever came of it.
+pub(crate) fn then_down<T>(paths: &Paths, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let outcome = work();
+    begin_cleaning();
+    down(paths).context("taking the cluster down")?;
+    outcome
+}
+
+fn missing_is_fine(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}

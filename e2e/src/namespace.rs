@@ -1,0 +1,278 @@
+//! The inside of the node: a process namespace and a mount namespace whose root is a copy-on-write view of the machine's.
+//!
+//! Hidden commands of `xtask` live here. `node-start` makes the namespaces and leaves `node-init` in them, as the
+//! first process; when that one is killed the kernel ends every process of the node, and with the last of them all
+//! mounts vanish. `node-exec` runs a command in there.
+
+use std::{
+    fs,
+    os::unix::{fs::symlink, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, ExitStatus, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use nix::{
+    errno::Errno,
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, setns, unshare},
+    sys::{
+        signal::{SigSet, Signal},
+        stat::{Mode, SFlag, makedev, mknod},
+        wait::wait,
+    },
+    unistd::{chdir, pivot_root},
+};
+
+use crate::{paths::Paths, process::create};
+
+/// Kernel settings that kubelet would change on the machine, with the values that it wants to see.
+const TUNABLES: [(&str, &str); 6] = [
+    ("vm/overcommit_memory", "1"),
+    ("vm/panic_on_oom", "0"),
+    ("kernel/panic", "10"),
+    ("kernel/panic_on_oops", "1"),
+    ("kernel/keys/root_maxkeys", "1000000"),
+    ("kernel/keys/root_maxbytes", "25000000"),
+];
+
+/// Device nodes that every Linux has, beside /dev/kmsg, which kubelet watches.
+const DEVICES: [(&str, u64, u64); 7] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("kmsg", 1, 11),
+    ("tty", 5, 0),
+];
+
+const OS_RELEASE: &str = "PRETTY_NAME=\"Ubuntu 22.04.5 LTS\"
+NAME=\"Ubuntu\"
+VERSION_ID=\"22.04\"
+VERSION=\"22.04.5 LTS (Jammy Jellyfish)\"
+VERSION_CODENAME=jammy
+ID=ubuntu
+ID_LIKE=debian
+";
+
+/// Written by `node-init` once the node's root stands.
+pub(crate) fn ready_file(paths: &Paths) -> PathBuf {
+    paths.cluster().join("node-ready")
+}
+
+/// `node-start`: leaves `node-init` behind and prints its id.
+pub(crate) fn start(paths: &Paths) -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID).context("making the node's namespaces")?;
+    // From here on nothing that is mounted shows outside.
+    mount_flags("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
+    let log = create(&paths.log("node-init"))?;
+    let child = Command::new(std::env::current_exe()?)
+        .arg("node-init")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .spawn()?;
+    say!("{}", child.id());
+    Ok(())
+}
+
+/// `node-init`: builds the root, then waits for orphans until it is killed.
+pub(crate) fn init(paths: &Paths) -> Result<()> {
+    if std::process::id() != 1 {
+        bail!("node-init is started by node-start only");
+    }
+    build_root(paths).context("building the node's root")?;
+    fs::write(ready_file(paths), "")?;
+    loop {
+        if let Err(Errno::ECHILD) = wait() {
+            sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// `scratch`: runs a command that leaves files in folders of the machine, so that it leaves none.
+pub(crate) fn scratch(command: &[String]) -> Result<ExitCode> {
+    let (program, args) = command.split_first().context("no command given")?;
+    // So that an interrupt ends the command and we still tidy up. The command itself starts without this.
+    let mut patient = SigSet::empty();
+    patient.add(Signal::SIGINT);
+    patient.add(Signal::SIGTERM);
+    patient.thread_block()?;
+    unshare(CloneFlags::CLONE_NEWNS).context("making a mount namespace")?;
+    mount_flags("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
+    let made: Vec<&Path> = BUILDAH.map(Path::new).into_iter().filter(|place| !place.exists()).collect();
+    for place in BUILDAH {
+        tmpfs(Path::new(place), "mode=700")?;
+    }
+    let status = Command::new(program).args(args).status();
+    for place in BUILDAH {
+        umount2(place, MntFlags::MNT_DETACH)?;
+    }
+    for place in made {
+        fs::remove_dir(place)?;
+    }
+    Ok(exit_code(status.with_context(|| format!("starting {program}"))?))
+}
+
+/// Where buildah writes beside the folders that it is given.
+const BUILDAH: [&str; 2] = ["/var/lib/containers", "/run/containers"];
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+fn build_root(paths: &Paths) -> Result<()> {
+    let node = paths.node();
+    let root = node.join("root");
+    let layers =
+        format!("lowerdir=/,upperdir={},workdir={}", node.join("upper").display(), node.join("work").display());
+    mount(Some("node"), &root, Some("overlay"), MsFlags::empty(), Some(layers.as_str()))
+        .context("mounting the copy-on-write view of the machine's root")?;
+
+    for dir in ["run", "tmp", "dev"] {
+        tmpfs(&root.join(dir), if dir == "tmp" { "mode=1777" } else { "mode=755" })?;
+    }
+    devices(&root.join("dev"))?;
+    let proc = root.join("proc");
+    fs::create_dir_all(&proc)?;
+    mount(Some("proc"), &proc, Some("proc"), MsFlags::empty(), None::<&str>).context("mounting /proc")?;
+    tunables(&root)?;
+    bind(Path::new("/sys"), &root.join("sys"))?;
+
+    // The checkout's own folder, as it is: programs, configuration and logs are the same inside and outside.
+    bind(&paths.base, &inside(&root, &paths.base)?)?;
+    // On the machine's own file system: an overlay cannot lie on an overlay, and a machine that is a node itself has
+    // folders of the same names, of which this node must see nothing.
+    for (folder, place) in
+        [("containerd", "var/lib/containerd"), ("kubelet", "var/lib/kubelet"), ("cni", "var/lib/cni")]
+    {
+        let disk = node.join("disk").join(folder);
+        fs::create_dir_all(&disk)?;
+        bind(&disk, &root.join(place))?;
+    }
+    let standin = paths.standin();
+    bind(&standin, &root.join("run/nvidia/standin"))?;
+    bind(&standin.join("pci"), &root.join("sys/bus/pci/devices"))?;
+    bind(&standin.join("module"), &root.join("sys/module"))?;
+    os_release(&root)?;
+    remove(&root.join("etc/cdi"))?;
+
+    chdir(&root)?;
+    pivot_root(".", ".").context("changing to the node's root")?;
+    umount2(".", MntFlags::MNT_DETACH).context("letting go of the machine's root")?;
+    chdir("/")?;
+    // So that what one container mounts under a Bidirectional host path is seen by the next.
+    mount_flags("/", MsFlags::MS_REC | MsFlags::MS_SHARED)
+}
+
+fn devices(dev: &Path) -> Result<()> {
+    // The process's own mask would take rights away.
+    nix::sys::stat::umask(Mode::empty());
+    for (name, major, minor) in DEVICES {
+        let mode = Mode::from_bits_truncate(if name == "kmsg" { 0o644 } else { 0o666 });
+        mknod(&dev.join(name), SFlag::S_IFCHR, mode, makedev(major, minor))
+            .with_context(|| format!("making /dev/{name}"))?;
+    }
+    nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
+    for (link, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        symlink(target, dev.join(link))?;
+    }
+    let pts = dev.join("pts");
+    fs::create_dir(&pts)?;
+    mount(Some("devpts"), &pts, Some("devpts"), MsFlags::empty(), Some("newinstance,ptmxmode=0666,mode=620"))
+        .context("mounting /dev/pts")?;
+    tmpfs(&dev.join("shm"), "mode=1777")
+}
+
+/// Plain files in place of the settings: kubelet finds what it wants, and the machine keeps what it had.
+fn tunables(root: &Path) -> Result<()> {
+    for (name, value) in TUNABLES {
+        let place = root.join("proc/sys").join(name);
+        if place.exists() {
+            let file = root.join("run/tunables").join(name);
+            drop(create(&file)?);
+            fs::write(&file, format!("{value}\n"))?;
+            mount(Some(&file), &place, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+                .with_context(|| format!("covering /proc/sys/{name}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn os_release(root: &Path) -> Result<()> {
+    for place in ["etc/os-release", "usr/lib/os-release"] {
+        let file = root.join(place);
+        remove(&file)?;
+        fs::write(&file, OS_RELEASE).with_context(|| format!("writing the node's /{place}"))?;
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> Result<()> {
+    let gone = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(_) => Ok(()),
+    };
+    gone.with_context(|| format!("removing {}", path.display()))
+}
+
+fn tmpfs(place: &Path, options: &str) -> Result<()> {
+    fs::create_dir_all(place)?;
+    mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), Some(options))
+        .with_context(|| format!("mounting a tmpfs on {}", place.display()))
+}
+
+fn bind(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+        .with_context(|| format!("binding {} to {}", from.display(), to.display()))
+}
+
+fn mount_flags(place: &str, flags: MsFlags) -> Result<()> {
+    mount(None::<&str>, place, None::<&str>, flags, None::<&str>).with_context(|| format!("changing the mount {place}"))
+}
+
+/// An absolute path of the machine, seen from outside under `root`.
+fn inside(root: &Path, path: &Path) -> Result<PathBuf> {
+    Ok(root.join(path.strip_prefix("/").context("the checkout's path is not absolute")?))
+}
+
+/// `node-exec`: runs a command in the namespaces that process `node` holds. With `log`, leaves it running there, its
+/// output in that file, and prints its id; else waits for it and ends as it did.
+pub(crate) fn exec(paths: &Paths, node: u32, log: Option<&Path>, command: &[String]) -> Result<ExitCode> {
+    let (program, args) = command.split_first().context("no command given")?;
+    let log = log.map(|path| fs::File::options().create(true).append(true).open(path)).transpose()?;
+    let namespaces = ["pid", "mnt"].map(|kind| fs::File::open(format!("/proc/{node}/ns/{kind}")));
+    for (namespace, kind) in namespaces.into_iter().zip([CloneFlags::CLONE_NEWPID, CloneFlags::CLONE_NEWNS]) {
+        setns(namespace.context("the node does not run")?, kind).context("entering the node")?;
+    }
+    chdir("/")?;
+    let mut child = Command::new(program);
+    child
+        .args(args)
+        .env("PATH", format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", paths.bin().display()));
+    if let Some(log) = log {
+        let child = child
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("starting {program} in the node"))?;
+        say!("{}", child.id());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = child.status().with_context(|| format!("starting {program} in the node"))?;
+    Ok(exit_code(status))
+}

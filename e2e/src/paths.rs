@@ -1,0 +1,61 @@
+//! Where everything lies: all of it under `target/e2e` of this checkout.
+
+use std::path::{Path, PathBuf};
+
+/// The folders and files of the local cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Paths {
+    /// The checkout.
+    pub root: PathBuf,
+    /// `target/e2e`.
+    pub base: PathBuf,
+}
+
+impl Paths {
+    pub(crate) fn new() -> Self {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = manifest.parent().unwrap_or(manifest).to_path_buf();
+        let base = root.join("target/e2e");
+        Self { root, base }
+    }
+
+    /// Caches that survive `down`.
+    pub(crate) fn bin(&self) -> PathBuf {
+        self.base.join("bin")
+    }
+    pub(crate) fn nvidia(&self) -> PathBuf {
+        self.base.join("nvidia")
+    }
+    pub(crate) fn stamps(&self) -> PathBuf {
+        self.base.join("stamps")
+    }
+    pub(crate) fn images(&self) -> PathBuf {
+        self.base.join("images")
+    }
+
+    /// State of the running control plane; removed by `down`.
+    pub(crate) fn cluster(&self) -> PathBuf {
+        self.base.join("cluster")
+    }
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.base.join("logs")
+    }
+    /// State of the node; removed by `down`.
+    pub(crate) fn node(&self) -> PathBuf {
+        self.base.join("node")
+    }
+    /// What tests steer the stand-ins with.
+    pub(crate) fn standin(&self) -> PathBuf {
+        self.node().join("standin")
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.base.join("kubeconfig")
+    }
+    pub(crate) fn tool(&self, name: &str) -> PathBuf {
+        self.bin().join(name)
+    }
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.logs().join(format!("{name}.log"))
+    }
+}

@@ -1,0 +1,156 @@
+//! The cluster's programs, built from Go modules and kept until their sources change.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    paths::Paths,
+    process::{output, run_logged, tail},
+    progress::{Step, heading},
+};
+
+/// One Go module of ours under `e2e/tools` and what comes of it.
+struct Tool {
+    module: &'static str,
+    flags: &'static [&'static str],
+    /// What to build; `tool` is every tool that the module names.
+    package: &'static str,
+    /// The programs, in `bin`, or in `nvidia` for NVIDIA's.
+    programs: &'static [&'static str],
+}
+
+const STRIP: &[&str] = &["-ldflags", "-s -w"];
+
+const KUBERNETES: Tool = Tool {
+    module: "kubernetes",
+    // Without the version the server calls itself v0.0.0 and clients misjudge it.
+    flags: &[
+        "-ldflags",
+        "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3",
+    ],
+    package: "tool",
+    programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"],
+};
+const ETCD: Tool = Tool { module: "etcd", flags: STRIP, package: "go.etcd.io/etcd/server/v3", programs: &["etcd"] };
+const HELM: Tool = Tool { module: "helm", flags: STRIP, package: "tool", programs: &["helm"] };
+const CONTAINERD: Tool = Tool {
+    module: "containerd",
+    flags: STRIP,
+    package: "tool",
+    programs: &["containerd", "containerd-shim-runc-v2", "ctr"],
+};
+const RUNC: Tool = Tool {
+    module: "runc",
+    // Without seccomp every unprivileged pod is refused.
+    flags: &["-tags", "seccomp", "-ldflags", "-s -w"],
+    package: "tool",
+    programs: &["runc"],
+};
+const NVIDIA: Tool = Tool {
+    module: "nvidia-toolkit",
+    // The programs call NVML's functions, which are there at run time only.
+    flags: &[
+        "-ldflags",
+        "-s -w -extldflags=-Wl,--export-dynamic -extldflags=-Wl,--unresolved-symbols=ignore-in-object-files \
+         -extldflags=-Wl,-z,lazy",
+    ],
+    package: "tool",
+    programs: &[
+        "nvidia-cdi-hook",
+        "nvidia-container-runtime",
+        "nvidia-container-runtime-hook",
+        "nvidia-container-runtime.cdi",
+        "nvidia-container-runtime.legacy",
+        "nvidia-ctk",
+        "nvidia-ctk-installer",
+    ],
+};
+const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", programs: &["kwok"] };
+
+/// Builds what is missing or outdated. With `node`, what a real node needs; without, what stands in for one.
+pub(crate) fn build(paths: &Paths, node: bool) -> Result<()> {
+    let common = [&KUBERNETES, &ETCD, &HELM];
+    let rest: &[&Tool] = if node { &[&CONTAINERD, &RUNC, &NVIDIA] } else { &[&KWOK] };
+    let tools: Vec<&Tool> = common.into_iter().chain(rest.iter().copied()).collect();
+    let version = output(Command::new("go").arg("version"))?;
+    let mut outdated = Vec::new();
+    for tool in &tools {
+        let stamp = tool.stamp(paths, &version)?;
+        if !tool.is_current(paths, &stamp) {
+            outdated.push((tool, stamp));
+        }
+    }
+    if outdated.is_empty() {
+        return Ok(());
+    }
+    heading("building the cluster's tools (kept for the next time)");
+    for (n, (tool, stamp)) in outdated.iter().enumerate() {
+        let step = Step::start(format!("building {} ({} of {})", tool.module, n + 1, outdated.len()));
+        tool.build(paths, &step).with_context(|| format!("building e2e/tools/{}", tool.module))?;
+        fs::create_dir_all(paths.stamps())?;
+        fs::write(paths.stamps().join(tool.module), stamp)?;
+        step.done();
+    }
+    Ok(())
+}
+
+impl Tool {
+    fn folder(&self, paths: &Paths) -> PathBuf {
+        if self.module == NVIDIA.module { paths.nvidia() } else { paths.bin() }
+    }
+
+    fn stamp(&self, paths: &Paths, version: &str) -> Result<String> {
+        let dir = paths.root.join("e2e/tools").join(self.module);
+        let mut hash = Sha256::new();
+        for file in ["go.mod", "go.sum"] {
+            let path = dir.join(file);
+            hash.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
+        }
+        hash.update(format!("{:?} {} {version}", self.flags, self.package));
+        Ok(hex(&hash.finalize()))
+    }
+
+    fn is_current(&self, paths: &Paths, stamp: &str) -> bool {
+        let folder = self.folder(paths);
+        fs::read_to_string(paths.stamps().join(self.module)).is_ok_and(|old| old == stamp)
+            && self.programs.iter().all(|program| folder.join(program).is_file())
+    }
+
+    fn build(&self, paths: &Paths, step: &Step) -> Result<()> {
+        let folder = self.folder(paths);
+        fs::create_dir_all(&folder)?;
+        let target = match self.programs {
+            [one] => folder.join(one),
+            _ => folder.join(""),
+        };
+        let log = paths.log(&format!("build-{}", self.module));
+        let mut command = Command::new("go");
+        command
+            .current_dir(paths.root.join("e2e/tools").join(self.module))
+            .args(["build", "-v"])
+            .args(self.flags)
+            .arg("-o")
+            .arg(target)
+            .arg(self.package);
+        run_logged(&mut command, &log, || {
+            let text = tail(&log, 400);
+            step.tick(text.lines().last().unwrap_or_default());
+        })?;
+        if let Some(lost) = self.programs.iter().find(|program| !folder.join(program).is_file()) {
+            bail!("the build made no {lost}");
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

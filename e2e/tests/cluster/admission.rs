@@ -1,0 +1,134 @@
+//! The probe may write its own node's report, and nothing else: neither role nor admission policy lets it.
+
+use anyhow::{Context, Result, bail, ensure};
+use e2e::eventually;
+use gpu_operator_crd::GpuNode;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{
+    Api, Client, Config, ResourceExt,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::{Value, json};
+
+use crate::support::{Fixture, READY, test};
+
+/// A client with the token of the probe's own pod.
+async fn probe(f: &Fixture) -> Result<Client> {
+    let pods =
+        f.pods(f.cluster.namespace()).list(&ListParams::default().labels("app.kubernetes.io/name=nvml-probe")).await?;
+    let pod = pods.items.first().context("no pod of the probe")?.name_any();
+    let token = f.cluster.kubectl(&[
+        "create",
+        "token",
+        "nvml-probe",
+        "-n",
+        f.cluster.namespace(),
+        "--bound-object-kind=Pod",
+        "--bound-object-name",
+        &pod,
+    ])?;
+    client(f, token.trim()).await
+}
+
+async fn client(f: &Fixture, token: &str) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(f.cluster.kubeconfig())?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.auth_info = serde_json::from_value(json!({"token": token}))?;
+    Ok(Client::try_from(config)?)
+}
+
+fn gpu_node(name: &str, spec: &Value) -> Result<GpuNode> {
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}, "spec": spec,
+    }))?)
+}
+
+/// Denied by role or policy, and not refused for another cause.
+fn denied<T: std::fmt::Debug>(what: &str, outcome: Result<T, kube::Error>, words: &str) -> Result<()> {
+    match outcome {
+        Err(kube::Error::Api(status)) if status.is_forbidden() && status.message.contains(words) => Ok(()),
+        other => bail!("{what}: expected a denial that says {words:?}, got {other:?}"),
+    }
+}
+
+#[test]
+fn the_probe_is_refused_every_write_but_its_own_report() {
+    test(|f| async move {
+        let own = f.cluster.node_name();
+        let api = Api::<GpuNode>::all(probe(&f).await?);
+        let status =
+            |status: Value| json!({"apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "status": status});
+        let report = |boot: &str| status(json!({"report": {"bootId": boot}}));
+        let apply = PatchParams::apply("nvml-probe").force();
+        let create = PostParams::default();
+
+        // Another node's, though it would be allowed by role.
+        denied("create another's", api.create(&create, &gpu_node("other", &json!({}))?).await, "of that name only")?;
+        Api::<GpuNode>::all(f.cluster.client()).create(&create, &gpu_node("other", &json!({}))?).await?;
+        denied(
+            "another's status",
+            api.patch_status("other", &apply, &Patch::Apply(report("x"))).await,
+            "of that name only",
+        )?;
+
+        // Its own, beyond the report.
+        let merge = PatchParams::default();
+        denied(
+            "own phase",
+            api.patch_status(own, &merge, &Patch::Merge(status(json!({"phase": "Ready"})))).await,
+            "report",
+        )?;
+        denied(
+            "own spec",
+            api.patch(own, &merge, &Patch::Merge(json!({"spec": {"releaseDriver": true}}))).await,
+            "forbidden",
+        )?;
+        denied(
+            "own labels",
+            api.patch(own, &merge, &Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}))).await,
+            "forbidden",
+        )?;
+        denied("own deletion", api.delete(own, &DeleteParams::default()).await, "forbidden")?;
+        f.cluster.kubectl(&["delete", "gpunode", own, "other"])?;
+        // The real probe makes it anew meanwhile, so the spec it must not set is tried until there is a moment for it.
+        denied("create with a spec", api.create(&create, &gpu_node(own, &json!({"policy": "mine"}))?).await, "")
+            .or_else(|error| if format!("{error}").contains("AlreadyExists") { Ok(()) } else { Err(error) })?;
+
+        // Anything else.
+        let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(probe(&f).await?);
+        denied(
+            "label a Node",
+            nodes.patch(own, &merge, &Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}))).await,
+            "forbidden",
+        )?;
+        denied("read a Node", nodes.get(own).await, "forbidden")?;
+
+        // A token without a node is not a probe's.
+        let token = f.cluster.kubectl(&["create", "token", "nvml-probe", "-n", f.cluster.namespace()])?;
+        let unbound = Api::<GpuNode>::all(client(&f, token.trim()).await?);
+        denied("without a node", unbound.create(&create, &gpu_node("other", &json!({}))?).await, "names no node")?;
+
+        // And what it is there for, it may.
+        eventually(READY, "a report of its own", || async {
+            api.patch_status(own, &apply, &Patch::Apply(report("from the test"))).await?;
+            Ok(())
+        })
+        .await
+    });
+}
+
+#[test]
+fn the_admission_policy_has_no_type_errors() {
+    test(|f| async move {
+        let policy = f.cluster.kubectl(&[
+            "get",
+            "validatingadmissionpolicy",
+            "nvml-probe.gpu.nodestack.dev",
+            "-o",
+            "jsonpath={.status}",
+        ])?;
+        ensure!(policy.contains("typeChecking") && !policy.contains("expressionWarnings"), "{policy}");
+        Ok(())
+    });
+}

@@ -1,0 +1,113 @@
+//! The chart: what it refuses and in which words, and that what it makes fits the rules it promises to keep.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use e2e::Cluster;
+use serde_json::Value;
+
+fn cluster() -> Cluster {
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(Cluster::connect()).expect("a cluster")
+}
+
+fn template(cluster: &Cluster, set: &[&str]) -> Result<String> {
+    let chart = cluster.chart().display().to_string();
+    let mut args = vec!["template", "gpu-operator", &chart, "--namespace", "gpu-operator"];
+    args.extend(set.iter().flat_map(|value| ["--set", value]));
+    cluster.helm(&args)
+}
+
+fn documents(yaml: &str) -> Result<Vec<Value>> {
+    let documents = serde_yaml::Deserializer::from_str(yaml).map(serde::Deserialize::deserialize);
+    let documents: Vec<Value> = documents.collect::<Result<_, serde_yaml::Error>>()?;
+    Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+#[test]
+fn without_a_repository_it_says_how_to_build_and_push() {
+    let error = format!("{:#}", template(&cluster(), &[]).expect_err("refused"));
+    for words in ["cargo build --release", "--build-arg BINARY=", "docker push", "--set image.repository="] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+#[test]
+fn values_that_cannot_work_are_refused() {
+    let cluster = cluster();
+    for wrong in [
+        "operator.lisenAddress=0.0.0.0:1",
+        "image.pullPolicy=always",
+        "image.repository=https://example.com/x",
+        "image.repository=example.com/x/",
+        "image.digests.probe=sha256:1",
+        "probe.interval=30",
+        "extraEnv[0].name=RUST_LOG",
+        "operator.listenAddress=127.0.0.1:8080",
+    ] {
+        assert!(template(&cluster, &["image.repository=example.com/x", wrong]).is_err(), "{wrong} is taken");
+    }
+    assert!(template(&cluster, &["image.repository=example.com/x"]).is_ok());
+}
+
+#[test]
+fn the_crds_in_the_chart_are_the_generated_ones_and_outlive_it() {
+    let cluster = cluster();
+    let rendered = documents(&template(&cluster, &["image.repository=example.com/x"]).expect("a chart")).expect("YAML");
+    let crds: BTreeMap<_, _> = rendered
+        .into_iter()
+        .filter(|document| document["kind"] == "CustomResourceDefinition")
+        .map(|document| (document["metadata"]["name"].as_str().unwrap_or_default().to_owned(), document))
+        .collect();
+    for (_, crd) in gpu_operator_crd::crds() {
+        let name = crd.metadata.name.clone().expect("a name");
+        let generated: Value = serde_yaml::from_str(&gpu_operator_crd::crd_yaml(&crd).expect("YAML")).expect("YAML");
+        assert_eq!(crds[&name]["spec"], generated["spec"], "{name}");
+        assert_eq!(crds[&name]["metadata"]["annotations"]["helm.sh/resource-policy"], "keep", "{name}");
+    }
+}
+
+#[test]
+fn the_operator_runs_in_a_restricted_namespace() {
+    let cluster = cluster();
+    let namespace = "restricted-test";
+    let outcome = (|| {
+        cluster.kubectl(&["create", "namespace", namespace])?;
+        cluster.kubectl(&["create", "serviceaccount", "gpu-operator", "-n", namespace])?;
+        cluster.kubectl(&["label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted"])?;
+        let dry_run = |set: &[&str]| -> Result<String> {
+            let all = documents(&template(&cluster, set)?)?;
+            let deployment = all.iter().find(|document| document["kind"] == "Deployment").expect("a Deployment");
+            let mut pod = deployment["spec"]["template"].clone();
+            pod["apiVersion"] = "v1".into();
+            pod["kind"] = "Pod".into();
+            pod["metadata"]["name"] = "operator".into();
+            let file = std::env::temp_dir().join(format!("restricted-{}.json", std::process::id()));
+            std::fs::write(&file, pod.to_string())?;
+            let answer =
+                cluster.kubectl(&["create", "--dry-run=server", "-n", namespace, "-f", &file.display().to_string()]);
+            std::fs::remove_file(&file)?;
+            answer
+        };
+        dry_run(&["image.repository=example.com/x"])?;
+        let refused = dry_run(&["image.repository=example.com/x", "hostNetwork=true"]);
+        ensure!(refused.is_err(), "the test would not notice a refusal");
+        Ok(())
+    })();
+    let _ = cluster.kubectl(&["delete", "namespace", namespace, "--wait=false"]);
+    outcome.expect("admitted");
+}
+
+#[test]
+fn every_reason_has_its_row_in_the_docs() {
+    let cluster = cluster();
+    let docs = std::fs::read_to_string(cluster.chart().join("../../docs/reasons.md")).expect("docs/reasons.md");
+    let crd = gpu_operator_crd::crd_yaml(&gpu_operator_crd::crds()[1].1).expect("YAML");
+    let crd: Value = serde_yaml::from_str(&crd).expect("YAML");
+    let reasons = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["reason"]
+        ["enum"];
+    let reasons: Vec<_> = reasons.as_array().expect("an enum").iter().filter_map(Value::as_str).collect();
+    assert!(reasons.len() > 20, "{reasons:?}");
+    for reason in reasons {
+        assert!(docs.contains(&format!("`{reason}`")), "{reason} is not in docs/reasons.md");
+    }
+}

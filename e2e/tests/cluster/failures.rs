@@ -1,0 +1,93 @@
+//! A driver that fails shows within a minute, in the pod's own words, and heals once its cause is gone.
+
+use anyhow::{Result, ensure};
+use e2e::DriverMode;
+use gpu_operator_crd::reason::Reason;
+
+use crate::support::{DEFAULT_DRIVER, Fixture, test};
+
+/// The failure is the node's and the policy's, and it is a Warning Event on the Node.
+async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
+    let message = f.wait_for_reason(reason).await?;
+    ensure!(message.contains(words), "{message}");
+    f.wait_for_condition("Stalled", "True").await?;
+    f.wait_for_condition("Ready", "False").await?;
+    let events =
+        f.cluster.kubectl(&["get", "events", "-A", "--field-selector=type=Warning,involvedObject.kind=Node"])?;
+    ensure!(events.contains(reason.as_str()), "no Warning {reason} on the Node:\n{events}");
+    Ok(())
+}
+
+#[test]
+fn an_image_that_is_missing() {
+    test(|f| async move {
+        f.apply("{defaults: {driver: {version: 590.99.99}}}").await?;
+        shows(&f, Reason::ImagePullFailed, "nvidia/driver:590.99.99-ubuntu22.04").await?;
+        f.apply("{}").await?;
+        f.wait_until_ready().await
+    });
+}
+
+#[test]
+fn a_container_that_crashes() {
+    test(|f| async move {
+        f.cluster.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
+        f.apply("{}").await?;
+        shows(&f, Reason::ContainerCrashed, "kernel headers not found").await?;
+        f.cluster.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.wait_until_ready().await
+    });
+}
+
+#[test]
+fn another_version_than_asked_for() {
+    test(|f| async move {
+        f.cluster.standin().set_driver_mode(&DriverMode::WrongVersion { loads: "570.1.1".into() })?;
+        f.apply("{}").await?;
+        shows(&f, Reason::DriverVersionMismatch, "570.1.1").await?;
+        f.cluster.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.wait_until_ready().await
+    });
+}
+
+#[test]
+fn a_driver_that_is_in_use() {
+    test(|f| async move {
+        // Left loaded by somebody's container, and in use by a process that is no pod.
+        let module = f.cluster.standin().dir().join("module/nvidia");
+        std::fs::create_dir_all(module.join("holders"))?;
+        std::fs::write(module.join("version"), "570.1.1\n")?;
+        std::fs::write(module.join("refcnt"), "1\n")?;
+        f.apply("{}").await?;
+        shows(&f, Reason::DriverInUse, "570.1.1").await?;
+        std::fs::write(module.join("refcnt"), "0\n")?;
+        f.wait_until_ready().await?;
+        ensure!(f.cluster.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
+        Ok(())
+    });
+}
+
+#[test]
+fn pods_that_the_api_server_refuses() {
+    test(|f| async move {
+        let namespace = format!("namespace/{}", f.cluster.namespace());
+        let enforce = |level: &str| {
+            f.cluster.kubectl(&[
+                "label",
+                "--overwrite",
+                &namespace,
+                &format!("pod-security.kubernetes.io/enforce={level}"),
+            ])
+        };
+        enforce("restricted")?;
+        let outcome = async {
+            f.apply("{}").await?;
+            shows(&f, Reason::PodsForbidden, "PodSecurity").await
+        }
+        .await;
+        enforce("privileged")?;
+        outcome?;
+        // The DaemonSet controller tries again by itself, with growing pauses.
+        f.wait_until_ready().await
+    });
+}

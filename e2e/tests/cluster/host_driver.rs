@@ -1,0 +1,55 @@
+//! A driver that the host brings itself is left as it is.
+
+use anyhow::ensure;
+use e2e::HostDriver;
+use gpu_operator_crd::{policy::Stage, reason::Reason};
+
+use crate::support::test;
+
+#[test]
+fn a_loaded_host_driver_is_used_and_no_driver_pod_made() {
+    test(|f| async move {
+        f.cluster.set_host_driver(&HostDriver::Loaded("580.173.02".into()))?;
+        f.wait_for_status("the host's driver in the report", |status| {
+            let report = status.report.clone().unwrap_or_default();
+            ensure!(report.driver.loaded.as_deref() == Some("580.173.02"), "{report:?}");
+            ensure!(report.driver.installed.iter().any(|found| found.root == "/"), "{report:?}");
+            Ok(())
+        })
+        .await?;
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");
+        ensure!(f.cluster.standin().loaded_driver().as_deref() == Some("580.173.02"));
+        f.run_gpu_pod("on-host-driver").await?;
+        let devices = f.gpu_devices_of("on-host-driver")?;
+        ensure!(
+            devices.iter().filter(|device| device.trim_start_matches("nvidia").parse::<u32>().is_ok()).count() == 1,
+            "{devices:?}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_host_driver_that_is_not_loaded_is_not_overwritten() {
+    test(|f| async move {
+        f.cluster.set_host_driver(&HostDriver::Installed("580.173.02".into()))?;
+        f.wait_for_status("the host's driver in the report", |status| {
+            ensure!(
+                status.report.as_ref().is_some_and(|report| !report.driver.installed.is_empty()),
+                "{:?}",
+                status.report
+            );
+            Ok(())
+        })
+        .await?;
+        f.apply("{}").await?;
+        let message = f.wait_for_reason(Reason::DriverNotLoaded).await?;
+        ensure!(message.contains("580.173.02"), "{message}");
+        ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");
+        ensure!(f.cluster.standin().loaded_driver().is_none());
+        f.cluster.set_host_driver(&HostDriver::Loaded("580.173.02".into()))?;
+        f.wait_until_ready().await
+    });
+}

@@ -1,0 +1,144 @@
+//! From a bare GPU node to a schedulable one.
+
+use anyhow::ensure;
+use e2e::{DriverMode, eventually};
+use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::support::{GPUS, READY, is_in_init, started, test};
+
+#[test]
+fn a_bare_node_becomes_schedulable_and_kubectl_can_wait_for_it() {
+    test(|f| async move {
+        f.cluster.kubectl(&["apply", "-f", &f.cluster.policy().display().to_string()])?;
+        f.cluster.kubectl(&["wait", "--for=condition=Ready", "clustergpupolicy/fleet", "--timeout=120s"])?;
+        let columns = r"-o=custom-columns=NAME:.metadata.name,GPU:.status.allocatable.nvidia\.com/gpu";
+        let nodes = f.cluster.kubectl(&["get", "nodes", columns])?;
+        let line = nodes.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+        ensure!(line == [f.cluster.node_name(), "8"], "{nodes}");
+        let table = f.cluster.kubectl(&["get", "clustergpupolicy", "fleet", "--no-headers"])?;
+        ensure!(table.contains("True") && table.contains("1/1") && table.contains("8/8"), "{table}");
+        let gpu_nodes = f.cluster.kubectl(&["get", "gpunodes", "--no-headers"])?;
+        ensure!(gpu_nodes.contains("nvidia-h100-80gb") && gpu_nodes.contains("Ready"), "{gpu_nodes}");
+        Ok(())
+    });
+}
+
+#[test]
+fn later_stages_wait_for_the_driver_and_start_in_order() {
+    test(|f| async move {
+        f.cluster.standin().set_driver_mode(&DriverMode::Hold)?;
+        f.apply("{}").await?;
+        let driver = f.operand(Stage::Driver).await?;
+        f.wait_for_reason(Reason::DriverInstalling).await?;
+        for stage in [Stage::Toolkit, Stage::DevicePlugin] {
+            eventually(READY, "a gate that runs", || async {
+                let pod = f.operand(stage).await?;
+                ensure!(is_in_init(&pod) && started(&pod).is_none(), "{:?}", pod.status);
+                Ok(())
+            })
+            .await?;
+        }
+        ensure!(f.allocatable().await? == 0);
+        f.cluster.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.wait_until_ready().await?;
+        let again = f.operand(Stage::Driver).await?;
+        ensure!(again.metadata.uid == driver.metadata.uid, "the driver's pod was made anew");
+        let order: Vec<_> =
+            [f.operand(Stage::Driver).await?, f.operand(Stage::Toolkit).await?, f.operand(Stage::DevicePlugin).await?]
+                .iter()
+                .map(started)
+                .collect();
+        ensure!(order.iter().all(Option::is_some) && order.is_sorted(), "{order:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_pod_that_asks_for_one_gpu_sees_exactly_one() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        f.run_gpu_pod("isolated").await?;
+        let devices = f.gpu_devices_of("isolated")?;
+        let gpus = devices.iter().filter(|device| device.trim_start_matches("nvidia").parse::<u32>().is_ok()).count();
+        ensure!(gpus == 1, "{devices:?}");
+        ensure!(devices.contains(&"nvidiactl".to_owned()), "{devices:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn the_report_tells_of_every_gpu_by_address_and_uuid() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        f.wait_for_status("an inventory from NVML", |status| {
+            let report = status.report.clone().unwrap_or_default();
+            ensure!(report.gpus.len() == usize::try_from(GPUS)?, "{report:?}");
+            for gpu in &report.gpus {
+                ensure!(gpu.uuid.is_some() && gpu.memory_mib == Some(81_559), "{gpu:?}");
+            }
+            ensure!(report.driver.cuda_version.as_deref() == Some("13.1"), "{:?}", report.driver);
+            Ok(())
+        })
+        .await
+    });
+}
+
+#[test]
+fn every_key_that_the_policy_names_is_on_the_node() {
+    test(|f| async move {
+        f.apply("{nodeLabels: [accelerator], pools: [{name: all, nodeLabels: [{key: gpu/nividia, value: P630}]}]}")
+            .await?;
+        f.wait_until_ready().await?;
+        let labels = f.labels_of_ours(&["accelerator", "gpu/nividia"]).await?;
+        ensure!(labels.get("accelerator").is_some_and(|value| value == "nvidia-h100-80gb"), "{labels:?}");
+        ensure!(labels.get("gpu/nividia").is_some_and(|value| value == "P630"), "{labels:?}");
+        ensure!(labels.get(keys::MODEL).is_some_and(|value| value == "nvidia-h100-80gb"), "{labels:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_settled_operator_writes_nothing() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        // The report follows allocatable by a moment; from then on nothing may move.
+        let versions = || async {
+            let nodes = f.cluster.kubectl(&[
+                "get",
+                "gpunodes,clustergpupolicies",
+                "-o=jsonpath={.items[*].metadata.resourceVersion}",
+            ])?;
+            let sets =
+                f.cluster.kubectl(&["get", "daemonsets", "-A", "-o=jsonpath={.items[*].metadata.generation}"])?;
+            anyhow::Ok((nodes, sets))
+        };
+        let quiet = std::time::Duration::from_secs(10);
+        eventually(READY, "ten seconds without a write", || async {
+            let before = versions().await?;
+            tokio::time::sleep(quiet).await;
+            let after = versions().await?;
+            ensure!(before == after, "{before:?} {after:?}");
+            Ok(())
+        })
+        .await?;
+        let restarts: Vec<i32> = f
+            .pods(f.cluster.namespace())
+            .list(&kube::api::ListParams::default())
+            .await?
+            .iter()
+            .flat_map(restarts_of)
+            .collect();
+        ensure!(restarts.iter().all(|count| *count == 0), "{restarts:?}");
+        Ok(())
+    });
+}
+
+fn restarts_of(pod: &Pod) -> Vec<i32> {
+    let status = pod.status.clone().unwrap_or_default();
+    let all = status.container_statuses.into_iter().flatten();
+    all.map(|container| container.restart_count).collect()
+}

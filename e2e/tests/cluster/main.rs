@@ -1,0 +1,16 @@
+//! End-to-end tests on the cluster that `cargo xtask test` starts: a real API server, a real kubelet with containerd,
+//! our real images and chart. Stand-ins, behind the same interfaces: the GPUs (a sysfs tree and NVML), the driver's
+//! image and the device plugin.
+//!
+//! Every test begins from a node that nobody has touched, so that they run in any order, one at a time.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod admission;
+mod chart;
+mod failures;
+mod host_driver;
+mod install;
+mod restarts;
+mod rollout;
+mod support;
+mod uninstall;

@@ -1,0 +1,225 @@
+//! What every test needs: a clean start, a policy, and waiting for what the node's status says.
+
+use std::{collections::BTreeMap, future::Future, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use e2e::{Cluster, DriverMode, Gpu, HostDriver, eventually};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, ResourceExt, api::ListParams};
+
+/// How many GPUs the node has.
+pub const GPUS: u32 = 8;
+/// The driver that an H100 gets by default.
+pub const DEFAULT_DRIVER: &str = "595.91.07";
+/// From a policy to a ready node, on a slow machine.
+pub const READY: Duration = Duration::from_mins(2);
+/// Within a minute a failure must show.
+pub const SHOWN: Duration = Duration::from_mins(1);
+
+/// Runs a test from a clean start; a failure says what the cluster looked like.
+pub fn test<F, Fut>(body: F)
+where
+    F: FnOnce(Fixture) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let outcome: Result<()> = runtime.block_on(async {
+        let fixture = Fixture::clean().await.context("a clean start")?;
+        let cluster = fixture.cluster.clone();
+        body(fixture).await.with_context(|| cluster.diagnosis())
+    });
+    if let Err(error) = outcome {
+        panic!("{error:?}");
+    }
+}
+
+/// The cluster and what tests ask of it.
+pub struct Fixture {
+    pub cluster: Cluster,
+}
+
+impl Fixture {
+    /// The chart installed, no policy, nothing of ours on the node, no driver, eight GPUs.
+    async fn clean() -> Result<Self> {
+        let cluster = Cluster::connect().await?;
+        let fixture = Self { cluster };
+        let cluster = &fixture.cluster;
+        let standin = cluster.standin();
+        standin.set_driver_mode(&DriverMode::Ok)?;
+        standin.plug(&Gpu::h100(GPUS))?;
+        if cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace()]).is_err() {
+            cluster.install_chart()?;
+        }
+        cluster.kubectl(&["delete", "clustergpupolicies", "--all", "--timeout=60s"])?;
+        cluster.kubectl(&["delete", "pods", "--all", "--namespace=default", "--force", "--grace-period=0"])?;
+        fixture.wait_for_no_operands().await?;
+        cluster.set_host_driver(&HostDriver::Absent)?;
+        let leftovers = "rm -rf /usr/local/nvidia/toolkit /run/nvidia/nvidia-driver.state";
+        cluster.node_exec(&["/bin/sh", "-ec", leftovers])?;
+        // A new GpuNode: what was seen in other tests is forgotten.
+        cluster.kubectl(&["delete", "gpunodes", "--all", "--timeout=60s"])?;
+        fixture
+            .wait_for_status("the probe's report of a node without driver", |status| {
+                let report = status.report.as_ref().context("no report")?;
+                ensure!(report.driver.loaded.is_none() && report.driver.installed.is_empty(), "{report:?}");
+                Ok(())
+            })
+            .await?;
+        Ok(fixture)
+    }
+
+    /// Applies a policy of this spec, written as YAML, whose images are the local ones.
+    pub async fn apply(&self, spec: &str) -> Result<()> {
+        let mut policy = ClusterGpuPolicy::new("fleet", serde_yaml::from_str(spec)?);
+        policy.spec.images.registry = "localhost:5999".into();
+        let params = kube::api::PatchParams::apply("test").force();
+        self.policies().patch("fleet", &params, &kube::api::Patch::Apply(&policy)).await?;
+        Ok(())
+    }
+
+    pub fn policies(&self) -> Api<ClusterGpuPolicy> {
+        Api::all(self.cluster.client())
+    }
+
+    pub fn pods(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.cluster.client(), namespace)
+    }
+
+    pub async fn node(&self) -> Result<Node> {
+        Ok(Api::<Node>::all(self.cluster.client()).get(self.cluster.node_name()).await?)
+    }
+
+    /// Our node's status, once there is one.
+    pub async fn status(&self) -> Result<GpuNodeStatus> {
+        let gpu_node = Api::<GpuNode>::all(self.cluster.client()).get(self.cluster.node_name()).await?;
+        gpu_node.status.context("no status")
+    }
+
+    /// Allocatable GPUs, as the scheduler sees them.
+    pub async fn allocatable(&self) -> Result<u32> {
+        let allocatable = self.node().await?.status.and_then(|status| status.allocatable).unwrap_or_default();
+        Ok(allocatable.get(keys::GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()).unwrap_or_default())
+    }
+
+    /// Waits until the node's status passes a check.
+    pub async fn wait_for_status(&self, what: &str, check: impl Fn(&GpuNodeStatus) -> Result<()>) -> Result<()> {
+        let check = &check;
+        eventually(READY, what, || async move { check(&self.status().await?) }).await
+    }
+
+    /// Waits until the node, and with it the policy, is ready.
+    pub async fn wait_until_ready(&self) -> Result<()> {
+        self.wait_for_status("a ready node", |status| {
+            ensure!(status.phase == Phase::Ready, "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            Ok(())
+        })
+        .await?;
+        ensure!(self.allocatable().await? == GPUS, "Ready, but allocatable is {}", self.allocatable().await?);
+        self.wait_for_condition("Ready", "True").await
+    }
+
+    /// Waits until a condition of the policy is as it should be.
+    pub async fn wait_for_condition(&self, kind: &str, wanted: &str) -> Result<()> {
+        eventually(READY, &format!("condition {kind}={wanted}"), || async move {
+            let status = self.policies().get("fleet").await?.status.context("no status")?;
+            let condition = status.conditions.iter().find(|condition| condition.type_ == kind).context("none")?;
+            ensure!(condition.status == wanted, "{condition:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until the node says a reason, within the minute that it has for that, and gives its message.
+    pub async fn wait_for_reason(&self, reason: Reason) -> Result<String> {
+        eventually(SHOWN, &format!("reason {reason}"), || async move {
+            let status = self.status().await?;
+            ensure!(status.reason == Some(reason), "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            Ok(status.message)
+        })
+        .await
+    }
+
+    /// The pods of a stage.
+    pub async fn operands(&self, stage: Stage) -> Result<Vec<Pod>> {
+        let of_stage = ListParams::default().labels(&format!("{}={}", keys::STAGE, stage.as_str()));
+        Ok(self.pods(self.cluster.namespace()).list(&of_stage).await?.items)
+    }
+
+    /// The one pod of a stage, once it is there.
+    pub async fn operand(&self, stage: Stage) -> Result<Pod> {
+        eventually(READY, &format!("one {} pod", stage.as_str()), || async move {
+            let pods = self.operands(stage).await?;
+            let [pod] = pods.as_slice() else { bail!("there are {}", pods.len()) };
+            Ok(pod.clone())
+        })
+        .await
+    }
+
+    async fn wait_for_no_operands(&self) -> Result<()> {
+        eventually(READY, "no operand pods", || async move {
+            for stage in Stage::ALL {
+                let left: Vec<_> = self.operands(stage).await?.iter().map(ResourceExt::name_any).collect();
+                ensure!(left.is_empty(), "{left:?}");
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// A pod that holds one GPU and does nothing. Its environment carries `MARK`, by which its processes are found.
+    pub async fn run_gpu_pod(&self, name: &str) -> Result<()> {
+        let pod = serde_json::from_value(serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "main",
+                    "image": "localhost:5999/nvml-probe:dev",
+                    "args": ["hold"],
+                    "env": [{"name": "MARK", "value": name}],
+                    "resources": {"limits": {keys::GPU_RESOURCE: "1"}},
+                }],
+            },
+        }))?;
+        self.pods("default").create(&kube::api::PostParams::default(), &pod).await?;
+        eventually(READY, "a running GPU pod", || async move {
+            let pod = self.pods("default").get(name).await?;
+            let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
+            ensure!(phase == "Running", "{phase}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// The device nodes of NVIDIA that a marked pod sees.
+    pub fn gpu_devices_of(&self, name: &str) -> Result<Vec<String>> {
+        let script = r#"for process in /proc/[0-9]*; do
+            if tr '\0' '\n' < "$process/environ" 2>/dev/null | grep -qx "MARK=$1"; then
+                ls "$process/root/dev" && exit 0
+            fi
+        done; echo "no process is marked $1" >&2; exit 1"#;
+        let listed = self.cluster.node_exec(&["/bin/sh", "-c", script, "devices", name])?;
+        Ok(listed.split_whitespace().filter(|device| device.starts_with("nvidia")).map(str::to_owned).collect())
+    }
+
+    /// Labels of the node that are ours or published by us.
+    pub async fn labels_of_ours(&self, published: &[&str]) -> Result<BTreeMap<String, String>> {
+        let mut labels = self.node().await?.labels().clone();
+        labels.retain(|key, _| key.starts_with(keys::PREFIX) || published.contains(&key.as_str()));
+        Ok(labels)
+    }
+}
+
+/// Whether all containers before the main one are still to end.
+pub fn is_in_init(pod: &Pod) -> bool {
+    let statuses = pod.status.as_ref().and_then(|status| status.init_container_statuses.clone()).unwrap_or_default();
+    !statuses.is_empty() && !statuses.iter().all(|status| status.ready)
+}
+
+/// When a pod's main container started.
+pub fn started(pod: &Pod) -> Option<k8s_openapi::jiff::Timestamp> {
+    let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    Some(status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
+}
