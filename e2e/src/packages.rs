@@ -36,9 +36,7 @@ const NODE: &[Package] = &[
 /// Installs what is missing. With `node`, also what only a real node needs.
 pub(crate) fn install(paths: &Paths, node: bool) -> Result<()> {
     if find("go").is_none() {
-        bail!(
-            "the cluster's tools are built from Go modules: install Go 1.26 or later and try again"
-        );
+        bail!("the cluster's tools are built from Go modules: install Go 1.26 or later and try again");
     }
     let wanted = BUILD.iter().chain(if node { NODE } else { &[] });
     let missing: Vec<&str> = wanted.filter(|package| !present(package.provides)).map(|package| package.name).collect();

@@ -1,11 +1,15 @@
 //! Apply: carries out a plan. Server-side apply throughout, so that a write which is repeated after a crash changes
 //! nothing. Each object's failure is its own: the others are written all the same.
 
+use std::sync::Arc;
+
 use futures::{StreamExt, future::BoxFuture, stream};
-use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, VERSION, keys};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, GpuNodeSpec, GpuNodeStatus, VERSION, keys,
+};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Node},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{
     Api, Client,
@@ -15,8 +19,9 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    error::Error,
-    plan::{GpuNodeWrite, LabelWrite, Plan},
+    error::{Error, request},
+    plan::{LabelWrite, Plan},
+    watch::{Answer, Mirrors},
 };
 
 /// Writes that are under way at once.
@@ -36,18 +41,19 @@ pub struct Written {
 
 type Write<'a> = BoxFuture<'a, Written>;
 
-/// The rim of [`apply`]: where to write.
+/// The way out: where to write, and who learns of what came of it.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
     namespace: String,
+    mirrors: Arc<Mirrors>,
 }
 
 impl Writer {
-    /// Writes through `client`; children go to `namespace`.
+    /// Writes through `client`; children go to `namespace`; `mirrors` learn of every answer.
     #[must_use]
-    pub fn new(client: Client, namespace: String) -> Self {
-        Self { client, namespace }
+    pub fn new(client: Client, namespace: String, mirrors: Arc<Mirrors>) -> Self {
+        Self { client, namespace, mirrors }
     }
 
     /// Carries out a plan and says how each write ended.
@@ -61,14 +67,12 @@ impl Writer {
             plan.daemon_sets.iter().map(|(name, set)| self.daemon_set(name, set)).collect(),
             plan.gpu_nodes
                 .iter()
-                .filter(|(_, write)| write.spec.is_some())
-                .map(|(name, write)| self.gpu_node_spec(name, write))
+                .filter_map(|(name, write)| Some(self.gpu_node_spec(name, write.spec.as_ref()?)))
                 .collect(),
             plan.labels.iter().map(|(name, write)| self.labels(name, write)).collect(),
             plan.gpu_nodes
                 .iter()
-                .filter(|(_, write)| write.status.is_some())
-                .map(|(name, write)| self.gpu_node_status(name, write))
+                .filter_map(|(name, write)| Some(self.gpu_node_status(name, write.status.as_ref()?)))
                 .chain(plan.policies.iter().map(|(name, status)| self.policy_status(name, status)))
                 .chain(plan.prune.iter().map(|name| self.prune(name)))
                 .collect(),
@@ -90,65 +94,77 @@ impl Writer {
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ClusterGpuPolicy",
             "metadata": {"name": name, "finalizers": finalizers},
         });
-        write("ClusterGpuPolicy", format!("set the finalizer of policy {name}"), async move {
+        self.write("ClusterGpuPolicy", format!("set the finalizer of policy {name}"), async move {
             let api = Api::<ClusterGpuPolicy>::all(self.client.clone());
-            api.patch_metadata(name, &PatchParams::apply(&manager).force(), &Patch::Apply(&body)).await.map(drop)
+            let policy = api.patch(name, &PatchParams::apply(&manager).force(), &Patch::Apply(&body)).await?;
+            // With its last finalizer the policy itself is gone.
+            Ok(if on { Answer::Policy(Box::new(policy)) } else { Answer::Nothing })
         })
     }
 
     fn daemon_set<'a>(&'a self, name: &'a str, set: &'a DaemonSet) -> Write<'a> {
-        write("DaemonSet", format!("apply DaemonSet {name}"), async move {
+        self.write("DaemonSet", format!("apply DaemonSet {name}"), async move {
             let api = Api::<DaemonSet>::namespaced(self.client.clone(), &self.namespace);
-            api.patch(name, &params(), &Patch::Apply(set)).await.map(drop)
+            Ok(Answer::DaemonSet(Box::new(api.patch_metadata(name, &params(), &Patch::Apply(set)).await?)))
         })
     }
 
     fn prune<'a>(&'a self, name: &'a str) -> Write<'a> {
-        write("DaemonSet", format!("delete DaemonSet {name}"), async move {
+        self.write("DaemonSet", format!("delete DaemonSet {name}"), async move {
             let api = Api::<DaemonSet>::namespaced(self.client.clone(), &self.namespace);
             let params =
                 DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
             match api.delete(name, &params).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-                other => other.map(drop),
+                Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Answer::Nothing),
+                other => other.map(|_| Answer::Nothing),
             }
         })
     }
 
-    fn gpu_node_spec<'a>(&'a self, name: &'a str, planned: &'a GpuNodeWrite) -> Write<'a> {
-        write("GpuNode", format!("apply the spec of GpuNode {name}"), async move {
-            let Some((spec, owner)) = &planned.spec else {
-                return Ok(());
-            };
-            let mut gpu_node = GpuNode::new(name, spec.clone());
-            gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
+    fn gpu_node_spec<'a>(&'a self, name: &'a str, (spec, owner): &'a (GpuNodeSpec, OwnerReference)) -> Write<'a> {
+        let mut gpu_node = GpuNode::new(name, spec.clone());
+        gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
+        self.write("GpuNode", format!("apply the spec of GpuNode {name}"), async move {
             let api = Api::<GpuNode>::all(self.client.clone());
-            api.patch(name, &params(), &Patch::Apply(&gpu_node)).await.map(drop)
+            Ok(Answer::GpuNode(Box::new(api.patch(name, &params(), &Patch::Apply(&gpu_node)).await?)))
         })
     }
 
-    fn gpu_node_status<'a>(&'a self, name: &'a str, planned: &'a GpuNodeWrite) -> Write<'a> {
-        write("GpuNode", format!("apply the status of GpuNode {name}"), async move {
-            let Some(status) = &planned.status else { return Ok(()) };
-            let body = status_body("GpuNode", name, &json!(status));
-            Api::<GpuNode>::all(self.client.clone()).patch_status(name, &params(), &Patch::Apply(&body)).await.map(drop)
+    fn gpu_node_status<'a>(&'a self, name: &'a str, status: &'a GpuNodeStatus) -> Write<'a> {
+        let body = status_body("GpuNode", name, &json!(status));
+        self.write("GpuNode", format!("apply the status of GpuNode {name}"), async move {
+            let api = Api::<GpuNode>::all(self.client.clone());
+            Ok(Answer::GpuNode(Box::new(api.patch_status(name, &params(), &Patch::Apply(&body)).await?)))
         })
     }
 
     fn policy_status<'a>(&'a self, name: &'a str, status: &'a ClusterGpuPolicyStatus) -> Write<'a> {
-        write("ClusterGpuPolicy", format!("apply the status of policy {name}"), async move {
-            let body = status_body("ClusterGpuPolicy", name, &json!(status));
+        let body = status_body("ClusterGpuPolicy", name, &json!(status));
+        self.write("ClusterGpuPolicy", format!("apply the status of policy {name}"), async move {
             let api = Api::<ClusterGpuPolicy>::all(self.client.clone());
-            api.patch_status(name, &params(), &Patch::Apply(&body)).await.map(drop)
+            Ok(Answer::Policy(Box::new(api.patch_status(name, &params(), &Patch::Apply(&body)).await?)))
         })
     }
 
     fn labels<'a>(&'a self, name: &'a str, planned: &'a LabelWrite) -> Write<'a> {
-        write("Node", format!("label node {name}"), async move {
+        self.write("Node", format!("label node {name}"), async move {
             let labels = (!planned.labels.is_empty()).then(|| planned.labels.clone());
             let meta = ObjectMeta { labels, ..ObjectMeta::default() }.into_request_partial::<Node>();
             let params = PatchParams { force: planned.force, ..PatchParams::apply(keys::LABEL_MANAGER) };
-            Api::<Node>::all(self.client.clone()).patch_metadata(name, &params, &Patch::Apply(&meta)).await.map(drop)
+            let node = Api::<Node>::all(self.client.clone()).patch(name, &params, &Patch::Apply(&meta)).await?;
+            Ok(Answer::Node(Box::new(node)))
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        target: Target,
+        what: String,
+        write: impl Future<Output = Result<Answer, kube::Error>> + Send + 'a,
+    ) -> Write<'a> {
+        Box::pin(async move {
+            let result = request(what, write).await.map(|answer| self.mirrors.learn(answer));
+            Written { target, result }
         })
     }
 }
@@ -159,15 +175,4 @@ fn params() -> PatchParams {
 
 fn status_body(kind: &str, name: &str, status: &serde_json::Value) -> serde_json::Value {
     json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind, "metadata": {"name": name}, "status": status})
-}
-
-fn write<'a>(
-    target: Target,
-    what: String,
-    request: impl Future<Output = Result<(), kube::Error>> + Send + 'a,
-) -> Write<'a> {
-    Box::pin(async move {
-        let result = request.await.map_err(|source| Error { what, source });
-        Written { target, result }
-    })
 }

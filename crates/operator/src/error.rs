@@ -5,15 +5,38 @@ use std::time::Duration;
 use strum::IntoStaticStr;
 use thiserror::Error;
 
+/// How long a request may take before it counts as lost: a connection that hangs must not hold up the fleet.
+pub const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
+
 /// A write or read that the API server refused, or that did not reach it.
 #[derive(Debug, Error)]
-#[error("failed to {what}: {source}")]
-pub struct Error {
-    /// What was tried, such as `label node gpu-1`.
-    pub what: String,
-    /// What came of it.
-    #[source]
-    pub source: kube::Error,
+pub enum Error {
+    /// It failed.
+    #[error("failed to {what}: {source}")]
+    Failed {
+        /// What was tried, such as `label node gpu-1`.
+        what: String,
+        /// What came of it.
+        #[source]
+        source: kube::Error,
+    },
+    /// No answer came.
+    #[error("failed to {what}: no answer within {} s", REQUEST_DEADLINE.as_secs())]
+    NoAnswer {
+        /// What was tried.
+        what: String,
+    },
+}
+
+/// Makes a request, for so long as it may take.
+///
+/// # Errors
+/// [`Error`], with `what` was tried.
+pub async fn request<T>(what: String, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
+    match tokio::time::timeout(REQUEST_DEADLINE, request).await {
+        Ok(answer) => answer.map_err(|source| Error::Failed { what, source }),
+        Err(_) => Err(Error::NoAnswer { what }),
+    }
 }
 
 /// Classes of errors.
@@ -45,7 +68,10 @@ impl Error {
     /// The error's class.
     #[must_use]
     pub fn class(&self) -> Class {
-        match &self.source {
+        let Self::Failed { source, .. } = self else {
+            return Class::Unreachable;
+        };
+        match source {
             kube::Error::Api(status) if status.is_forbidden() => Class::Forbidden,
             kube::Error::Api(status) if status.is_conflict() => Class::Conflict,
             kube::Error::Api(status) if status.is_not_found() => Class::NotFound,

@@ -6,7 +6,10 @@ use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
-use crate::{error::Error, world::uses_gpu};
+use crate::{
+    error::{Error, request},
+    world::uses_gpu,
+};
 
 /// Nodes that are looked at side by side.
 const AT_ONCE: usize = 4;
@@ -23,10 +26,8 @@ pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<String>) -> Result<BTree
             async move {
                 // Ended pods are left out by the server.
                 let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-                let found = pods
-                    .list(&ListParams::default().fields(&fields))
-                    .await
-                    .map_err(|source| Error { what: format!("list the pods of node {node}"), source })?;
+                let params = ListParams::default().fields(&fields);
+                let found = request(format!("list the pods of node {node}"), pods.list(&params)).await?;
                 let mut names: Vec<_> = found
                     .iter()
                     .filter(|pod| uses_gpu(pod))

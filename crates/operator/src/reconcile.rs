@@ -57,7 +57,7 @@ struct Carry {
 impl Loop {
     /// Runs until dropped.
     pub async fn run(self) {
-        let writer = Writer::new(self.client.clone(), self.settings.namespace.clone());
+        let writer = Writer::new(self.client.clone(), self.settings.namespace.clone(), Arc::clone(&self.mirrors));
         let publisher = Publisher::new(self.client.clone());
         let mut carry = Carry::default();
         let mut pause = IDLE;

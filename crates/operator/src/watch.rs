@@ -33,50 +33,80 @@ type Facts<F> = BTreeMap<String, Arc<F>>;
 /// A mirror of one kind.
 #[derive(Debug)]
 pub struct Mirror<F> {
-    /// `None` until the kind has been listed once.
-    facts: RwLock<Option<Facts<F>>>,
+    content: RwLock<Content<F>>,
 }
+
+#[derive(Debug)]
+struct Content<F> {
+    /// Whether the kind has been listed once.
+    synced: bool,
+    facts: Facts<F>,
+    /// Of each object, the version that its facts are from.
+    versions: BTreeMap<String, Version>,
+}
+
+/// A resource version. Kubernetes promises since 1.35 what has been true before: the larger number is the newer one.
+/// Zero where there is none.
+type Version = u64;
 
 impl<F> Default for Mirror<F> {
     fn default() -> Self {
-        Self { facts: RwLock::new(None) }
+        Self { content: RwLock::new(Content { synced: false, facts: BTreeMap::new(), versions: BTreeMap::new() }) }
     }
 }
 
 impl<F: PartialEq> Mirror<F> {
-    /// The facts as they are, once there are any.
+    /// The facts as they are, once the kind has been listed.
     #[must_use]
     pub fn facts(&self) -> Option<Facts<F>> {
-        self.facts.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
+        content.synced.then(|| content.facts.clone())
     }
 
     /// Whether the kind has been listed.
     #[must_use]
     pub fn synced(&self) -> bool {
-        self.facts.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.content.read().unwrap_or_else(PoisonError::into_inner).synced
     }
 
-    /// Puts one object's facts in place, or takes them out; whether that changed anything.
-    fn set(&self, name: String, fact: Option<F>) -> bool {
-        let mut facts = self.facts.write().unwrap_or_else(PoisonError::into_inner);
-        let facts = facts.get_or_insert_default();
-        match fact {
-            None => facts.remove(&name).is_some(),
-            Some(fact) if facts.get(&name).is_some_and(|known| **known == fact) => false,
-            Some(fact) => {
-                facts.insert(name, Arc::new(fact));
-                true
-            }
+    /// Puts one object's facts in place; whether that changed anything. What is older than what is known is passed
+    /// over: the answer to a write of ours is known before the watch tells of what came before it.
+    fn set(&self, name: String, version: Version, fact: F) -> bool {
+        let content = &mut *self.content.write().unwrap_or_else(PoisonError::into_inner);
+        if content.versions.get(&name).is_some_and(|known| *known > version) {
+            return false;
         }
+        content.versions.insert(name.clone(), version);
+        if content.facts.get(&name).is_some_and(|known| **known == fact) {
+            return false;
+        }
+        content.facts.insert(name, Arc::new(fact));
+        true
+    }
+
+    /// Takes one object out; whether it was there. Its version stays: the answer to a write from before the deletion
+    /// may still be on its way, and must not bring it back.
+    fn remove(&self, name: String, version: Version) -> bool {
+        let content = &mut *self.content.write().unwrap_or_else(PoisonError::into_inner);
+        let there = content.facts.remove(&name).is_some();
+        content.versions.insert(name, version);
+        there
     }
 
     /// Puts a whole list in place; whether that changed anything.
-    fn replace(&self, list: Facts<F>) -> bool {
-        let mut facts = self.facts.write().unwrap_or_else(PoisonError::into_inner);
-        let changed = facts.as_ref() != Some(&list);
-        *facts = Some(list);
+    fn replace(&self, list: BTreeMap<String, (Version, F)>) -> bool {
+        let content = &mut *self.content.write().unwrap_or_else(PoisonError::into_inner);
+        let versions = list.iter().map(|(name, (version, _))| (name.clone(), *version)).collect();
+        let facts = list.into_iter().map(|(name, (_, fact))| (name, Arc::new(fact))).collect();
+        let changed = !content.synced || content.facts != facts;
+        *content = Content { synced: true, facts, versions };
         changed
     }
+}
+
+/// The version of an object.
+fn version(object: &impl ResourceExt) -> Version {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// All mirrors.
@@ -105,6 +135,28 @@ impl Mirrors {
         synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
     }
 
+    /// Learns from the answer to a write of ours, before any watch tells of it, so that the next plan does not decide
+    /// on what was true before this one.
+    pub fn learn(&self, answer: Answer) {
+        match answer {
+            Answer::Policy(policy) => {
+                let version = version(&*policy);
+                self.policies.set(policy.name_any(), version, trimmed(*policy));
+            }
+            Answer::GpuNode(gpu_node) => {
+                let version = version(&*gpu_node);
+                self.gpu_nodes.set(gpu_node.name_any(), version, trimmed(*gpu_node));
+            }
+            Answer::Node(node) => {
+                self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node));
+            }
+            Answer::DaemonSet(set) => {
+                self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&*set));
+            }
+            Answer::Nothing => {}
+        }
+    }
+
     /// The world as the mirrors show it, once all kinds have been listed.
     #[must_use]
     pub fn world(&self) -> Option<World> {
@@ -118,6 +170,21 @@ impl Mirrors {
             ..World::default()
         })
     }
+}
+
+/// What the API server answered to a write of ours.
+#[derive(Debug)]
+pub enum Answer {
+    /// The policy as it is now.
+    Policy(Box<ClusterGpuPolicy>),
+    /// The GpuNode as it is now.
+    GpuNode(Box<GpuNode>),
+    /// The Node as it is now.
+    Node(Box<Node>),
+    /// The DaemonSet as it is now.
+    DaemonSet(Box<PartialObjectMeta<DaemonSet>>),
+    /// Nothing to learn from, such as of a deletion.
+    Nothing,
 }
 
 /// Follows every kind that the plan reads, until dropped.
@@ -171,22 +238,24 @@ pub fn follow_all(
     ]
 }
 
-/// An object of ours without what the plan never reads. One that does not fit its type (it can only be of another
-/// version of the API) is passed over, rather than stalling the watch.
+/// An object of ours. One that does not fit its type (it can only be of another version of the API) is passed over,
+/// rather than stalling the watch.
 fn valid<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> Option<(String, K)> {
     let name = guard.name_any();
     match guard.0 {
-        Ok(mut object) => {
-            let meta = object.meta_mut();
-            *meta =
-                ObjectMeta { managed_fields: None, resource_version: None, annotations: None, ..std::mem::take(meta) };
-            Some((name, object))
-        }
+        Ok(object) => Some((name, trimmed(object))),
         Err(error) => {
             tracing::warn!(kind = %K::kind(&()), name, %error, "an object does not fit its type and is passed over");
             None
         }
     }
+}
+
+/// An object without what the plan never reads and what changes with every write.
+fn trimmed<K: Resource>(mut object: K) -> K {
+    let meta = object.meta_mut();
+    *meta = ObjectMeta { managed_fields: None, resource_version: None, annotations: None, ..std::mem::take(meta) };
+    object
 }
 
 /// Keeps one mirror up to date and wakes the loop when a fact in it has changed.
@@ -205,7 +274,7 @@ where
     Box::pin(async move {
         let mirror = mirror(&mirrors);
         let mut events = watcher(api, config).default_backoff().boxed();
-        let mut list: Facts<F> = BTreeMap::new();
+        let mut list = BTreeMap::new();
         while let Some(event) = events.next().await {
             let changed = match event {
                 Ok(watcher::Event::Init) => {
@@ -213,14 +282,19 @@ where
                     false
                 }
                 Ok(watcher::Event::InitApply(object)) => {
-                    list.extend(fact(object).map(|(name, fact)| (name, Arc::new(fact))));
+                    let version = version(&object);
+                    list.extend(fact(object).map(|(name, fact)| (name, (version, fact))));
                     false
                 }
                 Ok(watcher::Event::InitDone) => mirror.replace(std::mem::take(&mut list)),
                 Ok(watcher::Event::Apply(object)) => {
-                    fact(object).is_some_and(|(name, fact)| mirror.set(name, Some(fact)))
+                    let version = version(&object);
+                    fact(object).is_some_and(|(name, fact)| mirror.set(name, version, fact))
                 }
-                Ok(watcher::Event::Delete(object)) => fact(object).is_some_and(|(name, _)| mirror.set(name, None)),
+                Ok(watcher::Event::Delete(object)) => {
+                    let version = version(&object);
+                    fact(object).is_some_and(|(name, _)| mirror.remove(name, version))
+                }
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "a watch failed and is tried again");
                     false
@@ -241,19 +315,36 @@ mod tests {
     fn only_a_fact_that_differs_counts_as_a_change() {
         let mirror = Mirror::default();
         assert!(!mirror.synced());
-        assert!(mirror.set("a".into(), Some(1)));
-        assert!(!mirror.set("a".into(), Some(1)));
-        assert!(mirror.set("a".into(), Some(2)));
-        assert!(mirror.set("a".into(), None));
-        assert!(!mirror.set("a".into(), None));
+        assert!(mirror.set("a".into(), 1, 1));
+        assert!(!mirror.set("a".into(), 2, 1));
+        assert!(mirror.set("a".into(), 3, 2));
+        assert!(mirror.remove("a".into(), 4));
+        assert!(!mirror.remove("a".into(), 4));
+    }
+
+    #[test]
+    fn what_is_older_than_the_answer_to_a_write_is_passed_over() {
+        let mirror = Mirror::default();
+        assert!(mirror.set("a".into(), 10, "answer"));
+        assert!(!mirror.set("a".into(), 9, "before"));
+        assert!(mirror.set("a".into(), 11, "after"));
+        assert!(mirror.remove("a".into(), 13));
+        assert!(!mirror.set("a".into(), 12, "from before the deletion"));
+        assert!(mirror.set("a".into(), 14, "made anew"));
     }
 
     #[test]
     fn a_list_takes_the_place_of_what_was_known() {
         let mirror = Mirror::default();
-        mirror.set("gone".into(), Some(1));
-        assert!(mirror.replace(BTreeMap::from([("here".to_owned(), Arc::new(2))])));
-        assert!(!mirror.replace(BTreeMap::from([("here".to_owned(), Arc::new(2))])));
+        mirror.set("gone".into(), 1, 1);
+        assert!(mirror.facts().is_none(), "one object is no list");
+        assert!(mirror.replace(BTreeMap::from([("here".to_owned(), (2, 2))])));
+        assert!(!mirror.replace(BTreeMap::from([("here".to_owned(), (3, 2))])));
         assert_eq!(mirror.facts().unwrap_or_default().keys().collect::<Vec<_>>(), ["here"]);
+    }
+
+    #[test]
+    fn an_empty_list_is_a_change_too_because_the_kind_is_known_from_then_on() {
+        assert!(Mirror::<u32>::default().replace(BTreeMap::new()));
     }
 }

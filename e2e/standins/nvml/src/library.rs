@@ -1,13 +1,16 @@
 //! The library's state and everything that it does, free of C.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
+
+use rustix::fs::{Mode, OFlags, open, openat};
 
 use crate::{
     events::{Event, EventSet},
@@ -24,6 +27,9 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct Library {
     root: PathBuf,
     own_version: Option<String>,
+    /// The stand-in's folder, held open from the first `nvmlInit` to the last `nvmlShutdown`: a real library that is
+    /// initialised goes on, with the device nodes it has open, when its root is taken away and renewed.
+    folder: Mutex<Option<Arc<OwnedFd>>>,
     state: Mutex<State>,
 }
 
@@ -41,7 +47,12 @@ impl Library {
     /// A library of version `own_version` in the driver root `root`; without a version it fits every driver.
     #[must_use]
     pub fn new(root: &Path, own_version: Option<&str>) -> Self {
-        Self { root: root.to_path_buf(), own_version: own_version.map(str::to_owned), state: Mutex::default() }
+        Self {
+            root: root.to_path_buf(),
+            own_version: own_version.map(str::to_owned),
+            folder: Mutex::default(),
+            state: Mutex::default(),
+        }
     }
 
     /// The one that this shared object is.
@@ -70,6 +81,7 @@ impl Library {
                 return Err(Status::LibRmVersionMismatch);
             }
             state.lock = Some(lock);
+            *self.held_folder() = Some(Arc::new(self.open_folder().map_err(|_| Status::Unknown)?));
         }
         state.users += 1;
         Ok(())
@@ -86,6 +98,7 @@ impl Library {
             // Event sets die with the session; handles stay, since the same GPU must keep the same handle.
             state.lock = None;
             state.event_sets.clear();
+            *self.held_folder() = None;
         }
         Ok(())
     }
@@ -95,9 +108,7 @@ impl Library {
     /// # Errors
     /// [`Status::DriverNotLoaded`] if there is none.
     pub fn driver_version(&self) -> Result<String, Status> {
-        fs::read_to_string(self.root.join("etc/standin/module/nvidia/version"))
-            .map(|version| version.trim().to_owned())
-            .map_err(|_| Status::DriverNotLoaded)
+        self.read("module/nvidia/version").map(|version| version.trim().to_owned()).map_err(|_| Status::DriverNotLoaded)
     }
 
     /// The version of the library itself.
@@ -219,15 +230,31 @@ impl Library {
     }
 
     fn wait_while_hanging(&self) -> Result<Machine, Status> {
-        let path = self.root.join("etc/standin/gpus.json");
         loop {
-            let text = fs::read(&path).map_err(|_| Status::Unknown)?;
-            let machine: Machine = serde_json::from_slice(&text).map_err(|_| Status::Unknown)?;
+            let text = self.read("gpus.json").map_err(|_| Status::Unknown)?;
+            let machine: Machine = serde_json::from_str(&text).map_err(|_| Status::Unknown)?;
             if !machine.hang {
                 return Ok(machine);
             }
             thread::sleep(POLL);
         }
+    }
+
+    /// A file of the stand-in's folder.
+    fn read(&self, name: &str) -> io::Result<String> {
+        let held = self.held_folder().clone();
+        let folder = held.map_or_else(|| self.open_folder().map(Arc::new), Ok)?;
+        let file = openat(folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        io::read_to_string(File::from(file))
+    }
+
+    fn open_folder(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(open(self.root.join("etc/standin"), flags, Mode::empty())?)
+    }
+
+    fn held_folder(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open_control_device(&self) -> Result<(), Status> {

@@ -48,6 +48,17 @@ fn two_users_may_use_the_driver_but_none_may_while_it_is_replaced() {
 }
 
 #[test]
+fn a_user_goes_on_when_the_driver_root_is_renewed_and_a_new_one_sees_the_new_root() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let library = library(&root);
+    library.init().unwrap();
+    fs::rename(root.path("etc/standin"), root.path("etc/gone")).unwrap();
+    assert_eq!(library.machine().unwrap().devices.len(), 1);
+    library.shutdown().unwrap();
+    assert!(library.init().is_err());
+}
+
+#[test]
 fn what_is_wrong_with_the_driver_is_said_as_nvml_says_it() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     root.load("580.173.02");

@@ -1,0 +1,166 @@
+//! The rim, against a model of the API server: which requests are made, in which order, and what is learned of them.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    body::Body,
+    http::{Method, Request, Response, StatusCode},
+};
+use gpu_operator::{apply::Writer, error::Class, observe, watch::Mirrors};
+use kube::Client;
+use serde_json::{Value, json};
+use sim::Sim;
+
+/// A request as it was made: method, path with query, body.
+#[derive(Clone, Debug)]
+struct Made {
+    method: Method,
+    path: String,
+    body: Value,
+}
+
+/// A client whose server answers by `answer` and keeps what it was asked.
+fn server(answer: fn(&Made) -> (StatusCode, Value)) -> (Client, Arc<Mutex<Vec<Made>>>) {
+    let made = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&made);
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let kept = Arc::clone(&kept);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.expect("a body");
+            let made = Made {
+                method: parts.method,
+                path: parts.uri.to_string(),
+                body: serde_json::from_slice(&body).unwrap_or_default(),
+            };
+            let (status, value) = answer(&made);
+            kept.lock().expect("the list").push(made);
+            Response::builder().status(status).body(Body::from(value.to_string()))
+        }
+    });
+    (Client::new(service, "default"), made)
+}
+
+/// Takes every write, answering with the whole object, as the API server does.
+fn accept(made: &Made) -> (StatusCode, Value) {
+    let mut object = made.body.clone();
+    if object["spec"].is_null() {
+        object["spec"] = json!({});
+    }
+    object["metadata"]["resourceVersion"] = "7".into();
+    (StatusCode::OK, object)
+}
+
+fn refusal(status: StatusCode, reason: &str) -> (StatusCode, Value) {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason, "code": status.as_u16()});
+    (status, body)
+}
+
+fn paths(made: &Mutex<Vec<Made>>) -> Vec<String> {
+    let short = |made: &Made| format!("{} {}", made.method, made.path.split('?').next().unwrap_or_default());
+    made.lock().expect("the list").iter().map(short).collect()
+}
+
+#[tokio::test]
+async fn what_depends_on_other_writes_comes_after_them() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    let (client, made) = server(accept);
+    let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan()).await;
+    assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
+    let paths = paths(&made);
+    let at =
+        |part: &str| paths.iter().position(|path| path.contains(part)).unwrap_or_else(|| panic!("{part}: {paths:#?}"));
+    let order = [
+        at("PATCH /apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies/all"),
+        at("PATCH /apis/apps/v1/namespaces/gpu-operator/daemonsets/"),
+        at("PATCH /apis/gpu.nodestack.dev/v1alpha1/gpunodes/a"),
+        at("PATCH /api/v1/nodes/a"),
+        at("PATCH /apis/gpu.nodestack.dev/v1alpha1/gpunodes/a/status"),
+    ];
+    assert!(order.is_sorted(), "{order:?}: {paths:#?}");
+    assert_eq!(paths.len(), 8, "finalizer, three DaemonSets, spec, labels, two statuses: {paths:#?}");
+    for made in made.lock().expect("the list").iter() {
+        assert!(made.path.contains("fieldManager=gpu-operator"), "{}", made.path);
+    }
+}
+
+#[tokio::test]
+async fn the_labels_of_a_node_are_applied_by_a_manager_of_their_own_and_nothing_else_of_it_is() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [accelerator]}");
+    let (client, made) = server(accept);
+    Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan()).await;
+    let made = made.lock().expect("the list");
+    let labels = made.iter().find(|made| made.path.starts_with("/api/v1/nodes/")).expect("a label write");
+    assert!(labels.path.contains("fieldManager=gpu-operator%2Flabels"), "{}", labels.path);
+    assert!(!labels.path.contains("force=true"), "a user's key is published without force: {}", labels.path);
+    let keys: Vec<_> = labels.body["metadata"].as_object().expect("metadata").keys().collect();
+    assert_eq!(keys, ["labels"]);
+    assert!(labels.body.get("spec").is_none() && labels.body.get("status").is_none());
+}
+
+#[tokio::test]
+async fn one_refused_write_leaves_the_others_alone_and_has_a_class() {
+    fn refuse_nodes(made: &Made) -> (StatusCode, Value) {
+        if made.path.starts_with("/api/v1/nodes/a") {
+            refusal(StatusCode::FORBIDDEN, "Forbidden")
+        } else {
+            accept(made)
+        }
+    }
+    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
+    let (client, made) = server(refuse_nodes);
+    let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan()).await;
+    let failed: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
+    assert_eq!(failed.iter().map(|error| error.class()).collect::<Vec<_>>(), [Class::Forbidden]);
+    assert!(failed[0].to_string().contains("label node a"), "{}", failed[0]);
+    assert!(paths(&made).contains(&"PATCH /api/v1/nodes/b".to_owned()));
+}
+
+#[tokio::test]
+async fn a_daemon_set_that_is_gone_already_is_pruned_well_enough() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    sim.settle();
+    sim.delete_policy("all");
+    sim.run(1);
+    let plan = sim.plan();
+    assert!(!plan.prune.is_empty(), "{plan:#?}");
+    let (client, _) =
+        server(
+            |made| {
+                if made.method == Method::DELETE { refusal(StatusCode::NOT_FOUND, "NotFound") } else { accept(made) }
+            },
+        );
+    let written = Writer::new(client, "gpu-operator".into(), Arc::<Mirrors>::default()).apply(&plan).await;
+    assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
+}
+
+#[tokio::test]
+async fn only_running_pods_with_a_gpu_are_told_of() {
+    fn pods(made: &Made) -> (StatusCode, Value) {
+        assert!(made.path.contains("spec.nodeName%3Da"), "{}", made.path);
+        let pod = |name: &str, limits: Value, phase: &str| {
+            json!({
+                "metadata": {"name": name, "namespace": "team"},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}, "status": {"phase": phase},
+            })
+        };
+        let items = [
+            pod("gpu", json!({"nvidia.com/gpu": "2"}), "Running"),
+            pod("slice", json!({"nvidia.com/mig-1g.5gb": "1"}), "Pending"),
+            pod("none", json!({"cpu": "1"}), "Running"),
+            pod("zero", json!({"nvidia.com/gpu": "0"}), "Running"),
+            pod("ended", json!({"nvidia.com/gpu": "1"}), "Succeeded"),
+        ];
+        (StatusCode::OK, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
+    }
+    let (client, made) = server(pods);
+    let found = observe::gpu_pods(&client, &BTreeSet::from(["a".to_owned()])).await.expect("an answer");
+    assert_eq!(found["a"], ["team/gpu", "team/slice"]);
+    assert_eq!(made.lock().expect("the list").len(), 1);
+}
