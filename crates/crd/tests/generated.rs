@@ -34,24 +34,24 @@ fn every_string_list_and_map_of_ours_is_bounded() {
     for (file, crd) in gpu_operator_crd::crds() {
         let json = serde_json::to_value(&crd.spec.versions[0].schema).expect("JSON");
         let mut unbounded = Vec::new();
-        visit(&json["openAPIV3Schema"], String::new(), &foreign, &mut unbounded);
+        visit(&json["openAPIV3Schema"], "", &foreign, &mut unbounded);
         assert_eq!(unbounded, Vec::<String>::new(), "{file}");
     }
 }
 
-fn visit(schema: &serde_json::Value, path: String, foreign: &[&str], unbounded: &mut Vec<String>) {
+fn visit(schema: &serde_json::Value, path: &str, foreign: &[&str], unbounded: &mut Vec<String>) {
     let has = |key: &str| schema.get(key).is_some();
     match schema["type"].as_str() {
-        Some("string") if !has("maxLength") && !has("enum") && !has("format") => unbounded.push(path.clone()),
-        Some("array") if !has("maxItems") => unbounded.push(path.clone()),
+        Some("string") if !has("maxLength") && !has("enum") && !has("format") => unbounded.push(path.to_owned()),
+        Some("array") if !has("maxItems") => unbounded.push(path.to_owned()),
         _ => {}
     }
     if let Some(items) = schema.get("items") {
-        visit(items, format!("{path}[]"), foreign, unbounded);
+        visit(items, &format!("{path}[]"), foreign, unbounded);
     }
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         if !foreign.contains(&name.as_str()) {
-            visit(property, format!("{path}.{name}"), foreign, unbounded);
+            visit(property, &format!("{path}.{name}"), foreign, unbounded);
         }
     }
 }
