@@ -97,9 +97,6 @@ pub struct GpuNodeStatus {
     /// The probe's facts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<Report>,
-    /// The generation of the spec that the rest describes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
     /// Canonical name of the accelerator model, such as `nvidia-tesla-p100`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]

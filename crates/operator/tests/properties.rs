@@ -39,6 +39,8 @@ enum Happens {
     LosesGpuPod(usize),
     Policy(usize),
     Time(u32),
+    /// The operator is killed after so many writes of a pass, and started again.
+    Killed(usize),
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
@@ -58,6 +60,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         2 => node().prop_map(Happens::LosesGpuPod),
         3 => (0..SPECS.len()).prop_map(Happens::Policy),
         6 => (1..30_u32).prop_map(Happens::Time),
+        3 => (0..12_usize).prop_map(Happens::Killed),
     ]
 }
 
@@ -86,6 +89,11 @@ fn happen(sim: &mut Sim, event: &Happens) {
         Happens::Joins(..) => {}
         Happens::Policy(index) => sim.apply_policy("all", SPECS[*index]),
         Happens::Time(steps) => (0..*steps).for_each(|_| checked_step(sim)),
+        Happens::Killed(writes) => {
+            let plan = sim.plan();
+            sim.carry_out_first(&plan, *writes);
+            checked_step(sim);
+        }
         Happens::Leaves(index)
         | Happens::GoesAway(index)
         | Happens::ComesBack(index)
@@ -219,7 +227,7 @@ proptest! {
             sim.join(&format!("n{index}"), MODELS[*model], *count);
         }
         sim.settle();
-        if let Happens::Policy(_) | Happens::Time(_) | Happens::Joins(..) = event {
+        if let Happens::Policy(_) | Happens::Time(_) | Happens::Joins(..) | Happens::Killed(_) = event {
             return Ok(());
         }
         let names: Vec<String> = sim.nodes.keys().cloned().collect();

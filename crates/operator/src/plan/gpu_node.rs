@@ -107,10 +107,8 @@ pub fn member_status(
         .and_then(|before| before.since.clone())
         .unwrap_or(Time(now));
     let gpus = counts(member);
-    let generation = member.gpu_node.and_then(|gpu_node| gpu_node.metadata.generation);
     let status = GpuNodeStatus {
         report: None,
-        observed_generation: generation,
         model: Some(member.discovery.model.clone()),
         gpus,
         phase: verdict.phase,
@@ -152,7 +150,6 @@ pub fn unmanaged_status(gpu_node: &GpuNode, node: &NodeFacts, model: Option<Stri
     gpus.expected = None;
     gpus.summary = String::new();
     GpuNodeStatus {
-        observed_generation: gpu_node.metadata.generation,
         model,
         gpus,
         phase: Phase::Unmanaged,
@@ -175,11 +172,11 @@ fn counts(member: &Member<'_>) -> GpuCounts {
     }
 }
 
-/// The status, if it is worth a write: anything but the report and the generation differs.
+/// The status, if it is worth a write: anything but the report differs.
 #[must_use]
 pub fn status_write(gpu_node: Option<&GpuNode>, status: GpuNodeStatus) -> Option<GpuNodeStatus> {
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
-    let same = GpuNodeStatus { report: None, observed_generation: status.observed_generation, ..before } == status;
+    let same = GpuNodeStatus { report: None, ..before } == status;
     (!same).then_some(status)
 }
 

@@ -236,6 +236,37 @@ impl Sim {
         *self.writes.entry(object).or_default() += 1;
     }
 
+    /// Carries out the first writes of a plan, in the order in which they are made, as an operator does that is killed
+    /// in the middle.
+    pub fn carry_out_first(&mut self, plan: &Plan, mut writes: usize) {
+        let mut part = Plan::default();
+        let mut take = || {
+            let left = writes > 0;
+            writes = writes.saturating_sub(1);
+            left
+        };
+        let all = plan.clone();
+        part.finalizers =
+            all.finalizers.iter().filter(|(_, on)| **on && take()).map(|(name, on)| (name.clone(), *on)).collect();
+        part.daemon_sets = all.daemon_sets.into_iter().filter(|_| take()).collect();
+        for (name, write) in &all.gpu_nodes {
+            if write.spec.is_some() && take() {
+                part.gpu_nodes.entry(name.clone()).or_default().spec.clone_from(&write.spec);
+            }
+        }
+        part.labels = all.labels.into_iter().filter(|_| take()).collect();
+        for (name, write) in &all.gpu_nodes {
+            if write.status.is_some() && take() {
+                part.gpu_nodes.entry(name.clone()).or_default().status.clone_from(&write.status);
+            }
+        }
+        part.policies = all.policies.into_iter().filter(|_| take()).collect();
+        part.prune = all.prune.into_iter().filter(|_| take()).collect();
+        part.finalizers.extend(all.finalizers.into_iter().filter(|(_, on)| !on && take()));
+        self.carry_out(&part);
+        self.surroundings();
+    }
+
     pub fn carry_out(&mut self, plan: &Plan) {
         for (name, on) in &plan.finalizers {
             self.wrote(format!("policy/{name}"));
