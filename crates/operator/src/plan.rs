@@ -268,7 +268,12 @@ fn plan_policy(
         }
     }
     finalizer(plan, policy, world);
-    let status = policy::status(policy, &counted, &halted, &world.refused_writes, now);
+    let trouble = policy::Trouble {
+        halted: &halted,
+        refused_writes: &world.refused_writes,
+        probe_refusal: judge::probe_refusal(world),
+    };
+    let status = policy::status(policy, &counted, trouble, now);
     let before = policy.status.clone().unwrap_or_default();
     if before != status {
         if policy::is_ready(&before) != policy::is_ready(&status) {

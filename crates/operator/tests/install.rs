@@ -166,6 +166,17 @@ fn no_gpu_node_is_never_ready() {
 }
 
 #[test]
+fn a_namespace_that_refuses_the_probe_is_named_as_the_cause() {
+    let mut sim = Sim::new().policy("all", "{}");
+    sim.join_plain("unknown");
+    let message = "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
+    sim.refusals.insert("nvml-probe".into(), gpu_operator::world::Refusal { message, at: None });
+    sim.settle();
+    assert_eq!(sim.condition("all", "Ready"), ("False".into(), "PodsForbidden".into()));
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "PodsForbidden".into()));
+}
+
+#[test]
 fn a_gpu_that_is_missing_after_a_reboot_is_not_forgotten() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();

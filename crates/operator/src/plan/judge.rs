@@ -15,8 +15,11 @@ use super::{
 };
 use crate::{
     settings::{GRACE, REPORT_GRACE},
-    world::{ContainerFacts, ContainerState, PodFacts, Refusal, World},
+    world::{ContainerFacts, ContainerState, PodFacts, Refusal, Role, World},
 };
+
+/// The chart's name for the probe's DaemonSet.
+const PROBE_DAEMON_SET: &str = "nvml-probe";
 
 /// What is to be said of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,6 +216,14 @@ fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Ver
         Some(refusal) => Verdict::new(phase, Reason::PodsForbidden, refusal.message.clone()),
         None => Verdict::new(phase, Reason::PodStarting, format!("waiting for the {} pod", stage.as_str())),
     }
+}
+
+/// What the API server says to the probe's pods, while there are none.
+#[must_use]
+pub fn probe_refusal(world: &World) -> Option<&str> {
+    let refusal = world.refusals.get(PROBE_DAEMON_SET).filter(|refusal| still_holds(refusal))?;
+    let there = world.pods.values().any(|pod| pod.role == Role::Probe);
+    (!there).then_some(refusal.message.as_str())
 }
 
 /// A refusal without its pod is still in force: the controller tries again and again.

@@ -43,19 +43,29 @@ impl Counted {
     }
 }
 
+/// What is the matter beyond single nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Trouble<'a> {
+    /// Why pools stand still, by pool.
+    pub halted: &'a BTreeMap<String, String>,
+    /// What the API server said to writes of ours that it refused.
+    pub refused_writes: &'a [String],
+    /// What it said to the probe's pods, if it refuses them: without them no node is known.
+    pub probe_refusal: Option<&'a str>,
+}
+
 /// A policy's status.
 #[must_use]
 pub fn status(
     policy: &ClusterGpuPolicy,
     nodes: &[Counted],
-    halted: &BTreeMap<String, String>,
-    refused_writes: &[String],
+    trouble: Trouble<'_>,
     now: Timestamp,
 ) -> ClusterGpuPolicyStatus {
     let (counts, gpus) = count(nodes.iter());
-    let pools = pools(policy, nodes, halted);
+    let pools = pools(policy, nodes, trouble.halted);
     let attention = attention(nodes);
-    let verdicts = Verdicts { policy, counts: &counts, pools: &pools, attention: &attention, refused_writes };
+    let verdicts = Verdicts { policy, counts: &counts, pools: &pools, attention: &attention, trouble };
     let before = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let conditions = [
         (ConditionType::Ready, verdicts.ready()),
@@ -170,7 +180,7 @@ struct Verdicts<'a> {
     counts: &'a NodeCounts,
     pools: &'a [PoolStatus],
     attention: &'a [Attention],
-    refused_writes: &'a [String],
+    trouble: Trouble<'a>,
 }
 
 impl Verdicts<'_> {
@@ -196,6 +206,8 @@ impl Verdicts<'_> {
             .map_or_else(String::new, |node| format!("; {}: {}: {}", node.node, node.reason, node.message));
         if self.deleting() {
             (false, Reason::Deleting, "the policy is being deleted".to_owned())
+        } else if let Some(refusal) = self.trouble.probe_refusal.filter(|_| self.counts.total == 0) {
+            (false, Reason::PodsForbidden, format!("no node is known, because the probe's pods are refused: {refusal}"))
         } else if self.counts.total == 0 {
             (false, Reason::NoMatchingNodes, "no node with an NVIDIA GPU matches the policy".to_owned())
         } else if !self.is_ready() {
@@ -222,8 +234,11 @@ impl Verdicts<'_> {
     /// A failed node stalls a policy only while it keeps it from being ready; a halted rollout or an impossible wish
     /// always does.
     fn stalled(&self) -> Answer {
-        if let Some(refused) = self.refused_writes.first() {
+        if let Some(refused) = self.trouble.refused_writes.first() {
             return (true, Reason::ApplyFailed, refused.clone());
+        }
+        if let Some(refusal) = self.trouble.probe_refusal {
+            return (true, Reason::PodsForbidden, format!("the probe's pods are refused: {refusal}"));
         }
         if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason?))) {
             return (true, reason, format!("pool {}: {}", pool.name, pool.message));
