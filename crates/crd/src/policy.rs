@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::{EnvVar, ResourceRequirements, Toleration},
-    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+    apimachinery::pkg::util::intstr::IntOrString,
 };
 use kube::{CustomResource, KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::policy_status::ClusterGpuPolicyStatus;
+pub use crate::selector::Selector;
 
 /// What a user wants of the GPU nodes of a cluster.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -26,6 +27,8 @@ use crate::policy_status::ClusterGpuPolicyStatus;
     derive = "PartialEq",
     derive = "Default",
     doc = "What a user wants of the NVIDIA GPU nodes of a cluster: drivers, container toolkit, device plugin and labels, by pool.",
+    validation = Rule::new("self.metadata.name.size() <= 63")
+        .message("a policy's name is the value of a label: write one of at most 63 characters"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.summary.nodes"),
     printcolumn(name = "GPUs", type_ = "string", json_path = ".status.summary.gpus"),
@@ -42,7 +45,7 @@ use crate::policy_status::ClusterGpuPolicyStatus;
 pub struct ClusterGpuPolicySpec {
     /// Which nodes the policy speaks for at all. Absent: every node with an NVIDIA GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_selector: Option<LabelSelector>,
+    pub node_selector: Option<Selector>,
     /// Further label keys that carry the model's name on every node, beside `gpu.nodestack.dev/model`; for example
     /// `accelerator`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -191,7 +194,7 @@ pub struct PoolMatch {
     pub models: Vec<String>,
     /// Labels of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_selector: Option<LabelSelector>,
+    pub node_selector: Option<Selector>,
 }
 
 /// A label with a value of the user's own.
@@ -230,8 +233,8 @@ pub struct NodeLabel {
         "source Preinstalled takes the driver that is on the host: remove version, image and kernelModule, or write source: Container"
     ),
     validation = (
-        "!has(self.image) || !has(self.image.digest) || has(self.version)",
-        "an image given by digest does not tell which driver it holds: write its version as well, such as version: \"580.173.02\""
+        "!has(self.image) || !(has(self.image.digest) || has(self.image.tag)) || has(self.version)",
+        "a tag or digest does not tell which driver the image holds: write its version as well, such as version: \"580.173.02\""
     )
 )]
 pub struct Driver {
@@ -336,7 +339,7 @@ pub struct Readiness {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = (
-        "self.matches('^([0-9]+(h|m|s))+$')",
+        "self.matches('^([0-9]{1,6}(h|m|s)){1,3}$')",
         "write a duration in hours, minutes and seconds, such as 30m or 1h30m"
     ))]
     pub progress_deadline: Option<Duration>,

@@ -61,7 +61,7 @@ pub struct NodeCounts {
     /// Nodes that are NotReady, cordoned or being deleted: not counted for `readiness.minReadyNodes`.
     #[serde(default)]
     pub excluded: u32,
-    /// Nodes whose revision is not the wanted one yet.
+    /// Nodes, of those that can serve, whose revision is not the wanted one yet.
     #[serde(default)]
     pub outdated: u32,
 }

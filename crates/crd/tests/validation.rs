@@ -6,7 +6,26 @@ use kube::core::cel::validate_cel;
 
 fn check(spec: &str) -> Result<(), String> {
     let spec: ClusterGpuPolicySpec = serde_yaml::from_str(spec).expect("a spec that fits the types");
-    validate_cel(&ClusterGpuPolicy::new("test", spec)).map_err(|errors| format!("{errors:?}"))
+    check_named("test", spec)
+}
+
+fn check_named(name: &str, spec: ClusterGpuPolicySpec) -> Result<(), String> {
+    validate_cel(&ClusterGpuPolicy::new(name, spec)).map_err(|errors| format!("{errors:?}"))
+}
+
+#[test]
+fn a_policys_name_fits_a_label() {
+    assert!(check_named(&"a".repeat(63), ClusterGpuPolicySpec::default()).is_ok());
+    let error = check_named(&"a".repeat(64), ClusterGpuPolicySpec::default()).expect_err("too long");
+    assert!(error.contains("at most 63 characters"), "{error}");
+}
+
+#[test]
+fn the_longest_duration_that_is_accepted_can_be_read() {
+    let spec = "{readiness: {progressDeadline: 999999h}}";
+    check(spec).expect("accepted");
+    let spec: ClusterGpuPolicySpec = serde_yaml::from_str(spec).expect("read");
+    assert!(spec.readiness.progress_deadline.is_some());
 }
 
 #[test]
@@ -21,6 +40,7 @@ fn what_users_write_is_accepted() {
         "{images: {registry: \"registry.example.com:5000/mirror\", pullSecrets: [a], pullPolicy: Always}}",
         "{readiness: {minReadyNodes: 3, progressDeadline: 45m}}",
         "{readiness: {minReadyNodes: 90%}}",
+        "{nodeSelector: {matchLabels: {a: b}, matchExpressions: [{key: c, operator: In, values: [d]}, {key: e, operator: Exists}]}}",
     ] {
         check(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
     }
@@ -33,6 +53,12 @@ fn what_cannot_work_is_refused_with_what_to_write_instead() {
         ("{nodeLabels: [node.k8s.io/gpu]}", "write a key of your own"),
         ("{nodeLabels: [gpu.nodestack.dev/model]}", "write a key of your own"),
         ("{nodeLabels: [\"not a key\"]}", "write for example accelerator"),
+        ("{nodeSelector: {matchExpressions: [{key: a, operator: In}]}}", "In and NotIn need values"),
+        (
+            "{pools: [{name: p, match: {nodeSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}}]}",
+            "take none",
+        ),
+        ("{defaults: {driver: {image: {tag: 580-mine}}}}", "write its version as well"),
         ("{pools: [{name: Upper}]}", "lower-case letters"),
         ("{pools: [{name: p, nodeLabels: [{key: cloud.kubernetes.io/x}]}]}", "write a key of your own"),
         ("{pools: [{name: p, nodeLabels: [{key: a, value: \"-x\"}]}]}", "begins and ends with a letter or digit"),

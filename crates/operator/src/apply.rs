@@ -1,14 +1,17 @@
 //! Apply: carries out a plan. Server-side apply throughout, so that a write which is repeated after a crash changes
 //! nothing. Each object's failure is its own: the others are written all the same.
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
 use futures::{StreamExt, future::BoxFuture, stream};
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, GpuNodeSpec, GpuNodeStatus, VERSION, keys,
 };
 use k8s_openapi::{
-    api::{apps::v1::DaemonSet, core::v1::Node},
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{Node, Pod},
+    },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{
@@ -16,6 +19,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
     core::PartialObjectMetaExt,
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
@@ -75,6 +79,7 @@ impl Writer {
                 .filter_map(|(name, write)| Some(self.gpu_node_status(name, write.status.as_ref()?)))
                 .chain(plan.policies.iter().map(|(name, status)| self.policy_status(name, status)))
                 .chain(plan.prune.iter().map(|name| self.prune(name)))
+                .chain(plan.renew.iter().map(|name| self.renew(name)))
                 .collect(),
             finalizers(false).map(|(name, _)| self.finalizer(name, false)).collect(),
         ];
@@ -111,13 +116,15 @@ impl Writer {
 
     fn prune<'a>(&'a self, name: &'a str) -> Write<'a> {
         self.write("DaemonSet", format!("delete DaemonSet {name}"), async move {
-            let api = Api::<DaemonSet>::namespaced(self.client.clone(), &self.namespace);
             let params =
                 DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
-            match api.delete(name, &params).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Answer::Nothing),
-                other => other.map(|_| Answer::Nothing),
-            }
+            delete(&Api::<DaemonSet>::namespaced(self.client.clone(), &self.namespace), name, &params).await
+        })
+    }
+
+    fn renew<'a>(&'a self, name: &'a str) -> Write<'a> {
+        self.write("Pod", format!("delete pod {name}"), async move {
+            delete(&Api::<Pod>::namespaced(self.client.clone(), &self.namespace), name, &DeleteParams::default()).await
         })
     }
 
@@ -166,6 +173,18 @@ impl Writer {
             let result = request(what, write).await.map(|answer| self.mirrors.learn(answer));
             Written { target, result }
         })
+    }
+}
+
+/// Deletes an object; one that is gone already is as good.
+async fn delete<K: Clone + DeserializeOwned + Debug>(
+    api: &Api<K>,
+    name: &str,
+    params: &DeleteParams,
+) -> Result<Answer, kube::Error> {
+    match api.delete(name, params).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Answer::Nothing),
+        other => other.map(|_| Answer::Nothing),
     }
 }
 

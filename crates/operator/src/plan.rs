@@ -1,6 +1,7 @@
 //! The plan: one pure function of (settings, catalogue, observed world, now), for the whole fleet at once. It says
 //! what is to be written, and nothing where all is as it should be.
 
+mod children;
 pub mod daemon_set;
 mod device_plugin;
 mod discover;
@@ -22,11 +23,7 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeSpec, GpuNodeStatus, Phase, keys,
-    policy::{Labels, Stage},
-    reason::Reason,
-};
+use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeSpec, GpuNodeStatus, Phase, reason::Reason};
 use k8s_openapi::{
     api::apps::v1::DaemonSet,
     jiff::{SignedDuration, Timestamp},
@@ -55,6 +52,8 @@ pub struct Plan {
     pub daemon_sets: BTreeMap<String, DaemonSet>,
     /// DaemonSets that no node names and no policy wants.
     pub prune: BTreeSet<String>,
+    /// Pods to delete, because they cannot start as they were made and would as they are made now.
+    pub renew: BTreeSet<String>,
     /// Label writes, by node.
     pub labels: BTreeMap<String, LabelWrite>,
     /// GpuNode writes, by node.
@@ -78,9 +77,10 @@ impl Plan {
     /// Whether there is nothing to write and nothing to ask.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { daemon_sets, prune, labels, gpu_nodes, policies, finalizers, questions, .. } = self;
+        let Self { daemon_sets, prune, renew, labels, gpu_nodes, policies, finalizers, questions, .. } = self;
         daemon_sets.is_empty()
             && prune.is_empty()
+            && renew.is_empty()
             && labels.is_empty()
             && gpu_nodes.is_empty()
             && policies.is_empty()
@@ -123,6 +123,9 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     let mut fleet: BTreeMap<&str, BTreeMap<String, Vec<Member<'_>>>> = BTreeMap::new();
     for (name, node) in &world.nodes {
         let gpu_node = world.gpu_nodes.get(name).map(Arc::as_ref);
+        if is_unreadable(world, name, gpu_node) {
+            continue;
+        }
         let discovery = discover::discover(catalogue, node, gpu_node);
         let governing = discovery.as_ref().and_then(|_| policies.iter().find(|policy| governs(policy, node)));
         let (Some(policy), Some(discovery)) = (governing, discovery.clone()) else {
@@ -138,8 +141,15 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
         let pools = fleet.remove(policy.metadata.name.as_deref().unwrap_or_default()).unwrap_or_default();
         plan_policy(&mut plan, policy, &pools, world, now);
     }
-    plan_daemon_sets(&mut plan, settings, world, &sets);
+    children::plan(&mut plan, settings, world, &sets);
+    plan.renew = children::stuck_pods(world, now);
     plan
+}
+
+/// Whether what governs a node, or what is known of it, is there but cannot be read: then it stays as it is.
+fn is_unreadable(world: &World, name: &str, gpu_node: Option<&gpu_operator_crd::GpuNode>) -> bool {
+    let policy = gpu_node.and_then(|gpu_node| gpu_node.spec.policy.as_ref());
+    world.unreadable_gpu_nodes.contains(name) || policy.is_some_and(|policy| world.unreadable_policies.contains(policy))
 }
 
 /// Policies that are not being deleted, the oldest first: of two that claim a node, the older one keeps it.
@@ -200,23 +210,14 @@ fn enroll<'w>(
     let policy_name = policy.metadata.name.as_deref().unwrap_or_default();
     let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
     let driver = pool::driver(policy, named_pool);
+    let have = member::groups_of(node);
     let wanted = report.map(|report| {
-        let choice = variant::choose_driver(catalogue, &driver, &discovery, report)?;
-        Ok(sets.resolve(policy, named_pool, variant::key(policy_name, &pool, choice, node)))
+        let choice = variant::choose_driver(catalogue, &driver, &discovery, report, have.driver.is_some())?;
+        let key = variant::key(policy_name, &pool, named_pool.is_some(), choice, node);
+        Ok(sets.resolve(policy, named_pool, key))
     });
     let expected = named_pool.and_then(|pool| pool.gpus_per_node).or(discovery.expected);
-    Member {
-        node,
-        gpu_node,
-        discovery,
-        policy: policy_name,
-        pool,
-        named_pool,
-        wanted,
-        have: member::groups_of(node),
-        expected,
-        pods,
-    }
+    Member { node, gpu_node, discovery, policy: policy_name, pool, named_pool, wanted, have, expected, pods }
 }
 
 /// A node that no policy governs: nothing of ours stays on it.
@@ -369,7 +370,8 @@ fn ready_transition(policy: &ClusterGpuPolicy, status: &ClusterGpuPolicyStatus) 
     })
 }
 
-/// On before the first label is written; off once no GpuNode and no node tells of the policy any more.
+/// On before the first label is written; off once nothing tells of the policy any more: no GpuNode and no DaemonSet,
+/// which would otherwise go with it, from under nodes that another policy has taken over and not moved yet.
 fn finalizer(plan: &mut Plan, policy: &ClusterGpuPolicy, world: &World) {
     let name = policy.name_any();
     let there = policy::has_finalizer(policy);
@@ -379,38 +381,12 @@ fn finalizer(plan: &mut Plan, policy: &ClusterGpuPolicy, world: &World) {
         }
         return;
     }
-    let governed = world.gpu_nodes.values().filter(|gpu_node| gpu_node.spec.policy.as_deref() == Some(name.as_str()));
-    let clean = governed.map(|gpu_node| gpu_node.name_any()).all(|node| !world.nodes.contains_key(&node));
-    let unlabelled = !plan.labels.values().any(|write| write.labels.is_empty());
-    if there && clean && unlabelled {
+    let governs = |gpu_node: &gpu_operator_crd::GpuNode| {
+        gpu_node.spec.policy.as_ref() == Some(&name) && world.nodes.contains_key(&gpu_node.name_any())
+    };
+    let left = world.gpu_nodes.values().any(|gpu_node| governs(gpu_node))
+        || world.daemon_sets.values().any(|set| set.policy.as_ref() == Some(&name));
+    if there && !left {
         plan.finalizers.insert(name, false);
     }
-}
-
-/// DaemonSets that are wanted and not there as they should be, and those that nobody needs.
-fn plan_daemon_sets(plan: &mut Plan, settings: &Settings, world: &World, sets: &Sets<'_>) {
-    let mut needed: BTreeSet<String> = BTreeSet::new();
-    for (policy, variant) in sets.all() {
-        for mut set in daemon_set::daemon_sets(settings, policy, variant) {
-            let name = set.name_any();
-            needed.insert(name.clone());
-            let hash = hash::short(&set, 16);
-            set.annotations_mut().insert(keys::APPLIED.to_owned(), hash.clone());
-            let there = world.daemon_sets.get(&name).and_then(|present| present.applied.clone());
-            if there != Some(hash) {
-                plan.daemon_sets.insert(name, set);
-            }
-        }
-    }
-    for node in world.nodes.values() {
-        let next = plan.labels.get(&node.name).map(|write| &write.labels);
-        for labels in [Some(&node.labels), next].into_iter().flatten() {
-            needed.extend(named_sets(labels));
-        }
-    }
-    plan.prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
-}
-
-fn named_sets(labels: &Labels) -> impl Iterator<Item = String> {
-    Stage::ALL.into_iter().filter_map(|stage| Some(variant::daemon_set_name(stage, labels.get(stage.key())?)))
 }

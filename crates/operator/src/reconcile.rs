@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use crate::{
     apply::{Writer, Written},
     catalogue::Catalogue,
+    error::{Class, Error},
     events::Publisher,
     metrics::Metrics,
     observe,
@@ -28,6 +29,8 @@ use crate::{
 const GATHER: Duration = Duration::from_millis(200);
 /// Without anything to wait for, the fleet is looked over once in a while all the same.
 const IDLE: Duration = Duration::from_hours(1);
+/// Rounds of questions and answers in one pass: each asks about the next few nodes of every pool.
+const MAX_ROUNDS: usize = 64;
 /// A policy's status is written at most this often.
 const STATUS_GAP: Duration = Duration::from_secs(1);
 
@@ -81,14 +84,18 @@ impl Loop {
         let started = Instant::now();
         let mut plan = plan::plan(&self.settings, &self.catalogue, &world, now);
         let planning = started.elapsed();
-        if !plan.questions.is_empty() {
-            match observe::gpu_pods(&self.client, &plan.questions).await {
-                Ok(answers) => {
-                    world.gpu_pods = answers;
-                    plan = plan::plan(&self.settings, &self.catalogue, &world, now);
-                }
-                Err(error) => tracing::warn!(%error, "a rollout waits for an answer"),
+        for _ in 0..MAX_ROUNDS {
+            if plan.questions.is_empty() {
+                break;
             }
+            match observe::gpu_pods(&self.client, &plan.questions).await {
+                Ok(answers) => world.gpu_pods.extend(answers),
+                Err(error) => {
+                    tracing::warn!(%error, "a rollout waits for an answer");
+                    break;
+                }
+            }
+            plan = plan::plan(&self.settings, &self.catalogue, &world, now);
         }
         self.metrics.show(&plan.statuses);
         let held = hold_back(&mut plan, carry);
@@ -96,6 +103,10 @@ impl Loop {
         stream::iter(&plan.events).for_each_concurrent(4, |transition| publisher.publish(transition)).await;
         self.metrics.count(&written);
         self.metrics.passed(planning, now.as_duration().as_secs_f64());
+        // A mirror that has learned of a write is not woken by the watch that tells of it again.
+        if written.iter().any(|write| write.result.is_ok()) {
+            self.wake.notify_one();
+        }
         let retry = refusals(&written, carry);
         tracing::debug!(?planning, writes = written.len(), "a pass");
         next_pass(&plan, now, held, retry)
@@ -128,7 +139,11 @@ fn refusals(written: &[Written], carry: &mut Carry) -> Option<Duration> {
     for error in &errors {
         tracing::warn!(class = error.class().as_str(), %error, "a write was refused");
     }
-    carry.refused = errors.iter().map(ToString::to_string).take(3).collect();
+    // What passes by itself is tried again and nobody's trouble.
+    let lasting = |error: &&&Error| matches!(error.class(), Class::Forbidden | Class::Invalid | Class::Refused);
+    carry.refused = errors.iter().filter(lasting).map(ToString::to_string).collect();
+    carry.refused.sort();
+    carry.refused.truncate(3);
     errors.iter().map(|error| error.retry_after()).min()
 }
 

@@ -4,7 +4,7 @@
 //! list of images, and an event that changes no fact, such as a heartbeat, wakes nobody.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -44,6 +44,9 @@ struct Content<F> {
     /// Of each object, the version that its facts are from.
     versions: BTreeMap<String, Version>,
 }
+
+/// How many deleted objects are remembered, beyond as many as there are objects.
+const MEMORY_OF_DELETED: usize = 1000;
 
 /// A resource version. Kubernetes promises since 1.35 what has been true before: the larger number is the newer one.
 /// Zero where there is none.
@@ -90,6 +93,9 @@ impl<F: PartialEq> Mirror<F> {
         let content = &mut *self.content.write().unwrap_or_else(PoisonError::into_inner);
         let there = content.facts.remove(&name).is_some();
         content.versions.insert(name, version);
+        if content.versions.len() > 2 * content.facts.len() + MEMORY_OF_DELETED {
+            content.versions.retain(|name, _| content.facts.contains_key(name));
+        }
         there
     }
 
@@ -109,12 +115,16 @@ fn version(object: &impl ResourceExt) -> Version {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
+/// An object of ours, or nothing where it does not fit its type: it can only be of another version of the API, and must
+/// not be taken for one that is not there.
+type Readable<K> = Option<K>;
+
 /// All mirrors.
 #[derive(Debug, Default)]
 pub struct Mirrors {
-    policies: Mirror<ClusterGpuPolicy>,
+    policies: Mirror<Readable<ClusterGpuPolicy>>,
     nodes: Mirror<NodeFacts>,
-    gpu_nodes: Mirror<GpuNode>,
+    gpu_nodes: Mirror<Readable<GpuNode>>,
     daemon_sets: Mirror<DaemonSetFacts>,
     pods: Mirror<PodFacts>,
     refusals: Mirror<Refusal>,
@@ -141,11 +151,11 @@ impl Mirrors {
         match answer {
             Answer::Policy(policy) => {
                 let version = version(&*policy);
-                self.policies.set(policy.name_any(), version, trimmed(*policy));
+                self.policies.set(policy.name_any(), version, Some(trimmed(*policy)));
             }
             Answer::GpuNode(gpu_node) => {
                 let version = version(&*gpu_node);
-                self.gpu_nodes.set(gpu_node.name_any(), version, trimmed(*gpu_node));
+                self.gpu_nodes.set(gpu_node.name_any(), version, Some(trimmed(*gpu_node)));
             }
             Answer::Node(node) => {
                 self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node));
@@ -160,10 +170,14 @@ impl Mirrors {
     /// The world as the mirrors show it, once all kinds have been listed.
     #[must_use]
     pub fn world(&self) -> Option<World> {
+        let (policies, unreadable_policies) = readable(self.policies.facts()?);
+        let (gpu_nodes, unreadable_gpu_nodes) = readable(self.gpu_nodes.facts()?);
         Some(World {
-            policies: self.policies.facts()?,
+            policies,
+            unreadable_policies,
             nodes: self.nodes.facts()?,
-            gpu_nodes: self.gpu_nodes.facts()?,
+            gpu_nodes,
+            unreadable_gpu_nodes,
             daemon_sets: self.daemon_sets.facts()?,
             pods: self.pods.facts()?,
             refusals: self.refusals.facts()?,
@@ -196,7 +210,8 @@ pub fn follow_all(
     wake: &Arc<Notify>,
 ) -> Vec<BoxFuture<'static, ()>> {
     let any = watcher::Config::default;
-    let ours = any().labels(&format!("{}={}", keys::MANAGED_BY, keys::MANAGER));
+    // By a key of ours alone: NVIDIA's operator bears the same name, and what is watched here is pruned.
+    let ours = any().labels(keys::STAGE);
     let refused = any().fields("involvedObject.kind=DaemonSet,reason=FailedCreate");
     let mirror = || Arc::clone(mirrors);
     let wake = || Arc::clone(wake);
@@ -208,7 +223,7 @@ pub fn follow_all(
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     let events = Api::<Event>::namespaced(client.clone(), namespace);
     vec![
-        follow(policies, any(), mirror(), |mirrors| &mirrors.policies, valid, wake()),
+        follow(policies, any(), mirror(), |mirrors| &mirrors.policies, |policy| Some(valid(policy)), wake()),
         follow(
             nodes,
             any(),
@@ -217,7 +232,7 @@ pub fn follow_all(
             |node| Some((node.name_any(), NodeFacts::of(&node))),
             wake(),
         ),
-        follow(gpu_nodes, any(), mirror(), |mirrors| &mirrors.gpu_nodes, valid, wake()),
+        follow(gpu_nodes, any(), mirror(), |mirrors| &mirrors.gpu_nodes, |gpu_node| Some(valid(gpu_node)), wake()),
         follow(
             daemon_sets,
             ours,
@@ -238,17 +253,26 @@ pub fn follow_all(
     ]
 }
 
-/// An object of ours. One that does not fit its type (it can only be of another version of the API) is passed over,
-/// rather than stalling the watch.
-fn valid<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> Option<(String, K)> {
-    let name = guard.name_any();
-    match guard.0 {
-        Ok(object) => Some((name, trimmed(object))),
-        Err(error) => {
-            tracing::warn!(kind = %K::kind(&()), name, %error, "an object does not fit its type and is passed over");
-            None
+/// The objects that can be read, and the names of those that cannot.
+fn readable<K: Clone>(facts: Facts<Readable<K>>) -> (Facts<K>, BTreeSet<String>) {
+    let mut unreadable = BTreeSet::new();
+    let mut readable = BTreeMap::new();
+    for (name, fact) in facts {
+        match &*fact {
+            Some(object) => drop(readable.insert(name, Arc::new(object.clone()))),
+            None => drop(unreadable.insert(name)),
         }
     }
+    (readable, unreadable)
+}
+
+/// An object of ours, if it fits its type. One that does not must not stall the watch.
+fn valid<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> (String, Readable<K>) {
+    let name = guard.name_any();
+    let object = guard.0.map(trimmed).inspect_err(|error| {
+        tracing::warn!(kind = %K::kind(&()), name, %error, "an object does not fit its type; what it is about stays as it is");
+    });
+    (name, object.ok())
 }
 
 /// An object without what the plan never reads and what changes with every write.

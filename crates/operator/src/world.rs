@@ -34,6 +34,10 @@ pub struct World {
     pub gpu_pods: BTreeMap<String, Vec<String>>,
     /// What the API server said to writes of ours that it refused in the last pass.
     pub refused_writes: Vec<String>,
+    /// Policies that are there but cannot be read: of another version of the API. What they govern stays as it is.
+    pub unreadable_policies: BTreeSet<String>,
+    /// GpuNodes that are there but cannot be read. Their nodes stay as they are.
+    pub unreadable_gpu_nodes: BTreeSet<String>,
 }
 
 /// What the plan reads of a DaemonSet of ours.
@@ -41,13 +45,15 @@ pub struct World {
 pub struct DaemonSetFacts {
     /// Hash of what was applied last.
     pub applied: Option<String>,
+    /// The policy it belongs to.
+    pub policy: Option<String>,
 }
 
 impl DaemonSetFacts {
     /// The facts of a DaemonSet; its metadata is enough.
     #[must_use]
     pub fn of(set: &impl ResourceExt) -> Self {
-        Self { applied: set.annotations().get(keys::APPLIED).cloned() }
+        Self { applied: set.annotations().get(keys::APPLIED).cloned(), policy: set.labels().get(keys::POLICY).cloned() }
     }
 }
 
@@ -133,6 +139,8 @@ pub struct PodFacts {
     pub role: Role,
     /// Its DaemonSet's group, from its node selector.
     pub group: Option<String>,
+    /// Hash of what its DaemonSet was when it was made.
+    pub applied: Option<String>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// Has a deletion timestamp.
@@ -216,6 +224,7 @@ impl PodFacts {
             node: spec.node_name.clone().or_else(|| intended_node(pod))?,
             role,
             group,
+            applied: pod.annotations().get(keys::APPLIED).cloned(),
             created: pod.creation_timestamp().map(|time| time.0),
             deleting: pod.meta().deletion_timestamp.is_some(),
             unschedulable: status
@@ -226,6 +235,12 @@ impl PodFacts {
             init: containers(status.and_then(|status| status.init_container_statuses.as_ref())),
             containers: containers(status.and_then(|status| status.container_statuses.as_ref())),
         })
+    }
+
+    /// Whether a main container runs.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.containers.iter().any(|container| matches!(container.state, ContainerState::Running(_)))
     }
 
     /// Whether its main containers run, which they only do once every gate before them has opened.
@@ -281,8 +296,6 @@ impl ContainerFacts {
 pub struct Refusal {
     /// The API server's words.
     pub message: String,
-    /// When it said so last.
-    pub at: Option<Timestamp>,
 }
 
 impl Refusal {
@@ -293,9 +306,7 @@ impl Refusal {
         if object.kind.as_deref() != Some("DaemonSet") || event.reason.as_deref() != Some("FailedCreate") {
             return None;
         }
-        let at = event.last_timestamp.as_ref().map(|time| time.0);
-        let at = at.or_else(|| event.event_time.as_ref().map(|time| time.0));
-        Some((object.name.clone()?, Self { message: event.message.clone().unwrap_or_default(), at }))
+        Some((object.name.clone()?, Self { message: event.message.clone().unwrap_or_default() }))
     }
 }
 

@@ -170,7 +170,7 @@ fn a_namespace_that_refuses_the_probe_is_named_as_the_cause() {
     let mut sim = Sim::new().policy("all", "{}");
     sim.join_plain("unknown");
     let message = "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
-    sim.refusals.insert("nvml-probe".into(), gpu_operator::world::Refusal { message, at: None });
+    sim.refusals.insert("nvml-probe".into(), gpu_operator::world::Refusal { message });
     sim.settle();
     assert_eq!(sim.condition("all", "Ready"), ("False".into(), "PodsForbidden".into()));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "PodsForbidden".into()));

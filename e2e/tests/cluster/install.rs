@@ -1,5 +1,10 @@
 //! From a bare GPU node to a schedulable one.
 
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+};
+
 use anyhow::ensure;
 use e2e::{DriverMode, eventually};
 use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
@@ -98,6 +103,36 @@ fn every_key_that_the_policy_names_is_on_the_node() {
         ensure!(labels.get(keys::MODEL).is_some_and(|value| value == "nvidia-h100-80gb"), "{labels:?}");
         Ok(())
     });
+}
+
+#[test]
+fn the_operator_tells_of_itself_and_of_the_fleet() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        let port = "-o=jsonpath={.spec.template.spec.containers[0].ports[0].containerPort}";
+        let port: u16 =
+            f.cluster.kubectl(&["get", "deployment/gpu-operator", "-n", f.cluster.namespace(), port])?.parse()?;
+        ensure!(get(port, "/livez")?.starts_with("HTTP/1.1 200"));
+        ensure!(get(port, "/readyz")?.starts_with("HTTP/1.1 200"));
+        eventually(READY, "the fleet in the metrics", || async {
+            let metrics = get(port, "/metrics")?;
+            let ready = r#"gpu_operator_pool_nodes{policy="fleet",pool="nvidia-h100-80gb",state="ready"} 1"#;
+            ensure!(metrics.contains(ready), "{metrics}");
+            ensure!(!metrics.contains("gpu-node-1"), "a node's name is no label: {metrics}");
+            Ok(())
+        })
+        .await
+    });
+}
+
+/// An HTTP answer, head and all.
+fn get(port: u16, path: &str) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 #[test]

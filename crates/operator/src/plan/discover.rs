@@ -1,7 +1,7 @@
 //! Discovery: which nodes have GPUs, and of which model. Evidence-based and sticky: what is known stays known until
 //! a live report says otherwise, because a missing signal proves nothing.
 
-use gpu_operator_crd::{GpuNode, report::Report};
+use gpu_operator_crd::{GpuNode, keys, report::Report};
 
 use crate::{
     catalogue::{Accelerator, Catalogue, unknown_model_name},
@@ -37,24 +37,34 @@ pub fn discover<'c>(catalogue: &'c Catalogue, node: &NodeFacts, gpu_node: Option
     let from_cloud = node.labels.get(GKE_ACCELERATOR).filter(|value| !value.is_empty());
     let on_bus: Vec<_> = report.into_iter().flat_map(|report| &report.gpus).collect();
     let named = |name: &str| catalogue.model(name).map_or_else(|| name.to_owned(), |model| model.name.clone());
+    let known = status.and_then(|status| status.model.clone()).or_else(|| own_label(node));
+    // While a GPU is missing, the others do not say what kind of node this is.
+    let all_there =
+        remembered(node, gpu_node).is_none_or(|seen| usize::try_from(seen).is_ok_and(|seen| on_bus.len() >= seen));
     let model = match (from_cloud, on_bus.first()) {
         (Some(cloud), _) => named(cloud),
-        (None, Some(gpu)) => model_name(catalogue, &gpu.device_id),
-        (None, None) => status?.model.clone()?,
+        (None, Some(gpu)) if all_there || known.is_none() => model_name(catalogue, &gpu.device_id),
+        (None, _) => known?,
     };
     let mut accelerators: Vec<&Accelerator> = Vec::new();
-    let by_id = on_bus.iter().filter_map(|gpu| catalogue.model_of_pci(device_id(&gpu.device_id)?, None));
-    for accelerator in by_id.chain(catalogue.model(&model)) {
-        // The bus is the better witness; a name alone counts only where the bus says nothing.
-        if (on_bus.is_empty() || accelerators.is_empty() || accelerator.name != model)
-            && !accelerators.iter().any(|known| known.name == accelerator.name)
-        {
+    // The bus is the better witness; a name alone counts only where the bus says nothing.
+    let on_bus = on_bus.iter().filter_map(|gpu| catalogue.model_of_pci(device_id(&gpu.device_id)?, None));
+    for accelerator in on_bus {
+        if accelerators.iter().all(|known| known.name != accelerator.name) {
             accelerators.push(accelerator);
         }
+    }
+    if accelerators.is_empty() {
+        accelerators.extend(catalogue.model(&model));
     }
     let most_seen = most_seen(node, gpu_node, report);
     let expected = most_seen.or_else(|| node.labels.get(GKE_ACCELERATOR_COUNT)?.parse().ok());
     Some(Discovery { model, accelerators, expected, most_seen })
+}
+
+/// The model by our own label, if the label is ours: what is left to know of a node whose GpuNode was deleted.
+fn own_label(node: &NodeFacts) -> Option<String> {
+    node.labels.get(keys::MODEL).filter(|_| node.owned_labels.contains(keys::MODEL)).cloned()
 }
 
 /// A node whose bus shows no GPU now is still a GPU node, with all of them missing, if this very Node had some.

@@ -88,9 +88,10 @@ pub fn member_status(
     let before = member.status();
     let mut verdict = verdict.clone();
     let waits = verdict.phase != Phase::Ready && !matches!(verdict.reason, Reason::NodeNotReady | Reason::NodeDeleting);
-    // The phase's deadline stands as long as the phase does, whatever the reasons in it.
     let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
-    let due = same_phase.and_then(|before| before.deadline.clone()).map_or_else(|| add(now, deadline), |time| time.0);
+    // The phase's deadline stands as long as the phase does, whatever the reasons in it, unless it begins anew.
+    let goes_on = same_phase.filter(|before| !begins_anew(member, before, &verdict));
+    let due = goes_on.and_then(|before| before.deadline.clone()).map_or_else(|| add(now, deadline), |time| time.0);
     if waits && now >= due && !verdict.reason.is_failure() {
         let message = format!(
             "{} has lasted longer than readiness.progressDeadline: {}",
@@ -122,6 +123,14 @@ pub fn member_status(
     (status, (waits && due > now).then_some(due))
 }
 
+/// Whether a phase begins anew though it is the same: a failure has been cured, or another revision is wanted.
+fn begins_anew(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> bool {
+    let failed = before.reason.filter(|reason| reason.is_failure() && *reason != Reason::ProgressDeadlineExceeded);
+    let cured = failed.is_some() && !verdict.reason.is_failure();
+    let known = member.gpu_node.map(|gpu_node| &gpu_node.spec.wanted);
+    cured || member.want().is_some_and(|want| known != Some(&want))
+}
+
 /// While one passing phase follows another within moments, what was written of the first stands.
 fn still_passing<'s>(
     before: &'s GpuNodeStatus,
@@ -143,7 +152,8 @@ fn still_passing<'s>(
 #[must_use]
 pub fn unmanaged_status(gpu_node: &GpuNode, node: &NodeFacts, model: Option<String>, now: Timestamp) -> GpuNodeStatus {
     let before = gpu_node.status.as_ref();
-    let (reason, message) = (Reason::NoPolicy, "no policy governs this node");
+    let message = if model.is_some() { "no policy governs this node" } else { "the node has no NVIDIA GPU" };
+    let reason = Reason::NoPolicy;
     let same = before.filter(|before| before.reason == Some(reason));
     let mut gpus = before.map(|before| before.gpus.clone()).unwrap_or_default();
     gpus.allocatable = node.allocatable.unwrap_or_default();

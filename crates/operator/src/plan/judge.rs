@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     settings::{GRACE, REPORT_GRACE},
-    world::{ContainerFacts, ContainerState, PodFacts, Refusal, Role, World},
+    world::{ContainerFacts, ContainerState, Exit, PodFacts, Refusal, Role, World},
 };
 
 /// The chart's name for the probe's DaemonSet.
@@ -134,13 +134,7 @@ fn driver(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict>
     }
     let other = loaded.filter(|loaded| *loaded != version);
     Some(match (other, running_since(pod)) {
-        (Some(other), None) if in_use_by_others(report) && waiting_in_init(pod) => Verdict::new(
-            phase,
-            Reason::DriverInUse,
-            format!(
-                "driver {other} is loaded and in use, so {version} cannot take its place; end what uses the GPUs or reboot the node"
-            ),
-        ),
+        (_, None) if in_use_by_others(report) && waiting_in_init(pod) => in_use(phase, loaded.unwrap_or("?"), version),
         (Some(other), Some(since)) if older(since, GRACE, now) => Verdict::new(
             phase,
             Reason::DriverVersionMismatch,
@@ -153,6 +147,26 @@ fn driver(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict>
     })
 }
 
+fn in_use(phase: Phase, loaded: &str, version: &str) -> Verdict {
+    let why = if loaded == version {
+        format!("driver {loaded} is loaded and in use, and this driver image would load it anew")
+    } else {
+        format!("driver {loaded} is loaded and in use, so {version} cannot take its place")
+    };
+    let advice = "end what uses the GPUs or reboot the node";
+    Verdict::new(phase, Reason::DriverInUse, format!("{why}; {advice}"))
+}
+
+/// What holds a stage's pod up: the one that it takes the place of, or something that is the matter.
+fn stage_hold_up(member: &Member<'_>, stage: Stage, pod: &PodFacts, phase: Phase, now: Timestamp) -> Option<Verdict> {
+    let before = member.pods_of(stage).find(|other| other.name != pod.name);
+    if let Some(before) = before.filter(|_| pod.unschedulable.is_some()) {
+        let message = format!("pod {} waits for pod {} to end", pod.name, before.name);
+        return Some(Verdict::new(phase, Reason::PodStarting, message));
+    }
+    hold_up(pod, now).map(|(reason, message)| Verdict::new(phase, reason, message))
+}
+
 fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Toolkit;
     let Some(pod) = member.pod(Stage::Toolkit) else {
@@ -161,8 +175,8 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
     if pod.running() {
         return None;
     }
-    if let Some((reason, message)) = hold_up(pod, now) {
-        return Some(Verdict::new(phase, reason, message));
+    if let Some(verdict) = stage_hold_up(member, Stage::Toolkit, pod, phase, now) {
+        return Some(verdict);
     }
     let installing =
         pod.init.iter().any(|init| init.name == "install-toolkit" && matches!(init.state, ContainerState::Running(_)));
@@ -178,8 +192,8 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
     let Some(pod) = member.pod(Stage::DevicePlugin) else {
         return no_pod(member, world, Stage::DevicePlugin, phase);
     };
-    if let Some((reason, message)) = hold_up(pod, now) {
-        return Verdict::new(phase, reason, message);
+    if let Some(verdict) = stage_hold_up(member, Stage::DevicePlugin, pod, phase, now) {
+        return verdict;
     }
     if !pod.running() {
         return starting(phase, pod);
@@ -190,8 +204,9 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
     };
     let on_bus = member.report().map_or(0, |report| report.gpus.len());
     if usize::try_from(expected).is_ok_and(|expected| on_bus < expected) {
-        let message =
-            format!("{on_bus} of {expected} GPUs are on the PCI bus; look for fallen-off GPUs in the kernel log");
+        let message = format!(
+            "{on_bus} of {expected} GPUs are on the PCI bus; look for fallen-off GPUs in the kernel log, or write gpusPerNode in a pool if fewer are meant"
+        );
         return Verdict::new(phase, Reason::GpuMissing, message);
     }
     let nvml = member.report().map(|report| &report.nvml);
@@ -271,10 +286,7 @@ pub fn hold_up(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
 
 fn container_hold_up(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
     let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
-    let crashed = |exit: &crate::world::Exit| {
-        let words = if exit.message.is_empty() { "no message" } else { exit.message.as_str() };
-        (Reason::ContainerCrashed, named(&format!("exit code {}: {words}", exit.code)))
-    };
+    let crashed = |exit| crashed(pod, container, exit);
     match (&container.state, &container.last_failure) {
         (ContainerState::Ended(exit), _) if exit.code != 0 => Some(crashed(exit)),
         (ContainerState::Running(Some(since)), Some(exit)) if !older(*since, GRACE, now) => Some(crashed(exit)),
@@ -290,6 +302,12 @@ fn container_hold_up(pod: &PodFacts, container: &ContainerFacts, now: Timestamp)
         },
         _ => None,
     }
+}
+
+fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, String) {
+    let words = if exit.message.is_empty() { "no message" } else { exit.message.as_str() };
+    let message = format!("pod {}, container {}: exit code {}: {words}", pod.name, container.name, exit.code);
+    (Reason::ContainerCrashed, message)
 }
 
 /// Kubelet says the same twice, once with `Back-off pulling image …: ErrImagePull: ` before it; without that the two

@@ -56,6 +56,13 @@ pub fn of(node: &NodeFacts, model: &str, pool: &str, groups: &Groups, published:
             }
         }
     }
+    // Somebody wrote to a key of ours: it is taken back by force first, and what a user wants published follows without.
+    let taken = |(key, value): (&String, &String)| {
+        !node.owned_labels.contains(key) && node.labels.get(key).is_some_and(|present| present != value)
+    };
+    if labels.iter().any(taken) {
+        result.published.retain(|key, _| node.owned_labels.contains(key));
+    }
     labels.extend(result.published.clone());
     write_if_needed(node, labels, result)
 }
@@ -106,6 +113,13 @@ mod tests {
         let later =
             of(&node(&[("accelerator", "ours")], &["accelerator"]), "m", "p", &Groups::default(), &publish("new"));
         assert!(later.write.expect("a write").force);
+    }
+
+    #[test]
+    fn a_key_of_ours_that_somebody_took_is_taken_back_before_anything_is_published() {
+        let taken = node(&[(keys::MODEL, "theirs")], &[]);
+        let write = of(&taken, "m", "p", &Groups::default(), &publish("ours")).write.expect("a write");
+        assert!(write.force && !write.labels.contains_key("accelerator"), "{write:?}");
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn count<'c>(nodes: impl Iterator<Item = &'c Counted>) -> (NodeCounts, GpuTotals
             &mut counts.progressing
         };
         *class += 1;
-        counts.outdated += u32::from(!node.current);
+        counts.outdated += u32::from(!node.current && node.serves);
         gpus.expected += node.status.gpus.expected.unwrap_or_default();
         gpus.allocatable += node.status.gpus.allocatable;
     }

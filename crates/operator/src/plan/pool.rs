@@ -2,15 +2,13 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
-    policy::{Driver, Image, Labels, Operand, Pool},
+    policy::{Driver, Image, Labels, Operand, Pool, Selector},
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::core::{Selector, SelectorExt};
 
-/// Whether a selector matches a node's labels. A selector that cannot be parsed matches nothing, rather than all.
+/// Whether a node with these labels is selected; without a selector every node is.
 #[must_use]
-pub fn selects(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
-    selector.is_none_or(|selector| Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels)))
+pub fn selects(selector: Option<&Selector>, labels: &Labels) -> bool {
+    selector.is_none_or(|selector| selector.matches(labels))
 }
 
 /// The named pool that governs a node of this model, if any: the first that matches.
@@ -30,11 +28,18 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
     let Some(own) = pool.map(|pool| &pool.driver) else {
         return defaults.clone();
     };
+    let mut inherited = defaults.operand.clone();
+    if own.version.is_some()
+        && let Some(image) = &mut inherited.image
+    {
+        // The default's tag or digest is of the default's version.
+        (image.tag, image.digest) = (None, None);
+    }
     Driver {
         source: own.source.or(defaults.source),
         version: own.version.clone().or_else(|| defaults.version.clone()),
         kernel_module: own.kernel_module.or(defaults.kernel_module),
-        operand: operand(&defaults.operand, Some(&own.operand)),
+        operand: operand(&inherited, Some(&own.operand)),
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
+    Phase,
     gpunode::{Groups, Rollout, RolloutStep},
     policy::Stage,
     reason::Reason,
@@ -11,7 +12,11 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{judge::Verdict, member::Member, variant::DriverChoice};
+use super::{
+    judge::Verdict,
+    member::Member,
+    variant::{self, DriverChoice},
+};
 
 /// How many nodes of a pool are asked about their GPU pods in one pass, looking for one that is free.
 const ASK_AT_ONCE: usize = 8;
@@ -65,31 +70,59 @@ pub fn decide(
     for (member, verdict) in members {
         let want = member.want();
         let decision = match (want, member.rollout()) {
-            // Nothing can be said of what it should have: it keeps what it has.
-            (None, rollout) => stay(member, rollout.cloned()),
+            // Nothing can be said of what it should have: it keeps, or goes back to, what it had.
+            (None, rollout) => stay(member, rollout),
             (Some(want), Some(rollout)) => go_on(member, verdict, want, rollout, gpu_pods, &mut pool),
-            (Some(want), None) if member.have == want || member.have == Groups::default() => settle(member, want),
+            (Some(want), None) if has_nothing_else(&member.have, &want) => settle(member, want),
             (Some(_), None) => {
                 waiting.push(*member);
                 continue;
             }
         };
-        if decision.rollout.is_some() && verdict.reason.is_failure() && pool.halted.is_none() {
-            pool.halted = Some(format!("node {}: {}: {}", member.node.name, verdict.reason, verdict.message));
+        if decision.rollout.is_some() && pool.halted.is_none() {
+            pool.halted = halts(member, verdict);
         }
         pool.nodes.insert(member.node.name.clone(), decision);
     }
-    let mut turn_is_free = pool.nodes.values().all(|decision| decision.rollout.is_none());
+    let moving = pool.nodes.iter().find(|(_, decision)| decision.rollout.is_some());
+    let mut turn = moving.map(|(name, _)| name.clone());
     for member in waiting {
-        let decision = take_turn(member, gpu_pods, now, &mut turn_is_free, &mut pool);
+        let decision = take_turn(member, gpu_pods, now, &mut turn, &mut pool);
         pool.nodes.insert(member.node.name.clone(), decision);
     }
     pool
 }
 
-/// The node keeps its labels.
-fn stay(member: &Member<'_>, rollout: Option<Rollout>) -> Decision {
-    Decision { labels: member.have.clone(), rollout, release: false, note: None }
+/// Why a node in the middle of its move holds up its pool, if it does: it has failed, or is not there to go on.
+fn halts(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
+    let name = &member.node.name;
+    if matches!(verdict.reason, Reason::NodeNotReady | Reason::NodeDeleting) {
+        let reason = verdict.reason;
+        return Some(format!(
+            "node {name} is in the middle of its move and {reason}: bring it back or delete the Node"
+        ));
+    }
+    (verdict.reason.is_failure() || member.was_failing())
+        .then(|| format!("node {name}: {}: {}", verdict.reason, verdict.message))
+}
+
+/// Whether a node has nothing but what is wanted, though some of it may be missing: it never had it, or somebody took a
+/// label off. Putting that back moves nothing, because a group's name holds the driver beneath it.
+fn has_nothing_else(have: &Groups, want: &Groups) -> bool {
+    Stage::ALL.into_iter().all(|stage| {
+        let had = variant::group(have, stage);
+        had.is_none() || had == variant::group(want, stage)
+    })
+}
+
+/// The node keeps its labels, or gets back those that it gave up for a move that cannot go on.
+fn stay(member: &Member<'_>, rollout: Option<&Rollout>) -> Decision {
+    match rollout {
+        Some(rollout) if rollout.step == RolloutStep::Release => {
+            Decision { labels: rollout.from.clone(), rollout: None, release: false, note: None }
+        }
+        other => Decision { labels: member.have.clone(), rollout: other.cloned(), release: false, note: None },
+    }
 }
 
 /// The node takes, or has, what is wanted.
@@ -112,13 +145,15 @@ fn go_on(
         rollout: Some(Rollout { step: RolloutStep::Install, ..rollout.clone() }),
         note: None,
     };
-    if rollout.step == RolloutStep::Install || !moves_driver(&member.have, &want) {
-        let done = member.have == want && verdict.phase == gpu_operator_crd::Phase::Ready && member.stack_proven();
-        return if done { settle(member, want) } else { install(want) };
+    if !moves_driver(&member.have, &want) {
+        return if is_done(member, verdict, &want) { settle(member, want) } else { install(want) };
     }
+    // A policy that changed during the move may want yet another driver: what stands on this one is given up first.
+    let from = if rollout.step == RolloutStep::Release { rollout.from.clone() } else { member.have.clone() };
+    let release = Rollout { step: RolloutStep::Release, from: from.clone(), ..rollout.clone() };
     let releasing = |message: String| Decision {
         labels: Groups { driver: member.have.driver.clone(), ..want.clone() },
-        rollout: Some(rollout.clone()),
+        rollout: Some(release.clone()),
         release: true,
         note: Some(Note { reason: Reason::ReleasingGpus, message, waits_on: Vec::new() }),
     };
@@ -134,9 +169,16 @@ fn go_on(
         // A GPU pod came in between: back to where it was, until the pod has ended.
         Some(pods) => {
             pool.ask_again = true;
-            Decision { labels: rollout.from.clone(), rollout: None, release: false, note: Some(in_use(pods)) }
+            Decision { labels: from, rollout: None, release: false, note: Some(in_use(pods)) }
         }
     }
+}
+
+/// Whether a node has arrived. A GPU that is missing is not the new revision's doing, and does not hold up the pool.
+fn is_done(member: &Member<'_>, verdict: &Verdict, want: &Groups) -> bool {
+    let arrived =
+        verdict.phase == Phase::Ready || matches!(verdict.reason, Reason::GpuMissing | Reason::ExpectedUnknown);
+    member.have == *want && member.stack_proven() && arrived
 }
 
 /// What of ours still holds the driver before its move.
@@ -146,7 +188,13 @@ fn driver_holder(member: &Member<'_>, want: &Groups) -> Option<String> {
         return Some(format!("waiting for pod {} to end", pod.name));
     }
     let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);
-    answering.then(|| "waiting for the probe to let go of the driver".to_owned())
+    let probe_runs = member.probe_pod().is_none_or(crate::world::PodFacts::running);
+    let message = if probe_runs {
+        "waiting for the probe to let go of the driver"
+    } else {
+        "the probe has to let go of the driver, but its pod does not run; look at DaemonSet nvml-probe"
+    };
+    answering.then(|| message.to_owned())
 }
 
 /// A node whose revision is not the wanted one and that is not on its way.
@@ -154,7 +202,7 @@ fn take_turn(
     member: &Member<'_>,
     gpu_pods: &BTreeMap<String, Vec<String>>,
     now: Timestamp,
-    turn_is_free: &mut bool,
+    turn: &mut Option<String>,
     pool: &mut PoolDecision,
 ) -> Decision {
     let Some(want) = member.want() else {
@@ -163,12 +211,15 @@ fn take_turn(
     let driver_moves = moves_driver(&member.have, &want);
     // A node that is failing offers nothing that could be disturbed, so it needs no turn: the cure comes at once.
     let nothing_to_lose = member.was_failing() && member.allocatable() == 0;
-    let pending = |reason, message: &str, waits_on| Decision {
-        note: Some(Note { reason, message: message.to_owned(), waits_on }),
+    let pending = |message: String| Decision {
+        note: Some(Note { reason: Reason::RolloutPending, message, waits_on: Vec::new() }),
         ..settle(member, member.have.clone())
     };
-    if !nothing_to_lose && (!*turn_is_free || !member.node.serves()) {
-        return pending(Reason::RolloutPending, "a new revision waits for this node's turn", Vec::new());
+    if !nothing_to_lose && let Some(other) = turn.as_ref() {
+        return pending(format!("a new revision waits for this node's turn; node {other} has it"));
+    }
+    if !nothing_to_lose && !member.node.serves() {
+        return pending("a new revision waits until the node can serve again; it is NotReady or cordoned".to_owned());
     }
     if driver_moves {
         match gpu_pods.get(&member.node.name) {
@@ -181,14 +232,14 @@ fn take_turn(
                 if pool.questions.len() < ASK_AT_ONCE {
                     pool.questions.insert(member.node.name.clone());
                 }
-                return pending(Reason::RolloutPending, "a new revision waits for this node's turn", Vec::new());
+                return pending("a new revision waits for this node's turn".to_owned());
             }
         }
     }
     if nothing_to_lose {
         return Decision { release: driver_moves || must_release(member), ..settle(member, want) };
     }
-    *turn_is_free = false;
+    *turn = Some(member.node.name.clone());
     let step = if driver_moves { RolloutStep::Release } else { RolloutStep::Install };
     let labels = if driver_moves { Groups { driver: member.have.driver.clone(), ..want } } else { want };
     Decision {
@@ -210,12 +261,16 @@ fn moves_driver(have: &Groups, want: &Groups) -> bool {
 }
 
 /// Whether the probe stands in the way of a driver of ours: a module is loaded, and the container that should own it
-/// is not up, because it restarts or another version takes its place.
+/// is not up, because it restarts, or another version takes its place, or it is on its way out.
 fn must_release(member: &Member<'_>) -> bool {
-    let Some(DriverChoice::Container { version, .. }) = member.driver() else {
+    let Some(loaded) = member.report().and_then(|report| report.driver.loaded.as_deref()) else {
         return false;
     };
-    let loaded = member.report().and_then(|report| report.driver.loaded.as_deref());
+    let want = member.want().unwrap_or_default();
+    let leaving = |pod: &crate::world::PodFacts| pod.group != want.driver && pod.group != member.have.driver;
+    let Some(DriverChoice::Container { version, .. }) = member.driver() else {
+        return member.pods_of(Stage::Driver).any(leaving);
+    };
     let up = member.pod(Stage::Driver).is_some_and(crate::world::PodFacts::running);
-    loaded.is_some_and(|loaded| !up || (loaded != version && !member.driver_waits_for_its_turn()))
+    !up || (loaded != version && !member.driver_waits_for_its_turn())
 }

@@ -39,6 +39,8 @@ pub struct VariantKey {
     pub policy: String,
     /// The pool's name.
     pub pool: String,
+    /// Whether the user named it: a pool may bear the name of a model, whose implicit pool is another one.
+    pub named: bool,
     /// The node's driver.
     pub driver: DriverChoice,
     /// Processor architecture.
@@ -143,7 +145,7 @@ pub fn daemon_set_name(stage: Stage, group: &str) -> String {
     format!("{}-{group}", stage.as_str())
 }
 
-/// Decides where a node's driver comes from.
+/// Decides where a node's driver comes from. `has_ours` says whether the node has a driver pod of ours by its label.
 ///
 /// # Errors
 /// A [`Fault`] where the policy asks for what this node cannot have.
@@ -152,9 +154,17 @@ pub fn choose_driver(
     driver: &Driver,
     discovery: &Discovery<'_>,
     report: &Report,
+    has_ours: bool,
 ) -> Result<DriverChoice, Fault> {
     // What lies under the container's root was put there by a container, ours or another's; it is not the host's.
     let foreign = report.driver.installed.iter().find(|installed| installed.root != CONTAINER_ROOT);
+    // A driver of ours that works is not given up because somebody put libraries on the host.
+    let works = |root: &str| {
+        let found = report.driver.installed.iter().find(|installed| installed.root == root);
+        found.is_some_and(|found| report.driver.loaded.as_ref() == Some(&found.version))
+    };
+    let foreign = foreign
+        .filter(|_| driver.source.unwrap_or_default() != DriverSource::Auto || !(has_ours && works(CONTAINER_ROOT)));
     match (driver.source.unwrap_or_default(), foreign) {
         (DriverSource::Container, _) | (DriverSource::Auto, None) => container(catalogue, driver, discovery, report),
         (_, Some(installed)) => Ok(DriverChoice::Preinstalled { root: installed.root.clone() }),
@@ -201,8 +211,8 @@ fn container(
 
 /// The key of a node's variant.
 #[must_use]
-pub fn key(policy: &str, pool: &str, driver: DriverChoice, node: &NodeFacts) -> VariantKey {
-    VariantKey { policy: policy.to_owned(), pool: pool.to_owned(), driver, arch: node.arch.clone() }
+pub fn key(policy: &str, pool: &str, named: bool, driver: DriverChoice, node: &NodeFacts) -> VariantKey {
+    VariantKey { policy: policy.to_owned(), pool: pool.to_owned(), named, driver, arch: node.arch.clone() }
 }
 
 /// Resolves a variant: images, environments and group names of its stages.
@@ -233,7 +243,7 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
 
 /// A readable beginning and a hash of everything that makes this revision: the value of the node's label.
 fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
-    let digest = hash::short(&(&key.policy, &key.pool, &key.driver, &key.arch, spec), 8);
+    let digest = hash::short(&(&key.policy, &key.pool, key.named, &key.driver, &key.arch, spec), 8);
     let slug: String =
         key.pool.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(SLUG).collect();
     format!("{}-{digest}", slug.trim_matches('-'))

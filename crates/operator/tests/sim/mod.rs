@@ -185,14 +185,19 @@ impl Sim {
 
     /// The plan for the world as it is, questions answered.
     pub fn plan(&self) -> Plan {
-        let mut world = self.world();
-        let first = plan(&self.settings, &self.catalogue, &world, self.now);
-        if first.questions.is_empty() {
-            return first;
+        self.plan_for(self.world())
+    }
+
+    /// The plan for a world, questions answered as the loop does it.
+    pub fn plan_for(&self, mut world: World) -> Plan {
+        loop {
+            let plan = plan(&self.settings, &self.catalogue, &world, self.now);
+            if plan.questions.is_empty() {
+                return plan;
+            }
+            let answer = |node: &String| (node.clone(), self.gpu_pods.get(node).cloned().unwrap_or_default());
+            world.gpu_pods.extend(plan.questions.iter().map(answer));
         }
-        let answer = |node: &String| (node.clone(), self.gpu_pods.get(node).cloned().unwrap_or_default());
-        world.gpu_pods = first.questions.iter().map(answer).collect();
-        plan(&self.settings, &self.catalogue, &world, self.now)
     }
 
     /// One pass of the operator, and what the cluster makes of it. Whether anything happened.
@@ -310,6 +315,10 @@ impl Sim {
             self.wrote(format!("daemonset/{name}"));
             self.sets.remove(name);
         }
+        for name in &plan.renew {
+            self.wrote(format!("pod/{name}"));
+            self.pods.remove(name);
+        }
         for (name, status) in &plan.policies {
             self.wrote(format!("policy/{name}"));
             if let Some(policy) = self.policies.get_mut(name) {
@@ -348,15 +357,16 @@ impl Sim {
             }
             let Some(set) = set else { continue };
             if faults.pods_forbidden {
-                self.refusals
-                    .insert(set, Refusal { message: "pods is forbidden: violates PodSecurity".into(), at: None });
+                self.refusals.insert(set, Refusal { message: "pods is forbidden: violates PodSecurity".into() });
                 continue;
             }
+            let applied = self.sets[&set].annotations().get(gpu_operator_crd::keys::APPLIED).cloned();
             self.pods.entry(name.clone()).or_insert_with(|| PodFacts {
                 name,
                 node: node.into(),
                 role: Role::Operand(stage),
                 group,
+                applied,
                 created: Some(self.now),
                 deleting: false,
                 unschedulable: None,

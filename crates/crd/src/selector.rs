@@ -1,0 +1,102 @@
+//! Selectors of nodes, with their words checked when they are written.
+
+use std::collections::BTreeMap;
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A selector of nodes by their labels: Kubernetes' `LabelSelector`, with its words checked when it is written. One that
+/// could not be understood later on would match nothing, and take the stack off every node.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Selector {
+    /// Labels that a node must have, with these values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "bounded_labels")]
+    pub match_labels: BTreeMap<String, String>,
+    /// Further requirements, all of which a node must meet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub match_expressions: Vec<Requirement>,
+}
+
+/// One requirement of a [`Selector`].
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = (
+    "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
+    "In and NotIn need values, and Exists and DoesNotExist take none"
+))]
+pub struct Requirement {
+    /// The label's key.
+    #[schemars(length(min = 1, max = 317))]
+    pub key: String,
+    /// What is required of it.
+    pub operator: Operator,
+    /// The values that `In` and `NotIn` speak of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 63)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub values: Vec<String>,
+}
+
+/// What a [`Requirement`] requires of a label.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "Kubernetes' own words")]
+pub enum Operator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+}
+
+impl Selector {
+    /// Whether a node with these labels is meant.
+    #[must_use]
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        let has = |requirement: &Requirement| labels.get(&requirement.key);
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(|requirement| match requirement.operator {
+                Operator::In => has(requirement).is_some_and(|value| requirement.values.contains(value)),
+                Operator::NotIn => has(requirement).is_none_or(|value| !requirement.values.contains(value)),
+                Operator::Exists => has(requirement).is_some(),
+                Operator::DoesNotExist => has(requirement).is_none(),
+            })
+    }
+}
+
+fn bounded_labels(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "object",
+        "maxProperties": 32,
+        "additionalProperties": {"type": "string", "maxLength": 63},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_means_what_kubernetes_means_by_it() {
+        let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+        for (selector, expected) in [
+            ("{}", true),
+            ("{matchLabels: {zone: a}}", true),
+            ("{matchLabels: {zone: b}}", false),
+            ("{matchLabels: {other: a}}", false),
+            ("{matchExpressions: [{key: zone, operator: In, values: [a, b]}]}", true),
+            ("{matchExpressions: [{key: zone, operator: NotIn, values: [a]}]}", false),
+            ("{matchExpressions: [{key: other, operator: NotIn, values: [a]}]}", true),
+            ("{matchExpressions: [{key: zone, operator: Exists}]}", true),
+            ("{matchExpressions: [{key: other, operator: DoesNotExist}]}", true),
+            ("{matchLabels: {zone: a}, matchExpressions: [{key: zone, operator: DoesNotExist}]}", false),
+        ] {
+            let parsed: Selector = serde_yaml::from_str(selector).unwrap();
+            assert_eq!(parsed.matches(&labels), expected, "{selector}");
+        }
+        assert!(serde_yaml::from_str::<Selector>("{matchExpressions: [{key: a, operator: in}]}").is_err());
+    }
+}

@@ -1,0 +1,71 @@
+//! Children: which DaemonSets have to be applied or pruned, and which of their pods to be made anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_crd::{
+    keys,
+    policy::{Labels, Stage},
+};
+use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
+use kube::ResourceExt;
+
+use super::{Plan, Sets, daemon_set, hash, judge, variant};
+use crate::{
+    settings::Settings,
+    world::{Role, World},
+};
+
+/// DaemonSets that are wanted and not there as they should be, and those that nobody needs.
+pub fn plan(plan: &mut Plan, settings: &Settings, world: &World, sets: &Sets<'_>) {
+    let mut needed: BTreeSet<String> = BTreeSet::new();
+    for (policy, variant) in sets.all() {
+        for mut set in daemon_set::daemon_sets(settings, policy, variant) {
+            let name = set.name_any();
+            needed.insert(name.clone());
+            let hash = hash::short(&set, 16);
+            mark(&mut set, &hash);
+            let there = world.daemon_sets.get(&name).and_then(|present| present.applied.clone());
+            if there != Some(hash) {
+                plan.daemon_sets.insert(name, set);
+            }
+        }
+    }
+    // A node that may have to go back names what it had, too.
+    for rollout in world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.spec.rollout.as_ref()) {
+        let groups = Stage::ALL.into_iter().filter_map(|stage| Some((stage, variant::group(&rollout.from, stage)?)));
+        needed.extend(groups.map(|(stage, group)| variant::daemon_set_name(stage, group)));
+    }
+    for node in world.nodes.values() {
+        let next = plan.labels.get(&node.name).map(|write| &write.labels);
+        for labels in [Some(&node.labels), next].into_iter().flatten() {
+            needed.extend(named_sets(labels));
+        }
+    }
+    plan.prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
+}
+
+/// Marks a DaemonSet and its pods with what they are: a pod that is of another content than its DaemonSet now.
+fn mark(set: &mut DaemonSet, hash: &str) {
+    let mark = || BTreeMap::from([(keys::APPLIED.to_owned(), hash.to_owned())]);
+    set.metadata.annotations = Some(mark());
+    if let Some(meta) = set.spec.as_mut().and_then(|spec| spec.template.metadata.as_mut()) {
+        meta.annotations = Some(mark());
+    }
+}
+
+/// Pods that cannot start and are of an older content than their DaemonSet: nothing but a new pod takes up the cure,
+/// and there is nothing running in them that it could disturb.
+#[must_use]
+pub fn stuck_pods(world: &World, now: Timestamp) -> BTreeSet<String> {
+    let pods = world.pods.values().filter(|pod| !pod.deleting && !pod.running() && !pod.has_started());
+    let outdated = pods.filter(|pod| {
+        let Role::Operand(stage) = pod.role else { return false };
+        let set = pod.group.as_deref().and_then(|group| world.daemon_sets.get(&variant::daemon_set_name(stage, group)));
+        set.is_some_and(|set| set.applied.is_some() && set.applied != pod.applied)
+    });
+    outdated.filter(|pod| judge::hold_up(pod, now).is_some()).map(|pod| pod.name.clone()).collect()
+}
+
+fn named_sets(labels: &Labels) -> impl Iterator<Item = String> {
+    Stage::ALL.into_iter().filter_map(|stage| Some(variant::daemon_set_name(stage, labels.get(stage.key())?)))
+}

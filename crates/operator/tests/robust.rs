@@ -1,0 +1,242 @@
+//! What goes wrong around the operator, or is done behind its back, harms no node that works.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use gpu_operator::world::{PodFacts, Role};
+use gpu_operator_crd::{Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
+use sim::{Faults, Sim};
+
+const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
+const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
+const THIRD: &str = "{pools: [{name: p, driver: {version: 580.173.02}}]}";
+
+fn fleet(nodes: &[&str]) -> Sim {
+    let mut sim = Sim::new().policy("all", OLD);
+    for node in nodes {
+        sim.join(node, "2330", 8);
+    }
+    sim.settle();
+    sim
+}
+
+fn busy(sim: &mut Sim, node: &str) {
+    sim.gpu_pods.insert(node.into(), vec!["team/training".into()]);
+}
+
+fn loaded(sim: &mut Sim, node: &str) -> Option<String> {
+    sim.report(node).driver.loaded.clone()
+}
+
+fn step_until_released(sim: &mut Sim, node: &str) {
+    while sim.gpu_nodes[node].spec.rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
+        assert!(sim.step(), "the node gets its turn");
+    }
+}
+
+#[test]
+fn a_gpu_node_that_is_deleted_takes_nothing_off_its_node() {
+    let mut sim = fleet(&["a"]);
+    busy(&mut sim, "a");
+    sim.gpu_nodes.remove("a");
+    let plan = sim.plan();
+    assert!(plan.labels.is_empty() && plan.prune.is_empty(), "{plan:#?}");
+}
+
+#[test]
+fn what_cannot_be_read_is_not_taken_for_gone() {
+    let mut sim = fleet(&["a"]);
+    let mut world = sim.world();
+    world.policies.clear();
+    world.unreadable_policies.insert("all".into());
+    assert!(sim.plan_for(world).is_empty(), "a policy");
+    let mut world = sim.world();
+    world.gpu_nodes.clear();
+    world.unreadable_gpu_nodes.insert("a".into());
+    let plan = sim.plan_for(world);
+    assert!(plan.labels.is_empty() && plan.gpu_nodes.is_empty() && plan.prune.is_empty(), "a GpuNode: {plan:#?}");
+    sim.settle();
+}
+
+#[test]
+fn another_edit_during_a_move_asks_for_gpu_pods_again() {
+    let mut sim = fleet(&["a"]);
+    sim.faults.insert("a".into(), Faults { publishes: Some(7), ..Faults::default() });
+    sim.apply_policy("all", NEW);
+    sim.run(30);
+    assert_eq!(loaded(&mut sim, "a").as_deref(), Some("590.10.01"));
+    assert!(sim.gpu_nodes["a"].spec.rollout.is_some(), "7 of 8 is not there yet");
+    busy(&mut sim, "a");
+    sim.apply_policy("all", THIRD);
+    sim.run(60);
+    assert_eq!(loaded(&mut sim, "a").as_deref(), Some("590.10.01"), "moved under a GPU pod");
+    sim.gpu_pods.clear();
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(loaded(&mut sim, "a").as_deref(), Some("580.173.02"));
+}
+
+#[test]
+fn a_gpu_that_was_missing_before_does_not_halt_the_pool() {
+    let mut sim = fleet(&["a", "b"]);
+    sim.report("a").gpus.pop();
+    sim.run(30);
+    sim.apply_policy("all", NEW);
+    sim.run(150);
+    assert_eq!(sim.status("a").reason, Some(Reason::GpuMissing));
+    assert_eq!(loaded(&mut sim, "b").as_deref(), Some("590.10.01"));
+}
+
+#[test]
+fn however_many_nodes_are_busy_an_idle_one_gets_its_turn() {
+    let names: Vec<String> = (0..20).map(|index| format!("n{index:02}")).collect();
+    let mut sim = fleet(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    for name in &names[..19] {
+        busy(&mut sim, name);
+    }
+    sim.apply_policy("all", NEW);
+    sim.run(60);
+    assert_eq!(loaded(&mut sim, "n19").as_deref(), Some("590.10.01"));
+}
+
+#[test]
+fn what_a_node_may_have_to_go_back_to_is_not_pruned() {
+    let mut sim = fleet(&["a"]);
+    let before = sim.nodes["a"].labels.clone();
+    sim.apply_policy("all", NEW);
+    step_until_released(&mut sim, "a");
+    // The old plugin's pod takes its time to end.
+    let slow = PodFacts {
+        name: "slow".into(),
+        role: Role::Operand(Stage::DevicePlugin),
+        group: Some("old".into()),
+        deleting: true,
+        ..sim.pods["driver@a"].clone()
+    };
+    sim.pods.insert("slow".into(), slow);
+    busy(&mut sim, "a");
+    (0..5).for_each(|_| drop(sim.step()));
+    sim.pods.remove("slow");
+    sim.run(30);
+    assert_eq!(sim.nodes["a"].labels, before);
+    assert_eq!((sim.status("a").phase, sim.nodes["a"].allocatable), (Phase::Ready, Some(8)));
+}
+
+#[test]
+fn a_policy_that_another_takes_over_from_stays_until_nobody_names_its_daemon_sets() {
+    let mut sim = fleet(&["a", "b"]);
+    sim.apply_policy("other", OLD);
+    sim.settle();
+    busy(&mut sim, "a");
+    sim.delete_policy("all");
+    sim.run(60);
+    assert!(sim.policies.contains_key("all"), "its DaemonSets would go with it, from under node a");
+    assert_eq!(sim.nodes["a"].allocatable, Some(8));
+    sim.gpu_pods.clear();
+    sim.settle();
+    assert!(!sim.policies.contains_key("all"));
+    assert_eq!(sim.condition("other", "Ready").0, "True");
+}
+
+#[test]
+fn a_label_of_ours_that_somebody_takes_off_comes_back_whatever_runs_there() {
+    let mut sim = fleet(&["a"]);
+    busy(&mut sim, "a");
+    let node = sim.nodes.get_mut("a").expect("the node");
+    node.labels.remove(keys::DRIVER);
+    node.owned_labels.remove(keys::DRIVER);
+    let plan = sim.plan();
+    assert!(plan.labels["a"].labels.contains_key(keys::DRIVER), "{plan:#?}");
+}
+
+#[test]
+fn a_late_cure_has_its_own_time() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", NEW);
+    let missing = Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() };
+    sim.faults.insert("a".into(), missing);
+    sim.run(30);
+    sim.sleep(3600);
+    sim.run(3);
+    assert_eq!(sim.status("a").reason, Some(Reason::ImagePullFailed));
+    sim.apply_policy("all", OLD);
+    for _ in 0..10 {
+        sim.step();
+        sim.sleep(1);
+        assert_ne!(sim.status("a").reason, Some(Reason::ProgressDeadlineExceeded));
+    }
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+#[test]
+fn a_node_that_is_away_in_the_middle_of_its_move_is_named_as_what_halts_the_pool() {
+    let mut sim = fleet(&["a", "b"]);
+    sim.apply_policy("all", NEW);
+    step_until_released(&mut sim, "a");
+    sim.nodes.get_mut("a").expect("the node").ready = false;
+    sim.run(20);
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    let pools = sim.policies["all"].status.clone().expect("a status").pools;
+    assert!(pools[0].message.contains("node a") && pools[0].message.contains("NodeNotReady"), "{pools:?}");
+    assert!(sim.status("b").message.contains("node a has it"), "{}", sim.status("b").message);
+    sim.nodes.get_mut("a").expect("the node").ready = true;
+    sim.settle();
+    assert_eq!(loaded(&mut sim, "b").as_deref(), Some("590.10.01"));
+}
+
+#[test]
+fn a_pool_may_bear_the_name_of_a_model() {
+    let mut sim = Sim::new().policy(
+        "all",
+        "{pools: [{name: nvidia-h100-80gb, match: {nodeSelector: {matchLabels: {zone: a}}}, devicePlugin: {image: {tag: v9}}}]}",
+    );
+    sim.join("a", "2330", 8);
+    sim.join("b", "2330", 8);
+    sim.nodes.get_mut("a").expect("the node").labels.insert("zone".into(), "a".into());
+    sim.settle();
+    let mut images: Vec<_> = sim.sets_of(Stage::DevicePlugin).into_iter().map(Sim::image).collect();
+    images.sort();
+    assert_eq!(images, ["nvcr.io/nvidia/k8s-device-plugin:v0.20.0", "nvcr.io/nvidia/k8s-device-plugin:v9"]);
+}
+
+#[test]
+fn a_pod_that_cannot_start_is_made_anew_when_the_cure_is_in_its_template() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", OLD);
+    let missing = Faults { missing_images: ["595.91.07".to_owned()].into(), ..Faults::default() };
+    sim.faults.insert("a".into(), missing);
+    sim.run(30);
+    let stuck = sim.pods["driver@a"].clone();
+    // A pull secret is no new revision, but the pod was made without it.
+    sim.apply_policy("all", "{images: {pullSecrets: [forgotten]}, pools: [{name: p, driver: {version: 595.91.07}}]}");
+    sim.run(3);
+    let renewed = sim.pods["driver@a"].clone();
+    assert_eq!(renewed.group, stuck.group);
+    assert_ne!(renewed.applied, stuck.applied);
+    sim.faults.clear();
+    sim.settle();
+    // A running pod is left alone, whatever its template has become.
+    let running = sim.pods["driver@a"].clone();
+    sim.apply_policy("all", OLD);
+    sim.settle();
+    assert_eq!(sim.pods["driver@a"], running);
+}
+
+#[test]
+fn libraries_that_somebody_puts_on_a_host_do_not_take_a_working_driver_away() {
+    let mut sim = fleet(&["a"]);
+    let before = sim.nodes["a"].labels.clone();
+    let found = gpu_operator_crd::report::InstalledDriver { root: "/".into(), version: "550.1.1".into() };
+    sim.report("a").driver.installed.push(found);
+    sim.settle();
+    assert_eq!(sim.nodes["a"].labels, before);
+}
+
+#[test]
+fn a_pool_with_a_driver_of_its_own_does_not_inherit_the_image_of_another() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
+        "all",
+        &format!("{{defaults: {{driver: {{version: 580.173.02, image: {{digest: \"{digest}\"}}}}}}, pools: [{{name: p, driver: {{version: 595.91.07}}}}]}}"),
+    );
+    sim.settle();
+    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04");
+}
