@@ -117,7 +117,7 @@ fn version(object: &impl ResourceExt) -> Version {
 
 /// An object of ours, or nothing where it does not fit its type: it can only be of another version of the API, and must
 /// not be taken for one that is not there.
-type Readable<K> = Option<K>;
+type Readable<K> = Option<Arc<K>>;
 
 /// All mirrors.
 #[derive(Debug, Default)]
@@ -151,11 +151,11 @@ impl Mirrors {
         match answer {
             Answer::Policy(policy) => {
                 let version = version(&*policy);
-                self.policies.set(policy.name_any(), version, Some(trimmed(*policy)));
+                self.policies.set(policy.name_any(), version, Some(Arc::new(trimmed(*policy))));
             }
             Answer::GpuNode(gpu_node) => {
                 let version = version(&*gpu_node);
-                self.gpu_nodes.set(gpu_node.name_any(), version, Some(trimmed(*gpu_node)));
+                self.gpu_nodes.set(gpu_node.name_any(), version, Some(Arc::new(trimmed(*gpu_node))));
             }
             Answer::Node(node) => {
                 self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node));
@@ -254,12 +254,12 @@ pub fn follow_all(
 }
 
 /// The objects that can be read, and the names of those that cannot.
-fn readable<K: Clone>(facts: Facts<Readable<K>>) -> (Facts<K>, BTreeSet<String>) {
+fn readable<K>(facts: Facts<Readable<K>>) -> (Facts<K>, BTreeSet<String>) {
     let mut unreadable = BTreeSet::new();
     let mut readable = BTreeMap::new();
     for (name, fact) in facts {
         match &*fact {
-            Some(object) => drop(readable.insert(name, Arc::new(object.clone()))),
+            Some(object) => drop(readable.insert(name, Arc::clone(object))),
             None => drop(unreadable.insert(name)),
         }
     }
@@ -269,7 +269,7 @@ fn readable<K: Clone>(facts: Facts<Readable<K>>) -> (Facts<K>, BTreeSet<String>)
 /// An object of ours, if it fits its type. One that does not must not stall the watch.
 fn valid<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> (String, Readable<K>) {
     let name = guard.name_any();
-    let object = guard.0.map(trimmed).inspect_err(|error| {
+    let object = guard.0.map(|object| Arc::new(trimmed(object))).inspect_err(|error| {
         tracing::warn!(kind = %K::kind(&()), name, %error, "an object does not fit its type; what it is about stays as it is");
     });
     (name, object.ok())

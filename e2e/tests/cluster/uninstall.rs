@@ -2,7 +2,9 @@
 
 use anyhow::ensure;
 use e2e::eventually;
-use gpu_operator_crd::keys;
+use gpu_operator_crd::{keys, reason::Reason};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{Api, api::PostParams};
 
 use crate::support::{READY, test};
 
@@ -42,6 +44,47 @@ fn nothing_of_ours_is_left_and_installing_again_works() {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.cluster.kubectl(&["label", "node", f.cluster.node_name(), &format!("{keep}-")])?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_policy_that_never_got_anywhere_can_be_deleted() {
+    test(|f| async move {
+        // An H100 has no driver of that branch, so no pod ever comes and goes that could wake anybody.
+        f.apply("{defaults: {driver: {version: 470.256.02}}}").await?;
+        let message = f.wait_for_reason(Reason::DriverUnsupported).await?;
+        ensure!(message.contains("write"), "it says what to write instead: {message}");
+        f.wait_for_condition("Accepted", "False").await?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", "fleet", "--timeout=20s"])?;
+        ensure!(f.labels_of_ours(&[]).await?.is_empty());
+        Ok(())
+    });
+}
+
+#[test]
+fn daemon_sets_of_others_are_never_pruned() {
+    test(|f| async move {
+        // As NVIDIA's operator labels its own, in the namespace that it shares a name with.
+        let theirs = serde_json::json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": {"name": "theirs", "labels": {"app.kubernetes.io/managed-by": "gpu-operator"}},
+            "spec": {
+                "selector": {"matchLabels": {"app": "theirs"}},
+                "template": {
+                    "metadata": {"labels": {"app": "theirs"}},
+                    "spec": {"nodeSelector": {"no": "node"}, "containers": [{"name": "c", "image": "localhost:5999/none:1"}]},
+                },
+            },
+        });
+        let sets = Api::<DaemonSet>::namespaced(f.cluster.client(), f.cluster.namespace());
+        sets.create(&PostParams::default(), &serde_json::from_value(theirs)?).await?;
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", "fleet", "--timeout=60s"])?;
+        let there = sets.get_opt("theirs").await?.is_some();
+        f.cluster.kubectl(&["delete", "daemonset", "theirs", "--ignore-not-found", "-n", f.cluster.namespace()])?;
+        ensure!(there, "it was deleted");
         Ok(())
     });
 }
