@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::TcpStream,
+    time::Duration,
 };
 
 use anyhow::ensure;
@@ -141,25 +142,7 @@ fn a_settled_operator_writes_nothing() {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         // The report follows allocatable by a moment; from then on nothing may move.
-        let versions = || async {
-            let nodes = f.cluster.kubectl(&[
-                "get",
-                "gpunodes,clustergpupolicies",
-                "-o=jsonpath={.items[*].metadata.resourceVersion}",
-            ])?;
-            let sets =
-                f.cluster.kubectl(&["get", "daemonsets", "-A", "-o=jsonpath={.items[*].metadata.generation}"])?;
-            anyhow::Ok((nodes, sets))
-        };
-        let quiet = std::time::Duration::from_secs(10);
-        eventually(READY, "ten seconds without a write", || async {
-            let before = versions().await?;
-            tokio::time::sleep(quiet).await;
-            let after = versions().await?;
-            ensure!(before == after, "{before:?} {after:?}");
-            Ok(())
-        })
-        .await?;
+        f.wait_until_settled(Duration::from_secs(10)).await?;
         let restarts: Vec<i32> = f
             .pods(f.cluster.namespace())
             .list(&kube::api::ListParams::default())

@@ -167,6 +167,26 @@ impl Fixture {
         .await
     }
 
+    /// Waits until nothing of ours has been written for so long.
+    pub async fn wait_until_settled(&self, quiet: Duration) -> Result<()> {
+        let versions = || {
+            let version = "-o=jsonpath={.items[*].metadata.resourceVersion}";
+            let objects = self.cluster.kubectl(&["get", "gpunodes,clustergpupolicies", version])?;
+            let generation = "-o=jsonpath={.items[*].metadata.generation}";
+            let sets = self.cluster.kubectl(&["get", "daemonsets", "-A", generation])?;
+            anyhow::Ok((objects, sets))
+        };
+        eventually(READY, "a time without a write", || async {
+            let before = versions()?;
+            // Silence has no event to wait for.
+            tokio::time::sleep(quiet).await;
+            let after = versions()?;
+            ensure!(before == after, "{before:?} {after:?}");
+            Ok(())
+        })
+        .await
+    }
+
     /// A pod that holds one GPU and does nothing. Its environment carries `MARK`, by which its processes are found.
     pub async fn run_gpu_pod(&self, name: &str) -> Result<()> {
         let pod = serde_json::from_value(serde_json::json!({

@@ -1,5 +1,7 @@
 //! Uninstalling leaves nothing, and installing again works.
 
+use std::time::Duration;
+
 use anyhow::ensure;
 use e2e::eventually;
 use gpu_operator_crd::{keys, reason::Reason};
@@ -56,6 +58,7 @@ fn a_policy_that_never_got_anywhere_can_be_deleted() {
         let message = f.wait_for_reason(Reason::DriverUnsupported).await?;
         ensure!(message.contains("write"), "it says what to write instead: {message}");
         f.wait_for_condition("Accepted", "False").await?;
+        f.wait_until_settled(Duration::from_secs(2)).await?;
         f.cluster.kubectl(&["delete", "clustergpupolicy", "fleet", "--timeout=20s"])?;
         ensure!(f.labels_of_ours(&[]).await?.is_empty());
         Ok(())
