@@ -19,7 +19,7 @@ use crate::{
     events::Publisher,
     metrics::Metrics,
     observe,
-    plan::{self, Plan},
+    plan::{self, Plan, Subject},
     settings::Settings,
     watch::Mirrors,
     world::World,
@@ -116,11 +116,13 @@ impl Loop {
 /// Takes out of a plan the policy statuses that come too soon after the last; how long they have to wait.
 fn hold_back(plan: &mut Plan, carry: &mut Carry) -> Option<Duration> {
     let mut held = None;
+    let mut untold = Vec::new();
     plan.policies.retain(|name, _| {
         let wait = carry.status_written.get(name).and_then(|at| STATUS_GAP.checked_sub(at.elapsed()));
         match wait {
             Some(wait) if !wait.is_zero() => {
                 held = held.max(Some(wait));
+                untold.push(name.clone());
                 false
             }
             _ => {
@@ -129,6 +131,8 @@ fn hold_back(plan: &mut Plan, carry: &mut Carry) -> Option<Duration> {
             }
         }
     });
+    // A transition is told of with the status that shows it, and so only once.
+    plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if untold.contains(name)));
     carry.status_written.retain(|name, _| plan.statuses.contains_key(name));
     held
 }
@@ -157,4 +161,35 @@ fn next_pass(plan: &Plan, now: Timestamp, held: Option<Duration>, retry: Option<
 /// The time, in whole seconds as Kubernetes keeps it.
 fn now() -> Timestamp {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::{ClusterGpuPolicyStatus, reason::Reason};
+
+    use super::*;
+    use crate::plan::Transition;
+
+    fn plan_with_status() -> Plan {
+        let status = ClusterGpuPolicyStatus::default();
+        let subject = Subject::Policy("all".into(), "uid".into());
+        Plan {
+            policies: [("all".to_owned(), status.clone())].into(),
+            statuses: [("all".to_owned(), status)].into(),
+            events: vec![Transition { subject, reason: Reason::NodesNotReady, message: String::new() }],
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn a_policys_status_that_comes_too_soon_waits_and_with_it_what_it_tells() {
+        let mut carry = Carry::default();
+        let mut first = plan_with_status();
+        assert_eq!(hold_back(&mut first, &mut carry), None);
+        assert_eq!((first.policies.len(), first.events.len()), (1, 1));
+        let mut second = plan_with_status();
+        let held = hold_back(&mut second, &mut carry).expect("it waits");
+        assert!(held <= STATUS_GAP);
+        assert_eq!((second.policies.len(), second.events.len()), (0, 0));
+    }
 }

@@ -296,6 +296,8 @@ impl ContainerFacts {
 pub struct Refusal {
     /// The API server's words.
     pub message: String,
+    /// When it said so last.
+    pub at: Option<Timestamp>,
 }
 
 impl Refusal {
@@ -306,7 +308,9 @@ impl Refusal {
         if object.kind.as_deref() != Some("DaemonSet") || event.reason.as_deref() != Some("FailedCreate") {
             return None;
         }
-        Some((object.name.clone()?, Self { message: event.message.clone().unwrap_or_default() }))
+        let at = event.last_timestamp.as_ref().map(|time| time.0);
+        let at = at.or_else(|| event.event_time.as_ref().map(|time| time.0));
+        Some((object.name.clone()?, Self { message: event.message.clone().unwrap_or_default(), at }))
     }
 }
 

@@ -170,10 +170,29 @@ fn a_namespace_that_refuses_the_probe_is_named_as_the_cause() {
     let mut sim = Sim::new().policy("all", "{}");
     sim.join_plain("unknown");
     let message = "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
-    sim.refusals.insert("nvml-probe".into(), gpu_operator::world::Refusal { message });
+    sim.refusals.insert("nvml-probe".into(), gpu_operator::world::Refusal { message, at: None });
     sim.settle();
     assert_eq!(sim.condition("all", "Ready"), ("False".into(), "PodsForbidden".into()));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "PodsForbidden".into()));
+}
+
+#[test]
+fn a_refusal_from_before_a_pod_was_taken_says_nothing_of_the_next_one() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    sim.settle();
+    let sets: Vec<_> = sim.sets.keys().cloned().collect();
+    let at = Some(sim.now - k8s_openapi::jiff::SignedDuration::from_hours(1));
+    for set in sets {
+        let message = "pods \"x\" is forbidden".to_owned();
+        sim.refusals.insert(set, gpu_operator::world::Refusal { message, at });
+    }
+    sim.join("b", "2330", 8);
+    for _ in 0..20 {
+        sim.step();
+        sim.sleep(1);
+        assert_ne!(sim.status("b").reason, Some(Reason::PodsForbidden));
+    }
+    assert_eq!(sim.status("b").phase, Phase::Ready);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     settings::{GRACE, REPORT_GRACE},
-    world::{ContainerFacts, ContainerState, Exit, PodFacts, Refusal, Role, World},
+    world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
 };
 
 /// The chart's name for the probe's DaemonSet.
@@ -224,11 +224,13 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
 
 /// A stage without a pod: either it is on its way, or the API server refuses it.
 fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Verdict {
-    let refusal = variant::group(&member.have, stage)
-        .and_then(|group| world.refusals.get(&daemon_set_name(stage, group)))
-        .filter(|refusal| still_holds(refusal));
+    let group = variant::group(&member.have, stage);
+    let refusal = group.and_then(|group| {
+        let of_group = |pod: &PodFacts| pod.role == Role::Operand(stage) && pod.group.as_deref() == Some(group);
+        refusal(world, &daemon_set_name(stage, group), of_group)
+    });
     match refusal {
-        Some(refusal) => Verdict::new(phase, Reason::PodsForbidden, refusal.message.clone()),
+        Some(words) => Verdict::new(phase, Reason::PodsForbidden, words),
         None => Verdict::new(phase, Reason::PodStarting, format!("waiting for the {} pod", stage.as_str())),
     }
 }
@@ -236,15 +238,18 @@ fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Ver
 /// What the API server says to the probe's pods, while there are none.
 #[must_use]
 pub fn probe_refusal(world: &World) -> Option<&str> {
-    let refusal = world.refusals.get(PROBE_DAEMON_SET).filter(|refusal| still_holds(refusal))?;
-    let there = world.pods.values().any(|pod| pod.role == Role::Probe);
-    (!there).then_some(refusal.message.as_str())
+    refusal(world, PROBE_DAEMON_SET, |pod| pod.role == Role::Probe)
 }
 
-/// A refusal without its pod is still in force: the controller tries again and again.
-fn still_holds(refusal: &Refusal) -> bool {
-    let words = refusal.message.to_lowercase();
-    words.contains("forbidden") || words.contains("denied") || words.contains("exceeded quota")
+/// What the API server says to a DaemonSet's pods, if that still holds: it has taken none since. A quota takes some and
+/// refuses others.
+fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) -> bool) -> Option<&'w str> {
+    let refusal = world.refusals.get(set)?;
+    let words = refusal.message.as_str();
+    let forbidden = words.contains("forbidden") || words.contains("denied");
+    let taken = world.pods.values().filter(|pod| is_of_set(pod)).filter_map(|pod| pod.created).max();
+    let taken_since = taken.is_some_and(|taken| refusal.at.is_some_and(|at| taken > at));
+    (words.contains("exceeded quota") || forbidden && !taken_since).then_some(words)
 }
 
 fn starting(phase: Phase, pod: &PodFacts) -> Verdict {

@@ -102,8 +102,14 @@ fn halts(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
             "node {name} is in the middle of its move and {reason}: bring it back or delete the Node"
         ));
     }
-    (verdict.reason.is_failure() || member.was_failing())
+    let overdue = member.status().is_some_and(|status| status.reason == Some(Reason::ProgressDeadlineExceeded));
+    (verdict.reason.is_failure() && !missed_a_gpu_before(verdict) || overdue)
         .then(|| format!("node {name}: {}: {}", verdict.reason, verdict.message))
+}
+
+/// A GPU that is missing is not the move's doing; see [`is_done`].
+fn missed_a_gpu_before(verdict: &Verdict) -> bool {
+    matches!(verdict.reason, Reason::GpuMissing | Reason::ExpectedUnknown)
 }
 
 /// Whether a node has nothing but what is wanted, though some of it may be missing: it never had it, or somebody took a
@@ -176,8 +182,7 @@ fn go_on(
 
 /// Whether a node has arrived. A GPU that is missing is not the new revision's doing, and does not hold up the pool.
 fn is_done(member: &Member<'_>, verdict: &Verdict, want: &Groups) -> bool {
-    let arrived =
-        verdict.phase == Phase::Ready || matches!(verdict.reason, Reason::GpuMissing | Reason::ExpectedUnknown);
+    let arrived = verdict.phase == Phase::Ready || missed_a_gpu_before(verdict);
     member.have == *want && member.stack_proven() && arrived
 }
 

@@ -329,7 +329,8 @@ impl Sim {
 
     /// One turn of DaemonSet controller, kubelets and probes. Whether anything changed.
     fn surroundings(&mut self) -> bool {
-        let before = (self.pods.clone(), self.nodes.clone(), self.gpu_nodes.clone(), self.refusals.clone());
+        // A refusal is repeated for ever; that alone is no news.
+        let before = (self.pods.clone(), self.nodes.clone(), self.gpu_nodes.clone(), self.refusals.len());
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         for name in &names {
             if self.nodes[name].ready {
@@ -337,7 +338,7 @@ impl Sim {
                 self.run_node(name);
             }
         }
-        before != (self.pods.clone(), self.nodes.clone(), self.gpu_nodes.clone(), self.refusals.clone())
+        before != (self.pods.clone(), self.nodes.clone(), self.gpu_nodes.clone(), self.refusals.len())
     }
 
     /// Pods as the node's labels and the DaemonSets there are call for.
@@ -357,7 +358,10 @@ impl Sim {
             }
             let Some(set) = set else { continue };
             if faults.pods_forbidden {
-                self.refusals.insert(set, Refusal { message: "pods is forbidden: violates PodSecurity".into() });
+                self.refusals.insert(
+                    set,
+                    Refusal { message: "pods is forbidden: violates PodSecurity".into(), at: Some(self.now) },
+                );
                 continue;
             }
             let applied = self.sets[&set].annotations().get(gpu_operator_crd::keys::APPLIED).cloned();
@@ -442,7 +446,8 @@ impl Sim {
             return;
         };
         let container = &mut pod.containers[0];
-        if faults.missing_images.contains(&version) {
+        let runs = matches!(container.state, ContainerState::Running(_));
+        if faults.missing_images.contains(&version) && !runs {
             container.state =
                 ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: "not found".into() };
             container.ready = false;
@@ -456,15 +461,15 @@ impl Sim {
             return;
         }
         container.last_failure = None;
-        let starts = !matches!(container.state, ContainerState::Running(_));
         run(pod, now);
+        let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
         let report = self.report(node);
         // It loads when it starts; having loaded the wrong one, it tries again once the cause is gone.
         let wrong = report.driver.loaded.as_ref() != Some(&version);
         let loads = faults.loads_instead.clone().unwrap_or(version);
-        if report.driver.loaded.as_ref() != Some(&loads) && (starts || wrong) {
+        if report.driver.loaded.as_ref() != Some(&loads) && (!runs || wrong) {
             // A driver moves only when nothing holds it: the container refuses to unload one that is in use.
-            if report.nvml.state == NvmlState::Answering {
+            if report.driver.loaded.is_some() && (used || report.nvml.state == NvmlState::Answering) {
                 return;
             }
             report.driver.loaded = Some(loads.clone());
