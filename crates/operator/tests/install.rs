@@ -177,6 +177,26 @@ fn a_namespace_that_refuses_the_probe_is_named_as_the_cause() {
 }
 
 #[test]
+fn gpus_that_a_plugin_left_behind_make_no_node_ready() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    // Kubelet has not taken them back yet.
+    for _ in 0..4 {
+        sim.nodes.get_mut("a").expect("the node").allocatable = Some(8);
+        let plan = sim.plan();
+        let runs = sim.pods.get("device-plugin@a").is_some_and(gpu_operator::world::PodFacts::running);
+        assert!(runs || !ready(&plan), "{:?}", plan.statuses);
+        sim.step();
+        sim.sleep(1);
+    }
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+fn ready(plan: &gpu_operator::plan::Plan) -> bool {
+    plan.statuses["all"].nodes.ready > 0
+}
+
+#[test]
 fn a_refusal_from_before_a_pod_was_taken_says_nothing_of_the_next_one() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();

@@ -54,6 +54,11 @@ impl Fixture {
         cluster.kubectl(&["delete", "clustergpupolicies", "--all", "--timeout=60s"])?;
         cluster.kubectl(&["delete", "pods", "--all", "--namespace=default", "--force", "--grace-period=0"])?;
         fixture.wait_for_no_operands().await?;
+        eventually(READY, "kubelet to take the GPUs back", || async {
+            ensure!(fixture.allocatable().await? == 0, "{} are allocatable", fixture.allocatable().await?);
+            Ok(())
+        })
+        .await?;
         cluster.set_host_driver(&HostDriver::Absent)?;
         let leftovers = "rm -rf /usr/local/nvidia/toolkit /run/nvidia/nvidia-driver.state";
         cluster.node_exec(&["/bin/sh", "-ec", leftovers])?;

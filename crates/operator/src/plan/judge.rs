@@ -50,7 +50,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     if !node.ready {
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; look at its conditions");
     }
-    if member.is_complete() && (member.rollout().is_none() || member.stack_proven()) {
+    if member.is_complete() && member.is_believable() {
         return Verdict::new(
             Phase::Ready,
             Reason::AllGpusAllocatable,

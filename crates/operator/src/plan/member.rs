@@ -84,6 +84,18 @@ impl<'w> Member<'w> {
         self.node.ready && !self.node.deleting && self.expected.is_some_and(|expected| self.allocatable() >= expected)
     }
 
+    /// Whether the allocatable that is there can be believed. Kubelet takes some seconds to take back the GPUs of a plugin
+    /// that is gone, so a node becomes ready by a plugin that runs, and in the middle of a move by the whole new stack;
+    /// once ready, allocatable alone tells.
+    #[must_use]
+    pub fn is_believable(&self) -> bool {
+        if self.rollout().is_some() {
+            return self.stack_proven();
+        }
+        self.status().is_some_and(GpuNodeStatus::is_ready)
+            || self.pod(Stage::DevicePlugin).is_some_and(PodFacts::running)
+    }
+
     /// Whether the last word on the node was a failure: moving it then takes nothing from anybody.
     #[must_use]
     pub fn was_failing(&self) -> bool {
