@@ -161,27 +161,27 @@ rules:
 ";
 
 fn controller_manager(state: &State, pki: &Path, paths: &Paths) -> Vec<String> {
-    let kubeconfig = paths.kubeconfig().display().to_string();
-    vec![
-        format!("--kubeconfig={kubeconfig}"),
-        format!("--authentication-kubeconfig={kubeconfig}"),
-        format!("--authorization-kubeconfig={kubeconfig}"),
-        "--bind-address=127.0.0.1".into(),
-        format!("--secure-port={}", state.controller_manager_port),
-        "--leader-elect=false".into(),
+    let mut args = client_of_the_api_server(state.controller_manager_port, paths);
+    args.extend([
         format!("--service-account-private-key-file={}", pki.join("service-account.key").display()),
         format!("--root-ca-file={}", pki.join("ca.crt").display()),
-    ]
+    ]);
+    args
 }
 
 fn scheduler(state: &State, paths: &Paths) -> Vec<String> {
+    client_of_the_api_server(state.scheduler_port, paths)
+}
+
+/// What every component of the control plane is told that works through the API server.
+fn client_of_the_api_server(port: u16, paths: &Paths) -> Vec<String> {
     let kubeconfig = paths.kubeconfig().display().to_string();
     vec![
         format!("--kubeconfig={kubeconfig}"),
         format!("--authentication-kubeconfig={kubeconfig}"),
         format!("--authorization-kubeconfig={kubeconfig}"),
         "--bind-address=127.0.0.1".into(),
-        format!("--secure-port={}", state.scheduler_port),
+        format!("--secure-port={port}"),
         "--leader-elect=false".into(),
     ]
 }

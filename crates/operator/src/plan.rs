@@ -210,7 +210,7 @@ fn enroll<'w>(
     let policy_name = policy.metadata.name.as_deref().unwrap_or_default();
     let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
     let driver = pool::driver(policy, named_pool);
-    let have = member::groups_of(node);
+    let have = member::groups_of(&node.labels);
     let wanted = report.map(|report| {
         let choice = variant::choose_driver(catalogue, &driver, &discovery, report, have.driver.is_some())?;
         let key = variant::key(policy_name, &pool, named_pool.is_some(), choice, node);

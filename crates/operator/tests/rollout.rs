@@ -12,12 +12,7 @@ const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
 
 fn fleet(nodes: &[&str]) -> Sim {
-    let mut sim = Sim::new().policy("all", OLD);
-    for node in nodes {
-        sim.join(node, "2330", 8);
-    }
-    sim.settle();
-    sim
+    Sim::settled_fleet(OLD, nodes)
 }
 
 fn loaded(sim: &mut Sim, node: &str) -> String {

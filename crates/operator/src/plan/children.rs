@@ -2,14 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{
-    keys,
-    policy::{Labels, Stage},
-};
+use gpu_operator_crd::{gpunode::Groups, keys, policy::Stage};
 use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
 use kube::ResourceExt;
 
-use super::{Plan, Sets, daemon_set, hash, judge, variant};
+use super::{Plan, Sets, daemon_set, hash, judge, member::groups_of, variant};
 use crate::{
     settings::Settings,
     world::{Role, World},
@@ -30,16 +27,15 @@ pub fn plan(plan: &mut Plan, settings: &Settings, world: &World, sets: &Sets<'_>
             }
         }
     }
+    for node in world.nodes.values() {
+        needed.extend(named_sets(&groups_of(&node.labels)));
+    }
+    for write in plan.labels.values() {
+        needed.extend(named_sets(&groups_of(&write.labels)));
+    }
     // A node that may have to go back names what it had, too.
     for rollout in world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.spec.rollout.as_ref()) {
-        let groups = Stage::ALL.into_iter().filter_map(|stage| Some((stage, variant::group(&rollout.from, stage)?)));
-        needed.extend(groups.map(|(stage, group)| variant::daemon_set_name(stage, group)));
-    }
-    for node in world.nodes.values() {
-        let next = plan.labels.get(&node.name).map(|write| &write.labels);
-        for labels in [Some(&node.labels), next].into_iter().flatten() {
-            needed.extend(named_sets(labels));
-        }
+        needed.extend(named_sets(&rollout.from));
     }
     plan.prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
 }
@@ -66,6 +62,7 @@ pub fn stuck_pods(world: &World, now: Timestamp) -> BTreeSet<String> {
     outdated.filter(|pod| judge::hold_up(pod, now).is_some()).map(|pod| pod.name.clone()).collect()
 }
 
-fn named_sets(labels: &Labels) -> impl Iterator<Item = String> {
-    Stage::ALL.into_iter().filter_map(|stage| Some(variant::daemon_set_name(stage, labels.get(stage.key())?)))
+/// The DaemonSets of these groups.
+fn named_sets(groups: &Groups) -> impl Iterator<Item = String> {
+    Stage::ALL.into_iter().filter_map(|stage| Some(variant::daemon_set_name(stage, variant::group(groups, stage)?)))
 }

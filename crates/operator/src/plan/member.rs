@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpu_operator_crd::{
     GpuNode, GpuNodeStatus,
     gpunode::{Groups, Rollout},
-    policy::{Pool, Stage},
+    policy::{Labels, Pool, Stage},
     reason::Reason,
     report::Report,
 };
@@ -157,10 +157,10 @@ impl<'w> Member<'w> {
 
 /// The groups that a node's labels name.
 #[must_use]
-pub fn groups_of(node: &NodeFacts) -> Groups {
+pub fn groups_of(labels: &Labels) -> Groups {
     let mut groups = Groups::default();
     for stage in Stage::ALL {
-        *variant::slot(&mut groups, stage) = node.labels.get(stage.key()).filter(|value| !value.is_empty()).cloned();
+        *variant::slot(&mut groups, stage) = labels.get(stage.key()).filter(|value| !value.is_empty()).cloned();
     }
     groups
 }

@@ -86,6 +86,16 @@ impl Sim {
         }
     }
 
+    /// A fleet of nodes with eight H100 each that has settled under a policy `all` of this spec.
+    pub fn settled_fleet(spec: &str, nodes: &[&str]) -> Self {
+        let mut sim = Self::new().policy("all", spec);
+        for node in nodes {
+            sim.join(node, "2330", 8);
+        }
+        sim.settle();
+        sim
+    }
+
     /// A node with `count` GPUs of a PCI device id, that has reported.
     pub fn gpu_node(mut self, name: &str, device_id: &str, count: u32) -> Self {
         self.join(name, device_id, count);
