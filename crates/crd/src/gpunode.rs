@@ -148,15 +148,22 @@ impl GpuNodeStatus {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuCounts {
-    /// What the node should offer: the pool's promise, else the most ever seen on this Node, else the cloud's label.
+    /// What the node should offer: the annotation `gpu.nodestack.dev/gpu-count` of the Node, else the pool's promise, else
+    /// the most ever seen on this Node, else the cloud's label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<u32>,
     /// What the scheduler can give out: the Node's allocatable `nvidia.com/gpu`.
     #[serde(default)]
     pub allocatable: u32,
-    /// The most GPUs ever seen on the bus of the Node with uid `seenOn`.
+    /// The most GPUs ever seen on the bus of the Node with uid `seenOn`. The Node's annotation
+    /// `gpu.nodestack.dev/gpu-count` lowers it to what is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_seen: Option<u32>,
+    /// The PCI addresses at which those were: what is not there any more is a missing GPU's last address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 32)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub seen_at: Vec<String>,
     /// The uid of the Node that `mostSeen` speaks of. A Node of the same name but another uid begins anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]

@@ -14,6 +14,13 @@ pub const TOOLKIT: &str = "gpu.nodestack.dev/toolkit";
 /// Like [`DRIVER`], for the device plugin.
 pub const DEVICE_PLUGIN: &str = "gpu.nodestack.dev/device-plugin";
 
+/// Node label that a user sets: the model that the node counts as, whatever clouds and hardware say.
+pub const MODEL_OVERRIDE: &str = "gpu.nodestack.dev/model-override";
+/// Node label that a user sets: any value but `true` takes the node out of every policy.
+pub const MANAGED: &str = "gpu.nodestack.dev/managed";
+/// Node annotation that a user sets: how many GPUs the node has from now on. What was seen on it before is forgotten.
+pub const GPU_COUNT: &str = "gpu.nodestack.dev/gpu-count";
+
 /// Label of a DaemonSet and its pods: `driver`, `toolkit` or `device-plugin`.
 pub const STAGE: &str = "gpu.nodestack.dev/stage";
 /// Label of a DaemonSet and its pods: the policy they belong to.

@@ -9,6 +9,9 @@ pub const MAX_ATTENTION: usize = 10;
 /// Pools listed; named ones first.
 pub const MAX_POOLS: usize = 96;
 
+/// Policies listed that overlap with this one.
+pub const MAX_OVERLAPS: usize = 16;
+
 /// What the operator answers about a policy.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -35,6 +38,11 @@ pub struct ClusterGpuPolicyStatus {
     #[schemars(length(max = 96))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub pools: Vec<PoolStatus>,
+    /// Policies that select nodes which this one selects as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["policy".into()]))]
+    pub overlaps: Vec<Overlap>,
     /// The nodes that most need attention, failures and the longest waiting first; at most ten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
@@ -61,6 +69,9 @@ pub struct NodeCounts {
     /// Nodes that are NotReady, cordoned or being deleted: not counted for `readiness.minReadyNodes`.
     #[serde(default)]
     pub excluded: u32,
+    /// Nodes that the policy selects and that are out by their label `gpu.nodestack.dev/managed`; they are in no other count.
+    #[serde(default)]
+    pub opted_out: u32,
     /// Nodes, of those that can serve, whose revision is not the wanted one yet.
     #[serde(default)]
     pub outdated: u32,
@@ -116,6 +127,21 @@ pub struct PoolStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,
+}
+
+/// Nodes that another policy selects as well. Of two policies the older one governs them.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Overlap {
+    /// The other policy.
+    #[schemars(length(max = 253))]
+    pub policy: String,
+    /// How many nodes.
+    #[serde(default)]
+    pub nodes: u32,
+    /// The one of the two that is older, and governs them.
+    #[schemars(length(max = 253))]
+    pub governed_by: String,
 }
 
 /// A node that needs attention.

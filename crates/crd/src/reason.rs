@@ -39,6 +39,8 @@ pub enum Reason {
     // On the way.
     /// No policy governs the node.
     NoPolicy,
+    /// The node's label `gpu.nodestack.dev/managed` takes it out of every policy.
+    OptedOut,
     /// The probe has not reported yet.
     WaitingForReport,
     /// The operand's pod is not there yet, or is starting.
@@ -81,6 +83,10 @@ pub enum Reason {
     ImagePullFailed,
     /// A container of an operand crashes.
     ContainerCrashed,
+    /// The node has a taint that the policy's tolerations leave out, so that no operand comes onto it.
+    UntoleratedTaint,
+    /// The node's container runtime does not take CDI devices by itself.
+    RuntimeUnsupported,
     /// The operand's pod cannot be scheduled onto its node.
     PodUnschedulable,
     /// The API server refuses the operand's pods.
@@ -113,8 +119,20 @@ pub enum Reason {
     InvalidPolicy,
     /// A write to the API server failed.
     ApplyFailed,
+    /// A pool asks for a model that neither the catalogue nor any node knows.
+    UnknownModel,
+
+    // Of a node that works, and yet worth a look.
     /// A key that the policy publishes carries another value already.
     LabelConflict,
+    /// A label names another model than the one on the PCI bus.
+    LabelMismatch,
+    /// The node has GPUs of several models.
+    MixedModels,
+    /// Several policies select the node; the oldest has it.
+    PolicyOverlap,
+    /// An annotation of ours has a value that cannot be read.
+    InvalidAnnotation,
 }
 
 impl Phase {
@@ -148,6 +166,8 @@ impl Reason {
                 | Self::DriverUnsupported
                 | Self::ImagePullFailed
                 | Self::ContainerCrashed
+                | Self::UntoleratedTaint
+                | Self::RuntimeUnsupported
                 | Self::PodUnschedulable
                 | Self::PodsForbidden
                 | Self::ExpectedUnknown
@@ -156,7 +176,20 @@ impl Reason {
                 | Self::InvalidPolicy
                 | Self::ApplyFailed
                 | Self::RolloutHalted
-                | Self::LabelConflict
+                | Self::UnknownModel
+        )
+    }
+
+    /// Whether it is said of a node that works, and is yet worth somebody's look.
+    #[must_use]
+    pub fn is_note(self) -> bool {
+        matches!(
+            self,
+            Self::LabelConflict
+                | Self::LabelMismatch
+                | Self::MixedModels
+                | Self::PolicyOverlap
+                | Self::InvalidAnnotation
         )
     }
 }

@@ -24,7 +24,7 @@ use serde_json::json;
 
 use crate::{
     error::{Error, request},
-    plan::{LabelWrite, Plan},
+    plan::{DaemonSetWrite, LabelWrite, Plan},
     watch::{Answer, Mirrors},
 };
 
@@ -68,7 +68,7 @@ impl Writer {
         let finalizers = |on: bool| plan.finalizers.iter().filter(move |(_, put)| **put == on);
         let steps: [Vec<Write<'_>>; 6] = [
             finalizers(true).map(|(name, _)| self.finalizer(name, true)).collect(),
-            plan.daemon_sets.iter().map(|(name, set)| self.daemon_set(name, set)).collect(),
+            plan.daemon_sets.iter().map(|(name, write)| self.daemon_set(name, write)).collect(),
             plan.gpu_nodes
                 .iter()
                 .filter_map(|(name, write)| Some(self.gpu_node_spec(name, write.spec.as_ref()?)))
@@ -107,10 +107,18 @@ impl Writer {
         })
     }
 
-    fn daemon_set<'a>(&'a self, name: &'a str, set: &'a DaemonSet) -> Write<'a> {
+    fn daemon_set<'a>(&'a self, name: &'a str, write: &'a DaemonSetWrite) -> Write<'a> {
         self.write("DaemonSet", format!("apply DaemonSet {name}"), async move {
             let api = Api::<DaemonSet>::namespaced(self.client.clone(), &self.namespace);
-            Ok(Answer::DaemonSet(Box::new(api.patch_metadata(name, &params(), &Patch::Apply(set)).await?)))
+            let mut set = api.patch(name, &params(), &Patch::Apply(&write.set)).await?;
+            if write.whole {
+                // What is ours is ours again; what others have added goes only with the whole it was added to.
+                let operation = json!([{"op": "replace", "path": "/spec", "value": write.set.spec}]);
+                let patch = serde_json::from_value(operation).map_err(kube::Error::SerdeError)?;
+                let params = PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+                set = api.patch(name, &params, &Patch::Json::<()>(patch)).await?;
+            }
+            Ok(Answer::DaemonSet(Box::new(set)))
         })
     }
 

@@ -38,7 +38,7 @@ impl Publisher {
 }
 
 fn is_warning(reason: Reason) -> bool {
-    reason.is_failure() || matches!(reason, Reason::NodeNotReady | Reason::NodesNotReady)
+    reason.is_failure() || reason.is_note() || matches!(reason, Reason::NodeNotReady | Reason::NodesNotReady)
 }
 
 fn reference(subject: &Subject) -> ObjectReference {

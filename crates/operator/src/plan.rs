@@ -5,6 +5,7 @@ mod children;
 pub mod daemon_set;
 mod device_plugin;
 mod discover;
+mod drift;
 mod driver;
 mod gpu_node;
 mod hash;
@@ -12,9 +13,12 @@ mod images;
 mod judge;
 mod member;
 pub mod node_labels;
+mod note;
 mod policy;
 mod pool;
 mod rollout;
+mod runtime;
+mod signal;
 mod toolkit;
 mod variant;
 
@@ -23,18 +27,22 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeSpec, GpuNodeStatus, Phase, reason::Reason};
-use k8s_openapi::{
-    api::apps::v1::DaemonSet,
-    jiff::{SignedDuration, Timestamp},
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, Phase, keys, policy_status::Overlap,
+    reason::Reason,
 };
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
 
+pub use children::DaemonSetWrite;
+use discover::Expected;
 pub use gpu_node::GpuNodeWrite;
+use gpu_node::Unmanaged;
 use judge::Verdict;
 use member::Member;
 pub use node_labels::LabelWrite;
+use note::Note;
 use policy::Counted;
 use rollout::Decision;
 use variant::{Variant, VariantKey};
@@ -42,14 +50,17 @@ use variant::{Variant, VariantKey};
 use crate::{
     catalogue::Catalogue,
     settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
-    world::{NodeFacts, World},
+    world::{NodeFacts, TaintFact, World},
 };
+
+/// The pool of nodes of which only a label has said that they have GPUs.
+const UNKNOWN_MODEL: &str = "unknown-model";
 
 /// What is to be written. Empty, but for what it tells of the fleet, where nothing is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Plan {
     /// DaemonSets to apply, by name.
-    pub daemon_sets: BTreeMap<String, DaemonSet>,
+    pub daemon_sets: BTreeMap<String, DaemonSetWrite>,
     /// DaemonSets that no node names and no policy wants.
     pub prune: BTreeSet<String>,
     /// Pods to delete, because they cannot start as they were made and would as they are made now.
@@ -120,26 +131,44 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     let mut sets = Sets::default();
     let policies = by_age(world);
     let pods = member::pods_by_node(world);
-    let mut fleet: BTreeMap<&str, BTreeMap<String, Vec<Member<'_>>>> = BTreeMap::new();
+    let mut fleet: BTreeMap<&str, Share<'_>> = BTreeMap::new();
     for (name, node) in &world.nodes {
         let gpu_node = world.gpu_nodes.get(name).map(Arc::as_ref);
         if is_unreadable(world, name, gpu_node) {
             continue;
         }
-        let discovery = discover::discover(catalogue, node, gpu_node);
-        let governing = discovery.as_ref().and_then(|_| policies.iter().find(|policy| governs(policy, node)));
-        let (Some(policy), Some(discovery)) = (governing, discovery.clone()) else {
-            unmanaged(&mut plan, node, world, discovery.map(|discovery| discovery.model), now);
+        let Some(discovery) = discover::discover(catalogue, node, gpu_node) else {
+            unmanaged(&mut plan, node, gpu_node, Unmanaged::NoGpu, None, now);
             continue;
         };
+        let mut claims = policies.iter().copied().filter(|policy| governs(policy, node));
+        let governing = claims.next();
+        if opted_out(node) {
+            unmanaged(&mut plan, node, gpu_node, Unmanaged::OptedOut, discovery.model, now);
+            if let Some(policy) = governing {
+                fleet.entry(name_of(policy)).or_default().opted_out += 1;
+            }
+            continue;
+        }
+        let Some(policy) = governing else {
+            unmanaged(&mut plan, node, gpu_node, Unmanaged::NoPolicy, discovery.model, now);
+            continue;
+        };
+        let others: Vec<&str> = claims.map(name_of).collect();
+        for other in &others {
+            fleet.entry(name_of(policy)).or_default().overlap(other, name_of(policy));
+            fleet.entry(other).or_default().overlap(name_of(policy), name_of(policy));
+        }
         let pods = pods.get(name.as_str()).cloned().unwrap_or_default();
-        let member = enroll(catalogue, policy, node, gpu_node, discovery, pods, &mut sets);
-        let name = policy.metadata.name.as_deref().unwrap_or_default();
-        fleet.entry(name).or_default().entry(member.pool.clone()).or_default().push(member);
+        let mut member = enroll(catalogue, policy, node, gpu_node, discovery, pods, &mut sets);
+        member.notes.extend(overlap_note(name_of(policy), &others));
+        fleet.entry(name_of(policy)).or_default().pools.entry(member.pool.clone()).or_default().push(member);
     }
+    let models = known_models(&fleet);
     for policy in world.policies.values() {
-        let pools = fleet.remove(policy.metadata.name.as_deref().unwrap_or_default()).unwrap_or_default();
-        plan_policy(&mut plan, policy, &pools, world, now);
+        let share = fleet.remove(name_of(policy)).unwrap_or_default();
+        let unknown_models = policy::unknown_models(catalogue, policy, &models);
+        plan_policy(&mut plan, policy, share, &unknown_models, world, now);
     }
     children::plan(&mut plan, settings, world, &sets);
     plan.renew = children::stuck_pods(world, now);
@@ -147,9 +176,56 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
 }
 
 /// Whether what governs a node, or what is known of it, is there but cannot be read: then it stays as it is.
-fn is_unreadable(world: &World, name: &str, gpu_node: Option<&gpu_operator_crd::GpuNode>) -> bool {
+fn is_unreadable(world: &World, name: &str, gpu_node: Option<&GpuNode>) -> bool {
     let policy = gpu_node.and_then(|gpu_node| gpu_node.spec.policy.as_ref());
     world.unreadable_gpu_nodes.contains(name) || policy.is_some_and(|policy| world.unreadable_policies.contains(policy))
+}
+
+/// One policy's share of the fleet.
+#[derive(Default)]
+struct Share<'w> {
+    /// Its members by pool.
+    pools: BTreeMap<String, Vec<Member<'w>>>,
+    /// Nodes that it selects and that are out by their label.
+    opted_out: u32,
+    /// Other policies that select nodes of its, or it of theirs.
+    overlaps: BTreeMap<&'w str, Overlap>,
+}
+
+impl<'w> Share<'w> {
+    fn overlap(&mut self, other: &'w str, governed_by: &str) {
+        let overlap = self.overlaps.entry(other).or_insert_with(|| Overlap {
+            policy: other.to_owned(),
+            nodes: 0,
+            governed_by: governed_by.to_owned(),
+        });
+        overlap.nodes += 1;
+    }
+}
+
+/// The models that nodes have, also those that the catalogue lacks.
+fn known_models(fleet: &BTreeMap<&str, Share<'_>>) -> BTreeSet<String> {
+    let members = fleet.values().flat_map(|share| share.pools.values().flatten());
+    members.filter_map(|member| member.model().map(str::to_owned)).collect()
+}
+
+/// Whether a node's label takes it out of every policy.
+fn opted_out(node: &NodeFacts) -> bool {
+    node.labels.get(keys::MANAGED).is_some_and(|value| value != "true")
+}
+
+/// That other policies select a node as well.
+fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
+    let other = others.first()?;
+    let message = format!(
+        "policies {governing} and {other} both select this node; {governing} is older and has it; narrow one's nodeSelector"
+    );
+    Some(Note::new(Reason::PolicyOverlap, message))
+}
+
+/// A policy's name.
+fn name_of(policy: &ClusterGpuPolicy) -> &str {
+    policy.metadata.name.as_deref().unwrap_or_default()
 }
 
 /// Policies that are not being deleted, the oldest first: of two that claim a node, the older one keeps it.
@@ -200,35 +276,50 @@ fn enroll<'w>(
     catalogue: &'w Catalogue,
     policy: &'w ClusterGpuPolicy,
     node: &'w NodeFacts,
-    gpu_node: Option<&'w gpu_operator_crd::GpuNode>,
+    gpu_node: Option<&'w GpuNode>,
     discovery: discover::Discovery<'w>,
     pods: Vec<&'w crate::world::PodFacts>,
     sets: &mut Sets<'w>,
 ) -> Member<'w> {
-    let named_pool = pool::named_pool(policy, &discovery.model, &node.labels);
-    let pool = named_pool.map_or_else(|| discovery.model.clone(), |pool| pool.name.clone());
-    let policy_name = policy.metadata.name.as_deref().unwrap_or_default();
+    let named_pool = pool::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
+    let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
+    let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
     let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
     let driver = pool::driver(policy, named_pool);
     let have = member::groups_of(&node.labels);
     let wanted = report.map(|report| {
+        runtime::check(&node.runtime)?;
         let choice = variant::choose_driver(catalogue, &driver, &discovery, report, have.driver.is_some())?;
-        let key = variant::key(policy_name, &pool, named_pool.is_some(), choice, node);
+        let key = variant::key(name_of(policy), &pool, named_pool.is_some(), choice, node);
         Ok(sets.resolve(policy, named_pool, key))
     });
-    let expected = named_pool.and_then(|pool| pool.gpus_per_node).or(discovery.expected);
-    Member { node, gpu_node, discovery, policy: policy_name, pool, named_pool, wanted, have, expected, pods }
+    let Expected { annotated, known } = discovery.expected;
+    let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
+    let tolerated = |taint: &&TaintFact| {
+        let tolerations = policy.spec.defaults.tolerations.as_ref();
+        tolerations.is_none_or(|tolerations| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
+    };
+    let untolerated = node.taints.iter().find(|taint| !tolerated(taint));
+    let notes = discovery.notes.clone();
+    Member { node, gpu_node, discovery, policy, pool, named_pool, untolerated, notes, wanted, have, expected, pods }
 }
 
 /// A node that no policy governs: nothing of ours stays on it.
-fn unmanaged(plan: &mut Plan, node: &NodeFacts, world: &World, model: Option<String>, now: Timestamp) {
+fn unmanaged(
+    plan: &mut Plan,
+    node: &NodeFacts,
+    gpu_node: Option<&GpuNode>,
+    why: Unmanaged,
+    model: Option<String>,
+    now: Timestamp,
+) {
     if let Some(write) = node_labels::none(node).write {
         plan.labels.insert(node.name.clone(), write);
     }
-    let Some(gpu_node) = world.gpu_nodes.get(&node.name) else {
+    let Some(gpu_node) = gpu_node else {
         return;
     };
-    let status = gpu_node::unmanaged_status(gpu_node, node, model, now);
+    let status = gpu_node::unmanaged_status(gpu_node, node, why, model, now);
     let write = GpuNodeWrite {
         spec: gpu_node::spec_write(Some(gpu_node), node, GpuNodeSpec::default()),
         status: gpu_node::status_write(Some(gpu_node), status),
@@ -241,7 +332,8 @@ fn unmanaged(plan: &mut Plan, node: &NodeFacts, world: &World, model: Option<Str
 fn plan_policy(
     plan: &mut Plan,
     policy: &ClusterGpuPolicy,
-    pools: &BTreeMap<String, Vec<Member<'_>>>,
+    share: Share<'_>,
+    unknown_models: &BTreeMap<String, String>,
     world: &World,
     now: Timestamp,
 ) {
@@ -250,7 +342,7 @@ fn plan_policy(
     let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
     let mut counted = Vec::new();
     let mut halted = BTreeMap::new();
-    for (pool, members) in pools {
+    for (pool, members) in &share.pools {
         let verdicts: Vec<_> = members.iter().map(|member| judge::judge(member, world, now)).collect();
         let judged: Vec<_> = members.iter().zip(&verdicts).collect();
         let decision = rollout::decide(&judged, &world.gpu_pods, now);
@@ -271,10 +363,12 @@ fn plan_policy(
     finalizer(plan, policy, world);
     let trouble = policy::Trouble {
         halted: &halted,
+        unknown_models,
         refused_writes: &world.refused_writes,
         probe_refusal: judge::probe_refusal(world),
     };
-    let status = policy::status(policy, &counted, trouble, now);
+    let others = policy::Others { opted_out: share.opted_out, overlaps: share.overlaps.into_values().collect() };
+    let status = policy::status(policy, &counted, others, trouble, now);
     let before = policy.status.clone().unwrap_or_default();
     if before != status {
         if policy::is_ready(&before) != policy::is_ready(&status) {
@@ -294,9 +388,9 @@ fn plan_member(
     deadline: SignedDuration,
     now: Timestamp,
 ) -> Counted {
-    let wanted_labels = pool::published(policy, member.named_pool, &member.discovery.model);
-    let labels = node_labels::of(member.node, &member.discovery.model, &member.pool, &decision.labels, &wanted_labels);
-    let verdict = annotate(verdict, decision, &labels.conflicts);
+    let wanted_labels = pool::published(policy, member.named_pool, member.model());
+    let labels = node_labels::of(member.node, member.model(), &member.pool, &decision.labels, &wanted_labels);
+    let verdict = annotate(verdict, decision, &labels.conflicts, &member.notes);
     let (status, again) = gpu_node::member_status(member, &verdict, &labels.published, deadline, now);
     if let Some(again) = again {
         plan.check_by(again);
@@ -305,16 +399,21 @@ fn plan_member(
     if !status.is_ready() && status.reason.is_some_and(|reason| !reason.is_failure()) {
         plan.check_by(gpu_node::add(now, SignedDuration::try_from(ASK_AGAIN).unwrap_or_default()));
     }
+    let awaited = member.is_awaited(now);
+    if awaited {
+        plan.check_by(member.report_due().unwrap_or(now));
+    }
     let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
     let status_write = gpu_node::status_write(member.gpu_node, status.clone());
-    if status_write.is_some() {
-        plan.events.extend(node_transition(member, &status));
-    }
     let write = GpuNodeWrite { spec, status: status_write };
-    if !write.is_empty() {
+    if !write.is_empty() && !awaited {
+        if write.status.is_some() {
+            plan.events.extend(node_transition(member, &status));
+        }
         plan.gpu_nodes.insert(member.node.name.clone(), write);
     }
-    if let Some(write) = labels.write {
+    // A label that says nothing of the model yet can wait for the one that does.
+    if let Some(write) = labels.write.filter(|_| !awaited || member.model().is_some()) {
         plan.labels.insert(member.node.name.clone(), write);
     }
     Counted {
@@ -333,19 +432,23 @@ fn plan_member(
 }
 
 /// Says beside the verdict what else is the matter, where the verdict itself is not more urgent.
-fn annotate(verdict: &Verdict, decision: &Decision, conflicts: &[(String, String)]) -> Verdict {
-    let mut verdict = verdict.clone();
-    let gentle = verdict.phase == Phase::Ready || !verdict.reason.is_failure() && decision.rollout.is_some();
-    if let Some(note) = decision.note.as_ref().filter(|_| gentle) {
-        verdict =
-            Verdict { reason: note.reason, message: note.message.clone(), waits_on: note.waits_on.clone(), ..verdict };
-    } else if let Some((key, value)) = conflicts.first().filter(|_| verdict.phase == Phase::Ready) {
+fn annotate(verdict: &Verdict, decision: &Decision, conflicts: &[(String, String)], notes: &[Note]) -> Verdict {
+    let ready = verdict.phase == Phase::Ready;
+    let gentle = ready || !verdict.reason.is_failure() && decision.rollout.is_some();
+    let conflict = conflicts.first().map(|(key, value)| {
         let message = format!(
             "label {key} carries {value:?} already and is left as it is; remove it from the node or from the policy"
         );
-        verdict = Verdict { reason: Reason::LabelConflict, message, ..verdict };
-    }
-    verdict
+        Note::new(Reason::LabelConflict, message)
+    });
+    let of_move = decision.note.iter().filter(|_| gentle);
+    let standing: Vec<&Note> = of_move.chain(conflict.iter().chain(notes).filter(|_| ready)).collect();
+    let Some(first) = standing.first() else {
+        return verdict.clone();
+    };
+    // One word, but every sentence.
+    let message = standing.iter().map(|note| note.message.as_str()).collect::<Vec<_>>().join("; ");
+    Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), ..verdict.clone() }
 }
 
 /// Failures, and the way out of whatever came before.
@@ -353,7 +456,8 @@ fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Transi
     let (before, reason) = (member.status(), status.reason?);
     let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
     let changed = before.and_then(|before| before.reason) != Some(reason);
-    (changed && (reason.is_failure() || status.is_ready() != was_ready)).then(|| Transition {
+    let telling = reason.is_failure() || reason.is_note() || status.is_ready() != was_ready;
+    (changed && telling).then(|| Transition {
         subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
         reason,
         message: status.message.clone(),
@@ -381,7 +485,7 @@ fn finalizer(plan: &mut Plan, policy: &ClusterGpuPolicy, world: &World) {
         }
         return;
     }
-    let governs = |gpu_node: &gpu_operator_crd::GpuNode| {
+    let governs = |gpu_node: &GpuNode| {
         gpu_node.spec.policy.as_ref() == Some(&name) && world.nodes.contains_key(&gpu_node.name_any())
     };
     let left = world.gpu_nodes.values().any(|gpu_node| governs(gpu_node))

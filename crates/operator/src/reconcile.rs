@@ -8,8 +8,9 @@ use std::{
 };
 
 use futures::{StreamExt, stream};
+use gpu_operator_crd::keys;
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
+use kube::{Client, ResourceExt};
 use tokio::sync::Notify;
 
 use crate::{
@@ -54,6 +55,7 @@ pub struct Loop {
 #[derive(Debug, Default)]
 struct Carry {
     refused: Vec<String>,
+    futile: BTreeMap<String, i64>,
     status_written: BTreeMap<String, Instant>,
 }
 
@@ -74,6 +76,7 @@ impl Loop {
                 continue;
             };
             world.refused_writes.clone_from(&carry.refused);
+            world.futile_repairs.clone_from(&carry.futile);
             pause = self.pass(&writer, &publisher, world, &mut carry).await;
         }
     }
@@ -100,6 +103,7 @@ impl Loop {
         self.metrics.show(&plan.statuses);
         let held = hold_back(&mut plan, carry);
         let written = writer.apply(&plan).await;
+        self.note_futile_repairs(&plan, &world, carry);
         stream::iter(&plan.events).for_each_concurrent(4, |transition| publisher.publish(transition)).await;
         self.metrics.count(&written);
         self.metrics.passed(planning, now.as_duration().as_secs_f64());
@@ -110,6 +114,21 @@ impl Loop {
         let retry = refusals(&written, carry);
         tracing::debug!(?planning, writes = written.len(), "a pass");
         next_pass(&plan, now, held, retry)
+    }
+
+    /// Remembers the DaemonSets that were there as planned and yet had to be repaired, and are of the same generation after
+    /// it: to repair them again would change nothing either.
+    fn note_futile_repairs(&self, plan: &Plan, world: &World, carry: &mut Carry) {
+        for (name, write) in &plan.daemon_sets {
+            let Some(before) = world.daemon_sets.get(name) else { continue };
+            let repaired = before.applied.as_ref() == write.set.annotations().get(keys::APPLIED);
+            let generation = self.mirrors.daemon_set_generation(name).filter(|_| repaired);
+            if let Some(generation) = generation.filter(|now| Some(*now) == before.generation) {
+                tracing::warn!(name, "a DaemonSet is not as applied, and applying it again does not change that");
+                carry.futile.insert(name.clone(), generation);
+            }
+        }
+        carry.futile.retain(|name, _| world.daemon_sets.contains_key(name));
     }
 }
 

@@ -19,7 +19,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    core::{DeserializeGuard, PartialObjectMeta},
+    core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
 use serde::de::DeserializeOwned;
@@ -161,10 +161,16 @@ impl Mirrors {
                 self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node));
             }
             Answer::DaemonSet(set) => {
-                self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&*set));
+                self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set));
             }
             Answer::Nothing => {}
         }
+    }
+
+    /// The generation of a DaemonSet, as far as it is known.
+    #[must_use]
+    pub fn daemon_set_generation(&self, name: &str) -> Option<i64> {
+        self.daemon_sets.facts()?.get(name)?.generation
     }
 
     /// The world as the mirrors show it, once all kinds have been listed.
@@ -196,7 +202,7 @@ pub enum Answer {
     /// The Node as it is now.
     Node(Box<Node>),
     /// The DaemonSet as it is now.
-    DaemonSet(Box<PartialObjectMeta<DaemonSet>>),
+    DaemonSet(Box<DaemonSet>),
     /// Nothing to learn from, such as of a deletion.
     Nothing,
 }
@@ -219,7 +225,7 @@ pub fn follow_all(
     let policies = Api::<DeserializeGuard<ClusterGpuPolicy>>::all(all.clone());
     let nodes = Api::<Node>::all(all.clone());
     let gpu_nodes = Api::<DeserializeGuard<GpuNode>>::all(all);
-    let daemon_sets = Api::<PartialObjectMeta<DaemonSet>>::namespaced(client.clone(), namespace);
+    let daemon_sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     let events = Api::<Event>::namespaced(client.clone(), namespace);
     vec![

@@ -8,7 +8,10 @@ use std::{
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, policy::Stage};
 use k8s_openapi::{
-    api::core::v1::{ContainerStatus, Event, Node, Pod},
+    api::{
+        apps::v1::{DaemonSet, DaemonSetSpec},
+        core::v1::{ContainerStatus, Event, Node, Pod, Toleration},
+    },
     jiff::Timestamp,
 };
 use kube::{Resource, ResourceExt};
@@ -32,6 +35,8 @@ pub struct World {
     /// Answers to [`crate::plan::Plan::questions`]: pods that use a GPU, `namespace/name`, by node. A node that is
     /// not a key has not been asked about.
     pub gpu_pods: BTreeMap<String, Vec<String>>,
+    /// DaemonSets whose repair changed nothing, by the generation that it found: something else mends them back at once.
+    pub futile_repairs: BTreeMap<String, i64>,
     /// What the API server said to writes of ours that it refused in the last pass.
     pub refused_writes: Vec<String>,
     /// Policies that are there but cannot be read: of another version of the API. What they govern stays as it is.
@@ -41,20 +46,47 @@ pub struct World {
 }
 
 /// What the plan reads of a DaemonSet of ours.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DaemonSetFacts {
     /// Hash of what was applied last.
     pub applied: Option<String>,
     /// The policy it belongs to.
     pub policy: Option<String>,
+    /// Changes with [`Self::spec`], and with nothing else.
+    pub generation: Option<i64>,
+    /// What it is now.
+    pub spec: Option<DaemonSetSpec>,
+    /// Whether somebody else has added something to [`Self::spec`].
+    pub added_to: bool,
 }
 
 impl DaemonSetFacts {
-    /// The facts of a DaemonSet; its metadata is enough.
+    /// The facts of a DaemonSet.
     #[must_use]
-    pub fn of(set: &impl ResourceExt) -> Self {
-        Self { applied: set.annotations().get(keys::APPLIED).cloned(), policy: set.labels().get(keys::POLICY).cloned() }
+    pub fn of(set: &DaemonSet) -> Self {
+        Self {
+            applied: set.annotations().get(keys::APPLIED).cloned(),
+            policy: set.labels().get(keys::POLICY).cloned(),
+            generation: set.metadata.generation,
+            spec: set.spec.clone(),
+            added_to: added_to(set),
+        }
     }
+}
+
+/// Whether a field of the spec is owned by somebody else and not by us: the API server's own record of it.
+fn added_to(set: &DaemonSet) -> bool {
+    let spec = |ours: bool| {
+        let entries = set.managed_fields().iter();
+        let entries = entries.filter(move |entry| (entry.manager.as_deref() == Some(keys::MANAGER)) == ours);
+        entries.filter_map(|entry| entry.fields_v1.as_ref()?.0.get("f:spec"))
+    };
+    spec(false).any(|theirs| !spec(true).any(|ours| covers(ours, theirs)))
+}
+
+/// Whether a set of managed fields has all of another one.
+fn covers(ours: &serde_json::Value, theirs: &serde_json::Value) -> bool {
+    theirs.as_object().into_iter().flatten().all(|(key, below)| ours.get(key).is_some_and(|ours| covers(ours, below)))
 }
 
 /// What the plan reads of a Node.
@@ -74,10 +106,52 @@ pub struct NodeFacts {
     pub cordoned: bool,
     /// Has a deletion timestamp.
     pub deleting: bool,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Taints that keep pods away.
+    pub taints: Vec<TaintFact>,
+    /// What its annotation [`keys::GPU_COUNT`] says.
+    pub gpu_count: Option<String>,
     /// Allocatable `nvidia.com/gpu`, if the key is there.
     pub allocatable: Option<u32>,
     /// Processor architecture in Kubernetes' words, such as `amd64`.
     pub arch: String,
+    /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
+    pub runtime: String,
+}
+
+/// A taint that keeps pods away from a node: `NoSchedule` or `NoExecute`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TaintFact {
+    /// Its key.
+    pub key: String,
+    /// Its value; empty where it has none.
+    pub value: String,
+    /// Its effect.
+    pub effect: String,
+}
+
+impl TaintFact {
+    /// Whether a toleration covers it.
+    #[must_use]
+    pub fn tolerated_by(&self, toleration: &Toleration) -> bool {
+        let same = |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
+        let exists = toleration.operator.as_deref() == Some("Exists");
+        same(&toleration.effect.clone().filter(|effect| !effect.is_empty()), &self.effect)
+            && match toleration.key.as_deref().filter(|key| !key.is_empty()) {
+                Some(key) => {
+                    key == self.key && (exists || toleration.value.as_deref().unwrap_or_default() == self.value)
+                }
+                None => exists,
+            }
+    }
+}
+
+impl std::fmt::Display for TaintFact {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let equals = if self.value.is_empty() { "" } else { "=" };
+        write!(f, "{}{equals}{}:{}", self.key, self.value, self.effect)
+    }
 }
 
 impl NodeFacts {
@@ -91,9 +165,13 @@ impl NodeFacts {
                 .and_then(|conditions| conditions.iter().find(|condition| condition.type_ == kind))
                 .is_some_and(|condition| condition.status == "True")
         };
+        let info = status.and_then(|status| status.node_info.as_ref());
         Self {
             name: node.name_any(),
             uid: node.uid().unwrap_or_default(),
+            created: node.creation_timestamp().map(|time| time.0),
+            taints: taints(node),
+            gpu_count: node.annotations().get(keys::GPU_COUNT).cloned(),
             labels: node.labels().clone(),
             owned_labels: owned_labels(node),
             ready: condition("Ready"),
@@ -103,10 +181,8 @@ impl NodeFacts {
                 .and_then(|status| status.allocatable.as_ref())
                 .and_then(|allocatable| allocatable.get(keys::GPU_RESOURCE))
                 .and_then(|quantity| quantity.0.parse().ok()),
-            arch: status
-                .and_then(|status| status.node_info.as_ref())
-                .map(|info| info.architecture.clone())
-                .unwrap_or_default(),
+            arch: info.map(|info| info.architecture.clone()).unwrap_or_default(),
+            runtime: info.map(|info| info.container_runtime_version.clone()).unwrap_or_default(),
         }
     }
 
@@ -115,6 +191,21 @@ impl NodeFacts {
     pub fn serves(&self) -> bool {
         self.ready && !self.cordoned && !self.deleting
     }
+}
+
+/// The taints that keep pods away, but for those of Kubernetes' own, which come and go with a node's conditions and which
+/// DaemonSet pods tolerate.
+fn taints(node: &Node) -> Vec<TaintFact> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    let binding = taints.filter(|taint| taint.effect != "PreferNoSchedule");
+    let lasting = binding.filter(|taint| !taint.key.starts_with("node.kubernetes.io/"));
+    lasting
+        .map(|taint| TaintFact {
+            key: taint.key.clone(),
+            value: taint.value.clone().unwrap_or_default(),
+            effect: taint.effect.clone(),
+        })
+        .collect()
 }
 
 /// Label keys that our label manager owns, from `metadata.managedFields`. The API server keeps this record in the

@@ -91,6 +91,32 @@ async fn what_depends_on_other_writes_comes_after_them() {
 }
 
 #[tokio::test]
+async fn a_daemon_set_that_others_have_added_to_is_applied_and_then_replaced_as_a_whole() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    let mut plan = sim.plan();
+    plan.daemon_sets.pop_first();
+    plan.daemon_sets.pop_first();
+    let (name, write) = plan.daemon_sets.iter_mut().next().expect("one is left");
+    (write.whole, plan.finalizers, plan.labels, plan.policies) = (true, [].into(), [].into(), [].into());
+    let path = format!("PATCH /apis/apps/v1/namespaces/gpu-operator/daemonsets/{name}");
+    let spec = serde_json::to_value(&write.set.spec).expect("JSON");
+    plan.gpu_nodes.clear();
+    let (client, made) =
+        server(|made| if made.body.is_array() { (StatusCode::OK, json!({"metadata": {}})) } else { accept(made) });
+    let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan).await;
+    assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
+    assert_eq!(paths(&made), [path.clone(), path]);
+    let made = made.lock().expect("the list");
+    assert!(made[0].path.contains("force=true") && made[0].body["kind"] == "DaemonSet");
+    assert_eq!(made[1].body, json!([{"op": "replace", "path": "/spec", "value": spec}]));
+    assert!(
+        made[1].path.contains("fieldManager=gpu-operator"),
+        "or else it would count as another's: {}",
+        made[1].path
+    );
+}
+
+#[tokio::test]
 async fn the_labels_of_a_node_are_applied_by_a_manager_of_their_own_and_nothing_else_of_it_is() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [accelerator]}");
     let (client, made) = server(accept);

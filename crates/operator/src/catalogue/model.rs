@@ -33,6 +33,12 @@ impl Accelerator {
         format!("{} ({})", self.name, self.architecture)
     }
 
+    /// Whether one of the PCI devices that it appears as has this device id.
+    #[must_use]
+    pub fn is_pci(&self, device_id: u16) -> bool {
+        self.devices.iter().any(|device| device.device_id == device_id)
+    }
+
     /// Nominal memory in MiB of the variant that is this PCI device. Absent where no source gives it.
     #[must_use]
     pub fn memory_of_pci(&self, device_id: u16) -> Option<u32> {

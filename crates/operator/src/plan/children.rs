@@ -5,12 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_crd::{gpunode::Groups, keys, policy::Stage};
 use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
 use kube::ResourceExt;
+use serde::Serialize;
 
-use super::{Plan, Sets, daemon_set, hash, judge, member::groups_of, variant};
+use super::{Plan, Sets, daemon_set, drift, hash, judge, member::groups_of, variant};
 use crate::{
     settings::Settings,
-    world::{Role, World},
+    world::{DaemonSetFacts, Role, World},
 };
+
+/// One write of a DaemonSet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DaemonSetWrite {
+    /// What it should be.
+    pub set: DaemonSet,
+    /// Whether what others have added to it is to go as well: applying takes back only what is ours.
+    pub whole: bool,
+}
 
 /// DaemonSets that are wanted and not there as they should be, and those that nobody needs.
 pub fn plan(plan: &mut Plan, settings: &Settings, world: &World, sets: &Sets<'_>) {
@@ -21,9 +31,15 @@ pub fn plan(plan: &mut Plan, settings: &Settings, world: &World, sets: &Sets<'_>
             needed.insert(name.clone());
             let hash = hash::short(&set, 16);
             mark(&mut set, &hash);
-            let there = world.daemon_sets.get(&name).and_then(|present| present.applied.clone());
-            if there != Some(hash) {
-                plan.daemon_sets.insert(name, set);
+            let present = world.daemon_sets.get(&name);
+            let current = present.filter(|present| present.applied.as_ref() == Some(&hash));
+            let whole = present.is_some_and(|present| present.added_to);
+            let write = match current {
+                None => true,
+                Some(present) => (whole || drift::drifted(present, &set)) && !is_futile(world, &name, present),
+            };
+            if write {
+                plan.daemon_sets.insert(name, DaemonSetWrite { set, whole });
             }
         }
     }
@@ -38,6 +54,11 @@ pub fn plan(plan: &mut Plan, settings: &Settings, world: &World, sets: &Sets<'_>
         needed.extend(named_sets(&rollout.from));
     }
     plan.prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
+}
+
+/// Whether a repair has been tried and changed nothing: an admission webhook, say, that writes the same again.
+fn is_futile(world: &World, name: &str, present: &DaemonSetFacts) -> bool {
+    world.futile_repairs.get(name).is_some_and(|generation| present.generation == Some(*generation))
 }
 
 /// Marks a DaemonSet and its pods with what they are: a pod that is of another content than its DaemonSet now.

@@ -1,7 +1,7 @@
 //! What is to be written of one node: its GpuNode's spec and status, and the Event that a transition is worth.
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, Phase, gpunode::GpuCounts, policy::Labels, reason::Reason,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, Phase, gpunode::GpuCounts, keys, policy::Labels, reason::Reason,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
@@ -68,7 +68,7 @@ pub fn spec_write(
 pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     let before = member.gpu_node.map(|gpu_node| gpu_node.spec.wanted.clone()).unwrap_or_default();
     GpuNodeSpec {
-        policy: Some(member.policy.to_owned()),
+        policy: member.policy.metadata.name.clone(),
         pool: Some(member.pool.clone()),
         wanted: member.want().unwrap_or(before),
         rollout: decision.rollout.clone(),
@@ -110,7 +110,7 @@ pub fn member_status(
     let gpus = counts(member);
     let status = GpuNodeStatus {
         report: None,
-        model: Some(member.discovery.model.clone()),
+        model: member.model().map(str::to_owned),
         gpus,
         phase: verdict.phase,
         reason: Some(verdict.reason),
@@ -148,12 +148,35 @@ fn still_passing<'s>(
     (both && differs && !older(since, PASSING, now)).then_some((before, until))
 }
 
+/// Why a node is nobody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmanaged {
+    /// It has no NVIDIA GPU.
+    NoGpu,
+    /// No policy selects it.
+    NoPolicy,
+    /// Its label takes it out of every policy.
+    OptedOut,
+}
+
 /// What the status of a GPU node without a policy should be.
 #[must_use]
-pub fn unmanaged_status(gpu_node: &GpuNode, node: &NodeFacts, model: Option<String>, now: Timestamp) -> GpuNodeStatus {
+pub fn unmanaged_status(
+    gpu_node: &GpuNode,
+    node: &NodeFacts,
+    why: Unmanaged,
+    model: Option<String>,
+    now: Timestamp,
+) -> GpuNodeStatus {
     let before = gpu_node.status.as_ref();
-    let message = if model.is_some() { "no policy governs this node" } else { "the node has no NVIDIA GPU" };
-    let reason = Reason::NoPolicy;
+    let (reason, message) = match why {
+        Unmanaged::NoGpu => (Reason::NoPolicy, "the node has no NVIDIA GPU".to_owned()),
+        Unmanaged::NoPolicy => (Reason::NoPolicy, "no policy governs this node".to_owned()),
+        Unmanaged::OptedOut => (
+            Reason::OptedOut,
+            format!("the node's label {} takes it out of every policy; remove it to take the node back", keys::MANAGED),
+        ),
+    };
     let same = before.filter(|before| before.reason == Some(reason));
     let mut gpus = before.map(|before| before.gpus.clone()).unwrap_or_default();
     gpus.allocatable = node.allocatable.unwrap_or_default();
@@ -164,7 +187,7 @@ pub fn unmanaged_status(gpu_node: &GpuNode, node: &NodeFacts, model: Option<Stri
         gpus,
         phase: Phase::Unmanaged,
         reason: Some(reason),
-        message: message.to_owned(),
+        message,
         since: same.and_then(|before| before.since.clone()).or(Some(Time(now))),
         ..GpuNodeStatus::default()
     }
@@ -176,8 +199,9 @@ fn counts(member: &Member<'_>) -> GpuCounts {
     GpuCounts {
         expected: member.expected,
         allocatable,
-        most_seen: member.discovery.most_seen,
-        seen_on: member.discovery.most_seen.map(|_| member.node.uid.clone()),
+        most_seen: member.discovery.seen.most,
+        seen_at: member.discovery.seen.at.clone(),
+        seen_on: member.discovery.seen.most.map(|_| member.node.uid.clone()),
         summary: format!("{allocatable}/{expected}"),
     }
 }

@@ -2,7 +2,7 @@
 //! looked at first.
 
 use gpu_operator_crd::{
-    GpuNodeStatus,
+    keys,
     policy::Stage,
     reason::{Phase, Reason},
     report::{NvmlState, Report},
@@ -14,7 +14,7 @@ use super::{
     variant::{self, DriverChoice, daemon_set_name},
 };
 use crate::{
-    settings::{GRACE, REPORT_GRACE},
+    settings::GRACE,
     world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
 };
 
@@ -63,6 +63,10 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     if let Err(fault) = wanted {
         return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
     }
+    // Without any GPU no driver can start, and its words would say less.
+    if let Some(verdict) = gpu_missing(member, Phase::Driver).filter(|_| member.on_bus() == 0) {
+        return verdict;
+    }
     driver(member, world, now)
         .or_else(|| toolkit(member, world, now))
         .unwrap_or_else(|| device_plugin(member, world, now))
@@ -79,8 +83,6 @@ fn last_phase(member: &Member<'_>) -> Phase {
 }
 
 fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
-    let status = member.status();
-    let waiting_since = status.filter(|status| status.phase == Phase::Discovery).and_then(GpuNodeStatus::since);
     if let Some((reason, message)) = member.probe_pod().and_then(|pod| hold_up(pod, now)) {
         return Verdict::new(
             Phase::Discovery,
@@ -88,9 +90,7 @@ fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
             format!("the probe does not report: {reason}: {message}"),
         );
     }
-    // Once missing it stays so until it reports: its `since` tells of the finding, not of the waiting.
-    let found_missing = status.is_some_and(|status| status.reason == Some(Reason::ProbeMissing));
-    if found_missing || waiting_since.is_some_and(|since| older(since, REPORT_GRACE, now)) {
+    if member.report_due().is_none_or(|due| now >= due) {
         let message = match member.probe_pod() {
             Some(pod) => format!("pod {} runs but has not reported; look at its log", pod.name),
             None => "no pod of DaemonSet nvml-probe is on the node; look at its affinity and tolerations".to_owned(),
@@ -202,12 +202,8 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
         let message = "how many GPUs to expect is not known: the bus shows none; write gpusPerNode in the node's pool";
         return Verdict::new(phase, Reason::ExpectedUnknown, message);
     };
-    let on_bus = member.report().map_or(0, |report| report.gpus.len());
-    if usize::try_from(expected).is_ok_and(|expected| on_bus < expected) {
-        let message = format!(
-            "{on_bus} of {expected} GPUs are on the PCI bus; look for fallen-off GPUs in the kernel log, or write gpusPerNode in a pool if fewer are meant"
-        );
-        return Verdict::new(phase, Reason::GpuMissing, message);
+    if let Some(verdict) = gpu_missing(member, phase) {
+        return verdict;
     }
     let nvml = member.report().map(|report| &report.nvml);
     if let Some(nvml) = nvml.filter(|nvml| nvml.state == NvmlState::Failing) {
@@ -222,8 +218,28 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
     Verdict::new(phase, Reason::WaitingForAllocatable, message)
 }
 
-/// A stage without a pod: either it is on its way, or the API server refuses it.
+/// Whether the bus shows fewer GPUs than the node should have.
+fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
+    let (expected, on_bus) = (member.expected?, member.on_bus());
+    let gone = member.missing_from().join(", ");
+    let last = if gone.is_empty() { String::new() } else { format!("; last seen and gone: {gone}") };
+    (on_bus < expected).then(|| {
+        let message = format!(
+            "{on_bus} of {expected} GPUs are on the PCI bus{last}; look for GPUs that fell off in the kernel log, or, if fewer are meant, annotate the node with {}",
+            keys::GPU_COUNT
+        );
+        Verdict::new(phase, Reason::GpuMissing, message)
+    })
+}
+
+/// A stage without a pod: either it is on its way, or the API server refuses it, or the node keeps it off.
 fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Verdict {
+    if let Some(taint) = member.untolerated {
+        let message = format!(
+            "the node's taint {taint} keeps operands off; add a toleration of it to defaults.tolerations, or leave those out to tolerate every taint"
+        );
+        return Verdict::new(phase, Reason::UntoleratedTaint, message);
+    }
     let group = variant::group(&member.have, stage);
     let refusal = group.and_then(|group| {
         let of_group = |pod: &PodFacts| pod.role == Role::Operand(stage) && pod.group.as_deref() == Some(group);

@@ -3,18 +3,26 @@
 use std::sync::Arc;
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeStatus,
+    ClusterGpuPolicy, GpuNode, GpuNodeStatus,
     gpunode::{Groups, Rollout},
     policy::{Labels, Pool, Stage},
     reason::Reason,
     report::Report,
 };
 
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
 use super::{
-    discover::Discovery,
+    discover::{self, Discovery},
+    gpu_node::add,
+    note::Note,
     variant::{self, DriverChoice, Fault, Variant},
 };
-use crate::world::{NodeFacts, PodFacts, Role, World};
+use crate::{
+    settings::REPORT_GRACE,
+    world::{NodeFacts, PodFacts, Role, TaintFact, World},
+};
 
 /// One GPU node of a policy.
 #[derive(Clone, Debug)]
@@ -25,12 +33,16 @@ pub struct Member<'w> {
     pub gpu_node: Option<&'w GpuNode>,
     /// What its GPUs are.
     pub discovery: Discovery<'w>,
-    /// The policy's name.
-    pub policy: &'w str,
+    /// The policy.
+    pub policy: &'w ClusterGpuPolicy,
     /// The pool's name.
     pub pool: String,
     /// The named pool, unless the pool is an implicit one.
     pub named_pool: Option<&'w Pool>,
+    /// What keeps operands off a node with these taints, if anything: the first that the policy does not tolerate.
+    pub untolerated: Option<&'w TaintFact>,
+    /// What is worth a look though the node may work.
+    pub notes: Vec<Note>,
     /// What the policy wants on the node; `None` until the probe has reported.
     pub wanted: Option<Result<Arc<Variant>, Fault>>,
     /// The groups that the node's labels name.
@@ -70,6 +82,43 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn driver(&self) -> Option<&DriverChoice> {
         self.wanted.as_ref()?.as_ref().ok().map(|variant| &variant.key.driver)
+    }
+
+    /// The model's name, once it is known.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        self.discovery.model.as_deref()
+    }
+
+    /// Until when a node that has not reported is waited for: a while after it, its policy and its probe were all there.
+    #[must_use]
+    pub fn report_due(&self) -> Option<Timestamp> {
+        let probe = self.probe_pod().and_then(|pod| pod.created);
+        let all_there = [self.node.created, self.policy.creation_timestamp().map(|time| time.0), probe];
+        let grace = SignedDuration::try_from(REPORT_GRACE).unwrap_or_default();
+        all_there.into_iter().flatten().max().map(|since| add(since, grace))
+    }
+
+    /// Whether nothing is to be written of the node yet: its probe is about to tell of it, and what is written before would
+    /// be written again.
+    #[must_use]
+    pub fn is_awaited(&self, now: Timestamp) -> bool {
+        self.gpu_node.is_none() && self.report_due().is_some_and(|due| now < due)
+    }
+
+    /// GPUs that the bus shows.
+    #[must_use]
+    pub fn on_bus(&self) -> u32 {
+        discover::on_bus(self.report())
+    }
+
+    /// Where the GPUs were that the bus does not show any more.
+    #[must_use]
+    pub fn missing_from(&self) -> Vec<&str> {
+        let there = |address: &str| {
+            self.report().is_some_and(|report| report.gpus.iter().any(|gpu| gpu.pci_address == address))
+        };
+        self.discovery.seen.at.iter().map(String::as_str).filter(|address| !there(address)).collect()
     }
 
     /// GPUs that the scheduler can give out.

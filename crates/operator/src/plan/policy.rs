@@ -1,10 +1,13 @@
 //! A policy's status: counts, conditions and the nodes that need attention, from its members.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus,
-    policy_status::{Attention, GpuTotals, MAX_ATTENTION, MAX_POOLS, NodeCounts, PoolStatus, Summary},
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus, keys,
+    policy::Pool,
+    policy_status::{
+        Attention, GpuTotals, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, Summary,
+    },
     reason::Reason,
 };
 use k8s_openapi::{
@@ -16,7 +19,8 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::gpu_node::clip;
+use super::{discover::MIXED, gpu_node::clip};
+use crate::catalogue::Catalogue;
 
 /// One node as its policy counts it.
 #[derive(Clone, Debug)]
@@ -48,10 +52,46 @@ impl Counted {
 pub struct Trouble<'a> {
     /// Why pools stand still, by pool.
     pub halted: &'a BTreeMap<String, String>,
+    /// Models that pools ask for and that nobody knows, by pool; see [`unknown_models`].
+    pub unknown_models: &'a BTreeMap<String, String>,
     /// What the API server said to writes of ours that it refused.
     pub refused_writes: &'a [String],
     /// What it said to the probe's pods, if it refuses them: without them no node is known.
     pub probe_refusal: Option<&'a str>,
+}
+
+/// Nodes that a policy selects and does not govern.
+#[derive(Clone, Debug, Default)]
+pub struct Others {
+    /// Out by their label.
+    pub opted_out: u32,
+    /// Other policies that select the same nodes.
+    pub overlaps: Vec<Overlap>,
+}
+
+/// The models that a policy's pools ask for and that neither the catalogue nor any node has: a sentence for each pool, which
+/// says what to write instead.
+#[must_use]
+pub fn unknown_models(
+    catalogue: &Catalogue,
+    policy: &ClusterGpuPolicy,
+    on_nodes: &BTreeSet<String>,
+) -> BTreeMap<String, String> {
+    let unknown =
+        |model: &&String| catalogue.model(model).is_none() && !on_nodes.contains(*model) && model.as_str() != MIXED;
+    let of_pool = |pool: &Pool| {
+        let model = pool.matches.models.iter().find(unknown)?;
+        let near = catalogue
+            .models()
+            .map(|known| (strsim::jaro_winkler(model, &known.name), known.name.as_str()))
+            .max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let message = format!(
+            "match.models: neither the catalogue nor any node has {model}; write {}, or the model that a node's GpuNode shows",
+            near.1
+        );
+        Some((pool.name.clone(), message))
+    };
+    policy.spec.pools.iter().filter_map(of_pool).collect()
 }
 
 /// A policy's status.
@@ -59,13 +99,17 @@ pub struct Trouble<'a> {
 pub fn status(
     policy: &ClusterGpuPolicy,
     nodes: &[Counted],
+    others: Others,
     trouble: Trouble<'_>,
     now: Timestamp,
 ) -> ClusterGpuPolicyStatus {
     let (counts, gpus) = count(nodes.iter());
-    let pools = pools(policy, nodes, trouble.halted);
+    let counts = NodeCounts { opted_out: others.opted_out, ..counts };
+    let overlaps: Vec<Overlap> = others.overlaps.into_iter().take(MAX_OVERLAPS).collect();
+    let pools = pools(policy, nodes, trouble);
     let attention = attention(nodes);
-    let verdicts = Verdicts { policy, counts: &counts, pools: &pools, attention: &attention, trouble };
+    let verdicts =
+        Verdicts { policy, counts: &counts, pools: &pools, attention: &attention, overlaps: &overlaps, trouble };
     let before = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let conditions = [
         (ConditionType::Ready, verdicts.ready()),
@@ -89,6 +133,7 @@ pub fn status(
         nodes: counts,
         gpus,
         pools,
+        overlaps,
         attention,
     }
 }
@@ -114,7 +159,7 @@ fn count<'c>(nodes: impl Iterator<Item = &'c Counted>) -> (NodeCounts, GpuTotals
     (counts, gpus)
 }
 
-fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], halted: &BTreeMap<String, String>) -> Vec<PoolStatus> {
+fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], trouble: Trouble<'_>) -> Vec<PoolStatus> {
     let mut by_pool: BTreeMap<&str, Vec<&Counted>> = BTreeMap::new();
     for node in nodes {
         by_pool.entry(&node.pool).or_default().push(node);
@@ -131,18 +176,16 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], halted: &BTreeMap<String,
             let fault = members.iter().find_map(|node| {
                 node.fault.clone().map(|(reason, message)| (reason, format!("{} {message}", label(node))))
             });
-            let (reason, message) = match (halted.get(name), fault) {
-                (Some(why), _) => (Some(Reason::RolloutHalted), why.clone()),
-                (None, Some((reason, message))) => (Some(reason), message),
-                (None, None) => (None, String::new()),
-            };
+            let halted = trouble.halted.get(name).map(|why| (Reason::RolloutHalted, why.clone()));
+            let unknown = trouble.unknown_models.get(name).map(|why| (Reason::UnknownModel, why.clone()));
+            let (reason, message) = halted.or(fault).or(unknown).unzip();
             PoolStatus {
                 name: name.to_owned(),
                 nodes: counts,
                 gpus,
                 driver_version: members.iter().find_map(|node| node.driver_version.clone()),
                 reason,
-                message: clip(&message),
+                message: clip(&message.unwrap_or_default()),
             }
         })
         .collect()
@@ -152,13 +195,13 @@ fn label(node: &Counted) -> String {
     format!("node {} ({}):", node.node, node.status.model.as_deref().unwrap_or("model unknown"))
 }
 
-/// Failures first, then those that wait longest.
+/// Failures first, then those that wait longest, then those that work and are yet worth a look.
 fn attention(nodes: &[Counted]) -> Vec<Attention> {
     let mut needy: Vec<&Counted> = nodes
         .iter()
-        .filter(|node| !node.status.is_ready() || node.status.reason.is_some_and(Reason::is_failure))
+        .filter(|node| !node.status.is_ready() || node.status.reason.is_some_and(Reason::is_note))
         .collect();
-    needy.sort_by_key(|node| (!node.failed(), node.status.since(), node.node.clone()));
+    needy.sort_by_key(|node| (node.status.is_ready(), !node.failed(), node.status.since(), node.node.clone()));
     needy.truncate(MAX_ATTENTION);
     needy
         .into_iter()
@@ -180,6 +223,7 @@ struct Verdicts<'a> {
     counts: &'a NodeCounts,
     pools: &'a [PoolStatus],
     attention: &'a [Attention],
+    overlaps: &'a [Overlap],
     trouble: Trouble<'a>,
 }
 
@@ -209,13 +253,27 @@ impl Verdicts<'_> {
         } else if let Some(refusal) = self.trouble.probe_refusal.filter(|_| self.counts.total == 0) {
             (false, Reason::PodsForbidden, format!("no node is known, because the probe's pods are refused: {refusal}"))
         } else if self.counts.total == 0 {
-            (false, Reason::NoMatchingNodes, "no node with an NVIDIA GPU matches the policy".to_owned())
+            (false, Reason::NoMatchingNodes, self.no_nodes())
         } else if !self.is_ready() {
             (false, Reason::NodesNotReady, counts + &first)
         } else if self.counts.ready == self.counts.total {
             (true, Reason::AllGpusAllocatable, counts)
         } else {
             (true, Reason::MinimumNodesReady, counts + &first)
+        }
+    }
+
+    /// Why the policy has no node.
+    fn no_nodes(&self) -> String {
+        if let Some(overlap) = self.overlaps.first() {
+            let Overlap { nodes, governed_by, .. } = overlap;
+            return format!(
+                "the {nodes} nodes that match belong to policy {governed_by}, which is older; narrow its nodeSelector"
+            );
+        }
+        match self.counts.opted_out {
+            0 => "no node with an NVIDIA GPU matches the policy".to_owned(),
+            out => format!("the {out} nodes that match are out by their label {}", keys::MANAGED),
         }
     }
 
@@ -254,7 +312,13 @@ impl Verdicts<'_> {
         let fault = self.pools.iter().find(|pool| {
             matches!(
                 pool.reason,
-                Some(Reason::DriverUnsupported | Reason::NoDriverImageForOS | Reason::DriverNotInstalled)
+                Some(
+                    Reason::DriverUnsupported
+                        | Reason::NoDriverImageForOS
+                        | Reason::DriverNotInstalled
+                        | Reason::RuntimeUnsupported
+                        | Reason::UnknownModel
+                )
             )
         });
         match fault {
@@ -301,7 +365,7 @@ fn condition(
 /// Whether the finalizer of ours is on a policy.
 #[must_use]
 pub fn has_finalizer(policy: &ClusterGpuPolicy) -> bool {
-    policy.finalizers().iter().any(|finalizer| finalizer == gpu_operator_crd::keys::FINALIZER)
+    policy.finalizers().iter().any(|finalizer| finalizer == keys::FINALIZER)
 }
 
 /// Whether a status, as it is to be, says the policy is ready.

@@ -5,18 +5,28 @@ use gpu_operator_crd::{
     policy::{Driver, Image, Labels, Operand, Pool, Selector},
 };
 
+use super::signal::canonical;
+use crate::catalogue::Catalogue;
+
 /// Whether a node with these labels is selected; without a selector every node is.
 #[must_use]
 pub fn selects(selector: Option<&Selector>, labels: &Labels) -> bool {
     selector.is_none_or(|selector| selector.matches(labels))
 }
 
-/// The named pool that governs a node of this model, if any: the first that matches.
+/// The named pool that governs a node of this model, if any: the first that matches. A model may be written in any cloud's
+/// word for it.
 #[must_use]
-pub fn named_pool<'p>(policy: &'p ClusterGpuPolicy, model: &str, labels: &Labels) -> Option<&'p Pool> {
+pub fn named_pool<'p>(
+    catalogue: &Catalogue,
+    policy: &'p ClusterGpuPolicy,
+    model: Option<&str>,
+    labels: &Labels,
+) -> Option<&'p Pool> {
     policy.spec.pools.iter().find(|pool| {
         let matches = &pool.matches;
-        (matches.models.is_empty() || matches.models.iter().any(|wanted| wanted == model))
+        let of_model = |wanted: &String| Some(canonical(catalogue, wanted)).as_deref() == model;
+        (matches.models.is_empty() || matches.models.iter().any(of_model))
             && selects(matches.node_selector.as_ref(), labels)
     })
 }
@@ -73,12 +83,10 @@ fn image(defaults: Option<&Image>, own: Option<&Image>) -> Option<Image> {
     })
 }
 
-/// The labels that the policy wants published on a node, beside our own.
+/// The labels that the policy wants published on a node, beside our own. Those that carry the model wait until it is known.
 #[must_use]
-pub fn published(policy: &ClusterGpuPolicy, pool: Option<&Pool>, model: &str) -> Labels {
-    let mut labels: Labels = policy.spec.node_labels.iter().map(|key| (key.clone(), model.to_owned())).collect();
-    for label in pool.into_iter().flat_map(|pool| &pool.node_labels) {
-        labels.insert(label.key.clone(), label.value.clone().unwrap_or_else(|| model.to_owned()));
-    }
-    labels
+pub fn published(policy: &ClusterGpuPolicy, pool: Option<&Pool>, model: Option<&str>) -> Labels {
+    let of_all = policy.spec.node_labels.iter().map(|key| (key, None));
+    let of_pool = pool.into_iter().flat_map(|pool| &pool.node_labels).map(|label| (&label.key, label.value.as_deref()));
+    of_all.chain(of_pool).filter_map(|(key, value)| Some((key.clone(), value.or(model)?.to_owned()))).collect()
 }

@@ -15,6 +15,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use super::{
     judge::Verdict,
     member::Member,
+    note::Note,
     variant::{self, DriverChoice},
 };
 
@@ -32,17 +33,6 @@ pub struct Decision {
     pub release: bool,
     /// What is to be said beside the verdict: why its revision has not moved.
     pub note: Option<Note>,
-}
-
-/// Why a node's revision has not moved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// The class.
-    pub reason: Reason,
-    /// In a sentence.
-    pub message: String,
-    /// Pods that are waited for.
-    pub waits_on: Vec<String>,
 }
 
 /// The decisions for one pool.
@@ -161,7 +151,7 @@ fn go_on(
         labels: Groups { driver: member.have.driver.clone(), ..want.clone() },
         rollout: Some(release.clone()),
         release: true,
-        note: Some(Note { reason: Reason::ReleasingGpus, message, waits_on: Vec::new() }),
+        note: Some(Note::new(Reason::ReleasingGpus, message)),
     };
     if let Some(holder) = driver_holder(member, &want) {
         return releasing(holder);
@@ -217,7 +207,7 @@ fn take_turn(
     // A node that is failing offers nothing that could be disturbed, so it needs no turn: the cure comes at once.
     let nothing_to_lose = member.was_failing() && member.allocatable() == 0;
     let pending = |message: String| Decision {
-        note: Some(Note { reason: Reason::RolloutPending, message, waits_on: Vec::new() }),
+        note: Some(Note::new(Reason::RolloutPending, message)),
         ..settle(member, member.have.clone())
     };
     if !nothing_to_lose && let Some(other) = turn.as_ref() {

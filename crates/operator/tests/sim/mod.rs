@@ -126,7 +126,9 @@ impl Sim {
             name: name.into(),
             uid: format!("uid-{name}"),
             ready: true,
+            created: Some(self.now),
             arch: "amd64".into(),
+            runtime: "containerd://2.1.4".into(),
             labels: BTreeMap::from([("kubernetes.io/hostname".into(), name.into())]),
             ..NodeFacts::default()
         };
@@ -291,9 +293,12 @@ impl Sim {
                 self.policies.remove(name);
             }
         }
-        for (name, set) in &plan.daemon_sets {
+        for (name, write) in &plan.daemon_sets {
             self.wrote(format!("daemonset/{name}"));
-            self.sets.insert(name.clone(), set.clone());
+            let mut set = write.set.clone();
+            set.metadata.generation =
+                Some(self.sets.get(name).and_then(|set| set.metadata.generation).unwrap_or(0) + 1);
+            self.sets.insert(name.clone(), set);
         }
         for (name, write) in &plan.labels {
             self.wrote(format!("node/{name}"));
@@ -366,7 +371,7 @@ impl Sim {
                 self.pods.remove(&name);
                 continue; // The new one comes when the old one is gone.
             }
-            let Some(set) = set else { continue };
+            let Some(set) = set.filter(|set| self.tolerates(set, node)) else { continue };
             if faults.pods_forbidden {
                 self.refusals.insert(
                     set,
@@ -393,7 +398,18 @@ impl Sim {
         }
     }
 
+    /// Whether the DaemonSet controller makes pods of a set for a node with its taints.
+    fn tolerates(&self, set: &str, node: &str) -> bool {
+        let pod = self.sets[set].spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+        let tolerations = pod.and_then(|pod| pod.tolerations.clone()).unwrap_or_default();
+        let mut taints = self.nodes[node].taints.iter();
+        taints.all(|taint| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
+    }
+
     fn run_node(&mut self, node: &str) {
+        if !self.gpu_nodes.contains_key(node) {
+            return; // Its probe is about to make it anew.
+        }
         let faults = self.faults.get(node).cloned().unwrap_or_default();
         self.probe(node);
         self.run_driver(node, &faults);

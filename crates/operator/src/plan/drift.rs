@@ -1,0 +1,104 @@
+//! Drift: whether what is there is still what was applied.
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use serde_json::Value;
+
+use crate::world::DaemonSetFacts;
+
+/// Whether somebody changed, or took out, something of a DaemonSet that we applied. What they added is told by the API
+/// server's own record: [`DaemonSetFacts::added_to`].
+#[must_use]
+pub fn drifted(present: &DaemonSetFacts, wanted: &DaemonSet) -> bool {
+    let (Some(present), Some(wanted)) = (&present.spec, &wanted.spec) else {
+        return false;
+    };
+    match (serde_json::to_value(present), serde_json::to_value(wanted)) {
+        (Ok(present), Ok(wanted)) => !holds(&present, &wanted, false),
+        _ => false,
+    }
+}
+
+/// Whether `present` has everything of `wanted`; the API server fills in what `wanted` leaves open. `quantities` says that
+/// strings are amounts, which it writes in a form of its own.
+fn holds(present: &Value, wanted: &Value, quantities: bool) -> bool {
+    match (present, wanted) {
+        (Value::Object(present), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| {
+            let quantities = quantities || matches!(key.as_str(), "limits" | "requests");
+            present.get(key).map_or_else(|| is_empty(wanted), |present| holds(present, wanted, quantities))
+        }),
+        (Value::Array(present), Value::Array(wanted)) => {
+            present.len() == wanted.len()
+                && present.iter().zip(wanted).all(|(present, wanted)| holds(present, wanted, quantities))
+        }
+        (Value::String(present), Value::String(wanted)) if quantities => {
+            present == wanted || amount(present).is_some_and(|present| Some(present) == amount(wanted))
+        }
+        _ => present == wanted,
+    }
+}
+
+/// What the API server leaves out.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_empty),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// A quantity in thousandths of its unit, as Kubernetes reads it. Precise enough to tell two amounts apart that anybody
+/// would write.
+fn amount(text: &str) -> Option<i128> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: f64 = match unit {
+        "m" => 0.001,
+        "" => 1.0,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "Ki" => 1024.0,
+        "Mi" => 1_048_576.0,
+        "Gi" => 1_073_741_824.0,
+        "Ti" => 1_099_511_627_776.0,
+        _ => return None,
+    };
+    let thousandths = number.parse::<f64>().ok()? * factor * 1000.0;
+    #[allow(clippy::cast_possible_truncation, reason = "rounded, and far below the largest")]
+    Some(thousandths.round() as i128)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(present: &str, wanted: &str) -> bool {
+        let value = |yaml: &str| serde_yaml::from_str::<Value>(yaml).unwrap();
+        holds(&value(present), &value(wanted), false)
+    }
+
+    #[test]
+    fn what_the_api_server_fills_in_or_leaves_out_is_no_drift() {
+        assert!(check("{a: 1, dnsPolicy: ClusterFirst}", "{a: 1}"));
+        assert!(check("{env: [{name: A}]}", "{env: [{name: A, value: ''}]}"));
+        assert!(check("{limits: {cpu: '1', memory: 1Gi}}", "{limits: {cpu: 1000m, memory: 1024Mi}}"));
+        assert!(check(
+            "{main: {resources: {limits: {memory: 1500M}}}}",
+            "{main: {resources: {limits: {memory: 1.5G}}}}"
+        ));
+    }
+
+    #[test]
+    fn what_was_changed_or_taken_out_is_drift() {
+        assert!(!check("{a: 2}", "{a: 1}"));
+        assert!(!check("{}", "{a: 1}"));
+        assert!(!check("{}", "{hostPID: false}"));
+        assert!(!check("{tolerations: []}", "{tolerations: [{operator: Exists}]}"));
+        assert!(!check("{env: [{name: A}, {name: B}]}", "{env: [{name: A}]}"));
+        assert!(!check("{limits: {memory: 2Gi}}", "{limits: {memory: 1Gi}}"));
+        assert!(!check("{image: '1000m'}", "{image: '1'}"));
+    }
+}

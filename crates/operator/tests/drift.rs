@@ -1,0 +1,99 @@
+//! Drift: whatever somebody does to a DaemonSet of ours by hand is taken back, and nothing else is written for it.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use gpu_operator::world::DaemonSetFacts;
+use gpu_operator_crd::keys;
+use k8s_openapi::{
+    api::{apps::v1::DaemonSet, core::v1::PodSpec},
+    apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry},
+};
+use serde_json::json;
+use sim::Sim;
+
+/// A settled node whose driver DaemonSet somebody edits.
+fn edited(edit: impl FnOnce(&mut DaemonSet)) -> (Sim, String, DaemonSet) {
+    let mut sim = Sim::settled_fleet("{defaults: {driver: {resources: {limits: {cpu: 1000m}}}}}", &["a"]);
+    let (name, before) = sim
+        .sets
+        .iter()
+        .find(|(name, _)| name.starts_with("driver-"))
+        .map(|(n, s)| (n.clone(), s.clone()))
+        .expect("a set");
+    edit(sim.sets.get_mut(&name).expect("the set"));
+    (sim, name, before)
+}
+
+fn pod(set: &mut DaemonSet) -> &mut PodSpec {
+    set.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()).expect("a pod's spec")
+}
+
+/// The API server's record of who owns what of a spec.
+fn managed(manager: &str, spec: serde_json::Value) -> ManagedFieldsEntry {
+    ManagedFieldsEntry {
+        manager: Some(manager.into()),
+        operation: Some("Update".into()),
+        fields_v1: Some(FieldsV1(json!({"f:spec": spec}))),
+        ..ManagedFieldsEntry::default()
+    }
+}
+
+#[test]
+fn what_was_changed_or_taken_out_by_hand_is_applied_again_and_only_that() {
+    let edits: [fn(&mut DaemonSet); 4] = [
+        |set| pod(set).containers[0].image = Some("example.com/other".into()),
+        |set| pod(set).tolerations = None,
+        |set| drop(pod(set).containers[0].env.as_mut().expect("some").pop()),
+        |set| set.spec.as_mut().expect("a spec").update_strategy = None,
+    ];
+    for edit in edits {
+        let (mut sim, name, before) = edited(edit);
+        let plan = sim.plan();
+        assert_eq!(plan.daemon_sets.keys().collect::<Vec<_>>(), [&name]);
+        assert!(!plan.daemon_sets[&name].whole, "applying is enough");
+        assert!(plan.labels.is_empty() && plan.gpu_nodes.is_empty() && plan.prune.is_empty(), "{plan:#?}");
+        sim.settle();
+        assert_eq!(sim.sets[&name].spec, before.spec);
+    }
+}
+
+#[test]
+fn what_was_added_by_hand_goes_with_the_whole_it_was_added_to() {
+    let (mut sim, name, before) = edited(|set| {
+        pod(set).host_network = Some(true);
+        set.metadata.managed_fields = Some(vec![
+            managed(keys::MANAGER, json!({"f:template": {"f:spec": {"f:containers": {}}}})),
+            managed("kubectl-edit", json!({"f:template": {"f:spec": {"f:hostNetwork": {}}}})),
+        ]);
+    });
+    assert!(sim.plan().daemon_sets[&name].whole);
+    sim.settle();
+    assert_eq!(sim.sets[&name].spec, before.spec);
+}
+
+#[test]
+fn what_the_api_server_writes_in_its_own_way_is_no_drift() {
+    let (sim, _, _) = edited(|set| {
+        let cpu = pod(set).containers[0].resources.as_mut().and_then(|all| all.limits.as_mut()).expect("limits");
+        cpu.insert("cpu".into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("1".into()));
+        pod(set).dns_policy = Some("ClusterFirst".into());
+        set.metadata.managed_fields = Some(vec![
+            managed(keys::MANAGER, json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
+            // Somebody who owns what we own as well has added nothing; status is the DaemonSet controller's.
+            managed("somebody", json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
+        ]);
+    });
+    assert!(sim.plan().is_empty(), "{:#?}", sim.plan());
+}
+
+#[test]
+fn a_repair_that_changes_nothing_is_not_made_again_until_something_changes() {
+    let (sim, name, _) = edited(|set| pod(set).containers[0].image = Some("webhook.example.com/mirrored".into()));
+    let mut world = sim.world();
+    let generation = DaemonSetFacts::of(&sim.sets[&name]).generation.expect("a generation");
+    world.futile_repairs.insert(name.clone(), generation);
+    assert!(sim.plan_for(world.clone()).is_empty());
+    world.futile_repairs.insert(name.clone(), generation - 1);
+    assert!(sim.plan_for(world).daemon_sets.contains_key(&name));
+}

@@ -1,0 +1,271 @@
+//! Fleets of any mix: what nodes are known by, who governs them, and what is said of what does not fit together.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use sim::Sim;
+
+const GKE: &str = "cloud.google.com/gke-accelerator";
+
+fn label(sim: &mut Sim, node: &str, key: &str, value: &str) {
+    sim.nodes.get_mut(node).expect("a node").labels.insert(key.into(), value.into());
+}
+
+fn said(sim: &Sim, node: &str) -> (Phase, Reason, String) {
+    let status = sim.status(node);
+    (status.phase, status.reason.expect("a reason"), status.message)
+}
+
+#[test]
+fn whatever_names_the_model_it_is_the_same_model() {
+    let mut sim = Sim::new().policy("all", "{}");
+    for (node, key, value) in [
+        ("gke", GKE, "nvidia-tesla-t4"),
+        ("karpenter", "karpenter.k8s.aws/instance-gpu-name", "t4"),
+        ("eks", "k8s.amazonaws.com/accelerator", "nvidia-tesla-t4"),
+        ("nfd", "feature.node.kubernetes.io/pci-0302_10de_1eb8.present", "true"),
+        ("user", keys::MODEL_OVERRIDE, "t4"),
+        ("probe", "anything", "else"),
+    ] {
+        sim.join(node, "1eb8", 1);
+        label(&mut sim, node, key, value);
+    }
+    sim.settle();
+    for node in sim.nodes.values() {
+        assert_eq!(node.labels[keys::MODEL], "nvidia-tesla-t4", "{}", node.name);
+        assert_eq!(said(&sim, &node.name).1, Reason::AllGpusAllocatable, "{}", node.name);
+    }
+    assert_eq!(sim.sets.len(), 3, "one pool, one variant");
+}
+
+#[test]
+fn an_override_goes_before_every_label_and_the_bus() {
+    let mut sim = Sim::new()
+        .gpu_node("a", "1eb8", 1)
+        .policy("all", "{nodeLabels: [accelerator], pools: [{name: ours, match: {models: [ours]}}]}");
+    label(&mut sim, "a", GKE, "nvidia-tesla-t4");
+    label(&mut sim, "a", keys::MODEL_OVERRIDE, "ours");
+    sim.settle();
+    assert_eq!(
+        (sim.nodes["a"].labels["accelerator"].as_str(), sim.nodes["a"].labels[keys::POOL].as_str()),
+        ("ours", "ours")
+    );
+    let image = Sim::image(sim.sets_of(Stage::Driver)[0]);
+    assert!(image.contains("595.91.07"), "the driver is that of the hardware: {image}");
+}
+
+#[test]
+fn a_label_that_contradicts_the_bus_is_told_of_and_kept() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    label(&mut sim, "a", GKE, "nvidia-tesla-k80");
+    sim.settle();
+    let (phase, reason, message) = said(&sim, "a");
+    assert_eq!((phase, reason), (Phase::Ready, Reason::LabelMismatch), "{message}");
+    assert!(message.contains("nvidia-tesla-k80") && message.contains("nvidia-h100-80gb"), "{message}");
+    assert_eq!(sim.nodes["a"].labels[GKE], "nvidia-tesla-k80");
+    assert_eq!(sim.condition("all", "Ready").0, "True");
+    let status = sim.policies["all"].status.clone().expect("a status");
+    assert_eq!(status.attention[0].reason, Reason::LabelMismatch);
+    assert!(sim.plans.iter().flat_map(|plan| &plan.events).any(|event| event.reason == Reason::LabelMismatch));
+}
+
+#[test]
+fn a_node_of_several_models_has_a_driver_for_all_of_them_and_no_single_name() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 2).policy("all", "{nodeLabels: [accelerator]}");
+    sim.report("a").gpus[1].device_id = "15f9".into();
+    sim.settle();
+    let (phase, reason, message) = said(&sim, "a");
+    assert_eq!((phase, reason), (Phase::Ready, Reason::MixedModels), "{message}");
+    assert!(message.contains("nvidia-h100-80gb, nvidia-tesla-p100"), "{message}");
+    assert_eq!(sim.nodes["a"].labels["accelerator"], "mixed");
+    let image = Sim::image(sim.sets_of(Stage::Driver)[0]);
+    assert!(image.contains(":580."), "the newest branch for both: {image}");
+}
+
+#[test]
+fn a_signal_that_is_lost_changes_nothing() {
+    let mut sim = Sim::new().gpu_node("a", "1eb8", 4).policy("all", "{}");
+    label(&mut sim, "a", GKE, "nvidia-tesla-t4");
+    sim.settle();
+    let labels = |sim: &Sim| {
+        let mut labels = sim.nodes["a"].labels.clone();
+        labels.remove(GKE);
+        labels
+    };
+    let before = (labels(&sim), sim.sets.clone());
+    sim.nodes.get_mut("a").expect("a node").labels.remove(GKE);
+    sim.settle();
+    assert_eq!((labels(&sim), sim.sets.clone()), before);
+    sim.gpu_nodes.remove("a");
+    sim.run(5);
+    assert_eq!(labels(&sim), before.0, "the GpuNode is gone, and with it the report");
+}
+
+#[test]
+fn a_label_that_only_says_that_there_is_a_gpu_is_believed_until_the_probe_knows() {
+    let mut sim = Sim::new().policy("all", "{nodeLabels: [accelerator]}");
+    sim.join_plain("a");
+    label(&mut sim, "a", "feature.node.kubernetes.io/pci-10de.present", "true");
+    sim.run(3);
+    assert!(!sim.nodes["a"].labels.contains_key(keys::POOL), "nothing can be said yet: {:?}", sim.nodes["a"].labels);
+    sim.sleep(61);
+    sim.run(3);
+    assert_eq!((said(&sim, "a").1, sim.status("a").model), (Reason::ProbeMissing, None));
+    assert!(!sim.nodes["a"].labels.contains_key("accelerator"));
+    sim.report("a").os.id = "ubuntu".into();
+    sim.settle();
+    assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Unmanaged, Some(Reason::NoPolicy)));
+    assert!(!sim.nodes["a"].labels.keys().any(|key| key.starts_with(keys::PREFIX)));
+}
+
+#[test]
+fn a_node_that_opts_out_is_left_alone_and_counted_as_such() {
+    let mut sim = Sim::settled_fleet("{nodeLabels: [accelerator]}", &["a", "b"]);
+    label(&mut sim, "a", keys::MANAGED, "false");
+    sim.settle();
+    assert_eq!((said(&sim, "a").0, said(&sim, "a").1), (Phase::Unmanaged, Reason::OptedOut));
+    let left: Vec<_> = sim.nodes["a"].labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
+    assert_eq!(left, [keys::MANAGED], "the label that a user set is the user's");
+    assert!(!sim.nodes["a"].labels.contains_key("accelerator"));
+    let status = sim.policies["all"].status.clone().expect("a status");
+    assert_eq!((status.nodes.total, status.nodes.opted_out, status.summary.nodes.as_str()), (1, 1, "1/1"));
+    label(&mut sim, "b", keys::MANAGED, "no");
+    sim.settle();
+    let status = sim.policies["all"].status.clone().expect("a status");
+    assert!(status.conditions[0].message.contains(keys::MANAGED), "{:?}", status.conditions[0]);
+    sim.nodes.get_mut("a").expect("a node").labels.insert(keys::MANAGED.into(), "true".into());
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+#[test]
+fn of_two_policies_the_older_keeps_a_node_and_both_say_so() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+    label(&mut sim, "b", "team", "x");
+    sim.apply_policy("newer", "{nodeSelector: {matchLabels: {team: x}}, nodeLabels: [accelerator]}");
+    sim.settle();
+    let (phase, reason, message) = said(&sim, "b");
+    assert_eq!((phase, reason), (Phase::Ready, Reason::PolicyOverlap));
+    assert!(message.contains("all and newer") && message.contains("all is older"), "{message}");
+    assert_eq!(said(&sim, "a").1, Reason::AllGpusAllocatable, "for that node only");
+    assert!(!sim.nodes["b"].labels.contains_key("accelerator"));
+    let overlap = |policy: &str| {
+        let overlaps = sim.policies[policy].status.clone().expect("a status").overlaps;
+        (overlaps[0].policy.clone(), overlaps[0].nodes, overlaps[0].governed_by.clone(), overlaps.len())
+    };
+    assert_eq!(overlap("all"), ("newer".into(), 1, "all".into(), 1));
+    assert_eq!(overlap("newer"), ("all".into(), 1, "all".into(), 1));
+    assert_eq!(sim.condition("newer", "Ready"), ("False".into(), "NoMatchingNodes".into()));
+    let status = sim.policies["newer"].status.clone().expect("a status");
+    assert!(status.conditions[0].message.contains("policy all, which is older"), "{:?}", status.conditions[0]);
+}
+
+#[test]
+fn a_gpu_that_is_gone_after_a_reboot_is_named_by_its_last_address_until_it_is_disclaimed() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    let gone = sim.report("a").gpus.remove(3).pci_address;
+    sim.report("a").boot_id = "boot-2".into();
+    sim.settle();
+    let (phase, reason, message) = said(&sim, "a");
+    assert_eq!((phase, reason), (Phase::DevicePlugin, Reason::GpuMissing), "{message}");
+    assert!(message.contains("7 of 8") && message.contains(&gone) && message.contains(keys::GPU_COUNT), "{message}");
+    sim.nodes.get_mut("a").expect("a node").gpu_count = Some("7".into());
+    sim.settle();
+    assert_eq!(said(&sim, "a").1, Reason::AllGpusAllocatable);
+    sim.nodes.get_mut("a").expect("a node").gpu_count = None;
+    sim.settle();
+    assert_eq!(
+        (said(&sim, "a").1, sim.status("a").gpus.most_seen),
+        (Reason::AllGpusAllocatable, Some(7)),
+        "forgotten for good"
+    );
+    sim.nodes.get_mut("a").expect("a node").gpu_count = Some("seven".into());
+    sim.settle();
+    let (phase, reason, message) = said(&sim, "a");
+    assert_eq!((phase, reason), (Phase::Ready, Reason::InvalidAnnotation), "{message}");
+}
+
+#[test]
+fn a_node_that_lost_all_its_gpus_says_so_and_not_that_a_driver_crashed() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.report("a").gpus.clear();
+    sim.report("a").driver = gpu_operator_crd::report::DriverFacts::default();
+    sim.settle();
+    let (phase, reason, message) = said(&sim, "a");
+    assert_eq!((phase, reason), (Phase::Driver, Reason::GpuMissing), "{message}");
+    assert!(message.contains("0 of 8"), "{message}");
+}
+
+#[test]
+fn a_taint_that_the_policy_does_not_tolerate_is_named() {
+    let mut sim = Sim::new()
+        .gpu_node("a", "2330", 8)
+        .policy("all", "{defaults: {tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]}}");
+    let taint = |key: &str, effect: &str| gpu_operator::world::TaintFact {
+        key: key.into(),
+        value: "ml".into(),
+        effect: effect.into(),
+    };
+    sim.nodes.get_mut("a").expect("a node").taints =
+        vec![taint("nvidia.com/gpu", "NoSchedule"), taint("dedicated", "NoSchedule")];
+    sim.settle();
+    let (phase, reason, message) = said(&sim, "a");
+    assert_eq!((phase, reason), (Phase::Driver, Reason::UntoleratedTaint), "{message}");
+    assert!(message.contains("dedicated=ml:NoSchedule") && message.contains("defaults.tolerations"), "{message}");
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+#[test]
+fn nodes_that_differ_in_what_a_variant_depends_on_share_no_daemon_set() {
+    let mut sim = Sim::new().policy("all", "{}");
+    for (node, os, version, arch) in [
+        ("jammy", "ubuntu", "22.04", "amd64"),
+        ("noble", "ubuntu", "24.04", "amd64"),
+        ("rhel", "rhel", "9.4", "amd64"),
+        ("arm", "ubuntu", "24.04", "arm64"),
+        ("exotic", "plan9", "4", "amd64"),
+    ] {
+        sim.join(node, "2330", 8);
+        let os_release = &mut sim.report(node).os;
+        (os_release.id, os_release.version_id) = (os.into(), version.into());
+        sim.nodes.get_mut(node).expect("a node").arch = arch.into();
+    }
+    sim.join("host", "2330", 8);
+    sim.host_driver("host", "580.1.1", true);
+    sim.join("old", "2330", 8);
+    sim.nodes.get_mut("old").expect("a node").runtime = "containerd://1.7.27".into();
+    sim.settle();
+    let ready = ["arm", "host", "jammy", "noble", "rhel"];
+    let groups: std::collections::BTreeSet<_> =
+        ready.iter().map(|node| sim.nodes[*node].labels[keys::DEVICE_PLUGIN].clone()).collect();
+    assert_eq!(groups.len(), ready.len(), "{groups:?}");
+    for node in ready {
+        assert_eq!(sim.status(node).phase, Phase::Ready, "{node}: {:?}", said(&sim, node));
+    }
+    for (node, reason) in [("exotic", Reason::NoDriverImageForOS), ("old", Reason::RuntimeUnsupported)] {
+        assert_eq!(said(&sim, node).1, reason, "{node}");
+        assert!(Stage::ALL.iter().all(|stage| !sim.nodes[node].labels.contains_key(stage.key())), "{node}");
+    }
+}
+
+#[test]
+fn a_pool_takes_any_clouds_word_for_a_model_and_an_unknown_one_is_marked() {
+    let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy(
+        "all",
+        "{pools: [{name: inference, match: {models: [t4]}}, {name: training, match: {models: [nvidia-h100-80g]}}]}",
+    );
+    sim.settle();
+    assert_eq!(sim.nodes["a"].labels[keys::POOL], "inference");
+    let pool = sim.policies["all"].status.clone().expect("a status").pools[1].clone();
+    assert_eq!(pool.reason, Some(Reason::UnknownModel));
+    assert!(
+        pool.message.contains("nvidia-h100-80g;") && pool.message.contains("write nvidia-h100-80gb"),
+        "{}",
+        pool.message
+    );
+    assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
+    assert_eq!(sim.condition("all", "Ready").0, "True", "nothing that runs is disturbed");
+}
