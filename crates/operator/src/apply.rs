@@ -26,6 +26,7 @@ use crate::{
     error::{Error, request},
     plan::{DaemonSetWrite, LabelWrite, Plan},
     watch::{Answer, Mirrors},
+    world::TrimmedNode,
 };
 
 /// Writes that are under way at once.
@@ -166,7 +167,7 @@ impl Writer {
             let labels = (!planned.labels.is_empty()).then(|| planned.labels.clone());
             let meta = ObjectMeta { labels, ..ObjectMeta::default() }.into_request_partial::<Node>();
             let params = PatchParams { force: planned.force, ..PatchParams::apply(keys::LABEL_MANAGER) };
-            let node = Api::<Node>::all(self.client.clone()).patch(name, &params, &Patch::Apply(&meta)).await?;
+            let node = Api::<TrimmedNode>::all(self.client.clone()).patch(name, &params, &Patch::Apply(&meta)).await?;
             Ok(Answer::Node(Box::new(node)))
         })
     }

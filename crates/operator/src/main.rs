@@ -6,7 +6,8 @@ use clap::Parser;
 use gpu_operator::cli::Cli;
 use tracing_subscriber::EnvFilter;
 
-#[tokio::main]
+// One thread does: what takes time is waiting for the API server, and a second would cost memory of its own.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()

@@ -286,7 +286,7 @@ fn enroll<'w>(
     let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
     let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
     let driver = pool::driver(policy, named_pool);
-    let have = member::groups_of(&node.labels);
+    let have = member::node_groups(node);
     let wanted = report.map(|report| {
         runtime::check(&node.runtime)?;
         let choice = variant::choose_driver(catalogue, &driver, &discovery, report, have.driver.is_some())?;

@@ -3,9 +3,11 @@
 //! A mirror holds what [`crate::world`] takes out of an object, not the object: a node costs its labels and not its
 //! list of images, and an event that changes no fact, such as a heartbeat, wakes nobody.
 
+mod mirror;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
 
 use futures::{StreamExt, future::BoxFuture};
@@ -13,7 +15,7 @@ use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
-        core::v1::{Event, Node, Pod},
+        core::v1::{Event, Pod},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -25,90 +27,12 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
-use crate::world::{DaemonSetFacts, NodeFacts, PodFacts, Refusal, World};
+use mirror::{Facts, Mirror, Version};
 
-/// The facts of all objects of one kind, by name.
-type Facts<F> = BTreeMap<String, Arc<F>>;
+use crate::world::{DaemonSetFacts, NodeFacts, PodFacts, Refusal, TrimmedNode, Words, World};
 
-/// A mirror of one kind.
-#[derive(Debug)]
-pub struct Mirror<F> {
-    content: RwLock<Content<F>>,
-}
-
-#[derive(Debug)]
-struct Content<F> {
-    /// Whether the kind has been listed once.
-    synced: bool,
-    facts: Facts<F>,
-    /// Of each object, the version that its facts are from.
-    versions: BTreeMap<String, Version>,
-}
-
-/// How many deleted objects are remembered, beyond as many as there are objects.
-const MEMORY_OF_DELETED: usize = 1000;
-
-/// A resource version. Kubernetes promises since 1.35 what has been true before: the larger number is the newer one.
-/// Zero where there is none.
-type Version = u64;
-
-impl<F> Default for Mirror<F> {
-    fn default() -> Self {
-        Self { content: RwLock::new(Content { synced: false, facts: BTreeMap::new(), versions: BTreeMap::new() }) }
-    }
-}
-
-impl<F: PartialEq> Mirror<F> {
-    /// The facts as they are, once the kind has been listed.
-    #[must_use]
-    pub fn facts(&self) -> Option<Facts<F>> {
-        let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
-        content.synced.then(|| content.facts.clone())
-    }
-
-    /// Whether the kind has been listed.
-    #[must_use]
-    pub fn synced(&self) -> bool {
-        self.content.read().unwrap_or_else(PoisonError::into_inner).synced
-    }
-
-    /// Puts one object's facts in place; whether that changed anything. What is older than what is known is passed
-    /// over: the answer to a write of ours is known before the watch tells of what came before it.
-    fn set(&self, name: String, version: Version, fact: F) -> bool {
-        let content = &mut *self.content.write().unwrap_or_else(PoisonError::into_inner);
-        if content.versions.get(&name).is_some_and(|known| *known > version) {
-            return false;
-        }
-        content.versions.insert(name.clone(), version);
-        if content.facts.get(&name).is_some_and(|known| **known == fact) {
-            return false;
-        }
-        content.facts.insert(name, Arc::new(fact));
-        true
-    }
-
-    /// Takes one object out; whether it was there. Its version stays: the answer to a write from before the deletion
-    /// may still be on its way, and must not bring it back.
-    fn remove(&self, name: String, version: Version) -> bool {
-        let content = &mut *self.content.write().unwrap_or_else(PoisonError::into_inner);
-        let there = content.facts.remove(&name).is_some();
-        content.versions.insert(name, version);
-        if content.versions.len() > 2 * content.facts.len() + MEMORY_OF_DELETED {
-            content.versions.retain(|name, _| content.facts.contains_key(name));
-        }
-        there
-    }
-
-    /// Puts a whole list in place; whether that changed anything.
-    fn replace(&self, list: BTreeMap<String, (Version, F)>) -> bool {
-        let content = &mut *self.content.write().unwrap_or_else(PoisonError::into_inner);
-        let versions = list.iter().map(|(name, (version, _))| (name.clone(), *version)).collect();
-        let facts = list.into_iter().map(|(name, (_, fact))| (name, Arc::new(fact))).collect();
-        let changed = !content.synced || content.facts != facts;
-        *content = Content { synced: true, facts, versions };
-        changed
-    }
-}
+/// Objects to a page of a list: what a page holds is in memory at once, in full.
+const PAGE: u32 = 100;
 
 /// The version of an object.
 fn version(object: &impl ResourceExt) -> Version {
@@ -128,6 +52,8 @@ pub struct Mirrors {
     daemon_sets: Mirror<DaemonSetFacts>,
     pods: Mirror<PodFacts>,
     refusals: Mirror<Refusal>,
+    /// What the facts are told in.
+    words: Words,
 }
 
 impl Mirrors {
@@ -158,7 +84,7 @@ impl Mirrors {
                 self.gpu_nodes.set(gpu_node.name_any(), version, Some(Arc::new(trimmed(*gpu_node))));
             }
             Answer::Node(node) => {
-                self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node));
+                self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node, &self.words));
             }
             Answer::DaemonSet(set) => {
                 self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set));
@@ -170,7 +96,7 @@ impl Mirrors {
     /// The generation of a DaemonSet, as far as it is known.
     #[must_use]
     pub fn daemon_set_generation(&self, name: &str) -> Option<i64> {
-        self.daemon_sets.facts()?.get(name)?.generation
+        self.daemon_sets.get(name)?.generation
     }
 
     /// The world as the mirrors show it, once all kinds have been listed.
@@ -200,7 +126,7 @@ pub enum Answer {
     /// The GpuNode as it is now.
     GpuNode(Box<GpuNode>),
     /// The Node as it is now.
-    Node(Box<Node>),
+    Node(Box<TrimmedNode>),
     /// The DaemonSet as it is now.
     DaemonSet(Box<DaemonSet>),
     /// Nothing to learn from, such as of a deletion.
@@ -215,7 +141,7 @@ pub fn follow_all(
     mirrors: &Arc<Mirrors>,
     wake: &Arc<Notify>,
 ) -> Vec<BoxFuture<'static, ()>> {
-    let any = watcher::Config::default;
+    let any = || watcher::Config::default().page_size(PAGE);
     // By a key of ours alone: NVIDIA's operator bears the same name, and what is watched here is pruned.
     let ours = any().labels(keys::STAGE);
     let refused = any().fields("involvedObject.kind=DaemonSet,reason=FailedCreate");
@@ -223,28 +149,28 @@ pub fn follow_all(
     let wake = || Arc::clone(wake);
     let all = client.clone();
     let policies = Api::<DeserializeGuard<ClusterGpuPolicy>>::all(all.clone());
-    let nodes = Api::<Node>::all(all.clone());
+    let nodes = Api::<TrimmedNode>::all(all.clone());
     let gpu_nodes = Api::<DeserializeGuard<GpuNode>>::all(all);
     let daemon_sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     let events = Api::<Event>::namespaced(client.clone(), namespace);
     vec![
-        follow(policies, any(), mirror(), |mirrors| &mirrors.policies, |policy| Some(valid(policy)), wake()),
+        follow(policies, any(), mirror(), |mirrors| &mirrors.policies, |_, policy| Some(valid(policy)), wake()),
         follow(
             nodes,
             any(),
             mirror(),
             |mirrors| &mirrors.nodes,
-            |node| Some((node.name_any(), NodeFacts::of(&node))),
+            |words, node| Some((node.name_any(), NodeFacts::of(&node, words))),
             wake(),
         ),
-        follow(gpu_nodes, any(), mirror(), |mirrors| &mirrors.gpu_nodes, |gpu_node| Some(valid(gpu_node)), wake()),
+        follow(gpu_nodes, any(), mirror(), |mirrors| &mirrors.gpu_nodes, |_, gpu_node| Some(valid(gpu_node)), wake()),
         follow(
             daemon_sets,
             ours,
             mirror(),
             |mirrors| &mirrors.daemon_sets,
-            |set| Some((set.name_any(), DaemonSetFacts::of(&set))),
+            |_, set| Some((set.name_any(), DaemonSetFacts::of(&set))),
             wake(),
         ),
         follow(
@@ -252,10 +178,10 @@ pub fn follow_all(
             any(),
             mirror(),
             |mirrors| &mirrors.pods,
-            |pod| Some((pod.name_any(), PodFacts::of(&pod)?)),
+            |words, pod| Some((pod.name_any(), PodFacts::of(&pod, words)?)),
             wake(),
         ),
-        follow(events, refused, mirror(), |mirrors| &mirrors.refusals, |event| Refusal::of(&event), wake()),
+        follow(events, refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event), wake()),
     ]
 }
 
@@ -294,7 +220,7 @@ fn follow<K, F>(
     config: watcher::Config,
     mirrors: Arc<Mirrors>,
     mirror: fn(&Mirrors) -> &Mirror<F>,
-    fact: fn(K) -> Option<(String, F)>,
+    fact: fn(&Words, K) -> Option<(String, F)>,
     wake: Arc<Notify>,
 ) -> BoxFuture<'static, ()>
 where
@@ -303,6 +229,7 @@ where
 {
     Box::pin(async move {
         let mirror = mirror(&mirrors);
+        let fact = |object| fact(&mirrors.words, object);
         let mut events = watcher(api, config).default_backoff().boxed();
         let mut list = BTreeMap::new();
         while let Some(event) = events.next().await {
@@ -335,46 +262,4 @@ where
             }
         }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_fact_that_differs_counts_as_a_change() {
-        let mirror = Mirror::default();
-        assert!(!mirror.synced());
-        assert!(mirror.set("a".into(), 1, 1));
-        assert!(!mirror.set("a".into(), 2, 1));
-        assert!(mirror.set("a".into(), 3, 2));
-        assert!(mirror.remove("a".into(), 4));
-        assert!(!mirror.remove("a".into(), 4));
-    }
-
-    #[test]
-    fn what_is_older_than_the_answer_to_a_write_is_passed_over() {
-        let mirror = Mirror::default();
-        assert!(mirror.set("a".into(), 10, "answer"));
-        assert!(!mirror.set("a".into(), 9, "before"));
-        assert!(mirror.set("a".into(), 11, "after"));
-        assert!(mirror.remove("a".into(), 13));
-        assert!(!mirror.set("a".into(), 12, "from before the deletion"));
-        assert!(mirror.set("a".into(), 14, "made anew"));
-    }
-
-    #[test]
-    fn a_list_takes_the_place_of_what_was_known() {
-        let mirror = Mirror::default();
-        mirror.set("gone".into(), 1, 1);
-        assert!(mirror.facts().is_none(), "one object is no list");
-        assert!(mirror.replace(BTreeMap::from([("here".to_owned(), (2, 2))])));
-        assert!(!mirror.replace(BTreeMap::from([("here".to_owned(), (3, 2))])));
-        assert_eq!(mirror.facts().unwrap_or_default().keys().collect::<Vec<_>>(), ["here"]);
-    }
-
-    #[test]
-    fn an_empty_list_is_a_change_too_because_the_kind_is_known_from_then_on() {
-        assert!(Mirror::<u32>::default().replace(BTreeMap::new()));
-    }
 }

@@ -7,7 +7,11 @@ use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::{Plan, Sets, daemon_set, drift, hash, judge, member::groups_of, variant};
+use super::{
+    Plan, Sets, daemon_set, drift, hash, judge,
+    member::{groups_of, node_groups},
+    variant,
+};
 use crate::{
     settings::Settings,
     world::{DaemonSetFacts, Role, World},
@@ -44,10 +48,10 @@ pub fn plan(plan: &mut Plan, settings: &Settings, world: &World, sets: &Sets<'_>
         }
     }
     for node in world.nodes.values() {
-        needed.extend(named_sets(&groups_of(&node.labels)));
+        needed.extend(named_sets(&node_groups(node)));
     }
     for write in plan.labels.values() {
-        needed.extend(named_sets(&groups_of(&write.labels)));
+        needed.extend(named_sets(&groups_of(|key| write.labels.get(key).map(String::as_str))));
     }
     // A node that may have to go back names what it had, too.
     for rollout in world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.spec.rollout.as_ref()) {
@@ -78,7 +82,7 @@ pub fn stuck_pods(world: &World, now: Timestamp) -> BTreeSet<String> {
     let outdated = pods.filter(|pod| {
         let Role::Operand(stage) = pod.role else { return false };
         let set = pod.group.as_deref().and_then(|group| world.daemon_sets.get(&variant::daemon_set_name(stage, group)));
-        set.is_some_and(|set| set.applied.is_some() && set.applied != pod.applied)
+        set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref())
     });
     outdated.filter(|pod| judge::hold_up(pod, now).is_some()).map(|pod| pod.name.clone()).collect()
 }

@@ -187,7 +187,7 @@ fn notes(
 
 /// The model by our own label, if the label is ours: what is left to know of a node whose GpuNode was deleted.
 fn own_label(node: &NodeFacts) -> Option<String> {
-    node.labels.get(keys::MODEL).filter(|_| node.owned_labels.contains(keys::MODEL)).cloned()
+    node.labels.get(keys::MODEL).filter(|_| node.owned_labels.contains(keys::MODEL)).map(ToString::to_string)
 }
 
 /// What was seen on this very Node; another one of the same name begins anew.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus,
     gpunode::{Groups, Rollout},
-    policy::{Labels, Pool, Stage},
+    policy::{Pool, Stage},
     reason::Reason,
     report::Report,
 };
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     settings::REPORT_GRACE,
-    world::{NodeFacts, PodFacts, Role, TaintFact, World},
+    world::{NodeFacts, PodFacts, Role, TaintFact, Word, World},
 };
 
 /// One GPU node of a policy.
@@ -206,10 +206,16 @@ impl<'w> Member<'w> {
 
 /// The groups that a node's labels name.
 #[must_use]
-pub fn groups_of(labels: &Labels) -> Groups {
+pub fn node_groups(node: &NodeFacts) -> Groups {
+    groups_of(|key| node.labels.get(key).map(Word::as_str))
+}
+
+/// The groups that labels name whose values are told by their keys.
+#[must_use]
+pub fn groups_of<'l>(value_of: impl Fn(&str) -> Option<&'l str>) -> Groups {
     let mut groups = Groups::default();
     for stage in Stage::ALL {
-        *variant::slot(&mut groups, stage) = labels.get(stage.key()).filter(|value| !value.is_empty()).cloned();
+        *variant::slot(&mut groups, stage) = value_of(stage.key()).filter(|value| !value.is_empty()).map(str::to_owned);
     }
     groups
 }

@@ -1,8 +1,6 @@
 //! The labels that a Node should carry because of us: our own, and those that its policy publishes. A published key
 //! that carries somebody else's value is theirs, and stays.
 
-use std::collections::BTreeMap;
-
 use gpu_operator_crd::{gpunode::Groups, keys, policy::Labels, policy::Stage};
 use serde::Serialize;
 
@@ -47,8 +45,8 @@ pub fn of(node: &NodeFacts, model: Option<&str>, pool: &str, groups: &Groups, pu
     }
     let mut result = NodeLabels::default();
     for (key, value) in published {
-        match node.labels.get(key).filter(|_| !node.owned_labels.contains(key)) {
-            Some(present) if present != value => result.conflicts.push((key.clone(), present.clone())),
+        match node.labels.get(key.as_str()).filter(|_| !node.owned_labels.contains(key.as_str())) {
+            Some(present) if present != value => result.conflicts.push((key.clone(), present.to_string())),
             // Somebody else says the same; it stays theirs.
             Some(_) => {}
             None => {
@@ -58,20 +56,20 @@ pub fn of(node: &NodeFacts, model: Option<&str>, pool: &str, groups: &Groups, pu
     }
     // Somebody wrote to a key of ours: it is taken back by force first, and what a user wants published follows without.
     let taken = |(key, value): (&String, &String)| {
-        !node.owned_labels.contains(key) && node.labels.get(key).is_some_and(|present| present != value)
+        !node.owned_labels.contains(key.as_str())
+            && node.labels.get(key.as_str()).is_some_and(|present| present != value)
     };
     if labels.iter().any(taken) {
-        result.published.retain(|key, _| node.owned_labels.contains(key));
+        result.published.retain(|key, _| node.owned_labels.contains(key.as_str()));
     }
     labels.extend(result.published.clone());
     write_if_needed(node, labels, result)
 }
 
 fn write_if_needed(node: &NodeFacts, labels: Labels, mut result: NodeLabels) -> NodeLabels {
-    let ours: BTreeMap<_, _> = node.owned_labels.iter().filter_map(|key| Some((key, node.labels.get(key)?))).collect();
-    let wanted: BTreeMap<_, _> = labels.iter().collect();
-    if ours != wanted {
-        let force = result.published.keys().all(|key| node.owned_labels.contains(key));
+    let ours = node.owned_labels.iter().filter_map(|key| Some((key.as_str(), node.labels.get(key)?.as_str())));
+    if !ours.eq(labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))) {
+        let force = result.published.keys().all(|key| node.owned_labels.contains(key.as_str()));
         result.write = Some(LabelWrite { labels, force });
     }
     result

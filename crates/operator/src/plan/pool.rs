@@ -6,12 +6,15 @@ use gpu_operator_crd::{
 };
 
 use super::signal::canonical;
-use crate::catalogue::Catalogue;
+use crate::{
+    catalogue::Catalogue,
+    world::{NodeLabels, Word},
+};
 
 /// Whether a node with these labels is selected; without a selector every node is.
 #[must_use]
-pub fn selects(selector: Option<&Selector>, labels: &Labels) -> bool {
-    selector.is_none_or(|selector| selector.matches(labels))
+pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
+    selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Word::as_str)))
 }
 
 /// The named pool that governs a node of this model, if any: the first that matches. A model may be written in any cloud's
@@ -21,7 +24,7 @@ pub fn named_pool<'p>(
     catalogue: &Catalogue,
     policy: &'p ClusterGpuPolicy,
     model: Option<&str>,
-    labels: &Labels,
+    labels: &NodeLabels,
 ) -> Option<&'p Pool> {
     policy.spec.pools.iter().find(|pool| {
         let matches = &pool.matches;

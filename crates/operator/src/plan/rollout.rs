@@ -178,7 +178,7 @@ fn is_done(member: &Member<'_>, verdict: &Verdict, want: &Groups) -> bool {
 
 /// What of ours still holds the driver before its move.
 fn driver_holder(member: &Member<'_>, want: &Groups) -> Option<String> {
-    let old = member.pods_of(Stage::DevicePlugin).find(|pod| pod.group != want.device_plugin);
+    let old = member.pods_of(Stage::DevicePlugin).find(|pod| pod.group.as_deref() != want.device_plugin.as_deref());
     if let Some(pod) = old {
         return Some(format!("waiting for pod {} to end", pod.name));
     }
@@ -262,7 +262,9 @@ fn must_release(member: &Member<'_>) -> bool {
         return false;
     };
     let want = member.want().unwrap_or_default();
-    let leaving = |pod: &crate::world::PodFacts| pod.group != want.driver && pod.group != member.have.driver;
+    let leaving = |pod: &crate::world::PodFacts| {
+        [&want.driver, &member.have.driver].into_iter().all(|group| pod.group.as_deref() != group.as_deref())
+    };
     let Some(DriverChoice::Container { version, .. }) = member.driver() else {
         return member.pods_of(Stage::Driver).any(leaving);
     };

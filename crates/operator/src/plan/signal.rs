@@ -2,9 +2,14 @@
 //!
 //! The keys and their values are from the clouds' and NFD's documentation. They are read and never written.
 
-use gpu_operator_crd::{keys, policy::Labels};
+use std::ops::Bound;
 
-use crate::catalogue::Catalogue;
+use gpu_operator_crd::keys;
+
+use crate::{
+    catalogue::Catalogue,
+    world::{NodeLabels, Word},
+};
 
 /// What labels say of a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,8 +96,8 @@ const NVIDIA: &str = "10de";
 
 /// What a node's labels say.
 #[must_use]
-pub fn signals(catalogue: &Catalogue, labels: &Labels) -> Signals {
-    let get = |key: &str| labels.get(key).map(String::as_str).filter(|value| !value.is_empty());
+pub fn signals(catalogue: &Catalogue, labels: &NodeLabels) -> Signals {
+    let get = |key: &str| labels.get(key).map(Word::as_str).filter(|value| !value.is_empty());
     let mut signals = Signals {
         overridden: get(keys::MODEL_OVERRIDE).map(|name| canonical(catalogue, name)),
         present: PRESENCE.iter().any(|(key, value)| get(key) == Some(*value)),
@@ -141,9 +146,9 @@ fn known(catalogue: &Catalogue, word: &str, memory_mib: Option<u32>) -> Option<S
 }
 
 /// What NFD's PCI labels say: the model, where they are configured to hold device ids, and whether NVIDIA is there.
-fn nfd(catalogue: &Catalogue, labels: &Labels) -> (Option<Named>, bool) {
+fn nfd(catalogue: &Catalogue, labels: &NodeLabels) -> (Option<Named>, bool) {
     let mut present = false;
-    for (key, value) in labels.range(NFD_PCI.to_owned()..) {
+    for (key, value) in labels.range::<str, _>((Bound::Included(NFD_PCI), Bound::Unbounded)) {
         let Some(rest) = key.strip_prefix(NFD_PCI) else { break };
         let Some(fields) = rest.strip_suffix(NFD_PRESENT).filter(|_| value == "true") else { continue };
         let fields: Vec<&str> = fields.split('_').collect();
@@ -157,7 +162,7 @@ fn nfd(catalogue: &Catalogue, labels: &Labels) -> (Option<Named>, bool) {
         let model =
             ids.filter_map(|field| u16::from_str_radix(field, 16).ok()).find_map(|id| catalogue.model_of_pci(id, None));
         if let Some(model) = model {
-            return (Some(Named { key: key.clone(), model: model.name.clone() }), true);
+            return (Some(Named { key: key.to_string(), model: model.name.clone() }), true);
         }
     }
     (None, present)
@@ -173,7 +178,7 @@ mod tests {
     use super::*;
 
     fn read(labels: &[(&str, &str)]) -> Signals {
-        let labels: Labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let labels: NodeLabels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         signals(&Catalogue::builtin().unwrap(), &labels)
     }
 

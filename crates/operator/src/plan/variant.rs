@@ -212,7 +212,7 @@ fn container(
 /// The key of a node's variant.
 #[must_use]
 pub fn key(policy: &str, pool: &str, named: bool, driver: DriverChoice, node: &NodeFacts) -> VariantKey {
-    VariantKey { policy: policy.to_owned(), pool: pool.to_owned(), named, driver, arch: node.arch.clone() }
+    VariantKey { policy: policy.to_owned(), pool: pool.to_owned(), named, driver, arch: node.arch.to_string() }
 }
 
 /// Resolves a variant: images, environments and group names of its stages.

@@ -12,7 +12,7 @@ use gpu_operator::{
     catalogue::Catalogue,
     plan::{Plan, plan},
     settings::Settings,
-    world::{ContainerFacts, ContainerState, DaemonSetFacts, Exit, NodeFacts, PodFacts, Refusal, Role, World},
+    world::{ContainerFacts, ContainerState, DaemonSetFacts, Exit, NodeFacts, PodFacts, Refusal, Role, Word, World},
 };
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, GpuNode, GpuNodeSpec, GpuNodeStatus, Report,
@@ -307,8 +307,8 @@ impl Sim {
                 node.labels.remove(&key);
             }
             for (key, value) in &write.labels {
-                node.labels.insert(key.clone(), value.clone());
-                node.owned_labels.insert(key.clone());
+                node.labels.insert(key.into(), value.into());
+                node.owned_labels.insert(key.into());
             }
         }
         for (name, write) in &plan.gpu_nodes {
@@ -379,7 +379,7 @@ impl Sim {
                 );
                 continue;
             }
-            let applied = self.sets[&set].annotations().get(gpu_operator_crd::keys::APPLIED).cloned();
+            let applied = self.sets[&set].annotations().get(gpu_operator_crd::keys::APPLIED).map(Word::from);
             self.pods.entry(name.clone()).or_insert_with(|| PodFacts {
                 name,
                 node: node.into(),

@@ -1,0 +1,151 @@
+//! Words: strings that thousands of objects share, such as label keys and the names of nodes, kept once.
+
+use std::{
+    borrow::Borrow,
+    collections::HashSet,
+    fmt,
+    ops::Deref,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use serde::Serialize;
+
+/// A string that may be shared, such as one from [`Words`]. A fleet's nodes carry the same labels over and over: shared, each costs two pointers.
+#[derive(Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(transparent)]
+pub struct Word(#[serde(serialize_with = "as_str")] Arc<str>);
+
+impl Word {
+    /// The string itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn as_str<S: serde::Serializer>(word: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word)
+}
+
+impl Default for Word {
+    fn default() -> Self {
+        Self("".into())
+    }
+}
+
+impl Deref for Word {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Word {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Word {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<String> for Word {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<&String> for Word {
+    fn from(text: &String) -> Self {
+        Self(text.as_str().into())
+    }
+}
+
+impl PartialEq<str> for Word {
+    fn eq(&self, other: &str) -> bool {
+        &*self.0 == other
+    }
+}
+
+impl PartialEq<&str> for Word {
+    fn eq(&self, other: &&str) -> bool {
+        &*self.0 == *other
+    }
+}
+
+impl PartialEq<String> for Word {
+    fn eq(&self, other: &String) -> bool {
+        &*self.0 == other.as_str()
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// All words in use.
+#[derive(Debug, Default)]
+pub struct Words {
+    pool: Mutex<Pool>,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    words: HashSet<Word>,
+    /// How many there may be before those that nobody uses any more are looked for.
+    limit: usize,
+}
+
+/// So many are not worth looking through.
+const FEW: usize = 4096;
+
+impl Words {
+    /// The word, shared with everybody who asked for the same.
+    #[must_use]
+    pub fn word(&self, text: &str) -> Word {
+        let pool = &mut *self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = pool.words.get(text) {
+            return known.clone();
+        }
+        if pool.words.len() >= pool.limit {
+            pool.words.retain(|word| Arc::strong_count(&word.0) > 1);
+            pool.limit = (2 * pool.words.len()).max(FEW);
+        }
+        let word = Word::from(text);
+        pool.words.insert(word.clone());
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_word_is_kept_once() {
+        let words = Words::default();
+        assert!(Arc::ptr_eq(&words.word("zone").0, &words.word("zone").0));
+        assert!(!Arc::ptr_eq(&words.word("zone").0, &words.word("zones").0));
+    }
+
+    #[test]
+    fn words_that_nobody_uses_are_forgotten_in_time() {
+        let words = Words::default();
+        let kept = words.word("kept");
+        (0..3 * FEW).for_each(|number| drop(words.word(&number.to_string())));
+        assert!(words.pool.lock().unwrap().words.len() <= FEW + 1);
+        assert!(Arc::ptr_eq(&kept.0, &words.word("kept").0));
+    }
+}
