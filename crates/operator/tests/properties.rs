@@ -173,7 +173,8 @@ fn checked_step(sim: &mut Sim) {
     // 4: no node's driver moves while a pod uses a GPU of it.
     for (name, write) in &plan.labels {
         let had = sim.nodes[name].labels.get(keys::DRIVER);
-        let moves = had.is_some() && had.map(|had| had.as_str()) != write.labels.get(keys::DRIVER).map(String::as_str);
+        let moves = had.is_some()
+            && had.map(gpu_operator::world::Word::as_str) != write.labels.get(keys::DRIVER).map(String::as_str);
         let used = sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty());
         assert!(!(moves && used), "{name}: {had:?} → {:?} under a GPU pod", write.labels);
     }
