@@ -187,7 +187,8 @@ pub struct Pool {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolMatch {
-    /// Canonical model names, such as `nvidia-tesla-p100`; any of them.
+    /// Models, such as `nvidia-tesla-p100`, or another cloud's word for one, such as `t4`; any of them. `mixed` is a node
+    /// with GPUs of several models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]

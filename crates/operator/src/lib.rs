@@ -18,6 +18,7 @@ pub mod error;
 pub mod events;
 pub mod metrics;
 pub mod observe;
+pub mod pace;
 pub mod plan;
 pub mod reconcile;
 pub mod settings;

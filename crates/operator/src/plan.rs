@@ -455,9 +455,14 @@ fn annotate(verdict: &Verdict, decision: &Decision, conflicts: &[(String, String
 fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Transition> {
     let (before, reason) = (member.status(), status.reason?);
     let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
-    let changed = before.and_then(|before| before.reason) != Some(reason);
-    let telling = reason.is_failure() || reason.is_note() || status.is_ready() != was_ready;
-    (changed && telling).then(|| Transition {
+    let old = before.and_then(|before| before.reason);
+    // That a node has become ready is news after trouble; in an install, it is one more write for every node.
+    let was_in_trouble = old.is_some_and(|old| old.is_failure() || old == Reason::NodeNotReady);
+    let telling = reason.is_failure()
+        || reason.is_note()
+        || was_ready && !status.is_ready()
+        || was_in_trouble && status.is_ready();
+    (old != Some(reason) && telling).then(|| Transition {
         subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
         reason,
         message: status.message.clone(),

@@ -20,6 +20,7 @@ use crate::{
     events::Publisher,
     metrics::Metrics,
     observe,
+    pace::Pace,
     plan::{self, Plan, Subject},
     settings::Settings,
     watch::Mirrors,
@@ -32,8 +33,6 @@ const GATHER: Duration = Duration::from_millis(200);
 const IDLE: Duration = Duration::from_hours(1);
 /// Rounds of questions and answers in one pass: each asks about the next few nodes of every pool.
 const MAX_ROUNDS: usize = 64;
-/// A policy's status is written at most this often.
-const STATUS_GAP: Duration = Duration::from_secs(1);
 
 /// What the loop works with.
 pub struct Loop {
@@ -56,7 +55,7 @@ pub struct Loop {
 struct Carry {
     refused: Vec<String>,
     futile: BTreeMap<String, i64>,
-    status_written: BTreeMap<String, Instant>,
+    pace: Pace,
 }
 
 impl Loop {
@@ -101,7 +100,7 @@ impl Loop {
             plan = plan::plan(&self.settings, &self.catalogue, &world, now);
         }
         self.metrics.show(&plan.statuses);
-        let held = hold_back(&mut plan, carry);
+        let held = hold_back(&mut plan, &world, &mut carry.pace, started);
         let written = writer.apply(&plan).await;
         self.note_futile_repairs(&plan, &world, carry);
         stream::iter(&plan.events).for_each_concurrent(4, |transition| publisher.publish(transition)).await;
@@ -133,27 +132,21 @@ impl Loop {
 }
 
 /// Takes out of a plan the policy statuses that come too soon after the last; how long they have to wait.
-fn hold_back(plan: &mut Plan, carry: &mut Carry) -> Option<Duration> {
-    let mut held = None;
-    let mut untold = Vec::new();
-    plan.policies.retain(|name, _| {
-        let wait = carry.status_written.get(name).and_then(|at| STATUS_GAP.checked_sub(at.elapsed()));
+fn hold_back(plan: &mut Plan, world: &World, pace: &mut Pace, now: Instant) -> Option<Duration> {
+    let mut waits = BTreeMap::new();
+    plan.policies.retain(|name, status| {
+        let before = world.policies.get(name).and_then(|policy| policy.status.as_ref());
+        let wait = pace.wait(name, before, status, now);
         match wait {
-            Some(wait) if !wait.is_zero() => {
-                held = held.max(Some(wait));
-                untold.push(name.clone());
-                false
-            }
-            _ => {
-                carry.status_written.insert(name.clone(), Instant::now());
-                true
-            }
+            Some(wait) => drop(waits.insert(name.clone(), wait)),
+            None => pace.written(name, now),
         }
+        wait.is_none()
     });
     // A transition is told of with the status that shows it, and so only once.
-    plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if untold.contains(name)));
-    carry.status_written.retain(|name, _| plan.statuses.contains_key(name));
-    held
+    plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if waits.contains_key(name)));
+    pace.keep(|name| plan.statuses.contains_key(name));
+    waits.into_values().min()
 }
 
 /// Logs what was refused and keeps it for the next plan; how soon to try again.
@@ -202,13 +195,12 @@ mod tests {
 
     #[test]
     fn a_policys_status_that_comes_too_soon_waits_and_with_it_what_it_tells() {
-        let mut carry = Carry::default();
+        let (mut pace, world, now) = (Pace::default(), World::default(), Instant::now());
         let mut first = plan_with_status();
-        assert_eq!(hold_back(&mut first, &mut carry), None);
+        assert_eq!(hold_back(&mut first, &world, &mut pace, now), None);
         assert_eq!((first.policies.len(), first.events.len()), (1, 1));
         let mut second = plan_with_status();
-        let held = hold_back(&mut second, &mut carry).expect("it waits");
-        assert!(held <= STATUS_GAP);
+        assert_eq!(hold_back(&mut second, &world, &mut pace, now), Some(Duration::from_secs(1)));
         assert_eq!((second.policies.len(), second.events.len()), (0, 0));
     }
 }
