@@ -30,7 +30,7 @@ fn pod(set: &mut DaemonSet) -> &mut PodSpec {
 }
 
 /// The API server's record of who owns what of a spec.
-fn managed(manager: &str, spec: serde_json::Value) -> ManagedFieldsEntry {
+fn managed(manager: &str, spec: &serde_json::Value) -> ManagedFieldsEntry {
     ManagedFieldsEntry {
         manager: Some(manager.into()),
         operation: Some("Update".into()),
@@ -63,8 +63,8 @@ fn what_was_added_by_hand_goes_with_the_whole_it_was_added_to() {
     let (mut sim, name, before) = edited(|set| {
         pod(set).host_network = Some(true);
         set.metadata.managed_fields = Some(vec![
-            managed(keys::MANAGER, json!({"f:template": {"f:spec": {"f:containers": {}}}})),
-            managed("kubectl-edit", json!({"f:template": {"f:spec": {"f:hostNetwork": {}}}})),
+            managed(keys::MANAGER, &json!({"f:template": {"f:spec": {"f:containers": {}}}})),
+            managed("kubectl-edit", &json!({"f:template": {"f:spec": {"f:hostNetwork": {}}}})),
         ]);
     });
     assert!(sim.plan().daemon_sets[&name].whole);
@@ -79,9 +79,9 @@ fn what_the_api_server_writes_in_its_own_way_is_no_drift() {
         cpu.insert("cpu".into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("1".into()));
         pod(set).dns_policy = Some("ClusterFirst".into());
         set.metadata.managed_fields = Some(vec![
-            managed(keys::MANAGER, json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
+            managed(keys::MANAGER, &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
             // Somebody who owns what we own as well has added nothing; status is the DaemonSet controller's.
-            managed("somebody", json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
+            managed("somebody", &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
         ]);
     });
     assert!(sim.plan().is_empty(), "{:#?}", sim.plan());
