@@ -10,6 +10,7 @@ pub mod policy;
 pub mod policy_status;
 pub mod reason;
 pub mod report;
+mod schema;
 pub mod selector;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

@@ -11,8 +11,11 @@ use kube::{CustomResource, KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::policy_status::ClusterGpuPolicyStatus;
 pub use crate::selector::Selector;
+use crate::{
+    policy_status::ClusterGpuPolicyStatus,
+    schema::{Env, LabelValue, PriorityClassName, PublishedKey, Resources, SecretName, Tolerated},
+};
 
 /// What a user wants of the GPU nodes of a cluster.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -42,6 +45,14 @@ pub use crate::selector::Selector;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.nodeLabels) || !has(self.pools) || self.pools.all(pool, !has(pool.nodeLabels) || pool.nodeLabels.all(label, !(label.key in self.nodeLabels)))")
+        .message("a key in nodeLabels carries the model's name on every node: where a pool gives it another value, write it in the nodeLabels of each pool instead")
+        .field_path(".nodeLabels"),
+    validation = Rule::new("!has(self.pools) || !has(self.defaults) || !has(self.defaults.driver) || !has(self.defaults.driver.source) || self.defaults.driver.source != 'Preinstalled' || self.pools.all(pool, !has(pool.driver) || has(pool.driver.source) || (!has(pool.driver.version) && !has(pool.driver.image) && !has(pool.driver.kernelModule)))")
+        .message("defaults.driver.source is Preinstalled, so that a pool's version, image and kernelModule count for nothing: write source: Container beside them, or remove them")
+        .field_path(".pools")
+)]
 pub struct ClusterGpuPolicySpec {
     /// Which nodes the policy speaks for at all. Absent: every node with an NVIDIA GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,18 +60,8 @@ pub struct ClusterGpuPolicySpec {
     /// Further label keys that carry the model's name on every node, beside `gpu.nodestack.dev/model`; for example
     /// `accelerator`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(min = 1, max = 317)))]
-    #[x_kube(
-        merge_strategy = ListMerge::Set,
-        validation = (
-            "self.all(k, k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",
-            "a label key is a name of at most 63 letters, digits, '-', '_' and '.', optionally after a lower-case DNS prefix and '/'; write for example accelerator or example.com/gpu"
-        ),
-        validation = (
-            "self.all(k, !k.split('/')[0].endsWith('kubernetes.io') && !k.split('/')[0].endsWith('k8s.io') && !k.split('/')[0].endsWith('nodestack.dev'))",
-            "keys of kubernetes.io, k8s.io and gpu.nodestack.dev are reserved; write a key of your own such as accelerator or example.com/gpu"
-        )
-    )]
+    #[schemars(with = "Vec<PublishedKey>", length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
     pub node_labels: Vec<String>,
     /// Where all images come from.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -94,7 +95,7 @@ pub struct Images {
     pub registry: String,
     /// Names of pull secrets in the operator's namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
+    #[schemars(with = "Vec<SecretName>", length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub pull_secrets: Vec<String>,
     /// When nodes pull. Absent: `IfNotPresent`.
@@ -104,11 +105,13 @@ pub struct Images {
 
 /// When nodes pull an image.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "Kubernetes' own words")]
 pub enum PullPolicy {
+    /// Before every start of a container.
     Always,
+    /// Where the node does not have the image.
     #[default]
     IfNotPresent,
+    /// Not at all: the images are on the nodes.
     Never,
 }
 
@@ -140,11 +143,11 @@ pub struct Defaults {
     /// Tolerations of all operand pods. Absent: every taint is tolerated, because operands belong on every GPU node;
     /// a list replaces that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
+    #[schemars(with = "Option<Vec<Tolerated>>", length(max = 32))]
     pub tolerations: Option<Vec<Toleration>>,
     /// Priority class of all operand pods. Absent: `system-node-critical`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(with = "Option<PriorityClassName>")]
     pub priority_class_name: Option<String>,
 }
 
@@ -203,25 +206,11 @@ pub struct PoolMatch {
 #[serde(rename_all = "camelCase")]
 pub struct NodeLabel {
     /// Any legal label key outside kubernetes.io, k8s.io and gpu.nodestack.dev.
-    #[schemars(length(min = 1, max = 317))]
-    #[x_kube(
-        validation = (
-            "self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
-            "a label key is a name of at most 63 letters, digits, '-', '_' and '.', optionally after a lower-case DNS prefix and '/'; write for example accelerator or example.com/gpu"
-        ),
-        validation = (
-            "!self.split('/')[0].endsWith('kubernetes.io') && !self.split('/')[0].endsWith('k8s.io') && !self.split('/')[0].endsWith('nodestack.dev')",
-            "keys of kubernetes.io, k8s.io and gpu.nodestack.dev are reserved; write a key of your own such as accelerator or example.com/gpu"
-        )
-    )]
+    #[schemars(with = "PublishedKey")]
     pub key: String,
     /// The label's value. Absent: the model's canonical name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
-    #[x_kube(validation = (
-        "self.matches('^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$')",
-        "a label value has letters, digits, '-', '_' and '.' only and begins and ends with a letter or digit"
-    ))]
+    #[schemars(with = "Option<LabelValue>")]
     pub value: Option<String>,
 }
 
@@ -292,7 +281,7 @@ pub struct Operand {
     pub image: Option<Image>,
     /// Environment variables, over those of ours by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(with = "Vec<Env>", length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub env: Vec<EnvVar>,
     /// Further arguments, after those of ours.
@@ -302,6 +291,7 @@ pub struct Operand {
     pub args: Vec<String>,
     /// Compute resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Resources>")]
     pub resources: Option<ResourceRequirements>,
 }
 
@@ -323,7 +313,11 @@ pub struct Image {
     pub repository: Option<String>,
     /// Tag, used as it is. Absent: the default's; for drivers `<version>-<operating system>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
+    #[schemars(length(max = 128))]
+    #[x_kube(validation = (
+        "self.matches('^[A-Za-z0-9_][-A-Za-z0-9_.]*$')",
+        "a tag has letters, digits, '-', '_' and '.' only; write the tag alone, such as v1.2.3"
+    ))]
     pub tag: Option<String>,
     /// Digest, such as `sha256:…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -340,16 +334,16 @@ pub struct Readiness {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = (
-        "self.matches('^([0-9]{1,6}(h|m|s)){1,3}$')",
-        "write a duration in hours, minutes and seconds, such as 30m or 1h30m"
+        "self.matches('^([0-9]{1,6}(h|m|s)){1,3}$') && self.matches('[1-9]')",
+        "write a duration in hours, minutes and seconds that is longer than nothing, such as 30m or 1h30m"
     ))]
     pub progress_deadline: Option<Duration>,
     /// How many nodes must be ready, as a number or as a percentage of the nodes that can be (not those that are
     /// NotReady, cordoned or being deleted). Absent: 100%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (
-        "string(self).matches('^([0-9]{1,6}|([0-9]|[1-9][0-9]|100)%)$')",
-        "write a number of nodes or a percentage from \"0%\" to \"100%\""
+        "string(self).matches('^([0-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[0-9]{1,6}$')",
+        "write a number of nodes, such as 3, or a percentage from \"0%\" to \"100%\""
     ))]
     pub min_ready_nodes: Option<IntOrString>,
 }

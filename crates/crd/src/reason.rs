@@ -121,6 +121,8 @@ pub enum Reason {
     ApplyFailed,
     /// A pool asks for a model that neither the catalogue nor any node knows.
     UnknownModel,
+    /// Earlier pools take every node that a pool matches.
+    PoolShadowed,
 
     // Of a node that works, and yet worth a look.
     /// A key that the policy publishes carries another value already.
@@ -177,6 +179,7 @@ impl Reason {
                 | Self::ApplyFailed
                 | Self::RolloutHalted
                 | Self::UnknownModel
+                | Self::PoolShadowed
         )
     }
 

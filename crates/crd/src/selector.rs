@@ -6,6 +6,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::schema::{Key, LabelValue, MatchLabels};
+
 /// A selector of nodes by their labels: Kubernetes' `LabelSelector`, with its words checked when it is written. One that
 /// could not be understood later on would match nothing, and take the stack off every node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
@@ -13,11 +15,11 @@ use serde::{Deserialize, Serialize};
 pub struct Selector {
     /// Labels that a node must have, with these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "bounded_labels")]
+    #[schemars(with = "MatchLabels")]
     pub match_labels: BTreeMap<String, String>,
     /// Further requirements, all of which a node must meet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub match_expressions: Vec<Requirement>,
 }
@@ -31,13 +33,13 @@ pub struct Selector {
 ))]
 pub struct Requirement {
     /// The label's key.
-    #[schemars(length(min = 1, max = 317))]
+    #[schemars(with = "Key")]
     pub key: String,
     /// What is required of it.
     pub operator: Operator,
     /// The values that `In` and `NotIn` speak of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(max = 63)))]
+    #[schemars(with = "Vec<LabelValue>", length(max = 40))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub values: Vec<String>,
 }
@@ -65,14 +67,14 @@ impl Selector {
                 Operator::DoesNotExist => value_of(key).is_none(),
             })
     }
-}
 
-fn bounded_labels(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({
-        "type": "object",
-        "maxProperties": 32,
-        "additionalProperties": {"type": "string", "maxLength": 63},
-    })
+    /// Whether this asks for nothing that `other` does not ask for too, so that every node that `other` means is meant by
+    /// this one. Told by their words alone: of two ways to write the same it knows nothing.
+    #[must_use]
+    pub fn asks_no_more_than(&self, other: &Self) -> bool {
+        self.match_labels.iter().all(|(key, value)| other.match_labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(|requirement| other.match_expressions.contains(requirement))
+    }
 }
 
 #[cfg(test)]
@@ -98,5 +100,22 @@ mod tests {
             assert_eq!(parsed.matches(|key| labels.get(key).copied()), expected, "{selector}");
         }
         assert!(serde_yaml::from_str::<Selector>("{matchExpressions: [{key: a, operator: in}]}").is_err());
+    }
+
+    #[test]
+    fn a_selector_asks_no_more_than_one_that_repeats_all_it_asks() {
+        let parsed = |text| serde_yaml::from_str::<Selector>(text).unwrap();
+        let narrow = parsed("{matchLabels: {zone: a, room: lab}, matchExpressions: [{key: gpu, operator: Exists}]}");
+        for (wide, expected) in [
+            ("{}", true),
+            ("{matchLabels: {zone: a}}", true),
+            ("{matchLabels: {zone: a}, matchExpressions: [{key: gpu, operator: Exists}]}", true),
+            ("{matchLabels: {zone: b}}", false),
+            ("{matchLabels: {rack: a}}", false),
+            ("{matchExpressions: [{key: gpu, operator: DoesNotExist}]}", false),
+        ] {
+            assert_eq!(parsed(wide).asks_no_more_than(&narrow), expected, "{wide}");
+        }
+        assert!(!narrow.asks_no_more_than(&Selector::default()));
     }
 }

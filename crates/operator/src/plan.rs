@@ -12,6 +12,7 @@ mod hash;
 mod images;
 mod judge;
 mod member;
+mod misfit;
 pub mod node_labels;
 mod note;
 mod policy;
@@ -41,6 +42,7 @@ pub use gpu_node::GpuNodeWrite;
 use gpu_node::Unmanaged;
 use judge::Verdict;
 use member::Member;
+use misfit::Misfits;
 pub use node_labels::LabelWrite;
 use note::Note;
 use policy::Counted;
@@ -167,8 +169,8 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     let models = known_models(&fleet);
     for policy in world.policies.values() {
         let share = fleet.remove(name_of(policy)).unwrap_or_default();
-        let unknown_models = policy::unknown_models(catalogue, policy, &models);
-        plan_policy(&mut plan, policy, share, &unknown_models, world, now);
+        let misfits = misfit::misfits(catalogue, policy, &models);
+        plan_policy(&mut plan, policy, share, &misfits, world, now);
     }
     children::plan(&mut plan, settings, world, &sets);
     plan.renew = children::stuck_pods(world, now);
@@ -333,7 +335,7 @@ fn plan_policy(
     plan: &mut Plan,
     policy: &ClusterGpuPolicy,
     share: Share<'_>,
-    unknown_models: &BTreeMap<String, String>,
+    misfits: &Misfits,
     world: &World,
     now: Timestamp,
 ) {
@@ -363,7 +365,7 @@ fn plan_policy(
     finalizer(plan, policy, world);
     let trouble = policy::Trouble {
         halted: &halted,
-        unknown_models,
+        misfits,
         refused_writes: &world.refused_writes,
         probe_refusal: judge::probe_refusal(world),
     };

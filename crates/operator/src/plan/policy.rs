@@ -1,10 +1,9 @@
 //! A policy's status: counts, conditions and the nodes that need attention, from its members.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus, keys,
-    policy::Pool,
     policy_status::{
         Attention, GpuTotals, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, Summary,
     },
@@ -19,8 +18,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::{discover::MIXED, gpu_node::clip};
-use crate::catalogue::Catalogue;
+use super::{gpu_node::clip, misfit::Misfits};
 
 /// One node as its policy counts it.
 #[derive(Clone, Debug)]
@@ -52,8 +50,8 @@ impl Counted {
 pub struct Trouble<'a> {
     /// Why pools stand still, by pool.
     pub halted: &'a BTreeMap<String, String>,
-    /// Models that pools ask for and that nobody knows, by pool; see [`unknown_models`].
-    pub unknown_models: &'a BTreeMap<String, String>,
+    /// Pools that have no node because of how they are written.
+    pub misfits: &'a Misfits,
     /// What the API server said to writes of ours that it refused.
     pub refused_writes: &'a [String],
     /// What it said to the probe's pods, if it refuses them: without them no node is known.
@@ -67,31 +65,6 @@ pub struct Others {
     pub opted_out: u32,
     /// Other policies that select the same nodes.
     pub overlaps: Vec<Overlap>,
-}
-
-/// The models that a policy's pools ask for and that neither the catalogue nor any node has: a sentence for each pool, which
-/// says what to write instead.
-#[must_use]
-pub fn unknown_models(
-    catalogue: &Catalogue,
-    policy: &ClusterGpuPolicy,
-    on_nodes: &BTreeSet<String>,
-) -> BTreeMap<String, String> {
-    let unknown =
-        |model: &&String| catalogue.model(model).is_none() && !on_nodes.contains(*model) && model.as_str() != MIXED;
-    let of_pool = |pool: &Pool| {
-        let model = pool.matches.models.iter().find(unknown)?;
-        let near = catalogue
-            .models()
-            .map(|known| (strsim::jaro_winkler(model, &known.name), known.name.as_str()))
-            .max_by(|a, b| a.0.total_cmp(&b.0))?;
-        let message = format!(
-            "match.models: neither the catalogue nor any node has {model}; write {}, or the model that a node's GpuNode shows",
-            near.1
-        );
-        Some((pool.name.clone(), message))
-    };
-    policy.spec.pools.iter().filter_map(of_pool).collect()
 }
 
 /// A policy's status.
@@ -177,8 +150,8 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], trouble: Trouble<'_>) -> 
                 node.fault.clone().map(|(reason, message)| (reason, format!("{} {message}", label(node))))
             });
             let halted = trouble.halted.get(name).map(|why| (Reason::RolloutHalted, why.clone()));
-            let unknown = trouble.unknown_models.get(name).map(|why| (Reason::UnknownModel, why.clone()));
-            let (reason, message) = halted.or(fault).or(unknown).unzip();
+            let misfit = trouble.misfits.get(name).cloned();
+            let (reason, message) = halted.or(fault).or(misfit).unzip();
             PoolStatus {
                 name: name.to_owned(),
                 nodes: counts,
@@ -318,6 +291,7 @@ impl Verdicts<'_> {
                         | Reason::DriverNotInstalled
                         | Reason::RuntimeUnsupported
                         | Reason::UnknownModel
+                        | Reason::PoolShadowed
                 )
             )
         });

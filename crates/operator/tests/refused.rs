@@ -1,0 +1,103 @@
+//! What the operator says of a policy that only the fleet can tell to be wrong, in the words of docs/refused.md, and that
+//! nothing that runs is disturbed by it.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "../../crd/tests/refused/mod.rs"]
+mod refused;
+mod sim;
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{ConditionType, keys, policy::Stage, policy_status::PoolStatus, reason::Reason};
+use refused::{Row, rows};
+use sim::Sim;
+
+/// The fleet that the page speaks of.
+fn fleet() -> Sim {
+    let mut sim = Sim::new()
+        .gpu_node("k80", "102d", 4)
+        .gpu_node("v100", "1db1", 8)
+        .gpu_node("b200", "2901", 8)
+        .gpu_node("h100", "2330", 8)
+        .gpu_node("l4", "27b8", 1)
+        .policy("fleet", "{}");
+    sim.report("l4").os.version_id = "24.04".into();
+    sim.nodes.get_mut("h100").expect("a node").labels.insert("tier".into(), "gold".into());
+    sim.settle();
+    assert_eq!(sim.condition("fleet", "Ready").1, Reason::AllGpusAllocatable.as_str());
+    sim
+}
+
+fn pool(sim: &Sim, name: &str) -> PoolStatus {
+    let pools = sim.policies["fleet"].status.clone().expect("a status").pools;
+    pools.into_iter().find(|pool| pool.name == name).unwrap_or_else(|| panic!("no pool {name}"))
+}
+
+/// What the policy's status, or the node's, says where a row looks: a reason and a message.
+fn said(sim: &Sim, row: &Row) -> (String, String) {
+    let (what, name) = row.cell("Where").split_once(' ').expect("two words");
+    let name = name.trim_matches('`');
+    let word = |reason: Option<Reason>| reason.map(Reason::as_str).unwrap_or_default().to_owned();
+    match what {
+        "pool" => (word(pool(sim, name).reason), pool(sim, name).message),
+        "node" => (word(sim.status(name).reason), sim.status(name).message),
+        "second" => {
+            let conditions = sim.policies["second"].status.clone().expect("a status").conditions;
+            let ready = conditions.into_iter().find(|condition| condition.type_ == ConditionType::Ready.as_str());
+            ready.map(|ready| (ready.reason, ready.message)).expect("a condition")
+        }
+        other => panic!("{other} is no place to look"),
+    }
+}
+
+/// What runs on the nodes that no pool with a reason to move them governs: all but those of named pools that are well.
+fn running(sim: &Sim) -> BTreeMap<String, (Vec<Option<String>>, bool)> {
+    let named = &sim.policies["fleet"].spec.pools;
+    let well = |node: &str| {
+        let pool = &sim.nodes[node].labels[keys::POOL].to_string();
+        named.iter().any(|named| named.name == *pool) && self::pool(sim, pool).reason.is_none()
+    };
+    let of = |node: &String| {
+        let label = |stage: Stage| sim.nodes[node].labels.get(stage.key()).map(ToString::to_string);
+        (node.clone(), (Stage::ALL.into_iter().map(label).collect(), sim.status(node).is_ready()))
+    };
+    sim.nodes.keys().filter(|node| !well(node)).map(of).collect()
+}
+
+#[test]
+fn what_only_the_fleet_can_tell_is_marked_in_the_words_of_the_docs_and_disturbs_nothing() {
+    for row in rows("Accepted, and marked") {
+        let mut sim = fleet();
+        let (before, sets) = (running(&sim), sim.sets.clone());
+        let written = row.text("Written");
+        let policy = if row.cell("Where").starts_with("second") { "second" } else { "fleet" };
+        sim.apply_policy(policy, written);
+        sim.settle();
+        assert_eq!(said(&sim, &row), (row.text("Reason").to_owned(), row.text("Message").to_owned()), "{written}");
+        for (node, now) in running(&sim) {
+            assert_eq!(now, before[&node], "{written}: {node}");
+            for stage in Stage::ALL {
+                let group = sim.nodes[&node].labels[stage.key()].to_string();
+                let set = format!("{}-{group}", stage.as_str());
+                assert_eq!(sim.sets[&set], sets[&set], "{written}: {node}");
+            }
+        }
+        let marks_pool = row.cell("Where").starts_with("pool");
+        assert_eq!(sim.condition("fleet", "Accepted").0, if marks_pool { "False" } else { "True" }, "{written}");
+    }
+}
+
+#[test]
+fn what_the_docs_say_to_write_takes_the_mark_away() {
+    for row in rows("Accepted, and marked") {
+        let Some(spec) = row.code("Write") else { continue };
+        let mut sim = fleet();
+        sim.apply_policy("fleet", row.text("Written"));
+        sim.settle();
+        sim.apply_policy("fleet", spec);
+        sim.settle();
+        assert_eq!(sim.condition("fleet", "Accepted").0, "True", "{spec}");
+        assert_eq!(sim.condition("fleet", "Ready").1, Reason::AllGpusAllocatable.as_str(), "{spec}");
+        assert_eq!(sim.condition("fleet", "Stalled").0, "False", "{spec}");
+    }
+}
