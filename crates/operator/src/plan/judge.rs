@@ -225,7 +225,7 @@ fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     let last = if gone.is_empty() { String::new() } else { format!("; last seen and gone: {gone}") };
     (on_bus < expected).then(|| {
         let message = format!(
-            "{on_bus} of {expected} GPUs are on the PCI bus{last}; look for GPUs that fell off in the kernel log, or, if fewer are meant, annotate the node with {}",
+            "{on_bus} of {expected} GPUs are on the PCI bus{last}; look for GPUs that fell off in the kernel log, or, if fewer are meant, correct its pool's gpusPerNode or annotate the node with {}",
             keys::GPU_COUNT
         );
         Verdict::new(phase, Reason::GpuMissing, message)

@@ -68,7 +68,7 @@ impl<'p> Claim<'p> {
         };
         let takers = takers.into_iter().collect::<Vec<_>>().join(" and ");
         Some(format!(
-            "the pools are in order, and {takers} before it leaves no node for it; write it before {takers}, or narrow the match of {takers}"
+            "every node that it matches belongs to {takers} before it; write it before {takers}, or narrow the match of {takers}"
         ))
     }
 
