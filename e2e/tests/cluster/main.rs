@@ -6,6 +6,7 @@
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod admission;
+mod by_hand;
 mod chart;
 mod failures;
 mod host_driver;

@@ -3,12 +3,20 @@
 use anyhow::{Result, ensure};
 use e2e::eventually;
 use gpu_operator_crd::policy::Stage;
+use kube::ResourceExt;
 
 use crate::support::{DEFAULT_DRIVER, Fixture, READY, test};
 
 async fn wait_for_a_working_gpu_pod(f: &Fixture, name: &str) -> Result<()> {
     f.wait_until_ready().await?;
     f.run_gpu_pod(name).await
+}
+
+/// How often the plugin has registered with a kubelet.
+async fn registrations(f: &Fixture) -> Result<usize> {
+    let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
+    let log = f.cluster.kubectl(&["logs", "-n", f.cluster.namespace(), &plugin, "-c", "device-plugin"])?;
+    Ok(log.lines().filter(|line| line.starts_with("registered ")).count())
 }
 
 #[test]
@@ -38,10 +46,17 @@ fn kubelet_and_containerd() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
+        let before = registrations(&f).await?;
         f.cluster.restart_containerd()?;
         f.cluster.restart_kubelet()?;
-        // Kubelet forgets its plugins when it restarts; they have to find it again.
         f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", f.cluster.node_name(), "--timeout=60s"])?;
+        // Kubelet forgets its plugins when it restarts, and refuses GPU pods until they have found it again. Its Node may
+        // go on showing their GPUs meanwhile.
+        eventually(READY, "the plugin's registration with the new kubelet", || async {
+            ensure!(registrations(&f).await? > before);
+            Ok(())
+        })
+        .await?;
         wait_for_a_working_gpu_pod(&f, "after-kubelet").await
     });
 }

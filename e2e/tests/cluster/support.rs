@@ -52,6 +52,7 @@ impl Fixture {
             cluster.install_chart()?;
         }
         cluster.kubectl(&["delete", "clustergpupolicies", "--all", "--timeout=60s"])?;
+        cluster.kubectl(&["label", "node", cluster.node_name(), &format!("{}-", keys::MANAGED)])?;
         cluster.kubectl(&["delete", "pods", "--all", "--namespace=default", "--force", "--grace-period=0"])?;
         fixture.wait_for_no_operands().await?;
         eventually(READY, "kubelet to take the GPUs back", || async {
@@ -161,7 +162,8 @@ impl Fixture {
         .await
     }
 
-    async fn wait_for_no_operands(&self) -> Result<()> {
+    /// Waits until no operand is left.
+    pub async fn wait_for_no_operands(&self) -> Result<()> {
         eventually(READY, "no operand pods", || async move {
             for stage in Stage::ALL {
                 let left: Vec<_> = self.operands(stage).await?.iter().map(ResourceExt::name_any).collect();
