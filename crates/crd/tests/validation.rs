@@ -96,7 +96,8 @@ fn collect_messages(schema: &Value, messages: &mut BTreeSet<String>) {
     for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
         messages.insert(rule["message"].as_str().expect("a message").to_owned());
     }
-    let children = schema.as_object().into_iter().flat_map(|map| map.values()).chain(schema.as_array().into_iter().flatten());
+    let children =
+        schema.as_object().into_iter().flat_map(|map| map.values()).chain(schema.as_array().into_iter().flatten());
     children.for_each(|child| collect_messages(child, messages));
 }
 

@@ -101,3 +101,33 @@ fn what_the_docs_say_to_write_takes_the_mark_away() {
         assert_eq!(sim.condition("fleet", "Stalled").0, "False", "{spec}");
     }
 }
+
+#[test]
+fn a_pool_is_shadowed_only_if_every_node_that_it_could_have_goes_to_earlier_ones() {
+    for (pools, shadowed) in [
+        ("[{name: a}, {name: b}]", true),
+        ("[{name: a, match: {nodeSelector: {}}}, {name: b, match: {models: [t4]}}]", true),
+        ("[{name: a, match: {models: [nvidia-tesla-t4]}}, {name: b, match: {models: [t4]}}]", true),
+        (
+            "[{name: a, match: {models: [t4]}}, {name: c, match: {models: [l4]}}, {name: b, match: {models: [l4, t4]}}]",
+            true,
+        ),
+        (
+            "[{name: a, match: {nodeSelector: {matchLabels: {zone: a}}}}, {name: b, match: {models: [t4], nodeSelector: {matchLabels: {zone: a, room: lab}}}}]",
+            true,
+        ),
+        ("[{name: a, match: {models: [t4]}}, {name: b}]", false),
+        ("[{name: a, match: {models: [t4]}}, {name: b, match: {models: [l4, t4]}}]", false),
+        ("[{name: a, match: {nodeSelector: {matchLabels: {zone: a}}}}, {name: b, match: {models: [t4]}}]", false),
+        (
+            "[{name: a, match: {nodeSelector: {matchLabels: {zone: a}}}}, {name: b, match: {nodeSelector: {matchLabels: {zone: b}}}}]",
+            false,
+        ),
+        ("[{name: b, match: {models: [t4]}}, {name: a}]", false),
+    ] {
+        let mut sim = Sim::new().policy("fleet", &format!("{{pools: {pools}}}"));
+        sim.settle();
+        let expected = shadowed.then_some(Reason::PoolShadowed);
+        assert_eq!(pool(&sim, "b").reason, expected, "{pools}: {}", pool(&sim, "b").message);
+    }
+}

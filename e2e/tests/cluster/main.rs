@@ -11,6 +11,7 @@ mod chart;
 mod failures;
 mod host_driver;
 mod install;
+mod policies;
 mod restarts;
 mod rollout;
 mod support;

@@ -1,0 +1,111 @@
+//! Bad policies: each is refused, or marked on its pool, in the words of docs/refused.md, and none disturbs what runs.
+
+#[path = "../../../crates/crd/tests/refused/mod.rs"]
+mod refused;
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use e2e::eventually;
+use gpu_operator_crd::{policy_status::PoolStatus, reason::Reason};
+use kube::api::{Patch, PatchParams};
+use refused::{Row, rows};
+use serde_json::{Value, json};
+
+use crate::support::{Fixture, GPUS, SHOWN, test};
+
+/// What these objects' metadata say, a line to each.
+fn metadata(f: &Fixture, kinds: &str, fields: &str) -> Result<String> {
+    let columns = format!("-o=jsonpath={{range .items[*]}}{{.kind}} {{.metadata['name',{fields}]}}{{\"\\n\"}}{{end}}");
+    f.cluster.kubectl(&["get", kinds, "--namespace", f.cluster.namespace(), &columns])
+}
+
+/// What `kubectl apply` says to a policy of this spec.
+fn kubectl_apply(f: &Fixture, spec: &str) -> Result<String> {
+    let head = "apiVersion: gpu.nodestack.dev/v1alpha1\nkind: ClusterGpuPolicy\nmetadata: {name: fleet}\nspec:\n";
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(file.path(), format!("{head}  {spec}\n"))?;
+    f.cluster.kubectl(&["apply", "-f", &file.path().display().to_string()])
+}
+
+/// A policy of this spec, written as clients of the API do.
+async fn server_side_apply(f: &Fixture, spec: &str) -> Result<()> {
+    let policy = json!({
+        "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "ClusterGpuPolicy", "metadata": {"name": "fleet"},
+        "spec": serde_yaml::from_str::<Value>(spec)?,
+    });
+    let params = PatchParams::apply("somebody").force().validation_strict();
+    f.policies().patch("fleet", &params, &Patch::Apply(&policy)).await?;
+    Ok(())
+}
+
+#[test]
+fn a_bad_edit_is_refused_in_the_words_of_the_docs_and_changes_nothing() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        f.wait_until_settled(Duration::from_secs(3)).await?;
+        let all =
+            || metadata(&f, "clustergpupolicies,gpunodes,daemonsets,pods", "'uid','generation','resourceVersion'");
+        let before = all()?;
+        for row in rows("By a rule").into_iter().chain(rows("By type, bound or name")) {
+            let written = row.text("Written");
+            let Err(refusal) = kubectl_apply(&f, written) else { bail!("accepted: {written}") };
+            let said = format!("{refusal:#}");
+            ensure!(said.contains(row.text("At")) && said.contains(row.text("Message")), "{written}: {said}");
+            ensure!(server_side_apply(&f, written).await.is_err(), "accepted by server-side apply: {written}");
+        }
+        let after = all()?;
+        ensure!(before == after, "{before}\n{after}");
+        Ok(())
+    });
+}
+
+/// Whether the one node of this cluster, an H100 that no pool names, shows what a row says and need not move for it.
+fn shows_here(row: &Row) -> bool {
+    let (of_a_pool, message) = (row.cell("Where").starts_with("pool "), row.text("Message"));
+    of_a_pool
+        && (message.starts_with("node h100 ") || !message.starts_with("node "))
+        && !row.text("Written").contains("{name: rest}")
+}
+
+/// Waits until the policy's status says of a pool what the docs say.
+async fn wait_for_mark(f: &Fixture, row: &Row) -> Result<()> {
+    let name = row.cell("Where").trim_start_matches("pool ").trim_matches('`');
+    let message = row.text("Message").replace("node h100 ", &format!("node {} ", f.cluster.node_name()));
+    let message = &message;
+    eventually(SHOWN, &format!("the mark on pool {name}"), || async move {
+        let pools = f.policies().get("fleet").await?.status.context("no status")?.pools;
+        let pool: PoolStatus = pools.into_iter().find(|pool| pool.name == name).context("no such pool")?;
+        let reason = pool.reason.map(Reason::as_str);
+        ensure!(reason == Some(row.text("Reason")) && pool.message == *message, "{reason:?}: {}", pool.message);
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn what_only_the_fleet_can_tell_is_marked_on_the_pool_and_the_node_works_on() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        f.run_gpu_pod("works-on").await?;
+        let sets = || metadata(&f, "daemonsets", "'uid','generation'");
+        let pods = || metadata(&f, "pods", "'uid'");
+        let before = (sets()?, pods()?);
+        let marks: Vec<_> = rows("Accepted, and marked").into_iter().filter(shows_here).collect();
+        ensure!(marks.len() >= 4, "only {} rows show here", marks.len());
+        for row in marks {
+            f.apply(row.text("Written")).await?;
+            wait_for_mark(&f, &row).await.with_context(|| row.text("Written"))?;
+            f.wait_for_condition("Accepted", "False").await?;
+            f.wait_for_condition("Ready", "True").await?;
+        }
+        f.wait_until_settled(Duration::from_secs(3)).await?;
+        let after = (sets()?, pods()?);
+        ensure!(before == after, "{before:?}\n{after:?}");
+        ensure!(f.allocatable().await? == GPUS);
+        f.apply("{}").await?;
+        f.wait_for_condition("Accepted", "True").await
+    });
+}
