@@ -9,6 +9,7 @@ use kube::{
 };
 
 use crate::{
+    audit::Audit,
     chart, images, lifecycle, node,
     paths::Paths,
     process::output,
@@ -62,6 +63,14 @@ impl Cluster {
     #[must_use]
     pub fn server(&self) -> String {
         format!("https://127.0.0.1:{}", self.state.api_port)
+    }
+
+    pub(crate) fn api_port(&self) -> u16 {
+        self.state.api_port
+    }
+
+    pub(crate) fn paths(&self) -> &Paths {
+        &self.paths
     }
 
     /// The file with which any client finds the cluster.
@@ -124,10 +133,10 @@ impl Cluster {
         chart::install(&self.paths, &self.state)
     }
 
-    /// The API server's audit log: one JSON line for every write.
+    /// The API server's audit log.
     #[must_use]
-    pub fn audit_log(&self) -> PathBuf {
-        self.paths.logs().join("audit.log")
+    pub fn audit(&self) -> Audit {
+        Audit::new(self.paths.logs().join("audit.log"))
     }
 
     /// What steers the stand-ins.

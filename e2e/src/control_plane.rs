@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
+    audit::OPERATOR,
     paths::Paths,
     pki,
     process::{output, poll, tail},
@@ -47,7 +48,7 @@ pub(crate) fn start(paths: &Paths, purpose: Purpose, node: NodeKind) -> Result<S
     let ca = pki.join("ca.crt");
     pki::kubeconfig(&paths.kubeconfig(), state.api_port, &ca, &tokens.admin)?;
     pki::kubeconfig(&dir.join("kubelet.kubeconfig"), state.api_port, &ca, &tokens.node)?;
-    fs::write(dir.join("audit.yaml"), AUDIT)?;
+    fs::write(dir.join("audit.yaml"), audit_policy())?;
 
     spawn(paths, "etcd", &etcd(&state, &dir))?;
     spawn(paths, "kube-apiserver", &apiserver(&state, &dir, paths))?;
@@ -144,21 +145,30 @@ fn apiserver(state: &State, dir: &Path, paths: &Paths) -> Vec<String> {
         format!("--kubelet-client-key={}", file("kubelet-client.key")),
         format!("--audit-policy-file={}", dir.join("audit.yaml").display()),
         format!("--audit-log-path={}", paths.logs().join("audit.log").display()),
+        // In MB. A log that is rotated takes with it what a test has marked in it.
+        "--audit-log-maxsize=100000".into(),
     ]
 }
 
-/// Who wrote what, and nothing of its content: enough to see that a settled cluster is quiet.
-const AUDIT: &str = "apiVersion: audit.k8s.io/v1
+/// Who wrote what, and nothing of its content: enough to see that a settled cluster is quiet. Of the operator, also what
+/// it read.
+fn audit_policy() -> String {
+    format!(
+        "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
+- level: Metadata
+  users: ['{OPERATOR}']
 - level: None
   verbs: [get, list, watch]
 - level: None
   resources:
   - group: coordination.k8s.io
 - level: Metadata
-";
+"
+    )
+}
 
 fn controller_manager(state: &State, pki: &Path, paths: &Paths) -> Vec<String> {
     let mut args = client_of_the_api_server(state.controller_manager_port, paths);
@@ -183,6 +193,9 @@ fn client_of_the_api_server(port: u16, paths: &Paths) -> Vec<String> {
         "--bind-address=127.0.0.1".into(),
         format!("--secure-port={port}"),
         "--leader-elect=false".into(),
+        // The usual limits are made for a server that many share; thousands of pods would take them minutes.
+        "--kube-api-qps=1000".into(),
+        "--kube-api-burst=2000".into(),
     ]
 }
 

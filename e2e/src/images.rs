@@ -257,8 +257,12 @@ fn buildah(paths: &Paths) -> Command {
 
 /// Where cargo puts what it builds for the tests.
 pub(crate) fn built(paths: &Paths, name: &str) -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths.root.join("target"), PathBuf::from);
-    target.join("debug").join(name)
+    target(paths).join("debug").join(name)
+}
+
+/// Where cargo puts all that it builds.
+pub(crate) fn target(paths: &Paths) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths.root.join("target"), PathBuf::from)
 }
 
 /// Copies without what only a debugger reads: the images become a third of their size.

@@ -1,8 +1,9 @@
-//! Where no real node can run: an entry in the API that kwok keeps Ready. No container ever runs on it.
+//! kwok, which keeps simulated nodes alive: a fleet, and where no real node can run the one that stands for it. No
+//! container ever runs on them.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, process::Command, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::{
     paths::Paths,
@@ -12,30 +13,32 @@ use crate::{
 
 const NAME: &str = "kwok";
 
-const STAGES: [&str; 3] = ["node/fast", "node/heartbeat-with-lease", "pod/fast"];
+/// Starts kwok, unless it runs: it keeps the leases of all nodes that are labelled `type=kwok`.
+pub(crate) fn ensure(paths: &Paths) -> Result<()> {
+    if is_running(paths) {
+        return Ok(());
+    }
+    let mut command = Command::new(paths.tool(NAME));
+    command
+        .arg("--kubeconfig")
+        .arg(paths.kubeconfig())
+        .arg("--config")
+        .arg(paths.root.join("e2e/kwok/stages.yaml"))
+        .args([
+            "--manage-all-nodes=false",
+            "--manage-nodes-with-label-selector=type=kwok",
+            // Renewed every quarter of that. Kubelets do it every 10 s, which for thousands of nodes would keep this
+            // machine busy; the controller manager is content with less than 50 s.
+            "--node-lease-duration-seconds=100",
+            "--server-address=127.0.0.1:0",
+            "--v=WARN",
+        ]);
+    records(paths).spawn(NAME, &mut command, &paths.log(NAME))
+}
 
 /// Starts kwok and one node that looks like a GKE node with eight H100.
 pub(crate) fn start(paths: &Paths) -> Result<()> {
-    // What a node and a pod do comes with kwok's own module.
-    let mut list = Command::new("go");
-    list.current_dir(paths.root.join("e2e/tools/kwok")).args(["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"]);
-    let module = output(&mut list)?;
-    let stages = Path::new(module.trim()).join("kustomize/stage");
-    let mut command = Command::new(paths.tool(NAME));
-    for folder in STAGES {
-        for entry in fs::read_dir(stages.join(folder)).with_context(|| format!("kwok's stages {folder}"))? {
-            let file = entry?.path();
-            if file.extension().is_some_and(|ending| ending == "yaml") && !file.ends_with("kustomization.yaml") {
-                command.arg("--config").arg(file);
-            }
-        }
-    }
-    command.arg("--kubeconfig").arg(paths.kubeconfig()).args([
-        "--manage-all-nodes=false",
-        "--manage-nodes-with-label-selector=type=kwok",
-        "--server-address=127.0.0.1:0",
-    ]);
-    records(paths).spawn(NAME, &mut command, &paths.log(NAME))?;
+    ensure(paths)?;
     let node = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Node",

@@ -10,18 +10,21 @@
 #[macro_use]
 mod progress;
 
+pub mod audit;
 mod chart;
 pub mod cli;
 pub mod cluster;
 mod config;
 mod control_plane;
 mod demo;
+pub mod fleet;
 mod images;
 mod kwok;
 mod lifecycle;
 mod lock;
 mod namespace;
 mod node;
+pub mod operator_process;
 mod packages;
 mod paths;
 mod pki;
@@ -33,5 +36,7 @@ mod tools;
 pub mod wait;
 
 pub use cluster::{Cluster, HostDriver};
+pub use fleet::Fleet;
+pub use operator_process::OperatorProcess;
 pub use standin::{DriverMode, Gpu, Standin};
 pub use wait::eventually;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use nix::unistd::Uid;
 
 use crate::{
-    chart, control_plane, images, kwok, node, packages,
+    chart, control_plane, images, kwok, node, operator_process, packages,
     paths::Paths,
     process::{begin_cleaning, run_logged},
     progress::{Step, heading},
@@ -42,11 +42,12 @@ pub(crate) fn node_kind(kwok: bool) -> NodeKind {
     }
 }
 
-/// Builds the tools and, for the images, the workspace.
-pub(crate) fn prepare(paths: &Paths, kind: NodeKind) -> Result<()> {
+/// Builds the tools.
+pub(crate) fn prepare(paths: &Paths, purpose: Purpose, kind: NodeKind) -> Result<()> {
     let real = kind == NodeKind::Real;
     packages::install(paths, real)?;
-    tools::build(paths, real)
+    // Tests, and a person too, may add a fleet of simulated nodes to a real one; the demo does not.
+    tools::build(paths, real, !real || purpose != Purpose::Demo)
 }
 
 /// Builds the workspace's programs and libraries, as the tests use them too; without `all`, only what any pod needs.
@@ -75,7 +76,7 @@ pub(crate) fn up(paths: &Paths, purpose: Purpose, extent: Extent, kind: NodeKind
         // What a killed command or a restart of the machine may have left.
         down(paths)?;
         fs::remove_dir_all(paths.logs()).or_else(missing_is_fine)?;
-        prepare(paths, kind)?;
+        prepare(paths, purpose, kind)?;
         if kind == NodeKind::Real {
             build(paths, extent)?;
         }
@@ -135,6 +136,7 @@ pub(crate) fn down(paths: &Paths) -> Result<()> {
     let there = paths.cluster().exists() || paths.node().exists();
     if there {
         let step = Step::start("taking the cluster down");
+        operator_process::stop(paths)?;
         node::stop(paths)?;
         kwok::stop(paths)?;
         control_plane::stop(paths)?;

@@ -269,14 +269,24 @@ fn start_time(id: u32) -> Option<u64> {
     parse_start_time(&stat)
 }
 
-/// The command's name is in parentheses and may itself hold spaces and parentheses; the fields follow the last one.
 fn parse_start_time(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let mut fields = after_name(stat)?;
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+/// Processor time of user and kernel together, in clock ticks, from the text of `/proc/PID/stat`.
+pub(crate) fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = after_name(stat)?.skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+/// The command's name is in parentheses and may itself hold spaces and parentheses; the fields follow the last one.
+fn after_name(stat: &str) -> Option<std::str::SplitWhitespace<'_>> {
+    Some(stat.rsplit_once(')')?.1.split_whitespace())
 }
 
 fn append(path: &Path) -> Result<fs::File> {

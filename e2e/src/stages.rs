@@ -73,7 +73,7 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
     let kind = lifecycle::node_kind(false);
     let real = kind == NodeKind::Real;
     let mut run = Run::default();
-    let built = run.stage("tools", || lifecycle::prepare(paths, kind))
+    let built = run.stage("tools", || lifecycle::prepare(paths, Purpose::Test, kind))
         && run.stage("build", || {
             lifecycle::build_workspace(paths, true)?;
             if real { images::build(paths, true) } else { Ok(()) }

@@ -69,11 +69,15 @@ const NVIDIA: Tool = Tool {
 };
 const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", programs: &["kwok"] };
 
-/// Builds what is missing or outdated. With `node`, what a real node needs; without, what stands in for one.
-pub(crate) fn build(paths: &Paths, node: bool) -> Result<()> {
-    let common = [&KUBERNETES, &ETCD, &HELM];
-    let rest: &[&Tool] = if node { &[&CONTAINERD, &RUNC, &NVIDIA] } else { &[&KWOK] };
-    let tools: Vec<&Tool> = common.into_iter().chain(rest.iter().copied()).collect();
+/// Builds what is missing or outdated: with `real` what a real node needs, with `simulated` what simulated ones need.
+pub(crate) fn build(paths: &Paths, real: bool, simulated: bool) -> Result<()> {
+    let mut tools = vec![&KUBERNETES, &ETCD, &HELM];
+    if real {
+        tools.extend([&CONTAINERD, &RUNC, &NVIDIA]);
+    }
+    if simulated {
+        tools.push(&KWOK);
+    }
     let version = output(Command::new("go").arg("version"))?;
     let mut outdated = Vec::new();
     for tool in &tools {

@@ -1,0 +1,45 @@
+//! What the probe of a simulated node reports.
+
+use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, Report};
+
+use super::machine::{CONTAINER_ROOT, Host, Machine};
+
+/// The report of what is on the node now.
+pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
+    let node = host.node;
+    let held = machine.nvml_held(host);
+    let failure = node.behaviour.nvml_failure.as_ref().filter(|_| held);
+    let state = match (host.release, held, failure) {
+        (true, ..) => NvmlState::Released,
+        (false, true, Some(_)) => NvmlState::Failing,
+        (false, true, None) => NvmlState::Answering,
+        (false, false, _) => NvmlState::Absent,
+    };
+    let answering = state == NvmlState::Answering;
+    let gpus = node.gpus.iter().enumerate().map(|(index, device_id)| Gpu {
+        pci_address: format!("0000:{:02x}:00.0", index + 6),
+        device_id: device_id.clone(),
+        product: answering.then(|| format!("NVIDIA device {device_id}")),
+        uuid: answering.then(|| node.gpu_uuid(index)),
+        memory_mib: answering.then_some(81_559),
+    });
+    let mut installed: Vec<InstalledDriver> = Vec::new();
+    for root in [node.host_driver_root.as_str(), CONTAINER_ROOT] {
+        if let Some(version) = machine.library(root, node) {
+            installed.push(InstalledDriver { root: root.to_owned(), version: version.to_owned() });
+        }
+    }
+    Report {
+        probe_version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: format!("{}-boot-{}", node.name, machine.boots),
+        os: node.os.clone(),
+        gpus: gpus.collect(),
+        driver: DriverFacts {
+            loaded: machine.module.clone(),
+            in_use: machine.in_use(host),
+            installed,
+            cuda_version: answering.then(|| "13.1".to_owned()),
+        },
+        nvml: NvmlFacts { state, message: failure.cloned() },
+    }
+}

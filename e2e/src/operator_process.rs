@@ -1,0 +1,276 @@
+//! The operator as a process of this machine, with the arguments of the chart's Deployment and the rights of its own
+//! service account: it can be killed at any instant, and measured.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::apps::v1::Deployment;
+use nix::unistd::{SysconfVar, sysconf};
+
+use crate::{
+    chart::{RELEASE, kubectl},
+    cluster::Cluster,
+    images,
+    paths::Paths,
+    pki,
+    process::{cpu_ticks, poll, tail},
+    state::records,
+};
+
+const NAME: &str = "operator-process";
+const DEPLOYMENT: &str = "deployment/gpu-operator";
+/// How long it may take to end when asked to.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The operator's program, of this checkout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Build {
+    /// As `cargo build` makes it.
+    #[default]
+    Debug,
+    /// As users run it.
+    Release,
+}
+
+/// The operator, running outside the cluster in place of its Deployment.
+#[derive(Debug)]
+pub struct OperatorProcess {
+    paths: Paths,
+    program: PathBuf,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    kubeconfig: PathBuf,
+    listen: SocketAddr,
+}
+
+/// What a process has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Resident memory now, in bytes.
+    pub resident: u64,
+    /// The most resident memory so far, in bytes.
+    pub peak_resident: u64,
+    /// Processor time, of user and kernel together.
+    pub cpu: Duration,
+}
+
+impl OperatorProcess {
+    /// Takes the Deployment's pods away and starts the operator in their place. One that an earlier process of ours has
+    /// left running ends.
+    ///
+    /// # Errors
+    /// If the chart is not installed, the program not built, or the operator ends or is not ready within a minute.
+    pub fn start(cluster: &Cluster, build: Build) -> Result<Self> {
+        let paths = cluster.paths().clone();
+        let profile = match build {
+            Build::Debug => "debug",
+            Build::Release => "release",
+        };
+        let program = images::target(&paths).join(profile).join("gpu-operator");
+        let text = kubectl(&paths, &["get", DEPLOYMENT, "--namespace", RELEASE, "-o", "json"])?;
+        let deployment: Deployment = serde_json::from_str(&text).context("reading the operator's Deployment")?;
+        let (args, mut env) = invocation(&deployment)?;
+        let listen = listen_address(&args)?;
+        stop(&paths)?;
+        scale(&paths, 0)?;
+        let token = kubectl(&paths, &["create", "token", "gpu-operator", "--namespace", RELEASE, "--duration=24h"])?;
+        let kubeconfig = paths.cluster().join("operator.kubeconfig");
+        let ca = paths.cluster().join("pki/ca.crt");
+        pki::kubeconfig(&kubeconfig, cluster.api_port(), &ca, token.trim())?;
+        // In a pod this says where the API server is; here the kubeconfig does.
+        env.retain(|(name, _)| !name.starts_with("KUBERNETES_SERVICE_"));
+        let operator = Self { paths, program, args, env, kubeconfig, listen };
+        operator.start_again()?;
+        Ok(operator)
+    }
+
+    /// Starts it anew after it has ended, and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it runs already, ends or is not ready within a minute.
+    pub fn start_again(&self) -> Result<()> {
+        self.launch()?;
+        self.wait_ready()
+    }
+
+    /// Starts it anew after it has ended, and does not wait.
+    ///
+    /// # Errors
+    /// If it runs already or cannot be started.
+    pub fn launch(&self) -> Result<()> {
+        let records = records(&self.paths);
+        if records.alive(NAME).is_some() {
+            bail!("the operator runs already");
+        }
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).envs(self.env.iter().cloned()).env("KUBECONFIG", &self.kubeconfig);
+        records
+            .spawn(NAME, &mut command, &self.log())
+            .with_context(|| format!("{} (built by cargo?)", self.program.display()))
+    }
+
+    fn wait_ready(&self) -> Result<()> {
+        poll("the operator's readiness", Duration::from_mins(1), || {
+            if records(&self.paths).alive(NAME).is_none() {
+                bail!("the operator ended; the end of its log:\n{}", tail(&self.log(), 3_000));
+            }
+            Ok(ready(self.listen).map_err(|error| format!("{error:#}")))
+        })
+    }
+
+    /// Ends it at once, whatever it is in the middle of (SIGKILL).
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn kill(&self) -> Result<()> {
+        records(&self.paths).stop(NAME, Duration::ZERO)
+    }
+
+    /// Asks it to end (SIGTERM) and waits for that.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn stop(&self) -> Result<()> {
+        stop(&self.paths)
+    }
+
+    /// Ends it and gives the Deployment its pod back.
+    ///
+    /// # Errors
+    /// If it does not end, or the API server refuses.
+    pub fn give_back(self) -> Result<()> {
+        self.stop()?;
+        scale(&self.paths, 1)
+    }
+
+    /// Its id, while it runs.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        records(&self.paths).alive(NAME)
+    }
+
+    /// The file that it logs to, over all its starts.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.paths.log(NAME)
+    }
+
+    /// What the running process has cost since its start.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn usage(&self) -> Result<Usage> {
+        let id = self.id().context("the operator does not run")?;
+        let proc = Path::new("/proc").join(id.to_string());
+        let status = fs::read_to_string(proc.join("status"))?;
+        let stat = fs::read_to_string(proc.join("stat"))?;
+        usage(&status, &stat).context("reading /proc")
+    }
+}
+
+/// Ends the operator's process, if there is one.
+pub(crate) fn stop(paths: &Paths) -> Result<()> {
+    records(paths).stop(NAME, GRACE)
+}
+
+fn scale(paths: &Paths, replicas: u32) -> Result<()> {
+    kubectl(paths, &["scale", DEPLOYMENT, "--namespace", RELEASE, &format!("--replicas={replicas}")])?;
+    if replicas == 0 {
+        let pods = "--selector=app.kubernetes.io/name=gpu-operator";
+        kubectl(paths, &["wait", "--for=delete", "pods", pods, "--namespace", RELEASE, "--timeout=60s"])?;
+    }
+    Ok(())
+}
+
+type Environment = Vec<(String, String)>;
+
+/// Arguments and environment of the Deployment's container. What a pod would be told of itself is said here.
+fn invocation(deployment: &Deployment) -> Result<(Vec<String>, Environment)> {
+    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).context("no pod")?;
+    let container = pod.containers.first().context("no container")?;
+    let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
+    let environment: Environment = container
+        .env
+        .iter()
+        .flatten()
+        .map(|variable| (variable.name.clone(), variable.value.clone().unwrap_or_else(|| namespace.to_owned())))
+        .collect();
+    let expand = |arg: &String| {
+        environment.iter().fold(arg.clone(), |arg, (name, value)| arg.replace(&format!("$({name})"), value))
+    };
+    Ok((container.args.iter().flatten().map(expand).collect(), environment))
+}
+
+fn listen_address(args: &[String]) -> Result<SocketAddr> {
+    let at = args.iter().position(|arg| arg == "--listen").context("the Deployment gives no --listen")?;
+    Ok(args.get(at + 1).context("--listen without an address")?.parse()?)
+}
+
+fn ready(address: SocketAddr) -> Result<()> {
+    let second = Duration::from_secs(1);
+    let mut stream = TcpStream::connect_timeout(&address, second)?;
+    stream.set_read_timeout(Some(second))?;
+    write!(stream, "GET /readyz HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    if !answer.starts_with("HTTP/1.1 200") {
+        bail!("{}", answer.trim());
+    }
+    Ok(())
+}
+
+/// From `/proc/PID/status` and `/proc/PID/stat`.
+fn usage(status: &str, stat: &str) -> Option<Usage> {
+    let bytes = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+        Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+    };
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok()??;
+    let milliseconds = cpu_ticks(stat)? * 1000 / u64::try_from(per_second).ok()?;
+    Some(Usage { resident: bytes("VmRSS")?, peak_resident: bytes("VmHWM")?, cpu: Duration::from_millis(milliseconds) })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_deployments_arguments_are_taken_as_a_pod_would_get_them() {
+        let deployment = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns"},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [{
+                "name": "gpu-operator",
+                "args": ["run", "--namespace", "$(POD_NAMESPACE)", "--listen", "127.0.0.1:99"],
+                "env": [
+                    {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+                    {"name": "RUST_LOG", "value": "info"},
+                ],
+            }]}}},
+        }));
+        let (args, environment) = invocation(&deployment.unwrap()).unwrap();
+        assert_eq!(args, ["run", "--namespace", "ns", "--listen", "127.0.0.1:99"]);
+        assert_eq!(environment[1], ("RUST_LOG".to_owned(), "info".to_owned()));
+        assert_eq!(listen_address(&args).unwrap().port(), 99);
+    }
+
+    #[test]
+    fn what_a_process_costs_is_read_from_proc() {
+        let id = std::process::id();
+        let read = |file: &str| fs::read_to_string(format!("/proc/{id}/{file}")).unwrap();
+        let own = usage(&read("status"), &read("stat")).unwrap();
+        assert!(own.resident > 0 && own.peak_resident >= own.resident, "{own:?}");
+        let fields = "S 1 1 1 0 -1 0 0 0 0 0 250 50 0 0 20 0 1 0 100";
+        let figures = usage("VmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n", &format!("7 (a ) b) {fields}")).unwrap();
+        assert_eq!(figures.peak_resident, 2 << 20);
+        assert_eq!(figures.cpu, Duration::from_secs(3), "at the usual 100 ticks a second");
+    }
+}

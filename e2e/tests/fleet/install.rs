@@ -1,0 +1,59 @@
+//! From bare nodes to a ready fleet.
+
+use anyhow::{Context, Result, ensure};
+use e2e::{
+    HostDriver,
+    fleet::{DriverBehaviour, FleetNode},
+};
+use gpu_operator_crd::{Phase, reason::Reason};
+
+use crate::support::{DEADLINE, Fixture, QUIET, test};
+
+/// Nodes of one kind, and what is to become of them.
+fn kinds() -> Vec<(FleetNode, Option<(Phase, Reason)>)> {
+    let node = |name: &str| FleetNode::with_gpus(name, "2330", 8);
+    let ready = Some((Phase::Ready, Reason::AllGpusAllocatable));
+    let mut loaded = node("host-driver-loaded");
+    loaded.host_driver = HostDriver::Loaded("580.95.05".into());
+    let mut installed = node("host-driver-installed");
+    installed.host_driver = HostDriver::Installed("580.95.05".into());
+    let mut missing = node("image-missing");
+    missing.behaviour.driver = DriverBehaviour::ImageMissing;
+    let mut crashes = node("driver-crashes");
+    crashes.behaviour.driver = DriverBehaviour::Crash("no kernel headers".into());
+    let mut few = node("publishes-few");
+    few.behaviour.publishes = Some(3);
+    vec![
+        (node("h100"), ready),
+        (FleetNode::with_gpus("k80", "102d", 4), ready),
+        (loaded, ready),
+        (installed, Some((Phase::Driver, Reason::DriverNotLoaded))),
+        (missing, Some((Phase::Driver, Reason::ImagePullFailed))),
+        (crashes, Some((Phase::Driver, Reason::ContainerCrashed))),
+        (few, Some((Phase::DevicePlugin, Reason::WaitingForAllocatable))),
+        (FleetNode::without_gpus("cpu"), None),
+    ]
+}
+
+async fn verdict(f: &Fixture, node: &str) -> Result<Option<(Phase, Reason)>> {
+    let Some(gpu_node) = f.gpu_nodes().get_opt(node).await? else { return Ok(None) };
+    let status = gpu_node.status.context("no status")?;
+    Ok(Some((status.phase, status.reason.context("no reason")?)))
+}
+
+#[test]
+fn every_node_comes_as_far_as_its_own_hardware_and_images_let_it() {
+    test(|f| async move {
+        let kinds = kinds();
+        f.fleet.join(kinds.iter().map(|(node, _)| node.clone())).await?;
+        f.apply("{}").await?;
+        f.fleet.quiet(QUIET, DEADLINE).await?;
+        for (node, wanted) in kinds {
+            let found = verdict(&f, &node.name).await?;
+            ensure!(found == wanted, "{}: {found:?} and not {wanted:?}", node.name);
+            let gpus = f.fleet.observe(&node.name).context("no such node")?.gpus;
+            ensure!((gpus == Some(8) || gpus == Some(4)) == wanted.is_some_and(|(phase, _)| phase == Phase::Ready));
+        }
+        Ok(f)
+    });
+}
