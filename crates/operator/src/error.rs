@@ -12,7 +12,7 @@ pub const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Debug, Error)]
 pub enum Error {
     /// It failed.
-    #[error("failed to {what}: {source}")]
+    #[error("failed to {what}: {}", words(source))]
     Failed {
         /// What was tried, such as `label node gpu-1`.
         what: String,
@@ -26,6 +26,14 @@ pub enum Error {
         /// What was tried.
         what: String,
     },
+}
+
+/// The API server's own words, without the rest of its answer.
+fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        error => error.to_string(),
+    }
 }
 
 /// Makes a request, for so long as it may take.

@@ -347,7 +347,7 @@ fn plan_policy(
     for (pool, members) in &share.pools {
         let verdicts: Vec<_> = members.iter().map(|member| judge::judge(member, world, now)).collect();
         let judged: Vec<_> = members.iter().zip(&verdicts).collect();
-        let decision = rollout::decide(&judged, &world.gpu_pods, now);
+        let decision = rollout::decide(&judged, world, now);
         plan.questions.extend(decision.questions);
         if decision.ask_again {
             plan.check_by(gpu_node::add(now, SignedDuration::try_from(ASK_AGAIN).unwrap_or_default()));

@@ -145,3 +145,23 @@ fn a_failing_fleet_is_cured_at_once_and_not_one_by_one() {
     sim.run(12);
     assert!(unready(&sim).is_empty(), "{:?}", unready(&sim));
 }
+
+#[test]
+fn nothing_is_given_up_for_a_daemon_set_that_the_api_server_refuses() {
+    for spec in ["{defaults: {devicePlugin: {args: [--new]}}}", "{defaults: {driver: {version: 580.173.02}}}"] {
+        let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+        let (pods, sets) = (sim.pods.clone(), sim.sets.clone());
+        sim.apply_policy("all", spec);
+        for _ in 0..20 {
+            let mut plan = sim.plan();
+            plan.daemon_sets.clear();
+            sim.carry_out_first(&plan, usize::MAX);
+            sim.sleep(1);
+        }
+        assert_eq!((&sim.pods, &sim.sets), (&pods, &sets), "{spec}");
+        assert_eq!(sim.condition("all", "Ready").0, "True", "{spec}");
+        assert_eq!(sim.status("a").reason, Some(Reason::RolloutPending), "{spec}");
+        sim.settle();
+        assert_eq!(sim.status("a").reason, Some(Reason::AllGpusAllocatable), "{spec}: it moves once it can");
+    }
+}

@@ -66,7 +66,7 @@ pub fn discover<'c>(catalogue: &'c Catalogue, node: &NodeFacts, gpu_node: Option
     if report.is_some() && on_bus.is_empty() && remembered.most.or(annotated.count).is_none() {
         return None;
     }
-    let signals = signal::signals(catalogue, &node.labels);
+    let signals = signal::signals(catalogue, node);
     let known = status.and_then(|status| status.model.clone()).or_else(|| own_label(node));
     // While a GPU is missing, the others do not say what kind of node this is.
     let all_there = remembered.most.is_none_or(|seen| count(on_bus) >= seen);

@@ -18,6 +18,7 @@ use super::{
     note::Note,
     variant::{self, DriverChoice},
 };
+use crate::world::World;
 
 /// How many nodes of a pool are asked about their GPU pods in one pass, looking for one that is free.
 const ASK_AT_ONCE: usize = 8;
@@ -50,11 +51,8 @@ pub struct PoolDecision {
 
 /// Decides for the members of one pool, in order of their names.
 #[must_use]
-pub fn decide(
-    members: &[(&Member<'_>, &Verdict)],
-    gpu_pods: &BTreeMap<String, Vec<String>>,
-    now: Timestamp,
-) -> PoolDecision {
+pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp) -> PoolDecision {
+    let gpu_pods = &world.gpu_pods;
     let mut pool = PoolDecision::default();
     let mut waiting = Vec::new();
     for (member, verdict) in members {
@@ -62,8 +60,12 @@ pub fn decide(
         let decision = match (want, member.rollout()) {
             // Nothing can be said of what it should have: it keeps, or goes back to, what it had.
             (None, rollout) => stay(member, rollout),
-            (Some(want), Some(rollout)) => go_on(member, verdict, want, rollout, gpu_pods, &mut pool),
             (Some(want), None) if has_nothing_else(&member.have, &want) => settle(member, want),
+            (Some(want), rollout) if !are_there(&want, world) => {
+                let message = "a new revision waits for its DaemonSets, which are not there yet";
+                Decision { note: Some(Note::new(Reason::RolloutPending, message)), ..stay(member, rollout) }
+            }
+            (Some(want), Some(rollout)) => go_on(member, verdict, want, rollout, gpu_pods, &mut pool),
             (Some(_), None) => {
                 waiting.push(*member);
                 continue;
@@ -108,6 +110,14 @@ fn has_nothing_else(have: &Groups, want: &Groups) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let had = variant::group(have, stage);
         had.is_none() || had == variant::group(want, stage)
+    })
+}
+
+/// Whether the DaemonSets of these groups are there. What runs is not given up for one that the API server refuses.
+fn are_there(want: &Groups, world: &World) -> bool {
+    Stage::ALL.into_iter().all(|stage| {
+        let name = variant::group(want, stage).map(|group| variant::daemon_set_name(stage, group));
+        name.is_none_or(|name| world.daemon_sets.contains_key(&name))
     })
 }
 

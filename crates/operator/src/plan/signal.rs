@@ -8,7 +8,7 @@ use gpu_operator_crd::keys;
 
 use crate::{
     catalogue::Catalogue,
-    world::{NodeLabels, Word},
+    world::{NodeFacts, NodeLabels, Word},
 };
 
 /// What labels say of a node's GPUs.
@@ -94,10 +94,11 @@ const NFD_PRESENT: &str = ".present";
 /// NVIDIA, as a PCI vendor.
 const NVIDIA: &str = "10de";
 
-/// What a node's labels say.
+/// What a node's labels say. What we have published ourselves is no witness, whatever its key.
 #[must_use]
-pub fn signals(catalogue: &Catalogue, labels: &NodeLabels) -> Signals {
-    let get = |key: &str| labels.get(key).map(Word::as_str).filter(|value| !value.is_empty());
+pub fn signals(catalogue: &Catalogue, node: &NodeFacts) -> Signals {
+    let theirs = |key: &str| !node.owned_labels.contains(key);
+    let get = |key: &str| node.labels.get(key).map(Word::as_str).filter(|value| !value.is_empty() && theirs(key));
     let mut signals = Signals {
         overridden: get(keys::MODEL_OVERRIDE).map(|name| canonical(catalogue, name)),
         present: PRESENCE.iter().any(|(key, value)| get(key) == Some(*value)),
@@ -116,7 +117,7 @@ pub fn signals(catalogue: &Catalogue, labels: &NodeLabels) -> Signals {
         let named = model.map(|model| Named { key: cloud.model.to_owned(), model });
         signals.named = signals.named.or(named);
     }
-    let (nfd, nfd_present) = nfd(catalogue, labels);
+    let (nfd, nfd_present) = nfd(catalogue, &node.labels);
     signals.present |= nfd_present;
     signals.named = signals.named.or(nfd);
     signals.count = signals.count.or_else(|| get(GFD_COUNT)?.parse().ok());
@@ -177,9 +178,20 @@ fn is_class(field: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn node(labels: &[(&str, &str)]) -> NodeFacts {
+        let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        NodeFacts { labels, ..NodeFacts::default() }
+    }
+
     fn read(labels: &[(&str, &str)]) -> Signals {
-        let labels: NodeLabels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-        signals(&Catalogue::builtin().unwrap(), &labels)
+        signals(&Catalogue::builtin().unwrap(), &node(labels))
+    }
+
+    #[test]
+    fn a_label_that_we_published_is_no_witness() {
+        let mut published = node(&[("cloud.google.com/gke-accelerator", "nvidia-tesla-k80")]);
+        published.owned_labels.insert("cloud.google.com/gke-accelerator".into());
+        assert_eq!(signals(&Catalogue::builtin().unwrap(), &published), Signals::default());
     }
 
     #[test]
