@@ -374,6 +374,16 @@ impl Stage {
         }
     }
 
+    /// The phase of a node that the stage holds up.
+    #[must_use]
+    pub fn phase(self) -> crate::Phase {
+        match self {
+            Self::Driver => crate::Phase::Driver,
+            Self::Toolkit => crate::Phase::Toolkit,
+            Self::DevicePlugin => crate::Phase::DevicePlugin,
+        }
+    }
+
     /// The node label that places the stage's pods.
     #[must_use]
     pub fn key(self) -> &'static str {

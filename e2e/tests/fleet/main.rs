@@ -4,3 +4,4 @@
 
 mod install;
 mod support;
+mod two_hundred;

@@ -1,19 +1,30 @@
 //! What every test needs: the operator as a process, a fleet, a policy, and what came of it.
 
-use std::{future::Future, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Fleet, OperatorProcess, eventually, fleet::MEMBER, operator_process::Build};
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use futures::StreamExt;
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys, reason::Reason};
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Node};
 use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams},
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+    runtime::{WatchStreamExt, watcher, watcher::Config},
 };
 
 /// No fleet of these tests takes longer for anything.
 pub const DEADLINE: Duration = Duration::from_mins(3);
 /// Silence after which nothing more is expected: longer than any pause that the operator makes by itself.
 pub const QUIET: Duration = Duration::from_secs(12);
+/// Silence after which a single event has come to its end, though not what waits for a time to pass.
+pub const SOON_QUIET: Duration = Duration::from_secs(2);
 /// The policy's name.
 pub const POLICY: &str = "simulated";
 
@@ -48,7 +59,7 @@ impl Fixture {
         }
         let policies = Api::<ClusterGpuPolicy>::all(cluster.client());
         let operator = OperatorProcess::start(&cluster, Build::Debug)?;
-        policies.delete_collection(&DeleteParams::default(), &kube::api::ListParams::default()).await?;
+        policies.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         let fleet = Fleet::start(&cluster).await?;
         Ok(Self { cluster, operator, fleet })
     }
@@ -80,4 +91,149 @@ impl Fixture {
     pub fn gpu_nodes(&self) -> Api<GpuNode> {
         Api::all(self.cluster.client())
     }
+
+    pub async fn policy(&self) -> Result<ClusterGpuPolicy> {
+        Ok(self.policies().get(POLICY).await?)
+    }
+
+    /// The statuses of all GpuNodes of the fleet, by node.
+    pub async fn statuses(&self) -> Result<BTreeMap<String, GpuNodeStatus>> {
+        let names: BTreeSet<String> = self.fleet.names().into_iter().collect();
+        let all = self.gpu_nodes().list(&ListParams::default()).await?.into_iter();
+        let ours = all.filter(|gpu_node| names.contains(&gpu_node.name_any()));
+        Ok(ours.map(|gpu_node| (gpu_node.name_any(), gpu_node.status.unwrap_or_default())).collect())
+    }
+
+    /// Waits until a node's status says this reason.
+    pub async fn until_reason(&self, node: &str, reason: Reason) -> Result<()> {
+        eventually(DEADLINE, &format!("{node}: {reason}"), || async {
+            let status = self.gpu_nodes().get(node).await?.status.unwrap_or_default();
+            ensure!(status.reason == Some(reason), "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until a condition of the policy, as it is now, is as it should be.
+    pub async fn until_condition(&self, kind: &str, wanted: &str) -> Result<()> {
+        eventually(DEADLINE, &format!("condition {kind}={wanted}"), || async {
+            let policy = self.policy().await?;
+            let status = policy.status.context("no status")?;
+            ensure!(status.observed_generation == policy.metadata.generation, "not observed yet");
+            let condition = status.conditions.iter().find(|condition| condition.type_ == kind).context("none")?;
+            ensure!(condition.status == wanted, "{condition:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// The operator's DaemonSets.
+    pub async fn daemon_sets(&self) -> Result<BTreeMap<String, DaemonSet>> {
+        let api = Api::<DaemonSet>::namespaced(self.cluster.client(), self.cluster.namespace());
+        let ours = api.list(&ListParams::default().labels(keys::STAGE)).await?;
+        Ok(ours.into_iter().map(|set| (set.name_any(), set)).collect())
+    }
+
+    /// The generation of each of them.
+    pub async fn generations(&self) -> Result<BTreeMap<String, Option<i64>>> {
+        Ok(self.daemon_sets().await?.into_iter().map(|(name, set)| (name, set.metadata.generation)).collect())
+    }
+
+    /// The resource versions of what the operator writes about nodes: GpuNodes, and the labels of Nodes, whose version
+    /// others move as well.
+    async fn lines(&self) -> Result<BTreeMap<String, (Option<String>, BTreeMap<String, String>)>> {
+        let nodes = Api::<Node>::all(self.cluster.client()).list(&ListParams::default()).await?;
+        let labels: BTreeMap<_, _> = nodes.into_iter().map(|node| (node.name_any(), node.labels().clone())).collect();
+        let gpu_nodes = self.gpu_nodes().list(&ListParams::default()).await?;
+        let versions: BTreeMap<_, _> =
+            gpu_nodes.iter().map(|node| (node.name_any(), node.resource_version())).collect();
+        Ok(labels
+            .into_iter()
+            .map(|(name, labels)| (name.clone(), (versions.get(&name).cloned().flatten(), labels)))
+            .collect())
+    }
+
+    /// Lets something happen to these nodes, waits for quiet, and checks that it has changed no DaemonSet and nobody
+    /// else's line.
+    pub async fn only_touches(
+        &self,
+        what: &str,
+        nodes: &[&str],
+        happen: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        let (mut before, generations) = (self.lines().await?, self.generations().await?);
+        happen.await.context(what.to_owned())?;
+        self.fleet.quiet(SOON_QUIET, DEADLINE).await?;
+        let mut after = self.lines().await?;
+        for node in nodes {
+            before.remove(*node);
+            after.remove(*node);
+        }
+        let touched: Vec<_> = after.iter().filter(|(name, line)| before.get(*name) != Some(line)).collect();
+        ensure!(touched.is_empty() && before.len() == after.len(), "{nodes:?} {what}: touched {touched:?}");
+        ensure!(self.generations().await? == generations, "{nodes:?} {what}: a DaemonSet changed");
+        Ok(())
+    }
+
+    /// Keeps every status that the policy takes on from now on.
+    pub fn watch_policy(&self) -> Watcher {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let api = self.policies();
+        let kept = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            let only = Config::default().fields(&format!("metadata.name={POLICY}"));
+            let mut policies = pin!(watcher(api, only).default_backoff().applied_objects());
+            while let Some(policy) = policies.next().await {
+                if let Ok(policy) = policy {
+                    kept.lock().expect("the list").push(policy);
+                }
+            }
+        });
+        Watcher { seen, task }
+    }
+}
+
+/// Every status that a policy has taken on.
+pub struct Watcher {
+    seen: Arc<Mutex<Vec<ClusterGpuPolicy>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Watcher {
+    /// Checks every status with what the nodes had published when it was written: no node counts as ready before its GPUs
+    /// are allocatable, and the policy is not Ready before enough of them are.
+    pub fn never_early(self, f: &Fixture) -> Result<()> {
+        self.task.abort();
+        let published = f.fleet.published();
+        let seen = self.seen.lock().expect("the list");
+        let mut words = 0;
+        for policy in seen.iter() {
+            let Some(status) = &policy.status else { continue };
+            let version: u64 = policy.resource_version().context("no version")?.parse()?;
+            let mut offering: BTreeMap<&str, u32> = BTreeMap::new();
+            for change in published.iter().filter(|change| change.version < version) {
+                offering.insert(&change.node, change.gpus);
+            }
+            let able = offering.values().filter(|gpus| **gpus > 0).count();
+            let gpus: u32 = offering.values().sum();
+            ensure!(
+                usize::try_from(status.nodes.ready)? <= able,
+                "{} ready, {able} able: {status:?}",
+                status.nodes.ready
+            );
+            ensure!(status.gpus.allocatable <= gpus, "{} told, {gpus} published: {status:?}", status.gpus.allocatable);
+            words += 1;
+        }
+        let ready = seen.iter().filter(|policy| is_ready(policy)).count();
+        ensure!(
+            words >= 3 && ready >= 1 && ready < words,
+            "{ready} of {words} statuses are Ready: nothing was watched"
+        );
+        Ok(())
+    }
+}
+
+fn is_ready(policy: &ClusterGpuPolicy) -> bool {
+    let conditions = policy.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -1,7 +1,11 @@
 //! What is to be written of one node: its GpuNode's spec and status, and the Event that a transition is worth.
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, Phase, gpunode::GpuCounts, keys, policy::Labels, reason::Reason,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, Phase,
+    gpunode::GpuCounts,
+    keys,
+    policy::{Labels, Stage},
+    reason::Reason,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
@@ -10,12 +14,11 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::{
-    judge::{Verdict, older},
-    member::Member,
-    rollout::Decision,
+use super::{judge::Verdict, member::Member, rollout::Decision};
+use crate::{
+    settings::{NO_POD_YET, PASSING},
+    world::NodeFacts,
 };
-use crate::{settings::PASSING, world::NodeFacts};
 
 /// Longest message; the rest would be kept from the API server by the schema.
 const MAX_MESSAGE: usize = 1024;
@@ -100,7 +103,7 @@ pub fn member_status(
         );
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
     }
-    if let Some((before, until)) = before.and_then(|before| still_passing(before, &verdict, now)) {
+    if let Some((before, until)) = before.and_then(|before| still_passing(member, before, &verdict, now)) {
         return (GpuNodeStatus { report: None, ..before.clone() }, Some(until));
     }
     let since = same_phase
@@ -131,8 +134,10 @@ fn begins_anew(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -
     cured || member.want().is_some_and(|want| known != Some(&want))
 }
 
-/// While one passing phase follows another within moments, what was written of the first stands.
+/// While one passing phase follows another within moments, what was written of the first stands: until it has stood for a
+/// while, and nothing has stirred on the node for as long.
 fn still_passing<'s>(
+    member: &Member<'_>,
     before: &'s GpuNodeStatus,
     verdict: &Verdict,
     now: Timestamp,
@@ -144,8 +149,12 @@ fn still_passing<'s>(
     let both = passing(before.phase, before.reason?) && passing(verdict.phase, verdict.reason);
     let differs =
         before.phase != verdict.phase || before.reason != Some(verdict.reason) || before.message != verdict.message;
-    let until = add(since, SignedDuration::try_from(PASSING).unwrap_or_default());
-    (both && differs && !older(since, PASSING, now)).then_some((before, until))
+    let last = member.last_stir().map_or(since, |stir| stir.max(since));
+    // That a pod is not there yet is the DaemonSet controller's business, which takes its time with a large fleet.
+    let there = |stage: Stage| stage.phase() != verdict.phase || member.pod(stage).is_some();
+    let lasting = if Stage::ALL.into_iter().all(there) { PASSING } else { NO_POD_YET };
+    let until = add(last, SignedDuration::try_from(lasting).unwrap_or_default());
+    (both && differs && now < until).then_some((before, until))
 }
 
 /// Why a node is nobody's.

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     settings::REPORT_GRACE,
-    world::{NodeFacts, PodFacts, Role, TaintFact, Word, World},
+    world::{ContainerFacts, ContainerState, NodeFacts, PodFacts, Role, TaintFact, Word, World},
 };
 
 /// One GPU node of a policy.
@@ -158,6 +158,18 @@ impl<'w> Member<'w> {
         let of_group = self.pods_of(stage).filter(|pod| pod.group.as_deref() == Some(group));
         // A pod on its way out counts only where there is no other.
         of_group.min_by_key(|pod| pod.deleting)
+    }
+
+    /// When the last pod or container of ours on the node was made or started.
+    #[must_use]
+    pub fn last_stir(&self) -> Option<Timestamp> {
+        let started = |container: &ContainerFacts| match container.state {
+            ContainerState::Running(since) => since,
+            _ => None,
+        };
+        let of_pod =
+            |pod: &&PodFacts| pod.init.iter().chain(&pod.containers).filter_map(started).max().max(pod.created);
+        self.pods.iter().filter_map(of_pod).max()
     }
 
     /// All pods of a stage on the node, those on their way out included.

@@ -1,0 +1,254 @@
+//! Two hundred nodes of eight models, three operating systems, two kinds of container runtime, with and without drivers
+//! of their own: from a policy to rest, and then what happens to single nodes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use e2e::{
+    HostDriver,
+    audit::OPERATOR,
+    eventually,
+    fleet::{DriverBehaviour, FleetNode, os},
+};
+use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Node, Pod},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+
+use crate::support::{DEADLINE, Fixture, POLICY, QUIET, test};
+
+const NODES: usize = 200;
+/// PCI ids of K80, P100, T4, A100, H100, L4, H200 and B200.
+const MODELS: [&str; 8] = ["102d", "15f9", "1eb8", "20b0", "2330", "27b8", "2335", "2901"];
+const GKE: &str = "cloud.google.com/gke-accelerator";
+
+/// The nodes, and what is to become of each: its reason, or nothing for a node without GPUs.
+fn nodes() -> Vec<(FleetNode, Option<Reason>)> {
+    (0..NODES).map(node).collect()
+}
+
+fn node(index: usize) -> (FleetNode, Option<Reason>) {
+    let name = format!("n{index:03}");
+    if index % 10 == 9 {
+        return (FleetNode::without_gpus(&name), None);
+    }
+    let model = MODELS[index % MODELS.len()];
+    let mut node = FleetNode::with_gpus(&name, model, 8);
+    node.os = [os("ubuntu", "22.04"), os("ubuntu", "24.04"), os("rhel", "9.4")][index / 8 % 3].clone();
+    let mut wanted = Reason::AllGpusAllocatable;
+    if model == "102d" && node.os.version_id != "22.04" {
+        // Driver branch 470, the last for Kepler, has no image for these.
+        wanted = Reason::NoDriverImageForOS;
+    }
+    match index % 25 {
+        3 => {
+            node.host_driver = HostDriver::Loaded("580.95.05".into());
+            wanted = Reason::AllGpusAllocatable;
+        }
+        7 => {
+            node.host_driver = HostDriver::Installed("580.95.05".into());
+            wanted = Reason::DriverNotLoaded;
+        }
+        12 => {
+            node.runtime = "containerd://1.7.27".into();
+            wanted = Reason::RuntimeUnsupported;
+        }
+        16 => node.runtime = "cri-o://1.34.1".into(),
+        20 if wanted == Reason::AllGpusAllocatable => {
+            node.behaviour.driver = DriverBehaviour::Crash("no kernel headers".into());
+            wanted = Reason::ContainerCrashed;
+        }
+        22 => {
+            // Known by its cloud's label alone.
+            node.behaviour.reports = false;
+            node.labels.insert(GKE.into(), "nvidia-tesla-t4".into());
+            wanted = Reason::ProbeMissing;
+        }
+        _ => {}
+    }
+    (node, Some(wanted))
+}
+
+#[test]
+fn from_a_policy_to_rest_and_then_each_nodes_trouble_is_its_own() {
+    test(|f| async move {
+        let nodes = nodes();
+        f.fleet.join(nodes.iter().map(|(node, _)| node.clone())).await?;
+        let reporting = nodes.iter().filter(|(node, _)| node.behaviour.reports && !node.gpus.is_empty()).count();
+        eventually(DEADLINE, "a report of every node that reports", || async {
+            let reported = f.statuses().await?.values().filter(|status| status.report.is_some()).count();
+            ensure!(reported >= reporting, "{reported} of {reporting}");
+            Ok(())
+        })
+        .await?;
+        f.fleet.quiet(QUIET, DEADLINE).await?;
+
+        install(&f, &nodes).await?;
+        a_settled_fleet_asks_for_nothing(&f).await?;
+        what_happens_to_a_node_is_that_nodes_own(&f).await?;
+        nodes_that_cannot_serve_are_counted_apart(&f).await?;
+        Ok(f)
+    });
+}
+
+/// From the policy to rest: right places, few writes, no early word.
+async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<()> {
+    let mark = f.cluster.audit().mark()?;
+    let watcher = f.watch_policy();
+    f.apply("{readiness: {minReadyNodes: 60%}, nodeLabels: [accelerator]}").await?;
+    // Nodes whose probe never reports are told of after a minute.
+    eventually(DEADLINE, "what is to become of every node", || async {
+        let found = f.statuses().await?;
+        for (node, wanted) in nodes {
+            let status = found.get(&node.name);
+            let reason = status.and_then(|status| status.reason);
+            ensure!(reason == *wanted, "{}: {reason:?} and not {wanted:?}: {status:?}", node.name);
+            let ready = status.is_some_and(GpuNodeStatus::is_ready);
+            ensure!(ready == (*wanted == Some(Reason::AllGpusAllocatable)), "{}", node.name);
+        }
+        Ok(())
+    })
+    .await?;
+    f.fleet.quiet(QUIET, DEADLINE).await?;
+
+    let requests = f.cluster.audit().requests(OPERATOR, mark)?;
+    let writes = requests.writes();
+    ensure!(writes.refused().count() == 0, "refused: {}", writes.refused());
+    let sets = f.daemon_sets().await?;
+    let members = nodes.iter().filter(|(_, wanted)| wanted.is_some()).count();
+    let allowed = 4 * members + sets.len() + 20;
+    ensure!(writes.count() <= allowed, "{} of {allowed}: {writes}", writes.count());
+    for (name, count) in
+        writes.only(|write| write.resource.starts_with("gpunodes") || write.resource == "nodes").by_name()
+    {
+        ensure!(count <= 4, "{count} writes to {name}");
+    }
+    watcher.never_early(f)?;
+    places(f, &sets).await
+}
+
+/// Each DaemonSet's pods are on the nodes that name it, on all of them, and nowhere else.
+async fn places(f: &Fixture, sets: &BTreeMap<String, DaemonSet>) -> Result<()> {
+    let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for node in Api::<Node>::all(f.cluster.client()).list(&ListParams::default()).await? {
+        for stage in Stage::ALL {
+            if let Some(group) = node.labels().get(stage.key()) {
+                named.entry(format!("{}-{group}", stage.as_str())).or_default().insert(node.name_any());
+            }
+        }
+    }
+    let mut placed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let pods = Api::<Pod>::namespaced(f.cluster.client(), f.cluster.namespace());
+    for pod in pods.list(&ListParams::default().labels(keys::STAGE)).await? {
+        let owner = pod.owner_references().first().context("a pod without an owner")?.name.clone();
+        let node = pod.spec.and_then(|spec| spec.node_name).context("a pod without a node")?;
+        placed.entry(owner).or_default().insert(node);
+    }
+    ensure!(named == placed, "named {named:#?}\nplaced {placed:#?}");
+    let unused: Vec<_> = sets.keys().filter(|set| !named.contains_key(*set)).collect();
+    ensure!(unused.is_empty() && sets.len() == named.len(), "{unused:?}");
+    let drivers = sets.keys().filter(|set| set.starts_with("driver-")).count();
+    ensure!(drivers >= 20, "eight models on up to three systems each have {drivers} drivers");
+    Ok(())
+}
+
+/// Nothing but the open watches, for a minute.
+async fn a_settled_fleet_asks_for_nothing(f: &Fixture) -> Result<()> {
+    let before = f.generations().await?;
+    let mark = f.cluster.audit().mark()?;
+    // Silence has no event to wait for.
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let asked = f.cluster.audit().requests(OPERATOR, mark)?.only(|request| request.verb != "watch");
+    ensure!(asked.count() == 0, "{asked}");
+    ensure!(f.generations().await? == before, "a DaemonSet's generation has moved");
+    Ok(())
+}
+
+/// Joins, leaves, labels, lost signals, reboots with fewer GPUs and dies: nobody else's line is written to.
+async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
+    let h100 = |index: usize| format!("n{index:03}");
+    // Of the kinds that are there already, so that no DaemonSet is new.
+    let like_n004 = |name: &str| FleetNode { name: name.into(), ..node(4).0 };
+    f.only_touches("joins", &["joiner"], async { f.fleet.join([like_n004("joiner")]).await }).await?;
+    f.until_reason("joiner", Reason::AllGpusAllocatable).await?;
+    f.only_touches("leaves", &["joiner"], async { f.fleet.leave("joiner").await }).await?;
+    let name = h100(4);
+    f.only_touches("is relabelled", &[&name], f.fleet.relabel(&name, &[("zone", Some("b"))])).await?;
+    f.only_touches("gains a signal", &[&name], f.fleet.relabel(&name, &[(GKE, Some("nvidia-h100-80gb"))])).await?;
+    f.only_touches("loses it", &[&name], f.fleet.relabel(&name, &[(GKE, None)])).await?;
+    ensure!(f.statuses().await?[&name].reason == Some(Reason::AllGpusAllocatable));
+    f.only_touches("reboots with fewer GPUs", &[&name], async {
+        f.fleet.reboot(&name, 7);
+        Ok(())
+    })
+    .await?;
+    f.until_reason(&name, Reason::GpuMissing).await?;
+    let status = f.statuses().await?.remove(&name).context("no status")?;
+    ensure!(status.message.contains("7 of 8") && status.message.contains("0000:"), "{}", status.message);
+    let count = serde_json::json!({"metadata": {"annotations": {keys::GPU_COUNT: "7"}}});
+    f.only_touches("is said to have seven", &[&name], async {
+        let nodes = Api::<Node>::all(f.cluster.client());
+        nodes.patch(&name, &PatchParams::default(), &Patch::Merge(&count)).await?;
+        Ok(())
+    })
+    .await?;
+    f.until_reason(&name, Reason::AllGpusAllocatable).await?;
+    f.only_touches("dies", &[&name], f.fleet.die(&name)).await?;
+    f.until_reason(&name, Reason::NodeNotReady).await?;
+    f.only_touches("comes back", &[&name], f.fleet.revive(&name)).await?;
+    f.until_reason(&name, Reason::AllGpusAllocatable).await?;
+    f.only_touches("opts out", &[&name], f.fleet.relabel(&name, &[(keys::MANAGED, Some("false"))])).await?;
+    f.until_reason(&name, Reason::OptedOut).await?;
+    f.only_touches("opts in", &[&name], f.fleet.relabel(&name, &[(keys::MANAGED, None)])).await?;
+    f.until_reason(&name, Reason::AllGpusAllocatable).await
+}
+
+/// Cordoned, NotReady and deleted nodes are no part of what `minReadyNodes` is of.
+async fn nodes_that_cannot_serve_are_counted_apart(f: &Fixture) -> Result<()> {
+    let counts = || async { anyhow::Ok(f.policy().await?.status.context("no status")?.nodes) };
+    let before = counts().await?;
+    let before = &before;
+    let excluded = |more: u32| async move {
+        eventually(DEADLINE, "the excluded nodes", || async {
+            let now = counts().await?;
+            ensure!(now.excluded == before.excluded + more && now.ready == before.ready - more, "{now:?} {before:?}");
+            ensure!(now.total == before.total, "{now:?} {before:?}");
+            Ok(())
+        })
+        .await
+    };
+    f.fleet.cordon("n004", true).await?;
+    excluded(1).await?;
+    f.fleet.die("n001").await?;
+    excluded(2).await?;
+    // As many as are ready must be; with one of them cordoned it is one less of one less.
+    f.apply(&format!("{{readiness: {{minReadyNodes: {}}}, nodeLabels: [accelerator]}}", before.ready - 2)).await?;
+    f.until_condition("Ready", "True").await?;
+    f.apply(&format!("{{readiness: {{minReadyNodes: {}}}, nodeLabels: [accelerator]}}", before.ready - 1)).await?;
+    f.until_condition("Ready", "False").await?;
+    f.fleet.cordon("n004", false).await?;
+    f.until_condition("Ready", "True").await?;
+    f.fleet.revive("n001").await?;
+    excluded(0).await?;
+    // Without any node that can serve nothing is ready, however little is asked for.
+    let none = serde_json::json!({"spec": {
+        "nodeSelector": {"matchLabels": {"no": "node"}}, "readiness": {"minReadyNodes": 0},
+    }});
+    f.policies().patch(POLICY, &PatchParams::default(), &Patch::Merge(&none)).await?;
+    f.until_condition("Ready", "False").await?;
+    let ready = f.policy().await?.status.context("no status")?.conditions.into_iter().find(|c| c.type_ == "Ready");
+    ensure!(ready.clone().is_some_and(|ready| ready.reason == Reason::NoMatchingNodes.as_str()), "{ready:?}");
+    f.fleet.until("nodes without stages", DEADLINE, |_, node| !node.labels.contains_key(keys::DRIVER)).await?;
+    let statuses = f.statuses().await?;
+    let left = statuses.values().find(|status| !matches!(status.phase, Phase::Unmanaged | Phase::Discovery));
+    ensure!(left.is_none(), "{left:?}");
+    Ok(())
+}
