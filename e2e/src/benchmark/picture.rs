@@ -14,7 +14,7 @@ const THEIRS: Series = Series { name: "NVIDIA's operator", colour: "#d4671c", da
 const PANEL: (f64, f64) = (300.0, 300.0);
 const LEFT: f64 = 56.0;
 const TOP: f64 = 60.0;
-const PLOT: (f64, f64) = (225.0, 185.0);
+const PLOT: (f64, f64) = (215.0, 185.0);
 
 #[derive(Clone, Copy)]
 struct Series {
