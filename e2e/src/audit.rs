@@ -94,6 +94,12 @@ impl Request {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
+    /// Whether it opens a watch, which the server ends every few minutes, so that it is opened anew.
+    #[must_use]
+    pub fn is_watch(&self) -> bool {
+        self.verb == "watch"
+    }
+
     /// Whether the server said no.
     #[must_use]
     pub fn is_refused(&self) -> bool {
@@ -112,6 +118,12 @@ impl Requests {
     #[must_use]
     pub fn writes(&self) -> Self {
         self.only(Request::is_write)
+    }
+
+    /// Those that open no watch.
+    #[must_use]
+    pub fn without_watches(&self) -> Self {
+        self.only(|request| !request.is_watch())
     }
 
     /// Those to which the server said no.
@@ -266,6 +278,7 @@ mod tests {
     fn a_watch_counts_when_it_begins_and_not_again_when_it_ends() {
         let watch = |stage| line(OPERATOR, stage, "watch", ["nodes", "", ""], 200);
         assert_eq!(requests(&(watch("ResponseStarted") + &watch("ResponseComplete"))).count(), 1);
+        assert_eq!(requests(&watch("ResponseStarted")).without_watches().count(), 0);
         assert_eq!(requests(&watch("ResponseComplete")).count(), 0, "it began before the mark");
     }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    demo,
+    benchmark, demo,
     lifecycle::{self, Extent},
     lock::Lock,
     namespace,
@@ -47,6 +47,8 @@ enum Task {
         /// Only the end-to-end tests whose names contain this.
         filter: Option<String>,
     },
+    /// Measure what the operator asks of the API server and of its machine, on fleets of simulated nodes.
+    Benchmark(benchmark::Options),
     /// `scratch`: hidden.
     #[command(hide = true)]
     Scratch {
@@ -104,6 +106,11 @@ fn run(task: Task) -> Result<ExitCode> {
             let _lock = Lock::take(&paths, "test")?;
             process::catch_interrupts()?;
             stages::run(&paths, filter.as_deref())?;
+        }
+        Task::Benchmark(options) => {
+            let _lock = Lock::take(&paths, "benchmark")?;
+            process::catch_interrupts()?;
+            benchmark::run(&paths, &options)?;
         }
         Task::Up { no_chart, kwok } => {
             let _lock = Lock::take(&paths, "up")?;

@@ -11,6 +11,7 @@
 mod progress;
 
 pub mod audit;
+mod benchmark;
 mod chart;
 pub mod cli;
 pub mod cluster;

@@ -52,10 +52,19 @@ pub(crate) fn prepare(paths: &Paths, purpose: Purpose, kind: NodeKind) -> Result
 
 /// Builds the workspace's programs and libraries, as the tests use them too; without `all`, only what any pod needs.
 pub(crate) fn build_workspace(paths: &Paths, all: bool) -> Result<()> {
-    let step = Step::start("building the workspace");
+    cargo_build(paths, "building the workspace", if all { &["--workspace"] } else { &["--package=e2e"] })
+}
+
+/// Builds the operator as users run it.
+pub(crate) fn build_release(paths: &Paths) -> Result<()> {
+    cargo_build(paths, "building the operator's release", &["--release", "--package=gpu-operator"])
+}
+
+fn cargo_build(paths: &Paths, what: &str, args: &[&str]) -> Result<()> {
+    let step = Step::start(what);
     let log = paths.log("cargo-build");
     let mut cargo = Command::new("cargo");
-    cargo.current_dir(&paths.root).arg("build").args(if all { &["--workspace"][..] } else { &["--package=e2e"] });
+    cargo.current_dir(&paths.root).arg("build").args(args);
     run_logged(&mut cargo, &log, || {
         let text = crate::process::tail(&log, 400);
         step.tick(text.lines().last().unwrap_or_default().trim());
@@ -150,6 +159,14 @@ pub(crate) fn down(paths: &Paths) -> Result<()> {
         step.done();
     }
     Ok(())
+}
+
+/// Takes down what tests or a demo have left, for a command that needs the cluster to itself.
+pub(crate) fn vacate(paths: &Paths) -> Result<()> {
+    if running(paths).is_some_and(|state| state.purpose == Purpose::Up) {
+        bail!("a cluster of yours runs, and this needs one to itself: `cargo xtask down` first");
+    }
+    down(paths)
 }
 
 /// Runs `work` and takes the cluster down after it, whatever came of it.

@@ -66,10 +66,7 @@ impl Run {
 
 /// Runs the stages. `filter` picks end-to-end tests by a part of their name; then, and only then, the others are left out.
 pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
-    if lifecycle::running(paths).is_some_and(|state| state.purpose == Purpose::Up) {
-        bail!("a cluster of yours runs, and the tests need one to themselves: `cargo xtask down` first");
-    }
-    lifecycle::down(paths)?;
+    lifecycle::vacate(paths)?;
     let kind = lifecycle::node_kind(false);
     let real = kind == NodeKind::Real;
     let mut run = Run::default();

@@ -17,7 +17,7 @@ pub(crate) enum Purpose {
     Up,
     /// The demo; nothing of worth is in it.
     Demo,
-    /// The tests; nothing of worth is in it.
+    /// The tests or the benchmark; nothing of worth is in it.
     Test,
 }
 

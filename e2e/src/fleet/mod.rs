@@ -206,21 +206,22 @@ impl Fleet {
     /// # Errors
     /// After `deadline`, how many did not, and one of them.
     pub async fn until(&self, what: &str, deadline: Duration, check: impl Fn(&str, &Observed) -> bool) -> Result<()> {
+        // How many, and one of them.
         let failing = || {
             let state = self.agent.state();
             let present = state.slots.iter().filter(|(_, slot)| slot.present);
-            let failing = present.map(|(name, slot)| (name, observed(slot))).filter(|(name, node)| !check(name, node));
-            let failing: Vec<String> = failing.map(|(name, node)| format!("{name}: {node:?}")).collect();
-            failing
+            let mut failing =
+                present.map(|(name, slot)| (name, observed(slot))).filter(|(name, node)| !check(name, node));
+            let (name, node) = failing.next()?;
+            Some((1 + failing.count(), format!("{name}: {node:?}")))
         };
         let mut activity = self.agent.activity();
         let end = Instant::now() + deadline;
         loop {
-            let left = failing();
-            let Some(one) = left.first() else { return Ok(()) };
+            let Some((left, one)) = failing() else { return Ok(()) };
             let told = tokio::time::timeout_at(end, activity.changed()).await;
             if told.is_err() {
-                bail!("{what}: not within {} s of {} nodes, such as {one}", deadline.as_secs(), left.len());
+                bail!("{what}: not within {} s of {left} nodes, such as {one}", deadline.as_secs());
             }
             // Events come in floods.
             tokio::time::sleep(Duration::from_millis(50)).await;

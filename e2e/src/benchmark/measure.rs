@@ -1,0 +1,228 @@
+//! One fleet through all phases.
+
+use std::{future::Future, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+    runtime::wait::await_condition,
+};
+use serde_json::json;
+use tokio::time::{Instant, interval, sleep, timeout};
+
+use super::figures::Figures;
+use crate::{
+    audit::{OPERATOR, Requests},
+    cluster::Cluster,
+    fleet::{Fleet, FleetNode, MEMBER, Observed, Stuffing},
+    operator_process::{Build, OperatorProcess},
+    process::interrupted,
+    progress::Step,
+};
+
+const POLICY: &str = "benchmark";
+/// V100, A100, H100 and L4, which differ in driver and kernel modules.
+const MODELS: [&str; 4] = ["1db1", "20b2", "2330", "27b8"];
+const GPUS_PER_NODE: usize = 8;
+/// How long each pod of a slow node takes to start.
+const SLOW_POD_SECONDS: u32 = 120;
+/// Silence after which nothing more is expected: longer than any pause that the operator makes by itself.
+const QUIET: Duration = Duration::from_secs(12);
+
+/// Measures a fleet of so many nodes in a cluster that has none yet.
+pub(super) async fn measure(cluster: &Cluster, nodes: u32, settled: Duration) -> Result<Figures> {
+    let fleet = Fleet::start(cluster).await?;
+    let members = (0..nodes).map(|index| node(&format!("node-{index:04}"), MODELS[index as usize % MODELS.len()], 0));
+    // The longest phase is one slow node's; a fleet takes its time by its size.
+    let deadline = Duration::from_mins(10) + Duration::from_secs(1) * nodes;
+    let bench = Bench { cluster, fleet, deadline };
+    bench.step("nodes join and probes report", bench.register(members)).await?;
+
+    let begun = cluster.audit().mark()?;
+    let operator = OperatorProcess::start(cluster, Build::Release)?;
+    bench.step("the operator starts", bench.quiet()).await?;
+    let start = cluster.audit().requests(OPERATOR, begun)?;
+
+    let mut figures = bench.install(nodes).await?;
+    figures.start = start;
+    figures.settled = bench.requests_while("settled", pause(settled)).await?;
+    figures.settled_for = settled;
+    figures.join = bench.requests_while("a node joins", bench.join("node-fast", nodes + 1, 0)).await?;
+    let slow = bench.join("node-slow", nodes + 2, SLOW_POD_SECONDS);
+    figures.slow_join = bench.requests_while("a node joins whose pods take two minutes each", slow).await?;
+    figures.usage = operator.usage()?;
+    Ok(figures)
+}
+
+fn node(name: &str, model: &str, pod_seconds: u32) -> FleetNode {
+    let mut node = FleetNode::with_gpus(name, model, GPUS_PER_NODE);
+    node.stuffing = Stuffing::REAL;
+    node.behaviour.pod_seconds = pod_seconds;
+    node
+}
+
+async fn pause(time: Duration) -> Result<()> {
+    sleep(time).await;
+    Ok(())
+}
+
+struct Bench<'a> {
+    cluster: &'a Cluster,
+    fleet: Fleet,
+    deadline: Duration,
+}
+
+impl Bench<'_> {
+    /// Adds nodes and waits for the reports of all that are there.
+    async fn register(&self, nodes: impl Iterator<Item = FleetNode>) -> Result<()> {
+        self.fleet.join(nodes).await?;
+        self.quiet().await?;
+        let known = Api::<GpuNode>::all(self.cluster.client()).list(&ListParams::default()).await?.items;
+        let reported = |node: &&GpuNode| node.status.as_ref().is_some_and(|status| status.report.is_some());
+        let (reports, nodes) = (known.iter().filter(reported).count(), self.fleet.names().len());
+        ensure!(reports == nodes, "{reports} reports of {nodes} nodes");
+        Ok(())
+    }
+
+    /// Applies the policy and waits until all is ready and quiet.
+    async fn install(&self, nodes: u32) -> Result<Figures> {
+        let mark = self.cluster.audit().mark()?;
+        let began = Instant::now();
+        let [labelled, ready, quiet] = self
+            .step("the policy is applied, until quiet", async {
+                self.apply().await?;
+                let labelled = async {
+                    let is_labelled = |_: &str, node: &Observed| node.labels.contains_key(keys::MODEL);
+                    self.fleet.until("labels", self.deadline, is_labelled).await?;
+                    Ok(began.elapsed())
+                };
+                let ready = async {
+                    self.ready(nodes).await?;
+                    anyhow::Ok(began.elapsed())
+                };
+                let (labelled, ready) = tokio::try_join!(labelled, ready)?;
+                Ok([labelled, ready, self.quiet().await?.duration_since(began)])
+            })
+            .await?;
+        let install = self.cluster.audit().requests(OPERATOR, mark)?;
+        tell(&install);
+        let ours = ListParams::default().labels(&format!("{}={}", keys::MANAGED_BY, keys::MANAGER));
+        let daemon_sets = Api::<DaemonSet>::all(self.cluster.client()).list_metadata(&ours).await?.items.len();
+        let gpus = nodes * u32::try_from(GPUS_PER_NODE)?;
+        Ok(Figures { nodes, gpus, daemon_sets, install, labelled, ready, quiet, ..Figures::default() })
+    }
+
+    async fn apply(&self) -> Result<()> {
+        let policy = json!({
+            "apiVersion": "gpu.nodestack.dev/v1alpha1",
+            "kind": "ClusterGpuPolicy",
+            "metadata": {"name": POLICY},
+            "spec": {"nodeSelector": {"matchLabels": {MEMBER.0: MEMBER.1}}},
+        });
+        let params = PatchParams::apply("benchmark").force();
+        self.policies().patch(POLICY, &params, &Patch::Apply(policy)).await?;
+        Ok(())
+    }
+
+    /// Adds a node to a fleet that is ready, and waits until all is ready and quiet again.
+    async fn join(&self, name: &str, nodes: u32, pod_seconds: u32) -> Result<()> {
+        self.fleet.join([node(name, MODELS[0], pod_seconds)]).await?;
+        self.ready(nodes).await?;
+        self.quiet().await.map(drop)
+    }
+
+    /// Until the policy says that so many nodes are ready, and they are.
+    async fn ready(&self, nodes: u32) -> Result<()> {
+        let all_ready = move |policy: Option<&ClusterGpuPolicy>| policy.is_some_and(|policy| is_ready(policy, nodes));
+        let waited = timeout(self.deadline, Box::pin(await_condition(self.policies(), POLICY, all_ready))).await;
+        let Ok(waited) = waited else {
+            let found = self.policies().get(POLICY).await?.status.map(|status| status.nodes);
+            bail!("not Ready within {} s: {found:?}", self.deadline.as_secs());
+        };
+        waited?;
+        let published = |name: &str| self.fleet.observe(name).and_then(|node| node.gpus).unwrap_or_default() > 0;
+        let early = self.fleet.names().into_iter().find(|name| !published(name));
+        early.map_or(Ok(()), |name| bail!("the policy said Ready before {name} was"))
+    }
+
+    async fn quiet(&self) -> Result<Instant> {
+        self.fleet.quiet(QUIET, self.deadline).await
+    }
+
+    fn policies(&self) -> Api<ClusterGpuPolicy> {
+        Api::all(self.cluster.client())
+    }
+
+    /// What the operator asks in a phase, but for watches.
+    async fn requests_while(&self, what: &str, phase: impl Future<Output = Result<()>>) -> Result<Requests> {
+        let mark = self.cluster.audit().mark()?;
+        self.step(what, phase).await?;
+        let all = self.cluster.audit().requests(OPERATOR, mark)?;
+        tell(&all);
+        Ok(all.without_watches())
+    }
+
+    /// Shows that a phase goes on, and cuts it short when someone asks to stop.
+    async fn step<T>(&self, what: &str, phase: impl Future<Output = Result<T>>) -> Result<T> {
+        let step = Step::start(what);
+        let mut phase = std::pin::pin!(phase);
+        let mut seconds = interval(Duration::from_secs(1));
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut phase => break outcome.with_context(|| what.to_owned())?,
+                _ = seconds.tick() => {
+                    if interrupted() {
+                        bail!("interrupted");
+                    }
+                    step.tick(&format!("{} times a node has published its GPUs", self.fleet.published().len()));
+                }
+            }
+        };
+        step.done();
+        Ok(outcome)
+    }
+}
+
+/// Ready by its current generation, with so many nodes.
+fn is_ready(policy: &ClusterGpuPolicy, nodes: u32) -> bool {
+    let Some(status) = &policy.status else { return false };
+    let current = status.observed_generation == policy.metadata.generation;
+    let ready = status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    current && ready && status.nodes.ready == nodes
+}
+
+/// What it was, by kind and by the objects that most of it was about.
+fn tell(requests: &Requests) {
+    say!("      {requests}");
+    let mut names: Vec<_> = requests.without_watches().by_name().into_iter().collect();
+    names.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let most: Vec<String> = names.iter().take(5).map(|(name, count)| format!("{count} {name:?}")).collect();
+    say!("      of {} objects, most of: {}", names.len(), most.join(", "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_ready_with_all_nodes_by_its_current_generation() {
+        let since = "2026-01-01T00:00:00Z";
+        let policy = |observed: i64, status: &str, ready: u32| -> ClusterGpuPolicy {
+            let condition =
+                json!({"type": "Ready", "status": status, "reason": "R", "message": "", "lastTransitionTime": since});
+            let policy = json!({
+                "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "ClusterGpuPolicy",
+                "metadata": {"name": "p", "generation": 2}, "spec": {},
+                "status": {"observedGeneration": observed, "conditions": [condition], "nodes": {"ready": ready}},
+            });
+            serde_json::from_value(policy).unwrap()
+        };
+        assert!(is_ready(&policy(2, "True", 3), 3));
+        assert!(!is_ready(&policy(1, "True", 3), 3));
+        assert!(!is_ready(&policy(2, "False", 3), 3));
+        assert!(!is_ready(&policy(2, "True", 2), 3));
+    }
+}
