@@ -175,6 +175,8 @@ fn controller_manager(state: &State, pki: &Path, paths: &Paths) -> Vec<String> {
     args.extend([
         format!("--service-account-private-key-file={}", pki.join("service-account.key").display()),
         format!("--root-ca-file={}", pki.join("ca.crt").display()),
+        // However busy the machine is: a node whose lease comes late is not dead.
+        "--node-monitor-grace-period=3m".into(),
     ]);
     args
 }

@@ -23,13 +23,10 @@ pub(crate) fn ensure(paths: &Paths) -> Result<()> {
         .arg("--kubeconfig")
         .arg(paths.kubeconfig())
         .arg("--config")
-        .arg(paths.root.join("e2e/kwok/stages.yaml"))
+        .arg(paths.root.join("e2e/kwok/kwok.yaml"))
         .args([
             "--manage-all-nodes=false",
             "--manage-nodes-with-label-selector=type=kwok",
-            // Renewed every quarter of that. Kubelets do it every 10 s, which for thousands of nodes would keep this
-            // machine busy; the controller manager is content with less than 50 s.
-            "--node-lease-duration-seconds=100",
             "--server-address=127.0.0.1:0",
             "--v=WARN",
         ]);
