@@ -12,6 +12,8 @@ use gpu_operator_crd::ClusterGpuPolicyStatus;
 const LEAST: Duration = Duration::from_secs(1);
 /// Between two writes of mere counts, at most.
 const MOST: Duration = Duration::from_secs(30);
+/// What is not worth a write of its own waits for one that is.
+const LATER: Duration = Duration::from_hours(1);
 /// After so long without a write counts are news again.
 const QUIET: Duration = Duration::from_mins(1);
 
@@ -37,6 +39,9 @@ impl Pace {
         status: &ClusterGpuPolicyStatus,
         now: Instant,
     ) -> Option<Duration> {
+        if before.is_some_and(|before| !is_worth_it(before, status)) {
+            return Some(LATER);
+        }
         let last = self.written.get(policy)?;
         let gap = if before.is_none_or(|before| tells_more(before, status)) { LEAST } else { last.gap };
         gap.checked_sub(now.duration_since(last.at)).filter(|wait| !wait.is_zero())
@@ -57,6 +62,21 @@ impl Pace {
     }
 }
 
+/// Whether a status differs in more than in the words for nodes that are on their way, which go along with the next write.
+fn is_worth_it(before: &ClusterGpuPolicyStatus, after: &ClusterGpuPolicyStatus) -> bool {
+    let figures = |status: &ClusterGpuPolicyStatus| {
+        let pools: Vec<_> = status
+            .pools
+            .iter()
+            .map(|p| (p.nodes.clone(), p.gpus.clone(), p.driver_version.clone(), p.message.clone()))
+            .collect();
+        let needy = status.attention.iter().filter(|node| node.reason.is_failure() || node.reason.is_note());
+        let needy: Vec<_> = needy.map(|node| (node.node.clone(), node.reason, node.message.clone())).collect();
+        (status.nodes.clone(), status.gpus.clone(), status.overlaps.clone(), pools, needy)
+    };
+    tells_more(before, after) || figures(before) != figures(after)
+}
+
 /// Whether a status differs in what somebody may wait for or act upon, and not in counts and wording alone.
 fn tells_more(before: &ClusterGpuPolicyStatus, after: &ClusterGpuPolicyStatus) -> bool {
     let words = |status: &ClusterGpuPolicyStatus| {
@@ -70,7 +90,10 @@ fn tells_more(before: &ClusterGpuPolicyStatus, after: &ClusterGpuPolicyStatus) -
 
 #[cfg(test)]
 mod tests {
-    use gpu_operator_crd::policy_status::NodeCounts;
+    use gpu_operator_crd::{
+        policy_status::{Attention, NodeCounts},
+        reason::Reason,
+    };
 
     use super::*;
 
@@ -108,6 +131,19 @@ mod tests {
         assert_eq!(wait(status(2, 0)), Some(Duration::from_millis(600)));
         assert!(wait(status(1, 1)) > Some(Duration::from_secs(20)));
         assert_eq!(pace.wait("other", None, &status(1, 0), soon), None);
+    }
+
+    #[test]
+    fn other_words_for_a_node_on_its_way_go_along_with_the_next_write() {
+        let said = |reason: Reason, message: &str| {
+            let attention =
+                vec![Attention { node: "a".into(), pool: "p".into(), reason, message: message.into(), since: None }];
+            ClusterGpuPolicyStatus { attention, ..status(1, 0) }
+        };
+        let wait = |before, after| Pace::default().wait("all", Some(&before), &after, Instant::now());
+        assert_eq!(wait(said(Reason::PodStarting, "x"), said(Reason::DriverInstalling, "y")), Some(LATER));
+        assert_eq!(wait(said(Reason::PodStarting, "x"), said(Reason::ImagePullFailed, "y")), None);
+        assert_eq!(wait(said(Reason::PodStarting, "x"), status(1, 1)), None);
     }
 
     #[test]

@@ -162,7 +162,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
             fleet.entry(other).or_default().overlap(name_of(policy), name_of(policy));
         }
         let pods = pods.get(name.as_str()).cloned().unwrap_or_default();
-        let mut member = enroll(catalogue, policy, node, gpu_node, discovery, pods, &mut sets);
+        let mut member = enroll(catalogue, policy, node, gpu_node, discovery, pods, &mut sets, now);
         member.notes.extend(overlap_note(name_of(policy), &others));
         fleet.entry(name_of(policy)).or_default().pools.entry(member.pool.clone()).or_default().push(member);
     }
@@ -282,6 +282,7 @@ fn enroll<'w>(
     discovery: discover::Discovery<'w>,
     pods: Vec<&'w crate::world::PodFacts>,
     sets: &mut Sets<'w>,
+    now: Timestamp,
 ) -> Member<'w> {
     let named_pool = pool::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
     let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
@@ -303,7 +304,21 @@ fn enroll<'w>(
     };
     let untolerated = node.taints.iter().find(|taint| !tolerated(taint));
     let notes = discovery.notes.clone();
-    Member { node, gpu_node, discovery, policy, pool, named_pool, untolerated, notes, wanted, have, expected, pods }
+    Member {
+        node,
+        gpu_node,
+        discovery,
+        policy,
+        pool,
+        named_pool,
+        untolerated,
+        notes,
+        wanted,
+        have,
+        expected,
+        pods,
+        now,
+    }
 }
 
 /// A node that no policy governs: nothing of ours stays on it.
@@ -396,6 +411,9 @@ fn plan_member(
     let (status, again) = gpu_node::member_status(member, &verdict, &labels.published, deadline, now);
     if let Some(again) = again {
         plan.check_by(again);
+    }
+    if let Some(by) = member.driver_shows_by().filter(|by| now < *by) {
+        plan.check_by(by);
     }
     // Judgements that need a moment to be sure of themselves look again after it.
     if !status.is_ready() && status.reason.is_some_and(|reason| !reason.is_failure()) {

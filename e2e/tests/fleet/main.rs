@@ -3,5 +3,6 @@
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod install;
+mod rollout;
 mod support;
 mod two_hundred;

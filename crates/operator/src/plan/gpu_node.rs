@@ -104,7 +104,7 @@ pub fn member_status(
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
     }
     if let Some((before, until)) = before.and_then(|before| still_passing(member, before, &verdict, now)) {
-        return (GpuNodeStatus { report: None, ..before.clone() }, Some(until));
+        return (GpuNodeStatus { report: None, ..before.clone() }, Some(until.min(due)));
     }
     let since = same_phase
         .filter(|before| before.reason == Some(verdict.reason))
@@ -147,14 +147,16 @@ fn still_passing<'s>(
     };
     let since = before.since()?;
     let both = passing(before.phase, before.reason?) && passing(verdict.phase, verdict.reason);
-    let differs =
-        before.phase != verdict.phase || before.reason != Some(verdict.reason) || before.message != verdict.message;
+    if both && before.phase == verdict.phase && before.reason == Some(verdict.reason) {
+        // Other words for the same, such as the container that a pod is at.
+        return Some((before, Timestamp::MAX));
+    }
     let last = member.last_stir().map_or(since, |stir| stir.max(since));
     // That a pod is not there yet is the DaemonSet controller's business, which takes its time with a large fleet.
     let there = |stage: Stage| stage.phase() != verdict.phase || member.pod(stage).is_some();
     let lasting = if Stage::ALL.into_iter().all(there) { PASSING } else { NO_POD_YET };
     let until = add(last, SignedDuration::try_from(lasting).unwrap_or_default());
-    (both && differs && now < until).then_some((before, until))
+    (both && now < until).then_some((before, until))
 }
 
 /// Why a node is nobody's.

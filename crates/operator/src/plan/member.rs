@@ -20,7 +20,7 @@ use super::{
     variant::{self, DriverChoice, Fault, Variant},
 };
 use crate::{
-    settings::REPORT_GRACE,
+    settings::{PASSING, REPORT_GRACE},
     world::{ContainerFacts, ContainerState, NodeFacts, PodFacts, Role, TaintFact, Word, World},
 };
 
@@ -51,6 +51,8 @@ pub struct Member<'w> {
     pub expected: Option<u32>,
     /// The pods of ours on the node.
     pub pods: Vec<&'w PodFacts>,
+    /// The moment of the plan.
+    pub now: Timestamp,
 }
 
 impl<'w> Member<'w> {
@@ -170,6 +172,13 @@ impl<'w> Member<'w> {
         let of_pod =
             |pod: &&PodFacts| pod.init.iter().chain(&pod.containers).filter_map(started).max().max(pod.created);
         self.pods.iter().filter_map(of_pod).max()
+    }
+
+    /// Until when a driver whose module is loaded is given to show itself as running: the report may overtake the pod's.
+    #[must_use]
+    pub fn driver_shows_by(&self) -> Option<Timestamp> {
+        let created = self.pod(Stage::Driver).filter(|pod| !pod.running())?.created?;
+        Some(add(created, SignedDuration::try_from(PASSING).unwrap_or_default()))
     }
 
     /// All pods of a stage on the node, those on their way out included.

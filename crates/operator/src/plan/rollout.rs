@@ -279,5 +279,6 @@ fn must_release(member: &Member<'_>) -> bool {
         return member.pods_of(Stage::Driver).any(leaving);
     };
     let up = member.pod(Stage::Driver).is_some_and(crate::world::PodFacts::running);
-    !up || (loaded != version && !member.driver_waits_for_its_turn())
+    let may_be_up = member.driver_shows_by().is_some_and(|by| member.now < by);
+    !up && !may_be_up || (loaded != version && !member.driver_waits_for_its_turn())
 }

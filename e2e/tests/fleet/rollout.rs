@@ -1,0 +1,149 @@
+//! New revisions on a fleet of four pools, and an operator that is killed at any moment.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use e2e::{
+    eventually,
+    fleet::{DriverBehaviour, FleetNode},
+};
+use gpu_operator_crd::{Phase, keys, reason::Reason};
+
+use crate::support::{DEADLINE, Fixture, QUIET, SOON_QUIET, test};
+
+/// Four pools of three nodes: H100, T4, L4 and A100.
+const POOLS: [(&str, &str); 4] = [("h100", "2330"), ("t4", "1eb8"), ("l4", "27b8"), ("a100", "20b0")];
+
+fn nodes() -> impl Iterator<Item = FleetNode> {
+    POOLS.iter().flat_map(|(pool, id)| (0..3).map(move |index| FleetNode::with_gpus(&format!("{pool}-{index}"), id, 2)))
+}
+
+fn spec(h100: &str) -> String {
+    let pools = "{name: t4, match: {models: [t4]}}, {name: l4, match: {models: [l4]}}, {name: a100, match: {models: [nvidia-tesla-a100]}}";
+    format!("{{pools: [{{name: h100, match: {{models: [h100]}}, driver: {{version: {h100}}}}}, {pools}]}}")
+}
+
+/// The driver revision that each node's label names.
+fn revisions(f: &Fixture) -> BTreeMap<String, String> {
+    let label = |name: &String| f.fleet.observe(name)?.labels.get(keys::DRIVER).cloned();
+    f.fleet.names().iter().filter_map(|name| Some((name.clone(), label(name)?))).collect()
+}
+
+async fn ready_fleet(f: &Fixture, driver: &str) -> Result<()> {
+    f.fleet.join(nodes()).await?;
+    f.apply(&spec(driver)).await?;
+    f.until_condition("Ready", "True").await?;
+    f.fleet.quiet(SOON_QUIET, DEADLINE).await?;
+    Ok(())
+}
+
+#[test]
+fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_back() {
+    test(|f| async move {
+        ready_fleet(&f, "595.91.07").await?;
+        let (before, generations) = (revisions(&f), f.generations().await?);
+        let others = |revisions: &BTreeMap<String, String>| {
+            let others = revisions.iter().filter(|(name, _)| !name.starts_with("h100"));
+            others.map(|(name, revision)| (name.clone(), revision.clone())).collect::<BTreeMap<_, _>>()
+        };
+        // One node cannot pull what it is to have.
+        f.fleet.change("h100-1", |node| node.behaviour.driver = DriverBehaviour::ImageMissing);
+        f.apply(&spec("590.10.01")).await?;
+        f.until_condition("Stalled", "True").await?;
+        f.fleet.quiet(QUIET, DEADLINE).await?;
+        let halted = revisions(&f);
+        ensure!(others(&halted) == others(&before), "another pool has moved: {halted:?}");
+        let moved: Vec<_> = halted.iter().filter(|(name, revision)| before.get(*name) != Some(revision)).collect();
+        ensure!(
+            moved.len() == 2 && halted["h100-2"] == before["h100-2"],
+            "one moved, one failed, one waits: {moved:?}"
+        );
+        let statuses = f.statuses().await?;
+        ensure!(statuses["h100-0"].phase == Phase::Ready && statuses["h100-2"].phase == Phase::Ready, "{statuses:?}");
+        ensure!(statuses["h100-1"].reason == Some(Reason::ImagePullFailed), "{:?}", statuses["h100-1"]);
+        let policy = f.policy().await?.status.context("no status")?;
+        let stalled: Vec<_> = policy.pools.iter().filter(|pool| pool.reason.is_some()).collect();
+        ensure!(stalled.len() == 1 && stalled[0].name == "h100", "{stalled:?}");
+        ensure!(
+            stalled[0].reason == Some(Reason::RolloutHalted) && stalled[0].message.contains("h100-1"),
+            "{stalled:?}"
+        );
+        let now = f.generations().await?;
+        ensure!(generations.iter().all(|(set, generation)| now.get(set) == Some(generation)), "{now:?}");
+
+        // Back again: what has moved moves back, and nothing else.
+        f.fleet.change("h100-1", |node| node.behaviour.driver = DriverBehaviour::Ok);
+        f.apply(&spec("595.91.07")).await?;
+        f.until_condition("Ready", "True").await?;
+        f.until_condition("Reconciling", "False").await?;
+        f.fleet.quiet(SOON_QUIET, DEADLINE).await?;
+        ensure!(revisions(&f) == before, "{:?}", revisions(&f));
+        ensure!(f.generations().await? == generations, "what nobody names any more is pruned, and the rest as it was");
+        Ok(f)
+    });
+}
+
+/// What the fleet comes to, whenever that was.
+async fn outcome(
+    f: &Fixture,
+) -> Result<(BTreeMap<String, String>, BTreeMap<String, (Phase, Option<Reason>, String)>, Vec<String>)> {
+    let told = f.statuses().await?.into_iter();
+    let told = told.map(|(name, status)| (name, (status.phase, status.reason, status.gpus.summary))).collect();
+    Ok((revisions(f), told, f.daemon_sets().await?.into_keys().collect()))
+}
+
+/// A generator of moments; the same seed gives the same ones.
+fn moments(seed: u64) -> impl Iterator<Item = Duration> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    std::iter::repeat_with(move || {
+        // xorshift64
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        Duration::from_millis(20 + state % 1500)
+    })
+}
+
+#[test]
+fn an_operator_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does() {
+    const DRIVERS: [&str; 2] = ["595.91.07", "590.10.01"];
+    test(|f| async move {
+        // Undisturbed: there and back again.
+        ready_fleet(&f, DRIVERS[0]).await?;
+        let mut undisturbed = Vec::new();
+        for driver in [DRIVERS[1], DRIVERS[0]] {
+            f.apply(&spec(driver)).await?;
+            settled(&f).await?;
+            undisturbed.push(outcome(&f).await?);
+        }
+        for seed in 0..20 {
+            let there = usize::from(seed % 2 == 1);
+            f.apply(&spec(DRIVERS[1 - there])).await?;
+            for moment in moments(seed).take(2) {
+                // The moment is what is tried here.
+                tokio::time::sleep(moment).await;
+                f.operator.kill()?;
+                f.operator.start_again()?;
+            }
+            settled(&f).await.with_context(|| format!("seed {seed}"))?;
+            let found = outcome(&f).await?;
+            ensure!(found == undisturbed[there], "seed {seed}: {found:#?}\nand not {:#?}", undisturbed[there]);
+        }
+        Ok(f)
+    });
+}
+
+/// Nothing is on its way any more.
+async fn settled(f: &Fixture) -> Result<()> {
+    f.until_condition("Reconciling", "False").await?;
+    f.until_condition("Ready", "True").await?;
+    eventually(DEADLINE, "no DaemonSet that nobody names", || async {
+        let named: std::collections::BTreeSet<_> =
+            revisions(f).into_values().map(|group| format!("driver-{group}")).collect();
+        let sets = f.daemon_sets().await?;
+        let left: Vec<_> = sets.keys().filter(|set| set.starts_with("driver-") && !named.contains(*set)).collect();
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
+    .await
+}
