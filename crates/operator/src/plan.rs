@@ -52,7 +52,7 @@ use variant::{Variant, VariantKey};
 use crate::{
     catalogue::Catalogue,
     settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
-    world::{NodeFacts, TaintFact, World},
+    world::{NodeFacts, PodFacts, TaintFact, World},
 };
 
 /// The pool of nodes of which only a label has said that they have GPUs.
@@ -130,7 +130,7 @@ pub enum Subject {
 #[must_use]
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let mut sets = Sets::default();
+    let mut sets = Sets { catalogue, now, variants: HashMap::new(), policies: BTreeMap::new() };
     let policies = by_age(world);
     let pods = member::pods_by_node(world);
     let mut fleet: BTreeMap<&str, Share<'_>> = BTreeMap::new();
@@ -162,7 +162,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
             fleet.entry(other).or_default().overlap(name_of(policy), name_of(policy));
         }
         let pods = pods.get(name.as_str()).cloned().unwrap_or_default();
-        let mut member = enroll(catalogue, policy, node, gpu_node, discovery, pods, &mut sets, now);
+        let mut member = sets.enroll(policy, node, gpu_node, discovery, pods);
         member.notes.extend(overlap_note(name_of(policy), &others));
         fleet.entry(name_of(policy)).or_default().pools.entry(member.pool.clone()).or_default().push(member);
     }
@@ -246,9 +246,10 @@ fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
     pool::selects(policy.spec.node_selector.as_ref(), &node.labels)
 }
 
-/// The variants in use, each resolved once however many nodes share it.
-#[derive(Default)]
+/// The variants in use, each resolved once however many nodes share it, and what nodes are enrolled by.
 struct Sets<'w> {
+    catalogue: &'w Catalogue,
+    now: Timestamp,
     variants: HashMap<String, BTreeMap<VariantKey, Arc<Variant>>>,
     policies: BTreeMap<String, &'w ClusterGpuPolicy>,
 }
@@ -265,59 +266,58 @@ impl<'w> Sets<'w> {
         Arc::clone(of_policy.entry(key).or_insert_with_key(|key| Arc::new(variant::resolve(policy, pool, key.clone()))))
     }
 
+    /// Makes a node a member of its policy's pool.
+    fn enroll(
+        &mut self,
+        policy: &'w ClusterGpuPolicy,
+        node: &'w NodeFacts,
+        gpu_node: Option<&'w GpuNode>,
+        discovery: discover::Discovery<'w>,
+        pods: Vec<&'w PodFacts>,
+    ) -> Member<'w> {
+        let (catalogue, now) = (self.catalogue, self.now);
+        let named_pool = pool::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
+        let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
+        let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
+        let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
+        let driver = pool::driver(policy, named_pool);
+        let have = member::node_groups(node);
+        let wanted = report.map(|report| {
+            runtime::check(&node.runtime)?;
+            let choice = variant::choose_driver(catalogue, &driver, &discovery, report, have.driver.is_some())?;
+            let key = variant::key(name_of(policy), &pool, named_pool.is_some(), choice, node);
+            Ok(self.resolve(policy, named_pool, key))
+        });
+        let Expected { annotated, known } = discovery.expected;
+        let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
+        let tolerated = |taint: &&TaintFact| {
+            let tolerations = policy.spec.defaults.tolerations.as_ref();
+            tolerations.is_none_or(|tolerations| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
+        };
+        let untolerated = node.taints.iter().find(|taint| !tolerated(taint));
+        let notes = discovery.notes.clone();
+        Member {
+            node,
+            gpu_node,
+            discovery,
+            policy,
+            pool,
+            named_pool,
+            untolerated,
+            notes,
+            wanted,
+            have,
+            expected,
+            pods,
+            now,
+        }
+    }
+
     fn all(&self) -> impl Iterator<Item = (&'w ClusterGpuPolicy, &Variant)> {
         self.variants
             .iter()
             .filter_map(|(policy, variants)| Some((*self.policies.get(policy)?, variants)))
             .flat_map(|(policy, variants)| variants.values().map(move |variant| (policy, variant.as_ref())))
-    }
-}
-
-/// Makes a node a member of its policy's pool.
-fn enroll<'w>(
-    catalogue: &'w Catalogue,
-    policy: &'w ClusterGpuPolicy,
-    node: &'w NodeFacts,
-    gpu_node: Option<&'w GpuNode>,
-    discovery: discover::Discovery<'w>,
-    pods: Vec<&'w crate::world::PodFacts>,
-    sets: &mut Sets<'w>,
-    now: Timestamp,
-) -> Member<'w> {
-    let named_pool = pool::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
-    let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
-    let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
-    let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
-    let driver = pool::driver(policy, named_pool);
-    let have = member::node_groups(node);
-    let wanted = report.map(|report| {
-        runtime::check(&node.runtime)?;
-        let choice = variant::choose_driver(catalogue, &driver, &discovery, report, have.driver.is_some())?;
-        let key = variant::key(name_of(policy), &pool, named_pool.is_some(), choice, node);
-        Ok(sets.resolve(policy, named_pool, key))
-    });
-    let Expected { annotated, known } = discovery.expected;
-    let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
-    let tolerated = |taint: &&TaintFact| {
-        let tolerations = policy.spec.defaults.tolerations.as_ref();
-        tolerations.is_none_or(|tolerations| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
-    };
-    let untolerated = node.taints.iter().find(|taint| !tolerated(taint));
-    let notes = discovery.notes.clone();
-    Member {
-        node,
-        gpu_node,
-        discovery,
-        policy,
-        pool,
-        named_pool,
-        untolerated,
-        notes,
-        wanted,
-        have,
-        expected,
-        pods,
-        now,
     }
 }
 
