@@ -180,6 +180,10 @@ pub fn happen(sim: &mut Sim, oracle: &mut Oracle, event: &Event) {
         Event::Node(index, what) => {
             if let Some(name) = nth(sim, *index) {
                 happen_to(sim, &name, what);
+                if matches!(what, OnNode::GpuNodeDeleted) {
+                    // Whose turn it is goes with it.
+                    oracle.forget(&name);
+                }
             }
         }
         Event::Policy(which, wish) => sim.apply_spec(POLICIES[*which], wish.0.clone()),

@@ -74,8 +74,11 @@ impl Machine {
 }
 
 fn gpus() -> BoxedStrategy<Vec<&'static str>> {
+    // Most are of one model, so that pools have several nodes.
+    let common = (1..9_usize).prop_map(|count| vec![MODELS[0]; count]);
     let alike = (1..9_usize, select(&MODELS[..])).prop_map(|(count, model)| vec![model; count]);
-    prop_oneof![12 => alike, 2 => prop::collection::vec(select(&MODELS[..]), 2..4), 1 => Just(vec![])].boxed()
+    prop_oneof![8 => common, 6 => alike, 2 => prop::collection::vec(select(&MODELS[..]), 2..4), 1 => Just(vec![])]
+        .boxed()
 }
 
 /// A label that is not ours, and a value.

@@ -65,6 +65,11 @@ impl Oracle {
         }
     }
 
+    /// Takes a node for one that is not being moved.
+    pub fn forget(&mut self, name: &str) {
+        self.moving.remove(name);
+    }
+
     /// A pass that ends after so many writes; whether there were any.
     pub fn killed(&mut self, sim: &mut Sim, writes: usize) -> bool {
         let plan = sim.plan();
