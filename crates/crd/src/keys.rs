@@ -14,6 +14,9 @@ pub const TOOLKIT: &str = "gpu.nodestack.dev/toolkit";
 /// Like [`DRIVER`], for the device plugin.
 pub const DEVICE_PLUGIN: &str = "gpu.nodestack.dev/device-plugin";
 
+/// Every node label of ours; on a node that no policy governs there is none of them.
+pub const NODE_LABELS: [&str; 5] = [MODEL, POOL, DRIVER, TOOLKIT, DEVICE_PLUGIN];
+
 /// Node label that a user sets: the model that the node counts as, whatever clouds and hardware say.
 pub const MODEL_OVERRIDE: &str = "gpu.nodestack.dev/model-override";
 /// Node label that a user sets: any value but `true` takes the node out of every policy.

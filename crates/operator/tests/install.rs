@@ -157,6 +157,28 @@ fn a_driver_that_the_model_has_left_is_refused_with_what_to_write_and_the_others
 }
 
 #[test]
+fn a_node_that_is_away_when_its_policy_comes_is_not_unmanaged() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.settle();
+    assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Unmanaged, Some(Reason::NoPolicy)));
+    sim.nodes.get_mut("a").expect("the node").ready = false;
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Discovery, Some(Reason::NodeNotReady)));
+}
+
+#[test]
+fn what_waits_for_a_report_is_told_once() {
+    let mut sim = Sim::new().policy("all", "{}");
+    sim.join_plain("gke");
+    sim.label("gke", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-k80"));
+    sim.run(30);
+    let before = sim.writes["policy/all"];
+    sim.run(20);
+    assert_eq!(sim.writes["policy/all"], before);
+}
+
+#[test]
 fn no_gpu_node_is_never_ready() {
     let mut sim = Sim::new().policy("all", "{readiness: {minReadyNodes: 0}}");
     sim.join_plain("cpu");

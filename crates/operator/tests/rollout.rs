@@ -74,6 +74,21 @@ fn the_first_failure_halts_the_pool_and_editing_back_moves_only_what_moved() {
 }
 
 #[test]
+fn another_revision_of_the_loaded_version_is_not_proven_by_what_the_old_one_left() {
+    let mut sim = fleet(&["a", "b"]);
+    for node in ["a", "b"] {
+        sim.faults.insert(node.into(), Faults { missing_images: ["595.91.07".to_owned()].into(), ..Faults::default() });
+    }
+    sim.apply_policy("all", "{pools: [{name: p, driver: {version: 595.91.07, env: [{name: A, value: b}]}}]}");
+    sim.run(60);
+    assert_eq!(sim.status("a").reason, Some(Reason::ImagePullFailed));
+    assert_eq!(sim.status("b").reason, Some(Reason::RolloutPending));
+    sim.faults.clear();
+    sim.settle();
+    assert!(unready(&sim).is_empty() && sim.gpu_nodes.values().all(|gpu_node| gpu_node.spec.rollout.is_none()));
+}
+
+#[test]
 fn a_driver_never_moves_under_a_gpu_pod_and_the_next_free_node_goes_first() {
     let mut sim = fleet(&["a", "b"]);
     sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);

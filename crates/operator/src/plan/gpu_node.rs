@@ -109,6 +109,8 @@ pub fn member_status(
     let since = same_phase
         .filter(|before| before.reason == Some(verdict.reason))
         .and_then(|before| before.since.clone())
+        // What is not written yet must not read differently in every plan: the policy tells of it already.
+        .or_else(|| member.report_awaited_since().filter(|_| member.is_awaited(now)).map(Time))
         .unwrap_or(Time(now));
     let gpus = counts(member);
     let status = GpuNodeStatus {

@@ -77,8 +77,9 @@ fn last_phase(member: &Member<'_>) -> Phase {
     match member.status().map(|status| status.phase) {
         // Ready promises that pods can be scheduled, which is not so now.
         Some(Phase::Ready) => Phase::DevicePlugin,
+        // Somebody governs it now.
+        Some(Phase::Unmanaged) | None => Phase::Discovery,
         Some(phase) => phase,
-        None => Phase::Discovery,
     }
 }
 
@@ -105,7 +106,7 @@ fn driver(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict>
     let report = member.report()?;
     let loaded = report.driver.loaded.as_deref();
     let (version, pod) = match member.driver()? {
-        _ if member.driver_proven() => return None,
+        _ if member.driver_done() => return None,
         DriverChoice::Preinstalled { root } => {
             let installed = report.driver.installed.iter().find(|found| found.root == *root);
             let installed = installed.map_or("?", |found| found.version.as_str());

@@ -92,13 +92,19 @@ impl<'w> Member<'w> {
         self.discovery.model.as_deref()
     }
 
-    /// Until when a node that has not reported is waited for: a while after it, its policy and its probe were all there.
+    /// Since when a node that has not reported is waited for: since it, its policy and its probe have all been there.
     #[must_use]
-    pub fn report_due(&self) -> Option<Timestamp> {
+    pub fn report_awaited_since(&self) -> Option<Timestamp> {
         let probe = self.probe_pod().and_then(|pod| pod.created);
         let all_there = [self.node.created, self.policy.creation_timestamp().map(|time| time.0), probe];
+        all_there.into_iter().flatten().max()
+    }
+
+    /// Until when it is waited for.
+    #[must_use]
+    pub fn report_due(&self) -> Option<Timestamp> {
         let grace = SignedDuration::try_from(REPORT_GRACE).unwrap_or_default();
-        all_there.into_iter().flatten().max().map(|since| add(since, grace))
+        self.report_awaited_since().map(|since| add(since, grace))
     }
 
     /// Whether nothing is to be written of the node yet: its probe is about to tell of it, and what is written before would
@@ -217,11 +223,18 @@ impl<'w> Member<'w> {
     /// may still be that of the old one.
     #[must_use]
     pub fn stack_proven(&self) -> bool {
+        let runs = |stage| self.pod(stage).is_some_and(PodFacts::running);
         self.want().is_some_and(|want| want == self.have)
             && self.driver_proven()
-            && [Stage::Toolkit, Stage::DevicePlugin]
-                .into_iter()
-                .all(|stage| self.pod(stage).is_some_and(PodFacts::running))
+            && Stage::ALL.into_iter().all(|stage| variant::group(&self.have, stage).is_none() || runs(stage))
+    }
+
+    /// Whether the driver is past doubt: loaded and in place, and in the middle of a move also by a pod that runs. Another
+    /// revision of the same version finds the old one loaded.
+    #[must_use]
+    pub fn driver_done(&self) -> bool {
+        let moved = self.rollout().is_none() || self.have.driver.is_none();
+        self.driver_proven() && (moved || self.pod(Stage::Driver).is_some_and(PodFacts::running))
     }
 }
 

@@ -54,6 +54,17 @@ pub fn of(node: &NodeFacts, model: Option<&str>, pool: &str, groups: &Groups, pu
             }
         }
     }
+    write_if_needed(node, labels, result)
+}
+
+fn write_if_needed(node: &NodeFacts, mut labels: Labels, mut result: NodeLabels) -> NodeLabels {
+    // A key of ours that is not wanted and that somebody else wrote is taken by another value than theirs, or else it would
+    // stay theirs, and goes with the next write.
+    for key in keys::NODE_LABELS.into_iter().filter(|key| !node.owned_labels.contains(*key)) {
+        if let Some(present) = node.labels.get(key).filter(|_| !labels.contains_key(key)) {
+            labels.insert(key.to_owned(), if present.is_empty() { "none" } else { "" }.to_owned());
+        }
+    }
     // Somebody wrote to a key of ours: it is taken back by force first, and what a user wants published follows without.
     let taken = |(key, value): (&String, &String)| {
         !node.owned_labels.contains(key.as_str())
@@ -63,10 +74,6 @@ pub fn of(node: &NodeFacts, model: Option<&str>, pool: &str, groups: &Groups, pu
         result.published.retain(|key, _| node.owned_labels.contains(key.as_str()));
     }
     labels.extend(result.published.clone());
-    write_if_needed(node, labels, result)
-}
-
-fn write_if_needed(node: &NodeFacts, labels: Labels, mut result: NodeLabels) -> NodeLabels {
     let ours = node.owned_labels.iter().filter_map(|key| Some((key.as_str(), node.labels.get(key)?.as_str())));
     if !ours.eq(labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))) {
         let force = result.published.keys().all(|key| node.owned_labels.contains(key.as_str()));
@@ -123,6 +130,19 @@ mod tests {
         let taken = node(&[(keys::MODEL, "theirs")], &[]);
         let write = of(&taken, Some("m"), "p", &Groups::default(), &publish("ours")).write.expect("a write");
         assert!(write.force && !write.labels.contains_key("accelerator"), "{write:?}");
+    }
+
+    #[test]
+    fn a_key_of_ours_that_somebody_wrote_and_nobody_wants_is_taken_and_then_let_go() {
+        for theirs in ["x", ""] {
+            let taken = none(&node(&[(keys::DRIVER, theirs)], &[])).write.expect("a write");
+            assert!(taken.force && taken.labels[keys::DRIVER] != theirs, "{taken:?}");
+            let ours = node(&[(keys::DRIVER, &taken.labels[keys::DRIVER])], &[keys::DRIVER]);
+            assert_eq!(none(&ours).write.expect("a write").labels, Labels::new());
+        }
+        let governed = of(&node(&[(keys::DRIVER, "x")], &[]), Some("m"), "p", &Groups::default(), &publish("ours"));
+        let write = governed.write.expect("a write");
+        assert!(write.force && write.labels[keys::DRIVER].is_empty() && !write.labels.contains_key("accelerator"));
     }
 
     #[test]

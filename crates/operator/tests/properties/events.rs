@@ -1,0 +1,287 @@
+//! What may happen to a fleet, as data, so that a failure shrinks to the few events that it takes.
+
+use gpu_operator::world::TaintFact;
+use gpu_operator_crd::{keys, policy::Stage};
+use proptest::{option, prelude::*, sample::select};
+
+use crate::{
+    fleet::{self, Machine},
+    oracle::Oracle,
+    sim::{Faults, Sim},
+    wish::{Wish, wish},
+};
+
+/// As many policies as there may be at once.
+const POLICIES: [&str; 3] = ["all", "more", "extra"];
+/// A fleet grows no larger.
+const LARGEST: usize = 8;
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Joins(Machine),
+    /// To one of the nodes.
+    Node(usize, OnNode),
+    /// Somebody creates or edits one of the policies.
+    Policy(usize, Wish),
+    PolicyDeleted(usize),
+    /// Somebody edits or deletes one of the DaemonSets.
+    SetEdited(usize, Edit),
+    SetDeleted(usize),
+    /// The operator works for so many seconds.
+    Time(u32),
+    /// So many minutes pass at once.
+    Pause(i64),
+    /// The operator is killed after so many writes of a pass, and started again; the cluster goes on meanwhile or not.
+    Killed(usize, bool),
+}
+
+/// Something that happens to a node.
+#[derive(Clone, Debug)]
+pub enum OnNode {
+    Leaves,
+    GoesAway,
+    ComesBack,
+    IsCordoned(bool),
+    IsBeingDeleted,
+    /// Somebody who is not us writes a label, or takes it off.
+    Labelled(&'static str, Option<&'static str>),
+    Tainted(bool),
+    GpuCount(Option<&'static str>),
+    GetsHostDriver,
+    LosesGpu,
+    Reboots(usize),
+    Breaks(Fault),
+    Heals,
+    GetsGpuPod,
+    LosesGpuPod,
+    GpuNodeDeleted,
+    PodDeleted(Role),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Role {
+    Probe,
+    Operand(Stage),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    MissingImages,
+    DriverCrash,
+    LoadsAnother,
+    PodsForbidden,
+    PublishesNone,
+    MuteProbe,
+    NoProbe,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Edit {
+    Image,
+    Tolerations,
+    Mark,
+}
+
+/// A label that a user writes: one that selects, one that a cloud would write, one that a policy publishes, or one of ours.
+fn label() -> BoxedStrategy<(&'static str, Option<&'static str>)> {
+    let published = [("accelerator", "mine"), ("example.com/tier", "mine"), ("gpu/nividia", "P630")];
+    let ours = [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::DEVICE_PLUGIN].map(|key| (key, "x"));
+    let labels = prop_oneof![
+        6 => fleet::label(),
+        2 => select(published.to_vec()),
+        1 => select(ours.to_vec()),
+        2 => select(vec![(keys::MANAGED, "false"), (keys::MANAGED, "true")]),
+    ];
+    (labels, any::<bool>()).prop_map(|((key, value), on)| (key, on.then_some(value))).boxed()
+}
+
+pub fn on_node() -> BoxedStrategy<OnNode> {
+    let fault = select(vec![
+        Fault::MissingImages,
+        Fault::DriverCrash,
+        Fault::LoadsAnother,
+        Fault::PodsForbidden,
+        Fault::PublishesNone,
+        Fault::MuteProbe,
+        Fault::NoProbe,
+    ]);
+    let count = option::of(select(vec!["2", "8", "none"]));
+    let roles = Stage::ALL.into_iter().map(Role::Operand).chain([Role::Probe]).collect::<Vec<_>>();
+    prop_oneof![
+        1 => Just(OnNode::Leaves),
+        1 => Just(OnNode::GoesAway),
+        2 => Just(OnNode::ComesBack),
+        1 => any::<bool>().prop_map(OnNode::IsCordoned),
+        1 => Just(OnNode::IsBeingDeleted),
+        5 => label().prop_map(|(key, value)| OnNode::Labelled(key, value)),
+        1 => any::<bool>().prop_map(OnNode::Tainted),
+        1 => count.prop_map(OnNode::GpuCount),
+        1 => Just(OnNode::GetsHostDriver),
+        1 => Just(OnNode::LosesGpu),
+        2 => (0..3_usize).prop_map(OnNode::Reboots),
+        3 => fault.prop_map(OnNode::Breaks),
+        3 => Just(OnNode::Heals),
+        3 => Just(OnNode::GetsGpuPod),
+        3 => Just(OnNode::LosesGpuPod),
+        1 => Just(OnNode::GpuNodeDeleted),
+        1 => select(roles).prop_map(OnNode::PodDeleted),
+    ]
+    .boxed()
+}
+
+pub fn event() -> BoxedStrategy<Event> {
+    let edit = select(vec![Edit::Image, Edit::Tolerations, Edit::Mark]);
+    prop_oneof![
+        2 => fleet::machine().prop_map(Event::Joins),
+        20 => (0..6_usize, on_node()).prop_map(|(node, what)| Event::Node(node, what)),
+        4 => (0..POLICIES.len(), wish()).prop_map(|(which, wish)| Event::Policy(which, wish)),
+        1 => (0..POLICIES.len()).prop_map(Event::PolicyDeleted),
+        1 => (0..9_usize, edit).prop_map(|(set, edit)| Event::SetEdited(set, edit)),
+        1 => (0..9_usize).prop_map(Event::SetDeleted),
+        8 => (1..20_u32).prop_map(Event::Time),
+        1 => (1..60_i64).prop_map(Event::Pause),
+        3 => (0..12_usize, any::<bool>()).prop_map(|(writes, away)| Event::Killed(writes, away)),
+    ]
+    .boxed()
+}
+
+/// Where everything begins: some machines, and some policies.
+pub fn beginning() -> BoxedStrategy<Vec<Event>> {
+    let machines = prop::collection::vec(fleet::machine().prop_map(Event::Joins), 1..6);
+    (machines, policies())
+        .prop_map(|(mut machines, policies)| {
+            machines.extend(policies);
+            machines
+        })
+        .boxed()
+}
+
+/// One policy, or several that may overlap.
+pub fn policies() -> BoxedStrategy<Vec<Event>> {
+    prop::collection::vec(wish(), 1..4)
+        .prop_map(|wishes| wishes.into_iter().enumerate().map(|(which, wish)| Event::Policy(which, wish)).collect())
+        .boxed()
+}
+
+/// The name of the n-th node.
+pub fn nth(sim: &Sim, index: usize) -> Option<String> {
+    sim.nodes.keys().nth(index % sim.nodes.len().max(1)).cloned()
+}
+
+/// Lets an event happen.
+pub fn happen(sim: &mut Sim, oracle: &mut Oracle, event: &Event) {
+    match event {
+        Event::Joins(machine) if sim.nodes.len() < LARGEST => {
+            let name = (0..).map(|index| format!("n{index}")).find(|name| !sim.nodes.contains_key(name));
+            machine.join(sim, &name.expect("a free name"));
+        }
+        Event::Joins(_) => {}
+        Event::Node(index, what) => {
+            if let Some(name) = nth(sim, *index) {
+                happen_to(sim, &name, what);
+                if matches!(what, OnNode::GpuNodeDeleted) {
+                    // Whose turn it is goes with it.
+                    oracle.forget(&name);
+                }
+            }
+        }
+        Event::Policy(which, wish) => sim.apply_spec(POLICIES[*which], wish.0.clone()),
+        Event::PolicyDeleted(which) => {
+            if sim.policies.contains_key(POLICIES[*which]) {
+                sim.delete_policy(POLICIES[*which]);
+            }
+        }
+        Event::SetEdited(index, edit) => {
+            if let Some(name) = nth_set(sim, *index) {
+                sim.edit_set(&name, |set| edit_set(set, *edit));
+            }
+        }
+        Event::SetDeleted(index) => {
+            if let Some(name) = nth_set(sim, *index) {
+                sim.sets.remove(&name);
+            }
+        }
+        Event::Time(steps) => {
+            for _ in 0..*steps {
+                oracle.step(sim);
+            }
+        }
+        Event::Pause(minutes) => sim.sleep(minutes * 60),
+        Event::Killed(writes, away) => {
+            oracle.killed(sim, *writes);
+            if *away {
+                sim.surroundings();
+                sim.sleep(1);
+            }
+            oracle.step(sim);
+        }
+    }
+}
+
+fn nth_set(sim: &Sim, index: usize) -> Option<String> {
+    sim.sets.keys().nth(index % sim.sets.len().max(1)).cloned()
+}
+
+fn edit_set(set: &mut k8s_openapi::api::apps::v1::DaemonSet, edit: Edit) {
+    let pod = set.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()).expect("a pod's spec");
+    match edit {
+        Edit::Image => pod.containers[0].image = Some("registry.example.com/other:1".into()),
+        Edit::Tolerations => pod.tolerations = None,
+        Edit::Mark => set.metadata.annotations = None,
+    }
+}
+
+/// Lets something happen to a node.
+pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
+    let (has_gpus, moving) = (sim.machines.contains_key(name), sim.is_moving(name));
+    let node = sim.nodes.get_mut(name).expect("a node");
+    match what {
+        OnNode::Leaves => sim.leave(name),
+        OnNode::GoesAway => node.ready = false,
+        OnNode::ComesBack => node.ready = true,
+        OnNode::IsCordoned(cordoned) => node.cordoned = *cordoned,
+        OnNode::IsBeingDeleted => node.deleting = true,
+        OnNode::Labelled(key, value) => sim.label(name, key, *value),
+        OnNode::Tainted(on) => {
+            let taint = TaintFact { key: "dedicated".into(), value: "ml".into(), effect: "NoSchedule".into() };
+            node.taints = if *on { vec![taint] } else { vec![] };
+        }
+        OnNode::GpuCount(count) => node.gpu_count = count.map(Into::into),
+        OnNode::GetsHostDriver if has_gpus && !node.labels.contains_key(keys::DRIVER) => {
+            sim.host_driver(name, "550.1.1", true);
+        }
+        OnNode::LosesGpu if has_gpus => drop(sim.report(name).gpus.pop()),
+        OnNode::Reboots(lost) => sim.reboot(name, *lost),
+        OnNode::Breaks(fault) => drop(sim.faults.insert(name.into(), faults(*fault))),
+        OnNode::Heals => drop(sim.faults.remove(name)),
+        // The scheduler places a GPU pod where it believes a GPU to be allocatable, and learns late that none is.
+        OnNode::GetsGpuPod if node.allocatable.unwrap_or_default() > 0 || moving => {
+            sim.gpu_pods.insert(name.into(), vec!["team/training".into()]);
+        }
+        OnNode::LosesGpuPod => drop(sim.gpu_pods.remove(name)),
+        OnNode::GpuNodeDeleted => drop(sim.gpu_nodes.remove(name)),
+        OnNode::PodDeleted(role) => {
+            let of = match role {
+                Role::Probe => "nvml-probe",
+                Role::Operand(stage) => stage.as_str(),
+            };
+            sim.pods.remove(&format!("{of}@{name}"));
+        }
+        OnNode::GetsHostDriver | OnNode::LosesGpu | OnNode::GetsGpuPod => {}
+    }
+}
+
+fn faults(fault: Fault) -> Faults {
+    let none = Faults::default;
+    let words = |word: &str| word.to_owned();
+    match fault {
+        Fault::MissingImages => Faults { missing_images: [words("590.10.01"), words("580.173.02")].into(), ..none() },
+        Fault::DriverCrash => Faults { driver_crash: Some(words("no headers")), ..none() },
+        Fault::LoadsAnother => Faults { loads_instead: Some(words("1.2.3")), ..none() },
+        Fault::PodsForbidden => Faults { pods_forbidden: true, ..none() },
+        Fault::PublishesNone => Faults { publishes: Some(0), ..none() },
+        Fault::MuteProbe => Faults { mute_probe: true, ..none() },
+        Fault::NoProbe => Faults { no_probe: true, ..none() },
+    }
+}

@@ -1,0 +1,112 @@
+//! Random machines: models, operating systems, runtimes, host drivers, labels, and probes that do or do not tell.
+
+use proptest::{prelude::*, sample::select};
+
+use crate::sim::{Faults, Sim};
+
+/// PCI ids of K80, P100, V100, T4, both A100, L4, H100 and B200, and of a model that nobody knows.
+const MODELS: [&str; 10] = ["2330", "1eb8", "102d", "15f9", "1db6", "20b0", "20b2", "27b8", "2901", "ffff"];
+
+/// The labels by which policies select nodes, and those by which clouds, NFD and users tell of GPUs.
+const LABELS: [(&str, &[&str]); 8] = [
+    ("zone", &["a", "b"]),
+    ("team", &["x", "y"]),
+    ("cloud.google.com/gke-accelerator", &["nvidia-tesla-t4", "nvidia-tesla-k80", "nvidia-of-tomorrow"]),
+    ("cloud.google.com/gke-accelerator-count", &["4"]),
+    ("karpenter.k8s.aws/instance-gpu-name", &["t4", "l4"]),
+    ("feature.node.kubernetes.io/pci-0302_10de.present", &["true"]),
+    ("feature.node.kubernetes.io/pci-0302_10de_2330.present", &["true"]),
+    (gpu_operator_crd::keys::MODEL_OVERRIDE, &["t4", "ours"]),
+];
+
+/// A machine that may join.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    gpus: Vec<&'static str>,
+    os: (&'static str, &'static str),
+    arch: &'static str,
+    runtime: &'static str,
+    /// Whether its host has a driver, and whether that is loaded.
+    host_driver: Option<bool>,
+    labels: Vec<(&'static str, &'static str)>,
+    probe: Probe,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Probe {
+    Tells,
+    Mute,
+    Absent,
+}
+
+impl Machine {
+    pub fn join(&self, sim: &mut Sim, name: &str) {
+        if self.gpus.is_empty() {
+            sim.join_plain(name);
+        } else {
+            sim.join_silent(name, &self.gpus);
+            let report = sim.report(name);
+            (report.os.id, report.os.version_id) = (self.os.0.into(), self.os.1.into());
+        }
+        let (no_probe, mute_probe) = (matches!(self.probe, Probe::Absent), matches!(self.probe, Probe::Mute));
+        if no_probe || mute_probe {
+            sim.faults.insert(name.into(), Faults { no_probe, mute_probe, ..Faults::default() });
+        }
+        if let Some(loaded) = self.host_driver.filter(|_| !self.gpus.is_empty()) {
+            sim.host_driver(name, "550.1.1", loaded);
+        }
+        let node = sim.nodes.get_mut(name).expect("a node");
+        (node.arch, node.runtime) = (self.arch.into(), self.runtime.into());
+        for (key, value) in &self.labels {
+            sim.label(name, key, Some(value));
+        }
+    }
+
+    /// The same machine without a driver of its host's.
+    pub fn bare(self) -> Self {
+        Self { host_driver: None, ..self }
+    }
+
+    /// The same machine with a probe that tells at once.
+    pub fn telling(self) -> Self {
+        Self { probe: Probe::Tells, ..self }
+    }
+}
+
+fn gpus() -> BoxedStrategy<Vec<&'static str>> {
+    // Most are of one model, so that pools have several nodes.
+    let common = (1..9_usize).prop_map(|count| vec![MODELS[0]; count]);
+    let alike = (1..9_usize, select(&MODELS[..])).prop_map(|(count, model)| vec![model; count]);
+    prop_oneof![8 => common, 6 => alike, 2 => prop::collection::vec(select(&MODELS[..]), 2..4), 1 => Just(vec![])]
+        .boxed()
+}
+
+/// A label that is not ours, and a value.
+pub fn label() -> BoxedStrategy<(&'static str, &'static str)> {
+    select(&LABELS[..]).prop_flat_map(|(key, values)| (Just(key), select(values))).boxed()
+}
+
+pub fn machine() -> BoxedStrategy<Machine> {
+    let common = ("ubuntu", "22.04");
+    let os = prop_oneof![6 => Just(common), 2 => Just(("ubuntu", "24.04")), 1 => Just(("rhel", "9.4")), 1 => Just(("plan9", "4"))];
+    let arch = prop_oneof![4 => Just("amd64"), 1 => Just("arm64")];
+    let runtime = prop_oneof![
+        6 => Just("containerd://2.1.4"),
+        1 => Just("cri-o://1.34.1"),
+        1 => Just("containerd://1.7.27"),
+    ];
+    let host_driver = prop_oneof![8 => Just(None), 1 => Just(Some(true)), 1 => Just(Some(false))];
+    let probe = prop_oneof![12 => Just(Probe::Tells), 1 => Just(Probe::Mute), 1 => Just(Probe::Absent)];
+    let labels = prop::collection::vec(label(), 0..3);
+    (gpus(), os, arch, runtime, host_driver, labels, probe)
+        .prop_map(|(gpus, os, arch, runtime, host_driver, labels, probe)| Machine {
+            gpus,
+            os,
+            arch,
+            runtime,
+            host_driver,
+            labels,
+            probe,
+        })
+        .boxed()
+}

@@ -1,0 +1,190 @@
+//! What holds for every fleet, every policy and every order of events. A failure prints the events that led to it,
+//! shrunk, and its seed is kept in `main.regressions` beside this file, so that it replays.
+#![allow(missing_docs, clippy::expect_used, reason = "tests")]
+
+mod events;
+mod fleet;
+mod oracle;
+#[path = "../sim/mod.rs"]
+mod sim;
+mod wish;
+
+use std::collections::BTreeSet;
+
+use events::{Event, OnNode, beginning, event, happen, happen_to, nth, on_node, policies};
+use gpu_operator_crd::{keys, policy::Stage};
+use oracle::{Oracle, count, says_ready};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{FileFailurePersistence, RngSeed},
+};
+use sim::Sim;
+
+/// The same cases on every run, so that a change is judged and not luck. To look further:
+/// `PROPTEST_RNG_SEED=<number> PROPTEST_CASES=<many> cargo test -p gpu-operator --test properties`.
+fn config(cases: u32) -> ProptestConfig {
+    let from_environment = ProptestConfig::default();
+    let asked = |name| std::env::var_os(name).is_some();
+    ProptestConfig {
+        cases: if asked("PROPTEST_CASES") { from_environment.cases } else { cases },
+        rng_seed: if asked("PROPTEST_RNG_SEED") { from_environment.rng_seed } else { RngSeed::Fixed(20) },
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..from_environment
+    }
+}
+
+/// A fleet to which these events have happened, under watch.
+fn after(events: &[&[Event]]) -> (Sim, Oracle) {
+    let (mut sim, mut oracle) = (Sim::new(), Oracle::default());
+    for event in events.iter().copied().flatten() {
+        happen(&mut sim, &mut oracle, event);
+    }
+    (sim, oracle)
+}
+
+/// Runs until nothing happens any more. It has to come to that, and an hour more changes nothing that the next one changes
+/// again.
+fn settle(sim: &mut Sim, oracle: &mut Oracle) {
+    for _ in 0..3 {
+        oracle.rest(sim);
+        sim.sleep(3600);
+    }
+    let plan = sim.plan();
+    assert!(plan.is_empty(), "an hour later: {plan:#?}");
+    for (name, status) in &plan.statuses {
+        let count = count(sim, &plan, name);
+        let deleting = sim.policies[name].metadata.deletion_timestamp.is_some();
+        let ready = !deleting && count.able - count.moving >= count.required;
+        assert!(says_ready(status) || !ready, "{name}: {count:?}: {status:#?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(config(32))]
+
+    #[test]
+    fn whatever_happens_every_invariant_holds_the_fleet_settles_and_goes_clean(
+        beginning in beginning(),
+        events in vec(event(), 1..30),
+    ) {
+        let (mut sim, mut oracle) = after(&[&beginning, &events]);
+        settle(&mut sim, &mut oracle);
+        let policies: Vec<_> = sim.policies.keys().cloned().collect();
+        policies.iter().for_each(|policy| sim.delete_policy(policy));
+        settle(&mut sim, &mut oracle);
+        prop_assert!(sim.policies.is_empty() && sim.sets.is_empty(), "{:?} {:?}", sim.policies.keys(), sim.sets.keys());
+        for node in sim.nodes.values() {
+            prop_assert_eq!(&node.labels, &sim.user_labels[&node.name], "{}: what is not the users' goes, what is theirs stays", node.name);
+            let left: Vec<_> = node.labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
+            prop_assert!(left.iter().all(|key| [keys::MANAGED, keys::MODEL_OVERRIDE].contains(&key.as_str())), "{:?}", left);
+        }
+    }
+
+    #[test]
+    fn what_happens_to_one_node_plans_nothing_for_another(
+        beginning in beginning(),
+        events in vec(event(), 0..10),
+        index in 0..6_usize,
+        what in on_node(),
+    ) {
+        let (mut sim, mut oracle) = after(&[&beginning, &events]);
+        settle(&mut sim, &mut oracle);
+        let Some(name) = nth(&sim, index) else { return Ok(()) };
+        let had_its_turn = sim.is_moving(&name);
+        let before = sim.nodes.clone();
+        happen_to(&mut sim, &name, &what);
+        let plan = sim.plan();
+        let mut others: BTreeSet<_> = plan.labels.keys().chain(plan.gpu_nodes.keys()).filter(|node| **node != name).collect();
+        if had_its_turn {
+            // The turn goes to one other.
+            others.pop_first();
+        }
+        prop_assert!(others.is_empty(), "{what:?} on {name} touches {others:?}: {plan:#?}");
+        for set in plan.daemon_sets.keys() {
+            prop_assert!(!sim.sets.contains_key(set), "{what:?} on {name} changes {set}");
+        }
+        for set in &plan.prune {
+            let named = |node: &&gpu_operator::world::NodeFacts| Stage::ALL.into_iter().any(|stage| {
+                node.labels.get(stage.key()).is_some_and(|group| *set == format!("{}-{group}", stage.as_str()))
+            });
+            prop_assert!(before.values().filter(|node| node.name != name).find(named).is_none(), "{what:?} on {name} prunes {set}");
+        }
+    }
+
+    #[test]
+    fn an_operator_that_is_killed_again_and_again_comes_to_the_same_end(
+        machines in vec(fleet::machine().prop_map(|machine| Event::Joins(machine.bare())), 1..5),
+        policies in policies(),
+        events in vec(event(), 1..15),
+        kills in vec(0..10_usize, 1..8),
+    ) {
+        let ends = [&[][..], &kills].map(|kills| {
+            let (mut sim, mut oracle) = (Sim::new(), Oracle::with_kills(kills));
+            for event in machines.iter().chain(&policies).chain(events.iter().filter(|event| is_the_same_whenever(event))) {
+                happen(&mut sim, &mut oracle, event);
+            }
+            heal(&mut sim);
+            settle(&mut sim, &mut oracle);
+            end(&sim)
+        });
+        let lines = ends.each_ref().map(|end| end.lines());
+        let [undisturbed, killed] = lines;
+        let differences: Vec<_> = undisturbed.zip(killed).filter(|(one, other)| one != other).take(10).collect();
+        prop_assert!(differences.is_empty() && ends[0].len() == ends[1].len(), "{differences:#?}");
+    }
+
+    #[test]
+    fn an_install_costs_four_writes_a_node_one_a_daemon_set_and_twenty_more(
+        machines in vec(fleet::machine().prop_map(|machine| Event::Joins(machine.bare().telling())), 1..8),
+        policies in policies(),
+    ) {
+        let (mut sim, mut oracle) = after(&[&machines]);
+        sim.surroundings();
+        policies.iter().for_each(|policy| happen(&mut sim, &mut oracle, policy));
+        settle(&mut sim, &mut oracle);
+        for (kind, most) in [("node", 4), ("daemonset", 1), ("pod", 0)] {
+            let above: Vec<_> = sim.writes_to(kind).into_iter().filter(|(_, writes)| *writes > most).collect();
+            prop_assert!(above.is_empty(), "{above:?}");
+        }
+        let rest: u32 = sim.writes_to("policy").values().sum();
+        prop_assert!(rest <= 20, "{rest} writes of policies");
+    }
+}
+
+/// Whether an event means the same a moment sooner or later.
+fn is_the_same_whenever(event: &Event) -> bool {
+    !matches!(event, Event::PolicyDeleted(_) | Event::Killed(..) | Event::Node(_, OnNode::GetsHostDriver))
+}
+
+/// Everything that was broken is whole again, and nothing is in use.
+fn heal(sim: &mut Sim) {
+    sim.faults.clear();
+    sim.refusals.clear();
+    sim.gpu_pods.clear();
+    for node in sim.nodes.values_mut() {
+        (node.ready, node.cordoned) = (true, false);
+    }
+}
+
+/// All that there is in the end, but for times and what goes by them: which of several nodes is named first.
+fn end(sim: &Sim) -> String {
+    let mut text = String::new();
+    let mut say = |what: &dyn std::fmt::Debug| text.push_str(&format!("{what:#?}\n"));
+    say(&sim.nodes);
+    for mut gpu_node in sim.gpu_nodes.values().cloned() {
+        let status = gpu_node.status.get_or_insert_default();
+        (status.since, status.deadline) = (None, None);
+        say(&gpu_node);
+    }
+    sim.sets.values().for_each(|set| say(&set.spec));
+    for policy in sim.policies.values() {
+        let mut status = policy.status.clone().unwrap_or_default();
+        status.conditions.iter().for_each(|condition| say(&(&condition.type_, &condition.status)));
+        status.conditions.clear();
+        status.attention.iter_mut().for_each(|attention| attention.since = None);
+        status.attention.sort_by(|one, other| one.node.cmp(&other.node));
+        say(&status);
+    }
+    text
+}

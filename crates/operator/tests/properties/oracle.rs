@@ -1,0 +1,301 @@
+//! What must hold at every instant, told from the fleet's own facts and not from what the operator makes of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator::{
+    plan::Plan,
+    world::{NodeFacts, Word},
+};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus,
+    gpunode::GpuCounts,
+    keys,
+    policy::{Pool, Stage},
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+
+use crate::sim::Sim;
+
+/// The labels of ours on Nodes.
+const OURS: [&str; 5] = [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::DEVICE_PLUGIN];
+
+/// Watches a fleet. What it remembers is which nodes are out of work because the operator moves them.
+#[derive(Default)]
+pub struct Oracle {
+    moving: BTreeSet<String>,
+    /// After how many writes each pass is cut short and begun again, over and over; empty: never.
+    kills: Vec<usize>,
+}
+
+impl Oracle {
+    /// One under which the operator is killed in every pass, after so many writes each.
+    pub fn with_kills(kills: &[usize]) -> Self {
+        Self { kills: kills.to_vec(), ..Self::default() }
+    }
+
+    /// One pass of the operator, checked; whether anything happened.
+    pub fn step(&mut self, sim: &mut Sim) -> bool {
+        let mut happened = false;
+        if let Some(writes) = self.kills.first().copied() {
+            self.kills.rotate_left(1);
+            happened = self.killed(sim, writes);
+        }
+        let plan = sim.plan();
+        check(sim, &plan);
+        let before = sim.nodes.clone();
+        happened |= sim.step_with(plan);
+        self.moved(sim, &before);
+        sim.sleep(1);
+        happened
+    }
+
+    /// Passes until nothing has happened for longer than anything waits before it is sure of itself.
+    pub fn rest(&mut self, sim: &mut Sim) {
+        let mut quiet = 0;
+        for pass in 0.. {
+            assert!(pass < 300, "not settled after 300 passes: {:#?}", sim.plans.last());
+            if self.step(sim) {
+                quiet = 0;
+                continue;
+            }
+            quiet += 1;
+            let next = sim.plans.last().and_then(|plan| plan.check_again);
+            match next.filter(|_| quiet < 10) {
+                Some(next) => sim.now = sim.now.max(next),
+                None => return,
+            }
+        }
+    }
+
+    /// Takes a node for one that is not being moved.
+    pub fn forget(&mut self, name: &str) {
+        self.moving.remove(name);
+    }
+
+    /// A pass that ends after so many writes; whether there were any.
+    pub fn killed(&mut self, sim: &mut Sim, writes: usize) -> bool {
+        let plan = sim.plan();
+        check(sim, &plan);
+        let before = sim.nodes.clone();
+        sim.carry_out_first(&plan, writes);
+        self.moved(sim, &before);
+        !plan.is_empty()
+    }
+
+    /// At most one node of a pool is taken out of work at a time.
+    fn moved(&mut self, sim: &Sim, before: &BTreeMap<String, NodeFacts>) {
+        let had_its_turn = self.moving.clone();
+        self.moving.retain(|name| governing(sim, name).is_some() && !is_whole(sim, name));
+        for (name, node) in before.iter().filter(|(_, node)| node.allocatable.is_some_and(|gpus| gpus > 0)) {
+            let Some(now) = sim.nodes.get(name).filter(|_| governing(sim, name).is_some()) else { continue };
+            let taken = |stage: Stage| node.labels.contains_key(stage.key()) && changed(node, now, stage);
+            if had_its_turn.contains(name) || !Stage::ALL.into_iter().any(taken) {
+                continue;
+            }
+            let pool = |name: &str| {
+                let policy = governing(sim, name).map(ResourceExt::name_any);
+                (policy, sim.nodes[name].labels.get(keys::POOL).cloned())
+            };
+            let other = self.moving.iter().find(|other| *other != name && pool(other) == pool(name));
+            assert_eq!(other, None, "{name} is moved while another node of its pool {:?} is", pool(name));
+            if !is_whole(sim, name) {
+                self.moving.insert(name.clone());
+            }
+        }
+    }
+}
+
+fn changed(before: &NodeFacts, after: &NodeFacts, stage: Stage) -> bool {
+    before.labels.get(stage.key()) != after.labels.get(stage.key())
+}
+
+/// Whether a node has a plugin again, and every pod that its labels call for runs.
+fn is_whole(sim: &Sim, name: &str) -> bool {
+    let labels = &sim.nodes[name].labels;
+    let runs = |stage: Stage| {
+        let pod = sim.pods.get(&format!("{}@{name}", stage.as_str()));
+        pod.is_some_and(|pod| pod.running() && pod.group.as_ref() == labels.get(stage.key()))
+    };
+    labels.contains_key(keys::DEVICE_PLUGIN)
+        && Stage::ALL.into_iter().all(|stage| !labels.contains_key(stage.key()) || runs(stage))
+}
+
+/// Everything that must hold of a plan before it is carried out.
+pub fn check(sim: &Sim, plan: &Plan) {
+    gpu_pods_keep_what_they_stand_on(sim, plan);
+    only_named_keys_are_written(sim, plan);
+    for (name, status) in &plan.statuses {
+        let count = count(sim, plan, name);
+        assert!(!says_ready(status) || count.able >= count.required, "{name}: {count:?}: {status:#?}");
+    }
+}
+
+/// No driver moves under a GPU pod, and no node with one loses its plugin, unless a user takes it away from the operator.
+fn gpu_pods_keep_what_they_stand_on(sim: &Sim, plan: &Plan) {
+    let used = |name: &String| sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty());
+    for (name, write) in plan.labels.iter().filter(|(name, _)| used(name) && governing(sim, name).is_some()) {
+        let had = &sim.nodes[name].labels;
+        let driver = had.get(keys::DRIVER);
+        assert!(
+            driver.is_none() || driver.map(Word::as_str) == write.labels.get(keys::DRIVER).map(String::as_str),
+            "{name}: the driver moves under a GPU pod"
+        );
+        let plugin = had.get(keys::DEVICE_PLUGIN);
+        assert!(plugin.is_none() || write.labels.contains_key(keys::DEVICE_PLUGIN), "{name} loses its plugin");
+    }
+    let named = |set: &String| {
+        let by = |node: &NodeFacts| {
+            let sets = Stage::ALL.map(|stage| Some(format!("{}-{}", stage.as_str(), node.labels.get(stage.key())?)));
+            sets.into_iter().flatten().any(|named| named == *set)
+        };
+        sim.nodes.values().find(|node| used(&node.name) && by(node) && governing(sim, &node.name).is_some())
+    };
+    for set in &plan.prune {
+        assert!(named(set).is_none(), "{set} is pruned while GPU pods stand on it");
+    }
+    for pod in &plan.renew {
+        assert!(!sim.pods[pod].running(), "{pod} runs and is made anew");
+    }
+}
+
+/// The operator writes its own labels, those that the node's policy names, and no others.
+fn only_named_keys_are_written(sim: &Sim, plan: &Plan) {
+    for (name, write) in &plan.labels {
+        let spec = governing(sim, name).map(|policy| &policy.spec);
+        let of_pools = spec.into_iter().flat_map(|spec| &spec.pools).flat_map(|pool| &pool.node_labels);
+        let named: BTreeSet<&str> = spec
+            .into_iter()
+            .flat_map(|spec| &spec.node_labels)
+            .chain(of_pools.map(|label| &label.key))
+            .map(String::as_str)
+            .collect();
+        let legal = |key: &&String| OURS.contains(&key.as_str()) || named.contains(key.as_str());
+        let illegal: Vec<_> = write.labels.keys().filter(|key| !legal(key)).collect();
+        assert!(illegal.is_empty(), "{name}: {illegal:?}");
+    }
+}
+
+/// The policy that governs a node: the oldest that selects it, if it is a GPU node that has not opted out.
+pub fn governing<'s>(sim: &'s Sim, name: &str) -> Option<&'s ClusterGpuPolicy> {
+    let node = sim.nodes.get(name)?;
+    if node.labels.get(keys::MANAGED).is_some_and(|managed| managed != "true") || !is_gpu_node(sim, name) {
+        return None;
+    }
+    let selects = |policy: &&ClusterGpuPolicy| {
+        policy.metadata.deletion_timestamp.is_none()
+            && policy
+                .spec
+                .node_selector
+                .as_ref()
+                .is_none_or(|selector| selector.matches(|key| node.labels.get(key).map(Word::as_str)))
+    };
+    sim.policies.values().filter(selects).min_by_key(|policy| (policy.creation_timestamp(), policy.name_any()))
+}
+
+/// Whether a node is known to have GPUs: by what its probe told last, else by labels, else by what was known before.
+fn is_gpu_node(sim: &Sim, name: &str) -> bool {
+    let node = &sim.nodes[name];
+    let report = told(sim, name);
+    let had = counts(sim, name).is_some_and(|gpus| gpus.most_seen.is_some()) || annotated(node).is_some();
+    if let Some(gpus) = report {
+        return gpus > 0 || (had && (is_said_to_have_gpus(node) || knew(sim, name)));
+    }
+    is_said_to_have_gpus(node) || knew(sim, name)
+}
+
+fn is_said_to_have_gpus(node: &NodeFacts) -> bool {
+    let keys = [
+        keys::MODEL_OVERRIDE,
+        "cloud.google.com/gke-accelerator",
+        "karpenter.k8s.aws/instance-gpu-name",
+        "feature.node.kubernetes.io/pci-0302_10de.present",
+        "feature.node.kubernetes.io/pci-0302_10de_2330.present",
+    ];
+    keys.iter().any(|key| node.labels.contains_key(*key))
+}
+
+fn knew(sim: &Sim, name: &str) -> bool {
+    let node = &sim.nodes[name];
+    let model = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref()?.model.as_ref());
+    model.is_some() || node.labels.contains_key(keys::MODEL) && node.owned_labels.contains(keys::MODEL)
+}
+
+/// How many GPUs a node's probe told of.
+fn told(sim: &Sim, name: &str) -> Option<u32> {
+    let report = sim.told(name, sim.gpu_nodes.get(name)?).status?.report?;
+    Some(u32::try_from(report.gpus.len()).expect("few GPUs"))
+}
+
+/// What is remembered of this very Node.
+fn counts<'s>(sim: &'s Sim, name: &str) -> Option<&'s GpuCounts> {
+    let gpus = sim.gpu_nodes.get(name)?.status.as_ref().map(|status| &status.gpus)?;
+    (gpus.seen_on.as_ref() == Some(&sim.nodes[name].uid)).then_some(gpus)
+}
+
+fn annotated(node: &NodeFacts) -> Option<u32> {
+    node.gpu_count.as_ref()?.parse().ok()
+}
+
+/// How many GPUs are expected of a node: what its annotation says, else what its pool promises, else the most that were
+/// seen on it, else what its cloud says.
+fn expected(sim: &Sim, plan: &Plan, name: &str) -> Option<u32> {
+    let node = &sim.nodes[name];
+    let promise = || pool(sim, plan, name)?.gpus_per_node;
+    let seen = || told(sim, name).filter(|gpus| *gpus > 0).max(counts(sim, name).and_then(|gpus| gpus.most_seen));
+    let cloud = || node.labels.get("cloud.google.com/gke-accelerator-count")?.parse().ok();
+    annotated(node).or_else(promise).or_else(seen).or_else(cloud)
+}
+
+/// The pool that its policy names for a node: the first that fits. A user may write a cloud's word for a model.
+fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &str) -> Option<&'s Pool> {
+    let labels = &sim.nodes[name].labels;
+    let written = plan.labels.get(name).map(|write| write.labels.get(keys::MODEL).map(String::as_str));
+    let model = written.unwrap_or_else(|| labels.get(keys::MODEL).map(Word::as_str));
+    let is_model = |word: &String| model == Some(if word == "t4" { "nvidia-tesla-t4" } else { word });
+    governing(sim, name)?.spec.pools.iter().find(|pool| {
+        (pool.matches.models.is_empty() || pool.matches.models.iter().any(is_model))
+            && pool
+                .matches
+                .node_selector
+                .as_ref()
+                .is_none_or(|selector| selector.matches(|key| labels.get(key).map(Word::as_str)))
+    })
+}
+
+/// Of a policy's nodes that could serve, …
+#[derive(Debug)]
+pub struct Count {
+    /// … how many can run what is expected of them,
+    pub able: u32,
+    /// how many of those are in the middle of a move, and so yet to be proven,
+    pub moving: u32,
+    /// and how many have to be able.
+    pub required: u32,
+}
+
+pub fn count(sim: &Sim, plan: &Plan, policy: &str) -> Count {
+    let is_governed = |node: &&NodeFacts| governing(sim, &node.name).is_some_and(|its| its.name_any() == policy);
+    let serves = |node: &&NodeFacts| node.ready && !node.cordoned && !node.deleting;
+    let is_able = |node: &&NodeFacts| {
+        let gpus = node.allocatable.unwrap_or_default();
+        gpus > 0 && expected(sim, plan, &node.name).is_some_and(|expected| gpus >= expected)
+    };
+    let few = |count: usize| u32::try_from(count).expect("few nodes");
+    let serving: Vec<_> = sim.nodes.values().filter(is_governed).filter(serves).collect();
+    let able: Vec<_> = serving.iter().copied().filter(is_able).collect();
+    let required = match sim.policies[policy].spec.readiness.min_ready_nodes.clone() {
+        None => few(serving.len()),
+        Some(IntOrString::Int(least)) => u32::try_from(least).expect("a number of nodes"),
+        Some(IntOrString::String(percent)) => {
+            let percent: u32 = percent.trim_end_matches('%').parse().expect("a percentage");
+            (few(serving.len()) * percent).div_ceil(100)
+        }
+    };
+    let moving = |node: &&&NodeFacts| sim.is_moving(&node.name);
+    Count { able: few(able.len()), moving: few(able.iter().filter(moving).count()), required: required.max(1) }
+}
+
+pub fn says_ready(status: &ClusterGpuPolicyStatus) -> bool {
+    status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

@@ -1,0 +1,153 @@
+//! Random policies: every field that there is, in every combination that the API server would take.
+
+use std::{collections::BTreeMap, fmt};
+
+use gpu_operator_crd::{
+    ClusterGpuPolicySpec,
+    policy::{
+        Defaults, Driver, DriverSource, Image, Images, KernelModule, NodeLabel, Operand, Pool, PoolMatch, Readiness,
+        Selector,
+    },
+    selector::{Operator, Requirement},
+};
+use k8s_openapi::{
+    api::core::v1::{EnvVar, ResourceRequirements, Toleration},
+    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
+};
+use proptest::{
+    option,
+    prelude::*,
+    sample::{select, subsequence},
+};
+
+/// What a user wants: a policy's spec, printed as it can be applied.
+#[derive(Clone)]
+pub struct Wish(pub ClusterGpuPolicySpec);
+
+impl fmt::Debug for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(&self.0).expect("JSON"))
+    }
+}
+
+pub fn wish() -> BoxedStrategy<Wish> {
+    let secrets = prop_oneof![5 => Just(vec![]), 1 => Just(vec!["pull".to_owned()])];
+    let pools = ["p", "q", "nvidia-h100-80gb"].map(|name| option::weighted(0.4, pool(name)));
+    let parts = (selector(), subsequence(vec!["accelerator", "example.com/tier"], 0..=2), secrets);
+    (parts, defaults(), pools, readiness())
+        .prop_map(|((node_selector, keys, pull_secrets), defaults, pools, readiness)| {
+            Wish(ClusterGpuPolicySpec {
+                node_selector,
+                node_labels: keys.into_iter().map(Into::into).collect(),
+                images: Images { pull_secrets, ..Images::default() },
+                defaults,
+                pools: pools.into_iter().flatten().collect(),
+                readiness,
+            })
+        })
+        .boxed()
+}
+
+fn selector() -> BoxedStrategy<Option<Selector>> {
+    let zone = prop_oneof![Just(("zone", "a")), Just(("zone", "b")), Just(("team", "x"))];
+    let labels = zone.prop_map(|(key, value)| Selector {
+        match_labels: BTreeMap::from([(key.into(), value.into())]),
+        match_expressions: vec![],
+    });
+    let operator = select(vec![Operator::In, Operator::NotIn, Operator::Exists, Operator::DoesNotExist]);
+    let expressions = (select(vec!["zone", "team"]), operator).prop_map(|(key, operator)| {
+        let values =
+            if matches!(operator, Operator::In | Operator::NotIn) { vec!["a".into(), "x".into()] } else { vec![] };
+        let requirement = Requirement { key: key.into(), operator, values };
+        Selector { match_labels: BTreeMap::new(), match_expressions: vec![requirement] }
+    });
+    prop_oneof![6 => Just(None), 2 => labels.prop_map(Some), 2 => expressions.prop_map(Some)].boxed()
+}
+
+fn pool(name: &'static str) -> BoxedStrategy<Pool> {
+    let models =
+        subsequence(vec!["nvidia-h100-80gb", "t4", "nvidia-tesla-p100", "mixed", "ours", "nvidia-of-nobody"], 0..=2);
+    let node_labels = [("gpu/nividia", Some("P630")), ("example.com/tier", None), ("accelerator", Some("special"))];
+    let node_labels = subsequence(node_labels.to_vec(), 0..=2);
+    let gpus = option::weighted(0.2, 1..9_u32);
+    ((models, selector(), node_labels, gpus), driver(), toolkit(), plugin())
+        .prop_map(move |((models, node_selector, labels, gpus_per_node), driver, toolkit, device_plugin)| Pool {
+            name: name.into(),
+            matches: PoolMatch { models: models.into_iter().map(Into::into).collect(), node_selector },
+            node_labels: labels
+                .into_iter()
+                .map(|(key, value)| NodeLabel { key: key.into(), value: value.map(Into::into) })
+                .collect(),
+            gpus_per_node,
+            driver,
+            toolkit,
+            device_plugin,
+        })
+        .boxed()
+}
+
+fn driver() -> BoxedStrategy<Driver> {
+    let version = || option::weighted(0.7, select(vec!["595.91.07", "590.10.01", "580.173.02", "470.256.02"]));
+    let plain = |version: Option<&str>| Driver { version: version.map(Into::into), ..Driver::default() };
+    let module = select(vec![KernelModule::Open, KernelModule::Proprietary]);
+    prop_oneof![
+        4 => Just(Driver::default()),
+        4 => version().prop_map(plain),
+        1 => version().prop_map(move |version| Driver { source: Some(DriverSource::Container), ..plain(version) }),
+        1 => Just(Driver { source: Some(DriverSource::Preinstalled), ..Driver::default() }),
+        1 => (version(), module).prop_map(move |(version, module)| Driver { kernel_module: Some(module), ..plain(version) }),
+        1 => operand(vec![]).prop_map(|operand| Driver { operand, ..Driver::default() }),
+    ].boxed()
+}
+
+fn toolkit() -> BoxedStrategy<Operand> {
+    prop_oneof![5 => Just(Operand::default()), 1 => operand(vec![])].boxed()
+}
+
+fn plugin() -> BoxedStrategy<Operand> {
+    prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])].boxed()
+}
+
+/// What disrupts (tag, environment) and what does not (resources).
+fn operand(tags: Vec<&'static str>) -> BoxedStrategy<Operand> {
+    let image = |tag: &str| Image { tag: Some(tag.into()), ..Image::default() };
+    let limits = BTreeMap::from([("memory".to_owned(), Quantity("1Gi".into()))]);
+    let limited = ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() };
+    let env = EnvVar { name: "EXAMPLE".into(), value: Some("1".into()), ..EnvVar::default() };
+    let images: Vec<_> = std::iter::once(None).chain(tags.into_iter().map(|tag| Some(image(tag)))).collect();
+    (select(images), subsequence(vec![env], 0..=1), option::of(Just(limited)))
+        .prop_map(|(image, env, resources)| Operand { image, env, args: vec![], resources })
+        .boxed()
+}
+
+fn defaults() -> BoxedStrategy<Defaults> {
+    let exists =
+        |key: &str| Toleration { key: Some(key.into()), operator: Some("Exists".into()), ..Toleration::default() };
+    let tolerations = prop_oneof![
+        6 => Just(None),
+        1 => Just(Some(vec![])),
+        1 => Just(Some(vec![exists("dedicated")])),
+    ];
+    let priority = option::weighted(0.1, Just("high".to_owned()));
+    (driver(), toolkit(), plugin(), tolerations, priority)
+        .prop_map(|(driver, toolkit, device_plugin, tolerations, priority_class_name)| Defaults {
+            driver,
+            toolkit,
+            device_plugin,
+            tolerations,
+            priority_class_name,
+        })
+        .boxed()
+}
+
+fn readiness() -> BoxedStrategy<Readiness> {
+    let percent = select(vec!["0%", "34%", "50%", "100%"]).prop_map(|percent| IntOrString::String(percent.into()));
+    let least = prop_oneof![3 => Just(None), 1 => percent.prop_map(Some), 1 => (0..5).prop_map(|least| Some(IntOrString::Int(least)))];
+    let deadline = prop_oneof![3 => Just(None), 1 => Just(Some("1m"))];
+    (least, deadline)
+        .prop_map(|(min_ready_nodes, deadline)| Readiness {
+            min_ready_nodes,
+            progress_deadline: deadline.map(|deadline| deadline.parse().expect("a duration")),
+        })
+        .boxed()
+}

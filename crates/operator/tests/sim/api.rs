@@ -1,0 +1,231 @@
+//! The API server: what becomes of writes, the operator's and other people's.
+
+use std::collections::BTreeMap;
+
+use gpu_operator::{
+    plan::{DaemonSetWrite, LabelWrite, Plan},
+    world::Word,
+};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, keys,
+};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
+    jiff::SignedDuration,
+};
+use kube::ResourceExt;
+
+use super::Sim;
+
+/// One write of a plan.
+enum Write<'p> {
+    Finalizer(&'p str, bool),
+    DaemonSet(&'p str, &'p DaemonSetWrite),
+    Spec(&'p str, &'p (GpuNodeSpec, OwnerReference)),
+    Labels(&'p str, &'p LabelWrite),
+    Status(&'p str, &'p GpuNodeStatus),
+    Policy(&'p str, &'p ClusterGpuPolicyStatus),
+    Prune(&'p str),
+    Renew(&'p str),
+}
+
+/// The writes of a plan in the order in which the operator makes them.
+fn writes(plan: &Plan) -> Vec<Write<'_>> {
+    let finalizers = |on| {
+        let these = plan.finalizers.iter().filter(move |(_, put)| **put == on);
+        these.map(move |(name, _)| Write::Finalizer(name, on))
+    };
+    let mut writes: Vec<_> = finalizers(true).collect();
+    writes.extend(plan.daemon_sets.iter().map(|(name, write)| Write::DaemonSet(name, write)));
+    writes.extend(plan.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Spec(name, write.spec.as_ref()?))));
+    writes.extend(plan.labels.iter().map(|(name, write)| Write::Labels(name, write)));
+    writes.extend(plan.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Status(name, write.status.as_ref()?))));
+    writes.extend(plan.policies.iter().map(|(name, status)| Write::Policy(name, status)));
+    writes.extend(plan.prune.iter().map(|name| Write::Prune(name)));
+    writes.extend(plan.renew.iter().map(|name| Write::Renew(name)));
+    writes.extend(finalizers(false));
+    writes
+}
+
+/// The operator's writes. One that the API server would refuse, or that changes nothing, is a defect.
+impl Sim {
+    pub fn carry_out(&mut self, plan: &Plan) {
+        writes(plan).into_iter().for_each(|write| self.write(&write));
+    }
+
+    /// Carries out the first writes of a plan, as an operator does that is killed in the middle.
+    pub fn carry_out_first(&mut self, plan: &Plan, count: usize) {
+        writes(plan).into_iter().take(count).for_each(|write| self.write(&write));
+    }
+
+    fn write(&mut self, write: &Write<'_>) {
+        let (object, changed) = match write {
+            Write::Finalizer(name, on) => (format!("policy/{name}"), self.put_finalizer(name, *on)),
+            Write::DaemonSet(name, write) => (format!("daemonset/{name}"), self.apply_set(name, write)),
+            Write::Spec(name, write) => (format!("node/{name}"), self.apply_spec_of(name, write)),
+            Write::Labels(name, write) => (format!("node/{name}"), self.apply_labels(name, write)),
+            Write::Status(name, status) => (format!("node/{name}"), self.apply_status_of(name, status)),
+            Write::Policy(name, status) => {
+                let policy = self.policies.get_mut(*name).expect("404: a status for no policy");
+                let before = policy.status.replace((*status).clone());
+                (format!("policy/{name}"), before.as_ref() != Some(*status))
+            }
+            Write::Prune(name) => (format!("daemonset/{name}"), self.sets.remove(*name).is_some()),
+            Write::Renew(name) => (format!("pod/{name}"), self.pods.remove(*name).is_some()),
+        };
+        assert!(changed, "a write of {object} that changes nothing");
+        *self.writes.entry(object).or_default() += 1;
+    }
+
+    fn put_finalizer(&mut self, name: &str, on: bool) -> bool {
+        let policy = self.policies.get_mut(name).expect("404: a finalizer for no policy");
+        let before = policy.metadata.finalizers.clone();
+        policy.metadata.finalizers = on.then(|| vec![keys::FINALIZER.into()]);
+        let changed = before != policy.metadata.finalizers;
+        self.collect_policy(name);
+        changed
+    }
+
+    fn apply_set(&mut self, name: &str, write: &DaemonSetWrite) -> bool {
+        let mut set = write.set.clone();
+        let before = self.sets.get(name);
+        let generation = before.and_then(|before| before.metadata.generation).unwrap_or_default();
+        let same_spec = before.is_some_and(|before| before.spec == set.spec);
+        set.metadata.generation = Some(if same_spec { generation } else { generation + 1 });
+        let changed = before != Some(&set);
+        self.sets.insert(name.into(), set);
+        changed
+    }
+
+    fn apply_spec_of(&mut self, name: &str, (spec, owner): &(GpuNodeSpec, OwnerReference)) -> bool {
+        let before = self.gpu_nodes.get(name).cloned();
+        let mut gpu_node = before.clone().unwrap_or_else(|| GpuNode::new(name, GpuNodeSpec::default()));
+        gpu_node.spec = spec.clone();
+        gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
+        let changed = before.as_ref() != Some(&gpu_node);
+        self.gpu_nodes.insert(name.into(), gpu_node);
+        changed
+    }
+
+    fn apply_status_of(&mut self, name: &str, status: &GpuNodeStatus) -> bool {
+        let gpu_node = self.gpu_nodes.get_mut(name).expect("404: a status for no GpuNode");
+        let before = gpu_node.status.clone();
+        let report = before.as_ref().and_then(|status| status.report.clone());
+        gpu_node.status = Some(GpuNodeStatus { report, ..status.clone() });
+        before != gpu_node.status
+    }
+
+    /// Server-side apply of a node's labels: what is no longer applied goes unless somebody else owns it as well, and what
+    /// somebody else has given another value is a conflict unless it is forced.
+    fn apply_labels(&mut self, name: &str, write: &LabelWrite) -> bool {
+        let node = self.nodes.get_mut(name).expect("404: labels for no node");
+        let before = node.clone();
+        let users = self.user_labels.entry(name.into()).or_default();
+        for key in std::mem::take(&mut node.owned_labels) {
+            if !users.contains_key(&key) {
+                node.labels.remove(&key);
+            }
+        }
+        for (key, value) in &write.labels {
+            let owned = before.owned_labels.contains(key.as_str());
+            let theirs = before.labels.get(key.as_str()).filter(|present| *present != value);
+            assert!(owned || theirs.is_none() || write.force, "409: label {key} of {name}");
+            if users.get(key.as_str()).is_some_and(|theirs| theirs != value) {
+                assert!(key.starts_with(keys::PREFIX), "label {key} of {name} is taken from somebody");
+                users.remove(key.as_str());
+            }
+            node.labels.insert(key.into(), value.into());
+            node.owned_labels.insert(key.into());
+        }
+        before != *node
+    }
+}
+
+/// Other people's writes.
+impl Sim {
+    /// Creates a policy or changes its spec, written as YAML.
+    pub fn apply_policy(&mut self, name: &str, spec: &str) {
+        self.apply_spec(name, serde_yaml::from_str(spec).expect("a policy's spec"));
+    }
+
+    pub fn apply_spec(&mut self, name: &str, spec: ClusterGpuPolicySpec) {
+        let created = Time(self.now + SignedDuration::from_secs(self.created.into()));
+        // Another policy of the same name is another policy.
+        let uid = format!("uid-{name}{}", "'".repeat(self.created as usize));
+        let count = &mut self.created;
+        let policy = self.policies.entry(name.into()).or_insert_with(|| {
+            let mut policy = ClusterGpuPolicy::new(name, ClusterGpuPolicySpec::default());
+            policy.metadata.uid = Some(uid);
+            policy.metadata.creation_timestamp = Some(created);
+            policy.metadata.generation = Some(0);
+            *count += 1;
+            policy
+        });
+        if policy.spec != spec || policy.metadata.generation == Some(0) {
+            policy.spec = spec;
+            policy.metadata.generation = policy.metadata.generation.map(|generation| generation + 1);
+        }
+    }
+
+    pub fn delete_policy(&mut self, name: &str) {
+        let now = Time(self.now);
+        self.policies.get_mut(name).expect("a policy").metadata.deletion_timestamp.get_or_insert(now);
+        self.collect_policy(name);
+    }
+
+    /// A deleted policy goes with its last finalizer, and its DaemonSets with it.
+    fn collect_policy(&mut self, name: &str) {
+        let policy = &self.policies[name];
+        if policy.metadata.deletion_timestamp.is_none() || !policy.finalizers().is_empty() {
+            return;
+        }
+        let uid = policy.uid();
+        self.policies.remove(name);
+        self.sets.retain(|_, set| set.owner_references().iter().all(|owner| Some(&owner.uid) != uid.as_ref()));
+    }
+
+    /// Somebody writes a label, or takes it off. To write what is there already changes nothing, not even whose it is.
+    pub fn label(&mut self, node: &str, key: &str, value: Option<&str>) {
+        let facts = self.nodes.get_mut(node).expect("a node");
+        if facts.labels.get(key).map(Word::as_str) == value {
+            return;
+        }
+        let users = self.user_labels.entry(node.into()).or_default();
+        facts.owned_labels.remove(key);
+        for labels in [users, &mut facts.labels] {
+            match value {
+                Some(value) => drop(labels.insert(key.into(), value.into())),
+                None => drop(labels.remove(key)),
+            }
+        }
+    }
+
+    /// A Node is deleted, and what goes with it.
+    pub fn leave(&mut self, node: &str) {
+        self.nodes.remove(node);
+        self.user_labels.remove(node);
+        self.machines.remove(node);
+        self.boots_with.remove(node);
+        self.gpu_nodes.remove(node);
+        self.gpu_pods.remove(node);
+        self.faults.remove(node);
+        self.pods.retain(|_, pod| pod.node != node);
+    }
+
+    /// The generation that a hand leaves behind that edits a DaemonSet.
+    pub fn edit_set(&mut self, name: &str, edit: impl FnOnce(&mut k8s_openapi::api::apps::v1::DaemonSet)) {
+        let set = self.sets.get_mut(name).expect("a DaemonSet");
+        edit(set);
+        set.metadata.generation = set.metadata.generation.map(|generation| generation + 1);
+    }
+
+    /// Writes so far to objects of a kind.
+    pub fn writes_to(&self, kind: &str) -> BTreeMap<&str, u32> {
+        let of_kind = |object: &'_ str| object.split_once('/').is_some_and(|(its, _)| its == kind);
+        self.writes
+            .iter()
+            .filter(|(object, _)| of_kind(object))
+            .map(|(object, count)| (object.as_str(), *count))
+            .collect()
+    }
+}

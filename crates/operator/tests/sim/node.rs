@@ -1,0 +1,210 @@
+//! The rest of a node's surroundings: the DaemonSet controller, kubelet, and what runs in the pods.
+
+use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodFacts, Refusal, Role, Word};
+use gpu_operator_crd::{
+    keys,
+    policy::Stage,
+    report::{InstalledDriver, NvmlState, Report},
+};
+use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
+use kube::ResourceExt;
+
+use super::{Faults, Sim, machine::CONTAINER_ROOT};
+
+impl Sim {
+    /// One turn of DaemonSet controller, kubelets and probes. Whether anything changed.
+    pub fn surroundings(&mut self) -> bool {
+        // A refusal is repeated for ever; that alone is no news.
+        let facts = |sim: &Self| {
+            let pods = (sim.pods.clone(), sim.refusals.len());
+            (sim.nodes.clone(), sim.gpu_nodes.clone(), sim.machines.clone(), pods)
+        };
+        let before = facts(self);
+        let names: Vec<String> = self.nodes.keys().cloned().collect();
+        for name in &names {
+            if self.nodes[name].ready {
+                self.place_probe(name);
+                self.place_pods(name);
+                self.run_node(name);
+                self.tell(name);
+            }
+        }
+        self.templates.retain(|name, _| self.pods.contains_key(name));
+        before != facts(self)
+    }
+
+    fn faults_of(&self, node: &str) -> Faults {
+        self.faults.get(node).cloned().unwrap_or_default()
+    }
+
+    /// The probe's pod comes with the chart.
+    fn place_probe(&mut self, node: &str) {
+        let name = format!("nvml-probe@{node}");
+        if self.faults_of(node).no_probe {
+            self.pods.remove(&name);
+        } else if !self.pods.contains_key(&name) {
+            let mut pod = new_pod(&name, node, Role::Probe, self.now);
+            run(&mut pod, self.now);
+            self.pods.insert(name, pod);
+        }
+    }
+
+    /// Pods as the node's labels and the DaemonSets there are call for.
+    fn place_pods(&mut self, node: &str) {
+        for stage in Stage::ALL {
+            let group = self.nodes[node].labels.get(stage.key()).filter(|group| !group.is_empty()).cloned();
+            let set = group.as_ref().map(|group| format!("{}-{group}", stage.as_str()));
+            let set = set.filter(|set| self.sets.contains_key(set));
+            let name = format!("{}@{node}", stage.as_str());
+            let present = self.pods.get(&name).and_then(|pod| pod.group.clone());
+            if present.is_some() && (present != group || set.is_none()) {
+                self.pods.remove(&name);
+                continue; // The new one comes when the old one is gone.
+            }
+            let Some(set) = set.filter(|set| self.tolerates(set, node)) else { continue };
+            if self.faults_of(node).pods_forbidden {
+                let message = "pods is forbidden: violates PodSecurity".into();
+                self.refusals.insert(set, Refusal { message, at: Some(self.now) });
+            } else if !self.pods.contains_key(&name) {
+                let applied = self.sets[&set].annotations().get(keys::APPLIED).map(Word::from);
+                let pod = PodFacts { group, applied, ..new_pod(&name, node, Role::Operand(stage), self.now) };
+                self.templates.insert(name.clone(), self.template(&set).clone());
+                self.pods.insert(name, pod);
+            }
+        }
+    }
+
+    fn template(&self, set: &str) -> &PodSpec {
+        self.sets[set].spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec")
+    }
+
+    /// Whether the DaemonSet controller makes pods of a set for a node with its taints.
+    fn tolerates(&self, set: &str, node: &str) -> bool {
+        let tolerations = self.template(set).tolerations.clone().unwrap_or_default();
+        let mut taints = self.nodes[node].taints.iter();
+        taints.all(|taint| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
+    }
+
+    fn run_node(&mut self, node: &str) {
+        let Some(machine) = self.machines.get(node) else { return };
+        let on_bus = u32::try_from(machine.gpus.len()).expect("few GPUs");
+        let faults = self.faults_of(node);
+        self.hold_or_release(node, &faults);
+        self.run_driver(node, &faults);
+        let [toolkit, plugin] = [Stage::Toolkit, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
+        self.run_behind_gate(&toolkit, node);
+        if self.pods.get(&toolkit).is_some_and(PodFacts::running) {
+            self.run_behind_gate(&plugin, node);
+        }
+        let serves = self.pods.get(&plugin).is_some_and(PodFacts::running);
+        let facts = self.nodes.get_mut(node).expect("a node");
+        if serves {
+            facts.allocatable = Some(faults.publishes.unwrap_or(on_bus));
+        } else if facts.allocatable.is_some() {
+            facts.allocatable = Some(0);
+        }
+    }
+
+    /// The probe holds NVML while a driver works, and lets go when asked.
+    fn hold_or_release(&mut self, node: &str, faults: &Faults) {
+        let release = self.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.release_driver);
+        let report = self.report(node);
+        report.nvml.state = match (&report.driver.loaded, release || !faults.tells()) {
+            (_, true) => NvmlState::Released,
+            (Some(_), false) => NvmlState::Answering,
+            (None, false) => NvmlState::Absent,
+        };
+    }
+
+    /// The version of a driver pod, from the image that it was made with.
+    pub fn driver_version(&self, node: &str) -> Option<String> {
+        let image = self.templates.get(&format!("driver@{node}"))?.containers.first()?.image.clone()?;
+        Some(image.rsplit_once(':')?.1.split('-').next()?.to_owned())
+    }
+
+    fn run_driver(&mut self, node: &str, faults: &Faults) {
+        let version = self.driver_version(node);
+        let now = self.now;
+        let Some(pod) = self.pods.get_mut(&format!("driver@{node}")) else { return };
+        let container = &mut pod.containers[0];
+        let runs = matches!(container.state, ContainerState::Running(_));
+        let Some(version) = version.filter(|version| runs || !faults.missing_images.contains(version)) else {
+            container.state =
+                ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: "not found".into() };
+            container.ready = false;
+            return;
+        };
+        if let Some(words) = &faults.driver_crash {
+            let exit = Exit { code: 1, message: words.clone() };
+            container.state = ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+            container.last_failure = Some(exit);
+            container.ready = false;
+            return;
+        }
+        container.last_failure = None;
+        run(pod, now);
+        let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
+        let machine = self.report(node);
+        // It loads when it starts; having loaded the wrong one, it tries again once the cause is gone.
+        let wrong = machine.driver.loaded.as_ref() != Some(&version);
+        let loads = faults.loads_instead.clone().unwrap_or(version);
+        let installed =
+            machine.driver.installed.iter().any(|found| found.root == CONTAINER_ROOT && found.version == loads);
+        let done = installed && machine.driver.loaded.as_ref() == Some(&loads);
+        if !done && (!runs || wrong) {
+            // A driver moves only when nothing holds it: the container refuses to unload one that is in use.
+            if machine.driver.loaded.is_some() && (used || machine.nvml.state == NvmlState::Answering) {
+                return;
+            }
+            machine.driver.loaded = Some(loads.clone());
+            machine.driver.installed.retain(|installed| installed.root != CONTAINER_ROOT);
+            machine.driver.installed.push(InstalledDriver { root: CONTAINER_ROOT.into(), version: loads });
+        }
+    }
+
+    fn run_behind_gate(&mut self, pod: &str, node: &str) {
+        let open = self.templates.get(pod).is_some_and(|template| gate_opens(template, &self.machines[node]));
+        if let Some(pod) = self.pods.get_mut(pod).filter(|_| open) {
+            run(pod, self.now);
+        }
+    }
+}
+
+/// What the gate before the later stages checks: a driver that is loaded and in place, the wanted one where one is named.
+fn gate_opens(template: &PodSpec, machine: &Report) -> bool {
+    let gate = template.init_containers.iter().flatten().find_map(|init| init.args.as_ref()).expect("a gate");
+    let value = |flag: &str| gate.iter().skip_while(|arg| *arg != flag).nth(1);
+    let Some(loaded) = &machine.driver.loaded else { return false };
+    value("--version").is_none_or(|wanted| wanted == loaded)
+        && machine
+            .driver
+            .installed
+            .iter()
+            .any(|found| Some(&found.root) == value("--driver-root") && found.version == *loaded)
+}
+
+fn new_pod(name: &str, node: &str, role: Role, now: Timestamp) -> PodFacts {
+    let state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
+    let main = ContainerFacts { name: "main".into(), state, last_failure: None, ready: false };
+    PodFacts {
+        name: name.into(),
+        node: node.into(),
+        role,
+        group: None,
+        applied: None,
+        created: Some(now),
+        deleting: false,
+        unschedulable: None,
+        init: vec![],
+        containers: vec![main],
+    }
+}
+
+fn run(pod: &mut PodFacts, now: Timestamp) {
+    for container in &mut pod.containers {
+        if !matches!(container.state, ContainerState::Running(_)) {
+            container.state = ContainerState::Running(Some(now));
+        }
+        container.ready = true;
+    }
+}

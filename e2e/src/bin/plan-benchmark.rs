@@ -1,0 +1,228 @@
+//! `plan-benchmark [NODES]`: how long the operator thinks about a fleet in which nothing is left to do.
+//!
+//! A pass costs at least this, whatever wakes it. The target is some ten milliseconds for 5,000 nodes, in a release build:
+//! `cargo run --release -p e2e --bin plan-benchmark`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use gpu_operator::{
+    catalogue::Catalogue,
+    plan::{Plan, plan},
+    settings::Settings,
+    world::{ContainerFacts, ContainerState, DaemonSetFacts, NodeFacts, PodFacts, Role, World},
+};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicySpec, GpuNode, GpuNodeStatus, Report,
+    policy::Stage,
+    report::{Gpu, InstalledDriver, NvmlState, OsRelease},
+};
+use k8s_openapi::{
+    api::apps::v1::DaemonSet,
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
+
+const NODES: usize = 5000;
+const GPUS: usize = 8;
+const LABELS: usize = 90;
+/// PCI ids of H100, T4, K80, P100, V100, A100, L4 and B200.
+const MODELS: [&str; 8] = ["2330", "1eb8", "102d", "15f9", "1db6", "20b2", "27b8", "2901"];
+const RUNS: usize = 50;
+/// More passes than a fleet without trouble needs.
+const PASSES: usize = 20;
+
+fn main() -> Result<()> {
+    let nodes = std::env::args().nth(1).map_or(Ok(NODES), |nodes| nodes.parse()).context("a number of nodes")?;
+    let mut fleet = Fleet::new(nodes)?;
+    fleet.settle()?;
+    let mut times: Vec<Duration> = (0..RUNS).map(|_| fleet.think()).collect();
+    times.sort_unstable();
+    let (least, median, most) = (times[0], times[RUNS / 2], times[RUNS - 1]);
+    println!("{nodes} settled nodes of {GPUS} GPUs and {LABELS} labels, {} DaemonSets", fleet.world.daemon_sets.len());
+    println!("one plan, of {RUNS}: least {least:.1?}, median {median:.1?}, most {most:.1?}");
+    Ok(())
+}
+
+/// A fleet and what the plan reads of it, without a cluster.
+struct Fleet {
+    settings: Settings,
+    catalogue: Catalogue,
+    world: World,
+    now: Timestamp,
+}
+
+impl Fleet {
+    fn new(nodes: usize) -> Result<Self> {
+        let now = Timestamp::from_second(1_800_000_000)?;
+        let mut policy = ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default());
+        policy.spec = serde_json::from_value(serde_json::json!({
+            "nodeLabels": ["accelerator"],
+            "pools": [
+                {"name": "p100", "match": {"models": ["nvidia-tesla-p100"]}, "driver": {"version": "580.173.02"}},
+                {"name": "labelled", "match": {"nodeSelector": {"matchLabels": {"example.com/none": "here"}}}},
+            ],
+        }))?;
+        policy.metadata.uid = Some("uid-all".to_owned());
+        policy.metadata.creation_timestamp = Some(Time(now));
+        let names = || (0..nodes).map(|index| (index, format!("node-{index:05}")));
+        let world = World {
+            policies: BTreeMap::from([("all".to_owned(), Arc::new(policy))]),
+            nodes: names().map(|(_, name)| (name.clone(), Arc::new(node(&name, now)))).collect(),
+            gpu_nodes: names().map(|(index, name)| (name.clone(), Arc::new(gpu_node(&name, index)))).collect(),
+            ..World::default()
+        };
+        let settings = Settings {
+            namespace: "gpu-operator".to_owned(),
+            probe_image: "registry.example.com/nvml-probe:1".to_owned(),
+            probe_pull_policy: "IfNotPresent".to_owned(),
+            image_pull_secrets: Vec::new(),
+        };
+        Ok(Self { settings, catalogue: Catalogue::builtin()?, world, now })
+    }
+
+    fn plan(&self) -> Plan {
+        plan(&self.settings, &self.catalogue, &self.world, self.now)
+    }
+
+    /// One plan's time.
+    fn think(&self) -> Duration {
+        let started = Instant::now();
+        let plan = self.plan();
+        let took = started.elapsed();
+        drop(std::hint::black_box(plan));
+        took
+    }
+
+    /// Carries out plans, and lets every pod run at once, until nothing is left to do.
+    fn settle(&mut self) -> Result<()> {
+        for _ in 0..PASSES {
+            let plan = self.plan();
+            if plan.is_empty() {
+                return Ok(());
+            }
+            self.carry_out(&plan)?;
+            self.now = self.now.checked_add(SignedDuration::from_secs(1))?;
+        }
+        ensure!(self.plan().is_empty(), "the fleet does not settle");
+        Ok(())
+    }
+
+    fn carry_out(&mut self, plan: &Plan) -> Result<()> {
+        let world = &mut self.world;
+        for (name, status) in &plan.policies {
+            Arc::make_mut(world.policies.get_mut(name).context("a policy")?).status = Some(status.clone());
+        }
+        for name in plan.finalizers.keys() {
+            let policy = Arc::make_mut(world.policies.get_mut(name).context("a policy")?);
+            policy.metadata.finalizers = Some(vec![gpu_operator_crd::keys::FINALIZER.to_owned()]);
+        }
+        for (name, write) in &plan.daemon_sets {
+            world.daemon_sets.insert(name.clone(), Arc::new(DaemonSetFacts::of(&write.set)));
+        }
+        for (name, write) in &plan.gpu_nodes {
+            let gpu_node = Arc::make_mut(world.gpu_nodes.get_mut(name).context("a GpuNode")?);
+            if let Some((spec, owner)) = &write.spec {
+                gpu_node.spec = spec.clone();
+                gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
+            }
+            if let Some(status) = &write.status {
+                let report = gpu_node.status.take().and_then(|status| status.report);
+                gpu_node.status = Some(GpuNodeStatus { report, ..status.clone() });
+            }
+        }
+        for (name, write) in &plan.labels {
+            let node = Arc::make_mut(world.nodes.get_mut(name).context("a node")?);
+            node.labels.extend(write.labels.clone());
+            node.owned_labels = write.labels.keys().cloned().collect::<BTreeSet<_>>();
+            node.allocatable = Some(u32::try_from(GPUS)?);
+            for stage in Stage::ALL {
+                let Some(group) = write.labels.get(stage.key()) else { continue };
+                let pod = pod(name, stage, group, self.now);
+                world.pods.insert(pod.name.clone(), Arc::new(pod));
+            }
+            let version = plan
+                .daemon_sets
+                .values()
+                .find_map(|write| driver_version(&write.set, node.labels.get(Stage::Driver.key())?))
+                .or_else(|| Some("580.173.02".to_owned()));
+            let gpu_node = Arc::make_mut(world.gpu_nodes.get_mut(name).context("a GpuNode")?);
+            let report = gpu_node.status.get_or_insert_default().report.get_or_insert_default();
+            report.nvml.state = NvmlState::Answering;
+            report.driver.installed = version
+                .iter()
+                .map(|version| InstalledDriver { root: "/run/nvidia/driver".to_owned(), version: version.clone() })
+                .collect();
+            report.driver.loaded = version;
+        }
+        Ok(())
+    }
+}
+
+/// The version that a driver's DaemonSet of this group installs.
+fn driver_version(set: &DaemonSet, group: &str) -> Option<String> {
+    let template = &set.spec.as_ref()?.template;
+    (template.metadata.as_ref()?.labels.as_ref()?.get(Stage::Driver.key())? == group).then_some(())?;
+    let image = template.spec.as_ref()?.containers.first()?.image.as_ref()?;
+    Some(image.rsplit_once(':')?.1.split('-').next()?.to_owned())
+}
+
+fn node(name: &str, now: Timestamp) -> NodeFacts {
+    let label = |index| (format!("feature.example.com/label-{index:02}"), format!("value-of-label-{index}"));
+    NodeFacts {
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        labels: (0..LABELS).map(label).collect(),
+        ready: true,
+        created: Some(now),
+        arch: "amd64".to_owned(),
+        runtime: "containerd://2.1.4".to_owned(),
+        ..NodeFacts::default()
+    }
+}
+
+fn gpu_node(name: &str, index: usize) -> GpuNode {
+    let gpus = (0..GPUS).map(|gpu| Gpu {
+        pci_address: format!("0000:{:02x}:00.0", gpu + 6),
+        device_id: MODELS[index % MODELS.len()].to_owned(),
+        product: Some("NVIDIA H100 80GB HBM3".to_owned()),
+        uuid: Some(format!("GPU-{index:08x}-0000-0000-0000-{gpu:012x}")),
+        memory_mib: Some(81_559),
+    });
+    let report = Report {
+        probe_version: "0.1.0".to_owned(),
+        boot_id: format!("boot-{name}"),
+        os: OsRelease { id: "ubuntu".to_owned(), version_id: "22.04".to_owned() },
+        gpus: gpus.collect(),
+        ..Report::default()
+    };
+    let mut gpu_node = GpuNode::new(name, gpu_operator_crd::GpuNodeSpec::default());
+    gpu_node.status = Some(GpuNodeStatus { report: Some(report), ..GpuNodeStatus::default() });
+    gpu_node
+}
+
+/// A pod that runs.
+fn pod(node: &str, stage: Stage, group: &str, now: Timestamp) -> PodFacts {
+    let main = ContainerFacts {
+        name: "main".to_owned(),
+        state: ContainerState::Running(Some(now)),
+        last_failure: None,
+        ready: true,
+    };
+    PodFacts {
+        name: format!("{}-{group}-{node}", stage.as_str()),
+        node: node.to_owned(),
+        role: Role::Operand(stage),
+        group: Some(group.to_owned()),
+        applied: None,
+        created: Some(now),
+        deleting: false,
+        unschedulable: None,
+        init: Vec::new(),
+        containers: vec![main],
+    }
+}
