@@ -44,7 +44,9 @@ impl Oracle {
         }
         let working: Vec<_> = self.moved.iter().filter(|name| !is_out_of_work(sim, name)).cloned().collect();
         happened |= self.pass(sim, Sim::step_with);
-        working.iter().for_each(|name| self.forget(name));
+        for name in &working {
+            self.forget(name);
+        }
         sim.sleep(1);
         happened
     }
