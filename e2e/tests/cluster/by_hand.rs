@@ -6,7 +6,7 @@ use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, ResourceExt, api::ListParams};
 
-use crate::support::{Fixture, READY, test};
+use crate::support::{Fixture, GPUS, READY, started, test};
 
 /// The DaemonSet of a stage, of which there is one.
 async fn set_of(f: &Fixture, stage: Stage) -> Result<DaemonSet> {
@@ -50,7 +50,15 @@ fn an_edited_daemon_set_is_as_it_was_and_no_pod_has_noticed() {
             Ok(())
         })
         .await?;
-        f.wait_until_ready().await
+        // Its pod goes with the old one. What the node says may still be of before that.
+        eventually(READY, "a new pod, and its GPUs", || async {
+            let new = f.operand(Stage::DevicePlugin).await?;
+            ensure!(new.metadata.uid != pod.metadata.uid && started(&new).is_some(), "{:?}", new.metadata);
+            ensure!(f.allocatable().await? == GPUS, "{} are allocatable", f.allocatable().await?);
+            Ok(())
+        })
+        .await?;
+        f.wait_for_condition("Ready", "True").await
     });
 }
 
