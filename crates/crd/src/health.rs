@@ -28,6 +28,10 @@ pub struct GpuHealth {
     /// smaller reading proves that the GPU was reset since. Absent without such a cause, or without such a counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_mark: Option<u64>,
+    /// When the GPU was last seen to have been restarted while causes stood that this cures: what the kernel log says of
+    /// the time before is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted_at: Option<Time>,
 }
 
 /// How a GPU is.
@@ -94,15 +98,15 @@ pub struct Cause {
     /// NVIDIA's number of the error; of kind `Xid` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xid: Option<u16>,
-    /// How often it was seen, or how many errors, pages or rows it is about: rounded down to 1, 2, 5, 10, 20, 50 and so
-    /// on, so that a count that runs is not news each time. The exact one is among the probe's metrics.
+    /// How often it came, or how many errors, pages or rows it is about: rounded down to 1, 2, 5, 10, 20, 50 and so on, so
+    /// that a count that runs is not news each time. The exact one is among the probe's metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// What it was known by, when it came.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub evidence: String,
-    /// Since when it stands.
+    /// When it came.
     pub since: Time,
     /// Whether it is dealt with: it is over once the GPU has stayed well for long enough.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -277,7 +281,7 @@ pub struct Thresholds {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub below_slowdown_celsius: Option<u32>,
-    /// How many degrees Celsius below the temperature at which the GPU shuts down `Overheating` is fatal. Absent: 5.
+    /// How many degrees Celsius below the temperature at which the GPU shuts down `Overheating` is fatal. Absent: 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub below_shutdown_celsius: Option<u32>,

@@ -10,11 +10,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use gpu_operator_crd::health::CauseKind;
 use nix::sys::{prctl, signal::Signal};
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor, error::NvmlError};
 use serde::{Deserialize, Serialize};
 
-use crate::pci;
+use crate::{health::readings::Readings, pci};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -28,6 +29,9 @@ pub struct Inventory {
     pub cuda_version: Option<String>,
     /// The GPUs that could be opened.
     pub gpus: Vec<NvmlGpu>,
+    /// The GPUs of the bus that could not.
+    #[serde(default)]
+    pub refused: Vec<Refused>,
     /// What could not be asked, one sentence for each.
     pub failures: Vec<String>,
 }
@@ -44,6 +48,21 @@ pub struct NvmlGpu {
     pub name: Option<String>,
     /// Frame buffer, in MiB. Absent with drivers up to R470, whose library lacks the call.
     pub memory_mib: Option<u64>,
+    /// Its state at this moment.
+    #[serde(default)]
+    pub readings: Readings,
+}
+
+/// A GPU of the bus that NVML does not open.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Refused {
+    /// PCI address as sysfs writes it.
+    pub pci_address: String,
+    /// What that means for its health.
+    pub kind: CauseKind,
+    /// What NVML said.
+    pub message: String,
 }
 
 /// A line of the child.
@@ -154,6 +173,7 @@ fn gpu(device: &Device<'_>) -> Result<NvmlGpu, NvmlError> {
         uuid: device.uuid().ok(),
         name: device.name().ok(),
         memory_mib: device.memory_info().ok().map(|memory| memory.total / MIB),
+        readings: Readings::default(),
     })
 }
 

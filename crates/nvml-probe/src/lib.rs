@@ -17,6 +17,7 @@ pub mod child;
 pub mod cli;
 pub mod driver;
 pub mod gate;
+pub mod health;
 pub mod host;
 pub mod inventory;
 pub mod os;

@@ -113,6 +113,7 @@ mod tests {
             uuid: Some(uuid.to_owned()),
             name: Some("Tesla K80".to_owned()),
             memory_mib: Some(11441),
+            ..NvmlGpu::default()
         }
     }
 
@@ -121,6 +122,7 @@ mod tests {
             driver_version: "470.256.02".to_owned(),
             cuda_version: Some("11.4".to_owned()),
             gpus,
+            refused: Vec::new(),
             failures: failures.iter().map(|failure| (*failure).to_owned()).collect(),
         })
     }
