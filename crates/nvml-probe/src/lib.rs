@@ -20,6 +20,7 @@ pub mod gate;
 pub mod health;
 pub mod host;
 pub mod inventory;
+pub mod nvml;
 pub mod os;
 pub mod pci;
 pub mod publish;
