@@ -16,7 +16,10 @@ use std::{
 };
 
 use api::Server;
-use gpu_operator_crd::report::{NvmlState, Report};
+use gpu_operator_crd::{
+    health::HealthRules,
+    report::{NvmlState, Report},
+};
 use nvml_probe::{
     agent::{Agent, Settings},
     child::{Launch, Limits, Supervisor, this_program},
@@ -96,7 +99,9 @@ impl Running {
 }
 
 fn existing(release: bool, report: Option<Report>) -> Seen {
-    Seen::Present(Box::new(Own { release, report }))
+    // At every look the GPUs are read as well.
+    let rules = HealthRules { interval: Some(Duration::from_millis(20).into()), ..HealthRules::default() };
+    Seen::Present(Box::new(Own { release, rules, report }))
 }
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -191,7 +196,7 @@ async fn a_release_does_not_wait_for_nvml_that_hangs_and_neither_does_the_end() 
     host.load("1.2");
     // Answers once, and hangs when it is asked again.
     let hangs = host.path("hangs");
-    let answer = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[],"failures":[]}}"#;
+    let answer = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[]}}"#;
     let script = format!("read line; echo '{answer}'; read line; touch {}; exec sleep 1000", hangs.display());
     let launch: Launch = Box::new(move |_| {
         let mut command = Command::new("/bin/sh");

@@ -115,6 +115,11 @@ impl Host {
 
     /// Changes what the stand-in under `root` answers, or lets it hang.
     pub fn serve(&self, root: &str, gpus: &[(&str, &str)], hang: bool) {
+        self.serve_with(root, gpus, |machine| machine["hang"] = hang.into());
+    }
+
+    /// As [`Self::serve`], with whatever changes `gpus.json` takes.
+    pub fn serve_with(&self, root: &str, gpus: &[(&str, &str)], change: impl FnOnce(&mut serde_json::Value)) {
         let devices: Vec<_> = gpus
             .iter()
             .enumerate()
@@ -129,7 +134,8 @@ impl Host {
                 })
             })
             .collect();
-        let machine = serde_json::json!({"cuda": "13.1", "devices": devices, "hang": hang});
+        let mut machine = serde_json::json!({"cuda": "13.1", "devices": devices});
+        change(&mut machine);
         self.write(&format!("{root}/etc/standin/gpus.json"), &machine.to_string());
     }
 

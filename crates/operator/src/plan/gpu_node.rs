@@ -76,6 +76,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
         wanted: member.want().unwrap_or(before),
         rollout: decision.rollout.clone(),
         release_driver: decision.release,
+        health: None,
     }
 }
 
@@ -116,6 +117,7 @@ pub fn member_status(
     let status = GpuNodeStatus {
         report: None,
         model: member.model().map(str::to_owned),
+        health: None,
         gpus,
         phase: verdict.phase,
         reason: Some(verdict.reason),
