@@ -50,7 +50,9 @@ fn writes(plan: &Plan) -> Vec<Write<'_>> {
 /// The operator's writes. One that the API server would refuse, or that changes nothing, is a defect.
 impl Sim {
     pub fn carry_out(&mut self, plan: &Plan) {
-        writes(plan).into_iter().for_each(|write| self.write(&write));
+        for write in writes(plan) {
+            self.write(&write);
+        }
     }
 
     /// Carries out the first writes of a plan, as an operator does that is killed in the middle.
