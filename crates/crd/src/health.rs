@@ -213,7 +213,8 @@ pub struct HealthRules {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub confirm_intervals: Option<u32>,
-    /// How many readings in a row must show nothing of a cause that is dealt with before it is over. Absent: 10.
+    /// How many readings in a row must show nothing of a cause before it is over. What comes and goes counts as dealt with
+    /// after half of them. Absent: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub clean_intervals: Option<u32>,

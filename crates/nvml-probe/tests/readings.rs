@@ -129,7 +129,9 @@ fn leaves(path: &str, value: &Value, there: &mut Vec<String>) {
     match value {
         Value::Null => {}
         Value::Object(fields) => {
-            fields.iter().for_each(|(name, value)| leaves(&format!("{path}/{name}"), value, there));
+            for (name, value) in fields {
+                leaves(&format!("{path}/{name}"), value, there);
+            }
         }
         Value::Array(list) if list.is_empty() => {}
         _ => there.push(path.to_owned()),

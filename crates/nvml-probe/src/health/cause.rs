@@ -12,7 +12,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
     findings::Finding,
-    kind::{Cure, nature},
+    kind::{Cure, OF_ACCESS, nature},
     rules::Rules,
 };
 
@@ -138,8 +138,10 @@ impl Tracked {
 
     /// A reading did not show it; `is_clear`, if it would have. Whether it stays.
     pub(super) fn unseen(&mut self, rules: &Rules, is_clear: bool) -> bool {
-        // What passes by itself may be back at the next reading; what a restart takes away, or another GPU, is gone.
-        let needed = if self.finding.cure == Cure::Passing { rules.confirm_intervals() } else { 1 };
+        // What passes by itself may be back soon. What a restart takes away, or another GPU, is gone; and a GPU that answers
+        // does answer.
+        let passing = self.finding.cure == Cure::Passing && !OF_ACCESS.contains(&self.finding.kind);
+        let needed = if passing { rules.calm_intervals() } else { 1 };
         match self.phase {
             Phase::Suspected(_) => return !is_clear,
             Phase::Standing(_) if !is_clear => {}

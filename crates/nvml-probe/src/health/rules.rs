@@ -59,6 +59,13 @@ impl Rules {
         self.0.clean_intervals.unwrap_or(CLEAN_INTERVALS).max(1)
     }
 
+    /// Readings in a row after which what passes by itself counts as dealt with: half of the way to its end, so that what
+    /// comes and goes every minute is not news every minute.
+    #[must_use]
+    pub fn calm_intervals(&self) -> u32 {
+        self.clean_intervals().div_ceil(2).max(self.confirm_intervals())
+    }
+
     /// How long a cause that passes by itself is remembered: that many clean readings take.
     #[must_use]
     pub fn clean_period(&self) -> Duration {

@@ -102,6 +102,13 @@ impl Host {
         self.write("sys/module/nvidia/refcnt", "0");
     }
 
+    /// Unloads the kernel module and loads it again.
+    pub fn reload(&self, version: &str) {
+        // Beside the new one, so that the two cannot be of one inode.
+        fs::rename(self.path("sys/module/nvidia"), self.path("sys/module/gone")).unwrap();
+        self.load(version);
+    }
+
     /// Installs the stand-in driver under `root`, serving these GPUs: address and uuid.
     pub fn install(&self, root: &str, version: &str, gpus: &[(&str, &str)]) {
         let library = self.path(&format!("{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}"));

@@ -112,6 +112,7 @@ proptest! {
     ) {
         let rules = HealthRules { confirm_intervals: Some(confirm), clean_intervals: Some(clean), ..HealthRules::default() };
         let mut gpu = Watched::with(Rules::from(rules));
+        let calm = gpu.rules.calm_intervals();
         let (mut in_a_row, mut before) = (0, HealthState::Healthy);
         for look in looks {
             let GpuHealth { state, causes, .. } = happens(&mut gpu, &look);
@@ -123,7 +124,7 @@ proptest! {
             let was_sick = !matches!(before, HealthState::Healthy | HealthState::Unknown);
             if was_sick && state == HealthState::Healthy {
                 // The readings by which it was seen to be dealt with were clean as well.
-                prop_assert!(in_a_row + confirm > clean, "after {} clean readings", in_a_row);
+                prop_assert!(in_a_row + calm > clean, "after {} clean readings", in_a_row);
             }
             before = state;
         }
