@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::policy_status::ClusterGpuPolicyStatus;
-pub use crate::selector::Selector;
+pub use crate::{policy_health::Health, selector::Selector};
 
 /// What a user wants of the GPU nodes of a cluster.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -32,6 +32,7 @@ pub use crate::selector::Selector;
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.summary.nodes"),
     printcolumn(name = "GPUs", type_ = "string", json_path = ".status.summary.gpus"),
+    printcolumn(name = "Unhealthy", type_ = "integer", json_path = ".status.gpus.unhealthy"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
     printcolumn(
         name = "Message",
@@ -77,6 +78,9 @@ pub struct ClusterGpuPolicySpec {
     /// When the policy counts as ready.
     #[serde(default, skip_serializing_if = "is_default")]
     pub readiness: Readiness,
+    /// How the health of GPUs is judged, and what becomes of it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub health: Health,
 }
 
 /// Where images come from.
@@ -181,6 +185,9 @@ pub struct Pool {
     /// The device plugin, field by field over `defaults.devicePlugin`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub device_plugin: Operand,
+    /// The health of its GPUs, field by field over the policy's `health`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub health: Health,
 }
 
 /// Which nodes belong to a pool: those that fit all that is given.

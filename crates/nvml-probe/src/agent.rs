@@ -136,6 +136,7 @@ fn facts(host: &HostRoot, boot_id: String, loaded: Option<String>, libraries: &[
         boot_id,
         os: os::release(host).map_err(FactError::Os)?,
         gpus: pci::gpus(host)?,
+        load_id: driver::load_id(host)?,
         loaded,
         in_use: driver::in_use(host)?,
         installed: libraries.iter().map(Into::into).collect(),

@@ -1,6 +1,9 @@
 //! Facts → report. Pure.
 
-use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, OsRelease, Report};
+use gpu_operator_crd::{
+    health::GpuHealth,
+    report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, OsRelease, Report},
+};
 
 use crate::{child::Look, inventory::Inventory, pci::PciGpu};
 
@@ -15,6 +18,8 @@ pub struct Facts {
     pub gpus: Vec<PciGpu>,
     /// Version of the loaded module.
     pub loaded: Option<String>,
+    /// Tells one loading of the module from the next.
+    pub load_id: Option<u64>,
     /// Whether that module is in use.
     pub in_use: bool,
     /// The user-space drivers found.
@@ -46,6 +51,7 @@ pub fn report(facts: &Facts, look: &Look) -> Report {
         gpus: facts.gpus.iter().take(MAX_GPUS).map(|gpu| merge(gpu, inventory)).collect(),
         driver: DriverFacts {
             loaded: facts.loaded.as_deref().map(|version| bounded(version, MAX_WORD)),
+            load_id: facts.load_id,
             in_use: facts.in_use,
             installed: facts.installed.iter().take(MAX_INSTALLED).map(installed).collect(),
             cuda_version: inventory
@@ -64,6 +70,7 @@ fn merge(gpu: &PciGpu, inventory: Option<&Inventory>) -> Gpu {
         product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
         uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
         memory_mib: nvml.and_then(|known| known.memory_mib),
+        health: GpuHealth::default(),
     }
 }
 

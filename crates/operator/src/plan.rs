@@ -9,9 +9,11 @@ mod drift;
 mod driver;
 mod gpu_node;
 mod hash;
+mod health;
 mod images;
 mod judge;
 mod member;
+mod node_health;
 pub mod node_labels;
 mod note;
 mod policy;
@@ -41,6 +43,7 @@ pub use gpu_node::GpuNodeWrite;
 use gpu_node::Unmanaged;
 use judge::Verdict;
 use member::Member;
+pub use node_health::NodeHealthWrite;
 pub use node_labels::LabelWrite;
 use note::Note;
 use policy::Counted;
@@ -67,6 +70,8 @@ pub struct Plan {
     pub renew: BTreeSet<String>,
     /// Label writes, by node.
     pub labels: BTreeMap<String, LabelWrite>,
+    /// What is to be written of the Nodes' health.
+    pub node_health: BTreeMap<String, NodeHealthWrite>,
     /// GpuNode writes, by node.
     pub gpu_nodes: BTreeMap<String, GpuNodeWrite>,
     /// Policy statuses to write, by policy.
@@ -88,11 +93,13 @@ impl Plan {
     /// Whether there is nothing to write and nothing to ask.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { daemon_sets, prune, renew, labels, gpu_nodes, policies, finalizers, questions, .. } = self;
+        let Self { daemon_sets, prune, renew, labels, node_health, gpu_nodes, policies, finalizers, questions, .. } =
+            self;
         daemon_sets.is_empty()
             && prune.is_empty()
             && renew.is_empty()
             && labels.is_empty()
+            && node_health.is_empty()
             && gpu_nodes.is_empty()
             && policies.is_empty()
             && finalizers.is_empty()
@@ -160,7 +167,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
             fleet.entry(other).or_default().overlap(name_of(policy), name_of(policy));
         }
         let pods = pods.get(name.as_str()).cloned().unwrap_or_default();
-        let mut member = enroll(catalogue, policy, node, gpu_node, discovery, pods, &mut sets);
+        let mut member = enroll(catalogue, policy, node, gpu_node, discovery, pods, &mut sets, now);
         member.notes.extend(overlap_note(name_of(policy), &others));
         fleet.entry(name_of(policy)).or_default().pools.entry(member.pool.clone()).or_default().push(member);
     }
@@ -171,7 +178,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
         plan_policy(&mut plan, policy, share, &unknown_models, world, now);
     }
     children::plan(&mut plan, settings, world, &sets);
-    plan.renew = children::stuck_pods(world, now);
+    plan.renew.extend(children::stuck_pods(world, now));
     plan
 }
 
@@ -280,6 +287,7 @@ fn enroll<'w>(
     discovery: discover::Discovery<'w>,
     pods: Vec<&'w crate::world::PodFacts>,
     sets: &mut Sets<'w>,
+    now: Timestamp,
 ) -> Member<'w> {
     let named_pool = pool::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
     let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
@@ -299,9 +307,31 @@ fn enroll<'w>(
         let tolerations = policy.spec.defaults.tolerations.as_ref();
         tolerations.is_none_or(|tolerations| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
     };
-    let untolerated = node.taints.iter().find(|taint| !tolerated(taint));
+    let others = node.taints.iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
+    let untolerated = others.into_iter().find(|taint| !tolerated(taint));
+    let missing = match report {
+        Some(report) => expected.unwrap_or_default().saturating_sub(discover::on_bus(Some(report))),
+        None => 0,
+    };
+    let health_policy = pool::health(policy, named_pool);
+    let health = health::of(report, member::probe_pod(&pods), missing, now);
     let notes = discovery.notes.clone();
-    Member { node, gpu_node, discovery, policy, pool, named_pool, untolerated, notes, wanted, have, expected, pods }
+    Member {
+        node,
+        gpu_node,
+        discovery,
+        policy,
+        pool,
+        named_pool,
+        untolerated,
+        notes,
+        health_policy,
+        health,
+        wanted,
+        have,
+        expected,
+        pods,
+    }
 }
 
 /// A node that no policy governs: nothing of ours stays on it.
@@ -315,6 +345,10 @@ fn unmanaged(
 ) {
     if let Some(write) = node_labels::none(node).write {
         plan.labels.insert(node.name.clone(), write);
+    }
+    let health = node_health::none(node);
+    if !health.is_empty() {
+        plan.node_health.insert(node.name.clone(), health);
     }
     let Some(gpu_node) = gpu_node else {
         return;
@@ -390,7 +424,10 @@ fn plan_member(
 ) -> Counted {
     let wanted_labels = pool::published(policy, member.named_pool, member.model());
     let labels = node_labels::of(member.node, member.model(), &member.pool, &decision.labels, &wanted_labels);
-    let verdict = annotate(verdict, decision, &labels.conflicts, &member.notes);
+    let verdict = annotate(verdict, decision, &labels.conflicts, member);
+    if let Some(again) = member.health.check_again {
+        plan.check_by(again);
+    }
     let (status, again) = gpu_node::member_status(member, &verdict, &labels.published, deadline, now);
     if let Some(again) = again {
         plan.check_by(again);
@@ -412,6 +449,18 @@ fn plan_member(
         }
         plan.gpu_nodes.insert(member.node.name.clone(), write);
     }
+    let health = node_health::of(member, now);
+    if !health.is_empty() {
+        plan.node_health.insert(member.node.name.clone(), health);
+    }
+    if let Some(pod) = node_health::plugin_to_restart(member, now) {
+        plan.events.push(Transition {
+            subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
+            reason: Reason::DevicePluginRestarted,
+            message: format!("GPUs are well again and pod {pod} withholds them, so it is started anew"),
+        });
+        plan.renew.insert(pod);
+    }
     // A label that says nothing of the model yet can wait for the one that does.
     if let Some(write) = labels.write.filter(|_| !awaited || member.model().is_some()) {
         plan.labels.insert(member.node.name.clone(), write);
@@ -432,7 +481,7 @@ fn plan_member(
 }
 
 /// Says beside the verdict what else is the matter, where the verdict itself is not more urgent.
-fn annotate(verdict: &Verdict, decision: &Decision, conflicts: &[(String, String)], notes: &[Note]) -> Verdict {
+fn annotate(verdict: &Verdict, decision: &Decision, conflicts: &[(String, String)], member: &Member<'_>) -> Verdict {
     let ready = verdict.phase == Phase::Ready;
     let gentle = ready || !verdict.reason.is_failure() && decision.rollout.is_some();
     let conflict = conflicts.first().map(|(key, value)| {
@@ -441,8 +490,10 @@ fn annotate(verdict: &Verdict, decision: &Decision, conflicts: &[(String, String
         );
         Note::new(Reason::LabelConflict, message)
     });
+    let missing = judge::gpu_missing(member, Phase::Ready).map(|missing| Note::new(missing.reason, missing.message));
     let of_move = decision.note.iter().filter(|_| gentle);
-    let standing: Vec<&Note> = of_move.chain(conflict.iter().chain(notes).filter(|_| ready)).collect();
+    let of_ready = member.health.note.iter().chain(&missing).chain(&conflict).chain(&member.notes).filter(|_| ready);
+    let standing: Vec<&Note> = of_move.chain(of_ready).collect();
     let Some(first) = standing.first() else {
         return verdict.clone();
     };
@@ -457,7 +508,7 @@ fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Transi
     let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
     let old = before.and_then(|before| before.reason);
     // That a node has become ready is news after trouble; in an install, it is one more write for every node.
-    let was_in_trouble = old.is_some_and(|old| old.is_failure() || old == Reason::NodeNotReady);
+    let was_in_trouble = old.is_some_and(|old| old.is_failure() || old.is_note() || old == Reason::NodeNotReady);
     let telling = reason.is_failure()
         || reason.is_note()
         || was_ready && !status.is_ready()

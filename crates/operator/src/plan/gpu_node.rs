@@ -1,7 +1,7 @@
 //! What is to be written of one node: its GpuNode's spec and status, and the Event that a transition is worth.
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, Phase, gpunode::GpuCounts, keys, policy::Labels, reason::Reason,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, Phase, gpunode::GpuCounts, keys, policy::Labels, reason::Reason,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
@@ -73,6 +73,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
         wanted: member.want().unwrap_or(before),
         rollout: decision.rollout.clone(),
         release_driver: decision.release,
+        health: (member.health_policy.rules != HealthRules::default()).then(|| member.health_policy.rules.clone()),
     }
 }
 
@@ -111,6 +112,7 @@ pub fn member_status(
     let status = GpuNodeStatus {
         report: None,
         model: member.model().map(str::to_owned),
+        health: member.health.state,
         gpus,
         phase: verdict.phase,
         reason: Some(verdict.reason),
@@ -202,6 +204,9 @@ fn counts(member: &Member<'_>) -> GpuCounts {
         most_seen: member.discovery.seen.most,
         seen_at: member.discovery.seen.at.clone(),
         seen_on: member.discovery.seen.most.map(|_| member.node.uid.clone()),
+        unhealthy: member.health.unhealthy,
+        degraded: member.health.degraded,
+        unknown: member.health.unknown,
         summary: format!("{allocatable}/{expected}"),
     }
 }
