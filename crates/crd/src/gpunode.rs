@@ -179,8 +179,22 @@ pub struct GpuCounts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub seen_on: Option<String>,
+    /// GPUs that must not be used, by the probe's judgement.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unhealthy: u32,
+    /// GPUs that work, and that something is wrong with.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub degraded: u32,
+    /// GPUs of which nothing is known at present.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unknown: u32,
     /// `allocatable/expected`, as printed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 32))]
     pub summary: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

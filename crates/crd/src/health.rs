@@ -99,7 +99,7 @@ pub struct Cause {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xid: Option<u16>,
     /// How often it came, or how many errors, pages or rows it is about: rounded down to 1, 2, 5, 10, 20, 50 and so on, so
-    /// that a count that runs is not news each time. The exact one is among the probe's metrics.
+    /// that a count that runs is not news each time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// What it was known by, when it came.
@@ -234,7 +234,7 @@ pub struct HealthRules {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct XidClasses {
-    /// Nothing: the error is a program's own. It is counted in the metrics.
+    /// Nothing: the error is a program's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(range(min = 1, max = 1023)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]

@@ -8,6 +8,7 @@ pub mod gpunode;
 pub mod health;
 pub mod keys;
 pub mod policy;
+pub mod policy_health;
 pub mod policy_status;
 pub mod reason;
 pub mod report;

@@ -18,6 +18,7 @@ use gpu_operator::{
 };
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, GpuNode, GpuNodeStatus, Report,
+    health::{GpuHealth, HealthState},
     policy::Stage,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
@@ -137,8 +138,8 @@ impl Fleet {
         }
         for (name, write) in &plan.labels {
             let node = Arc::make_mut(world.nodes.get_mut(name).context("a node")?);
-            node.labels.extend(write.labels.clone());
-            node.owned_labels = write.labels.keys().cloned().collect::<BTreeSet<_>>();
+            node.labels.extend(write.labels.iter().map(|(key, value)| (key.into(), value.into())));
+            node.owned_labels = write.labels.keys().map(Into::into).collect::<BTreeSet<_>>();
             node.allocatable = Some(u32::try_from(GPUS)?);
             for stage in Stage::ALL {
                 let Some(group) = write.labels.get(stage.key()) else { continue };
@@ -172,15 +173,16 @@ fn driver_version(set: &DaemonSet, group: &str) -> Option<String> {
 }
 
 fn node(name: &str, now: Timestamp) -> NodeFacts {
-    let label = |index| (format!("feature.example.com/label-{index:02}"), format!("value-of-label-{index}"));
+    let label =
+        |index| (format!("feature.example.com/label-{index:02}").into(), format!("value-of-label-{index}").into());
     NodeFacts {
         name: name.to_owned(),
         uid: format!("uid-{name}"),
         labels: (0..LABELS).map(label).collect(),
         ready: true,
         created: Some(now),
-        arch: "amd64".to_owned(),
-        runtime: "containerd://2.1.4".to_owned(),
+        arch: "amd64".into(),
+        runtime: "containerd://2.1.4".into(),
         ..NodeFacts::default()
     }
 }
@@ -192,6 +194,7 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
         product: Some("NVIDIA H100 80GB HBM3".to_owned()),
         uuid: Some(format!("GPU-{index:08x}-0000-0000-0000-{gpu:012x}")),
         memory_mib: Some(81_559),
+        health: GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() },
     });
     let report = Report {
         probe_version: "0.1.0".to_owned(),
@@ -208,16 +211,16 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
 /// A pod that runs.
 fn pod(node: &str, stage: Stage, group: &str, now: Timestamp) -> PodFacts {
     let main = ContainerFacts {
-        name: "main".to_owned(),
+        name: "main".into(),
         state: ContainerState::Running(Some(now)),
         last_failure: None,
         ready: true,
     };
     PodFacts {
         name: format!("{}-{group}-{node}", stage.as_str()),
-        node: node.to_owned(),
+        node: node.into(),
         role: Role::Operand(stage),
-        group: Some(group.to_owned()),
+        group: Some(group.into()),
         applied: None,
         created: Some(now),
         deleting: false,

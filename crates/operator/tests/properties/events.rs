@@ -18,6 +18,7 @@ const LARGEST: usize = 8;
 
 /// Something that happens.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a handful of them")]
 pub enum Event {
     Joins(Machine),
     /// To one of the nodes.
@@ -173,7 +174,7 @@ pub fn nth(sim: &Sim, index: usize) -> Option<String> {
 pub fn happen(sim: &mut Sim, oracle: &mut Oracle, event: &Event) {
     match event {
         Event::Joins(machine) if sim.nodes.len() < LARGEST => {
-            let name = (0..).map(|index| format!("n{index}")).find(|name| !sim.nodes.contains_key(name));
+            let name = (0..1000).map(|index| format!("n{index}")).find(|name| !sim.nodes.contains_key(name));
             machine.join(sim, &name.expect("a free name"));
         }
         Event::Joins(_) => {}

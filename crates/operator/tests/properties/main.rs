@@ -71,7 +71,9 @@ proptest! {
         let (mut sim, mut oracle) = after(&[&beginning, &events]);
         settle(&mut sim, &mut oracle);
         let policies: Vec<_> = sim.policies.keys().cloned().collect();
-        policies.iter().for_each(|policy| sim.delete_policy(policy));
+        for policy in &policies {
+            sim.delete_policy(policy);
+        }
         settle(&mut sim, &mut oracle);
         prop_assert!(sim.policies.is_empty() && sim.sets.is_empty(), "{:?} {:?}", sim.policies.keys(), sim.sets.keys());
         for node in sim.nodes.values() {
@@ -141,7 +143,9 @@ proptest! {
     ) {
         let (mut sim, mut oracle) = after(&[&machines]);
         sim.surroundings();
-        policies.iter().for_each(|policy| happen(&mut sim, &mut oracle, policy));
+        for policy in &policies {
+            happen(&mut sim, &mut oracle, policy);
+        }
         settle(&mut sim, &mut oracle);
         for (kind, most) in [("node", 4), ("daemonset", 1), ("pod", 0)] {
             let above: Vec<_> = sim.writes_to(kind).into_iter().filter(|(_, writes)| *writes > most).collect();
@@ -170,7 +174,10 @@ fn heal(sim: &mut Sim) {
 /// All that there is in the end, but for times and what goes by them: which of several nodes is named first.
 fn end(sim: &Sim) -> String {
     let mut text = String::new();
-    let mut say = |what: &dyn std::fmt::Debug| text.push_str(&format!("{what:#?}\n"));
+    let mut say = |what: &dyn std::fmt::Debug| {
+        use std::fmt::Write;
+        writeln!(text, "{what:#?}").expect("a string takes everything");
+    };
     say(&sim.nodes);
     for mut gpu_node in sim.gpu_nodes.values().cloned() {
         let status = gpu_node.status.get_or_insert_default();
