@@ -1,6 +1,6 @@
 //! What must hold at every instant, told from the fleet's own facts and not from what the operator makes of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use gpu_operator::{
     plan::Plan,
@@ -20,10 +20,11 @@ use crate::sim::Sim;
 /// The labels of ours on Nodes.
 const OURS: [&str; 5] = [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::DEVICE_PLUGIN];
 
-/// Watches a fleet. What it remembers is which nodes are out of work because the operator moves them.
+/// Watches a fleet. What it remembers is which nodes are out of work because the operator moves them, or have been until
+/// its last pass.
 #[derive(Default)]
 pub struct Oracle {
-    moving: BTreeSet<String>,
+    moved: BTreeSet<String>,
     /// After how many writes each pass is cut short and begun again, over and over; empty: never.
     kills: Vec<usize>,
 }
@@ -41,11 +42,9 @@ impl Oracle {
             self.kills.rotate_left(1);
             happened = self.killed(sim, writes);
         }
-        let plan = sim.plan();
-        check(sim, &plan);
-        let before = sim.nodes.clone();
-        happened |= sim.step_with(plan);
-        self.moved(sim, &before);
+        let working: Vec<_> = self.moved.iter().filter(|name| !is_out_of_work(sim, name)).cloned().collect();
+        happened |= self.pass(sim, Sim::step_with);
+        working.iter().for_each(|name| self.forget(name));
         sim.sleep(1);
         happened
     }
@@ -70,44 +69,52 @@ impl Oracle {
 
     /// Takes a node for one that is not being moved.
     pub fn forget(&mut self, name: &str) {
-        self.moving.remove(name);
+        self.moved.remove(name);
     }
 
     /// A pass that ends after so many writes; whether there were any.
     pub fn killed(&mut self, sim: &mut Sim, writes: usize) -> bool {
-        let plan = sim.plan();
-        check(sim, &plan);
-        let before = sim.nodes.clone();
-        sim.carry_out_first(&plan, writes);
-        self.moved(sim, &before);
-        !plan.is_empty()
+        self.pass(sim, |sim, plan| {
+            sim.carry_out_first(&plan, writes);
+            !plan.is_empty()
+        })
     }
 
-    /// At most one node of a pool is taken out of work at a time.
-    fn moved(&mut self, sim: &Sim, before: &BTreeMap<String, NodeFacts>) {
-        let had_its_turn = self.moving.clone();
-        self.moving.retain(|name| governing(sim, name).is_some() && !is_whole(sim, name));
-        for (name, node) in before.iter().filter(|(_, node)| node.allocatable.is_some_and(|gpus| gpus > 0)) {
-            let Some(now) = sim.nodes.get(name).filter(|_| governing(sim, name).is_some()) else { continue };
-            let taken = |stage: Stage| node.labels.contains_key(stage.key()) && changed(node, now, stage);
-            if had_its_turn.contains(name) || !Stage::ALL.into_iter().any(taken) {
-                continue;
-            }
-            let pool = |name: &str| {
-                let policy = governing(sim, name).map(ResourceExt::name_any);
-                (policy, sim.nodes[name].labels.get(keys::POOL).cloned())
-            };
-            let other = self.moving.iter().find(|other| *other != name && pool(other) == pool(name));
-            assert_eq!(other, None, "{name} is moved while another node of its pool {:?} is", pool(name));
-            if !is_whole(sim, name) {
-                self.moving.insert(name.clone());
+    fn pass(&mut self, sim: &mut Sim, carry_out: impl FnOnce(&mut Sim, Plan) -> bool) -> bool {
+        let plan = sim.plan();
+        check(sim, &plan);
+        let out_of_work: BTreeSet<_> = self.moved.iter().filter(|name| is_out_of_work(sim, name)).cloned().collect();
+        let before = sim.nodes.clone();
+        let happened = carry_out(sim, plan);
+        for name in before.values().filter(|node| is_taken_out(sim, node)).map(|node| &node.name) {
+            if self.moved.insert(name.clone()) {
+                let pool = |name: &str| {
+                    let policy = governing(sim, name).map(ResourceExt::name_any);
+                    (policy, sim.nodes[name].labels.get(keys::POOL).cloned())
+                };
+                let other = out_of_work.iter().find(|other| pool(other) == pool(name));
+                assert_eq!(other, None, "{name} is moved while another node of its pool {:?} is", pool(name));
             }
         }
+        happened
     }
 }
 
-fn changed(before: &NodeFacts, after: &NodeFacts, stage: Stage) -> bool {
-    before.labels.get(stage.key()) != after.labels.get(stage.key())
+/// Whether a node that worked before a pass has been given another revision by it.
+fn is_taken_out(sim: &Sim, before: &NodeFacts) -> bool {
+    let Some(after) = sim.nodes.get(&before.name).filter(|node| governing(sim, &node.name).is_some()) else {
+        return false;
+    };
+    let changed = |stage: Stage| {
+        let had = before.labels.get(stage.key());
+        had.is_some() && had != after.labels.get(stage.key())
+    };
+    before.allocatable.is_some_and(|gpus| gpus > 0) && Stage::ALL.into_iter().any(changed)
+}
+
+/// Whether a node of a policy lacks a plugin, or any pod that its labels call for.
+fn is_out_of_work(sim: &Sim, name: &str) -> bool {
+    governing(sim, name).is_some() && !is_whole(sim, name)
 }
 
 /// Whether a node has a plugin again, and every pod that its labels call for runs.
