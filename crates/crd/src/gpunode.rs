@@ -5,7 +5,11 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{reason::Phase, report::Report};
+use crate::{
+    health::{HealthRules, HealthState},
+    reason::Phase,
+    report::Report,
+};
 
 /// What the operator has decided for one node. The probe may create the object empty; the operator writes the spec.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -24,6 +28,7 @@ use crate::{reason::Phase, report::Report};
     printcolumn(name = "GPUs", type_ = "string", json_path = ".status.gpus.summary"),
     printcolumn(name = "Driver", type_ = "string", json_path = ".status.report.driver.loaded"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Health", type_ = "string", json_path = ".status.health"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -48,6 +53,9 @@ pub struct GpuNodeSpec {
     /// Asks the probe to let go of the driver. It confirms with `status.report.nvml.state: Released`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
+    /// By what the probe judges the node's GPUs, as the node's policy and pool say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthRules>,
 }
 
 /// The DaemonSet group of each stage: the value of the node's label of that stage.
@@ -104,6 +112,9 @@ pub struct GpuNodeStatus {
     /// How many GPUs there should be and how many there are.
     #[serde(default)]
     pub gpus: GpuCounts,
+    /// How its GPUs are: the worst state among them, and `Unknown` while the probe is silent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthState>,
     /// How far the node is.
     #[serde(default)]
     pub phase: Phase,
@@ -168,8 +179,22 @@ pub struct GpuCounts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub seen_on: Option<String>,
+    /// GPUs that must not be used, by the probe's judgement.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unhealthy: u32,
+    /// GPUs that work, and that something is wrong with.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub degraded: u32,
+    /// GPUs of which nothing is known at present.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unknown: u32,
     /// `allocatable/expected`, as printed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 32))]
     pub summary: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

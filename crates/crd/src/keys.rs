@@ -44,5 +44,12 @@ pub const LABEL_MANAGER: &str = "gpu-operator/labels";
 /// Field manager of `GpuNode.status.report`.
 pub const PROBE_MANAGER: &str = "nvml-probe";
 
+/// Taint (`NoSchedule`) of a node with an unhealthy GPU, where its policy wants it.
+pub const UNHEALTHY_TAINT: &str = "gpu.nodestack.dev/unhealthy";
+/// Condition of a Node: whether its GPUs are healthy. There from the first trouble on.
+pub const HEALTH_CONDITION: &str = "gpu.nodestack.dev/GpuHealthy";
+/// Field manager of that condition: its own, so that it can be taken off again.
+pub const HEALTH_MANAGER: &str = "gpu-operator/health";
+
 /// The extended resource by which a GPU is requested and counted.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";

@@ -5,8 +5,10 @@
 //! `config/crd/` are generated from here by `cargo run -p gpu-operator-crd --bin crdgen`.
 
 pub mod gpunode;
+pub mod health;
 pub mod keys;
 pub mod policy;
+pub mod policy_health;
 pub mod policy_status;
 pub mod reason;
 pub mod report;
@@ -17,6 +19,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 
 pub use gpunode::{GpuNode, GpuNodeSpec, GpuNodeStatus};
+pub use health::{GpuHealth, HealthRules};
 pub use policy::{ClusterGpuPolicy, ClusterGpuPolicySpec};
 pub use policy_status::ClusterGpuPolicyStatus;
 pub use reason::{ConditionType, Phase, Reason};

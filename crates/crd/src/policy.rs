@@ -11,7 +11,7 @@ use kube::{CustomResource, KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use crate::selector::Selector;
+pub use crate::{policy_health::Health, selector::Selector};
 use crate::{
     policy_status::ClusterGpuPolicyStatus,
     schema::{Env, LabelValue, PriorityClassName, PublishedKey, Resources, SecretName, Tolerated},
@@ -35,6 +35,7 @@ use crate::{
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.summary.nodes"),
     printcolumn(name = "GPUs", type_ = "string", json_path = ".status.summary.gpus"),
+    printcolumn(name = "Unhealthy", type_ = "integer", json_path = ".status.gpus.unhealthy"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
     printcolumn(
         name = "Message",
@@ -78,6 +79,9 @@ pub struct ClusterGpuPolicySpec {
     /// When the policy counts as ready.
     #[serde(default, skip_serializing_if = "is_default")]
     pub readiness: Readiness,
+    /// How the health of GPUs is judged, and what becomes of it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub health: Health,
 }
 
 /// Where images come from.
@@ -184,6 +188,9 @@ pub struct Pool {
     /// The device plugin, field by field over `defaults.devicePlugin`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub device_plugin: Operand,
+    /// The health of its GPUs, field by field over the policy's `health`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub health: Health,
 }
 
 /// Which nodes belong to a pool: those that fit all that is given.

@@ -19,7 +19,7 @@ pub struct ClusterGpuPolicyStatus {
     /// The generation of the spec that the rest describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `Reconciling`, `Stalled` (as kstatus reads them) and `Accepted`.
+    /// `Ready`, `Reconciling`, `Stalled` (as kstatus reads them), `Degraded` and `Accepted`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -87,6 +87,15 @@ pub struct GpuTotals {
     /// What the scheduler can give out.
     #[serde(default)]
     pub allocatable: u32,
+    /// GPUs that must not be used.
+    #[serde(default)]
+    pub unhealthy: u32,
+    /// GPUs that work, and that something is wrong with.
+    #[serde(default)]
+    pub degraded: u32,
+    /// GPUs of nodes whose probe is silent, or that could not be asked lately.
+    #[serde(default)]
+    pub unknown: u32,
 }
 
 /// Counts as text, for `kubectl get`.

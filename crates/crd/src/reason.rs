@@ -95,6 +95,8 @@ pub enum Reason {
     ExpectedUnknown,
     /// The PCI bus shows fewer GPUs than are expected.
     GpuMissing,
+    /// A GPU must not be used, by the probe's judgement.
+    GpuUnhealthy,
     /// The phase has lasted longer than `readiness.progressDeadline`.
     ProgressDeadlineExceeded,
 
@@ -113,6 +115,10 @@ pub enum Reason {
     Deleting,
     /// Nothing is left to do.
     Settled,
+    /// The device plugin withheld GPUs that are well again, and was started anew.
+    DevicePluginRestarted,
+    /// Nothing is wrong with any GPU.
+    AllGpusHealthy,
     /// Every part of the policy can be carried out.
     PolicyAccepted,
     /// A part of the policy cannot be carried out; the message says what to write instead.
@@ -125,6 +131,10 @@ pub enum Reason {
     PoolShadowed,
 
     // Of a node that works, and yet worth a look.
+    /// Something is wrong with a GPU that works.
+    GpuDegraded,
+    /// Nothing is known of the health of GPUs: the probe is silent, or they could not be asked lately.
+    HealthUnknown,
     /// A key that the policy publishes carries another value already.
     LabelConflict,
     /// A label names another model than the one on the PCI bus.
@@ -174,6 +184,7 @@ impl Reason {
                 | Self::PodsForbidden
                 | Self::ExpectedUnknown
                 | Self::GpuMissing
+                | Self::GpuUnhealthy
                 | Self::ProgressDeadlineExceeded
                 | Self::InvalidPolicy
                 | Self::ApplyFailed
@@ -188,7 +199,11 @@ impl Reason {
     pub fn is_note(self) -> bool {
         matches!(
             self,
-            Self::LabelConflict
+            Self::GpuMissing
+                | Self::GpuUnhealthy
+                | Self::GpuDegraded
+                | Self::HealthUnknown
+                | Self::LabelConflict
                 | Self::LabelMismatch
                 | Self::MixedModels
                 | Self::PolicyOverlap
@@ -212,6 +227,8 @@ pub enum ConditionType {
     Reconciling,
     /// Something stands still until a person or time mends it.
     Stalled,
+    /// Something is wrong with GPUs, or nothing is known of them.
+    Degraded,
     /// Every part of the policy can be carried out.
     Accepted,
 }

@@ -1,8 +1,10 @@
-//! What the probe saw on its node. Facts only, no judgement; the probe alone writes it.
+//! What the probe saw on its node, and what it makes of each GPU's health. The probe alone writes it.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::health::GpuHealth;
 
 /// One look at a node. Rewritten only when a fact in it changes.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
@@ -69,6 +71,9 @@ pub struct Gpu {
     /// Frame buffer, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
+    /// How it is.
+    #[serde(default)]
+    pub health: GpuHealth,
 }
 
 /// The driver's state on the host.
@@ -79,6 +84,9 @@ pub struct DriverFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub loaded: Option<String>,
+    /// Tells one loading of the module from the next within one boot (the inode of `/sys/module/nvidia`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_id: Option<u64>,
     /// Whether the loaded module has users beside the driver's own modules.
     #[serde(default)]
     pub in_use: bool,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use gpu_operator_crd::report::Report;
+use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
@@ -13,9 +14,14 @@ use crate::{
     child::{Look, Supervisor, Target},
     cli::chain,
     driver::{self, DriverError, Library},
+    health::{
+        gpu::{Source, XidSeen},
+        node::{NodeHealth, Start, Xids},
+        rules::Rules,
+    },
     host::HostRoot,
     os,
-    pci::{self, PciError},
+    pci::{self, PciError, PciGpu},
     publish::{Published, Publisher, Seen},
     report::{Facts, report},
 };
@@ -58,13 +64,23 @@ pub struct Agent {
     publisher: Publisher,
     seen: watch::Receiver<Seen>,
     trouble: Trouble,
+    /// Nothing until the GpuNode was seen, which may hold what was known before.
+    health: Option<NodeHealth>,
+    last: Option<Last>,
+}
+
+/// The last look that the GPUs' health was judged by.
+struct Last {
+    at: Instant,
+    target: Result<Target, Option<String>>,
+    look: Look,
 }
 
 impl Agent {
     /// The agent that learns of its GpuNode through `seen`.
     #[must_use]
     pub fn new(settings: Settings, supervisor: Supervisor, publisher: Publisher, seen: watch::Receiver<Seen>) -> Self {
-        Self { settings, supervisor, publisher, seen, trouble: Trouble::new() }
+        Self { settings, supervisor, publisher, seen, trouble: Trouble::new(), health: None, last: None }
     }
 
     /// Works until `shutdown` is done; no child is left then.
@@ -92,54 +108,97 @@ impl Agent {
         let Some(release) = release else {
             return std::future::pending().await;
         };
-        let pause = match self.look(release).await {
-            Ok(report) => {
-                let seen = self.seen.borrow().clone();
-                match self.publisher.publish(&seen, &report).await {
-                    Ok(published) => {
-                        self.trouble.over();
-                        log(published, &report);
-                        self.settings.interval
-                    }
-                    Err(error) => self.trouble.new_one("cannot write the report", &error),
+        let seen = self.seen.borrow().clone();
+        let pause = match self.look(&seen, release).await {
+            Ok(report) => match self.publisher.publish(&seen, &report).await {
+                Ok(published) => {
+                    self.trouble.over();
+                    log(published, &report);
+                    self.until_next(&seen.rules())
                 }
-            }
+                Err(error) => self.trouble.new_one("cannot write the report", &error),
+            },
             Err(error) => self.trouble.new_one("cannot read the host", &error),
         };
         sleep(pause).await;
     }
 
-    async fn look(&mut self, release: bool) -> Result<Report, FactError> {
+    /// The pause until the host is looked at again, or the GPUs have to be read.
+    fn until_next(&self, rules: &Rules) -> Duration {
+        let elapsed = self.last.as_ref().map_or(Duration::ZERO, |last| last.at.elapsed());
+        rules.interval().saturating_sub(elapsed).min(self.settings.interval)
+    }
+
+    async fn look(&mut self, seen: &Seen, release: bool) -> Result<Report, FactError> {
         // First of all, so that a fact that cannot be read delays no release.
         let released = if release { Some(self.supervisor.release().await) } else { None };
         let host = &self.settings.host;
-        let boot_id = os::boot_id(host).map_err(FactError::Boot)?;
-        let loaded = driver::loaded(host)?;
         let libraries = driver::all_libraries(host)?;
-        let look = match released {
-            Some(Ok(())) => Look::Released,
-            Some(Err(stuck)) => Look::Failing(stuck),
-            None => {
-                let target = Target::choose(host, self.settings.chroot, &boot_id, loaded.as_deref(), &libraries);
-                self.supervisor.look(target, Instant::now()).await
+        let start = Start {
+            boot_id: os::boot_id(host).map_err(FactError::Boot)?,
+            loaded: driver::loaded(host)?,
+            load_id: driver::load_id(host)?,
+        };
+        let gpus = pci::gpus(host)?;
+        let target = Target::choose(host, self.settings.chroot, &start.boot_id, start.loaded.as_deref(), &libraries);
+        let rules = seen.rules();
+        let last = self.last.take().filter(|last| last.at.elapsed() < rules.interval());
+        let now = Instant::now();
+        let look = match (released, last) {
+            (Some(Ok(())), _) => Look::Released,
+            (Some(Err(stuck)), _) => Look::Failing(stuck),
+            // Asked lately, and nothing has happened since.
+            (None, Some(last)) if last.target == target && matches!(last.look, Look::Answering(_)) => {
+                let report = self.report(start, &libraries, gpus, &last.look);
+                self.last = Some(last);
+                return report;
+            }
+            (None, _) => {
+                let question = gpus.iter().map(|gpu| gpu.address.clone()).collect();
+                self.supervisor.look(target.clone(), &question, now).await
             }
         };
-        let facts = facts(host, boot_id, loaded, &libraries)?;
-        Ok(report(&facts, &look))
+        let before = || seen.report().map_or_else(NodeHealth::default, |report| NodeHealth::restore(&rules, report));
+        let health = self.health.get_or_insert_with(before);
+        health.step(&rules, &start, &gpus, &look, &xids(&look), this_second());
+        let report = self.report(start, &libraries, gpus, &look);
+        self.last = Some(Last { at: now, target, look });
+        report
+    }
+
+    /// The rest of the facts. The use of the module is read last, when the child has settled: before that it would be
+    /// one thing in one report and another in the next.
+    fn report(&self, start: Start, libraries: &[Library], gpus: Vec<PciGpu>, look: &Look) -> Result<Report, FactError> {
+        let host = &self.settings.host;
+        let facts = Facts {
+            boot_id: start.boot_id,
+            os: os::release(host).map_err(FactError::Os)?,
+            gpus,
+            loaded: start.loaded,
+            load_id: start.load_id,
+            in_use: driver::in_use(host)?,
+            installed: libraries.iter().map(Into::into).collect(),
+        };
+        Ok(report(&facts, look, self.health.as_ref().unwrap_or(&NodeHealth::default())))
     }
 }
 
-/// The rest of the facts. The use of the module is read last, when the child has settled: before that it would be
-/// one thing in one report and another in the next.
-fn facts(host: &HostRoot, boot_id: String, loaded: Option<String>, libraries: &[Library]) -> Result<Facts, FactError> {
-    Ok(Facts {
-        boot_id,
-        os: os::release(host).map_err(FactError::Os)?,
-        gpus: pci::gpus(host)?,
-        loaded,
-        in_use: driver::in_use(host)?,
-        installed: libraries.iter().map(Into::into).collect(),
-    })
+/// What NVML has told of XIDs.
+fn xids(look: &Look) -> Xids {
+    let mut xids = Xids::new();
+    if let Look::Answering(inventory) = look {
+        for heard in &inventory.xids {
+            let seen = XidSeen { xid: heard.xid, count: heard.count, source: Source::Event, said: String::new() };
+            xids.entry(heard.pci_address.clone()).or_default().push(seen);
+        }
+    }
+    xids
+}
+
+/// Now, as exactly as the API writes it.
+fn this_second() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
 fn log(published: Published, report: &Report) {

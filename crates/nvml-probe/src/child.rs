@@ -17,7 +17,7 @@ use crate::{
     backoff::Backoff,
     driver::{GKE_ROOT, HOST, Library},
     host::HostRoot,
-    inventory::{Answer, Inventory},
+    inventory::{Answer, Inventory, Question},
 };
 
 /// The driver that is asked. A child serves one; with any of this changed it is ended and another one started.
@@ -145,6 +145,8 @@ enum Failure {
     Start(std::io::Error),
     #[error("NVML gave no answer within {} s; its process was killed", .0.as_secs_f32())]
     Hung(Duration),
+    #[error("the GPUs cannot be named to NVML: {0}")]
+    Unsayable(serde_json::Error),
     #[error("the NVML process {0}")]
     Ended(String),
     #[error("the NVML process gave an answer that cannot be read: {0}")]
@@ -163,8 +165,8 @@ impl Supervisor {
         Self { launch, limits, running: None, target: None, backoff, failure: String::new() }
     }
 
-    /// Asks NVML for its inventory, with a child for this driver and no other. Takes no longer than the limits.
-    pub async fn look(&mut self, target: Result<Target, Option<String>>, now: Instant) -> Look {
+    /// Asks NVML for the GPUs on the bus, with a child for this driver and no other. Takes no longer than the limits.
+    pub async fn look(&mut self, target: Result<Target, Option<String>>, question: &Question, now: Instant) -> Look {
         let (target, why) = match target {
             Ok(target) => (Some(target), None),
             Err(why) => (None, why),
@@ -184,7 +186,7 @@ impl Supervisor {
         if !self.backoff.is_due(now) {
             return Look::Failing(self.failure.clone());
         }
-        match self.ask(&target).await {
+        match self.ask(&target, question).await {
             Ok(inventory) => {
                 self.backoff.succeeded();
                 Look::Answering(inventory)
@@ -238,14 +240,16 @@ impl Supervisor {
         Ok(())
     }
 
-    async fn ask(&mut self, target: &Target) -> Result<Inventory, Failure> {
+    async fn ask(&mut self, target: &Target, question: &Question) -> Result<Inventory, Failure> {
+        let question = serde_json::to_string(question).map_err(Failure::Unsayable)?;
         let child = match &mut self.running {
             Some(child) => child,
             none => none.insert(start((self.launch)(target)).map_err(Failure::Start)?),
         };
         child.asked = true;
-        let line =
-            timeout(self.limits.answer, child.exchange()).await.map_err(|_| Failure::Hung(self.limits.answer))?;
+        let line = timeout(self.limits.answer, child.exchange(question))
+            .await
+            .map_err(|_| Failure::Hung(self.limits.answer))?;
         let Some(line) = line else {
             // Its output is closed, so that it has ended or is about to.
             let status = timeout(self.limits.kill, child.process.wait()).await;
@@ -263,9 +267,9 @@ impl Supervisor {
 
 impl Running {
     /// The line that answers; nothing once the child has closed its end.
-    async fn exchange(&mut self) -> Option<String> {
+    async fn exchange(&mut self, question: String) -> Option<String> {
         let input = self.input.as_mut()?;
-        input.write_all(b"inventory\n").await.ok()?;
+        input.write_all((question + "\n").as_bytes()).await.ok()?;
         input.flush().await.ok()?;
         let mut line = String::new();
         let read = self.output.read_line(&mut line).await.ok()?;

@@ -11,7 +11,7 @@ use crate::{
     driver::CONTAINER_ROOT,
     gate::Gate,
     host::HostRoot,
-    inventory::{self, ChildError, ChildOptions},
+    nvml::{self, ChildError, ChildOptions},
     publish::{PublishError, Publisher, Seen, client, follow},
     signal::Shutdown,
 };
@@ -145,7 +145,7 @@ impl Cli {
     pub fn execute(self) -> Result<ExitCode, CliError> {
         let command = match self.command {
             Command::NvmlChild(NvmlChild { parent, chroot, library }) => {
-                inventory::child(&ChildOptions { parent, chroot, library })?;
+                nvml::child(&ChildOptions { parent, chroot, library })?;
                 return Ok(ExitCode::SUCCESS);
             }
             command => command,

@@ -1,6 +1,6 @@
 //! The driver as the host shows it: which module is loaded, who uses it, which user-space libraries lie where.
 
-use std::{collections::BTreeSet, io, path::PathBuf};
+use std::{collections::BTreeSet, fs, io, os::unix::fs::MetadataExt, path::PathBuf};
 
 use gpu_operator_crd::report::InstalledDriver;
 
@@ -42,6 +42,17 @@ fn unreadable(what: &'static str) -> impl FnOnce(io::Error) -> DriverError {
 pub fn loaded(host: &HostRoot) -> Result<Option<String>, DriverError> {
     let version = host.read_if_present(format!("{MODULES}/nvidia/version"));
     Ok(version.map_err(unreadable("the loaded module"))?.filter(|version| !version.is_empty()))
+}
+
+/// Tells one loading of the module from the next within one boot: sysfs gives each directory a number that it does not
+/// give again. None where no module is loaded.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub fn load_id(host: &HostRoot) -> Result<Option<u64>, DriverError> {
+    let unreadable = unreadable("the loaded module");
+    let directory = present(host.resolve(format!("{MODULES}/nvidia")).and_then(fs::metadata));
+    Ok(directory.map_err(unreadable)?.map(|directory| directory.ino()))
 }
 
 /// Whether anything but the driver's own modules uses the module, so that it cannot be unloaded.

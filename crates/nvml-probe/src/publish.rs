@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt, TryFutureExt};
-use gpu_operator_crd::{gpunode::GpuNode, keys::PROBE_MANAGER, report::Report};
+use gpu_operator_crd::{gpunode::GpuNode, health::HealthRules, keys::PROBE_MANAGER, report::Report};
 use kube::{
     Api, Client, Config, Resource,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
@@ -14,6 +14,8 @@ use kube::{
 };
 use serde_json::json;
 use tokio::{sync::watch, time::timeout};
+
+use crate::health::rules::Rules;
 
 /// A request that takes longer has failed: a server behind a black hole must not keep the probe from its node.
 const REQUEST: Duration = Duration::from_secs(15);
@@ -64,6 +66,8 @@ pub enum Seen {
 pub struct Own {
     /// `spec.releaseDriver`.
     pub release: bool,
+    /// `spec.health`; the defaults where it is absent or not as this version reads it.
+    pub rules: HealthRules,
     /// `status.report`; none where it is absent or not as this version writes it.
     pub report: Option<Report>,
 }
@@ -78,6 +82,24 @@ impl Seen {
             Self::Present(own) => Some(own.release),
         }
     }
+
+    /// By what the GPUs are to be judged.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        match self {
+            Self::Unknown | Self::Absent => Rules::default(),
+            Self::Present(own) => Rules::from(own.rules.clone()),
+        }
+    }
+
+    /// What was reported last.
+    #[must_use]
+    pub fn report(&self) -> Option<&Report> {
+        match self {
+            Self::Unknown | Self::Absent => None,
+            Self::Present(own) => own.report.as_ref(),
+        }
+    }
 }
 
 impl From<DynamicObject> for Own {
@@ -85,9 +107,17 @@ impl From<DynamicObject> for Own {
         let data = object.data;
         Self {
             release: data.pointer("/spec/releaseDriver").and_then(serde_json::Value::as_bool).unwrap_or(false),
+            rules: data.pointer("/spec/health").map(rules).unwrap_or_default(),
             report: data.pointer("/status/report").and_then(|report| serde_json::from_value(report.clone()).ok()),
         }
     }
+}
+
+fn rules(spec: &serde_json::Value) -> HealthRules {
+    serde_json::from_value(spec.clone()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the rules of health cannot be read; the defaults hold");
+        HealthRules::default()
+    })
 }
 
 /// What came of publishing.

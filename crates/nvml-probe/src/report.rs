@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, OsRelease, Report};
 
-use crate::{child::Look, inventory::Inventory, pci::PciGpu};
+use crate::{child::Look, health::node::NodeHealth, inventory::Inventory, pci::PciGpu};
 
 /// What was read from the host, without NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Facts {
     pub gpus: Vec<PciGpu>,
     /// Version of the loaded module.
     pub loaded: Option<String>,
+    /// Tells one loading of the module from the next.
+    pub load_id: Option<u64>,
     /// Whether that module is in use.
     pub in_use: bool,
     /// The user-space drivers found.
@@ -34,7 +36,7 @@ const MAX_MESSAGE: usize = 1024;
 ///
 /// The list of GPUs is the bus's: one that NVML does not list stays, with nothing that needs a driver.
 #[must_use]
-pub fn report(facts: &Facts, look: &Look) -> Report {
+pub fn report(facts: &Facts, look: &Look, health: &NodeHealth) -> Report {
     let inventory = match look {
         Look::Answering(inventory) => Some(inventory),
         Look::Absent(_) | Look::Failing(_) | Look::Released => None,
@@ -43,20 +45,21 @@ pub fn report(facts: &Facts, look: &Look) -> Report {
         probe_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: bounded(&facts.boot_id, MAX_WORD),
         os: OsRelease { id: bounded(&facts.os.id, MAX_WORD), version_id: bounded(&facts.os.version_id, MAX_WORD) },
-        gpus: facts.gpus.iter().take(MAX_GPUS).map(|gpu| merge(gpu, inventory)).collect(),
+        gpus: facts.gpus.iter().take(MAX_GPUS).map(|gpu| merge(gpu, inventory, health)).collect(),
         driver: DriverFacts {
             loaded: facts.loaded.as_deref().map(|version| bounded(version, MAX_WORD)),
+            load_id: facts.load_id,
             in_use: facts.in_use,
             installed: facts.installed.iter().take(MAX_INSTALLED).map(installed).collect(),
             cuda_version: inventory
                 .and_then(|inventory| inventory.cuda_version.as_deref())
                 .map(|version| bounded(version, MAX_CUDA)),
         },
-        nvml: nvml(look),
+        nvml: nvml(look, facts.gpus.len()),
     }
 }
 
-fn merge(gpu: &PciGpu, inventory: Option<&Inventory>) -> Gpu {
+fn merge(gpu: &PciGpu, inventory: Option<&Inventory>, health: &NodeHealth) -> Gpu {
     let nvml = inventory.and_then(|inventory| inventory.gpus.iter().find(|known| known.pci_address == gpu.address));
     Gpu {
         pci_address: gpu.address.clone(),
@@ -64,6 +67,7 @@ fn merge(gpu: &PciGpu, inventory: Option<&Inventory>) -> Gpu {
         product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
         uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
         memory_mib: nvml.and_then(|known| known.memory_mib),
+        health: health.of(&gpu.address),
     }
 }
 
@@ -71,15 +75,23 @@ fn installed(driver: &InstalledDriver) -> InstalledDriver {
     InstalledDriver { root: driver.root.clone(), version: bounded(&driver.version, MAX_WORD) }
 }
 
-fn nvml(look: &Look) -> NvmlFacts {
+fn nvml(look: &Look, on_bus: usize) -> NvmlFacts {
     let (state, message) = match look {
         Look::Absent(why) => (NvmlState::Absent, why.clone()),
-        Look::Answering(inventory) if inventory.failures.is_empty() => (NvmlState::Answering, None),
-        Look::Answering(inventory) => (NvmlState::Answering, Some(inventory.failures.join("\n"))),
+        Look::Answering(inventory) => (NvmlState::Answering, differences(inventory, on_bus)),
         Look::Failing(why) => (NvmlState::Failing, Some(why.clone())),
         Look::Released => (NvmlState::Released, None),
     };
     NvmlFacts { state, message: message.map(|message| bounded(&message, MAX_MESSAGE)) }
+}
+
+/// In what NVML and the bus differ: which GPUs NVML does not open, and whether it knows more than there are.
+fn differences(inventory: &Inventory, on_bus: usize) -> Option<String> {
+    let refused = inventory.refused.iter().map(|refused| format!("{}: {}", refused.pci_address, refused.message));
+    let more = usize::try_from(inventory.count).is_ok_and(|count| count > on_bus);
+    let more = more.then(|| format!("NVML counts {} GPUs, and {on_bus} are on the PCI bus", inventory.count));
+    let text = refused.chain(more).collect::<Vec<_>>().join("\n");
+    (!text.is_empty()).then_some(text)
 }
 
 /// The first characters of a text: bounds of the API count characters, not bytes.
@@ -89,8 +101,10 @@ fn bounded(text: &str, characters: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gpu_operator_crd::health::CauseKind;
+
     use super::*;
-    use crate::inventory::NvmlGpu;
+    use crate::inventory::{NvmlGpu, Refused};
 
     fn facts(addresses: &[&str]) -> Facts {
         let gpus = addresses
@@ -106,21 +120,27 @@ mod tests {
             uuid: Some(uuid.to_owned()),
             name: Some("Tesla K80".to_owned()),
             memory_mib: Some(11441),
+            ..NvmlGpu::default()
         }
     }
 
-    fn answering(gpus: Vec<NvmlGpu>, failures: &[&str]) -> Look {
+    fn answering(gpus: Vec<NvmlGpu>, refused: Vec<Refused>) -> Look {
         Look::Answering(Inventory {
             driver_version: "470.256.02".to_owned(),
             cuda_version: Some("11.4".to_owned()),
             gpus,
-            failures: failures.iter().map(|failure| (*failure).to_owned()).collect(),
+            refused,
+            ..Inventory::default()
         })
+    }
+
+    fn report(facts: &Facts, look: &Look) -> Report {
+        super::report(facts, look, &NodeHealth::default())
     }
 
     #[test]
     fn nvml_facts_join_the_bus_by_address_whatever_nvmls_order() {
-        let look = answering(vec![known("0000:07:00.0", "GPU-seven"), known("0000:06:00.0", "GPU-six")], &[]);
+        let look = answering(vec![known("0000:07:00.0", "GPU-seven"), known("0000:06:00.0", "GPU-six")], vec![]);
         let report = report(&facts(&["0000:06:00.0", "0000:07:00.0"]), &look);
         let uuids: Vec<_> = report.gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
         assert_eq!(uuids, [Some("GPU-six"), Some("GPU-seven")]);
@@ -132,18 +152,23 @@ mod tests {
 
     #[test]
     fn a_gpu_that_nvml_does_not_list_stays_and_the_message_says_what_failed() {
-        let look = answering(vec![known("0000:07:00.0", "GPU-seven")], &["GPU 0 of NVML: lost"]);
+        let lost = Refused { pci_address: "0000:06:00.0".into(), kind: CauseKind::GpuLost, message: "lost".into() };
+        let look = answering(vec![known("0000:07:00.0", "GPU-seven")], vec![lost]);
         let report = report(&facts(&["0000:06:00.0", "0000:07:00.0"]), &look);
         let uuids: Vec<_> = report.gpus.iter().map(|gpu| (gpu.pci_address.as_str(), gpu.uuid.as_deref())).collect();
         assert_eq!(uuids, [("0000:06:00.0", None), ("0000:07:00.0", Some("GPU-seven"))]);
         assert_eq!(report.nvml.state, NvmlState::Answering);
-        assert_eq!(report.nvml.message.as_deref(), Some("GPU 0 of NVML: lost"));
+        assert_eq!(report.nvml.message.as_deref(), Some("0000:06:00.0: lost"));
     }
 
     #[test]
     fn a_gpu_that_only_nvml_lists_adds_none_to_the_bus() {
-        let look = answering(vec![known("0000:09:00.0", "GPU-nine")], &[]);
+        let look = answering(vec![known("0000:09:00.0", "GPU-nine")], vec![]);
         assert!(report(&facts(&[]), &look).gpus.is_empty());
+        let Look::Answering(mut inventory) = look else { panic!("it answers") };
+        inventory.count = 1;
+        let message = report(&facts(&[]), &Look::Answering(inventory)).nvml.message.unwrap();
+        assert!(message.contains("counts 1 GPUs, and 0 are"), "{message}");
     }
 
     #[test]

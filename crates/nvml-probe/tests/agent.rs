@@ -3,10 +3,11 @@
 
 #[path = "support/api.rs"]
 mod api;
+#[path = "support/agent.rs"]
+mod running;
 mod support;
 
 use std::{
-    future::Future,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -15,105 +16,15 @@ use std::{
     time::Duration,
 };
 
-use api::Server;
-use gpu_operator_crd::report::{NvmlState, Report};
+use gpu_operator_crd::report::NvmlState;
 use nvml_probe::{
-    agent::{Agent, Settings},
     child::{Launch, Limits, Supervisor, this_program},
     driver::CONTAINER_ROOT,
-    publish::{Own, Publisher, Seen},
+    publish::Seen,
 };
-use serde_json::json;
-use support::{Host, PROBE};
-use tokio::{
-    process::Command,
-    sync::{oneshot, watch},
-    task::JoinHandle,
-};
-
-const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
-
-struct Running {
-    server: Server,
-    seen: watch::Sender<Seen>,
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
-}
-
-impl Running {
-    fn start(host: &Host, seen: Seen, limits: Limits) -> Self {
-        Self::launch(host, seen, Supervisor::new(this_program(PathBuf::from(PROBE)), limits))
-    }
-
-    fn launch(host: &Host, seen: Seen, supervisor: Supervisor) -> Self {
-        let server = Server::new();
-        if let Seen::Present(own) = &seen {
-            server.has(json!({
-                "apiVersion": "gpu.nodestack.dev/v1alpha1",
-                "kind": "GpuNode",
-                "metadata": {"name": "n1"},
-                "status": {"report": own.report},
-            }));
-        }
-        let (sender, receiver) = watch::channel(seen);
-        let (stop, stopped) = oneshot::channel::<()>();
-        let settings = Settings { host: host.root(), interval: Duration::from_millis(20), chroot: false };
-        let agent = Agent::new(settings, supervisor, Publisher::new(server.client(), "n1"), receiver);
-        let task = tokio::spawn(agent.run(async {
-            drop(stopped.await);
-        }));
-        Self { server, seen: sender, stop, task }
-    }
-
-    fn report(&self) -> Option<Report> {
-        serde_json::from_value(self.server.object()?.pointer("/status/report")?.clone()).ok()
-    }
-
-    /// The report once it is as wanted; the agent then sees what it wrote, as by its watch.
-    async fn reports(&self, wanted: impl Fn(&Report) -> bool) -> Report {
-        let report = soon(async {
-            loop {
-                match self.report() {
-                    Some(report) if wanted(&report) => return report,
-                    _ => tokio::time::sleep(Duration::from_millis(5)).await,
-                }
-            }
-        })
-        .await;
-        let release = self.seen.borrow().release().unwrap();
-        self.sees(release, Some(report.clone()));
-        report
-    }
-
-    fn sees(&self, release: bool, report: Option<Report>) {
-        self.seen.send_replace(existing(release, report));
-    }
-
-    async fn end(self) {
-        self.stop.send(()).unwrap();
-        soon(self.task).await.unwrap();
-    }
-}
-
-fn existing(release: bool, report: Option<Report>) -> Seen {
-    Seen::Present(Box::new(Own { release, report }))
-}
-
-async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_mins(1), future).await.unwrap()
-}
-
-fn patient() -> Limits {
-    Limits { answer: Duration::from_mins(10), ..Limits::default() }
-}
-
-fn node() -> Host {
-    let host = Host::new();
-    for (address, _) in GPUS {
-        host.gpu(address, "0x2330");
-    }
-    host
-}
+use running::{GPUS, Running, existing, node, patient, soon};
+use support::PROBE;
+use tokio::process::Command;
 
 #[tokio::test]
 async fn a_bare_node_is_reported_and_then_its_driver_as_it_comes() {
@@ -191,7 +102,7 @@ async fn a_release_does_not_wait_for_nvml_that_hangs_and_neither_does_the_end() 
     host.load("1.2");
     // Answers once, and hangs when it is asked again.
     let hangs = host.path("hangs");
-    let answer = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[],"failures":[]}}"#;
+    let answer = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[]}}"#;
     let script = format!("read line; echo '{answer}'; read line; touch {}; exec sleep 1000", hangs.display());
     let launch: Launch = Box::new(move |_| {
         let mut command = Command::new("/bin/sh");

@@ -24,7 +24,7 @@ use support::{Host, PROBE, Process};
 use tokio::process::Command;
 
 const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
-const ANSWER: &str = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[],"failures":[]}}"#;
+const ANSWER: &str = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[]}}"#;
 
 fn limits(answer: Duration) -> Limits {
     Limits { answer, end: Duration::from_millis(300), first_pause: Duration::from_mins(1), ..Limits::default() }
@@ -51,6 +51,10 @@ fn script(script: impl Into<String>) -> Launch {
 
 fn target(host: &Host, chroot: bool, version: &str) -> Result<Target, Option<String>> {
     Target::choose(&host.root(), chroot, "boot", Some(version), &all_libraries(&host.root()).unwrap())
+}
+
+async fn look(supervisor: &mut Supervisor, target: Result<Target, Option<String>>, now: Instant) -> Look {
+    supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()).into(), now).await
 }
 
 fn anything() -> Target {
@@ -80,17 +84,17 @@ async fn the_inventory_is_nvmls_and_follows_it() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
-    let first = inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
+    let first = inventory(look(&mut supervisor, target(&host, false, "580.173.02"), Instant::now()).await);
     assert_eq!(first.driver_version, "580.173.02");
     assert_eq!(first.cuda_version.as_deref(), Some("13.1"));
-    assert!(first.failures.is_empty(), "{first:?}");
+    assert!(first.refused.is_empty(), "{first:?}");
     let gpu = &first.gpus[0];
     assert_eq!(gpu.pci_address, "0000:06:00.0");
     assert_eq!(gpu.uuid.as_deref(), Some("GPU-six"));
     assert_eq!(gpu.name.as_deref(), Some("NVIDIA H100 80GB HBM3"));
     assert_eq!(gpu.memory_mib, Some(81559));
     host.serve(CONTAINER_ROOT, &GPUS[1..], false);
-    let second = inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
+    let second = inventory(look(&mut supervisor, target(&host, false, "580.173.02"), Instant::now()).await);
     assert_eq!(uuids(&second), ["GPU-seven"]);
 }
 
@@ -107,7 +111,7 @@ async fn the_child_works_from_inside_the_drivers_root() {
         let expected = host.path(place);
         assert_eq!(target.chroot.as_deref().map(|path| path.join("")), Some(expected.join("")), "{root}");
         let mut supervisor = Supervisor::new(probe(), patient());
-        let inventory = inventory(supervisor.look(Ok(target), Instant::now()).await);
+        let inventory = inventory(look(&mut supervisor, Ok(target), Instant::now()).await);
         assert_eq!(uuids(&inventory), ["GPU-six", "GPU-seven"], "{root}");
     }
 }
@@ -136,11 +140,11 @@ async fn the_driver_is_held_while_nvml_answers_and_free_once_the_child_has_ended
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
-    inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
+    inventory(look(&mut supervisor, target(&host, false, "580.173.02"), Instant::now()).await);
     assert!(host.is_held(CONTAINER_ROOT));
     supervisor.end().await.unwrap();
     assert!(!host.is_held(CONTAINER_ROOT));
-    inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
+    inventory(look(&mut supervisor, target(&host, false, "580.173.02"), Instant::now()).await);
     assert!(host.is_held(CONTAINER_ROOT));
 }
 
@@ -149,13 +153,13 @@ async fn a_replaced_driver_gets_a_child_of_its_own_and_the_old_one_is_let_go() {
     let host = Host::new();
     host.install(HOST, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
-    inventory(supervisor.look(target(&host, false, "580.173.02"), Instant::now()).await);
+    inventory(look(&mut supervisor, target(&host, false, "580.173.02"), Instant::now()).await);
     host.install(CONTAINER_ROOT, "595.91.07", &GPUS[..1]);
-    let new = inventory(supervisor.look(target(&host, false, "595.91.07"), Instant::now()).await);
+    let new = inventory(look(&mut supervisor, target(&host, false, "595.91.07"), Instant::now()).await);
     assert_eq!((new.driver_version.as_str(), uuids(&new)), ("595.91.07", vec!["GPU-six"]));
     assert!(!host.is_held(HOST));
     assert!(host.is_held(CONTAINER_ROOT));
-    assert_eq!(supervisor.look(Err(None), Instant::now()).await, Look::Absent(None));
+    assert_eq!(look(&mut supervisor, Err(None), Instant::now()).await, Look::Absent(None));
     assert!(!host.is_held(CONTAINER_ROOT));
 }
 
@@ -166,7 +170,7 @@ async fn another_boot_gets_another_child() {
     let mut supervisor = Supervisor::new(script(child), patient());
     for (boot_id, expected) in [("one", 1), ("one", 1), ("two", 2)] {
         let target = Ok(Target { boot_id: boot_id.to_owned(), ..anything() });
-        inventory(supervisor.look(target, Instant::now()).await);
+        inventory(look(&mut supervisor, target, Instant::now()).await);
         assert_eq!(fs::read_to_string(starts.path()).unwrap().lines().count(), expected, "{boot_id}");
     }
 }
@@ -177,17 +181,18 @@ async fn a_child_that_hangs_is_killed_and_another_one_asked_after_a_pause() {
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), limits(Duration::from_secs(2)));
     let begin = Instant::now();
-    inventory(supervisor.look(target(&host, false, "580.173.02"), begin).await);
+    inventory(look(&mut supervisor, target(&host, false, "580.173.02"), begin).await);
     host.serve(CONTAINER_ROOT, &GPUS, true);
-    let why = failure(supervisor.look(target(&host, false, "580.173.02"), begin).await);
+    let why = failure(look(&mut supervisor, target(&host, false, "580.173.02"), begin).await);
     assert!(why.contains("no answer within 2 s"), "{why}");
     assert!(!host.is_held(CONTAINER_ROOT));
     host.serve(CONTAINER_ROOT, &GPUS, false);
-    let pausing = failure(supervisor.look(target(&host, false, "580.173.02"), begin + Duration::from_secs(59)).await);
+    let pausing =
+        failure(look(&mut supervisor, target(&host, false, "580.173.02"), begin + Duration::from_secs(59)).await);
     assert_eq!(pausing, why);
     assert!(!host.is_held(CONTAINER_ROOT));
     let later = begin + Duration::from_mins(1);
-    inventory(supervisor.look(target(&host, false, "580.173.02"), later).await);
+    inventory(look(&mut supervisor, target(&host, false, "580.173.02"), later).await);
 }
 
 #[tokio::test]
@@ -201,11 +206,11 @@ async fn whatever_ends_a_child_is_said() {
     ] {
         let short = Limits { kill: Duration::from_millis(500), ..patient() };
         let mut supervisor = Supervisor::new(script(program), short);
-        let why = failure(supervisor.look(Ok(anything()), Instant::now()).await);
+        let why = failure(look(&mut supervisor, Ok(anything()), Instant::now()).await);
         assert!(why.contains(expected), "{program}: {why}");
     }
     let missing: Launch = Box::new(|_| Command::new("/no/such/program"));
-    let why = failure(Supervisor::new(missing, patient()).look(Ok(anything()), Instant::now()).await);
+    let why = failure(look(&mut Supervisor::new(missing, patient()), Ok(anything()), Instant::now()).await);
     assert!(why.contains("cannot start"), "{why}");
 }
 
@@ -216,10 +221,10 @@ async fn a_driver_that_was_let_go_is_asked_at_once_when_it_is_taken_again() {
     fs::remove_file(host.path("run/nvidia/driver/dev/nvidiactl")).unwrap();
     let mut supervisor = Supervisor::new(probe(), patient());
     let begin = Instant::now();
-    failure(supervisor.look(target(&host, false, "580.173.02"), begin).await);
+    failure(look(&mut supervisor, target(&host, false, "580.173.02"), begin).await);
     host.write("run/nvidia/driver/dev/nvidiactl", "");
     supervisor.release().await.unwrap();
-    inventory(supervisor.look(target(&host, false, "580.173.02"), begin).await);
+    inventory(look(&mut supervisor, target(&host, false, "580.173.02"), begin).await);
 }
 
 #[tokio::test]
@@ -229,10 +234,10 @@ async fn a_nvml_that_refuses_is_asked_again_by_a_new_process() {
     fs::remove_file(host.path("run/nvidia/driver/dev/nvidiactl")).unwrap();
     let mut supervisor = Supervisor::new(probe(), patient());
     let begin = Instant::now();
-    let why = failure(supervisor.look(target(&host, false, "580.173.02"), begin).await);
+    let why = failure(look(&mut supervisor, target(&host, false, "580.173.02"), begin).await);
     assert!(why.contains("driver"), "{why}");
     host.write("run/nvidia/driver/dev/nvidiactl", "");
-    inventory(supervisor.look(target(&host, false, "580.173.02"), begin + Duration::from_mins(1)).await);
+    inventory(look(&mut supervisor, target(&host, false, "580.173.02"), begin + Duration::from_mins(1)).await);
 }
 
 #[tokio::test]
@@ -246,11 +251,11 @@ async fn a_look_that_is_dropped_leaves_a_child_that_the_next_one_ends() {
     );
     let mut supervisor = Supervisor::new(script(child), patient());
     let dropped = tokio::select! {
-        look = supervisor.look(Ok(anything()), Instant::now()) => Some(look),
+        look = look(&mut supervisor, Ok(anything()), Instant::now()) => Some(look),
         () = exists(&pids) => None,
     };
     assert_eq!(dropped, None);
-    inventory(supervisor.look(Ok(anything()), Instant::now()).await);
+    inventory(look(&mut supervisor, Ok(anything()), Instant::now()).await);
     let pids = fs::read_to_string(pids).unwrap();
     assert!(is_gone(pids.lines().next().unwrap()));
 }
@@ -261,7 +266,7 @@ async fn a_child_that_ignores_the_end_of_its_input_is_killed() {
     let pid = directory.path().join("pid");
     let child = format!("echo $$ >{}; read line; echo '{ANSWER}'; exec sleep 1000", pid.display());
     let mut supervisor = Supervisor::new(script(child), patient());
-    inventory(supervisor.look(Ok(anything()), Instant::now()).await);
+    inventory(look(&mut supervisor, Ok(anything()), Instant::now()).await);
     let pid = fs::read_to_string(pid).unwrap();
     assert!(!is_gone(pid.trim()));
     supervisor.end().await.unwrap();
@@ -287,7 +292,7 @@ async fn a_child_dies_with_a_probe_that_is_killed() {
     let mut input = parent.0.stdin.take().unwrap();
     let mut lines = BufReader::new(parent.0.stdout.take().unwrap()).lines();
     let child = lines.next().unwrap().unwrap();
-    std::io::Write::write_all(&mut input, b"inventory\n").unwrap();
+    std::io::Write::write_all(&mut input, b"[]\n").unwrap();
     assert!(lines.next().unwrap().unwrap().contains("GPU-six"));
     kill(Pid::from_raw(i32::try_from(parent.0.id()).unwrap()), Signal::SIGKILL).unwrap();
     parent.0.wait().unwrap();

@@ -25,7 +25,7 @@ fn report(gpus: usize) -> Report {
 }
 
 fn present(report: Option<Report>) -> Seen {
-    Seen::Present(Box::new(Own { release: false, report }))
+    Seen::Present(Box::new(Own { report, ..Own::default() }))
 }
 
 fn stored(report: &Report) -> Value {
@@ -157,7 +157,7 @@ async fn only_the_nodes_own_gpunode_is_watched_and_what_the_operator_asks_is_lea
     let follower = tokio::spawn(follow(server.client(), "n1".to_owned(), sender));
     let now = soon(seen.wait_for(|seen| *seen != Seen::Unknown)).await.unwrap().clone();
     assert_eq!(now.release(), Some(true));
-    assert_eq!(now, Seen::Present(Box::new(Own { release: true, report: Some(report(2)) })));
+    assert_eq!(now, Seen::Present(Box::new(Own { release: true, report: Some(report(2)), ..Own::default() })));
     for (request, _) in server.asked() {
         assert!(request.contains("fieldSelector=metadata.name%3Dn1"), "{request}");
     }
@@ -178,5 +178,5 @@ async fn a_watch_that_fails_is_tried_again() {
 fn a_report_that_cannot_be_read_counts_as_none() {
     let object = json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"report": {"gpus": "many"}}});
     let own = Own::from(serde_json::from_value::<kube::api::DynamicObject>(object).unwrap());
-    assert_eq!(own, Own { release: false, report: None });
+    assert_eq!(own, Own::default());
 }

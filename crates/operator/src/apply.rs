@@ -10,12 +10,12 @@ use gpu_operator_crd::{
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
-        core::v1::{Node, Pod},
+        core::v1::{Node, Pod, Taint},
     },
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
     core::PartialObjectMetaExt,
 };
@@ -24,9 +24,9 @@ use serde_json::json;
 
 use crate::{
     error::{Error, request},
-    plan::{DaemonSetWrite, LabelWrite, Plan},
+    plan::{DaemonSetWrite, LabelWrite, NodeHealthWrite, Plan},
     watch::{Answer, Mirrors},
-    world::TrimmedNode,
+    world::{HealthCondition, NodeFacts, TrimmedNode},
 };
 
 /// Writes that are under way at once.
@@ -74,7 +74,11 @@ impl Writer {
                 .iter()
                 .filter_map(|(name, write)| Some(self.gpu_node_spec(name, write.spec.as_ref()?)))
                 .collect(),
-            plan.labels.iter().map(|(name, write)| self.labels(name, write)).collect(),
+            plan.labels
+                .iter()
+                .map(|(name, write)| self.labels(name, write))
+                .chain(plan.node_health.iter().flat_map(|(name, write)| self.node_health(name, write)))
+                .collect(),
             plan.gpu_nodes
                 .iter()
                 .filter_map(|(name, write)| Some(self.gpu_node_status(name, write.status.as_ref()?)))
@@ -169,6 +173,46 @@ impl Writer {
             let params = PatchParams { force: planned.force, ..PatchParams::apply(keys::LABEL_MANAGER) };
             let node = Api::<TrimmedNode>::all(self.client.clone()).patch(name, &params, &Patch::Apply(&meta)).await?;
             Ok(Answer::Node(Box::new(node)))
+        })
+    }
+
+    fn node_health<'a>(&'a self, name: &'a str, write: &'a NodeHealthWrite) -> impl Iterator<Item = Write<'a>> {
+        let condition = write.condition.as_ref().map(|condition| self.condition(name, condition.as_ref()));
+        condition.into_iter().chain(write.taint.map(|on| self.taint(name, on)))
+    }
+
+    fn condition<'a>(&'a self, name: &'a str, condition: Option<&'a HealthCondition>) -> Write<'a> {
+        let conditions: Vec<_> = condition
+            .map(|HealthCondition { status, reason, message, since }| {
+                let kind = keys::HEALTH_CONDITION;
+                let since = since.map(Time);
+                json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
+            })
+            .into_iter()
+            .collect();
+        let body = json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"conditions": conditions},
+        });
+        self.write("Node", format!("set the health condition of node {name}"), async move {
+            let params = PatchParams::apply(keys::HEALTH_MANAGER).force();
+            let api = Api::<TrimmedNode>::all(self.client.clone());
+            Ok(Answer::Node(Box::new(api.patch_status(name, &params, &Patch::Apply(&body)).await?)))
+        })
+    }
+
+    /// Taints are one list with many writers, so that it is read, and written only as it was read.
+    fn taint<'a>(&'a self, name: &'a str, on: bool) -> Write<'a> {
+        self.write("Node", format!("set the health taint of node {name}"), async move {
+            let api = Api::<TrimmedNode>::all(self.client.clone());
+            let node = api.get(name).await?;
+            let others = NodeFacts::taints_of(&node).iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
+            let own =
+                Taint { key: keys::UNHEALTHY_TAINT.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
+            let taints: Vec<Taint> = others.cloned().chain(on.then_some(own)).collect();
+            let version = node.resource_version();
+            let body = json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
+            let params = PatchParams { field_manager: Some(keys::HEALTH_MANAGER.to_owned()), ..PatchParams::default() };
+            Ok(Answer::Node(Box::new(api.patch(name, &params, &Patch::Merge(&body)).await?)))
         })
     }
 

@@ -81,7 +81,14 @@ impl Metrics {
                 ] {
                     self.nodes.get_or_create(&labels(state)).set(count.into());
                 }
-                for (state, count) in [("expected", pool.gpus.expected), ("allocatable", pool.gpus.allocatable)] {
+                let gpus = &pool.gpus;
+                for (state, count) in [
+                    ("expected", gpus.expected),
+                    ("allocatable", gpus.allocatable),
+                    ("unhealthy", gpus.unhealthy),
+                    ("degraded", gpus.degraded),
+                    ("unknown", gpus.unknown),
+                ] {
                     self.gpus.get_or_create(&labels(state)).set(count.into());
                 }
             }

@@ -7,12 +7,15 @@ mod device_plugin;
 mod discover;
 mod drift;
 mod driver;
+mod enroll;
 mod gpu_node;
 mod hash;
+mod health;
 mod images;
 mod judge;
 mod member;
 mod misfit;
+mod node_health;
 pub mod node_labels;
 mod note;
 mod policy;
@@ -20,6 +23,7 @@ mod pool;
 mod rollout;
 mod runtime;
 mod signal;
+mod tell;
 mod toolkit;
 mod variant;
 
@@ -28,35 +32,29 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, Phase, keys, policy_status::Overlap,
-    reason::Reason,
-};
+use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, reason::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
 
 pub use children::DaemonSetWrite;
-use discover::Expected;
+use enroll::{Sets, Share, by_age, governs, known_models, name_of, opted_out, overlap_note};
 pub use gpu_node::GpuNodeWrite;
 use gpu_node::Unmanaged;
 use judge::Verdict;
 use member::Member;
 use misfit::Misfits;
+pub use node_health::NodeHealthWrite;
 pub use node_labels::LabelWrite;
-use note::Note;
 use policy::Counted;
 use rollout::Decision;
-use variant::{Variant, VariantKey};
+use tell::{annotate, node_transition, ready_transition};
 
 use crate::{
     catalogue::Catalogue,
     settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
-    world::{NodeFacts, PodFacts, TaintFact, World},
+    world::{NodeFacts, World},
 };
-
-/// The pool of nodes of which only a label has said that they have GPUs.
-const UNKNOWN_MODEL: &str = "unknown-model";
 
 /// What is to be written. Empty, but for what it tells of the fleet, where nothing is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -69,6 +67,8 @@ pub struct Plan {
     pub renew: BTreeSet<String>,
     /// Label writes, by node.
     pub labels: BTreeMap<String, LabelWrite>,
+    /// What is to be written of the Nodes' health.
+    pub node_health: BTreeMap<String, NodeHealthWrite>,
     /// GpuNode writes, by node.
     pub gpu_nodes: BTreeMap<String, GpuNodeWrite>,
     /// Policy statuses to write, by policy.
@@ -90,11 +90,13 @@ impl Plan {
     /// Whether there is nothing to write and nothing to ask.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { daemon_sets, prune, renew, labels, gpu_nodes, policies, finalizers, questions, .. } = self;
+        let Self { daemon_sets, prune, renew, labels, node_health, gpu_nodes, policies, finalizers, questions, .. } =
+            self;
         daemon_sets.is_empty()
             && prune.is_empty()
             && renew.is_empty()
             && labels.is_empty()
+            && node_health.is_empty()
             && gpu_nodes.is_empty()
             && policies.is_empty()
             && finalizers.is_empty()
@@ -173,7 +175,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
         plan_policy(&mut plan, policy, share, &misfits, world, now);
     }
     children::plan(&mut plan, settings, world, &sets);
-    plan.renew = children::stuck_pods(world, now);
+    plan.renew.extend(children::stuck_pods(world, now));
     plan
 }
 
@@ -181,144 +183,6 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
 fn is_unreadable(world: &World, name: &str, gpu_node: Option<&GpuNode>) -> bool {
     let policy = gpu_node.and_then(|gpu_node| gpu_node.spec.policy.as_ref());
     world.unreadable_gpu_nodes.contains(name) || policy.is_some_and(|policy| world.unreadable_policies.contains(policy))
-}
-
-/// One policy's share of the fleet.
-#[derive(Default)]
-struct Share<'w> {
-    /// Its members by pool.
-    pools: BTreeMap<String, Vec<Member<'w>>>,
-    /// Nodes that it selects and that are out by their label.
-    opted_out: u32,
-    /// Other policies that select nodes of its, or it of theirs.
-    overlaps: BTreeMap<&'w str, Overlap>,
-}
-
-impl<'w> Share<'w> {
-    fn overlap(&mut self, other: &'w str, governed_by: &str) {
-        let overlap = self.overlaps.entry(other).or_insert_with(|| Overlap {
-            policy: other.to_owned(),
-            nodes: 0,
-            governed_by: governed_by.to_owned(),
-        });
-        overlap.nodes += 1;
-    }
-}
-
-/// The models that nodes have, also those that the catalogue lacks.
-fn known_models(fleet: &BTreeMap<&str, Share<'_>>) -> BTreeSet<String> {
-    let members = fleet.values().flat_map(|share| share.pools.values().flatten());
-    members.filter_map(|member| member.model().map(str::to_owned)).collect()
-}
-
-/// Whether a node's label takes it out of every policy.
-fn opted_out(node: &NodeFacts) -> bool {
-    node.labels.get(keys::MANAGED).is_some_and(|value| value != "true")
-}
-
-/// That other policies select a node as well.
-fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
-    let other = others.first()?;
-    let message = format!(
-        "policies {governing} and {other} both select this node; {governing} is older and has it; narrow one's nodeSelector"
-    );
-    Some(Note::new(Reason::PolicyOverlap, message))
-}
-
-/// A policy's name.
-fn name_of(policy: &ClusterGpuPolicy) -> &str {
-    policy.metadata.name.as_deref().unwrap_or_default()
-}
-
-/// Policies that are not being deleted, the oldest first: of two that claim a node, the older one keeps it.
-fn by_age(world: &World) -> Vec<&ClusterGpuPolicy> {
-    let mut policies: Vec<_> = world
-        .policies
-        .values()
-        .map(Arc::as_ref)
-        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
-        .collect();
-    policies.sort_by_key(|policy| (policy.creation_timestamp(), policy.name_any()));
-    policies
-}
-
-fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
-    pool::selects(policy.spec.node_selector.as_ref(), &node.labels)
-}
-
-/// The variants in use, each resolved once however many nodes share it, and what nodes are enrolled by.
-struct Sets<'w> {
-    catalogue: &'w Catalogue,
-    now: Timestamp,
-    variants: HashMap<String, BTreeMap<VariantKey, Arc<Variant>>>,
-    policies: BTreeMap<String, &'w ClusterGpuPolicy>,
-}
-
-impl<'w> Sets<'w> {
-    fn resolve(
-        &mut self,
-        policy: &'w ClusterGpuPolicy,
-        pool: Option<&gpu_operator_crd::policy::Pool>,
-        key: VariantKey,
-    ) -> Arc<Variant> {
-        self.policies.insert(key.policy.clone(), policy);
-        let of_policy = self.variants.entry(key.policy.clone()).or_default();
-        Arc::clone(of_policy.entry(key).or_insert_with_key(|key| Arc::new(variant::resolve(policy, pool, key.clone()))))
-    }
-
-    /// Makes a node a member of its policy's pool.
-    fn enroll(
-        &mut self,
-        policy: &'w ClusterGpuPolicy,
-        node: &'w NodeFacts,
-        gpu_node: Option<&'w GpuNode>,
-        discovery: discover::Discovery<'w>,
-        pods: Vec<&'w PodFacts>,
-    ) -> Member<'w> {
-        let (catalogue, now) = (self.catalogue, self.now);
-        let named_pool = pool::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
-        let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
-        let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
-        let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
-        let driver = pool::driver(policy, named_pool);
-        let have = member::node_groups(node);
-        let wanted = report.map(|report| {
-            runtime::check(&node.runtime)?;
-            let choice = variant::choose_driver(catalogue, &driver, &discovery, report, have.driver.is_some())?;
-            let key = variant::key(name_of(policy), &pool, named_pool.is_some(), choice, node);
-            Ok(self.resolve(policy, named_pool, key))
-        });
-        let Expected { annotated, known } = discovery.expected;
-        let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
-        let tolerated = |taint: &&TaintFact| {
-            let tolerations = policy.spec.defaults.tolerations.as_ref();
-            tolerations.is_none_or(|tolerations| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
-        };
-        let untolerated = node.taints.iter().find(|taint| !tolerated(taint));
-        let notes = discovery.notes.clone();
-        Member {
-            node,
-            gpu_node,
-            discovery,
-            policy,
-            pool,
-            named_pool,
-            untolerated,
-            notes,
-            wanted,
-            have,
-            expected,
-            pods,
-            now,
-        }
-    }
-
-    fn all(&self) -> impl Iterator<Item = (&'w ClusterGpuPolicy, &Variant)> {
-        self.variants
-            .iter()
-            .filter_map(|(policy, variants)| Some((*self.policies.get(policy)?, variants)))
-            .flat_map(|(policy, variants)| variants.values().map(move |variant| (policy, variant.as_ref())))
-    }
 }
 
 /// A node that no policy governs: nothing of ours stays on it.
@@ -332,6 +196,10 @@ fn unmanaged(
 ) {
     if let Some(write) = node_labels::none(node).write {
         plan.labels.insert(node.name.clone(), write);
+    }
+    let health = node_health::none(node);
+    if !health.is_empty() {
+        plan.node_health.insert(node.name.clone(), health);
     }
     let Some(gpu_node) = gpu_node else {
         return;
@@ -407,7 +275,10 @@ fn plan_member(
 ) -> Counted {
     let wanted_labels = pool::published(policy, member.named_pool, member.model());
     let labels = node_labels::of(member.node, member.model(), &member.pool, &decision.labels, &wanted_labels);
-    let verdict = annotate(verdict, decision, &labels.conflicts, &member.notes);
+    let verdict = annotate(verdict, decision, &labels.conflicts, member);
+    if let Some(again) = member.health.check_again {
+        plan.check_by(again);
+    }
     let (status, again) = gpu_node::member_status(member, &verdict, &labels.published, deadline, now);
     if let Some(again) = again {
         plan.check_by(again);
@@ -432,6 +303,18 @@ fn plan_member(
         }
         plan.gpu_nodes.insert(member.node.name.clone(), write);
     }
+    let health = node_health::of(member, now);
+    if !health.is_empty() {
+        plan.node_health.insert(member.node.name.clone(), health);
+    }
+    if let Some(pod) = node_health::plugin_to_restart(member, now) {
+        plan.events.push(Transition {
+            subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
+            reason: Reason::DevicePluginRestarted,
+            message: format!("GPUs are well again and pod {pod} withholds them, so it is started anew"),
+        });
+        plan.renew.insert(pod);
+    }
     // A label that says nothing of the model yet can wait for the one that does.
     if let Some(write) = labels.write.filter(|_| !awaited || member.model().is_some()) {
         plan.labels.insert(member.node.name.clone(), write);
@@ -449,54 +332,6 @@ fn plan_member(
             .map(|fault| (fault.reason, fault.message.clone())),
         status,
     }
-}
-
-/// Says beside the verdict what else is the matter, where the verdict itself is not more urgent.
-fn annotate(verdict: &Verdict, decision: &Decision, conflicts: &[(String, String)], notes: &[Note]) -> Verdict {
-    let ready = verdict.phase == Phase::Ready;
-    let gentle = ready || !verdict.reason.is_failure() && decision.rollout.is_some();
-    let conflict = conflicts.first().map(|(key, value)| {
-        let message = format!(
-            "label {key} carries {value:?} already and is left as it is; remove it from the node or from the policy"
-        );
-        Note::new(Reason::LabelConflict, message)
-    });
-    let of_move = decision.note.iter().filter(|_| gentle);
-    let standing: Vec<&Note> = of_move.chain(conflict.iter().chain(notes).filter(|_| ready)).collect();
-    let Some(first) = standing.first() else {
-        return verdict.clone();
-    };
-    // One word, but every sentence.
-    let message = standing.iter().map(|note| note.message.as_str()).collect::<Vec<_>>().join("; ");
-    Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), ..verdict.clone() }
-}
-
-/// Failures, and the way out of whatever came before.
-fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Transition> {
-    let (before, reason) = (member.status(), status.reason?);
-    let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
-    let old = before.and_then(|before| before.reason);
-    // That a node has become ready is news after trouble; in an install, it is one more write for every node.
-    let was_in_trouble = old.is_some_and(|old| old.is_failure() || old == Reason::NodeNotReady);
-    let telling = reason.is_failure()
-        || reason.is_note()
-        || was_ready && !status.is_ready()
-        || was_in_trouble && status.is_ready();
-    (old != Some(reason) && telling).then(|| Transition {
-        subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
-        reason,
-        message: status.message.clone(),
-    })
-}
-
-fn ready_transition(policy: &ClusterGpuPolicy, status: &ClusterGpuPolicyStatus) -> Option<Transition> {
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
-    let reason = if policy::is_ready(status) { Reason::MinimumNodesReady } else { Reason::NodesNotReady };
-    Some(Transition {
-        subject: Subject::Policy(policy.name_any(), policy.uid().unwrap_or_default()),
-        reason,
-        message: ready.message.clone(),
-    })
 }
 
 /// On before the first label is written; off once nothing tells of the policy any more: no GpuNode and no DaemonSet,

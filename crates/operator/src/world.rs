@@ -13,7 +13,7 @@ use std::{
 
 pub use daemon_set::{DaemonSetFacts, Refusal};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
-pub use node::{NodeFacts, NodeLabels, TaintFact, TrimmedNode};
+pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, PodFacts, Role, uses_gpu};
 pub use word::{Word, Words};
 

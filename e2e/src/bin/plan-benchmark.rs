@@ -18,6 +18,7 @@ use gpu_operator::{
 };
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, GpuNode, GpuNodeStatus, Report,
+    health::{GpuHealth, HealthState},
     policy::Stage,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
@@ -193,6 +194,7 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
         product: Some("NVIDIA H100 80GB HBM3".to_owned()),
         uuid: Some(format!("GPU-{index:08x}-0000-0000-0000-{gpu:012x}")),
         memory_mib: Some(81_559),
+        health: GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() },
     });
     let report = Report {
         probe_version: "0.1.0".to_owned(),

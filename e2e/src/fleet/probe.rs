@@ -1,6 +1,9 @@
 //! What the probe of a simulated node reports.
 
-use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, Report};
+use gpu_operator_crd::{
+    health::{GpuHealth, HealthState},
+    report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, Report},
+};
 
 use super::machine::{CONTAINER_ROOT, Host, Machine};
 
@@ -22,6 +25,10 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         product: answering.then(|| format!("NVIDIA device {device_id}")),
         uuid: answering.then(|| node.gpu_uuid(index)),
         memory_mib: answering.then_some(81_559),
+        health: GpuHealth {
+            state: if answering { HealthState::Healthy } else { HealthState::Unknown },
+            ..GpuHealth::default()
+        },
     });
     let mut installed: Vec<InstalledDriver> = Vec::new();
     for root in [node.host_driver_root.as_str(), CONTAINER_ROOT] {
@@ -36,6 +43,7 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         gpus: gpus.collect(),
         driver: DriverFacts {
             loaded: machine.module.clone(),
+            load_id: None,
             in_use: machine.in_use(host),
             installed,
             cuda_version: answering.then(|| "13.1".to_owned()),

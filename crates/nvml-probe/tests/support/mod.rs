@@ -102,6 +102,13 @@ impl Host {
         self.write("sys/module/nvidia/refcnt", "0");
     }
 
+    /// Unloads the kernel module and loads it again.
+    pub fn reload(&self, version: &str) {
+        // Beside the new one, so that the two cannot be of one inode.
+        fs::rename(self.path("sys/module/nvidia"), self.path("sys/module/gone")).unwrap();
+        self.load(version);
+    }
+
     /// Installs the stand-in driver under `root`, serving these GPUs: address and uuid.
     pub fn install(&self, root: &str, version: &str, gpus: &[(&str, &str)]) {
         let library = self.path(&format!("{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}"));
@@ -115,6 +122,11 @@ impl Host {
 
     /// Changes what the stand-in under `root` answers, or lets it hang.
     pub fn serve(&self, root: &str, gpus: &[(&str, &str)], hang: bool) {
+        self.serve_with(root, gpus, |machine| machine["hang"] = hang.into());
+    }
+
+    /// As [`Self::serve`], with whatever changes `gpus.json` takes.
+    pub fn serve_with(&self, root: &str, gpus: &[(&str, &str)], change: impl FnOnce(&mut serde_json::Value)) {
         let devices: Vec<_> = gpus
             .iter()
             .enumerate()
@@ -129,7 +141,8 @@ impl Host {
                 })
             })
             .collect();
-        let machine = serde_json::json!({"cuda": "13.1", "devices": devices, "hang": hang});
+        let mut machine = serde_json::json!({"cuda": "13.1", "devices": devices});
+        change(&mut machine);
         self.write(&format!("{root}/etc/standin/gpus.json"), &machine.to_string());
     }
 

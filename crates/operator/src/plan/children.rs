@@ -8,7 +8,9 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use super::{
-    Plan, Sets, daemon_set, drift, hash, judge,
+    Plan, daemon_set, drift,
+    enroll::Sets,
+    hash, judge,
     member::{groups_of, node_groups},
     variant,
 };

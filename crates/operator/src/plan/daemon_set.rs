@@ -117,7 +117,7 @@ fn pod_spec(input: &PodInput<'_>, group: &str, parts: PodParts) -> PodSpec {
     PodSpec {
         node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_owned())])),
         affinity: Some(one_per_host(stage)),
-        tolerations: Some(defaults.tolerations.clone().unwrap_or_else(every_taint)),
+        tolerations: Some(defaults.tolerations.clone().map_or_else(every_taint, with_our_own)),
         priority_class_name: Some(
             defaults.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".to_owned()),
         ),
@@ -156,6 +156,16 @@ fn one_per_host(stage: Stage) -> Affinity {
 /// Operands belong on every GPU node, whatever keeps other pods off it.
 fn every_taint() -> Vec<Toleration> {
     vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]
+}
+
+/// A taint of ours must not keep our own pods from a node that is to get well.
+fn with_our_own(mut tolerations: Vec<Toleration>) -> Vec<Toleration> {
+    tolerations.push(Toleration {
+        key: Some(keys::UNHEALTHY_TAINT.to_owned()),
+        operator: Some("Exists".to_owned()),
+        ..Toleration::default()
+    });
+    tolerations
 }
 
 /// The main or installing container of an operand: our environment first, then the user's over it by name.

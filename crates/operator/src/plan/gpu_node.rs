@@ -1,8 +1,9 @@
 //! What is to be written of one node: its GpuNode's spec and status, and the Event that a transition is worth.
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, Phase,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, Phase,
     gpunode::GpuCounts,
+    health::HealthState,
     keys,
     policy::{Labels, Stage},
     reason::Reason,
@@ -76,6 +77,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
         wanted: member.want().unwrap_or(before),
         rollout: decision.rollout.clone(),
         release_driver: decision.release,
+        health: (member.health_policy.rules != HealthRules::default()).then(|| member.health_policy.rules.clone()),
     }
 }
 
@@ -116,6 +118,7 @@ pub fn member_status(
     let status = GpuNodeStatus {
         report: None,
         model: member.model().map(str::to_owned),
+        health: member.health.state,
         gpus,
         phase: verdict.phase,
         reason: Some(verdict.reason),
@@ -215,6 +218,9 @@ fn counts(member: &Member<'_>) -> GpuCounts {
         most_seen: member.discovery.seen.most,
         seen_at: member.discovery.seen.at.clone(),
         seen_on: member.discovery.seen.most.map(|_| member.node.uid.clone()),
+        unhealthy: member.health.unhealthy,
+        degraded: member.health.degraded,
+        unknown: member.health.unknown,
         summary: format!("{allocatable}/{expected}"),
     }
 }
@@ -223,7 +229,9 @@ fn counts(member: &Member<'_>) -> GpuCounts {
 #[must_use]
 pub fn status_write(gpu_node: Option<&GpuNode>, status: GpuNodeStatus) -> Option<GpuNodeStatus> {
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
-    let same = GpuNodeStatus { report: None, ..before } == status;
+    // That nothing is wrong is no news by itself, and goes along with the next that is.
+    let health = before.health.or(status.health.filter(|state| *state == HealthState::Healthy));
+    let same = GpuNodeStatus { report: None, health, ..before } == status;
     (!same).then_some(status)
 }
 

@@ -211,6 +211,10 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
         let message = nvml.message.as_deref().unwrap_or("NVML does not answer");
         return Verdict::new(phase, Reason::NvmlFailed, message);
     }
+    if member.health.unhealthy > 0 {
+        let message = member.health.note.as_ref().map(|note| note.message.clone()).unwrap_or_default();
+        return Verdict::new(phase, Reason::GpuUnhealthy, message);
+    }
     let message = format!(
         "{} of {expected} GPUs are allocatable; waiting for kubelet and pod {}",
         member.allocatable(),
@@ -220,7 +224,8 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
 }
 
 /// Whether the bus shows fewer GPUs than the node should have.
-fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
+#[must_use]
+pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     let (expected, on_bus) = (member.expected?, member.on_bus());
     let gone = member.missing_from().join(", ");
     let last = if gone.is_empty() { String::new() } else { format!("; last seen and gone: {gone}") };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus,
     gpunode::{Groups, Rollout},
-    policy::{Pool, Stage},
+    policy::{Health, Pool, Stage},
     reason::Reason,
     report::Report,
 };
@@ -16,6 +16,7 @@ use kube::ResourceExt;
 use super::{
     discover::{self, Discovery},
     gpu_node::add,
+    health::{self, NodeHealth},
     note::Note,
     variant::{self, DriverChoice, Fault, Variant},
 };
@@ -43,6 +44,10 @@ pub struct Member<'w> {
     pub untolerated: Option<&'w TaintFact>,
     /// What is worth a look though the node may work.
     pub notes: Vec<Note>,
+    /// What the policy says of health here.
+    pub health_policy: Health,
+    /// How its GPUs are.
+    pub health: NodeHealth,
     /// What the policy wants on the node; `None` until the probe has reported.
     pub wanted: Option<Result<Arc<Variant>, Fault>>,
     /// The groups that the node's labels name.
@@ -120,6 +125,12 @@ impl<'w> Member<'w> {
         discover::on_bus(self.report())
     }
 
+    /// GPUs that are expected and that the bus does not show; none while nothing is known of the bus.
+    #[must_use]
+    pub fn missing(&self) -> u32 {
+        self.report().map_or(0, |_| self.expected.unwrap_or_default().saturating_sub(self.on_bus()))
+    }
+
     /// Where the GPUs were that the bus does not show any more.
     #[must_use]
     pub fn missing_from(&self) -> Vec<&str> {
@@ -135,10 +146,16 @@ impl<'w> Member<'w> {
         self.node.allocatable.unwrap_or_default()
     }
 
-    /// Whether the scheduler can give out all the GPUs that are expected.
+    /// Whether the scheduler can give out all the GPUs that are expected, but for unhealthy ones, as long as the policy can
+    /// do without those.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.node.ready && !self.node.deleting && self.expected.is_some_and(|expected| self.allocatable() >= expected)
+        let complete = |expected: u32| {
+            let unhealthy = self.health.unhealthy.min(expected);
+            let enough = expected - unhealthy >= health::required(&self.health_policy, expected);
+            enough && self.allocatable() + unhealthy >= expected
+        };
+        self.node.ready && !self.node.deleting && self.expected.is_some_and(complete)
     }
 
     /// Whether the allocatable that is there can be believed. Kubelet takes some seconds to take back the GPUs of a plugin
@@ -195,7 +212,7 @@ impl<'w> Member<'w> {
     /// The probe's pod.
     #[must_use]
     pub fn probe_pod(&self) -> Option<&'w PodFacts> {
-        self.pods.iter().copied().find(|pod| pod.role == Role::Probe)
+        probe_pod(&self.pods)
     }
 
     /// Whether the node's driver is loaded and in place, by the probe's report: the version that the policy wants, or,
@@ -236,6 +253,12 @@ impl<'w> Member<'w> {
         let moved = self.rollout().is_none() || self.have.driver.is_none();
         self.driver_proven() && (moved || self.pod(Stage::Driver).is_some_and(PodFacts::running))
     }
+}
+
+/// The probe's pod among those of a node; one on its way out only where there is no other.
+#[must_use]
+pub fn probe_pod<'w>(pods: &[&'w PodFacts]) -> Option<&'w PodFacts> {
+    pods.iter().copied().filter(|pod| pod.role == Role::Probe).min_by_key(|pod| pod.deleting)
 }
 
 /// The groups that a node's labels name.

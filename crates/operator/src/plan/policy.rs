@@ -81,13 +81,21 @@ pub fn status(
     let overlaps: Vec<Overlap> = others.overlaps.into_iter().take(MAX_OVERLAPS).collect();
     let pools = pools(policy, nodes, trouble);
     let attention = attention(nodes);
-    let verdicts =
-        Verdicts { policy, counts: &counts, pools: &pools, attention: &attention, overlaps: &overlaps, trouble };
+    let verdicts = Verdicts {
+        policy,
+        counts: &counts,
+        gpus: &gpus,
+        pools: &pools,
+        attention: &attention,
+        overlaps: &overlaps,
+        trouble,
+    };
     let before = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let conditions = [
         (ConditionType::Ready, verdicts.ready()),
         (ConditionType::Reconciling, verdicts.reconciling()),
         (ConditionType::Stalled, verdicts.stalled()),
+        (ConditionType::Degraded, verdicts.degraded()),
         (ConditionType::Accepted, verdicts.accepted()),
     ];
     let conditions = conditions
@@ -128,6 +136,9 @@ fn count<'c>(nodes: impl Iterator<Item = &'c Counted>) -> (NodeCounts, GpuTotals
         counts.outdated += u32::from(!node.current && node.serves);
         gpus.expected += node.status.gpus.expected.unwrap_or_default();
         gpus.allocatable += node.status.gpus.allocatable;
+        gpus.unhealthy += node.status.gpus.unhealthy;
+        gpus.degraded += node.status.gpus.degraded;
+        gpus.unknown += node.status.gpus.unknown;
     }
     (counts, gpus)
 }
@@ -194,6 +205,7 @@ type Answer = (bool, Reason, String);
 struct Verdicts<'a> {
     policy: &'a ClusterGpuPolicy,
     counts: &'a NodeCounts,
+    gpus: &'a GpuTotals,
     pools: &'a [PoolStatus],
     attention: &'a [Attention],
     overlaps: &'a [Overlap],
@@ -279,6 +291,26 @@ impl Verdicts<'_> {
             Some(node) => (true, node.reason, format!("node {}: {}", node.node, node.message)),
             None => (false, Reason::Settled, "nothing stands still".to_owned()),
         }
+    }
+
+    /// The health of the GPUs, whether or not the nodes are ready for it.
+    fn degraded(&self) -> Answer {
+        let GpuTotals { unhealthy, degraded, unknown, .. } = *self.gpus;
+        let counts = [(unhealthy, "unhealthy"), (degraded, "degraded"), (unknown, "of unknown health")];
+        let counts: Vec<_> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, how)| format!("{count} GPUs are {how}"))
+            .collect();
+        let reason = match (unhealthy, degraded, unknown) {
+            (0, 0, 0) => return (false, Reason::AllGpusHealthy, "nothing is wrong with any GPU".to_owned()),
+            (0, 0, _) => Reason::HealthUnknown,
+            (0, _, _) => Reason::GpuDegraded,
+            _ => Reason::GpuUnhealthy,
+        };
+        let worst = self.attention.iter().find(|node| node.reason == reason);
+        let worst = worst.map(|node| format!("; node {}: {}", node.node, node.message)).unwrap_or_default();
+        (true, reason, counts.join(", ") + &worst)
     }
 
     fn accepted(&self) -> Answer {

@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
-    policy::{Driver, Image, Labels, Operand, Pool, Selector},
+    policy::{Driver, Health, Image, Labels, Operand, Pool, Selector},
 };
 
 use super::signal::canonical;
@@ -54,6 +54,13 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
         kernel_module: own.kernel_module.or(defaults.kernel_module),
         operand: operand(&inherited, Some(&own.operand)),
     }
+}
+
+/// What holds for the health of GPUs: the pool's fields over the policy's.
+#[must_use]
+pub fn health(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Health {
+    let whole = &policy.spec.health;
+    pool.map_or_else(|| whole.clone(), |pool| pool.health.over(whole))
 }
 
 /// What holds for an operand: image part by part, environment by name, arguments and resources as a whole.

@@ -99,9 +99,9 @@ fn halts(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
         .then(|| format!("node {name}: {}: {}", verdict.reason, verdict.message))
 }
 
-/// A GPU that is missing is not the move's doing; see [`is_done`].
+/// A GPU that is missing or sick is not the move's doing; see [`is_done`].
 fn missed_a_gpu_before(verdict: &Verdict) -> bool {
-    matches!(verdict.reason, Reason::GpuMissing | Reason::ExpectedUnknown)
+    matches!(verdict.reason, Reason::GpuMissing | Reason::GpuUnhealthy | Reason::ExpectedUnknown)
 }
 
 /// Whether a node has nothing but what is wanted, though some of it may be missing: it never had it, or somebody took a
@@ -180,7 +180,7 @@ fn go_on(
     }
 }
 
-/// Whether a node has arrived. A GPU that is missing is not the new revision's doing, and does not hold up the pool.
+/// Whether a node has arrived. A GPU that is missing or sick is not the new revision's doing, and does not hold up the pool.
 fn is_done(member: &Member<'_>, verdict: &Verdict, want: &Groups) -> bool {
     let arrived = verdict.phase == Phase::Ready || missed_a_gpu_before(verdict);
     member.have == *want && member.stack_proven() && arrived

@@ -101,6 +101,8 @@ pub struct NodeFacts {
     pub created: Option<Timestamp>,
     /// Taints that keep pods away.
     pub taints: Vec<TaintFact>,
+    /// Our condition [`keys::HEALTH_CONDITION`], if it is there.
+    pub health_condition: Option<HealthCondition>,
     /// What its annotation [`keys::GPU_COUNT`] says.
     pub gpu_count: Option<String>,
     /// Allocatable `nvidia.com/gpu`, if the key is there.
@@ -109,6 +111,27 @@ pub struct NodeFacts {
     pub arch: Word,
     /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
     pub runtime: Word,
+}
+
+/// A Node's condition of its GPUs' health.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HealthCondition {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// In one word.
+    pub reason: String,
+    /// In a sentence.
+    pub message: String,
+    /// Since when the status is what it is.
+    pub since: Option<Timestamp>,
+}
+
+impl HealthCondition {
+    /// Whether another one says the same, since whenever.
+    #[must_use]
+    pub fn says(&self, other: &Self) -> bool {
+        (&self.status, &self.reason, &self.message) == (&other.status, &other.reason, &other.message)
+    }
 }
 
 /// A taint that keeps pods away from a node: `NoSchedule` or `NoExecute`.
@@ -146,6 +169,12 @@ impl std::fmt::Display for TaintFact {
 }
 
 impl NodeFacts {
+    /// The taints of a Node, all of them.
+    #[must_use]
+    pub fn taints_of(node: &TrimmedNode) -> &[Taint] {
+        &node.spec.taints
+    }
+
     /// The facts of a Node, in words that it shares with others.
     #[must_use]
     pub fn of(node: &TrimmedNode, words: &Words) -> Self {
@@ -156,6 +185,14 @@ impl NodeFacts {
             uid: node.uid().unwrap_or_default(),
             created: node.creation_timestamp().map(|time| time.0),
             taints: taints(&node.spec.taints),
+            health_condition: conditions.iter().find(|condition| condition.type_ == keys::HEALTH_CONDITION).map(
+                |condition| HealthCondition {
+                    status: condition.status.clone(),
+                    reason: condition.reason.clone().unwrap_or_default(),
+                    message: condition.message.clone().unwrap_or_default(),
+                    since: condition.last_transition_time.as_ref().map(|time| time.0),
+                },
+            ),
             gpu_count: node.annotations().get(keys::GPU_COUNT).cloned(),
             labels: node.labels().iter().map(|(key, value)| (words.word(key), words.word(value))).collect(),
             owned_labels: owned_labels(node).map(|key| words.word(key)).collect(),

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Defaults, Driver, DriverSource, Image, Images, KernelModule, NodeLabel, Operand, Pool, PoolMatch, Readiness,
-        Selector,
+        Defaults, Driver, DriverSource, Health, Image, Images, KernelModule, NodeLabel, Operand, Pool, PoolMatch,
+        Readiness, Selector,
     },
     selector::{Operator, Requirement},
 };
@@ -37,6 +37,7 @@ pub fn wish() -> BoxedStrategy<Wish> {
     (parts, defaults(), pools, readiness())
         .prop_map(|((node_selector, keys, pull_secrets), defaults, pools, readiness)| {
             Wish(ClusterGpuPolicySpec {
+                health: Health::default(),
                 node_selector,
                 node_labels: keys.into_iter().map(Into::into).collect(),
                 images: Images { pull_secrets, ..Images::default() },
@@ -72,6 +73,7 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
     let gpus = option::weighted(0.2, 1..9_u32);
     ((models, selector(), node_labels, gpus), driver(), toolkit(), plugin())
         .prop_map(move |((models, node_selector, labels, gpus_per_node), driver, toolkit, device_plugin)| Pool {
+            health: Health::default(),
             name: name.into(),
             matches: PoolMatch { models: models.into_iter().map(Into::into).collect(), node_selector },
             node_labels: labels

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gpu_operator::{
-    plan::{DaemonSetWrite, LabelWrite, Plan},
-    world::Word,
+    plan::{DaemonSetWrite, LabelWrite, NodeHealthWrite, Plan},
+    world::{TaintFact, Word},
 };
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, keys,
@@ -23,6 +23,7 @@ enum Write<'p> {
     DaemonSet(&'p str, &'p DaemonSetWrite),
     Spec(&'p str, &'p (GpuNodeSpec, OwnerReference)),
     Labels(&'p str, &'p LabelWrite),
+    Health(&'p str, &'p NodeHealthWrite),
     Status(&'p str, &'p GpuNodeStatus),
     Policy(&'p str, &'p ClusterGpuPolicyStatus),
     Prune(&'p str),
@@ -39,6 +40,7 @@ fn writes(plan: &Plan) -> Vec<Write<'_>> {
     writes.extend(plan.daemon_sets.iter().map(|(name, write)| Write::DaemonSet(name, write)));
     writes.extend(plan.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Spec(name, write.spec.as_ref()?))));
     writes.extend(plan.labels.iter().map(|(name, write)| Write::Labels(name, write)));
+    writes.extend(plan.node_health.iter().map(|(name, write)| Write::Health(name, write)));
     writes.extend(plan.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Status(name, write.status.as_ref()?))));
     writes.extend(plan.policies.iter().map(|(name, status)| Write::Policy(name, status)));
     writes.extend(plan.prune.iter().map(|name| Write::Prune(name)));
@@ -68,6 +70,7 @@ impl Sim {
             Write::DaemonSet(name, write) => (format!("daemonset/{name}"), self.apply_set(name, write)),
             Write::Spec(name, write) => (format!("node/{name}"), self.apply_spec_of(name, write)),
             Write::Labels(name, write) => (format!("node/{name}"), self.apply_labels(name, write)),
+            Write::Health(name, write) => (format!("health/{name}"), self.apply_health(name, write)),
             Write::Status(name, status) => (format!("node/{name}"), self.apply_status_of(name, status)),
             Write::Policy(name, status) => {
                 let policy = self.policies.get_mut(*name).expect("404: a status for no policy");
@@ -109,6 +112,23 @@ impl Sim {
         let changed = before.as_ref() != Some(&gpu_node);
         self.gpu_nodes.insert(name.into(), gpu_node);
         changed
+    }
+
+    fn apply_health(&mut self, name: &str, write: &NodeHealthWrite) -> bool {
+        let node = self.nodes.get_mut(name).expect("404: health of no node");
+        let before = node.clone();
+        if let Some(condition) = &write.condition {
+            node.health_condition.clone_from(condition);
+        }
+        if let Some(on) = write.taint {
+            node.taints.retain(|taint| taint.key != keys::UNHEALTHY_TAINT);
+            node.taints.extend(on.then(|| TaintFact {
+                key: keys::UNHEALTHY_TAINT.into(),
+                value: String::new(),
+                effect: "NoSchedule".into(),
+            }));
+        }
+        before != *node
     }
 
     fn apply_status_of(&mut self, name: &str, status: &GpuNodeStatus) -> bool {

@@ -2,6 +2,7 @@
 
 use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodFacts, Refusal, Role, Word};
 use gpu_operator_crd::{
+    health::HealthState,
     keys,
     policy::Stage,
     report::{InstalledDriver, NvmlState, Report},
@@ -114,6 +115,11 @@ impl Sim {
             (Some(_), false) => NvmlState::Answering,
             (None, false) => NvmlState::Absent,
         };
+        // A GPU that answers is well, unless a test says otherwise.
+        let answering = report.nvml.state == NvmlState::Answering;
+        for gpu in report.gpus.iter_mut().filter(|gpu| answering && gpu.health.state == HealthState::Unknown) {
+            gpu.health.state = HealthState::Healthy;
+        }
     }
 
     /// The version of a driver pod, from the image that it was made with.

@@ -1,6 +1,8 @@
 //! NVML's C interface.
 #![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
 
+mod readings;
+
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_ulonglong},
     ptr,
@@ -83,6 +85,7 @@ macro_rules! export {
     };
     ($($($name:ident)|+ ($($args:tt)*) => $body:expr;)+) => { $(export!(@names [$($name)+] ($($args)*) $body);)+ };
 }
+use export;
 
 export! {
     nvmlInit | nvmlInit_v2 () => lib().init();
@@ -126,16 +129,16 @@ export! {
         put(to, pci_info(&device(gpu)?)?)
     };
     nvmlDeviceGetMemoryInfo (gpu: Handle, to: *mut Memory) => {
-        let total = device(gpu)?.memory_mib.saturating_mul(MIB);
-        put(to, Memory { total, free: total, used: 0 })
+        let (total, used) = memory(&device(gpu)?);
+        put(to, Memory { total, free: total - used, used })
     };
     nvmlDeviceGetMemoryInfo_v2 (gpu: Handle, to: *mut MemoryV2) => {
-        let total = device(gpu)?.memory_mib.saturating_mul(MIB);
+        let (total, used) = memory(&device(gpu)?);
         // The caller states the version in the structure's first word; the rest may be anything.
         if to.is_null() || (&raw const (*to).version).read() != MEMORY_V2 {
             return Err(Status::ArgumentVersionMismatch);
         }
-        put(to, MemoryV2 { version: MEMORY_V2, total, reserved: 0, free: total, used: 0 })
+        put(to, MemoryV2 { version: MEMORY_V2, total, reserved: 0, free: total - used, used })
     };
     nvmlDeviceGetCudaComputeCapability (gpu: Handle, major: *mut c_int, minor: *mut c_int) => {
         let capability = device(gpu)?.capability().ok_or(Status::Unknown)?;
@@ -184,6 +187,12 @@ fn lib() -> &'static Library {
 
 fn device(handle: Handle) -> Result<Device, Status> {
     lib().device(handle.addr()).map(|(_, device)| device)
+}
+
+/// Memory in all and in use, in bytes.
+fn memory(device: &Device) -> (u64, u64) {
+    let total = device.memory_mib.saturating_mul(MIB);
+    (total, device.readings.memory_used_bytes.unwrap_or_default().min(total))
 }
 
 fn number(size: usize) -> Result<c_uint, Status> {

@@ -1,8 +1,11 @@
 //! What an event set remembers.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
-use crate::machine::Machine;
+use crate::machine::{Device, Machine, Xid};
 
 /// An XID event of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,22 +20,40 @@ pub struct Event {
 #[derive(Debug, Default)]
 pub(crate) struct EventSet {
     registered: BTreeSet<String>,
+    /// Unhealthy GPUs that were told.
     delivered: BTreeSet<String>,
+    /// Entries of GPUs' lists of XIDs: since when each is there, and how often it was told.
+    told: BTreeMap<(String, Xid), (Instant, u64)>,
 }
 
 impl EventSet {
-    /// Adds a GPU to those that are waited for.
-    pub(crate) fn register(&mut self, pci_address: &str) {
-        self.registered.insert(pci_address.to_owned());
+    /// Adds a GPU to those that are waited for. As with NVML, what came before is not told.
+    pub(crate) fn register(&mut self, device: &Device) {
+        self.registered.insert(device.pci_address.clone());
+        for xid in &device.xids {
+            self.told.insert((device.pci_address.clone(), xid.clone()), (Instant::now(), 1));
+        }
     }
 
     /// The next XID that has not been told yet; a GPU that recovers can report again.
     pub(crate) fn next(&mut self, machine: &Machine) -> Option<Event> {
+        let listed = |(address, xid): &(String, Xid)| {
+            machine.devices.iter().any(|device| device.pci_address == *address && device.xids.contains(xid))
+        };
+        self.told.retain(|entry, _| listed(entry));
         for device in machine.devices.iter().filter(|device| self.registered.contains(&device.pci_address)) {
+            let address = &device.pci_address;
             if machine.is_healthy(device) {
-                self.delivered.remove(&device.pci_address);
-            } else if self.delivered.insert(device.pci_address.clone()) {
-                return Some(Event { pci_address: device.pci_address.clone(), xid: device.xid });
+                self.delivered.remove(address);
+            } else if self.delivered.insert(address.clone()) {
+                return Some(Event { pci_address: address.clone(), xid: device.xid });
+            }
+            for xid in &device.xids {
+                let (since, told) = self.told.entry((address.clone(), xid.clone())).or_insert((Instant::now(), 0));
+                if *told < xid.due(since.elapsed()) {
+                    *told += 1;
+                    return Some(Event { pci_address: address.clone(), xid: xid.xid });
+                }
             }
         }
         None

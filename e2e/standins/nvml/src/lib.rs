@@ -11,17 +11,42 @@
 //! | `etc/standin/lock/nvml.lock` | locked shared from the first `nvmlInit` to the last `nvmlShutdown`; holding it exclusively means that the driver is being replaced |
 //! | `dev/nvidiactl` | opened at `nvmlInit`, as the real library does; being allowed to is what counts |
 //!
-//! Queries beyond the inventory, the events and the versions answer `NVML_ERROR_NOT_SUPPORTED`.
+//! Queries beyond the inventory, the state that `gpus.json` gives, the events and the versions answer
+//! `NVML_ERROR_NOT_SUPPORTED`, and so does each query for a part of the state that is not given.
+//!
+//! # `gpus.json`
+//!
+//! ```json
+//! {
+//!   "cuda": "13.1",
+//!   "hang": false, "crash": false, "slowMillis": 0, "initError": null,
+//!   "healthy": {"GPU-…": false},
+//!   "devices": [{
+//!     "pciAddress": "0000:06:00.0", "pciDeviceId": "0x233010DE", "name": "NVIDIA H100 80GB HBM3",
+//!     "uuid": "GPU-…", "memoryMiB": 81559, "minor": 0,
+//!     "error": 15,
+//!     "xids": [{"xid": 48}, {"xid": 31, "perSecond": 1000}, {"xid": 48, "id": 2}],
+//!     "readings": {"thermal": {"gpu": 91, "slowdownAt": 87}, "rows": {"pending": true}, "nvlinks": [true, false]}
+//!   }]
+//! }
+//! ```
+//!
+//! Faults are live: what is written into the file holds from the next call on. `hang` blocks every call, `slowMillis` makes
+//! each take longer, `crash` ends the process, `initError` is `nvmlInit`'s return code. Of a device, `error` is the return
+//! code of everything that is asked of it, `xids` are delivered to those who had registered before, and `readings` are what
+//! it tells of itself: see [`Readings`].
 
 mod abi;
 mod events;
 mod library;
 mod location;
 mod machine;
+mod readings;
 mod status;
 mod stubs;
 
 pub use events::Event;
 pub use library::Library;
-pub use machine::{Device, Machine, PciAddress};
+pub use machine::{Device, Machine, PciAddress, Xid};
+pub use readings::Readings;
 pub use status::Status;

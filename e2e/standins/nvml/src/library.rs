@@ -67,10 +67,13 @@ impl Library {
     /// Starts using the driver; may be called more than once.
     ///
     /// # Errors
-    /// [`Status::DriverNotLoaded`], [`Status::NoPermission`], [`Status::LibRmVersionMismatch`] as the real library;
+    /// [`Status::DriverNotLoaded`], [`Status::NoPermission`], [`Status::LibRmVersionMismatch`] as the real library; the code
+    /// that the file says;
     /// [`Status::Unknown`] if the stand-in's own files are missing or broken.
     pub fn init(&self) -> Result<(), Status> {
-        self.wait_while_hanging()?;
+        if let Some(code) = self.obstacles()?.init_error {
+            return Err(Status::from_code(code));
+        }
         let mut state = self.state();
         if state.users == 0 {
             self.open_control_device()?;
@@ -127,18 +130,19 @@ impl Library {
     /// # Errors
     /// [`Status::Uninitialized`] before [`Library::init`], [`Status::Unknown`] if the file is missing or broken.
     pub fn machine(&self) -> Result<Machine, Status> {
-        let machine = self.wait_while_hanging()?;
+        let machine = self.obstacles()?;
         if self.state().users == 0 { Err(Status::Uninitialized) } else { Ok(machine) }
     }
 
     /// A handle for the first GPU that `wanted` accepts, given its index too.
     ///
     /// # Errors
-    /// `otherwise` if it accepts none, and those of [`Library::machine`].
+    /// `otherwise` if it accepts none, that GPU's own error, and those of [`Library::machine`].
     pub fn find(&self, otherwise: Status, wanted: impl Fn(usize, &Device) -> bool) -> Result<usize, Status> {
         let machine = self.machine()?;
         let found = machine.devices.iter().enumerate().find(|(index, device)| wanted(*index, device));
         let (_, device) = found.ok_or(otherwise)?;
+        device.answers()?;
         Ok(self.handle_of(&device.pci_address))
     }
 
@@ -154,13 +158,15 @@ impl Library {
     /// The GPU behind a handle, and its index now.
     ///
     /// # Errors
-    /// [`Status::InvalidArgument`] for no handle of ours, [`Status::GpuIsLost`] if the file lists the GPU no longer,
-    /// and those of [`Library::machine`].
+    /// [`Status::InvalidArgument`] for no handle of ours, [`Status::GpuIsLost`] if the file lists the GPU no longer, the
+    /// GPU's own error, and those of [`Library::machine`].
     pub fn device(&self, handle: usize) -> Result<(usize, Device), Status> {
         let machine = self.machine()?;
         let address = self.address_of(handle)?;
         let mut devices = machine.devices.into_iter().enumerate();
-        devices.find(|(_, device)| device.pci_address == address).ok_or(Status::GpuIsLost)
+        let (index, device) = devices.find(|(_, device)| device.pci_address == address).ok_or(Status::GpuIsLost)?;
+        device.answers()?;
+        Ok((index, device))
     }
 
     /// A new event set.
@@ -190,7 +196,7 @@ impl Library {
     /// [`Status::InvalidArgument`] if there is no such set, and those of [`Library::device`].
     pub fn register(&self, handle: usize, set: usize) -> Result<(), Status> {
         let (_, device) = self.device(handle)?;
-        with_set(&mut self.state(), set, |set| set.register(&device.pci_address))
+        with_set(&mut self.state(), set, |set| set.register(&device))
     }
 
     /// Waits for the next XID.
@@ -229,11 +235,17 @@ impl Library {
         place.cloned().ok_or(Status::InvalidArgument)
     }
 
-    fn wait_while_hanging(&self) -> Result<Machine, Status> {
+    /// What the file says, after whatever it puts in the way of a call.
+    fn obstacles(&self) -> Result<Machine, Status> {
         loop {
             let text = self.read("gpus.json").map_err(|_| Status::Unknown)?;
             let machine: Machine = serde_json::from_str(&text).map_err(|_| Status::Unknown)?;
+            if machine.crash {
+                // As a fault in the library would: the process is gone.
+                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::SEGV);
+            }
             if !machine.hang {
+                thread::sleep(Duration::from_millis(machine.slow_millis));
                 return Ok(machine);
             }
             thread::sleep(POLL);

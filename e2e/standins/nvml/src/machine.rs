@@ -1,11 +1,13 @@
 //! The file that says which GPUs there are.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 
+use crate::{readings::Readings, status::Status};
+
 /// The content of `gpus.json`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
     /// The CUDA version that the driver supports, `major.minor`.
@@ -17,6 +19,15 @@ pub struct Machine {
     /// While true every call blocks, as calls into a wedged driver do.
     #[serde(default)]
     pub hang: bool,
+    /// The next call ends the process by SIGSEGV.
+    #[serde(default)]
+    pub crash: bool,
+    /// How much longer than needed each call takes, in milliseconds.
+    #[serde(default)]
+    pub slow_millis: u64,
+    /// NVML's return code that `nvmlInit` answers.
+    #[serde(default)]
+    pub init_error: Option<u32>,
     /// By UUID, the same as [`Device::healthy`] and stronger than it.
     #[serde(default)]
     pub healthy: BTreeMap<String, bool>,
@@ -51,6 +62,39 @@ pub struct Device {
     /// The board's serial number; absent on consumer boards.
     #[serde(default)]
     pub serial: Option<String>,
+    /// NVML's return code that every call for this GPU answers, opening it included: 15 for a lost one, 16 for one that
+    /// has to be reset, and so on.
+    #[serde(default)]
+    pub error: Option<u32>,
+    /// XIDs that it delivers besides.
+    #[serde(default)]
+    pub xids: Vec<Xid>,
+    /// Its state.
+    #[serde(default)]
+    pub readings: Readings,
+}
+
+/// An XID that a GPU delivers to those who were registered before it was in the list.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Xid {
+    /// The number.
+    pub xid: u64,
+    /// How often a second, for as long as it is in the list; absent: once.
+    #[serde(default)]
+    pub per_second: u32,
+    /// Tells one entry of the same number from another, which is then delivered again.
+    #[serde(default)]
+    pub id: u64,
+}
+
+impl Xid {
+    /// How often it has come, once it is there for so long.
+    #[must_use]
+    pub fn due(&self, since: Duration) -> u64 {
+        let repeated = since.as_millis() * u128::from(self.per_second) / 1000;
+        u64::try_from(repeated).unwrap_or(u64::MAX).max(1)
+    }
 }
 
 /// A PCI address taken apart.
@@ -91,6 +135,14 @@ impl Machine {
 }
 
 impl Device {
+    /// Whether it answers at all.
+    ///
+    /// # Errors
+    /// Its [`Device::error`].
+    pub fn answers(&self) -> Result<(), Status> {
+        self.error.map_or(Ok(()), |code| Err(Status::from_code(code)))
+    }
+
     /// The packed PCI device and vendor id; `None` if the file says nonsense.
     #[must_use]
     pub fn packed_id(&self) -> Option<u32> {
@@ -142,9 +194,15 @@ mod tests {
     }
 
     #[test]
+    fn a_repeated_xid_comes_at_its_rate_and_another_one_once() {
+        let xid = |per_second| Xid { xid: 31, per_second, id: 0 };
+        assert_eq!(xid(0).due(Duration::from_mins(1)), 1);
+        assert_eq!(xid(1000).due(Duration::from_secs(3)), 3000);
+    }
+
+    #[test]
     fn the_cuda_version_is_counted_as_nvml_does() {
-        let machine =
-            |cuda: &str| Machine { cuda: cuda.into(), devices: vec![], hang: false, healthy: BTreeMap::new() };
+        let machine = |cuda: &str| Machine { cuda: cuda.into(), ..Machine::default() };
         assert_eq!(machine("12.8").cuda_number(), Some(12_080));
         assert_eq!(machine("13").cuda_number(), None);
     }

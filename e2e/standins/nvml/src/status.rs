@@ -20,16 +20,26 @@ pub enum Status {
     NotFound = 6,
     /// The caller's buffer is too small.
     InsufficientSize = 7,
+    /// The GPU lacks external power.
+    InsufficientPower = 8,
     /// No kernel module is loaded.
     DriverNotLoaded = 9,
     /// No event came in time.
     Timeout = 10,
+    /// The kernel gives the GPU no interrupts.
+    IrqIssue = 11,
+    /// The board's configuration memory is corrupt.
+    CorruptedInforom = 14,
     /// The GPU was there once and is not any more.
     GpuIsLost = 15,
+    /// The GPU answers nothing until it is reset.
+    ResetRequired = 16,
     /// The library belongs to another driver version than the loaded kernel module.
     LibRmVersionMismatch = 18,
     /// The caller's structure is of a version that this library does not know.
     ArgumentVersionMismatch = 25,
+    /// No GPU is at that place.
+    GpuNotFound = 28,
     /// Anything else, here: a broken stand-in file.
     Unknown = 999,
 }
@@ -46,11 +56,16 @@ impl Status {
             Self::NoPermission => c"Insufficient Permissions",
             Self::NotFound => c"Not Found",
             Self::InsufficientSize => c"Insufficient Size",
+            Self::InsufficientPower => c"Insufficient External Power",
             Self::DriverNotLoaded => c"Driver Not Loaded",
             Self::Timeout => c"Timeout",
+            Self::IrqIssue => c"Interrupt Request Issue",
+            Self::CorruptedInforom => c"Corrupted infoROM",
             Self::GpuIsLost => c"GPU is lost",
+            Self::ResetRequired => c"GPU requires reset",
             Self::LibRmVersionMismatch => c"Driver/library version mismatch",
             Self::ArgumentVersionMismatch => c"Argument version mismatch",
+            Self::GpuNotFound => c"GPU not found",
             Self::Unknown => c"Unknown Error",
         }
     }
@@ -66,11 +81,16 @@ impl Status {
             Self::NoPermission,
             Self::NotFound,
             Self::InsufficientSize,
+            Self::InsufficientPower,
             Self::DriverNotLoaded,
             Self::Timeout,
+            Self::IrqIssue,
+            Self::CorruptedInforom,
             Self::GpuIsLost,
+            Self::ResetRequired,
             Self::LibRmVersionMismatch,
             Self::ArgumentVersionMismatch,
+            Self::GpuNotFound,
         ]
         .into_iter()
         .find(|status| *status as u32 == code)

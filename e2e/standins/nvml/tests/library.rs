@@ -124,6 +124,52 @@ fn an_unhealthy_gpu_is_reported_once_to_each_set_and_again_after_it_recovered() 
 }
 
 #[test]
+fn xids_in_the_list_are_told_to_those_who_were_there_before() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let library = library(&root);
+    library.init().unwrap();
+    let listen = || {
+        let set = library.create_event_set().unwrap();
+        library.register(library.find_at("0:0:0.0").unwrap(), set).unwrap();
+        set
+    };
+    let heard = |set| library.wait(set, Duration::ZERO).map(|event| event.xid);
+    let early = listen();
+    root.serve_one(r#""xids":[{"xid":48}]"#);
+    let late = listen();
+    assert_eq!((heard(early), heard(early), heard(late)), (Ok(48), Err(Status::Timeout), Err(Status::Timeout)));
+    root.serve_one(r#""xids":[{"xid":48},{"xid":48,"id":2}]"#);
+    assert_eq!((heard(early), heard(late)), (Ok(48), Ok(48)));
+
+    root.serve_one(r#""xids":[{"xid":31,"perSecond":1000}]"#);
+    for _ in 0..50 {
+        assert_eq!(library.wait(early, SOON).map(|event| event.xid), Ok(31));
+    }
+}
+
+#[test]
+fn a_gpu_with_an_error_answers_it_to_everything_and_init_has_one_of_its_own() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let library = library(&root);
+    library.init().unwrap();
+    let gpu = library.find_at("0:0:0.0").unwrap();
+    for (code, status) in [
+        (8, Status::InsufficientPower),
+        (11, Status::IrqIssue),
+        (14, Status::CorruptedInforom),
+        (15, Status::GpuIsLost),
+        (16, Status::ResetRequired),
+        (28, Status::GpuNotFound),
+    ] {
+        root.serve_one(&format!(r#""error":{code}"#));
+        assert_eq!(library.device(gpu).map(drop), Err(status));
+        assert_eq!(library.find_at("0:0:0.0"), Err(status));
+    }
+    root.serve(&["GPU-a"], r#""initError":18,"#);
+    assert_eq!(library.init(), Err(Status::LibRmVersionMismatch));
+}
+
+#[test]
 fn calls_block_while_the_file_says_hang_and_go_on_after() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     let library = library(&root);

@@ -9,7 +9,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nvml_wrapper::{Nvml, bitmasks::event::EventTypes, enums::event::XidError, error::NvmlError};
+use nvml_wrapper::{
+    Nvml,
+    bitmasks::event::EventTypes,
+    enum_wrappers::device::{RetirementCause, TemperatureSensor},
+    enums::event::XidError,
+    error::NvmlError,
+};
 
 mod common;
 use common::{DriverRoot, VERSION};
@@ -77,6 +83,25 @@ fn nvml_wrapper_hears_of_an_xid() {
     let event = set.wait(10_000).unwrap();
     assert_eq!(event.device.uuid().unwrap(), "GPU-b");
     assert!(matches!(event.event_data, Some(XidError::Value(79))));
+}
+
+#[test]
+fn nvml_wrapper_reads_the_state() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let nvml = init(&install(&root)).unwrap();
+    let gpu = nvml.device_by_index(0).unwrap();
+    assert!(matches!(gpu.temperature(TemperatureSensor::Gpu), Err(NvmlError::NotSupported)));
+    root.serve_one(
+        r#""readings":{"thermal":{"gpu":41},"pages":{"correctable":1,"uncorrectable":2},"nvlinks":[true,false],
+        "processes":3,"inforomCorrupt":true}"#,
+    );
+    assert_eq!(gpu.temperature(TemperatureSensor::Gpu).unwrap(), 41);
+    assert_eq!(gpu.retired_pages(RetirementCause::DoubleBitEccError).unwrap().len(), 2);
+    assert!(matches!(gpu.are_pages_pending_retired(), Err(NvmlError::NotSupported)));
+    assert!(!gpu.link_wrapper_for(1).is_active().unwrap());
+    assert!(matches!(gpu.link_wrapper_for(2).is_active(), Err(NvmlError::InvalidArg)));
+    assert_eq!(gpu.running_compute_processes_count().unwrap(), 3);
+    assert!(matches!(gpu.validate_info_rom(), Err(NvmlError::CorruptedInfoROM)));
 }
 
 #[test]

@@ -34,6 +34,15 @@ impl DriverRoot {
         self.write("etc/standin/gpus.json", &format!(r#"{{"cuda":"13.1",{extra}"devices":[{}]}}"#, devices.join(",")));
     }
 
+    /// Replaces `gpus.json` by one with a single GPU, `fields` among its own.
+    pub fn serve_one(&self, fields: &str) {
+        let device = format!(
+            r#"{{"devices":[{{"pciAddress":"0000:00:00.0","pciDeviceId":"0x233010DE","name":"NVIDIA H100 80GB HBM3",
+            "uuid":"GPU-a","memoryMiB":81559,"minor":0,{fields}}}]}}"#
+        );
+        self.write("etc/standin/gpus.json", &device);
+    }
+
     pub fn load(&self, version: &str) {
         self.write("etc/standin/module/nvidia/version", &format!("{version}\n"));
     }

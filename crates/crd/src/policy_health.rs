@@ -1,0 +1,73 @@
+//! What a policy says of GPU health: the probe's rules, and what becomes of it.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::health::{CauseClasses, HealthRules, Thresholds, XidClasses};
+
+/// How the health of GPUs is judged, and what becomes of it.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// How many of a node's GPUs must not be unhealthy for the node to count as ready, as a number or as a percentage of
+    /// those that are expected. Absent: 100%.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = (
+        "string(self).matches('^([0-9]{1,2}|([0-9]|[1-9][0-9]|100)%)$')",
+        "write a number of GPUs or a percentage from \"0%\" to \"100%\""
+    ))]
+    pub min_healthy_gpus: Option<IntOrString>,
+    /// Whether a node with an unhealthy GPU is tainted `gpu.nodestack.dev/unhealthy:NoSchedule` until it is well again.
+    /// Absent: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taint_unhealthy: Option<bool>,
+    /// By what the probe judges.
+    #[serde(flatten)]
+    pub rules: HealthRules,
+}
+
+impl Health {
+    /// What holds for a pool: its fields over the policy's.
+    #[must_use]
+    pub fn over(&self, policy: &Self) -> Self {
+        Self {
+            min_healthy_gpus: self.min_healthy_gpus.clone().or_else(|| policy.min_healthy_gpus.clone()),
+            taint_unhealthy: self.taint_unhealthy.or(policy.taint_unhealthy),
+            rules: rules(&self.rules, &policy.rules),
+        }
+    }
+}
+
+fn rules(own: &HealthRules, policy: &HealthRules) -> HealthRules {
+    let list = |own: &[u16], policy: &[u16]| if own.is_empty() { policy.to_vec() } else { own.to_vec() };
+    let (xids, defaults) = (&own.xids, &policy.xids);
+    let kinds = |own: &[crate::health::CauseKind], policy: &[crate::health::CauseKind]| {
+        if own.is_empty() { policy.to_vec() } else { own.to_vec() }
+    };
+    let (causes, default_causes) = (&own.causes, &policy.causes);
+    let (limits, default_limits) = (&own.thresholds, &policy.thresholds);
+    HealthRules {
+        interval: own.interval.or(policy.interval),
+        confirm_intervals: own.confirm_intervals.or(policy.confirm_intervals),
+        clean_intervals: own.clean_intervals.or(policy.clean_intervals),
+        xids: XidClasses {
+            ignore: list(&xids.ignore, &defaults.ignore),
+            warn: list(&xids.warn, &defaults.warn),
+            fatal: list(&xids.fatal, &defaults.fatal),
+        },
+        causes: CauseClasses {
+            ignore: kinds(&causes.ignore, &default_causes.ignore),
+            warn: kinds(&causes.warn, &default_causes.warn),
+            fatal: kinds(&causes.fatal, &default_causes.fatal),
+        },
+        thresholds: Thresholds {
+            below_slowdown_celsius: limits.below_slowdown_celsius.or(default_limits.below_slowdown_celsius),
+            below_shutdown_celsius: limits.below_shutdown_celsius.or(default_limits.below_shutdown_celsius),
+            uncorrectable_ecc_errors: limits.uncorrectable_ecc_errors.or(default_limits.uncorrectable_ecc_errors),
+            remapped_rows: limits.remapped_rows.or(default_limits.remapped_rows),
+            retired_pages: limits.retired_pages.or(default_limits.retired_pages),
+            pcie_replays_per_minute: limits.pcie_replays_per_minute.or(default_limits.pcie_replays_per_minute),
+        },
+    }
+}

@@ -1,0 +1,171 @@
+//! One cause over time.
+//!
+//! ```text
+//!               found, as often as its kind needs            a restart of the GPU, or no reading shows it any more
+//!   (nothing) ──────────────────────────────────▶ standing ────────────────────────────────────────────────┐
+//!       ▲                                             ▲                                                     ▼
+//!       └──────── clean readings in a row ────────────┴──────────────────── found again ─────────── recovering
+//! ```
+
+use gpu_operator_crd::health::Cause;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use super::{
+    findings::Finding,
+    kind::{Cure, OF_ACCESS, nature},
+    rules::Rules,
+};
+
+/// The bound of the API type.
+const MAX_EVIDENCE: usize = 256;
+
+/// Something that was found, and what has come of it.
+#[derive(Clone, Debug)]
+pub(super) struct Tracked {
+    /// What was found last.
+    pub(super) finding: Finding,
+    since: Timestamp,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Found that often in a row; not yet a cause.
+    Suspected(u32),
+    /// A cause; not found at that many readings in a row.
+    Standing(u32),
+    /// Dealt with; not found at that many readings in a row, or found again at so many.
+    Recovering { clean: u32, found: u32 },
+}
+
+impl Tracked {
+    /// Found for the first time, where it takes that often to be a cause.
+    pub(super) fn new(finding: Finding, needed: u32, now: Timestamp) -> Self {
+        let phase = if needed <= 1 { Phase::Standing(0) } else { Phase::Suspected(1) };
+        Self { finding, since: now, phase }
+    }
+
+    /// As it was reported.
+    pub(super) fn restore(rules: &Rules, cause: &Cause) -> Self {
+        let finding = cause.xid.and_then(|xid| Finding::of_xid(rules, xid, 0, "")).unwrap_or_else(|| {
+            let nature = nature(cause.kind);
+            Finding {
+                kind: cause.kind,
+                xid: cause.xid,
+                severity: cause.severity,
+                action: nature.action,
+                cure: nature.cure,
+                confirm: nature.confirm,
+                count: None,
+                evidence: String::new(),
+            }
+        });
+        let finding = Finding { count: cause.count, evidence: cause.evidence.clone(), ..finding };
+        let phase = if cause.recovering { Phase::Recovering { clean: 0, found: 0 } } else { Phase::Standing(0) };
+        Self { finding, since: cause.since.0, phase }
+    }
+
+    /// As it is reported; nothing while it is only suspected.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        let is_reported = !matches!(self.phase, Phase::Suspected(_));
+        is_reported.then(|| Cause {
+            kind: self.finding.kind,
+            severity: self.finding.severity,
+            xid: self.finding.xid,
+            count: self.finding.count.map(bucket),
+            evidence: self.finding.evidence.chars().take(MAX_EVIDENCE).collect(),
+            since: Time(self.since),
+            recovering: !self.stands(),
+        })
+    }
+
+    /// Whether the finding is of this very thing.
+    pub(super) fn is(&self, finding: &Finding) -> bool {
+        self.finding.kind == finding.kind && self.finding.xid == finding.xid
+    }
+
+    /// Whether it stands.
+    pub(super) fn stands(&self) -> bool {
+        matches!(self.phase, Phase::Standing(_))
+    }
+
+    /// Whether it is dealt with.
+    pub(super) fn recovers(&self) -> bool {
+        matches!(self.phase, Phase::Recovering { .. })
+    }
+
+    /// The GPU was restarted. Whether that was the cure.
+    pub(super) fn restarted(&mut self) -> bool {
+        let cured = self.stands() && self.finding.cure == Cure::Restart;
+        if cured {
+            self.phase = Phase::Recovering { clean: 0, found: 0 };
+        }
+        cured
+    }
+
+    /// The gravest first, those that stand before those that recover, then the oldest.
+    pub(super) fn rank(&self) -> impl Ord + use<> {
+        let phase = match self.phase {
+            Phase::Standing(_) => 0,
+            Phase::Recovering { .. } => 1,
+            Phase::Suspected(_) => 2,
+        };
+        let severity = std::cmp::Reverse(self.finding.severity);
+        (phase, severity, self.since, self.finding.kind, self.finding.xid)
+    }
+
+    /// It was found again, where it takes that often to be a cause.
+    pub(super) fn found(&mut self, finding: Finding, needed: u32, now: Timestamp) {
+        let phase = match self.phase {
+            Phase::Suspected(times) if times + 1 < needed => Phase::Suspected(times + 1),
+            Phase::Recovering { found, .. } if found + 1 < needed => Phase::Recovering { clean: 0, found: found + 1 },
+            _ => Phase::Standing(0),
+        };
+        if matches!(self.phase, Phase::Suspected(_)) {
+            self.since = now;
+        }
+        // A reading on the edge between two severities would be news at every other look.
+        let severity = finding.severity.max(self.finding.severity);
+        // The words stay what they were, and with them the report, while it is the same to a reader.
+        let same = self.stands()
+            && self.finding.severity == severity
+            && self.finding.action == finding.action
+            && self.finding.count.map(bucket) == finding.count.map(bucket);
+        let evidence = if same { std::mem::take(&mut self.finding.evidence) } else { finding.evidence };
+        self.finding = Finding { severity, evidence, ..finding };
+        self.phase = phase;
+    }
+
+    /// A reading did not show it; `is_clear`, if it would have. Whether it stays.
+    pub(super) fn unseen(&mut self, rules: &Rules, is_clear: bool) -> bool {
+        // What passes by itself may be back soon. What a restart takes away, or another GPU, is gone; and a GPU that answers
+        // does answer.
+        let passing = self.finding.cure == Cure::Passing && !OF_ACCESS.contains(&self.finding.kind);
+        let needed = if passing { rules.calm_intervals() } else { 1 };
+        match self.phase {
+            Phase::Suspected(_) => return !is_clear,
+            Phase::Standing(_) if !is_clear => {}
+            Phase::Standing(clean) if clean + 1 < needed => self.phase = Phase::Standing(clean + 1),
+            Phase::Standing(clean) => self.phase = Phase::Recovering { clean: clean + 1, found: 0 },
+            Phase::Recovering { clean, .. } if clean + 1 < rules.clean_intervals() => {
+                self.phase = Phase::Recovering { clean: clean + 1, found: 0 };
+            }
+            Phase::Recovering { .. } => return false,
+        }
+        true
+    }
+}
+
+/// Rounds down to 1, 2 or 5 times a power of ten.
+fn bucket(count: u64) -> u64 {
+    let mut unit: u64 = 1;
+    while count / 10 >= unit {
+        unit *= 10;
+    }
+    match count / unit {
+        0 => 0,
+        1 => unit,
+        2..=4 => 2 * unit,
+        _ => 5 * unit,
+    }
+}

@@ -1,0 +1,109 @@
+//! The GPUs of a node over time.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{
+    health::{CauseKind, GpuHealth},
+    report::Report,
+};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    gpu::{Gpu, Told, XidSeen},
+    rules::Rules,
+};
+use crate::{
+    child::Look,
+    inventory::{Inventory, NvmlGpu},
+    pci::PciGpu,
+};
+
+/// One start of the driver: with any of it changed, every GPU was restarted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// The kernel's boot id.
+    pub boot_id: String,
+    /// Version of the loaded module.
+    pub loaded: Option<String>,
+    /// Tells one loading of it from the next.
+    pub load_id: Option<u64>,
+}
+
+/// XIDs by the PCI address of their GPU.
+pub type Xids = BTreeMap<String, Vec<XidSeen>>;
+
+/// The health of every GPU on the bus, by PCI address.
+#[derive(Clone, Debug, Default)]
+pub struct NodeHealth {
+    gpus: BTreeMap<String, Gpu>,
+    start: Option<Start>,
+}
+
+impl NodeHealth {
+    /// Goes on from what was reported before this process began.
+    #[must_use]
+    pub fn restore(rules: &Rules, report: &Report) -> Self {
+        let gpus = report
+            .gpus
+            .iter()
+            .map(|gpu| (gpu.pci_address.clone(), Gpu::restore(rules, &gpu.health, gpu.uuid.as_deref())));
+        let start = Start {
+            boot_id: report.boot_id.clone(),
+            loaded: report.driver.loaded.clone(),
+            load_id: report.driver.load_id,
+        };
+        Self { gpus: gpus.collect(), start: Some(start) }
+    }
+
+    /// The health of the GPU at that address.
+    #[must_use]
+    pub fn of(&self, address: &str) -> GpuHealth {
+        self.gpus.get(address).map(Gpu::health).unwrap_or_default()
+    }
+
+    /// Takes in one look at the node, and the XIDs that came since the one before.
+    pub fn step(&mut self, rules: &Rules, start: &Start, on_bus: &[PciGpu], look: &Look, xids: &Xids, now: Timestamp) {
+        self.gpus.retain(|address, _| on_bus.iter().any(|gpu| gpu.address == *address));
+        let restarted = self.restarted(start);
+        for PciGpu { address, .. } in on_bus {
+            let gpu = self.gpus.entry(address.clone()).or_default();
+            if restarted {
+                gpu.restarted(now);
+            }
+            let xids = xids.get(address).map(Vec::as_slice).unwrap_or_default();
+            gpu.step(rules, &told(look, address), xids, now);
+        }
+    }
+
+    /// Whether the driver was started anew since the look before. One that is not loaded is on its way.
+    fn restarted(&mut self, start: &Start) -> bool {
+        start.loaded.is_some() && self.start.replace(start.clone()).is_some_and(|before| before != *start)
+    }
+}
+
+fn told<'a>(look: &'a Look, address: &str) -> Told<'a> {
+    let inventory = match look {
+        Look::Answering(inventory) => inventory,
+        Look::Failing(why) => return Told::Silent(Some(why)),
+        Look::Absent(_) | Look::Released => return Told::Silent(None),
+    };
+    if let Some(gpu) = inventory.gpus.iter().find(|gpu| gpu.pci_address == address) {
+        return Told::Read {
+            readings: &gpu.readings,
+            uuid: gpu.uuid.as_deref(),
+            nvlinks_of_its_like: nvlinks_of_its_like(inventory, gpu),
+        };
+    }
+    match inventory.refused.iter().find(|refused| refused.pci_address == address) {
+        Some(refused) => Told::Refused(refused.kind, &refused.message),
+        None => Told::Refused(CauseKind::NotListed, "the GPU is on the PCI bus, and NVML does not list it"),
+    }
+}
+
+/// How many NVLinks more than half of the other GPUs of its model have active.
+fn nvlinks_of_its_like(inventory: &Inventory, gpu: &NvmlGpu) -> Option<usize> {
+    let others = inventory.gpus.iter().filter(|other| other.pci_address != gpu.pci_address && other.name == gpu.name);
+    let active: Vec<usize> = others.filter_map(|other| other.readings.active_nvlinks()).collect();
+    let most = active.iter().copied().max()?;
+    (active.iter().filter(|active| **active == most).count() * 2 > active.len()).then_some(most)
+}

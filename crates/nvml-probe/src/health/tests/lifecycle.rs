@@ -1,0 +1,332 @@
+use gpu_operator_crd::health::{
+    Action::{CheckHardware, DrainAndReset, RebootNode, ReplaceGpu, ResetGpu},
+    CauseKind::{self, *},
+    HealthRules,
+    HealthState::{Degraded, Healthy, Recovering, Unhealthy, Unknown},
+    Severity, XidClasses,
+};
+
+use super::*;
+
+const NO_ACTION: Action = Action::None;
+
+#[test]
+fn a_gpu_is_unknown_until_it_is_read() {
+    let mut gpu = Watched::new();
+    assert_eq!(gpu.gpu.health(), GpuHealth::default());
+    assert_eq!(outline(&gpu.told(&Told::Silent(None), &[])), (Unknown, NO_ACTION, vec![]));
+    assert_eq!(outline(&gpu.read(&well())), (Healthy, NO_ACTION, vec![]));
+}
+
+#[test]
+fn a_gpu_that_tells_nothing_but_its_name_is_healthy() {
+    assert_eq!(Watched::new().read(&Readings::default()).state, Healthy);
+}
+
+#[test]
+fn heat_counts_once_it_lasts_and_is_over_after_clean_intervals() {
+    let hot = wrong(|now| now.thermal.gpu = Some(87));
+    let mut gpu = Watched::new();
+    gpu.read(&well());
+    assert_eq!(outline(&gpu.read(&hot)), (Healthy, NO_ACTION, vec![]));
+    let degraded = gpu.read(&hot);
+    assert_eq!(outline(&degraded), (Degraded, CheckHardware, vec![(Overheating, false)]));
+    // Another temperature is no news.
+    assert_eq!(gpu.read(&wrong(|now| now.thermal.gpu = Some(86 + 1))), degraded);
+    for _ in 1..5 {
+        assert_eq!(gpu.read(&well()), degraded);
+    }
+    for _ in 5..10 {
+        assert_eq!(outline(&gpu.read(&well())), (Recovering, NO_ACTION, vec![(Overheating, true)]));
+    }
+    // One hot moment puts the end off, and no more.
+    assert_eq!(gpu.read(&hot).state, Recovering);
+    for _ in 0..9 {
+        assert_eq!(gpu.read(&well()).state, Recovering);
+    }
+    assert_eq!(outline(&gpu.read(&well())), (Healthy, NO_ACTION, vec![]));
+}
+
+#[test]
+fn a_cause_that_is_graver_once_stays_as_grave_until_it_is_over() {
+    let mut gpu = Watched::new();
+    let [warm, hot] = [87, 90].map(|temperature| wrong(|now| now.thermal.gpu = Some(temperature)));
+    gpu.read(&warm);
+    assert_eq!(gpu.read(&warm).state, Degraded);
+    assert_eq!(gpu.read(&hot).state, Unhealthy);
+    assert_eq!(gpu.read(&warm).state, Unhealthy);
+}
+
+#[test]
+fn what_cannot_be_read_any_more_is_not_over() {
+    // Rows cannot be asked for while MIG is on.
+    let (failed, silent) = (wrong(|now| now.rows.as_mut().unwrap().failed = true), wrong(|now| now.rows = None));
+    let mut gpu = Watched::new();
+    let unhealthy = gpu.read(&failed);
+    assert_eq!(outline(&unhealthy), (Unhealthy, ReplaceGpu, vec![(RowRemapFailed, false)]));
+    for _ in 0..50 {
+        assert_eq!(gpu.read(&silent), unhealthy);
+    }
+    // Neither a reset nor a reboot mends it; another GPU in its place does.
+    gpu.gpu.restarted(gpu.now);
+    assert_eq!(gpu.read(&silent).state, Unhealthy);
+    let told = Told::Read { readings: &well(), uuid: Some("GPU-b"), nvlinks_of_its_like: None };
+    assert_eq!(outline(&gpu.told(&told, &[])), (Healthy, NO_ACTION, vec![]));
+}
+
+#[test]
+fn a_pending_row_is_dealt_with_when_it_is_not_pending_any_more() {
+    let pending = wrong(|now| now.rows.as_mut().unwrap().pending = true);
+    let mut gpu = Watched::new();
+    assert_eq!(outline(&gpu.read(&pending)), (Degraded, DrainAndReset, vec![(RowRemapPending, false)]));
+    assert_eq!(outline(&gpu.read(&well())), (Recovering, NO_ACTION, vec![(RowRemapPending, true)]));
+    assert_eq!(gpu.read(&pending).state, Degraded);
+}
+
+#[test]
+fn errors_of_programs_never_change_anything() {
+    let mut gpu = Watched::new();
+    let healthy = gpu.read(&well());
+    for xid in [13, 31, 43, 45, 68, 69, 109] {
+        assert_eq!(gpu.hears(&[(xid, 10_000)]), healthy, "{xid}");
+    }
+}
+
+#[test]
+fn a_warning_passes_by_itself_and_a_count_that_runs_is_seldom_news() {
+    let mut gpu = Watched::new();
+    let mut reports = vec![gpu.hears(&[(63, 1)])];
+    assert_eq!(outline(&reports[0]), (Degraded, ResetGpu, vec![(Xid, false)]));
+    for _ in 0..999 {
+        reports.push(gpu.hears(&[(63, 1)]));
+    }
+    reports.dedup();
+    let counts: Vec<_> = reports.iter().map(|health| health.causes[0].count.unwrap()).collect();
+    assert_eq!(counts, [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]);
+    let states: Vec<_> = (0..10).map(|_| gpu.read(&well()).state).collect();
+    assert_eq!(states[..4], [Degraded; 4]);
+    assert_eq!(states[4..9], [Recovering; 5]);
+    assert_eq!(states[9], Healthy);
+}
+
+#[test]
+fn a_fatal_xid_stands_until_the_gpu_is_restarted_however_well_it_reads() {
+    for (restart, name) in [
+        ((|gpu| gpu.gpu.restarted(gpu.now)) as fn(&mut Watched), "driver or node"),
+        (|gpu| drop(gpu.read(&wrong(|now| now.energy_millijoules = Some(5)))), "counter of energy"),
+    ] {
+        let mut gpu = Watched::new();
+        gpu.read(&well());
+        let sick = gpu.hears(&[(48, 1)]);
+        assert_eq!(outline(&sick), (Unhealthy, ResetGpu, vec![(Xid, false)]), "{name}");
+        assert_eq!((sick.energy_mark, sick.causes[0].xid), (Some(1_000_000), Some(48)), "{name}");
+        for _ in 0..50 {
+            assert_eq!(gpu.read(&well()), sick, "{name}");
+        }
+        restart(&mut gpu);
+        let recovering = gpu.gpu.health();
+        gpu.told(&Told::Silent(None), &[]);
+        assert_eq!((recovering.causes[0].recovering, recovering.restarted_at.is_some()), (true, true), "{name}");
+        for _ in 0..8 {
+            assert_eq!(gpu.read(&well()).state, Recovering, "{name}");
+        }
+        gpu.read(&well());
+        assert_eq!(gpu.read(&well()).state, Healthy, "{name}");
+    }
+}
+
+#[test]
+fn without_persistence_mode_the_counter_of_energy_proves_nothing() {
+    let mut gpu = Watched::new();
+    gpu.read(&well());
+    gpu.hears(&[(48, 1)]);
+    let reading = wrong(|now| (now.energy_millijoules, now.persistence) = (Some(5), Some(false)));
+    assert_eq!(gpu.read(&reading).state, Unhealthy);
+}
+
+#[test]
+fn the_end_of_a_recovery_action_is_the_end_of_what_called_for_it() {
+    let needed = wrong(|now| now.recovery_action = Some(1));
+    let mut gpu = Watched::new();
+    gpu.hears(&[(119, 3)]);
+    assert_eq!(outline(&gpu.read(&needed)).2, [(Xid, false), (RecoveryActionNeeded, false)]);
+    assert_eq!(outline(&gpu.read(&well())).2, [(Xid, true), (RecoveryActionNeeded, true)]);
+}
+
+#[test]
+fn a_gpu_that_is_lost_says_so_and_what_else_is_known_stays() {
+    let mut gpu = Watched::new();
+    gpu.read(&wrong(|now| now.rows.as_mut().unwrap().failed = true));
+    let lost = gpu.told(&Told::Refused(GpuLost, "fell off the bus"), &[event(79, 1)]);
+    assert_eq!(outline(&lost), (Unhealthy, ReplaceGpu, vec![(RowRemapFailed, false), (Xid, false), (GpuLost, false)]));
+    for _ in 0..50 {
+        assert_eq!(gpu.told(&Told::Refused(GpuLost, "fell off the bus"), &[]), lost);
+    }
+    // That it can be opened again proves a restart.
+    let back = gpu.read(&well());
+    assert!(back.causes.iter().all(|cause| cause.recovering), "{back:?}");
+    assert_eq!(back.state, Recovering);
+}
+
+#[test]
+fn each_way_of_not_opening_has_its_kind_and_word() {
+    for (kind, state, action, looks) in [
+        (GpuLost, Unhealthy, RebootNode, 1),
+        (ResetRequired, Unhealthy, ResetGpu, 1),
+        (InsufficientPower, Unhealthy, CheckHardware, 1),
+        (CannotOpen, Unhealthy, RebootNode, 2),
+        (NotListed, Unhealthy, RebootNode, 2),
+        (NoPermission, Unknown, NO_ACTION, 2),
+    ] {
+        let mut gpu = Watched::new();
+        gpu.read(&well());
+        for _ in 1..looks {
+            assert_eq!(gpu.told(&Told::Refused(kind, "why"), &[]).state, Healthy, "{kind:?}");
+        }
+        let health = gpu.told(&Told::Refused(kind, "why"), &[]);
+        assert_eq!(outline(&health), (state, action, vec![(kind, false)]));
+    }
+}
+
+#[test]
+fn silence_makes_a_gpu_unknown_but_a_sick_one_stays_sick() {
+    let mut gpu = Watched::new();
+    gpu.read(&well());
+    assert_eq!(gpu.told(&Told::Silent(Some("hung")), &[]).state, Healthy);
+    assert_eq!(
+        outline(&gpu.told(&Told::Silent(Some("hung")), &[])),
+        (Unknown, RebootNode, vec![(NotAnswering, false)])
+    );
+    assert_eq!(outline(&gpu.read(&well())), (Recovering, NO_ACTION, vec![(NotAnswering, true)]));
+
+    let mut released = Watched::new();
+    released.read(&well());
+    released.told(&Told::Silent(None), &[]);
+    assert_eq!(outline(&released.told(&Told::Silent(None), &[])), (Unknown, NO_ACTION, vec![]));
+    assert_eq!(released.read(&well()).state, Healthy);
+
+    let mut sick = Watched::new();
+    let before = sick.hears(&[(48, 1)]);
+    for _ in 0..5 {
+        assert_eq!(sick.told(&Told::Silent(None), &[]), before);
+    }
+}
+
+#[test]
+fn a_restart_of_the_probe_changes_nothing() {
+    let mut gpu = Watched::new();
+    gpu.read(&well());
+    gpu.hears(&[(48, 3), (63, 1)]);
+    let before = gpu.read(&wrong(|now| now.rows.as_mut().unwrap().pending = true));
+    assert_eq!(before.causes.len(), 3);
+    gpu.restored();
+    assert_eq!(gpu.gpu.health(), before);
+    gpu.told(&Told::Silent(None), &[]);
+    assert_eq!(gpu.gpu.health(), before);
+    // Restarts while it recovers only put the end off.
+    gpu.gpu.restarted(gpu.now);
+    gpu.read(&well());
+    gpu.restored();
+    assert_eq!(gpu.gpu.health().state, Recovering);
+    for _ in 0..10 {
+        gpu.read(&well());
+    }
+    assert_eq!(gpu.gpu.health().state, Healthy);
+}
+
+#[test]
+fn a_reset_while_the_probe_was_away_is_seen_by_the_counter_of_energy() {
+    let mut gpu = Watched::new();
+    gpu.read(&well());
+    gpu.hears(&[(48, 1)]);
+    gpu.restored();
+    assert_eq!(gpu.read(&wrong(|now| now.energy_millijoules = Some(5))).state, Recovering);
+}
+
+#[test]
+fn of_the_kernel_log_only_what_is_not_known_and_not_over_counts() {
+    let logged = |xid, at, old| XidSeen {
+        xid,
+        count: 3,
+        source: if old { Source::OldLog(at) } else { Source::Log(at) },
+        said: String::new(),
+    };
+    let mut gpu = Watched::new();
+    let (long_ago, lately) = (gpu.now - Duration::from_hours(1), gpu.now);
+    let told = Told::Silent(None);
+    // A warning of long ago has passed; a fatal error has not.
+    assert_eq!(gpu.told(&told, &[logged(63, long_ago, true)]).causes, []);
+    let causes = gpu.told(&told, &[logged(48, long_ago, true), logged(63, lately, true)]).causes;
+    let outline: Vec<_> = causes.iter().map(|cause| (cause.xid, cause.count, cause.since.0)).collect();
+    assert_eq!(outline, [(Some(48), Some(2), long_ago), (Some(63), Some(2), lately)]);
+    // What is known already is not counted again, what is new is.
+    gpu.restored();
+    gpu.told(&told, &[logged(48, long_ago, true)]);
+    assert_eq!(gpu.gpu.health().causes, causes);
+    assert_eq!(gpu.told(&told, &[logged(48, lately, false)]).causes[0].count, Some(5));
+    // Of the time before a restart nothing counts.
+    gpu.gpu.restarted(gpu.now);
+    gpu.restored();
+    for old in [true, false] {
+        let causes = gpu.told(&told, &[logged(48, lately, old)]).causes;
+        assert!(causes.iter().any(|cause| cause.xid == Some(48) && cause.recovering), "{causes:?}");
+    }
+}
+
+#[test]
+fn nvlinks_are_compared_with_those_that_were_and_with_the_neighbours() {
+    let links = |active: usize| wrong(|now| now.nvlinks = (0..18).map(|link| link < active).collect());
+    for (before, now, neighbours, down) in [
+        (18, 17, None, true),
+        (18, 0, None, true),
+        (17, 17, Some(18), true),
+        (17, 17, None, false),
+        // No bridge.
+        (0, 0, Some(12), false),
+    ] {
+        let mut gpu = Watched::new();
+        gpu.read(&links(before));
+        let readings = links(now);
+        for _ in 0..2 {
+            gpu.told(&Told::Read { readings: &readings, uuid: None, nvlinks_of_its_like: neighbours }, &[]);
+        }
+        assert_eq!(gpu.gpu.health().state == Unhealthy, down, "{before} {now} {neighbours:?}");
+    }
+}
+
+#[test]
+fn rules_that_change_hold_for_what_is_known_already() {
+    let mut gpu = Watched::new();
+    gpu.hears(&[(48, 1)]);
+    let classes = |ignore: &[u16], warn: &[u16]| {
+        let xids = XidClasses { ignore: ignore.to_vec(), warn: warn.to_vec(), fatal: vec![] };
+        Rules::from(HealthRules { xids, ..HealthRules::default() })
+    };
+    gpu.rules = classes(&[], &[48]);
+    assert_eq!(gpu.read(&well()).state, Degraded);
+    gpu.rules = classes(&[48], &[]);
+    assert_eq!(outline(&gpu.read(&well())), (Healthy, NO_ACTION, vec![]));
+}
+
+#[test]
+fn the_report_is_bounded_and_the_gravest_causes_are_in_it() {
+    let mut gpu = Watched::new();
+    let said = "ü".repeat(5000);
+    let warnings: Vec<XidSeen> =
+        (200..400).map(|xid| XidSeen { xid, count: 1, source: Source::Event, said: said.clone() }).collect();
+    gpu.told(&Told::Silent(None), &warnings);
+    let health = gpu.told(&Told::Silent(None), &[event(79, 1)]);
+    assert_eq!(health.causes.len(), 8);
+    assert_eq!((health.causes[0].xid, health.causes[0].severity), (Some(79), Severity::Fatal));
+    assert!(health.causes.iter().all(|cause| cause.evidence.chars().count() <= 256));
+}
+
+/// Every kind is covered by a way to find it; one that is added has to be added to the tests.
+#[test]
+fn every_kind_has_a_nature() {
+    use strum::IntoEnumIterator;
+    for kind in CauseKind::iter() {
+        let nature = crate::health::kind::nature(kind);
+        assert!(nature.severity == Severity::Warning || nature.action != NO_ACTION, "{kind:?}");
+    }
+}

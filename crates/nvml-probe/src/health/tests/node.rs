@@ -1,0 +1,115 @@
+use gpu_operator_crd::{
+    health::HealthState::{Healthy, Recovering, Unhealthy},
+    report::{DriverFacts, Report},
+};
+
+use super::*;
+use crate::{
+    child::Look,
+    health::node::{NodeHealth, Start, Xids},
+    inventory::{Inventory, NvmlGpu, Refused},
+    pci::PciGpu,
+};
+
+const ADDRESSES: [&str; 3] = ["0000:06:00.0", "0000:07:00.0", "0000:08:00.0"];
+
+fn bus() -> Vec<PciGpu> {
+    ADDRESSES.map(|address| PciGpu { address: address.into(), device_id: "2330".into() }).into()
+}
+
+fn start(boot_id: &str, load_id: u64) -> Start {
+    Start { boot_id: boot_id.into(), loaded: Some("580.1".into()), load_id: Some(load_id) }
+}
+
+fn answering(readings: &[(&str, Readings)]) -> Look {
+    let gpus = readings.iter().map(|(address, readings)| NvmlGpu {
+        pci_address: (*address).into(),
+        name: Some("H100".into()),
+        readings: readings.clone(),
+        ..NvmlGpu::default()
+    });
+    Look::Answering(Inventory { gpus: gpus.collect(), ..Inventory::default() })
+}
+
+fn step(node: &mut NodeHealth, start: &Start, look: &Look, xids: &Xids) -> [HealthState; 3] {
+    node.step(&Rules::default(), start, &bus(), look, xids, "2026-01-01T00:00:00Z".parse().unwrap());
+    ADDRESSES.map(|address| node.of(address).state)
+}
+
+fn all_well() -> Look {
+    answering(&ADDRESSES.map(|address| (address, well())))
+}
+
+fn xid(address: &str, xid: u16) -> Xids {
+    Xids::from([(address.to_owned(), vec![event(xid, 1)])])
+}
+
+#[test]
+fn what_is_wrong_with_one_gpu_is_wrong_with_that_one_only() {
+    let mut node = NodeHealth::default();
+    step(&mut node, &start("boot", 1), &all_well(), &Xids::default());
+    let states = step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[1], 48));
+    assert_eq!(states, [Healthy, Unhealthy, Healthy]);
+    let lost = Refused { pci_address: ADDRESSES[2].into(), kind: CauseKind::GpuLost, message: "lost".into() };
+    let Look::Answering(mut inventory) = answering(&[(ADDRESSES[0], well()), (ADDRESSES[1], well())]) else {
+        panic!("it answers")
+    };
+    inventory.refused.push(lost);
+    let states = step(&mut node, &start("boot", 1), &Look::Answering(inventory), &Xids::default());
+    assert_eq!(states, [Healthy, Unhealthy, Unhealthy]);
+}
+
+#[test]
+fn a_gpu_of_the_bus_that_nvml_does_not_list_is_found_by_comparing() {
+    let mut node = NodeHealth::default();
+    let look = answering(&[(ADDRESSES[0], well()), (ADDRESSES[1], well())]);
+    step(&mut node, &start("boot", 1), &look, &Xids::default());
+    step(&mut node, &start("boot", 1), &look, &Xids::default());
+    let health = node.of(ADDRESSES[2]);
+    assert_eq!((health.state, health.causes[0].kind), (Unhealthy, CauseKind::NotListed));
+}
+
+#[test]
+fn a_reboot_and_a_reload_of_the_driver_are_restarts_also_while_the_probe_is_away() {
+    for (after, state) in
+        [(start("boot", 1), Unhealthy), (start("again", 1), Recovering), (start("boot", 2), Recovering)]
+    {
+        let mut node = NodeHealth::default();
+        step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[0], 48));
+        let gpus = ADDRESSES.map(|address| gpu_operator_crd::report::Gpu {
+            pci_address: address.into(),
+            health: node.of(address),
+            ..Default::default()
+        });
+        let Start { boot_id, loaded, load_id } = start("boot", 1);
+        let driver = DriverFacts { loaded, load_id, ..DriverFacts::default() };
+        let report = Report { boot_id, driver, gpus: gpus.into(), ..Report::default() };
+
+        let mut unloaded = start("boot", 1);
+        unloaded.loaded = None;
+        let mut restored = NodeHealth::restore(&Rules::default(), &report);
+        for node in [&mut node, &mut restored] {
+            step(node, &unloaded, &Look::Absent(None), &Xids::default());
+            assert_eq!(step(node, &after, &all_well(), &Xids::default())[0], state, "{after:?}");
+        }
+    }
+}
+
+#[test]
+fn of_nvlinks_the_majority_of_a_model_says_how_many_there_should_be() {
+    let links = |active: usize| wrong(|now| now.nvlinks = (0..18).map(|link| link < active).collect());
+    let mut node = NodeHealth::default();
+    let look = answering(&[(ADDRESSES[0], links(18)), (ADDRESSES[1], links(18)), (ADDRESSES[2], links(17))]);
+    step(&mut node, &start("boot", 1), &look, &Xids::default());
+    let states = step(&mut node, &start("boot", 1), &look, &Xids::default());
+    assert_eq!(states, [Healthy, Healthy, Unhealthy]);
+}
+
+#[test]
+fn a_gpu_that_leaves_the_bus_is_forgotten() {
+    let mut node = NodeHealth::default();
+    step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[0], 48));
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    node.step(&Rules::default(), &start("boot", 1), &[], &Look::Absent(None), &Xids::default(), now);
+    assert_eq!(node.of(ADDRESSES[0]), GpuHealth::default());
+}

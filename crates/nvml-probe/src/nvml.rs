@@ -1,0 +1,248 @@
+//! NVML, asked in a process of its own.
+//!
+//! NVML runs vendor code that hangs with a sick GPU, crashes, and holds the driver for as long as it is loaded. So
+//! the probe never loads it: it starts itself again as `nvml-child`, which loads the one library it is told to and
+//! answers each line on its standard input with one line of JSON on its standard output.
+//!
+//! What NVML answers on real hardware is from its documentation; the tests have a stand-in.
+
+mod raw;
+mod readings;
+mod xids;
+
+use std::{
+    collections::BTreeSet,
+    io::{self, BufRead, Write},
+    os::unix::process::parent_id,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use gpu_operator_crd::health::CauseKind;
+use nix::sys::{prctl, signal::Signal};
+use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor, error::NvmlError};
+
+use crate::{
+    inventory::{Answer, Inventory, NvmlGpu, Question, Refused},
+    pci,
+};
+use xids::Ears;
+
+const MIB: u64 = 1024 * 1024;
+
+/// NVML's code for a GPU that it does not know, which nvml-wrapper has no name for.
+const GPU_NOT_FOUND: u32 = 28;
+
+/// What the child is to load, and from where.
+#[derive(Clone, Debug)]
+pub struct ChildOptions {
+    /// The process that must be its parent; with that one gone it ends.
+    pub parent: u32,
+    /// The root to change into first: there the library finds its /dev and its companions.
+    pub chroot: Option<PathBuf>,
+    /// The library's absolute path, inside that root.
+    pub library: PathBuf,
+}
+
+/// The child could not do its work at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    /// The probe is gone, or not who is said to be.
+    #[error("the parent process is not {0}")]
+    Orphaned(u32),
+    /// The kernel refused the request to die with the parent.
+    #[error("cannot tie the process to its parent")]
+    Tie(#[source] nix::Error),
+    /// The root cannot be entered; this takes the capability `SYS_CHROOT`.
+    #[error("cannot change root into {0}")]
+    Chroot(PathBuf, #[source] io::Error),
+    /// The pipe to the probe broke.
+    #[error("cannot talk to the probe")]
+    Pipe(#[from] io::Error),
+    /// A question could not be read, or an answer not be written, as JSON.
+    #[error("cannot speak with the probe in JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+/// The child's whole life: ties itself to its parent, enters the root, then answers until its input ends.
+///
+/// # Errors
+/// When it cannot begin or the pipe breaks. What NVML fails at is an answer, not an error.
+pub fn child(options: &ChildOptions) -> Result<(), ChildError> {
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(ChildError::Tie)?;
+    // Asked only after the tie: a parent that died before it would never be missed.
+    if parent_id() != options.parent {
+        return Err(ChildError::Orphaned(options.parent));
+    }
+    if let Some(root) = &options.chroot {
+        enter(root).map_err(|source| ChildError::Chroot(root.clone(), source))?;
+    }
+    answer(&options.library, io::stdin().lock(), io::stdout().lock())
+}
+
+/// The C library and its companions are the image's own, loaded before this (see the build script): the library's
+/// needs are met by those that are already there, so the root may have another C library or none that fits.
+fn enter(root: &Path) -> io::Result<()> {
+    std::os::unix::fs::chroot(root)?;
+    std::env::set_current_dir("/")
+}
+
+/// One line out for each line in.
+fn answer(library: &Path, input: impl BufRead, mut output: impl Write) -> Result<(), ChildError> {
+    let mut questions = input.lines();
+    let mut next = || questions.next().transpose();
+    let mut say = |answer: &Answer| -> Result<(), ChildError> {
+        serde_json::to_writer(&mut output, answer)?;
+        output.write_all(b"\n")?;
+        Ok(output.flush()?)
+    };
+    while let Some(mut question) = next()? {
+        let nvml = match Nvml::builder().lib_path(library.as_os_str()).init() {
+            Ok(nvml) => nvml,
+            Err(error) => {
+                say(&Answer::Failed(failure(&error)))?;
+                continue;
+            }
+        };
+        // From here on NVML stays initialised: opening the GPUs takes seconds each where nothing else keeps them awake.
+        return thread::scope(|scope| {
+            let mut session = Session { nvml: &nvml, ears: Ears::new(scope, &nvml), examined: BTreeSet::new() };
+            loop {
+                let question_now: Question = serde_json::from_str(&question)?;
+                say(&match session.look(&question_now) {
+                    Ok(inventory) => Answer::Inventory(inventory),
+                    Err(error) => Answer::Failed(failure(&error)),
+                })?;
+                match next()? {
+                    Some(another) => question = another,
+                    None => return Ok(()),
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+/// NVML while it is initialised.
+struct Session<'scope, 'nvml> {
+    nvml: &'nvml Nvml,
+    ears: Ears<'scope, 'nvml>,
+    /// GPUs whose infoROM was examined: that reads a flash memory, and is done once.
+    examined: BTreeSet<String>,
+}
+
+impl<'nvml> Session<'_, 'nvml> {
+    fn look(&mut self, on_bus: &[String]) -> Result<Inventory, NvmlError> {
+        let mut inventory = Inventory {
+            driver_version: self.nvml.sys_driver_version()?,
+            cuda_version: self.nvml.sys_cuda_driver_version().ok().map(cuda_version),
+            count: self.nvml.device_count()?,
+            ..Inventory::default()
+        };
+        let mut open = Vec::new();
+        // Those that cannot be opened have no address here; they are asked for by theirs below.
+        for device in (0..inventory.count).filter_map(|index| self.nvml.device_by_index(index).ok()) {
+            if let Ok(info) = device.pci_info() {
+                open.push((pci::normalise(&info.bus_id).unwrap_or(info.bus_id), device));
+            }
+        }
+        for address in on_bus {
+            if open.iter().any(|(known, _)| known == address) {
+                continue;
+            }
+            match self.nvml.device_by_pci_bus_id(address.as_str()) {
+                Ok(device) => open.push((address.clone(), device)),
+                Err(error) => inventory.refused.push(refused(address, &error)),
+            }
+        }
+        self.ears.turn_to(&open);
+        for (address, device) in &open {
+            // One that is lost while it is read must not hide the others.
+            match self.read(address, device) {
+                Ok(gpu) => inventory.gpus.push(gpu),
+                Err(error) => inventory.refused.push(refused(address, &error)),
+            }
+        }
+        inventory.xids = self.ears.heard();
+        Ok(inventory)
+    }
+
+    fn read(&mut self, address: &str, device: &Device<'nvml>) -> Result<NvmlGpu, NvmlError> {
+        let examine = self.examined.insert(address.to_owned());
+        Ok(NvmlGpu {
+            readings: readings::read(device, examine)?,
+            pci_address: address.to_owned(),
+            uuid: device.uuid().ok(),
+            name: device.name().ok(),
+            memory_mib: device.memory_info().ok().map(|memory| memory.total / MIB),
+        })
+    }
+}
+
+/// What an error at opening or reading a GPU means for it.
+fn refused(address: &str, error: &NvmlError) -> Refused {
+    let kind = match error {
+        NvmlError::GpuLost => CauseKind::GpuLost,
+        NvmlError::ResetRequired => CauseKind::ResetRequired,
+        NvmlError::InsufficientPower => CauseKind::InsufficientPower,
+        NvmlError::NoPermission => CauseKind::NoPermission,
+        NvmlError::CorruptedInfoROM => CauseKind::InforomCorrupt,
+        NvmlError::NotFound | NvmlError::UnexpectedVariant(GPU_NOT_FOUND) => CauseKind::NotListed,
+        _ => CauseKind::CannotOpen,
+    };
+    Refused { pci_address: address.to_owned(), kind, message: failure(error) }
+}
+
+fn cuda_version(version: i32) -> String {
+    format!("{}.{}", cuda_driver_version_major(version), cuda_driver_version_minor(version))
+}
+
+/// The error in words that lead somewhere.
+fn failure(error: &NvmlError) -> String {
+    let hint = match error {
+        NvmlError::NoPermission => "; the probe's container must be privileged to open the GPU's device nodes",
+        NvmlError::LibRmVersionMismatch => {
+            "; the loaded kernel module and the library differ: reload the driver or reboot the node"
+        }
+        NvmlError::GpuLost => "; it fell off the bus: reboot the node, and replace the GPU if it happens again",
+        NvmlError::ResetRequired => "; drain the node and reset the GPU",
+        NvmlError::InsufficientPower => "; check the GPU's power cables",
+        NvmlError::IrqIssue => "; the kernel gives the GPU no interrupts: see the node's kernel log",
+        NvmlError::NotFound | NvmlError::UnexpectedVariant(GPU_NOT_FOUND) => {
+            "; the GPU is on the PCI bus, and NVML does not list it: see the node's kernel log"
+        }
+        _ => "",
+    };
+    format!("{error}{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_cannot_be_loaded_is_an_answer() {
+        let mut output = Vec::new();
+        answer(Path::new("/no/such/libnvidia-ml.so.1"), "[]\n[]\n".as_bytes(), &mut output).unwrap();
+        let answers: Vec<Answer> = output
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect();
+        assert_eq!(answers.len(), 2);
+        assert!(matches!(&answers[0], Answer::Failed(why) if why.contains("/no/such")), "{answers:?}");
+    }
+
+    #[test]
+    fn cuda_versions_are_written_as_nvidia_writes_them() {
+        assert_eq!(cuda_version(13010), "13.1");
+        assert_eq!(cuda_version(11040), "11.4");
+        assert_eq!(cuda_version(12000), "12.0");
+    }
+
+    #[test]
+    fn an_error_says_what_to_do() {
+        assert!(failure(&NvmlError::GpuLost).contains("reboot"));
+        assert!(failure(&NvmlError::NoPermission).contains("privileged"));
+    }
+}

@@ -1,0 +1,128 @@
+//! XIDs as NVML tells them.
+//!
+//! NVML keeps of several XIDs only the last one's number until it is asked. So a thread waits for them all the time, and
+//! counts: however many come, what is kept is one count for each GPU and number.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, Scope},
+    time::Duration,
+};
+
+use nvml_wrapper::{Device, EventSet, Nvml, bitmasks::event::EventTypes, enums::event::XidError, error::NvmlError};
+
+use crate::{inventory::HeardXid, pci};
+
+/// How long a wait takes at most, and with it the end of the thread, during which the driver is held.
+const WAIT: Duration = Duration::from_millis(200);
+
+/// NVML's number for an XID that it does not know.
+const UNKNOWN: u16 = 999;
+
+/// More GPUs times numbers than this are not told apart; there are some 150 numbers.
+const MAX_KEPT: usize = 1024;
+
+type Counts = Mutex<BTreeMap<(String, u16), u64>>;
+
+/// Listens for XIDs, until it is dropped.
+pub struct Ears<'scope, 'nvml> {
+    scope: &'scope Scope<'scope, 'nvml>,
+    nvml: &'nvml Nvml,
+    counts: Arc<Counts>,
+    /// The GPUs that are listened to, and what ends that.
+    listening: Option<(Vec<String>, Arc<AtomicBool>)>,
+}
+
+impl<'scope, 'nvml> Ears<'scope, 'nvml> {
+    /// Listens to none yet.
+    pub fn new(scope: &'scope Scope<'scope, 'nvml>, nvml: &'nvml Nvml) -> Self {
+        Self { scope, nvml, counts: Arc::default(), listening: None }
+    }
+
+    /// Listens to these GPUs from now on, as far as they tell XIDs.
+    pub fn turn_to(&mut self, gpus: &[(String, Device<'nvml>)]) {
+        let addresses: Vec<String> = gpus.iter().map(|(address, _)| address.clone()).collect();
+        if self.listening.as_ref().is_some_and(|(known, _)| *known == addresses) {
+            return;
+        }
+        self.end();
+        let stop = Arc::new(AtomicBool::new(false));
+        self.listening = Some((addresses, Arc::clone(&stop)));
+        let Some(set) = register(self.nvml, gpus) else { return };
+        let counts = Arc::clone(&self.counts);
+        self.scope.spawn(move || listen(&set, &counts, &stop));
+    }
+
+    /// What was heard since this was asked last.
+    pub fn heard(&mut self) -> Vec<HeardXid> {
+        let counts = std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        counts.into_iter().map(|((pci_address, xid), count)| HeardXid { pci_address, xid, count }).collect()
+    }
+
+    fn end(&mut self) {
+        if let Some((_, stop)) = self.listening.take() {
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Ears<'_, '_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A set of those GPUs that take the registration. One that does not spoils the set for the others.
+fn register<'nvml>(nvml: &'nvml Nvml, gpus: &[(String, Device<'nvml>)]) -> Option<EventSet<'nvml>> {
+    let mut able: Vec<&Device<'nvml>> = gpus
+        .iter()
+        .map(|(_, device)| device)
+        .filter(|device| {
+            device.supported_event_types().is_ok_and(|types| types.contains(EventTypes::CRITICAL_XID_ERROR))
+        })
+        .collect();
+    while !able.is_empty() {
+        match register_all(nvml, &able) {
+            Ok(set) => return Some(set),
+            Err(refusing) => drop(able.remove(refusing)),
+        }
+    }
+    None
+}
+
+/// A set of all those GPUs, or the place of the first that does not take the registration.
+fn register_all<'nvml>(nvml: &'nvml Nvml, gpus: &[&Device<'nvml>]) -> Result<EventSet<'nvml>, usize> {
+    let mut set = nvml.create_event_set().map_err(|_| 0_usize)?;
+    for (place, device) in gpus.iter().enumerate() {
+        set = device.register_events(EventTypes::CRITICAL_XID_ERROR, set).map_err(|_| place)?;
+    }
+    Ok(set)
+}
+
+fn listen(set: &EventSet<'_>, counts: &Counts, stop: &AtomicBool) {
+    let wait = u32::try_from(WAIT.as_millis()).unwrap_or_default();
+    while !stop.load(Ordering::Relaxed) {
+        match set.wait(wait) {
+            Ok(event) => {
+                let Some(xid) = event.event_data else { continue };
+                let xid = match xid {
+                    XidError::Value(xid) => u16::try_from(xid).unwrap_or(UNKNOWN),
+                    XidError::Unknown => UNKNOWN,
+                };
+                let Ok(info) = event.device.pci_info() else { continue };
+                let address = pci::normalise(&info.bus_id).unwrap_or(info.bus_id);
+                let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+                if counts.len() < MAX_KEPT || counts.contains_key(&(address.clone(), xid)) {
+                    *counts.entry((address, xid)).or_default() += 1;
+                }
+            }
+            Err(NvmlError::Timeout) => {}
+            // A GPU is lost, or NVML is confused: its next answer tells.
+            Err(_) => thread::sleep(WAIT),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The agent at work: a host in a directory, the stand-in NVML, and a mocked API server.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::{future::Future, path::PathBuf, time::Duration};
+
+use gpu_operator_crd::{health::HealthRules, report::Report};
+use nvml_probe::{
+    agent::{Agent, Settings},
+    child::{Limits, Supervisor, this_program},
+    publish::{Own, Publisher, Seen},
+};
+use serde_json::json;
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
+
+use crate::{
+    api::Server,
+    support::{Host, PROBE},
+};
+
+/// Address and uuid of the host's GPUs.
+pub const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
+
+/// An agent that runs.
+pub struct Running {
+    pub server: Server,
+    pub seen: watch::Sender<Seen>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    pub fn start(host: &Host, seen: Seen, limits: Limits) -> Self {
+        Self::launch(host, seen, Supervisor::new(this_program(PathBuf::from(PROBE)), limits))
+    }
+
+    pub fn launch(host: &Host, seen: Seen, supervisor: Supervisor) -> Self {
+        let server = Server::new();
+        if let Seen::Present(own) = &seen {
+            server.has(json!({
+                "apiVersion": "gpu.nodestack.dev/v1alpha1",
+                "kind": "GpuNode",
+                "metadata": {"name": "n1"},
+                "status": {"report": own.report},
+            }));
+        }
+        let (sender, receiver) = watch::channel(seen);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let settings = Settings { host: host.root(), interval: Duration::from_millis(20), chroot: false };
+        let agent = Agent::new(settings, supervisor, Publisher::new(server.client(), "n1"), receiver);
+        let task = tokio::spawn(agent.run(async {
+            drop(stopped.await);
+        }));
+        Self { server, seen: sender, stop, task }
+    }
+
+    pub fn report(&self) -> Option<Report> {
+        serde_json::from_value(self.server.object()?.pointer("/status/report")?.clone()).ok()
+    }
+
+    /// The report once it is as wanted; the agent then sees what it wrote, as by its watch.
+    pub async fn reports(&self, wanted: impl Fn(&Report) -> bool) -> Report {
+        let report = soon(async {
+            loop {
+                match self.report() {
+                    Some(report) if wanted(&report) => return report,
+                    _ => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        })
+        .await;
+        let release = self.seen.borrow().release().unwrap();
+        self.sees(release, Some(report.clone()));
+        report
+    }
+
+    /// As [`Self::reports`], with what the agent sees kept up to date all the while, and its rules as they are.
+    pub async fn awaits(&self, wanted: impl Fn(&Report) -> bool) -> Report {
+        soon(async {
+            loop {
+                let report = self.report();
+                self.sees_written(report.clone());
+                match report {
+                    Some(report) if wanted(&report) => return report,
+                    _ => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        })
+        .await
+    }
+
+    /// The GpuNode asks for a release, or for one no more.
+    pub fn releases(&self, release: bool) {
+        self.own(|own| own.release = release);
+    }
+
+    fn sees_written(&self, report: Option<Report>) {
+        self.own(|own| own.report = report);
+    }
+
+    fn own(&self, change: impl FnOnce(&mut Own)) {
+        self.seen.send_if_modified(|seen| {
+            let Seen::Present(own) = seen else { return false };
+            let before = own.clone();
+            change(own);
+            *own != before
+        });
+    }
+
+    pub fn sees(&self, release: bool, report: Option<Report>) {
+        self.seen.send_replace(existing(release, report));
+    }
+
+    pub async fn end(self) {
+        self.stop.send(()).unwrap();
+        soon(self.task).await.unwrap();
+    }
+}
+
+pub fn existing(release: bool, report: Option<Report>) -> Seen {
+    // At every look the GPUs are read as well.
+    let rules = HealthRules { interval: Some(Duration::from_millis(20).into()), ..HealthRules::default() };
+    Seen::Present(Box::new(Own { release, rules, report }))
+}
+
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_mins(1), future).await.unwrap()
+}
+
+pub fn patient() -> Limits {
+    Limits { answer: Duration::from_mins(10), ..Limits::default() }
+}
+
+pub fn node() -> Host {
+    let host = Host::new();
+    for (address, _) in GPUS {
+        host.gpu(address, "0x2330");
+    }
+    host
+}

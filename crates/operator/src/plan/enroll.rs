@@ -1,0 +1,175 @@
+//! Enrolment: which policy governs a node, and what every later step wants to know of it as a member of its pool.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, policy_status::Overlap, reason::Reason};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    discover::{self, Expected},
+    health,
+    member::{self, Member},
+    note::Note,
+    pool, runtime,
+    variant::{self, Variant, VariantKey},
+};
+use crate::{
+    catalogue::Catalogue,
+    world::{NodeFacts, PodFacts, TaintFact, World},
+};
+
+/// The pool of nodes of which only a label has said that they have GPUs.
+const UNKNOWN_MODEL: &str = "unknown-model";
+
+/// One policy's share of the fleet.
+#[derive(Default)]
+pub struct Share<'w> {
+    /// Its members by pool.
+    pub pools: BTreeMap<String, Vec<Member<'w>>>,
+    /// Nodes that it selects and that are out by their label.
+    pub opted_out: u32,
+    /// Other policies that select nodes of its, or it of theirs.
+    pub overlaps: BTreeMap<&'w str, Overlap>,
+}
+
+impl<'w> Share<'w> {
+    /// Counts a node that another policy selects as well.
+    pub fn overlap(&mut self, other: &'w str, governed_by: &str) {
+        let overlap = self.overlaps.entry(other).or_insert_with(|| Overlap {
+            policy: other.to_owned(),
+            nodes: 0,
+            governed_by: governed_by.to_owned(),
+        });
+        overlap.nodes += 1;
+    }
+}
+
+/// The models that nodes have, also those that the catalogue lacks.
+pub fn known_models(fleet: &BTreeMap<&str, Share<'_>>) -> BTreeSet<String> {
+    let members = fleet.values().flat_map(|share| share.pools.values().flatten());
+    members.filter_map(|member| member.model().map(str::to_owned)).collect()
+}
+
+/// Whether a node's label takes it out of every policy.
+pub fn opted_out(node: &NodeFacts) -> bool {
+    node.labels.get(keys::MANAGED).is_some_and(|value| value != "true")
+}
+
+/// That other policies select a node as well.
+pub fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
+    let other = others.first()?;
+    let message = format!(
+        "policies {governing} and {other} both select this node; {governing} is older and has it; narrow one's nodeSelector"
+    );
+    Some(Note::new(Reason::PolicyOverlap, message))
+}
+
+/// A policy's name.
+pub fn name_of(policy: &ClusterGpuPolicy) -> &str {
+    policy.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Policies that are not being deleted, the oldest first: of two that claim a node, the older one keeps it.
+pub fn by_age(world: &World) -> Vec<&ClusterGpuPolicy> {
+    let mut policies: Vec<_> = world
+        .policies
+        .values()
+        .map(Arc::as_ref)
+        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
+        .collect();
+    policies.sort_by_key(|policy| (policy.creation_timestamp(), policy.name_any()));
+    policies
+}
+
+pub fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
+    pool::selects(policy.spec.node_selector.as_ref(), &node.labels)
+}
+
+/// The variants in use, each resolved once however many nodes share it, and what nodes are enrolled by.
+pub struct Sets<'w> {
+    pub catalogue: &'w Catalogue,
+    pub now: Timestamp,
+    pub variants: HashMap<String, BTreeMap<VariantKey, Arc<Variant>>>,
+    pub policies: BTreeMap<String, &'w ClusterGpuPolicy>,
+}
+
+impl<'w> Sets<'w> {
+    fn resolve(
+        &mut self,
+        policy: &'w ClusterGpuPolicy,
+        pool: Option<&gpu_operator_crd::policy::Pool>,
+        key: VariantKey,
+    ) -> Arc<Variant> {
+        self.policies.insert(key.policy.clone(), policy);
+        let of_policy = self.variants.entry(key.policy.clone()).or_default();
+        Arc::clone(of_policy.entry(key).or_insert_with_key(|key| Arc::new(variant::resolve(policy, pool, key.clone()))))
+    }
+
+    /// Makes a node a member of its policy's pool.
+    pub fn enroll(
+        &mut self,
+        policy: &'w ClusterGpuPolicy,
+        node: &'w NodeFacts,
+        gpu_node: Option<&'w GpuNode>,
+        discovery: discover::Discovery<'w>,
+        pods: Vec<&'w PodFacts>,
+    ) -> Member<'w> {
+        let (catalogue, now) = (self.catalogue, self.now);
+        let named_pool = pool::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
+        let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
+        let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
+        let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
+        let driver = pool::driver(policy, named_pool);
+        let have = member::node_groups(node);
+        let wanted = report.map(|report| {
+            runtime::check(&node.runtime)?;
+            let choice = variant::choose_driver(catalogue, &driver, &discovery, report, have.driver.is_some())?;
+            let key = variant::key(name_of(policy), &pool, named_pool.is_some(), choice, node);
+            Ok(self.resolve(policy, named_pool, key))
+        });
+        let Expected { annotated, known } = discovery.expected;
+        let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
+        let tolerated = |taint: &&TaintFact| {
+            let tolerations = policy.spec.defaults.tolerations.as_ref();
+            tolerations.is_none_or(|tolerations| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
+        };
+        let others = node.taints.iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
+        let untolerated = others.into_iter().find(|taint| !tolerated(taint));
+        let missing = match report {
+            Some(report) => expected.unwrap_or_default().saturating_sub(discover::on_bus(Some(report))),
+            None => 0,
+        };
+        let health_policy = pool::health(policy, named_pool);
+        let health = health::of(report, member::probe_pod(&pods), missing, now);
+        let notes = discovery.notes.clone();
+        Member {
+            node,
+            gpu_node,
+            discovery,
+            policy,
+            pool,
+            named_pool,
+            untolerated,
+            notes,
+            health_policy,
+            health,
+            wanted,
+            have,
+            expected,
+            pods,
+            now,
+        }
+    }
+
+    /// Every variant in use, with its policy.
+    pub fn all(&self) -> impl Iterator<Item = (&'w ClusterGpuPolicy, &Variant)> {
+        self.variants
+            .iter()
+            .filter_map(|(policy, variants)| Some((*self.policies.get(policy)?, variants)))
+            .flat_map(|(policy, variants)| variants.values().map(move |variant| (policy, variant.as_ref())))
+    }
+}

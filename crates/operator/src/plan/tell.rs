@@ -1,0 +1,61 @@
+//! What is told: of a node beside how far it is, and to people as Events.
+
+use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, Phase, reason::Reason};
+use kube::ResourceExt;
+
+use super::{Subject, Transition, judge, judge::Verdict, member::Member, note::Note, policy, rollout::Decision};
+
+/// Says beside the verdict what else is the matter, where the verdict itself is not more urgent.
+pub fn annotate(
+    verdict: &Verdict,
+    decision: &Decision,
+    conflicts: &[(String, String)],
+    member: &Member<'_>,
+) -> Verdict {
+    let ready = verdict.phase == Phase::Ready;
+    let gentle = ready || !verdict.reason.is_failure() && decision.rollout.is_some();
+    let conflict = conflicts.first().map(|(key, value)| {
+        let message = format!(
+            "label {key} carries {value:?} already and is left as it is; remove it from the node or from the policy"
+        );
+        Note::new(Reason::LabelConflict, message)
+    });
+    let missing = judge::gpu_missing(member, Phase::Ready).map(|missing| Note::new(missing.reason, missing.message));
+    let of_move = decision.note.iter().filter(|_| gentle);
+    let of_ready = member.health.note.iter().chain(&missing).chain(&conflict).chain(&member.notes).filter(|_| ready);
+    let standing: Vec<&Note> = of_move.chain(of_ready).collect();
+    let Some(first) = standing.first() else {
+        return verdict.clone();
+    };
+    // One word, but every sentence.
+    let message = standing.iter().map(|note| note.message.as_str()).collect::<Vec<_>>().join("; ");
+    Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), ..verdict.clone() }
+}
+
+/// Failures, and the way out of whatever came before.
+pub fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Transition> {
+    let (before, reason) = (member.status(), status.reason?);
+    let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
+    let old = before.and_then(|before| before.reason);
+    // That a node has become ready is news after trouble; in an install, it is one more write for every node.
+    let was_in_trouble = old.is_some_and(|old| old.is_failure() || old.is_note() || old == Reason::NodeNotReady);
+    let telling = reason.is_failure()
+        || reason.is_note()
+        || was_ready && !status.is_ready()
+        || was_in_trouble && status.is_ready();
+    (old != Some(reason) && telling).then(|| Transition {
+        subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
+        reason,
+        message: status.message.clone(),
+    })
+}
+
+pub fn ready_transition(policy: &ClusterGpuPolicy, status: &ClusterGpuPolicyStatus) -> Option<Transition> {
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    let reason = if policy::is_ready(status) { Reason::MinimumNodesReady } else { Reason::NodesNotReady };
+    Some(Transition {
+        subject: Subject::Policy(policy.name_any(), policy.uid().unwrap_or_default()),
+        reason,
+        message: ready.message.clone(),
+    })
+}

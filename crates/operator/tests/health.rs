@@ -1,0 +1,148 @@
+//! Health: what the probe's judgement of single GPUs makes of nodes and policies, and the way back.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use gpu_operator_crd::{
+    Phase,
+    health::{Action, Cause, CauseKind, HealthState, Severity},
+    keys,
+    reason::Reason,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use sim::{Faults, Sim};
+
+/// The probe judges a GPU anew.
+fn judge(sim: &mut Sim, gpu: usize, state: HealthState) {
+    let now = Time(sim.now);
+    let health = &mut sim.report("a").gpus[gpu].health;
+    (health.state, health.since) = (state, Some(now.clone()));
+    (health.action, health.causes) = (Action::None, vec![]);
+    if state == HealthState::Unhealthy {
+        health.action = Action::RebootNode;
+        health.causes = vec![Cause {
+            kind: CauseKind::Xid,
+            severity: Severity::Fatal,
+            xid: Some(79),
+            count: None,
+            evidence: String::new(),
+            since: now,
+            recovering: false,
+        }];
+    }
+}
+
+fn publishes(sim: &mut Sim, gpus: u32) {
+    sim.faults.insert("a".into(), Faults { publishes: Some(gpus), ..Faults::default() });
+}
+
+fn said(sim: &Sim) -> (Phase, Reason, String) {
+    let status = sim.status("a");
+    (status.phase, status.reason.expect("a reason"), status.message)
+}
+
+#[test]
+fn one_lost_gpu_of_eight_is_one_line_and_min_healthy_gpus_decides() {
+    for (policy, phase, ready) in
+        [("{}", Phase::DevicePlugin, "False"), ("{health: {minHealthyGpus: 7}}", Phase::Ready, "True")]
+    {
+        let mut sim = Sim::settled_fleet(policy, &["a", "b"]);
+        judge(&mut sim, 3, HealthState::Unhealthy);
+        publishes(&mut sim, 7);
+        sim.settle();
+        let (found, reason, message) = said(&sim);
+        assert_eq!((found, reason), (phase, Reason::GpuUnhealthy), "{policy}: {message}");
+        assert!(message.contains("0000:09:00.0") && message.contains("Xid 79: RebootNode"), "{message}");
+        assert_eq!(sim.condition("all", "Ready").0, ready, "{policy}");
+        assert_eq!(sim.condition("all", "Degraded"), ("True".into(), "GpuUnhealthy".into()));
+        let status = sim.policies["all"].status.clone().expect("a status");
+        assert_eq!((status.gpus.unhealthy, status.attention[0].node.as_str()), (1, "a"));
+        assert_eq!(sim.status("a").health, Some(HealthState::Unhealthy));
+        let condition = sim.nodes["a"].health_condition.clone().expect("a condition");
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "GpuUnhealthy"));
+        assert!(sim.nodes["b"].health_condition.is_none(), "a node that is well costs nothing");
+    }
+}
+
+#[test]
+fn an_unhealthy_gpu_that_is_still_offered_keeps_its_node_from_being_ready() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    judge(&mut sim, 0, HealthState::Unhealthy);
+    sim.settle();
+    assert_eq!((said(&sim).0, said(&sim).1), (Phase::DevicePlugin, Reason::GpuUnhealthy));
+}
+
+#[test]
+fn a_degraded_gpu_is_a_remark_on_a_node_that_stays_ready() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    judge(&mut sim, 0, HealthState::Degraded);
+    sim.settle();
+    assert_eq!((said(&sim).0, said(&sim).1), (Phase::Ready, Reason::GpuDegraded));
+    assert_eq!(sim.condition("all", "Ready").0, "True");
+    assert_eq!(sim.condition("all", "Degraded"), ("True".into(), "GpuDegraded".into()));
+    judge(&mut sim, 0, HealthState::Healthy);
+    sim.settle();
+    assert_eq!(sim.condition("all", "Degraded"), ("False".into(), "AllGpusHealthy".into()));
+}
+
+#[test]
+fn the_taint_goes_on_and_off_on_proof_and_goes_with_the_policy() {
+    let tainted = |sim: &Sim| sim.nodes["a"].taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT);
+    let mut sim = Sim::settled_fleet("{health: {taintUnhealthy: true, minHealthyGpus: 1}}", &["a"]);
+    for (state, wanted) in [
+        (HealthState::Unhealthy, true),
+        (HealthState::Recovering, true),
+        (HealthState::Healthy, false),
+        (HealthState::Unhealthy, true),
+        (HealthState::Unknown, true),
+    ] {
+        judge(&mut sim, 0, state);
+        if state == HealthState::Unknown {
+            sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() });
+        }
+        sim.settle();
+        assert_eq!(tainted(&sim), wanted, "{state:?}");
+    }
+    assert_eq!(said(&sim).1, Reason::HealthUnknown);
+    sim.delete_policy("all");
+    sim.settle();
+    assert!(!tainted(&sim) && sim.nodes["a"].health_condition.is_none(), "{:?}", sim.nodes["a"]);
+}
+
+#[test]
+fn a_plugin_that_withholds_a_gpu_that_is_well_again_is_started_anew_once() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    judge(&mut sim, 3, HealthState::Unhealthy);
+    publishes(&mut sim, 7);
+    sim.sleep(60);
+    sim.settle();
+    judge(&mut sim, 3, HealthState::Healthy);
+    let restarts = |sim: &Sim| {
+        let events = sim.plans.iter().flat_map(|plan| &plan.events);
+        events.filter(|event| event.reason == Reason::DevicePluginRestarted).count()
+    };
+    sim.settle();
+    assert_eq!(restarts(&sim), 1);
+    assert!(sim.plans.iter().any(|plan| plan.renew.contains("device-plugin@a")));
+    sim.sleep(3600);
+    sim.settle();
+    assert_eq!(restarts(&sim), 1, "it withholds it still, and once is enough");
+    sim.faults.remove("a");
+    sim.settle();
+    assert_eq!(said(&sim).1, Reason::AllGpusAllocatable);
+}
+
+#[test]
+fn the_rules_reach_the_probe_pool_by_pool() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "1eb8", 1).policy(
+        "all",
+        "{health: {interval: 10s, xids: {fatal: [13]}}, pools: [{name: t4, match: {models: [t4]}, health: {cleanIntervals: 3}}]}",
+    );
+    sim.settle();
+    let rules = |node: &str| sim.gpu_nodes[node].spec.health.clone().expect("rules");
+    assert_eq!((rules("a").xids.fatal, rules("a").clean_intervals), (vec![13], None));
+    assert_eq!((rules("b").xids.fatal, rules("b").clean_intervals), (vec![13], Some(3)));
+    let mut plain = Sim::settled_fleet("{}", &["a"]);
+    plain.settle();
+    assert_eq!(plain.gpu_nodes["a"].spec.health, None, "the probe's own defaults");
+}

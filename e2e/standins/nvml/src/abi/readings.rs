@@ -1,0 +1,229 @@
+//! NVML's calls for a GPU's state.
+#![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
+
+use std::ffi::{c_int, c_longlong, c_uchar, c_uint, c_ulonglong};
+
+use super::{Handle, answer, device, export, put};
+use crate::{readings::Readings, status::Status};
+
+#[repr(C)]
+struct Utilization {
+    gpu: c_uint,
+    memory: c_uint,
+}
+
+#[repr(C)]
+struct MarginTemperature {
+    version: c_uint,
+    margin: c_int,
+}
+
+#[repr(C)]
+struct SramEccErrorStatus {
+    version: c_uint,
+    counts: [c_ulonglong; 11],
+    threshold_exceeded: c_uint,
+}
+
+/// Version 3; version 2 ends before `health`.
+#[repr(C)]
+struct FabricInfo {
+    version: c_uint,
+    cluster: [c_uchar; 16],
+    status: c_uint,
+    clique: c_uint,
+    state: c_uchar,
+    mask: c_uint,
+    health: c_uchar,
+}
+
+#[repr(C)]
+struct FieldValue {
+    id: c_uint,
+    scope: c_uint,
+    timestamp: c_longlong,
+    latency: c_longlong,
+    kind: c_uint,
+    status: c_uint,
+    value: c_longlong,
+}
+
+const _: () = assert!(size_of::<MarginTemperature>() == 8);
+const _: () = assert!(size_of::<SramEccErrorStatus>() == 104);
+const _: () = assert!(size_of::<FabricInfo>() == 40);
+const _: () = assert!(size_of::<FieldValue>() == 40);
+
+const MARGIN_V1: c_uint = 0x0100_0008;
+const SRAM_V1: c_uint = 0x0100_0068;
+const FABRIC_V2: c_uint = 0x0200_0024;
+const FABRIC_V3: c_uint = 0x0300_0028;
+
+/// NVML's types of field values.
+const UNSIGNED_INT: c_uint = 1;
+const SIGNED_INT: c_uint = 5;
+
+export! {
+    nvmlDeviceGetTemperature (gpu: Handle, sensor: c_uint, to: *mut c_int) => {
+        put(to, told(gpu, |now| now.thermal.gpu.filter(|_| sensor == 0))?)
+    };
+    nvmlDeviceGetTemperatureThreshold (gpu: Handle, kind: c_uint, to: *mut c_int) => {
+        put(to, told(gpu, |now| match kind {
+            0 => now.thermal.shutdown_at,
+            1 => now.thermal.slowdown_at,
+            _ => None,
+        })?)
+    };
+    nvmlDeviceGetMarginTemperature (gpu: Handle, to: *mut MarginTemperature) => {
+        let margin = told(gpu, |now| now.thermal.margin)?;
+        expect_version((&raw const (*to).version), &[MARGIN_V1])?;
+        put(to, MarginTemperature { version: MARGIN_V1, margin })
+    };
+    nvmlDeviceGetPowerUsage (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.power_milliwatts)?);
+    nvmlDeviceGetEnforcedPowerLimit (gpu: Handle, to: *mut c_uint) => {
+        put(to, told(gpu, |now| now.power_limit_milliwatts)?)
+    };
+    nvmlDeviceGetTotalEnergyConsumption (gpu: Handle, to: *mut c_ulonglong) => {
+        put(to, told(gpu, |now| now.energy_millijoules)?)
+    };
+    nvmlDeviceGetClockInfo (gpu: Handle, kind: c_uint, to: *mut c_uint) => {
+        put(to, told(gpu, |now| match kind {
+            1 => now.sm_clock_mhz,
+            2 => now.memory_clock_mhz,
+            _ => None,
+        })?)
+    };
+    nvmlDeviceGetCurrentClocksEventReasons | nvmlDeviceGetCurrentClocksThrottleReasons
+        (gpu: Handle, to: *mut c_ulonglong) => put(to, told(gpu, |now| now.clock_reasons)?);
+    nvmlDeviceGetPerformanceState (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.performance_state)?);
+    nvmlDeviceGetUtilizationRates (gpu: Handle, to: *mut Utilization) => {
+        let (gpu, memory) =
+            told(gpu, |now| now.gpu_utilization_percent.zip(now.memory_utilization_percent))?;
+        put(to, Utilization { gpu, memory })
+    };
+
+    nvmlDeviceGetEccMode (gpu: Handle, current: *mut c_uint, pending: *mut c_uint) => {
+        let enabled = told(gpu, |now| now.ecc.enabled)?.into();
+        put(current, enabled)?;
+        put(pending, enabled)
+    };
+    nvmlDeviceGetTotalEccErrors (gpu: Handle, kind: c_uint, counter: c_uint, to: *mut c_ulonglong) => {
+        put(to, told(gpu, |now| match (kind, counter) {
+            (0, 0) => now.ecc.volatile_corrected,
+            (1, 0) => now.ecc.volatile_uncorrected,
+            (0, 1) => now.ecc.aggregate_corrected,
+            (1, 1) => now.ecc.aggregate_uncorrected,
+            _ => None,
+        })?)
+    };
+    nvmlDeviceGetSramEccErrorStatus (gpu: Handle, to: *mut SramEccErrorStatus) => {
+        let threshold_exceeded = told(gpu, |now| now.ecc.sram_threshold_exceeded)?.into();
+        expect_version((&raw const (*to).version), &[SRAM_V1])?;
+        put(to, SramEccErrorStatus { version: SRAM_V1, counts: [0; 11], threshold_exceeded })
+    };
+    nvmlDeviceGetRetiredPages | nvmlDeviceGetRetiredPages_v2
+        (gpu: Handle, cause: c_uint, count: *mut c_uint, addresses: *mut c_ulonglong) => {
+        let pages = told(gpu, |now| now.pages)?;
+        let there = if cause == 0 { pages.correctable } else { pages.uncorrectable };
+        if count.is_null() {
+            return Err(Status::InvalidArgument);
+        }
+        let room = count.read();
+        count.write(there);
+        if room < there {
+            return Err(Status::InsufficientSize);
+        }
+        for page in 0..if addresses.is_null() { 0 } else { there } {
+            addresses.add(page as usize).write(c_ulonglong::from(page) << 16);
+        }
+        Ok(())
+    };
+    nvmlDeviceGetRetiredPagesPendingStatus (gpu: Handle, to: *mut c_uint) => {
+        put(to, told(gpu, |now| now.pages?.pending)?.into())
+    };
+    nvmlDeviceGetRemappedRows
+        (gpu: Handle, correctable: *mut c_uint, uncorrectable: *mut c_uint, pending: *mut c_uint, failed: *mut c_uint)
+        => {
+        let rows = told(gpu, |now| now.rows)?;
+        put(correctable, rows.correctable)?;
+        put(uncorrectable, rows.uncorrectable)?;
+        put(pending, rows.pending.into())?;
+        put(failed, rows.failed.into())
+    };
+
+    nvmlDeviceGetNvLinkState (gpu: Handle, link: c_uint, to: *mut c_uint) => {
+        let links = told(gpu, |now| (!now.nvlinks.is_empty()).then(|| now.nvlinks.clone()))?;
+        put(to, links.get(link as usize).copied().ok_or(Status::InvalidArgument)?.into())
+    };
+    nvmlDeviceGetGpuFabricInfoV (gpu: Handle, to: *mut FabricInfo) => {
+        let fabric = told(gpu, |now| now.fabric)?;
+        let known: &[c_uint] = if fabric.health.is_some() { &[FABRIC_V3] } else { &[FABRIC_V2] };
+        expect_version((&raw const (*to).version), known)?;
+        (&raw mut (*to).status).write(fabric.status);
+        (&raw mut (*to).state).write(fabric.state);
+        // Beyond the end of version 2.
+        if let Some(health) = fabric.health {
+            (&raw mut (*to).health).write(health);
+        }
+        Ok(())
+    };
+    nvmlDeviceGetCurrPcieLinkGeneration (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.generation)?);
+    nvmlDeviceGetMaxPcieLinkGeneration (gpu: Handle, to: *mut c_uint) => {
+        put(to, told(gpu, |now| now.pcie.max_generation)?)
+    };
+    nvmlDeviceGetCurrPcieLinkWidth (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.width)?);
+    nvmlDeviceGetMaxPcieLinkWidth (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.max_width)?);
+    nvmlDeviceGetPcieReplayCounter (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.replays)?);
+
+    nvmlDeviceGetMigMode (gpu: Handle, current: *mut c_uint, pending: *mut c_uint) => {
+        let mig = told(gpu, |now| now.mig)?.into();
+        put(current, mig)?;
+        put(pending, mig)
+    };
+    nvmlDeviceGetComputeMode (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.compute_mode)?);
+    nvmlDeviceGetPersistenceMode (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.persistence)?.into());
+    nvmlDeviceValidateInforom (gpu: Handle) => {
+        if told(gpu, |now| now.inforom_corrupt)? { Err(Status::CorruptedInforom) } else { Ok(()) }
+    };
+    nvmlDeviceGetComputeRunningProcesses_v3 (gpu: Handle, count: *mut c_uint, _infos: Handle) => {
+        let there = told(gpu, |now| now.processes)?;
+        // Only their number is known.
+        put(count, there)?;
+        if there == 0 { Ok(()) } else { Err(Status::InsufficientSize) }
+    };
+    nvmlDeviceGetFieldValues (gpu: Handle, count: c_int, values: *mut FieldValue) => {
+        let now = device(gpu)?.readings;
+        let count = usize::try_from(count).map_err(|_| Status::InvalidArgument)?;
+        for place in 0..if values.is_null() { 0 } else { count } {
+            let field = values.add(place);
+            let value = match (&raw const (*field).id).read() {
+                82 => now.thermal.memory.map(|value| (UNSIGNED_INT, value)),
+                193 => now.thermal.shutdown_margin.map(|value| (SIGNED_INT, value)),
+                230 => now.recovery_action.and_then(|value| Some((UNSIGNED_INT, c_int::try_from(value).ok()?))),
+                _ => None,
+            };
+            let (kind, value) = value.unwrap_or_default();
+            let status = if kind == 0 { Status::NotSupported } else { Status::Success };
+            (&raw mut (*field).kind).write(kind);
+            (&raw mut (*field).status).write(status as c_uint);
+            // The union's parts all begin at its first byte.
+            (&raw mut (*field).value).write(c_longlong::from(value.cast_unsigned()));
+        }
+        Ok(())
+    };
+}
+
+/// One reading of the GPU.
+fn told<T>(gpu: Handle, reading: impl FnOnce(&Readings) -> Option<T>) -> Result<T, Status> {
+    reading(&device(gpu)?.readings).ok_or(Status::NotSupported)
+}
+
+/// # Safety
+/// `version` is null or the first word of a structure that the caller lends.
+unsafe fn expect_version(version: *const c_uint, known: &[c_uint]) -> Result<(), Status> {
+    // SAFETY: not null, and so readable by this function's own contract.
+    if !version.is_null() && known.contains(&unsafe { version.read() }) {
+        Ok(())
+    } else {
+        Err(Status::ArgumentVersionMismatch)
+    }
+}

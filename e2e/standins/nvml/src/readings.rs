@@ -1,0 +1,145 @@
+//! What a GPU says of its state.
+
+use serde::Deserialize;
+
+/// The state of a GPU. What is absent, the GPU does not support.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Readings {
+    /// Temperatures.
+    pub thermal: Thermal,
+    /// Power, in mW.
+    pub power_milliwatts: Option<u32>,
+    /// Power limit in force, in mW.
+    pub power_limit_milliwatts: Option<u32>,
+    /// Energy since the GPU was started, in mJ.
+    pub energy_millijoules: Option<u64>,
+    /// Clock of the multiprocessors, in MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// Clock of the memory, in MHz.
+    pub memory_clock_mhz: Option<u32>,
+    /// NVML's clock event reasons, as bits.
+    pub clock_reasons: Option<u64>,
+    /// Performance state, 0 to 15.
+    pub performance_state: Option<u32>,
+    /// Utilisation of the GPU, in percent. The two utilisations are answered together: both are there, or none is.
+    pub gpu_utilization_percent: Option<u32>,
+    /// Utilisation of the memory, in percent.
+    pub memory_utilization_percent: Option<u32>,
+    /// Memory in use, in bytes; none where absent.
+    pub memory_used_bytes: Option<u64>,
+    /// Memory errors.
+    pub ecc: Ecc,
+    /// Retired pages.
+    pub pages: Option<Pages>,
+    /// Remapped rows.
+    pub rows: Option<Rows>,
+    /// Whether each NVLink is active.
+    pub nvlinks: Vec<bool>,
+    /// The NVLink fabric.
+    pub fabric: Option<Fabric>,
+    /// The link to the host.
+    pub pcie: Pcie,
+    /// Whether MIG is on.
+    pub mig: Option<bool>,
+    /// NVML's compute mode.
+    pub compute_mode: Option<u32>,
+    /// Persistence mode.
+    pub persistence: Option<bool>,
+    /// NVML's recovery action, field 230.
+    pub recovery_action: Option<u32>,
+    /// Whether the infoROM is found corrupt.
+    pub inforom_corrupt: Option<bool>,
+    /// Number of compute processes.
+    pub processes: Option<u32>,
+}
+
+/// Temperatures in °C.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Thermal {
+    /// Of the GPU.
+    pub gpu: Option<i32>,
+    /// Of the memory, field 82.
+    pub memory: Option<i32>,
+    /// At which the GPU slows down.
+    pub slowdown_at: Option<i32>,
+    /// At which it shuts down.
+    pub shutdown_at: Option<i32>,
+    /// Degrees until it slows down.
+    pub margin: Option<i32>,
+    /// The margin at which it shuts down, field 193.
+    pub shutdown_margin: Option<i32>,
+}
+
+/// Memory errors.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Ecc {
+    /// Whether ECC is on.
+    pub enabled: Option<bool>,
+    /// Corrected since the driver was loaded.
+    pub volatile_corrected: Option<u64>,
+    /// Uncorrected since the driver was loaded.
+    pub volatile_uncorrected: Option<u64>,
+    /// Corrected over the GPU's life.
+    pub aggregate_corrected: Option<u64>,
+    /// Uncorrected over the GPU's life.
+    pub aggregate_uncorrected: Option<u64>,
+    /// Whether the SRAM's threshold is exceeded.
+    pub sram_threshold_exceeded: Option<bool>,
+}
+
+/// Retired pages.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Pages {
+    /// For several correctable errors.
+    pub correctable: u32,
+    /// For an uncorrectable one.
+    pub uncorrectable: u32,
+    /// Whether one is pending.
+    pub pending: Option<bool>,
+}
+
+/// Remapped rows.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Rows {
+    /// For correctable errors.
+    pub correctable: u32,
+    /// For uncorrectable ones.
+    pub uncorrectable: u32,
+    /// Whether one is pending.
+    pub pending: bool,
+    /// Whether one failed.
+    pub failed: bool,
+}
+
+/// The NVLink fabric.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Fabric {
+    /// NVML's state: 1 not begun, 2 joining, 3 joined.
+    pub state: u8,
+    /// The return code that joining ended with.
+    pub status: u32,
+    /// NVML's health summary; absent with libraries that know version 2 of the structure only.
+    pub health: Option<u8>,
+}
+
+/// The link to the host.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Pcie {
+    /// Generation now.
+    pub generation: Option<u32>,
+    /// Highest generation.
+    pub max_generation: Option<u32>,
+    /// Lanes now.
+    pub width: Option<u32>,
+    /// Most lanes.
+    pub max_width: Option<u32>,
+    /// Replays so far.
+    pub replays: Option<u32>,
+}
