@@ -204,8 +204,8 @@ pub struct HealthRules {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = (
-        "self.matches('^([0-9]{1,6}(h|m|s)){1,3}$')",
-        "write a duration in hours, minutes and seconds, such as 30s or 1m30s"
+        "self.matches('^([0-9]{1,6}(h|m|s)){1,3}$') && self.matches('[1-9]')",
+        "write a duration in hours, minutes and seconds that is longer than nothing, such as 30s or 1m30s"
     ))]
     pub interval: Option<Duration>,
     /// How many readings in a row must show what comes and goes (heat, slowdowns, links) before it is a cause.

@@ -13,9 +13,10 @@ pub struct Health {
     /// How many of a node's GPUs must not be unhealthy for the node to count as ready, as a number or as a percentage of
     /// those that are expected. Absent: 100%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxLength" = 16))]
     #[x_kube(validation = (
-        "string(self).matches('^([0-9]{1,2}|([0-9]|[1-9][0-9]|100)%)$')",
-        "write a number of GPUs or a percentage from \"0%\" to \"100%\""
+        "string(self).matches('^([0-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[0-9]{1,2}$')",
+        "write a number of GPUs, such as 7, or a percentage from \"0%\" to \"100%\""
     ))]
     pub min_healthy_gpus: Option<IntOrString>,
     /// Whether a node with an unhealthy GPU is tainted `gpu.nodestack.dev/unhealthy:NoSchedule` until it is well again.
