@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,6 +30,9 @@ pub struct Gpu {
     pub minor: u32,
     /// Whether it works; one that does not reports an XID error.
     pub healthy: bool,
+    /// What else NVML says of it: faults and readings, as the stand-in library's `gpus.json` has them.
+    #[serde(flatten)]
+    pub state: Map<String, Value>,
 }
 
 impl Gpu {
@@ -44,6 +48,7 @@ impl Gpu {
             memory_mib,
             minor,
             healthy: true,
+            state: Map::new(),
         };
         (0..count).map(gpu).collect()
     }
@@ -106,15 +111,19 @@ impl Standin {
     /// # Errors
     /// If the file cannot be written.
     pub fn set_gpus(&self, gpus: &[Gpu]) -> Result<()> {
-        self.set_nvml(gpus, false)
+        self.set_nvml(gpus, &Map::new())
     }
 
-    /// Like [`Standin::set_gpus`]; with `hang`, every call into NVML blocks for as long as that is so.
+    /// Like [`Standin::set_gpus`]; with what is the matter with NVML as a whole, such as `hang`, as the stand-in library's
+    /// `gpus.json` has it.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn set_nvml(&self, gpus: &[Gpu], hang: bool) -> Result<()> {
-        let machine = serde_json::json!({"cuda": "13.1", "devices": gpus, "hang": hang});
+    pub fn set_nvml(&self, gpus: &[Gpu], faults: &Map<String, Value>) -> Result<()> {
+        let mut machine = json!({"cuda": "13.1", "devices": gpus});
+        for (fault, value) in faults {
+            machine[fault] = value.clone();
+        }
         self.replace("gpus.json", &machine.to_string())
     }
 

@@ -1,17 +1,13 @@
 //! From a bare GPU node to a schedulable one.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-    time::Duration,
-};
+use std::time::Duration;
 
 use anyhow::ensure;
 use e2e::{DriverMode, eventually};
 use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::support::{GPUS, READY, is_in_init, started, test};
+use crate::support::{GPUS, READY, get, is_in_init, started, test};
 
 #[test]
 fn a_bare_node_becomes_schedulable_and_kubectl_can_wait_for_it() {
@@ -111,9 +107,7 @@ fn the_operator_tells_of_itself_and_of_the_fleet() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        let port = "-o=jsonpath={.spec.template.spec.containers[0].ports[0].containerPort}";
-        let port: u16 =
-            f.cluster.kubectl(&["get", "deployment/gpu-operator", "-n", f.cluster.namespace(), port])?.parse()?;
+        let port = f.operator_port()?;
         ensure!(get(port, "/livez")?.starts_with("HTTP/1.1 200"));
         ensure!(get(port, "/readyz")?.starts_with("HTTP/1.1 200"));
         eventually(READY, "the fleet in the metrics", || async {
@@ -125,15 +119,6 @@ fn the_operator_tells_of_itself_and_of_the_fleet() {
         })
         .await
     });
-}
-
-/// An HTTP answer, head and all.
-fn get(port: u16, path: &str) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
 }
 
 #[test]

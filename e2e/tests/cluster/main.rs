@@ -9,6 +9,7 @@ mod admission;
 mod by_hand;
 mod chart;
 mod failures;
+mod health;
 mod host_driver;
 mod install;
 mod policies;

@@ -1,6 +1,12 @@
 //! What every test needs: a clean start, a policy, and waiting for what the node's status says.
 
-use std::{collections::BTreeMap, future::Future, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    io::{Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use e2e::{Cluster, DriverMode, Gpu, HostDriver, eventually};
@@ -231,6 +237,17 @@ impl Fixture {
         Ok(listed.split_whitespace().filter(|device| device.starts_with("nvidia")).map(str::to_owned).collect())
     }
 
+    /// Where the operator serves its metrics.
+    pub fn operator_port(&self) -> Result<u16> {
+        self.port_of("deployment/gpu-operator")
+    }
+
+    /// The first port of a workload of the chart; pods have the machine's network here.
+    pub fn port_of(&self, workload: &str) -> Result<u16> {
+        let port = "-o=jsonpath={.spec.template.spec.containers[0].ports[0].containerPort}";
+        Ok(self.cluster.kubectl(&["get", workload, "-n", self.cluster.namespace(), port])?.parse()?)
+    }
+
     /// Labels of the node that are ours or published by us.
     pub async fn labels_of_ours(&self, published: &[&str]) -> Result<BTreeMap<String, String>> {
         let mut labels = self.node().await?.labels().clone();
@@ -249,4 +266,13 @@ pub fn is_in_init(pod: &Pod) -> bool {
 pub fn started(pod: &Pod) -> Option<k8s_openapi::jiff::Timestamp> {
     let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
     Some(status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
+}
+
+/// An HTTP answer, head and all.
+pub fn get(port: u16, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }

@@ -1,0 +1,325 @@
+//! A GPU's health: from NVML to the GpuNode, the policy, the Node, Events and metrics, and back. The faults are the
+//! stand-in library's, live; everything behind it is real.
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Gpu, eventually};
+use gpu_operator_crd::{
+    CauseKind, GpuHealth, HealthState, Phase,
+    health::Action,
+    keys,
+    policy::Stage,
+    reason::Reason,
+    report::{NvmlState, Report},
+};
+use k8s_openapi::api::events::v1::Event;
+use kube::{Api, ResourceExt, api::ListParams};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::support::{Fixture, GPUS, READY, SHOWN, get, test};
+
+/// Readings follow each other by a second, and one is enough, so that the whole table takes minutes.
+const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7}}";
+/// The GPU that things happen to.
+const SICK: usize = 3;
+
+/// Faults of one GPU and what the probe is to make of each; its own tests read the same.
+#[derive(Deserialize)]
+struct Faults {
+    /// What a GPU says that is well.
+    well: Map<String, Value>,
+    faults: Vec<Fault>,
+}
+
+#[derive(Deserialize)]
+struct Fault {
+    fault: String,
+    device: Map<String, Value>,
+    state: HealthState,
+    action: Action,
+    kind: CauseKind,
+}
+
+impl Faults {
+    fn read() -> Result<Self> {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/standins/nvml/faults.json");
+        Ok(serde_json::from_str(&std::fs::read_to_string(file)?)?)
+    }
+}
+
+/// What a state is called where nodes and policies tell of it.
+fn reason(state: HealthState) -> Reason {
+    match state {
+        HealthState::Unhealthy => Reason::GpuUnhealthy,
+        HealthState::Unknown => Reason::HealthUnknown,
+        HealthState::Degraded | HealthState::Recovering => Reason::GpuDegraded,
+        HealthState::Healthy => Reason::AllGpusHealthy,
+    }
+}
+
+impl Fixture {
+    /// Gives the one GPU these fields in NVML's stand-in.
+    fn afflict(&self, state: &Map<String, Value>) -> Result<()> {
+        let mut gpus = Gpu::h100(GPUS);
+        gpus[SICK].state = state.clone();
+        self.cluster.standin().set_gpus(&gpus)
+    }
+
+    async fn report(&self) -> Result<Report> {
+        self.status().await?.report.context("no report")
+    }
+
+    /// Waits until the one GPU is judged so, and the others are well.
+    async fn wait_for_health(&self, what: &str, check: impl Fn(&GpuHealth) -> bool) -> Result<GpuHealth> {
+        let check = &check;
+        eventually(SHOWN, what, || async move {
+            let report = self.report().await?;
+            for (place, gpu) in report.gpus.iter().enumerate() {
+                let fits = if place == SICK { check(&gpu.health) } else { gpu.health.state == HealthState::Healthy };
+                ensure!(fits, "GPU {}: {:?}", gpu.pci_address, gpu.health);
+            }
+            Ok(report.gpus[SICK].health.clone())
+        })
+        .await
+    }
+
+    /// Waits until the GpuNode's column, the policy's counts and condition, the Node's condition and the operator's
+    /// metrics say that so many GPUs are in that state, and the rest are well.
+    async fn wait_until_told(&self, state: HealthState, gpus: u32) -> Result<()> {
+        let port = self.operator_port()?;
+        let (unhealthy, degraded, unknown) = match state {
+            HealthState::Unhealthy => (gpus, 0, 0),
+            HealthState::Unknown => (0, 0, gpus),
+            HealthState::Degraded | HealthState::Recovering => (0, gpus, 0),
+            HealthState::Healthy => (0, 0, 0),
+        };
+        let degrades = if state == HealthState::Healthy { "False" } else { "True" };
+        let healthy = match state {
+            HealthState::Unhealthy => "False",
+            HealthState::Unknown => "Unknown",
+            HealthState::Degraded | HealthState::Recovering | HealthState::Healthy => "True",
+        };
+        eventually(SHOWN, &format!("{gpus} GPUs told as {state:?}"), || async move {
+            let status = self.status().await?;
+            ensure!(status.health == Some(state), "HEALTH is {:?}", status.health);
+            let policy = self.policies().get("fleet").await?.status.context("no status")?;
+            let counts = (policy.gpus.unhealthy, policy.gpus.degraded, policy.gpus.unknown);
+            ensure!(counts == (unhealthy, degraded, unknown), "the policy counts {counts:?}");
+            let condition = policy.conditions.iter().find(|condition| condition.type_ == "Degraded").context("none")?;
+            ensure!(
+                condition.status == degrades && condition.reason == reason(state).as_str(),
+                "the policy says {condition:?}"
+            );
+            let conditions = self.node().await?.status.and_then(|status| status.conditions).unwrap_or_default();
+            let condition = conditions.iter().find(|condition| condition.type_ == keys::HEALTH_CONDITION);
+            let condition = condition.context("the Node has no such condition")?;
+            ensure!(
+                condition.status == healthy && condition.reason.as_deref() == Some(reason(state).as_str()),
+                "the Node says {condition:?}"
+            );
+            let metrics = get(port, "/metrics")?;
+            for (state, count) in [("unhealthy", unhealthy), ("degraded", degraded), ("unknown", unknown)] {
+                let line = format!(r#"{{policy="fleet",pool="nvidia-h100-80gb",state="{state}"}} {count}"#);
+                ensure!(metrics.contains(&format!("gpu_operator_pool_gpus{line}")), "no {line} in {metrics}");
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// How often that was told as an Event on the Node.
+    async fn times_told(&self, reason: Reason) -> Result<i32> {
+        let events: Vec<Event> = Api::all(self.cluster.client()).list(&ListParams::default()).await?.items;
+        let of_node = events.iter().filter(|event| event.reason.as_deref() == Some(reason.as_str())).filter(|event| {
+            event.regarding.as_ref().is_some_and(|regarding| regarding.name.as_deref() == Some(self.cluster.node_name()))
+        });
+        Ok(of_node.map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum())
+    }
+
+    async fn wait_until_told_again(&self, reason: Reason, before: i32) -> Result<()> {
+        eventually(SHOWN, &format!("an Event {reason}"), || async move {
+            let times = self.times_told(reason).await?;
+            ensure!(times > before, "told {times} times");
+            Ok(())
+        })
+        .await
+    }
+}
+
+#[test]
+fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
+    test(|f| async move {
+        let Faults { well, faults } = Faults::read()?;
+        f.afflict(&well)?;
+        f.apply(FAST).await?;
+        f.wait_until_ready().await?;
+        for Fault { fault, device, state, action, kind } in faults {
+            let told = f.times_told(reason(state)).await?;
+            f.afflict(&device)?;
+            let health = f
+                .wait_for_health(&format!("a GPU that {fault}"), |health| {
+                    health.state == state && health.causes.first().is_some_and(|cause| cause.kind == kind)
+                })
+                .await?;
+            ensure!(health.action == action, "{fault}: {health:?}");
+            f.wait_until_told(state, 1).await.with_context(|| fault.clone())?;
+            f.wait_until_told_again(reason(state), told).await.with_context(|| fault.clone())?;
+            ensure!(f.status().await?.phase == Phase::Ready, "{fault}: seven of eight are enough");
+
+            f.afflict(&well)?;
+            f.wait_for_health(&format!("the end of: {fault}"), |health| health.state == HealthState::Healthy).await?;
+            f.wait_until_told(HealthState::Healthy, 0).await.with_context(|| format!("after: {fault}"))?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
+    test(|f| async move {
+        f.apply(FAST).await?;
+        f.wait_until_ready().await?;
+        let faults = [("crash", json!(true)), ("initError", json!(999)), ("hang", json!(true))];
+        for (fault, value) in faults {
+            let faults = Map::from_iter([(fault.to_owned(), value)]);
+            f.cluster.standin().set_nvml(&Gpu::h100(GPUS), &faults)?;
+            eventually(READY, &format!("GPUs that are unknown for {fault}"), || async {
+                let report = f.report().await?;
+                ensure!(report.nvml.state == NvmlState::Failing, "{:?}", report.nvml);
+                for gpu in &report.gpus {
+                    let cause = gpu.health.causes.first().context("no cause")?;
+                    ensure!(gpu.health.state == HealthState::Unknown, "{:?}", gpu.health);
+                    ensure!(cause.kind == CauseKind::NotAnswering && !cause.evidence.is_empty(), "{cause:?}");
+                }
+                Ok(())
+            })
+            .await?;
+            f.wait_until_told(HealthState::Unknown, GPUS).await.context(fault)?;
+            f.cluster.standin().set_gpus(&Gpu::h100(GPUS))?;
+            f.wait_until_told(HealthState::Healthy, 0).await.with_context(|| format!("after {fault}"))?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
+    test(|f| async move {
+        f.apply("{health: {interval: 1s, cleanIntervals: 1}}").await?;
+        f.wait_until_ready().await?;
+        f.afflict(&Map::from_iter([("xids".to_owned(), json!([{"xid": 79}]))]))?;
+        let message = f.wait_for_reason(Reason::GpuUnhealthy).await?;
+        ensure!(message.contains("0000:09:00.0") && message.contains("Xid 79"), "{message}");
+        ensure!(message.contains("RebootNode"), "{message}");
+        f.wait_for_condition("Ready", "False").await?;
+        eventually(SHOWN, "seven allocatable GPUs", || async {
+            ensure!(f.allocatable().await? == 7, "{} are", f.allocatable().await?);
+            Ok(())
+        })
+        .await?;
+        f.run_gpu_pod("on-one-of-seven").await?;
+        // Whether seven are enough is the policy's to say.
+        f.apply("{health: {interval: 1s, cleanIntervals: 1, minHealthyGpus: 7}}").await?;
+        f.wait_for_condition("Ready", "True").await?;
+        f.wait_for_condition("Degraded", "True").await?;
+
+        f.cluster.kubectl(&["delete", "pods", "--all", "--namespace=default", "--force", "--grace-period=0"])?;
+        f.afflict(&Map::new())?;
+        f.cluster.reboot()?;
+        f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", f.cluster.node_name(), "--timeout=60s"])?;
+        f.wait_for_health("a GPU that is well after the reboot", |health| health.state == HealthState::Healthy).await?;
+        f.wait_until_ready().await?;
+        f.wait_until_told(HealthState::Healthy, 0).await
+    });
+}
+
+#[test]
+fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
+    test(|f| async move {
+        let Faults { well, faults } = Faults::read()?;
+        f.afflict(&well)?;
+        f.apply(FAST).await?;
+        f.wait_until_ready().await?;
+        let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
+        let fault = faults.iter().find(|fault| fault.fault == "reports XID 48").context("no such fault")?;
+        f.afflict(&fault.device)?;
+        eventually(SHOWN, "a plugin that withholds the GPU", || async {
+            ensure!(f.allocatable().await? == 7, "{} are allocatable", f.allocatable().await?);
+            Ok(())
+        })
+        .await?;
+        f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
+        // The GPU was reset.
+        f.afflict(&well)?;
+        f.wait_until_ready().await?;
+        ensure!(f.operand(Stage::DevicePlugin).await?.name_any() != plugin, "the same plugin took it back");
+        ensure!(f.times_told(Reason::DevicePluginRestarted).await? >= 1, "nobody was told");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_fault_is_judged_without_the_operator_and_told_once_it_is_back() {
+    test(|f| async move {
+        let Faults { faults, .. } = Faults::read()?;
+        f.apply(FAST).await?;
+        f.wait_until_ready().await?;
+        let scale = |replicas: u32| {
+            let replicas = format!("--replicas={replicas}");
+            f.cluster.kubectl(&["scale", "deployment/gpu-operator", "-n", f.cluster.namespace(), &replicas])
+        };
+        scale(0)?;
+        let outcome = async {
+            let gone = ["wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=gpu-operator", "--timeout=60s"];
+            f.cluster.kubectl(&[&gone[..], &["-n", f.cluster.namespace()]].concat())?;
+            let fault = faults.iter().find(|fault| fault.fault == "has bad SRAM").context("no such fault")?;
+            f.afflict(&fault.device)?;
+            f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await
+        }
+        .await;
+        scale(1)?;
+        outcome?;
+        f.wait_until_told(HealthState::Unhealthy, 1).await
+    });
+}
+
+#[test]
+fn a_probe_that_is_not_there_makes_its_gpus_unknown() {
+    test(|f| async move {
+        f.apply(FAST).await?;
+        f.wait_until_ready().await?;
+        let place = |selector: &Value| {
+            let patch = json!({"spec": {"template": {"spec": {"nodeSelector": selector}}}}).to_string();
+            f.cluster.kubectl(&["patch", "daemonset/nvml-probe", "-n", f.cluster.namespace(), "-p", &patch])
+        };
+        place(&json!({"nowhere": "true"}))?;
+        let outcome = async {
+            let message = f.wait_for_reason(Reason::HealthUnknown).await?;
+            ensure!(message.contains("no probe runs on the node"), "{message}");
+            f.wait_until_told(HealthState::Unknown, GPUS).await
+        }
+        .await;
+        place(&json!({"nowhere": null}))?;
+        outcome?;
+        f.wait_until_told(HealthState::Healthy, 0).await
+    });
+}
+
+#[test]
+fn errors_of_programs_are_none_of_the_gpus_however_many_come() {
+    test(|f| async move {
+        f.apply(FAST).await?;
+        f.wait_until_ready().await?;
+        let flood: Vec<Value> =
+            [13, 31, 43, 45, 68, 109].iter().map(|xid| json!({"xid": xid, "perSecond": 200})).collect();
+        let xids = |more: &[Value]| Map::from_iter([("xids".to_owned(), json!([flood.as_slice(), more].concat()))]);
+        // One that does show tells that the others were heard as well.
+        f.afflict(&xids(&[json!({"xid": 63})]))?;
+        let health = f.wait_for_health("a GPU with a warning", |health| health.state == HealthState::Degraded).await?;
+        ensure!(health.causes.iter().all(|cause| cause.xid == Some(63)), "{health:?}");
+        // The warning passes, and they go on.
+        f.afflict(&xids(&[]))?;
+        f.wait_for_health("GPUs that are well", |health| health.state == HealthState::Healthy).await?;
+        Ok(())
+    });
+}
