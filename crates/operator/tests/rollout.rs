@@ -62,6 +62,13 @@ fn the_first_failure_halts_the_pool_and_editing_back_moves_only_what_moved() {
     assert_eq!(sim.status("a").reason, Some(Reason::ImagePullFailed));
     assert_eq!(sim.status("b").reason, Some(Reason::RolloutPending));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    // A wish that cannot be carried out is told as such, and the halt beside it.
+    sim.apply_policy("all", "{pools: [{name: p, driver: {version: 470.256.02}}]}");
+    sim.run(20);
+    assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
+    let pool = sim.policies["all"].status.as_ref().expect("a status").pools[0].clone();
+    assert_eq!(pool.reason, Some(Reason::DriverUnsupported));
+    assert!(pool.message.contains("; node a: "), "{}", pool.message);
     let before = (sim.writes["node/b"], sim.writes["node/c"]);
     sim.apply_policy("all", OLD);
     sim.settle();

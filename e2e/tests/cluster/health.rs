@@ -131,7 +131,10 @@ impl Fixture {
     async fn times_told(&self, reason: Reason) -> Result<i32> {
         let events: Vec<Event> = Api::all(self.cluster.client()).list(&ListParams::default()).await?.items;
         let of_node = events.iter().filter(|event| event.reason.as_deref() == Some(reason.as_str())).filter(|event| {
-            event.regarding.as_ref().is_some_and(|regarding| regarding.name.as_deref() == Some(self.cluster.node_name()))
+            event
+                .regarding
+                .as_ref()
+                .is_some_and(|regarding| regarding.name.as_deref() == Some(self.cluster.node_name()))
         });
         Ok(of_node.map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum())
     }

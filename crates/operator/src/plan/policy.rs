@@ -162,14 +162,16 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], trouble: Trouble<'_>) -> 
             });
             let halted = trouble.halted.get(name).map(|why| (Reason::RolloutHalted, why.clone()));
             let misfit = trouble.misfits.get(name).cloned();
-            let (reason, message) = halted.or(fault).or(misfit).unzip();
+            // What the policy has to say differently comes first: `Accepted` goes by it. One word, but every sentence.
+            let told: Vec<(Reason, String)> = [fault.or(misfit), halted].into_iter().flatten().collect();
+            let message = told.iter().map(|(_, message)| message.as_str()).collect::<Vec<_>>().join("; ");
             PoolStatus {
                 name: name.to_owned(),
                 nodes: counts,
                 gpus,
                 driver_version: members.iter().find_map(|node| node.driver_version.clone()),
-                reason,
-                message: clip(&message.unwrap_or_default()),
+                reason: told.first().map(|(reason, _)| *reason),
+                message: clip(&message),
             }
         })
         .collect()
