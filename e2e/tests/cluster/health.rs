@@ -4,8 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use e2e::{Gpu, eventually};
 use gpu_operator_crd::{
-    CauseKind, GpuHealth, HealthState, Phase,
-    health::Action,
+    GpuHealth, Phase,
+    health::{Action, CauseKind, HealthState},
     keys,
     policy::Stage,
     reason::Reason,
@@ -127,6 +127,15 @@ impl Fixture {
         .await
     }
 
+    async fn wait_for_allocatable(&self, gpus: u32) -> Result<()> {
+        eventually(SHOWN, &format!("{gpus} allocatable GPUs"), || async move {
+            let allocatable = self.allocatable().await?;
+            ensure!(allocatable == gpus, "{allocatable} are");
+            Ok(())
+        })
+        .await
+    }
+
     /// How often that was told as an Event on the Node.
     async fn times_told(&self, reason: Reason) -> Result<i32> {
         let events: Vec<Event> = Api::all(self.cluster.client()).list(&ListParams::default()).await?.items;
@@ -167,11 +176,14 @@ fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
             ensure!(health.action == action, "{fault}: {health:?}");
             f.wait_until_told(state, 1).await.with_context(|| fault.clone())?;
             f.wait_until_told_again(reason(state), told).await.with_context(|| fault.clone())?;
-            ensure!(f.status().await?.phase == Phase::Ready, "{fault}: seven of eight are enough");
+            // A plugin withholds a GPU for an XID, and the node's readiness follows that: see the tests below.
+            let ready = f.status().await?.phase == Phase::Ready;
+            ensure!(ready || kind == CauseKind::Xid, "{fault}: seven of eight are enough");
 
             f.afflict(&well)?;
             f.wait_for_health(&format!("the end of: {fault}"), |health| health.state == HealthState::Healthy).await?;
             f.wait_until_told(HealthState::Healthy, 0).await.with_context(|| format!("after: {fault}"))?;
+            f.wait_for_allocatable(GPUS).await.with_context(|| format!("after: {fault}"))?;
         }
         Ok(())
     });
@@ -182,13 +194,18 @@ fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
     test(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
-        let faults = [("crash", json!(true)), ("initError", json!(999)), ("hang", json!(true))];
-        for (fault, value) in faults {
-            let faults = Map::from_iter([(fault.to_owned(), value)]);
-            f.cluster.standin().set_nvml(&Gpu::h100(GPUS), &faults)?;
+        // The child ends, cannot begin again, and at last hangs.
+        for (fault, value, words) in [
+            ("crash", json!(true), "signal"),
+            ("initError", json!(999), "initialise"),
+            ("hang", json!(true), "no answer within"),
+        ] {
+            f.cluster.standin().set_nvml(&Gpu::h100(GPUS), &Map::from_iter([(fault.to_owned(), value)]))?;
             eventually(READY, &format!("GPUs that are unknown for {fault}"), || async {
                 let report = f.report().await?;
                 ensure!(report.nvml.state == NvmlState::Failing, "{:?}", report.nvml);
+                let message = report.nvml.message.as_deref().unwrap_or_default();
+                ensure!(message.contains(words), "{message}");
                 for gpu in &report.gpus {
                     let cause = gpu.health.causes.first().context("no cause")?;
                     ensure!(gpu.health.state == HealthState::Unknown, "{:?}", gpu.health);
@@ -198,10 +215,9 @@ fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
             })
             .await?;
             f.wait_until_told(HealthState::Unknown, GPUS).await.context(fault)?;
-            f.cluster.standin().set_gpus(&Gpu::h100(GPUS))?;
-            f.wait_until_told(HealthState::Healthy, 0).await.with_context(|| format!("after {fault}"))?;
         }
-        Ok(())
+        f.cluster.standin().set_gpus(&Gpu::h100(GPUS))?;
+        f.wait_until_told(HealthState::Healthy, 0).await
     });
 }
 
@@ -215,11 +231,7 @@ fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
         ensure!(message.contains("0000:09:00.0") && message.contains("Xid 79"), "{message}");
         ensure!(message.contains("RebootNode"), "{message}");
         f.wait_for_condition("Ready", "False").await?;
-        eventually(SHOWN, "seven allocatable GPUs", || async {
-            ensure!(f.allocatable().await? == 7, "{} are", f.allocatable().await?);
-            Ok(())
-        })
-        .await?;
+        f.wait_for_allocatable(7).await?;
         f.run_gpu_pod("on-one-of-seven").await?;
         // Whether seven are enough is the policy's to say.
         f.apply("{health: {interval: 1s, cleanIntervals: 1, minHealthyGpus: 7}}").await?;
@@ -246,14 +258,11 @@ fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
         let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
         let fault = faults.iter().find(|fault| fault.fault == "reports XID 48").context("no such fault")?;
         f.afflict(&fault.device)?;
-        eventually(SHOWN, "a plugin that withholds the GPU", || async {
-            ensure!(f.allocatable().await? == 7, "{} are allocatable", f.allocatable().await?);
-            Ok(())
-        })
-        .await?;
+        f.wait_for_allocatable(7).await?;
         f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
         // The GPU was reset.
         f.afflict(&well)?;
+        f.wait_for_allocatable(GPUS).await?;
         f.wait_until_ready().await?;
         ensure!(f.operand(Stage::DevicePlugin).await?.name_any() != plugin, "the same plugin took it back");
         ensure!(f.times_told(Reason::DevicePluginRestarted).await? >= 1, "nobody was told");
@@ -297,8 +306,12 @@ fn a_probe_that_is_not_there_makes_its_gpus_unknown() {
         };
         place(&json!({"nowhere": "true"}))?;
         let outcome = async {
-            let message = f.wait_for_reason(Reason::HealthUnknown).await?;
-            ensure!(message.contains("no probe runs on the node"), "{message}");
+            eventually(SHOWN, "the probe's absence", || async {
+                let message = f.status().await?.message;
+                ensure!(message.contains("no probe runs on the node"), "{message}");
+                Ok(())
+            })
+            .await?;
             f.wait_until_told(HealthState::Unknown, GPUS).await
         }
         .await;
