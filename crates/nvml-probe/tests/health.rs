@@ -14,21 +14,13 @@ use gpu_operator_crd::{
         Action::{self, CheckHardware, DrainAndReset, RebootNode, ReplaceGpu, ResetGpu},
         Cause,
         CauseKind::{self, *},
-        GpuHealth, HealthRules,
         HealthState::{self, Degraded, Healthy, Unhealthy, Unknown},
     },
-    report::{NvmlState, Report},
+    report::NvmlState,
 };
-use nvml_probe::{
-    child::Limits,
-    driver::CONTAINER_ROOT,
-    publish::{Own, Seen},
-};
-use running::{GPUS, Running, node, patient};
+use nvml_probe::{child::Limits, driver::CONTAINER_ROOT};
+use running::{GPUS, VERSION, becomes, begin, first, forgetting, patient, serve, served};
 use serde_json::{Value, json};
-use support::Host;
-
-const VERSION: &str = "580.173.02";
 
 /// What goes wrong with the first GPU, and what is said of it.
 type Case = (&'static str, fn() -> Value, HealthState, Action, CauseKind);
@@ -109,52 +101,6 @@ const CASES: &[Case] = &[
 #[allow(clippy::needless_pass_by_value, reason = "json! makes values")]
 fn readings(name: &str, value: Value) -> Value {
     json!({"readings": {name: value}})
-}
-
-/// A host whose driver serves [`GPUS`].
-fn served() -> Host {
-    let host = node();
-    host.install(CONTAINER_ROOT, VERSION, &GPUS);
-    host.load(VERSION);
-    host
-}
-
-/// Gives the first GPU these fields.
-fn serve(host: &Host, fields: &Value) {
-    host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
-        machine["devices"][0].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    });
-}
-
-/// An agent that confirms at once and forgets after a reading: what takes longer is tested without a machine.
-fn begin(host: &Host, limits: Limits, before: Option<Report>) -> Running {
-    forgetting(1, host, limits, before)
-}
-
-/// As [`begin`], but forgets after so many readings.
-fn forgetting(clean: u32, host: &Host, limits: Limits, before: Option<Report>) -> Running {
-    let rules = HealthRules {
-        interval: Some(Duration::from_millis(20).into()),
-        confirm_intervals: Some(1),
-        clean_intervals: Some(clean),
-        ..HealthRules::default()
-    };
-    let own = Own { release: false, rules, report: before };
-    Running::start(host, Seen::Present(Box::new(own)), limits)
-}
-
-/// The report once the first GPU is in that state for a cause of that kind, or for none.
-async fn becomes(agent: &Running, state: HealthState, kind: Option<CauseKind>) -> Report {
-    agent
-        .awaits(|report| {
-            let health = &report.gpus[0].health;
-            health.state == state && health.causes.first().map(|cause| cause.kind) == kind
-        })
-        .await
-}
-
-fn first(report: &Report) -> &GpuHealth {
-    &report.gpus[0].health
 }
 
 #[tokio::test]

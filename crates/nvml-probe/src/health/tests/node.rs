@@ -6,7 +6,7 @@ use gpu_operator_crd::{
 use super::*;
 use crate::{
     child::Look,
-    health::node::{NodeHealth, Start, Xids},
+    health::node::{Heard, NodeHealth, Start, Xids},
     inventory::{Inventory, NvmlGpu, Refused},
     pci::PciGpu,
 };
@@ -32,7 +32,8 @@ fn answering(readings: &[(&str, Readings)]) -> Look {
 }
 
 fn step(node: &mut NodeHealth, start: &Start, look: &Look, xids: &Xids) -> [HealthState; 3] {
-    node.step(&Rules::default(), start, &bus(), look, xids, "2026-01-01T00:00:00Z".parse().unwrap());
+    let heard = Heard { xids: xids.clone(), loaded: None };
+    node.step(&Rules::default(), start, &bus(), look, &heard, "2026-01-01T00:00:00Z".parse().unwrap());
     ADDRESSES.map(|address| node.of(address).state)
 }
 
@@ -110,6 +111,6 @@ fn a_gpu_that_leaves_the_bus_is_forgotten() {
     let mut node = NodeHealth::default();
     step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[0], 48));
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    node.step(&Rules::default(), &start("boot", 1), &[], &Look::Absent(None), &Xids::default(), now);
+    node.step(&Rules::default(), &start("boot", 1), &[], &Look::Absent(None), &Heard::default(), now);
     assert_eq!(node.of(ADDRESSES[0]), GpuHealth::default());
 }
