@@ -41,7 +41,8 @@ fn xid(number: u16) -> String {
 
 /// The log's records of these messages, a second apart from each other.
 fn records(messages: &[&str]) -> String {
-    (1..).zip(messages).map(|(second, message)| format!("4,{second},{second}000000,-;{message}\n")).collect()
+    let records = (1..).zip(messages).map(|(second, message)| format!("4,{second},{second}000000,-;{message}\n"));
+    records.collect::<Vec<_>>().concat()
 }
 
 /// The log as it is from the beginning.

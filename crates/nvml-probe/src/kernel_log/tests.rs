@@ -158,7 +158,7 @@ async fn a_flood_is_counted_and_takes_no_more_memory_than_is_bounded() {
     written.says(&line.repeat(100_000));
     for bus in 0..=255 {
         let lines = (0..8).map(|number| format!("4,77,1,-;NVRM: Xid (PCI:0000:{bus:02x}:00): {number}, x\n"));
-        written.says(&lines.collect::<String>());
+        written.says(&lines.collect::<Vec<_>>().concat());
     }
     // A file that is no log at all.
     written.says(&"x".repeat(100_000));
