@@ -73,7 +73,8 @@ impl NodeHealth {
         self.gpus.get(address).map(Gpu::health).unwrap_or_default()
     }
 
-    /// Takes in one look at the node, and what came since the one before.
+    /// Takes in one look at the node, and what came since the one before. XIDs of a driver that is not loaded any more are
+    /// over.
     pub fn step(
         &mut self,
         rules: &Rules,
@@ -92,7 +93,8 @@ impl NodeHealth {
             if let Some(at) = restarted {
                 gpu.restarted(at);
             }
-            let xids = heard.xids.get(address).map(Vec::as_slice).unwrap_or_default();
+            let xids =
+                heard.xids.get(address).filter(|_| start.loaded.is_some()).map(Vec::as_slice).unwrap_or_default();
             gpu.step(rules, &told(look, address), xids, now);
         }
     }
