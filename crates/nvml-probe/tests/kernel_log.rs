@@ -29,7 +29,9 @@ use nvml_probe::{
     driver::CONTAINER_ROOT,
     publish::{Own, Seen},
 };
-use running::{GPUS, KERNEL_LOG, Running, VERSION, becomes, begin, first, forgetting, patient, serve, served};
+use running::{
+    GPUS, INTERVAL, KERNEL_LOG, Running, VERSION, becomes, begin, first, forgetting, patient, serve, served,
+};
 use serde_json::json;
 use support::{Host, PROBE};
 
@@ -191,25 +193,30 @@ async fn a_load_of_the_driver_is_seen_at_once_and_so_is_what_comes_right_after_i
 
 #[tokio::test]
 async fn what_nvml_and_the_log_both_tell_counts_once() {
-    let host = served();
-    logged(&host, &[LOADED]);
-    // NVML is asked once a second, so that it tells at the next look, or the one after that.
-    let rules = HealthRules { interval: Some(Duration::from_secs(1).into()), ..HealthRules::default() };
-    let seen = Seen::Present(Box::new(Own { release: false, rules, report: None }));
-    let agent = Running::start(&host, seen, patient());
-    becomes(&agent, Healthy, None).await;
-    goes_on(&host, &[&xid(48)]);
-    becomes(&agent, Unhealthy, Some(Xid)).await;
-    // The stand-in tells those of the first GPU first.
-    host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
-        for device in 0..2 {
-            machine["devices"][device]["xids"] = json!([{"xid": 48}]);
-        }
-    });
-    let both = agent.awaits(|report| report.gpus[1].health.state == Unhealthy).await;
-    assert_eq!(outline(first(&both)), [(48, 1, false)]);
-    assert!(first(&both).causes[0].evidence.contains("said of 48"));
-    serve(&host, &json!({"xids": [{"xid": 48, "id": 2}]}));
-    agent.awaits(|report| outline(first(report)) == [(48, 2, false)]).await;
-    agent.end().await;
+    // NVML is asked once a second, so that it tells at the next look, or the one after that. The log is read then as well,
+    // or at looks at the host between.
+    let second = Duration::from_secs(1);
+    for between_looks in [INTERVAL, second] {
+        let host = served();
+        logged(&host, &[LOADED]);
+        let rules = HealthRules { interval: Some(second.into()), ..HealthRules::default() };
+        let seen = Seen::Present(Box::new(Own { release: false, rules, report: None }));
+        let supervisor = Supervisor::new(this_program(PathBuf::from(PROBE)), patient());
+        let agent = Running::looking_every(between_looks, &host, seen, supervisor);
+        becomes(&agent, Healthy, None).await;
+        goes_on(&host, &[&xid(48)]);
+        becomes(&agent, Unhealthy, Some(Xid)).await;
+        // The stand-in tells those of the first GPU first.
+        host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
+            for device in 0..2 {
+                machine["devices"][device]["xids"] = json!([{"xid": 48}]);
+            }
+        });
+        let both = agent.awaits(|report| report.gpus[1].health.state == Unhealthy).await;
+        assert_eq!(outline(first(&both)), [(48, 1, false)]);
+        assert!(first(&both).causes[0].evidence.contains("said of 48"));
+        serve(&host, &json!({"xids": [{"xid": 48, "id": 2}]}));
+        agent.awaits(|report| outline(first(report)) == [(48, 2, false)]).await;
+        agent.end().await;
+    }
 }

@@ -149,6 +149,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         /// The driver's errors between looks, each read from the log before or after that look.
         #[test]
         fn of_two_witnesses_that_tell_everything_each_error_counts_once(looks in vec((0_u64..5, 0_u64..5), 1..50)) {

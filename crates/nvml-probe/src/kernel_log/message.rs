@@ -130,6 +130,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn no_message_is_too_much_and_what_is_kept_is_bounded(any: String, place in ".{0,20}", rest in ".{0,400}") {
             let _ = Message::parse(&any);

@@ -73,6 +73,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn no_line_is_too_much(line: Vec<u8>, head in "[0-9,;-]{0,40}", message: String) {
             let _ = Record::parse(&line);
