@@ -1,13 +1,18 @@
 //! The loop of `nvml-probe run`: read the host, ask NVML, write what changed.
 
 use std::{
+    borrow::Cow,
     io,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use gpu_operator_crd::report::Report;
 use k8s_openapi::jiff::Timestamp;
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use crate::{
     backoff::Backoff,
@@ -15,15 +20,16 @@ use crate::{
     cli::chain,
     driver::{self, DriverError, Library},
     health::{
-        gpu::{Source, XidSeen},
-        node::{NodeHealth, Start, Xids},
+        node::{NodeHealth, Start},
         rules::Rules,
+        tally::Tally,
     },
     host::HostRoot,
+    kernel_log::KernelLog,
     os,
     pci::{self, PciError, PciGpu},
     publish::{Published, Publisher, Seen},
-    report::{Facts, report},
+    report::{Facts, report, with_health},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -51,6 +57,8 @@ pub enum FactError {
 pub struct Settings {
     /// The host's file system.
     pub host: HostRoot,
+    /// The kernel's log, as this process sees it.
+    pub kernel_log: PathBuf,
     /// The pause between two looks at the host.
     pub interval: Duration,
     /// Whether the NVML child changes root into the driver's.
@@ -64,9 +72,19 @@ pub struct Agent {
     publisher: Publisher,
     seen: watch::Receiver<Seen>,
     trouble: Trouble,
+    log: KernelLog,
+    tally: Tally,
     /// Nothing until the GpuNode was seen, which may hold what was known before.
     health: Option<NodeHealth>,
     last: Option<Last>,
+}
+
+/// What ends a pause between two looks.
+enum News {
+    /// XIDs, which are judged already.
+    Xids,
+    /// The driver was loaded.
+    Load,
 }
 
 /// The last look that the GPUs' health was judged by.
@@ -80,12 +98,14 @@ impl Agent {
     /// The agent that learns of its GpuNode through `seen`.
     #[must_use]
     pub fn new(settings: Settings, supervisor: Supervisor, publisher: Publisher, seen: watch::Receiver<Seen>) -> Self {
-        Self { settings, supervisor, publisher, seen, trouble: Trouble::new(), health: None, last: None }
+        let (log, tally) = (KernelLog::default(), Tally::default());
+        Self { settings, supervisor, publisher, seen, trouble: Trouble::new(), log, tally, health: None, last: None }
     }
 
     /// Works until `shutdown` is done; no child is left then.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
+        self.log = open_log(&self.settings);
         loop {
             let mut seen = self.seen.clone();
             let release = seen.borrow_and_update().release();
@@ -109,18 +129,50 @@ impl Agent {
             return std::future::pending().await;
         };
         let seen = self.seen.borrow().clone();
-        let pause = match self.look(&seen, release).await {
-            Ok(report) => match self.publisher.publish(&seen, &report).await {
+        let mut report = match self.look(&seen, release).await {
+            Ok(report) => report,
+            Err(error) => return sleep(self.trouble.new_one("cannot read the host", &error)).await,
+        };
+        let looked = Instant::now();
+        let pause = self.until_next(&seen.rules());
+        loop {
+            let seen = self.seen.borrow().clone();
+            match self.publisher.publish(&seen, &report).await {
                 Ok(published) => {
                     self.trouble.over();
                     log(published, &report);
-                    self.until_next(&seen.rules())
                 }
-                Err(error) => self.trouble.new_one("cannot write the report", &error),
-            },
-            Err(error) => self.trouble.new_one("cannot read the host", &error),
-        };
-        sleep(pause).await;
+                Err(error) => return sleep(self.trouble.new_one("cannot write the report", &error)).await,
+            }
+            // XIDs do not wait for the end of the pause.
+            let left = pause.saturating_sub(looked.elapsed());
+            match timeout(left, self.listen(&seen.rules())).await {
+                Ok(News::Xids) => report = with_health(report, &self.known_health()),
+                Ok(News::Load) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Waits until the kernel's log tells of XIDs, which are judged then, or of what takes a look at the host.
+    async fn listen(&mut self, rules: &Rules) -> News {
+        loop {
+            self.log.news().await;
+            if self.log.tells_of_load() {
+                return News::Load;
+            }
+            if self.hear(rules) {
+                return News::Xids;
+            }
+        }
+    }
+
+    /// Judges the XIDs that the log has told since the last look. Whether there were any.
+    fn hear(&mut self, rules: &Rules) -> bool {
+        let Some(health) = &mut self.health else { return false };
+        let now = this_second();
+        let xids = self.tally.logged(self.log.take(now).xids);
+        health.hear(rules, &xids, now);
+        !xids.is_empty()
     }
 
     /// The pause until the host is looked at again, or the GPUs have to be read.
@@ -132,6 +184,7 @@ impl Agent {
     async fn look(&mut self, seen: &Seen, release: bool) -> Result<Report, FactError> {
         // First of all, so that a fact that cannot be read delays no release.
         let released = if release { Some(self.supervisor.release().await) } else { None };
+        self.log.read_all().await;
         let host = &self.settings.host;
         let libraries = driver::all_libraries(host)?;
         let start = Start {
@@ -147,8 +200,9 @@ impl Agent {
         let look = match (released, last) {
             (Some(Ok(())), _) => Look::Released,
             (Some(Err(stuck)), _) => Look::Failing(stuck),
-            // Asked lately, and nothing has happened since.
-            (None, Some(last)) if last.target == target && matches!(last.look, Look::Answering(_)) => {
+            // Asked lately, and nothing has happened since but XIDs perhaps.
+            (None, Some(last)) if self.is_still(&last, &target) => {
+                self.hear(&rules);
                 let report = self.report(start, &libraries, gpus, &last.look);
                 self.last = Some(last);
                 return report;
@@ -158,12 +212,26 @@ impl Agent {
                 self.supervisor.look(target.clone(), &question, now).await
             }
         };
+        // Once more: what NVML has told by now, the driver has written there before.
+        self.log.read();
+        let this_second = this_second();
+        let mut heard = self.log.take(this_second);
+        heard.xids = self.tally.logged(heard.xids);
+        let of_nvml = if let Look::Answering(inventory) = &look { inventory.xids.as_slice() } else { &[] };
+        for (address, xids) in self.tally.told(of_nvml) {
+            heard.xids.entry(address).or_default().extend(xids);
+        }
         let before = || seen.report().map_or_else(NodeHealth::default, |report| NodeHealth::restore(&rules, report));
         let health = self.health.get_or_insert_with(before);
-        health.step(&rules, &start, &gpus, &look, &xids(&look), this_second());
+        health.step(&rules, &start, &gpus, &look, &heard, this_second);
         let report = self.report(start, &libraries, gpus, &look);
         self.last = Some(Last { at: now, target, look });
         report
+    }
+
+    /// Whether the answer of the last look holds still.
+    fn is_still(&self, last: &Last, target: &Result<Target, Option<String>>) -> bool {
+        last.target == *target && matches!(last.look, Look::Answering(_)) && !self.log.tells_of_load()
     }
 
     /// The rest of the facts. The use of the module is read last, when the child has settled: before that it would be
@@ -179,20 +247,23 @@ impl Agent {
             in_use: driver::in_use(host)?,
             installed: libraries.iter().map(Into::into).collect(),
         };
-        Ok(report(&facts, look, self.health.as_ref().unwrap_or(&NodeHealth::default())))
+        Ok(report(&facts, look, &self.known_health()))
+    }
+
+    fn known_health(&self) -> Cow<'_, NodeHealth> {
+        self.health.as_ref().map_or_else(Cow::default, Cow::Borrowed)
     }
 }
 
-/// What NVML has told of XIDs.
-fn xids(look: &Look) -> Xids {
-    let mut xids = Xids::new();
-    if let Look::Answering(inventory) = look {
-        for heard in &inventory.xids {
-            let seen = XidSeen { xid: heard.xid, count: heard.count, source: Source::Event, said: String::new() };
-            xids.entry(heard.pci_address.clone()).or_default().push(seen);
-        }
-    }
-    xids
+/// The kernel's log, or none; XIDs are then known from NVML alone.
+fn open_log(settings: &Settings) -> KernelLog {
+    let log =
+        os::booted(&settings.host, Timestamp::now()).and_then(|booted| KernelLog::open(&settings.kernel_log, booted));
+    log.unwrap_or_else(|error| {
+        let path = settings.kernel_log.display();
+        tracing::warn!(%error, %path, "cannot read the kernel's log; XIDs are known from NVML alone");
+        KernelLog::default()
+    })
 }
 
 /// Now, as exactly as the API writes it.

@@ -57,6 +57,9 @@ struct Run {
     /// How long NVML may take to answer before its process is killed.
     #[arg(long, default_value = "30s", value_parser = duration)]
     nvml_deadline: Duration,
+    /// The kernel's log, which tells of XIDs that came while nobody asked NVML. A probe that cannot read it does without.
+    #[arg(long, env = "KERNEL_LOG", default_value = "/dev/kmsg")]
+    kernel_log: PathBuf,
     /// Load NVML from where it lies, without changing root into the driver's. For a probe that is no container.
     #[arg(long)]
     no_chroot: bool,
@@ -182,8 +185,12 @@ async fn run(options: Run, shutdown: &mut Shutdown) -> Result<ExitCode, CliError
     let supervisor = Supervisor::new(this_program(std::env::current_exe()?), limits);
     let (sender, seen) = watch::channel(Seen::Unknown);
     let follower = tokio::spawn(follow(client.clone(), options.node_name.clone(), sender));
-    let settings =
-        Settings { host: HostRoot::new(options.host_root), interval: options.interval, chroot: !options.no_chroot };
+    let settings = Settings {
+        host: HostRoot::new(options.host_root),
+        kernel_log: options.kernel_log,
+        interval: options.interval,
+        chroot: !options.no_chroot,
+    };
     let publisher = Publisher::new(client, &options.node_name);
     Agent::new(settings, supervisor, publisher, seen).run(shutdown.requested()).await;
     follower.abort();

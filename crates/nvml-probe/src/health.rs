@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  readings ──▶ findings ──▶ gpu: causes over time ──▶ GpuNode.status.report.gpus[].health
-//!  xids ──────────────────────▲        ▲
+//!  xids ──▶ tally ────────────▲        ▲
 //!  rules (GpuNode.spec.health) ────────┘
 //! ```
 //!
@@ -15,6 +15,7 @@ pub mod kind;
 pub mod node;
 pub mod readings;
 pub mod rules;
+pub mod tally;
 pub mod xid;
 
 #[cfg(test)]

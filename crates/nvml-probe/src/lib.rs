@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!  sysfs, os-release ──▶ pci, os, driver ─┐
-//!                                         ├──▶ report (pure) ──▶ publish ──▶ GpuNode.status.report
+//!  /dev/kmsg ──▶ kernel_log ──────────────┼──▶ report (pure) ──▶ publish ──▶ GpuNode.status.report
 //!  NVML ◀── inventory ◀─pipe─ child ──────┘                         │
 //!            (a process of its own)   ▲                             │
 //!                                     └──── agent: the loop ◀───────┴── GpuNode.spec.releaseDriver
 //! ```
 //!
-//! Everything on the host is reached through [`host::HostRoot`]; nothing here writes to the host.
+//! Everything on the host is reached through [`host::HostRoot`], but for the kernel's log; nothing here writes to the host.
 
 pub mod agent;
 pub mod backoff;
@@ -20,6 +20,7 @@ pub mod gate;
 pub mod health;
 pub mod host;
 pub mod inventory;
+pub mod kernel_log;
 pub mod nvml;
 pub mod os;
 pub mod pci;

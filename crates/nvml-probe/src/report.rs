@@ -59,6 +59,15 @@ pub fn report(facts: &Facts, look: &Look, health: &NodeHealth) -> Report {
     }
 }
 
+/// The report with the health of its GPUs as it is now.
+#[must_use]
+pub fn with_health(mut report: Report, health: &NodeHealth) -> Report {
+    for gpu in &mut report.gpus {
+        gpu.health = health.of(&gpu.pci_address);
+    }
+    report
+}
+
 fn merge(gpu: &PciGpu, inventory: Option<&Inventory>, health: &NodeHealth) -> Gpu {
     let nvml = inventory.and_then(|inventory| inventory.gpus.iter().find(|known| known.pci_address == gpu.address));
     Gpu {

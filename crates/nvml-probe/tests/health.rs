@@ -14,22 +14,14 @@ use gpu_operator_crd::{
         Action::{self, ResetGpu},
         Cause,
         CauseKind::{self, NotAnswering, Xid},
-        GpuHealth, HealthRules,
         HealthState::{self, Healthy, Unhealthy, Unknown},
     },
-    report::{NvmlState, Report},
+    report::NvmlState,
 };
-use nvml_probe::{
-    child::Limits,
-    driver::CONTAINER_ROOT,
-    publish::{Own, Seen},
-};
-use running::{GPUS, Running, node, patient};
+use nvml_probe::{child::Limits, driver::CONTAINER_ROOT};
+use running::{GPUS, VERSION, becomes, begin, first, forgetting, patient, serve, served};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use support::Host;
-
-const VERSION: &str = "580.173.02";
 
 /// Faults of one GPU and what is made of each; the tests on a whole cluster read the same.
 #[derive(Deserialize)]
@@ -51,52 +43,6 @@ struct Fault {
 fn faults() -> Faults {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../e2e/standins/nvml/faults.json");
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
-}
-
-/// A host whose driver serves [`GPUS`].
-fn served() -> Host {
-    let host = node();
-    host.install(CONTAINER_ROOT, VERSION, &GPUS);
-    host.load(VERSION);
-    host
-}
-
-/// Gives the first GPU these fields.
-fn serve(host: &Host, fields: &Value) {
-    host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
-        machine["devices"][0].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    });
-}
-
-/// An agent that confirms at once and forgets after a reading: what takes longer is tested without a machine.
-fn begin(host: &Host, limits: Limits, before: Option<Report>) -> Running {
-    forgetting(1, host, limits, before)
-}
-
-/// As [`begin`], but forgets after so many readings.
-fn forgetting(clean: u32, host: &Host, limits: Limits, before: Option<Report>) -> Running {
-    let rules = HealthRules {
-        interval: Some(Duration::from_millis(20).into()),
-        confirm_intervals: Some(1),
-        clean_intervals: Some(clean),
-        ..HealthRules::default()
-    };
-    let own = Own { release: false, rules, report: before };
-    Running::start(host, Seen::Present(Box::new(own)), limits)
-}
-
-/// The report once the first GPU is in that state for a cause of that kind, or for none.
-async fn becomes(agent: &Running, state: HealthState, kind: Option<CauseKind>) -> Report {
-    agent
-        .awaits(|report| {
-            let health = &report.gpus[0].health;
-            health.state == state && health.causes.first().map(|cause| cause.kind) == kind
-        })
-        .await
-}
-
-fn first(report: &Report) -> &GpuHealth {
-    &report.gpus[0].health
 }
 
 #[tokio::test]

@@ -24,6 +24,8 @@ const MAX_EVIDENCE: usize = 256;
 pub(super) struct Tracked {
     /// What was found last.
     pub(super) finding: Finding,
+    /// Whether it was found since the last reading.
+    pub(super) is_fresh: bool,
     since: Timestamp,
     phase: Phase,
 }
@@ -42,7 +44,7 @@ impl Tracked {
     /// Found for the first time, where it takes that often to be a cause.
     pub(super) fn new(finding: Finding, needed: u32, now: Timestamp) -> Self {
         let phase = if needed <= 1 { Phase::Standing(0) } else { Phase::Suspected(1) };
-        Self { finding, since: now, phase }
+        Self { finding, is_fresh: true, since: now, phase }
     }
 
     /// As it was reported.
@@ -62,7 +64,7 @@ impl Tracked {
         });
         let finding = Finding { count: cause.count, evidence: cause.evidence.clone(), ..finding };
         let phase = if cause.recovering { Phase::Recovering { clean: 0, found: 0 } } else { Phase::Standing(0) };
-        Self { finding, since: cause.since.0, phase }
+        Self { finding, is_fresh: false, since: cause.since.0, phase }
     }
 
     /// As it is reported; nothing while it is only suspected.
@@ -134,6 +136,7 @@ impl Tracked {
         let evidence = if same { std::mem::take(&mut self.finding.evidence) } else { finding.evidence };
         self.finding = Finding { severity, evidence, ..finding };
         self.phase = phase;
+        self.is_fresh = true;
     }
 
     /// A reading did not show it; `is_clear`, if it would have. Whether it stays.

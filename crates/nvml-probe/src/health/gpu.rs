@@ -37,6 +37,8 @@ pub enum Told<'a> {
     Refused(CauseKind, &'a str),
     /// NVML does not answer, and why; nothing to say where it is not to be asked.
     Silent(Option<&'a str>),
+    /// It was not to be asked yet: there are XIDs, and nothing else is new.
+    NotAsked,
 }
 
 /// XIDs of one number that came since the look before.
@@ -143,6 +145,7 @@ impl Gpu {
                 self.found(rules, why.and_then(|why| Finding::of(rules, CauseKind::NotAnswering, why)), now);
                 self.hear(rules, xids, now);
             }
+            Told::NotAsked => self.hear(rules, xids, now),
         }
         self.mark(marked);
         self.causes.sort_by_key(Tracked::rank);
@@ -188,13 +191,14 @@ impl Gpu {
         for finding in seen.found {
             self.found(rules, Some(finding), now);
         }
-        self.rest(rules, &seen.clear, &found, xids);
+        self.rest(rules, &seen.clear, &found);
     }
 
-    /// What this look said nothing of: XIDs that did not come again, and causes that cannot be read any more.
-    fn rest(&mut self, rules: &Rules, clear: &[CauseKind], found: &[CauseKind], xids: &[XidSeen]) {
+    /// What this look said nothing of: XIDs that did not come since the reading before, and causes that cannot be read any
+    /// more.
+    fn rest(&mut self, rules: &Rules, clear: &[CauseKind], found: &[CauseKind]) {
         self.causes.retain_mut(|cause| match cause.finding.xid {
-            Some(xid) if xids.iter().any(|seen| seen.xid == xid) => true,
+            Some(_) if std::mem::take(&mut cause.is_fresh) => true,
             Some(_) => cause.unseen(rules, cause.finding.cure == Cure::Passing),
             None if clear.contains(&cause.finding.kind) || found.contains(&cause.finding.kind) => true,
             None => cause.unseen(rules, false),

@@ -1,6 +1,6 @@
 //! The GPUs of a node over time.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use gpu_operator_crd::{
     health::{CauseKind, GpuHealth},
@@ -32,6 +32,18 @@ pub struct Start {
 /// XIDs by the PCI address of their GPU.
 pub type Xids = BTreeMap<String, Vec<XidSeen>>;
 
+/// What came since the look before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// XIDs. Where the driver was loaded meanwhile, only those of after that.
+    pub xids: Xids,
+    /// When the driver was loaded, where the kernel's log tells that.
+    pub loaded: Option<Timestamp>,
+}
+
+/// The API's times are as exact as this, so that what came within it before and after a restart cannot be told apart.
+const A_SECOND: Duration = Duration::from_secs(1);
+
 /// The health of every GPU on the bus, by PCI address.
 #[derive(Clone, Debug, Default)]
 pub struct NodeHealth {
@@ -61,17 +73,38 @@ impl NodeHealth {
         self.gpus.get(address).map(Gpu::health).unwrap_or_default()
     }
 
-    /// Takes in one look at the node, and the XIDs that came since the one before.
-    pub fn step(&mut self, rules: &Rules, start: &Start, on_bus: &[PciGpu], look: &Look, xids: &Xids, now: Timestamp) {
+    /// Takes in one look at the node, and what came since the one before. XIDs of a driver that is not loaded any more are
+    /// over.
+    pub fn step(
+        &mut self,
+        rules: &Rules,
+        start: &Start,
+        on_bus: &[PciGpu],
+        look: &Look,
+        heard: &Heard,
+        now: Timestamp,
+    ) {
         self.gpus.retain(|address, _| on_bus.iter().any(|gpu| gpu.address == *address));
-        let restarted = self.restarted(start);
+        // The log's order has left out what came before the driver was loaded: whatever it has left came after.
+        let loaded = heard.loaded.and_then(|at| at.checked_sub(A_SECOND).ok());
+        let restarted = self.restarted(start).then(|| loaded.unwrap_or(now));
         for PciGpu { address, .. } in on_bus {
             let gpu = self.gpus.entry(address.clone()).or_default();
-            if restarted {
-                gpu.restarted(now);
+            if let Some(at) = restarted {
+                gpu.restarted(at);
             }
-            let xids = xids.get(address).map(Vec::as_slice).unwrap_or_default();
+            let xids =
+                heard.xids.get(address).filter(|_| start.loaded.is_some()).map(Vec::as_slice).unwrap_or_default();
             gpu.step(rules, &told(look, address), xids, now);
+        }
+    }
+
+    /// Takes in XIDs that came between two looks.
+    pub fn hear(&mut self, rules: &Rules, xids: &Xids, now: Timestamp) {
+        for (address, xids) in xids {
+            if let Some(gpu) = self.gpus.get_mut(address) {
+                gpu.step(rules, &Told::NotAsked, xids, now);
+            }
         }
     }
 

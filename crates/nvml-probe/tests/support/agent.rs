@@ -3,13 +3,17 @@
 
 use std::{future::Future, path::PathBuf, time::Duration};
 
-use gpu_operator_crd::{health::HealthRules, report::Report};
+use gpu_operator_crd::{
+    health::{CauseKind, GpuHealth, HealthRules, HealthState},
+    report::Report,
+};
 use nvml_probe::{
     agent::{Agent, Settings},
     child::{Limits, Supervisor, this_program},
+    driver::CONTAINER_ROOT,
     publish::{Own, Publisher, Seen},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
@@ -22,6 +26,12 @@ use crate::{
 
 /// Address and uuid of the host's GPUs.
 pub const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
+/// The host's driver.
+pub const VERSION: &str = "580.173.02";
+/// Where the kernel's log of the host is; without it, there is none.
+pub const KERNEL_LOG: &str = "dev/kmsg";
+/// The pause between two looks at the host.
+pub const INTERVAL: Duration = Duration::from_millis(20);
 
 /// An agent that runs.
 pub struct Running {
@@ -37,6 +47,10 @@ impl Running {
     }
 
     pub fn launch(host: &Host, seen: Seen, supervisor: Supervisor) -> Self {
+        Self::looking_every(INTERVAL, host, seen, supervisor)
+    }
+
+    pub fn looking_every(interval: Duration, host: &Host, seen: Seen, supervisor: Supervisor) -> Self {
         let server = Server::new();
         if let Seen::Present(own) = &seen {
             server.has(json!({
@@ -48,7 +62,7 @@ impl Running {
         }
         let (sender, receiver) = watch::channel(seen);
         let (stop, stopped) = oneshot::channel::<()>();
-        let settings = Settings { host: host.root(), interval: Duration::from_millis(20), chroot: false };
+        let settings = Settings { host: host.root(), kernel_log: host.path(KERNEL_LOG), interval, chroot: false };
         let agent = Agent::new(settings, supervisor, Publisher::new(server.client(), "n1"), receiver);
         let task = tokio::spawn(agent.run(async {
             drop(stopped.await);
@@ -121,7 +135,7 @@ impl Running {
 
 pub fn existing(release: bool, report: Option<Report>) -> Seen {
     // At every look the GPUs are read as well.
-    let rules = HealthRules { interval: Some(Duration::from_millis(20).into()), ..HealthRules::default() };
+    let rules = HealthRules { interval: Some(INTERVAL.into()), ..HealthRules::default() };
     Seen::Present(Box::new(Own { release, rules, report }))
 }
 
@@ -139,4 +153,50 @@ pub fn node() -> Host {
         host.gpu(address, "0x2330");
     }
     host
+}
+
+/// A host whose driver serves [`GPUS`].
+pub fn served() -> Host {
+    let host = node();
+    host.install(CONTAINER_ROOT, VERSION, &GPUS);
+    host.load(VERSION);
+    host
+}
+
+/// Gives the first GPU these fields.
+pub fn serve(host: &Host, fields: &Value) {
+    host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
+        machine["devices"][0].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    });
+}
+
+/// An agent that confirms at once and forgets after a reading: what takes longer is tested without a machine.
+pub fn begin(host: &Host, limits: Limits, before: Option<Report>) -> Running {
+    forgetting(1, host, limits, before)
+}
+
+/// As [`begin`], but forgets after so many readings.
+pub fn forgetting(clean: u32, host: &Host, limits: Limits, before: Option<Report>) -> Running {
+    let rules = HealthRules {
+        interval: Some(INTERVAL.into()),
+        confirm_intervals: Some(1),
+        clean_intervals: Some(clean),
+        ..HealthRules::default()
+    };
+    let own = Own { release: false, rules, report: before };
+    Running::start(host, Seen::Present(Box::new(own)), limits)
+}
+
+/// The report once the first GPU is in that state for a cause of that kind, or for none.
+pub async fn becomes(agent: &Running, state: HealthState, kind: Option<CauseKind>) -> Report {
+    agent
+        .awaits(|report| {
+            let health = &report.gpus[0].health;
+            health.state == state && health.causes.first().map(|cause| cause.kind) == kind
+        })
+        .await
+}
+
+pub fn first(report: &Report) -> &GpuHealth {
+    &report.gpus[0].health
 }

@@ -274,6 +274,21 @@ fn of_the_kernel_log_only_what_is_not_known_and_not_over_counts() {
 }
 
 #[test]
+fn what_comes_between_two_readings_is_judged_at_once_and_is_neither_a_clean_reading_nor_a_blind_one() {
+    let rules = HealthRules { confirm_intervals: Some(1), clean_intervals: Some(1), ..HealthRules::default() };
+    let mut gpu = Watched::with(Rules::from(rules));
+    gpu.read(&well());
+    assert_eq!(gpu.told(&Told::NotAsked, &[event(63, 1)]).state, Degraded);
+    // The next reading does not show that it is over; the one after that does.
+    assert_eq!(gpu.read(&well()).state, Degraded);
+    assert_eq!(gpu.read(&well()).state, Recovering);
+    for _ in 0..100 {
+        assert_eq!(gpu.told(&Told::NotAsked, &[event(31, 1)]).state, Recovering);
+    }
+    assert_eq!(gpu.read(&well()).state, Healthy);
+}
+
+#[test]
 fn nvlinks_are_compared_with_those_that_were_and_with_the_neighbours() {
     let links = |active: usize| wrong(|now| now.nvlinks = (0..18).map(|link| link < active).collect());
     for (before, now, neighbours, down) in [

@@ -6,7 +6,7 @@ use gpu_operator_crd::{
 use super::*;
 use crate::{
     child::Look,
-    health::node::{NodeHealth, Start, Xids},
+    health::node::{Heard, NodeHealth, Start, Xids},
     inventory::{Inventory, NvmlGpu, Refused},
     pci::PciGpu,
 };
@@ -32,7 +32,8 @@ fn answering(readings: &[(&str, Readings)]) -> Look {
 }
 
 fn step(node: &mut NodeHealth, start: &Start, look: &Look, xids: &Xids) -> [HealthState; 3] {
-    node.step(&Rules::default(), start, &bus(), look, xids, "2026-01-01T00:00:00Z".parse().unwrap());
+    let heard = Heard { xids: xids.clone(), loaded: None };
+    node.step(&Rules::default(), start, &bus(), look, &heard, "2026-01-01T00:00:00Z".parse().unwrap());
     ADDRESSES.map(|address| node.of(address).state)
 }
 
@@ -110,6 +111,40 @@ fn a_gpu_that_leaves_the_bus_is_forgotten() {
     let mut node = NodeHealth::default();
     step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[0], 48));
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    node.step(&Rules::default(), &start("boot", 1), &[], &Look::Absent(None), &Xids::default(), now);
+    node.step(&Rules::default(), &start("boot", 1), &[], &Look::Absent(None), &Heard::default(), now);
     assert_eq!(node.of(ADDRESSES[0]), GpuHealth::default());
+}
+
+#[test]
+fn what_came_between_two_looks_is_of_its_gpu_alone() {
+    let mut node = NodeHealth::default();
+    step(&mut node, &start("boot", 1), &all_well(), &Xids::default());
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    node.hear(&Rules::default(), &xid(ADDRESSES[1], 48), now);
+    node.hear(&Rules::default(), &xid("0000:99:00.0", 48), now);
+    assert_eq!(ADDRESSES.map(|address| node.of(address).state), [Healthy, Unhealthy, Healthy]);
+    assert_eq!(node.of("0000:99:00.0"), GpuHealth::default());
+}
+
+#[test]
+fn a_restart_is_of_the_time_that_the_log_has_for_it() {
+    let mut node = NodeHealth::default();
+    step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[0], 48));
+    let loaded: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
+    let seen = |xid, source| vec![XidSeen { xid, count: 1, source, said: String::new() }];
+    let heard =
+        Heard { xids: Xids::from([(ADDRESSES[0].to_owned(), seen(79, Source::OldLog(loaded)))]), loaded: Some(loaded) };
+    let now = loaded + Duration::from_secs(30);
+    node.step(&Rules::default(), &start("boot", 2), &bus(), &all_well(), &heard, now);
+    let causes = node.of(ADDRESSES[0]).causes;
+    let outline: Vec<_> = causes.iter().map(|cause| (cause.xid, cause.recovering)).collect();
+    assert_eq!(outline, [(Some(79), false), (Some(48), true)]);
+}
+
+#[test]
+fn what_a_driver_has_said_that_is_not_loaded_any_more_is_over() {
+    let mut node = NodeHealth::default();
+    let none = Start { loaded: None, load_id: None, ..start("boot", 1) };
+    step(&mut node, &none, &Look::Absent(None), &xid(ADDRESSES[0], 79));
+    assert_eq!(step(&mut node, &start("boot", 1), &all_well(), &Xids::default()), [Healthy; 3]);
 }

@@ -16,6 +16,7 @@ enum Look {
     Hung,
     Released,
     Xid(u16),
+    XidBetweenLooks(u16),
     Restarted,
     ProbeRestarted,
 }
@@ -31,10 +32,21 @@ fn looks() -> impl Strategy<Value = Look> {
         1 => Just(Look::Lost),
         1 => Just(Look::Hung),
         1 => Just(Look::Released),
-        2 => prop_oneof![Just(48), Just(79), Just(119), Just(63), Just(94), Just(31)].prop_map(Look::Xid),
+        2 => some_xid().prop_map(Look::Xid),
+        2 => some_xid().prop_map(Look::XidBetweenLooks),
         1 => Just(Look::Restarted),
         1 => Just(Look::ProbeRestarted),
     ]
+}
+
+/// Whether the GPU was opened.
+fn is_read(look: &Look) -> bool {
+    use Look::{Hung, Lost, ProbeRestarted, Released, XidBetweenLooks};
+    !matches!(look, Lost | Hung | Released | ProbeRestarted | XidBetweenLooks(_))
+}
+
+fn some_xid() -> impl Strategy<Value = u16> {
+    prop_oneof![Just(48), Just(79), Just(119), Just(63), Just(94), Just(31)]
 }
 
 fn happens(gpu: &mut Watched, look: &Look) -> GpuHealth {
@@ -49,6 +61,7 @@ fn happens(gpu: &mut Watched, look: &Look) -> GpuHealth {
         Look::Hung => gpu.told(&Told::Silent(Some("hung")), &[]),
         Look::Released => gpu.told(&Told::Silent(None), &[]),
         Look::Xid(xid) => gpu.hears(&[(*xid, 1)]),
+        Look::XidBetweenLooks(xid) => gpu.told(&Told::NotAsked, &[event(*xid, 1)]),
         Look::Restarted => {
             gpu.gpu.restarted(gpu.now);
             gpu.read(&well())
@@ -89,12 +102,12 @@ proptest! {
         for look in looks {
             let health = happens(&mut gpu, &look);
             match look {
-                Look::Xid(48 | 79 | 119) => stands = true,
+                Look::Xid(48 | 79 | 119) | Look::XidBetweenLooks(48 | 79 | 119) => stands = true,
                 Look::Restarted => stands = false,
                 _ => {}
             }
             // Ends of these prove a restart.
-            let opens = !matches!(look, Look::Lost | Look::Hung | Look::Released | Look::ProbeRestarted);
+            let opens = is_read(&look);
             let asked = matches!(look, Look::Lost | Look::ResetAsked);
             if lost && opens && !asked && !matches!(look, Look::Xid(48 | 79 | 119)) {
                 stands = false;
@@ -118,7 +131,7 @@ proptest! {
             let GpuHealth { state, causes, .. } = happens(&mut gpu, &look);
             if causes.iter().any(|cause| !cause.recovering) {
                 in_a_row = 0;
-            } else if !matches!(look, Look::Lost | Look::Hung | Look::Released | Look::ProbeRestarted) {
+            } else if is_read(&look) {
                 in_a_row += 1;
             }
             let was_sick = !matches!(before, HealthState::Healthy | HealthState::Unknown);

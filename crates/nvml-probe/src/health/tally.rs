@@ -1,0 +1,178 @@
+//! XIDs have two witnesses: NVML, which tells them when it is asked, and the kernel's log, where the driver writes each
+//! before it hands it to NVML. What both tell counts once. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    gpu::{Source, XidSeen},
+    node::Xids,
+};
+use crate::inventory::HeardXid;
+
+type Key = (String, u16);
+
+/// What one witness has told, and the other has not yet.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    leads: BTreeMap<Key, Lead>,
+}
+
+/// How far the log is ahead of NVML, or behind it where that is negative.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lead {
+    of_log: i64,
+    /// How many the log has told since NVML was asked last.
+    logged: i64,
+}
+
+impl Tally {
+    /// Of what the log has told, that which NVML had not. Of the time before this process NVML tells nothing.
+    #[must_use]
+    pub fn logged(&mut self, mut xids: Xids) -> Xids {
+        for (address, seen) in &mut xids {
+            seen.retain_mut(|seen| match seen.source {
+                Source::OldLog(_) => true,
+                Source::Event | Source::Log(_) => {
+                    let lead = self.leads.entry((address.clone(), seen.xid)).or_default();
+                    lead.logged = lead.logged.saturating_add(signed(seen.count));
+                    seen.count = advance(&mut lead.of_log, seen.count);
+                    seen.count > 0
+                }
+            });
+        }
+        xids.retain(|_, seen| !seen.is_empty());
+        xids
+    }
+
+    /// Of what NVML has told since it was asked last, that which the log had not.
+    #[must_use]
+    pub fn told(&mut self, heard: &[HeardXid]) -> Xids {
+        let mut xids = Xids::new();
+        let told: BTreeMap<Key, u64> =
+            heard.iter().map(|heard| ((heard.pci_address.clone(), heard.xid), heard.count)).collect();
+        let keys: BTreeSet<Key> = told.keys().chain(self.leads.keys()).cloned().collect();
+        for key in keys {
+            let count = told.get(&key).copied().unwrap_or_default();
+            let Lead { of_log, logged } = self.leads.remove(&key).unwrap_or_default();
+            let mut of_nvml = of_log.saturating_neg();
+            let more = advance(&mut of_nvml, count);
+            // What a witness has not told by the time it is asked once more, it never will.
+            let of_log = of_nvml.saturating_neg().clamp(-signed(count), logged);
+            let (address, xid) = key.clone();
+            if of_log != 0 {
+                self.leads.insert(key, Lead { of_log, logged: 0 });
+            }
+            if more > 0 {
+                let seen = XidSeen { xid, count: more, source: Source::Event, said: String::new() };
+                xids.entry(address).or_default().push(seen);
+            }
+        }
+        xids
+    }
+}
+
+/// One witness tells so many more. How many of them are new.
+fn advance(lead: &mut i64, count: u64) -> u64 {
+    let before = *lead;
+    *lead = before.saturating_add(signed(count));
+    u64::try_from(lead.max(&mut 0).saturating_sub(before.max(0))).unwrap_or_default()
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    const GPU: &str = "0000:06:00.0";
+
+    fn log(source: Source, count: u64) -> Xids {
+        Xids::from([(GPU.to_owned(), vec![XidSeen { xid: 79, count, source, said: "said".to_owned() }])])
+    }
+
+    fn live(count: u64) -> Xids {
+        log(Source::Log(Timestamp::UNIX_EPOCH), count)
+    }
+
+    fn event(count: u64) -> Vec<HeardXid> {
+        vec![HeardXid { pci_address: GPU.to_owned(), xid: 79, count }]
+    }
+
+    fn total(xids: &Xids) -> u64 {
+        xids.values().flatten().map(|seen| seen.count).sum()
+    }
+
+    #[test]
+    fn what_both_tell_counts_once_whoever_is_first() {
+        let mut tally = Tally::default();
+        assert_eq!(total(&tally.logged(live(2))), 2);
+        assert_eq!(total(&tally.told(&event(3))), 1);
+        assert_eq!(total(&tally.logged(live(1))), 0);
+        assert_eq!(total(&tally.logged(live(1))), 1);
+        // Written to the log just before NVML was asked, and told by NVML the next time.
+        assert_eq!(total(&tally.told(&[])), 0);
+        assert_eq!(total(&tally.told(&event(1))), 0);
+        assert_eq!(total(&tally.told(&event(1))), 1);
+    }
+
+    #[test]
+    fn what_one_never_tells_hides_nothing_that_the_other_tells_later() {
+        let mut tally = Tally::default();
+        let _ = tally.logged(live(5));
+        let _ = tally.told(&[]);
+        let _ = tally.told(&[]);
+        assert_eq!(total(&tally.told(&event(1))), 1);
+        let _ = tally.told(&[]);
+        assert_eq!(total(&tally.logged(live(1))), 1);
+    }
+
+    #[test]
+    fn the_log_of_before_has_no_second_witness() {
+        let mut tally = Tally::default();
+        assert_eq!(total(&tally.logged(log(Source::OldLog(Timestamp::UNIX_EPOCH), 2))), 2);
+        assert_eq!(total(&tally.told(&event(2))), 2);
+    }
+
+    #[test]
+    fn gpus_and_numbers_are_told_apart() {
+        let mut tally = Tally::default();
+        let _ = tally.logged(live(1));
+        let other = |address: &str, xid| vec![HeardXid { pci_address: address.to_owned(), xid, count: 1 }];
+        assert_eq!(total(&tally.told(&other("0000:07:00.0", 79))), 1);
+        let _ = tally.logged(live(1));
+        assert_eq!(total(&tally.told(&other(GPU, 48))), 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// The driver's errors between looks, each read from the log before or after that look.
+        #[test]
+        fn of_two_witnesses_that_tell_everything_each_error_counts_once(looks in vec((0_u64..5, 0_u64..5), 1..50)) {
+            let mut tally = Tally::default();
+            let (mut happened, mut counted, mut late) = (0, 0, 0);
+            for (before, after) in looks {
+                counted += total(&tally.logged(live(late + before)));
+                counted += total(&tally.told(&event(before + after)));
+                happened += before + after;
+                late = after;
+            }
+            counted += total(&tally.logged(live(late)));
+            prop_assert_eq!(counted, happened);
+        }
+
+        #[test]
+        fn no_count_is_too_much(counts in vec((any::<u64>(), any::<u64>()), 1..20)) {
+            let mut tally = Tally::default();
+            for (logged, told) in counts {
+                let _ = tally.logged(live(logged));
+                let _ = tally.told(&event(told));
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+use std::{fs, io::Write, path::PathBuf, pin::pin, task::Poll};
+
+use futures::poll;
+use nix::{sys::stat::Mode, unistd::mkfifo};
+use tempfile::TempDir;
+
+use super::*;
+
+const GPU: &str = "0000:01:00.0";
+
+/// A file in place of the log, and what writes to it.
+struct Written {
+    _directory: TempDir,
+    path: PathBuf,
+    writer: File,
+}
+
+impl Written {
+    /// A plain file.
+    fn file() -> Self {
+        Self::with(|path| File::create(path).unwrap())
+    }
+
+    /// As the kernel's log, something that can be waited for.
+    fn pipe() -> Self {
+        Self::with(|path| {
+            mkfifo(path, Mode::S_IRWXU).unwrap();
+            OpenOptions::new().read(true).write(true).open(path).unwrap()
+        })
+    }
+
+    fn with(make: impl FnOnce(&Path) -> File) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kmsg");
+        let writer = make(&path);
+        Self { _directory: directory, path, writer }
+    }
+
+    fn says(&mut self, text: &str) {
+        self.writer.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn open(&self) -> KernelLog {
+        KernelLog::open(&self.path, at(1000)).unwrap()
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn record(second: u64, message: &str) -> String {
+    format!("4,77,{},-;NVRM: {message}\n SUBSYSTEM=pci\n", second * 1_000_000 + 999_999)
+}
+
+fn xid(second: u64, number: u16) -> String {
+    record(second, &format!("Xid (PCI:0000:01:00): {number}, said at {second}"))
+}
+
+/// What was taken of the one GPU: number, count, source and text of each.
+fn taken(log: &mut KernelLog) -> Vec<(u16, u64, Source, String)> {
+    let mut heard = log.take(at(5000));
+    assert!(heard.xids.keys().all(|address| address == GPU), "{heard:?}");
+    let seen = heard.xids.remove(GPU).unwrap_or_default();
+    seen.into_iter().map(|seen| (seen.xid, seen.count, seen.source, seen.said)).collect()
+}
+
+#[tokio::test]
+async fn what_was_there_at_first_is_old_and_what_comes_then_is_of_now() {
+    for mut written in [Written::file(), Written::pipe()] {
+        written.says(&(xid(1, 48) + &xid(2, 79) + "6,78,3000000,-;eth0: link up\n" + &xid(4, 48)));
+        let mut log = written.open();
+        log.read_all().await;
+        let old = |second: i64| Source::OldLog(at(1000 + second));
+        let expected = [(48, 2, old(4), "said at 4".to_owned()), (79, 1, old(2), "said at 2".to_owned())];
+        assert_eq!(taken(&mut log), expected);
+        written.says(&xid(9, 48));
+        log.read_all().await;
+        assert_eq!(taken(&mut log), [(48, 1, Source::Log(at(5000)), "said at 9".to_owned())]);
+        log.read_all().await;
+        assert_eq!(taken(&mut log), []);
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_taken_at_first_stays_old() {
+    let mut written = Written::file();
+    written.says(&xid(1, 48));
+    let mut log = written.open();
+    log.read_all().await;
+    written.says(&xid(2, 48));
+    log.read_all().await;
+    let sources: Vec<_> = taken(&mut log).into_iter().map(|(_, count, source, _)| (count, source)).collect();
+    assert_eq!(sources, [(1, Source::OldLog(at(1001))), (1, Source::Log(at(5000)))]);
+}
+
+#[tokio::test]
+async fn no_time_of_the_log_is_later_than_now() {
+    let mut written = Written::file();
+    written.says(&(xid(100_000, 48) + "4,77,18446744073709551615,-;NVRM: Xid (PCI:0000:01:00): 79, x\n"));
+    let mut log = written.open();
+    log.read_all().await;
+    let sources: Vec<_> = taken(&mut log).into_iter().map(|(_, _, source, _)| source).collect();
+    assert_eq!(sources, [Source::OldLog(at(5000)); 2]);
+}
+
+#[tokio::test]
+async fn of_what_was_said_before_the_driver_was_loaded_nothing_is_left() {
+    let mut written = Written::file();
+    written.says(&(xid(1, 48) + &record(2, "loading NVIDIA UNIX x86_64 Kernel Module  470.256.02") + &xid(3, 79)));
+    let mut log = written.open();
+    assert!(!log.tells_of_load());
+    log.read_all().await;
+    assert!(log.tells_of_load());
+    let heard = log.take(at(5000));
+    assert_eq!(heard.loaded, Some(at(1002)));
+    assert_eq!(heard.xids[GPU].iter().map(|seen| seen.xid).collect::<Vec<_>>(), [79]);
+    assert!(!log.tells_of_load());
+}
+
+#[tokio::test]
+async fn a_line_that_comes_in_parts_is_one_line() {
+    let mut written = Written::pipe();
+    let mut log = written.open();
+    log.read_all().await;
+    let line = xid(1, 79);
+    let (one, other) = line.split_at(20);
+    written.says(one);
+    log.read_all().await;
+    assert_eq!(taken(&mut log), []);
+    written.says(other);
+    log.read_all().await;
+    assert_eq!(taken(&mut log).len(), 1);
+}
+
+#[tokio::test]
+async fn news_come_by_themselves_and_no_more_often_than_once_a_second() {
+    let mut written = Written::pipe();
+    let mut log = written.open();
+    log.read_all().await;
+    written.says(&xid(1, 79));
+    log.news().await;
+    assert_eq!(taken(&mut log).len(), 1);
+    written.says(&xid(2, 79));
+    log.tail.as_ref().unwrap().wake.as_ref().unwrap().readable().await.unwrap();
+    assert_eq!(poll!(pin!(log.news())), Poll::Pending);
+    assert_eq!(taken(&mut log), []);
+    log.news().await;
+    assert_eq!(taken(&mut log).len(), 1);
+    // Nothing more.
+    log.tail.as_mut().unwrap().not_before = Instant::now();
+    assert_eq!(poll!(pin!(log.news())), Poll::Pending);
+}
+
+#[tokio::test]
+async fn a_flood_is_counted_and_takes_no_more_memory_than_is_bounded() {
+    let mut written = Written::file();
+    let line = "4,77,1,-;NVRM: Xid (PCI:0000:01:00): 31, pid=1, name=a\n";
+    written.says(&line.repeat(100_000));
+    for bus in 0..=255 {
+        let lines = (0..8).map(|number| format!("4,77,1,-;NVRM: Xid (PCI:0000:{bus:02x}:00): {number}, x\n"));
+        written.says(&lines.collect::<Vec<_>>().concat());
+    }
+    // A file that is no log at all.
+    written.says(&"x".repeat(100_000));
+    written.says("\n");
+    written.says(line);
+    let mut log = written.open();
+    log.read_all().await;
+    let heard = log.take(at(5000));
+    assert_eq!(heard.xids.values().flatten().count(), MAX_KEPT);
+    let count = heard.xids[GPU].iter().find(|seen| seen.xid == 31).unwrap().count;
+    assert_eq!(count, 100_001);
+}
+
+#[tokio::test]
+async fn a_log_that_is_not_there_is_said_and_one_that_cannot_be_read_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(KernelLog::open(&directory.path().join("kmsg"), at(0)).is_err());
+    fs::create_dir(directory.path().join("directory")).unwrap();
+    let mut log = KernelLog::open(&directory.path().join("directory"), at(0)).unwrap();
+    assert!(log.read());
+    assert!(log.tail.is_none());
+    assert!(log.read());
+    assert_eq!(poll!(pin!(log.news())), Poll::Pending);
+    assert_eq!(log.take(at(0)), Heard::default());
+}

@@ -1,0 +1,222 @@
+//! XIDs in the kernel's log → the health in the report, through the whole probe but for a real API server.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+#[path = "support/api.rs"]
+mod api;
+#[path = "support/agent.rs"]
+mod running;
+mod support;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write,
+    path::PathBuf,
+    time::Duration,
+};
+
+use gpu_operator_crd::{
+    health::{
+        Action::RebootNode,
+        CauseKind::Xid,
+        GpuHealth, HealthRules,
+        HealthState::{Healthy, Unhealthy},
+    },
+    report::Report,
+};
+use nix::{sys::stat::Mode, unistd::mkfifo};
+use nvml_probe::{
+    child::{Supervisor, this_program},
+    driver::CONTAINER_ROOT,
+    publish::{Own, Seen},
+};
+use running::{
+    GPUS, INTERVAL, KERNEL_LOG, Running, VERSION, becomes, begin, first, forgetting, patient, serve, served,
+};
+use serde_json::json;
+use support::{Host, PROBE};
+
+const LOADED: &str = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.173.02  Release Build";
+
+fn xid(number: u16) -> String {
+    format!("NVRM: Xid (PCI:0000:06:00): {number}, pid=7, name=python3, said of {number}")
+}
+
+/// The log's records of these messages, a second apart from each other.
+fn records(messages: &[&str]) -> String {
+    let records = (1..).zip(messages).map(|(second, message)| format!("4,{second},{second}000000,-;{message}\n"));
+    records.collect::<Vec<_>>().concat()
+}
+
+/// The log as it is from the beginning.
+fn logged(host: &Host, messages: &[&str]) {
+    host.write(KERNEL_LOG, &records(messages));
+}
+
+/// The log goes on.
+fn goes_on(host: &Host, messages: &[&str]) {
+    let mut log = OpenOptions::new().append(true).open(host.path(KERNEL_LOG)).unwrap();
+    log.write_all(records(messages).as_bytes()).unwrap();
+}
+
+/// A log that can be waited for, and what writes to it.
+fn pipe(host: &Host) -> File {
+    let path = host.path(KERNEL_LOG);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// An agent whose next look is hours away, and which forgets nothing meanwhile.
+fn seldom(host: &Host) -> Running {
+    let hours = Duration::from_hours(5);
+    let rules = HealthRules { interval: Some(hours.into()), ..HealthRules::default() };
+    let seen = Seen::Present(Box::new(Own { release: false, rules, report: None }));
+    Running::looking_every(hours, host, seen, Supervisor::new(this_program(PathBuf::from(PROBE)), patient()))
+}
+
+/// Makes a change of the second GPU and waits until it is reported: what was to come of the first has come by then.
+async fn settles(host: &Host, agent: &Running) -> Report {
+    host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
+        machine["devices"][1]["readings"] = json!({"rows": {"failed": true}});
+    });
+    agent.awaits(|report| report.gpus[1].health.state == Unhealthy).await
+}
+
+/// Number, count, and whether it recovers, of each cause.
+fn outline(health: &GpuHealth) -> Vec<(u16, u64, bool)> {
+    health.causes.iter().map(|cause| (cause.xid.unwrap(), cause.count.unwrap(), cause.recovering)).collect()
+}
+
+#[tokio::test]
+async fn what_came_before_the_probe_is_a_cause_and_counts_once_however_often_the_probe_starts() {
+    let host = served();
+    logged(&host, &[LOADED, &xid(79), &xid(31)]);
+    let agent = begin(&host, patient(), None);
+    let sick = becomes(&agent, Unhealthy, Some(Xid)).await;
+    agent.end().await;
+    assert_eq!((first(&sick).action, outline(first(&sick))), (RebootNode, vec![(79, 1, false)]));
+    let evidence = &first(&sick).causes[0].evidence;
+    assert!(evidence.contains("the driver said: pid=7, name=python3, said of 79"), "{evidence}");
+    assert_eq!(sick.gpus[1].health.state, Healthy);
+
+    let agent = begin(&host, patient(), Some(sick.clone()));
+    assert_eq!(first(&settles(&host, &agent).await), first(&sick));
+    // What comes again is counted.
+    goes_on(&host, &[&xid(79)]);
+    agent.awaits(|report| outline(first(report)) == [(79, 2, false)]).await;
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn what_came_before_the_driver_was_loaded_is_over_and_what_came_after_is_not() {
+    type Change = fn(&Host);
+    let reload: Change = |host| host.reload(VERSION);
+    let reboot: Change = |host| host.write("proc/sys/kernel/random/boot_id", "another");
+    let (old, new) = (xid(48), xid(79));
+    let (old, new) = (old.as_str(), new.as_str());
+    for (name, change, log, expected) in [
+        ("reloaded", reload, &[LOADED, old, LOADED][..], vec![(48, 1, true)]),
+        ("reloaded, and sick again", reload, &[LOADED, old, LOADED, new], vec![(79, 1, false), (48, 1, true)]),
+        ("reloaded, which the log has lost", reload, &[old], vec![(48, 1, true)]),
+        ("rebooted", reboot, &[LOADED], vec![(48, 1, true)]),
+        ("rebooted, and sick again", reboot, &[LOADED, old], vec![(48, 2, false)]),
+    ] {
+        let host = served();
+        logged(&host, &[LOADED, old]);
+        let agent = forgetting(1_000_000, &host, patient(), None);
+        let sick = becomes(&agent, Unhealthy, Some(Xid)).await;
+        agent.end().await;
+        change(&host);
+        logged(&host, log);
+        // However often it starts then.
+        let mut before = sick;
+        for _ in 0..2 {
+            let agent = forgetting(1_000_000, &host, patient(), Some(before));
+            before = settles(&host, &agent).await;
+            agent.end().await;
+            host.serve(CONTAINER_ROOT, &GPUS, false);
+            assert_eq!(outline(first(&before)), expected, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_a_start_of_the_driver_that_is_over_nothing_counts_even_where_nothing_was_known() {
+    let host = served();
+    logged(&host, &[&xid(48), LOADED]);
+    let agent = begin(&host, patient(), None);
+    assert_eq!(first(&settles(&host, &agent).await).state, Healthy);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn errors_of_programs_in_the_log_make_nothing() {
+    let host = served();
+    let errors = [13, 31, 43, 45, 68, 69, 109, 154].map(xid);
+    let errors: Vec<&str> = errors.iter().map(String::as_str).cycle().take(4000).collect();
+    logged(&host, &errors);
+    let agent = begin(&host, patient(), None);
+    becomes(&agent, Healthy, None).await;
+    goes_on(&host, &errors);
+    agent.server.asked();
+    let report = settles(&host, &agent).await;
+    assert_eq!((first(&report).state, outline(first(&report))), (Healthy, vec![]));
+    assert_eq!(agent.server.asked().len(), 1);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn what_comes_is_reported_at_once() {
+    let host = served();
+    let mut log = pipe(&host);
+    let agent = seldom(&host);
+    becomes(&agent, Healthy, None).await;
+    log.write_all(records(&[&xid(31), &xid(79)]).as_bytes()).unwrap();
+    let sick = becomes(&agent, Unhealthy, Some(Xid)).await;
+    assert_eq!(outline(first(&sick)), [(79, 1, false)]);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_load_of_the_driver_is_seen_at_once_and_so_is_what_comes_right_after_it() {
+    let host = served();
+    let mut log = pipe(&host);
+    let agent = seldom(&host);
+    becomes(&agent, Healthy, None).await;
+    log.write_all(records(&[&xid(79)]).as_bytes()).unwrap();
+    becomes(&agent, Unhealthy, Some(Xid)).await;
+    host.reload(VERSION);
+    log.write_all(records(&[&xid(62), LOADED, &xid(119)]).as_bytes()).unwrap();
+    agent.awaits(|report| outline(first(report)) == [(119, 1, false), (79, 1, true)]).await;
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn what_nvml_and_the_log_both_tell_counts_once() {
+    // NVML is asked once a second, so that it tells at the next look, or the one after that. The log is read then as well,
+    // or at looks at the host between.
+    let second = Duration::from_secs(1);
+    for between_looks in [INTERVAL, second] {
+        let host = served();
+        logged(&host, &[LOADED]);
+        let rules = HealthRules { interval: Some(second.into()), ..HealthRules::default() };
+        let seen = Seen::Present(Box::new(Own { release: false, rules, report: None }));
+        let supervisor = Supervisor::new(this_program(PathBuf::from(PROBE)), patient());
+        let agent = Running::looking_every(between_looks, &host, seen, supervisor);
+        becomes(&agent, Healthy, None).await;
+        goes_on(&host, &[&xid(48)]);
+        becomes(&agent, Unhealthy, Some(Xid)).await;
+        // The stand-in tells those of the first GPU first.
+        host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
+            for device in 0..2 {
+                machine["devices"][device]["xids"] = json!([{"xid": 48}]);
+            }
+        });
+        let both = agent.awaits(|report| report.gpus[1].health.state == Unhealthy).await;
+        assert_eq!(outline(first(&both)), [(48, 1, false)]);
+        assert!(first(&both).causes[0].evidence.contains("said of 48"));
+        serve(&host, &json!({"xids": [{"xid": 48, "id": 2}]}));
+        agent.awaits(|report| outline(first(report)) == [(48, 2, false)]).await;
+        agent.end().await;
+    }
+}
