@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
+    admin::Admin,
     backoff::Backoff,
     child::{Look, Supervisor, Target},
     cli::chain,
@@ -28,6 +29,14 @@ use crate::{
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// What a round may take beside its pauses and NVML's answer: a write, the end of a child, a slow node.
+const SLACK: Duration = Duration::from_mins(1);
+
+/// How long no look may end before the loop must be stuck.
+#[must_use]
+pub fn patience(interval: Duration, nvml_deadline: Duration) -> Duration {
+    3 * interval + nvml_deadline + LONGEST_PAUSE + SLACK
+}
 
 /// A fact could not be read. Nothing is reported then: a report with a gap would be taken for proof.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +72,7 @@ pub struct Agent {
     supervisor: Supervisor,
     publisher: Publisher,
     seen: watch::Receiver<Seen>,
+    admin: Admin,
     trouble: Trouble,
     /// Nothing until the GpuNode was seen, which may hold what was known before.
     health: Option<NodeHealth>,
@@ -77,10 +87,16 @@ struct Last {
 }
 
 impl Agent {
-    /// The agent that learns of its GpuNode through `seen`.
+    /// The agent that learns of its GpuNode through `seen`, and tells `admin` how it is.
     #[must_use]
-    pub fn new(settings: Settings, supervisor: Supervisor, publisher: Publisher, seen: watch::Receiver<Seen>) -> Self {
-        Self { settings, supervisor, publisher, seen, trouble: Trouble::new(), health: None, last: None }
+    pub fn new(
+        settings: Settings,
+        supervisor: Supervisor,
+        publisher: Publisher,
+        seen: watch::Receiver<Seen>,
+        admin: Admin,
+    ) -> Self {
+        Self { settings, supervisor, publisher, seen, admin, trouble: Trouble::new(), health: None, last: None }
     }
 
     /// Works until `shutdown` is done; no child is left then.
@@ -109,18 +125,39 @@ impl Agent {
             return std::future::pending().await;
         };
         let seen = self.seen.borrow().clone();
-        let pause = match self.look(&seen, release).await {
-            Ok(report) => match self.publisher.publish(&seen, &report).await {
-                Ok(published) => {
-                    self.trouble.over();
-                    log(published, &report);
-                    self.until_next(&seen.rules())
-                }
-                Err(error) => self.trouble.new_one("cannot write the report", &error),
-            },
-            Err(error) => self.trouble.new_one("cannot read the host", &error),
+        self.admin.pulse.begins(Instant::now());
+        let looked = self.look(&seen, release).await;
+        self.admin.metrics.looked(looked.is_ok());
+        let pause = match looked {
+            Ok(report) => {
+                self.admin.pulse.looked(Instant::now());
+                self.publish(&seen, &report).await
+            }
+            Err(error) => self.failed("cannot read the host", &error),
         };
         sleep(pause).await;
+    }
+
+    /// Writes the report where it is news; the pause that follows.
+    async fn publish(&mut self, seen: &Seen, report: &Report) -> Duration {
+        let published = self.publisher.publish(seen, report).await;
+        if !matches!(published, Ok(Published::Nothing)) {
+            self.admin.metrics.wrote(published.is_ok());
+        }
+        match published {
+            Ok(published) => {
+                self.trouble.over();
+                self.admin.pulse.reported();
+                log(published, report);
+                self.until_next(&seen.rules())
+            }
+            Err(error) => self.failed("cannot write the report", &error),
+        }
+    }
+
+    fn failed(&mut self, what: &str, error: &dyn std::error::Error) -> Duration {
+        self.admin.pulse.failed(&format!("{what}: {}", chain(error)), Instant::now());
+        self.trouble.new_one(what, error)
     }
 
     /// The pause until the host is looked at again, or the GPUs have to be read.
@@ -160,7 +197,9 @@ impl Agent {
         };
         let before = || seen.report().map_or_else(NodeHealth::default, |report| NodeHealth::restore(&rules, report));
         let health = self.health.get_or_insert_with(before);
-        health.step(&rules, &start, &gpus, &look, &xids(&look), this_second());
+        let xids = xids(&look);
+        health.step(&rules, &start, &gpus, &look, &xids, this_second());
+        self.admin.metrics.show(&gpus, &look, health, &xids);
         let report = self.report(start, &libraries, gpus, &look);
         self.last = Some(Last { at: now, target, look });
         report

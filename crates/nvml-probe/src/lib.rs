@@ -7,10 +7,12 @@
 //!  NVML ◀── inventory ◀─pipe─ child ──────┘                         │
 //!            (a process of its own)   ▲                             │
 //!                                     └──── agent: the loop ◀───────┴── GpuNode.spec.releaseDriver
+//!                                                 └──▶ pulse, metrics ──▶ admin: /livez, /readyz, /metrics
 //! ```
 //!
 //! Everything on the host is reached through [`host::HostRoot`]; nothing here writes to the host.
 
+pub mod admin;
 pub mod agent;
 pub mod backoff;
 pub mod child;
@@ -20,10 +22,12 @@ pub mod gate;
 pub mod health;
 pub mod host;
 pub mod inventory;
+pub mod metrics;
 pub mod nvml;
 pub mod os;
 pub mod pci;
 pub mod publish;
+pub mod pulse;
 pub mod report;
 pub mod signal;
 
