@@ -64,7 +64,8 @@ async fn a_probe_with_nothing_to_write_is_ready_for_as_long_as_that_lasts() {
     let report = agent.reports(|_| true).await;
     agent.end().await;
     let again = Running::start(&host, existing(false, Some(report)), patient());
-    shows(&again, &["looks_total", "\"Done\"} 2"]).await;
+    let text = shows(&again, &["looks_total", "\"Done\"} 2"]).await;
+    assert!(text.contains("result=\"Written\"} 0"), "{text}");
     assert_eq!(again.admin.pulse.ready(Instant::now() + LATER), Ok(()));
     assert_eq!(again.server.asked(), []);
     again.end().await;
@@ -98,8 +99,8 @@ async fn a_probe_that_cannot_read_its_host_says_so_and_is_alive() {
     assert!(why.contains("cannot read the host"), "{why}");
     assert_eq!(pulse.alive(Instant::now()), Ok(()));
     std::fs::rename(&hidden, &bus).unwrap();
-    agent.reports(|report| report.gpus.len() == 2).await;
-    assert_eq!(pulse.ready(Instant::now()), Ok(()));
+    shows(&agent, &["report_writes_total", "\"Written\"} 1"]).await;
+    assert_eq!(pulse.ready(Instant::now() + LATER), Ok(()));
     agent.end().await;
 }
 
