@@ -7,6 +7,7 @@ mod promql;
 use std::{collections::BTreeMap, fs, path::Path};
 
 use exposed::Metric;
+use promql::Matcher;
 use serde_json::Value;
 
 /// What every scrape adds.
@@ -22,7 +23,7 @@ fn file(path: &str) -> String {
 
 fn alerts() -> Vec<Value> {
     let file: Value = serde_yaml::from_str(&file("charts/gpu-operator/monitoring/alerts.yaml")).expect("YAML");
-    let rules = file["groups"].as_array().expect("groups").iter().flat_map(|group| group["rules"].as_array());
+    let rules = file["groups"].as_array().expect("groups").iter().filter_map(|group| group["rules"].as_array());
     let rules: Vec<Value> = rules.flatten().cloned().collect();
     assert!(rules.len() > 5, "there are no alerts");
     rules
@@ -39,7 +40,7 @@ fn faults(metrics: &BTreeMap<String, Metric>, expression: &str, texts: &[&str]) 
             continue;
         };
         labels.extend(metric.labels.keys().map(String::as_str));
-        for (label, operator, value) in matchers {
+        for Matcher { label, operator, value } in matchers {
             match metric.labels.get(label) {
                 None => faults.push(format!("{name} has no label {label}")),
                 Some(values) if operator.ends_with('=') && !values.contains(value) => {

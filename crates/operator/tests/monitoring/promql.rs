@@ -1,10 +1,18 @@
 //! As much of `PromQL` as it takes to find what an expression uses.
 
+/// What a label has to be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Matcher {
+    pub label: String,
+    pub operator: String,
+    pub value: String,
+}
+
 /// What an expression uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// Series, each with its matchers: label, operator, value.
-    pub series: Vec<(String, Vec<(String, String, String)>)>,
+    /// Series, each with its matchers.
+    pub series: Vec<(String, Vec<Matcher>)>,
     /// Labels that results are grouped by.
     pub by: Vec<String>,
     /// Labels that two sides are matched by, or that are taken over from one.
@@ -48,7 +56,7 @@ fn list(rest: &mut &str) -> Vec<String> {
     inside.split(',').map(|label| label.trim().to_owned()).collect()
 }
 
-fn matchers(rest: &mut &str) -> Vec<(String, String, String)> {
+fn matchers(rest: &mut &str) -> Vec<Matcher> {
     let Some((inside, after)) = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')) else {
         return Vec::new();
     };
@@ -58,7 +66,7 @@ fn matchers(rest: &mut &str) -> Vec<(String, String, String)> {
         let value = matcher.find('"').expect("a value");
         let [label, operator, value] = [&matcher[..begin], &matcher[begin..value], &matcher[value..]]
             .map(|part| part.trim_matches(['"', ' ', ',']).to_owned());
-        (label, operator, value)
+        Matcher { label, operator, value }
     };
     inside.split(',').map(parts).collect()
 }
@@ -66,7 +74,10 @@ fn matchers(rest: &mut &str) -> Vec<(String, String, String)> {
 #[test]
 fn series_matchers_and_labels_are_found() {
     let uses = uses(r#"sum by (a, b) (rate(up{x="1", y!="2"}[5m])) / on (c) group_left (d) topk(3, down) > 1e3"#);
-    let matcher = |label: &str, operator: &str, value: &str| (label.into(), operator.into(), value.into());
+    let matcher = |label: &str, operator: &str, value: &str| {
+        let [label, operator, value] = [label, operator, value].map(str::to_owned);
+        Matcher { label, operator, value }
+    };
     let series = vec![("up".into(), vec![matcher("x", "=", "1"), matcher("y", "!=", "2")]), ("down".into(), vec![])];
     assert_eq!(uses.series, series);
     assert_eq!((uses.by.join(" "), uses.matched.join(" ")), ("a b".into(), "c d".into()));
