@@ -74,10 +74,10 @@ fn values(state: &State) -> serde_json::Value {
         "image": {"repository": "localhost:5999", "tag": "dev"},
         // Pods reach the API server on the machine's own loopback: there is no service proxy and no pod network here.
         "hostNetwork": true,
-        // There, any other program of the machine may have the usual port, and nobody from outside should see this one.
+        // There, any other program of the machine may have the usual ports, and nobody from outside should see these.
         "operator": {"listenAddress": format!("127.0.0.1:{}", state.operator_port)},
         // What is a matter of a minute on a fleet is watched by a person here.
-        "probe": {"interval": "2s"},
+        "probe": {"interval": "2s", "listenAddress": format!("127.0.0.1:{}", state.probe_port)},
         "extraEnv": [
             {"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"},
             {"name": "KUBERNETES_SERVICE_PORT", "value": state.api_port.to_string()},

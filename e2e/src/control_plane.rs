@@ -26,7 +26,7 @@ const NAMES: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "
 /// Starts an empty control plane and writes `target/e2e/kubeconfig`.
 pub(crate) fn start(paths: &Paths, purpose: Purpose, node: NodeKind) -> Result<State> {
     let step = Step::start("starting the control plane");
-    let ports = free_ports::<8>()?;
+    let ports = free_ports::<9>()?;
     let state = State {
         purpose,
         node,
@@ -39,6 +39,7 @@ pub(crate) fn start(paths: &Paths, purpose: Purpose, node: NodeKind) -> Result<S
         kubelet_port: ports[5],
         kubelet_health_port: ports[6],
         operator_port: ports[7],
+        probe_port: ports[8],
     };
     // Before the first process, so that whatever happens `down` knows that there is something to end.
     state.save(paths)?;

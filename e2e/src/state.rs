@@ -45,6 +45,7 @@ pub(crate) struct State {
     pub kubelet_port: u16,
     pub kubelet_health_port: u16,
     pub operator_port: u16,
+    pub probe_port: u16,
 }
 
 impl State {

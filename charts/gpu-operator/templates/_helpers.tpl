@@ -50,6 +50,38 @@ and then install with:  --set image.repository=$REPO
 {{ include "gpu-operator.image" (dict "root" . "name" "nvml-probe" "digest" .Values.image.digests.probe) }}
 {{- end }}
 
+{{/* What a container serves over HTTP, and how kubelet asks it. Arguments: root, part (of the values), port (its name). */}}
+{{- define "gpu-operator.served" -}}
+{{- $address := (index .root.Values .part).listenAddress -}}
+{{- $port := splitList ":" $address | last -}}
+{{- $loopback := hasPrefix "127." $address -}}
+{{- if and $loopback (not .root.Values.hostNetwork) -}}
+{{- fail (printf "%s.listenAddress %s is the pod's own loopback, where kubelet cannot reach /readyz: write 0.0.0.0:%s, or set hostNetwork as well" .part $address $port) -}}
+{{- end -}}
+ports:
+  - name: {{ .port }}
+    containerPort: {{ $port | int }}
+livenessProbe:
+  httpGet:
+    path: /livez
+    port: {{ .port }}
+    {{- if $loopback }}
+    host: 127.0.0.1
+    {{- end }}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: {{ .port }}
+    {{- if $loopback }}
+    host: 127.0.0.1
+    {{- end }}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
+
 {{- define "gpu-operator.pullSecrets" -}}
 {{- range .Values.image.pullSecrets }}
 - name: {{ . | quote }}

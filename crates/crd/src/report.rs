@@ -3,6 +3,7 @@
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{EnumIter, IntoStaticStr};
 
 use crate::health::GpuHealth;
 
@@ -129,7 +130,7 @@ pub struct NvmlFacts {
 }
 
 /// The state of the probe's NVML child.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, IntoStaticStr, EnumIter, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NvmlState {
     /// No library, or no loaded module: there is nothing to ask.
     #[default]

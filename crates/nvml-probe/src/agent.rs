@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use crate::{
+    admin::Admin,
     backoff::Backoff,
     child::{Look, Supervisor, Target},
     cli::chain,
@@ -28,12 +29,20 @@ use crate::{
     kernel_log::KernelLog,
     os,
     pci::{self, PciError, PciGpu},
-    publish::{Published, Publisher, Seen},
+    publish::{PublishError, Published, Publisher, Seen},
     report::{Facts, report, with_health},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// What a round may take beside its pauses and NVML's answer: a write, the end of a child, a slow node.
+const SLACK: Duration = Duration::from_mins(1);
+
+/// How long no look may end before the loop must be stuck.
+#[must_use]
+pub fn patience(interval: Duration, nvml_deadline: Duration) -> Duration {
+    3 * interval + nvml_deadline + LONGEST_PAUSE + SLACK
+}
 
 /// A fact could not be read. Nothing is reported then: a report with a gap would be taken for proof.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +80,7 @@ pub struct Agent {
     supervisor: Supervisor,
     publisher: Publisher,
     seen: watch::Receiver<Seen>,
+    admin: Admin,
     trouble: Trouble,
     log: KernelLog,
     tally: Tally,
@@ -95,11 +105,18 @@ struct Last {
 }
 
 impl Agent {
-    /// The agent that learns of its GpuNode through `seen`.
+    /// The agent that learns of its GpuNode through `seen`, and tells `admin` how it is.
     #[must_use]
-    pub fn new(settings: Settings, supervisor: Supervisor, publisher: Publisher, seen: watch::Receiver<Seen>) -> Self {
+    pub fn new(
+        settings: Settings,
+        supervisor: Supervisor,
+        publisher: Publisher,
+        seen: watch::Receiver<Seen>,
+        admin: Admin,
+    ) -> Self {
         let (log, tally) = (KernelLog::default(), Tally::default());
-        Self { settings, supervisor, publisher, seen, trouble: Trouble::new(), log, tally, health: None, last: None }
+        let trouble = Trouble::new();
+        Self { settings, supervisor, publisher, seen, admin, trouble, log, tally, health: None, last: None }
     }
 
     /// Works until `shutdown` is done; no child is left then.
@@ -129,20 +146,20 @@ impl Agent {
             return std::future::pending().await;
         };
         let seen = self.seen.borrow().clone();
-        let mut report = match self.look(&seen, release).await {
+        self.admin.pulse.begins(Instant::now());
+        let looked = self.look(&seen, release).await;
+        self.admin.metrics.looked(looked.is_ok());
+        let mut report = match looked {
             Ok(report) => report,
-            Err(error) => return sleep(self.trouble.new_one("cannot read the host", &error)).await,
+            Err(error) => return sleep(self.failed("cannot read the host", &error)).await,
         };
         let looked = Instant::now();
+        self.admin.pulse.looked(looked);
         let pause = self.until_next(&seen.rules());
         loop {
             let seen = self.seen.borrow().clone();
-            match self.publisher.publish(&seen, &report).await {
-                Ok(published) => {
-                    self.trouble.over();
-                    log(published, &report);
-                }
-                Err(error) => return sleep(self.trouble.new_one("cannot write the report", &error)).await,
+            if let Err(error) = self.publish(&seen, &report).await {
+                return sleep(self.failed("cannot write the report", &error)).await;
             }
             // XIDs do not wait for the end of the pause.
             let left = pause.saturating_sub(looked.elapsed());
@@ -172,7 +189,25 @@ impl Agent {
         let now = this_second();
         let xids = self.tally.logged(self.log.take(now).xids);
         health.hear(rules, &xids, now);
+        self.admin.metrics.heard(health, &xids);
         !xids.is_empty()
+    }
+
+    /// Writes the report where it is news.
+    async fn publish(&mut self, seen: &Seen, report: &Report) -> Result<(), PublishError> {
+        let published = self.publisher.publish(seen, report).await;
+        if !matches!(published, Ok(Published::Nothing)) {
+            self.admin.metrics.wrote(published.is_ok());
+        }
+        log(published?, report);
+        self.trouble.over();
+        self.admin.pulse.reported();
+        Ok(())
+    }
+
+    fn failed(&mut self, what: &str, error: &dyn std::error::Error) -> Duration {
+        self.admin.pulse.failed(&format!("{what}: {}", chain(error)), Instant::now());
+        self.trouble.new_one(what, error)
     }
 
     /// The pause until the host is looked at again, or the GPUs have to be read.
@@ -224,6 +259,7 @@ impl Agent {
         let before = || seen.report().map_or_else(NodeHealth::default, |report| NodeHealth::restore(&rules, report));
         let health = self.health.get_or_insert_with(before);
         health.step(&rules, &start, &gpus, &look, &heard, this_second);
+        self.admin.metrics.show(&gpus, &look, health, &heard.xids);
         let report = self.report(start, &libraries, gpus, &look);
         self.last = Some(Last { at: now, target, look });
         report

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gpu_operator_crd::report::NvmlState;
 use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -112,6 +113,28 @@ pub enum Look {
     Failing(String),
     /// No process of the probe holds the driver, because that was asked for.
     Released,
+}
+
+impl Look {
+    /// What NVML tells, if it answers.
+    #[must_use]
+    pub fn inventory(&self) -> Option<&Inventory> {
+        match self {
+            Self::Answering(inventory) => Some(inventory),
+            Self::Absent(_) | Self::Failing(_) | Self::Released => None,
+        }
+    }
+
+    /// The same as the API has it.
+    #[must_use]
+    pub fn state(&self) -> NvmlState {
+        match self {
+            Self::Absent(_) => NvmlState::Absent,
+            Self::Answering(_) => NvmlState::Answering,
+            Self::Failing(_) => NvmlState::Failing,
+            Self::Released => NvmlState::Released,
+        }
+    }
 }
 
 /// How the child is started.

@@ -1,18 +1,21 @@
 //! The command line.
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fs, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
-use tokio::sync::watch;
+use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
-    agent::{Agent, Settings},
+    admin::{self, Admin},
+    agent::{Agent, Settings, patience},
     child::{Limits, Supervisor, this_program},
     driver::CONTAINER_ROOT,
     gate::Gate,
     host::HostRoot,
+    metrics::Metrics,
     nvml::{self, ChildError, ChildOptions},
     publish::{PublishError, Publisher, Seen, client, follow},
+    pulse::Pulse,
     signal::Shutdown,
 };
 
@@ -63,6 +66,9 @@ struct Run {
     /// Load NVML from where it lies, without changing root into the driver's. For a probe that is no container.
     #[arg(long)]
     no_chroot: bool,
+    /// Address of /livez, /readyz and /metrics. Nothing is served without it.
+    #[arg(long)]
+    listen: Option<SocketAddr>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -135,6 +141,9 @@ pub enum CliError {
     /// No client for the API server.
     #[error("cannot reach the API server")]
     Client(#[from] PublishError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {0}")]
+    Listen(SocketAddr, #[source] std::io::Error),
     /// As the NVML child.
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -181,6 +190,11 @@ impl Cli {
 async fn run(options: Run, shutdown: &mut Shutdown) -> Result<ExitCode, CliError> {
     tracing::info!(node = options.node_name, host_root = %options.host_root.display(), "{} begins", crate::USER_AGENT);
     let client = client().await?;
+    let pulse = Pulse::new(patience(options.interval, options.nvml_deadline));
+    let admin = Admin { pulse: Arc::new(pulse), metrics: Arc::new(Metrics::new(&options.node_name)) };
+    if let Some(address) = options.listen {
+        serve(address, admin.clone()).await.map_err(|error| CliError::Listen(address, error))?;
+    }
     let limits = Limits { answer: options.nvml_deadline, ..Limits::default() };
     let supervisor = Supervisor::new(this_program(std::env::current_exe()?), limits);
     let (sender, seen) = watch::channel(Seen::Unknown);
@@ -192,9 +206,17 @@ async fn run(options: Run, shutdown: &mut Shutdown) -> Result<ExitCode, CliError
         chroot: !options.no_chroot,
     };
     let publisher = Publisher::new(client, &options.node_name);
-    Agent::new(settings, supervisor, publisher, seen).run(shutdown.requested()).await;
+    Agent::new(settings, supervisor, publisher, seen, admin).run(shutdown.requested()).await;
     follower.abort();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Listens, and answers for as long as the runtime lives.
+async fn serve(address: SocketAddr, admin: Admin) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    tracing::info!(address = %listener.local_addr()?, "/livez, /readyz and /metrics are served");
+    tokio::spawn(axum::serve(listener, admin::router(admin)).into_future());
+    Ok(())
 }
 
 async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown) -> ExitCode {

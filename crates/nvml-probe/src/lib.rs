@@ -7,10 +7,12 @@
 //!  NVML ◀── inventory ◀─pipe─ child ──────┘                         │
 //!            (a process of its own)   ▲                             │
 //!                                     └──── agent: the loop ◀───────┴── GpuNode.spec.releaseDriver
+//!                                                 └──▶ pulse, metrics ──▶ admin: /livez, /readyz, /metrics
 //! ```
 //!
 //! Everything on the host is reached through [`host::HostRoot`], but for the kernel's log; nothing here writes to the host.
 
+pub mod admin;
 pub mod agent;
 pub mod backoff;
 pub mod child;
@@ -21,10 +23,12 @@ pub mod health;
 pub mod host;
 pub mod inventory;
 pub mod kernel_log;
+pub mod metrics;
 pub mod nvml;
 pub mod os;
 pub mod pci;
 pub mod publish;
+pub mod pulse;
 pub mod report;
 pub mod signal;
 

@@ -1,6 +1,6 @@
 //! Facts → report. Pure.
 
-use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, OsRelease, Report};
+use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, OsRelease, Report};
 
 use crate::{child::Look, health::node::NodeHealth, inventory::Inventory, pci::PciGpu};
 
@@ -37,10 +37,7 @@ const MAX_MESSAGE: usize = 1024;
 /// The list of GPUs is the bus's: one that NVML does not list stays, with nothing that needs a driver.
 #[must_use]
 pub fn report(facts: &Facts, look: &Look, health: &NodeHealth) -> Report {
-    let inventory = match look {
-        Look::Answering(inventory) => Some(inventory),
-        Look::Absent(_) | Look::Failing(_) | Look::Released => None,
-    };
+    let inventory = look.inventory();
     Report {
         probe_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: bounded(&facts.boot_id, MAX_WORD),
@@ -85,13 +82,13 @@ fn installed(driver: &InstalledDriver) -> InstalledDriver {
 }
 
 fn nvml(look: &Look, on_bus: usize) -> NvmlFacts {
-    let (state, message) = match look {
-        Look::Absent(why) => (NvmlState::Absent, why.clone()),
-        Look::Answering(inventory) => (NvmlState::Answering, differences(inventory, on_bus)),
-        Look::Failing(why) => (NvmlState::Failing, Some(why.clone())),
-        Look::Released => (NvmlState::Released, None),
+    let message = match look {
+        Look::Absent(why) => why.clone(),
+        Look::Answering(inventory) => differences(inventory, on_bus),
+        Look::Failing(why) => Some(why.clone()),
+        Look::Released => None,
     };
-    NvmlFacts { state, message: message.map(|message| bounded(&message, MAX_MESSAGE)) }
+    NvmlFacts { state: look.state(), message: message.map(|message| bounded(&message, MAX_MESSAGE)) }
 }
 
 /// In what NVML and the bus differ: which GPUs NVML does not open, and whether it knows more than there are.
@@ -110,7 +107,7 @@ fn bounded(text: &str, characters: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpu_operator_crd::health::CauseKind;
+    use gpu_operator_crd::{health::CauseKind, report::NvmlState};
 
     use super::*;
     use crate::inventory::{NvmlGpu, Refused};

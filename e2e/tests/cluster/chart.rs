@@ -43,10 +43,43 @@ fn values_that_cannot_work_are_refused() {
         "probe.interval=30",
         "extraEnv[0].name=RUST_LOG",
         "operator.listenAddress=127.0.0.1:8080",
+        "probe.listenAddress=127.0.0.1:9484",
+        "probe.listenAddress=9484",
+        "monitoring.prometheusRule.runbookUrl=example.com",
     ] {
         assert!(template(&cluster, &["image.repository=example.com/x", wrong]).is_err(), "{wrong} is taken");
     }
     assert!(template(&cluster, &["image.repository=example.com/x"]).is_ok());
+}
+
+#[test]
+fn alerts_and_dashboard_are_rendered_as_they_are_in_their_files() {
+    let cluster = cluster();
+    let file = |name: &str| std::fs::read_to_string(cluster.chart().join("monitoring").join(name)).expect("a file");
+    let rendered = template(
+        &cluster,
+        &[
+            "image.repository=example.com/x",
+            "monitoring.podMonitor.enabled=true",
+            "monitoring.prometheusRule.enabled=true",
+            "monitoring.prometheusRule.labels.release=prometheus",
+            "monitoring.prometheusRule.runbookUrl=https://example.com/",
+            "monitoring.dashboard.enabled=true",
+        ],
+    );
+    let rendered = documents(&rendered.expect("a chart")).expect("YAML");
+    let of_kind = |kind: &str| rendered.iter().find(|document| document["kind"] == kind).expect(kind);
+    let rule = of_kind("PrometheusRule");
+    let alerts = file("alerts.yaml").replace("runbook_url: ", "runbook_url: https://example.com/");
+    let alerts: Value = serde_yaml::from_str(&alerts).expect("YAML");
+    assert_eq!(rule["spec"], alerts);
+    assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
+    let dashboard = of_kind("ConfigMap");
+    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    let text = dashboard["data"]["gpu-fleet.json"].as_str().expect("a dashboard");
+    assert_eq!(text.trim_end(), file("gpu-fleet.json").trim_end());
+    let endpoints = &of_kind("PodMonitor")["spec"]["podMetricsEndpoints"];
+    assert_eq!(endpoints, &serde_json::json!([{"port": "http"}, {"port": "metrics"}]));
 }
 
 #[test]

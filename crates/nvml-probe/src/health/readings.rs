@@ -148,6 +148,8 @@ pub struct Pcie {
 
 /// NVML's bits for why clocks are what they are.
 pub mod clocks {
+    /// It is idle.
+    pub const IDLE: u64 = 0x1;
     /// The hardware slows the GPU down.
     pub const HARDWARE_SLOWDOWN: u64 = 0x8;
     /// The driver slows it down because of heat.
@@ -156,8 +158,19 @@ pub mod clocks {
     pub const HARDWARE_THERMAL: u64 = 0x40;
     /// The hardware slows it down because the power supply asks for it.
     pub const POWER_BRAKE: u64 = 0x80;
-    /// It is idle.
-    pub const IDLE: u64 = 0x1;
+
+    /// All of them, by NVML's names.
+    pub const NAMES: [(u64, &str); 9] = [
+        (IDLE, "GpuIdle"),
+        (0x2, "ApplicationsClocksSetting"),
+        (0x4, "SwPowerCap"),
+        (HARDWARE_SLOWDOWN, "HwSlowdown"),
+        (0x10, "SyncBoost"),
+        (SOFTWARE_THERMAL, "SwThermalSlowdown"),
+        (HARDWARE_THERMAL, "HwThermalSlowdown"),
+        (POWER_BRAKE, "HwPowerBrakeSlowdown"),
+        (0x100, "DisplayClockSetting"),
+    ];
 }
 
 impl Readings {

@@ -1,17 +1,20 @@
 //! The agent at work: a host in a directory, the stand-in NVML, and a mocked API server.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use std::{future::Future, path::PathBuf, time::Duration};
+use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
 
 use gpu_operator_crd::{
     health::{CauseKind, GpuHealth, HealthRules, HealthState},
     report::Report,
 };
 use nvml_probe::{
+    admin::Admin,
     agent::{Agent, Settings},
     child::{Limits, Supervisor, this_program},
     driver::CONTAINER_ROOT,
+    metrics::Metrics,
     publish::{Own, Publisher, Seen},
+    pulse::Pulse,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -37,6 +40,7 @@ pub const INTERVAL: Duration = Duration::from_millis(20);
 pub struct Running {
     pub server: Server,
     pub seen: watch::Sender<Seen>,
+    pub admin: Admin,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -63,11 +67,14 @@ impl Running {
         let (sender, receiver) = watch::channel(seen);
         let (stop, stopped) = oneshot::channel::<()>();
         let settings = Settings { host: host.root(), kernel_log: host.path(KERNEL_LOG), interval, chroot: false };
-        let agent = Agent::new(settings, supervisor, Publisher::new(server.client(), "n1"), receiver);
+        let pulse = Pulse::new(Duration::from_mins(1));
+        let admin = Admin { pulse: Arc::new(pulse), metrics: Arc::new(Metrics::new("n1")) };
+        let publisher = Publisher::new(server.client(), "n1");
+        let agent = Agent::new(settings, supervisor, publisher, receiver, admin.clone());
         let task = tokio::spawn(agent.run(async {
             drop(stopped.await);
         }));
-        Self { server, seen: sender, stop, task }
+        Self { server, seen: sender, admin, stop, task }
     }
 
     pub fn report(&self) -> Option<Report> {

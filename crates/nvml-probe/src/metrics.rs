@@ -1,0 +1,132 @@
+//! Metrics: what the last look saw of each GPU, and what the probe does. They come from the look itself and not from the
+//! report, so that they stay true while the API server is away.
+//!
+//! Labels are bounded: by the GPUs of one node, by words of ours and of NVML, and by a number of XIDs.
+
+mod gpu;
+
+use std::sync::Arc;
+
+use gpu_operator_crd::report::NvmlState;
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use strum::IntoEnumIterator;
+
+use crate::{
+    child::Look,
+    health::node::{NodeHealth, Xids},
+    pci::PciGpu,
+};
+use gpu::Gpus;
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct StateLabel {
+    state: &'static str,
+}
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct DriverLabels {
+    version: String,
+    cuda_version: Option<String>,
+}
+
+/// All metrics of the probe.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    gpus: Arc<Gpus>,
+    looks: Family<ResultLabel, Counter>,
+    writes: Family<ResultLabel, Counter>,
+    nvml: Family<StateLabel, Gauge>,
+    driver: Family<DriverLabels, Gauge>,
+}
+
+const DONE: ResultLabel = ResultLabel { result: "Done" };
+const WRITTEN: ResultLabel = ResultLabel { result: "Written" };
+const FAILED: ResultLabel = ResultLabel { result: "Failed" };
+
+impl Metrics {
+    /// Of the probe on the node of that name, which all of them carry: an alert has to name it however it was scraped.
+    #[must_use]
+    pub fn new(node: &str) -> Self {
+        let label = ("node".into(), node.to_owned().into());
+        let mut registry = Registry::with_prefix_and_labels("nvml_probe", std::iter::once(label));
+        let metrics = Self {
+            gpus: Arc::default(),
+            looks: Family::default(),
+            writes: Family::default(),
+            nvml: Family::default(),
+            driver: Family::default(),
+            registry: Registry::default(),
+        };
+        registry.register("looks", "Looks at the node by result", metrics.looks.clone());
+        registry.register("report_writes", "Writes of the report by result", metrics.writes.clone());
+        registry.register("nvml_state", "1 for the state that NVML is in, 0 for the others", metrics.nvml.clone());
+        registry.register("driver_info", "The driver that answers", metrics.driver.clone());
+        registry.register_collector(Box::new(Arc::clone(&metrics.gpus)));
+        // From nothing on, so that the first failure is an increase.
+        for result in [DONE, FAILED] {
+            drop(metrics.looks.get_or_create(&result));
+        }
+        for result in [WRITTEN, FAILED] {
+            drop(metrics.writes.get_or_create(&result));
+        }
+        Self { registry, ..metrics }
+    }
+
+    /// Shows what a look saw, what was made of it, and which XIDs came since the one before.
+    pub fn show(&self, on_bus: &[PciGpu], look: &Look, health: &NodeHealth, xids: &Xids) {
+        let now = look.state();
+        for state in NvmlState::iter() {
+            self.nvml.get_or_create(&StateLabel { state: state.into() }).set((state == now).into());
+        }
+        let inventory = look.inventory();
+        // What is gone must not linger.
+        self.driver.clear();
+        if let Some(inventory) = inventory {
+            let labels = DriverLabels {
+                version: inventory.driver_version.clone(),
+                cuda_version: inventory.cuda_version.clone(),
+            };
+            self.driver.get_or_create(&labels).set(1);
+        }
+        self.gpus.show(on_bus, inventory);
+        self.heard(health, xids);
+    }
+
+    /// Counts XIDs that came, and shows what was made of them.
+    pub fn heard(&self, health: &NodeHealth, xids: &Xids) {
+        self.gpus.heard(health, xids);
+    }
+
+    /// Counts a look, which succeeded or not.
+    pub fn looked(&self, succeeded: bool) {
+        self.looks.get_or_create(if succeeded { &DONE } else { &FAILED }).inc();
+    }
+
+    /// Counts a write of the report, which succeeded or not.
+    pub fn wrote(&self, succeeded: bool) {
+        self.writes.get_or_create(if succeeded { &WRITTEN } else { &FAILED }).inc();
+    }
+
+    /// The metrics as Prometheus reads them (OpenMetrics text).
+    ///
+    /// # Errors
+    /// Never when writing to a string.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! What operator and probe expose, read from what they would answer a scrape with once everything there is to tell is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator::{apply::Written, error::Error, metrics::Metrics};
+use gpu_operator_crd::{
+    ClusterGpuPolicyStatus,
+    health::{HealthRules, HealthState},
+    report::Report,
+};
+use nvml_probe::{
+    child::Look,
+    health::{
+        gpu::{Source, XidSeen},
+        node::{NodeHealth, Xids},
+        rules::Rules,
+    },
+    inventory::Inventory,
+    pci::PciGpu,
+};
+use serde_json::json;
+
+/// A series' name and what is known of it.
+pub struct Metric {
+    /// The name under which it is documented: that of its samples, but for a histogram's.
+    pub documented: String,
+    pub unit: Option<String>,
+    /// The values that each label has.
+    pub labels: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// All metrics by the names of their samples.
+pub fn all() -> BTreeMap<String, Metric> {
+    let mut all = parse(&operator());
+    all.extend(parse(&probe()));
+    assert!(all.len() > 40, "the tests would see too little");
+    all
+}
+
+fn operator() -> String {
+    let metrics = Metrics::default();
+    let pools = json!({"pools": [{"name": "p100"}]});
+    let status: ClusterGpuPolicyStatus = serde_json::from_value(pools).expect("a status");
+    metrics.show(&[("all".to_owned(), status)].into());
+    let refused = Err(Error::NoAnswer { what: "write".to_owned() });
+    metrics.count(&[Written { target: "Node", result: Ok(()) }, Written { target: "Node", result: refused }]);
+    metrics.text().expect("a text")
+}
+
+fn probe() -> String {
+    const GPU: &str = "0000:06:00.0";
+    let metrics = nvml_probe::metrics::Metrics::new("n1");
+    let inventory: Inventory = serde_json::from_value(json!({
+        "driverVersion": "580.173.02",
+        "cudaVersion": "13.1",
+        "gpus": [{"pciAddress": GPU, "uuid": "GPU-six", "name": "NVIDIA H100", "readings": {
+            "thermal": {"gpu": 41, "memory": 46, "slowdownAt": 87, "shutdownAt": 92, "margin": 46},
+            "powerMilliwatts": 71_000, "powerLimitMilliwatts": 700_000, "energyMillijoules": 5_000_000,
+            "smClockMhz": 1980, "memoryClockMhz": 2619, "clockReasons": 0, "performanceState": 0,
+            "gpuUtilizationPercent": 97, "memoryUtilizationPercent": 33,
+            "memoryUsedBytes": 1, "memoryTotalBytes": 2, "processes": 1,
+            "ecc": {
+                "enabled": true, "volatileCorrected": 1, "volatileUncorrected": 2,
+                "aggregateCorrected": 3, "aggregateUncorrected": 4,
+            },
+            "pages": {"correctable": 5, "uncorrectable": 6, "pending": true},
+            "rows": {"correctable": 7, "uncorrectable": 8, "pending": true, "failed": true},
+            "nvlinks": [true, false],
+            "pcie": {"generation": 4, "maxGeneration": 5, "width": 8, "maxWidth": 16, "replays": 9},
+            "mig": true, "computeMode": 0, "persistence": true,
+        }}],
+    }))
+    .expect("an inventory");
+    let cause = |kind: &str, severity: &str, recovering: bool| json!({"kind": kind, "severity": severity, "recovering": recovering, "since": "2026-01-01T00:00:00Z"});
+    let mut xid = cause("Xid", "Fatal", false);
+    xid["xid"] = 79.into();
+    let health = json!({"state": HealthState::Unhealthy, "causes": [xid, cause("Overheating", "Warning", true)]});
+    let report: Report =
+        serde_json::from_value(json!({"gpus": [{"pciAddress": GPU, "health": health}]})).expect("a report");
+    let seen = XidSeen { xid: 79, count: 1, source: Source::Event, said: String::new() };
+    metrics.show(
+        &[PciGpu { address: GPU.to_owned(), device_id: "2330".to_owned() }],
+        &Look::Answering(inventory),
+        &NodeHealth::restore(&Rules::from(HealthRules::default()), &report),
+        &Xids::from([(GPU.to_owned(), vec![seen])]),
+    );
+    metrics.text().expect("a text")
+}
+
+fn parse(text: &str) -> BTreeMap<String, Metric> {
+    let mut metrics = BTreeMap::<String, Metric>::new();
+    let (mut family, mut kind, mut unit) = (String::new(), String::new(), None);
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("TYPE"), Some(name), Some(of)) => (family, kind, unit) = (name.into(), of.into(), None),
+            (Some("#"), Some("UNIT"), Some(_), Some(of)) => unit = Some(of.to_owned()),
+            (Some("#"), ..) => {}
+            _ => {
+                let end = line.find(['{', ' ']).expect("a value");
+                let name = &line[..end];
+                let documented = if kind == "histogram" { family.as_str() } else { name }.to_owned();
+                let metric = metrics.entry(name.to_owned()).or_insert_with(|| Metric {
+                    documented,
+                    unit: unit.clone(),
+                    labels: BTreeMap::new(),
+                });
+                let labels = line[end..].strip_prefix('{').and_then(|rest| rest.rsplit_once('}'));
+                for label in labels.map_or("", |(labels, _)| labels).split_terminator("\",") {
+                    let (name, value) = label.split_once("=\"").expect("a label");
+                    metric.labels.entry(name.to_owned()).or_default().insert(value.trim_end_matches('"').to_owned());
+                }
+            }
+        }
+    }
+    metrics
+}

@@ -1,0 +1,84 @@
+//! As much of `PromQL` as it takes to find what an expression uses.
+
+/// What a label has to be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Matcher {
+    pub label: String,
+    pub operator: String,
+    pub value: String,
+}
+
+/// What an expression uses.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// Series, each with its matchers.
+    pub series: Vec<(String, Vec<Matcher>)>,
+    /// Labels that results are grouped by.
+    pub by: Vec<String>,
+    /// Labels that two sides are matched by, or that are taken over from one.
+    pub matched: Vec<String>,
+}
+
+/// Functions and operators; every other word is taken for a series.
+const WORDS: [&str; 12] =
+    ["absent", "and", "avg", "increase", "max", "min", "or", "rate", "sum", "time", "topk", "unless"];
+
+pub fn uses(expression: &str) -> Uses {
+    let mut uses = Uses::default();
+    let mut rest = expression;
+    while let Some(first) = rest.chars().next() {
+        if first == '[' {
+            rest = rest.split_once(']').expect("a closed range").1;
+        } else if first.is_ascii_alphabetic() {
+            let end = rest.find(|next: char| !next.is_ascii_alphanumeric() && next != '_').unwrap_or(rest.len());
+            let word = &rest[..end];
+            rest = rest[end..].trim_start();
+            match word {
+                "by" => uses.by.append(&mut list(&mut rest)),
+                "on" | "ignoring" | "group_left" | "group_right" => uses.matched.append(&mut list(&mut rest)),
+                word if WORDS.contains(&word) => {}
+                word => uses.series.push((word.to_owned(), matchers(&mut rest))),
+            }
+        } else {
+            // Numbers, 1e3 among them, brackets and signs.
+            rest = rest[first.len_utf8()..]
+                .trim_start_matches(|next: char| first.is_ascii_digit() && next.is_alphanumeric());
+        }
+    }
+    uses
+}
+
+fn list(rest: &mut &str) -> Vec<String> {
+    let Some((inside, after)) = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) else {
+        return Vec::new();
+    };
+    *rest = after;
+    inside.split(',').map(|label| label.trim().to_owned()).collect()
+}
+
+fn matchers(rest: &mut &str) -> Vec<Matcher> {
+    let Some((inside, after)) = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')) else {
+        return Vec::new();
+    };
+    *rest = after;
+    let parts = |matcher: &str| {
+        let begin = matcher.find(['=', '!']).expect("an operator");
+        let value = matcher.find('"').expect("a value");
+        let [label, operator, value] = [&matcher[..begin], &matcher[begin..value], &matcher[value..]]
+            .map(|part| part.trim_matches(['"', ' ', ',']).to_owned());
+        Matcher { label, operator, value }
+    };
+    inside.split(',').map(parts).collect()
+}
+
+#[test]
+fn series_matchers_and_labels_are_found() {
+    let uses = uses(r#"sum by (a, b) (rate(up{x="1", y!="2"}[5m])) / on (c) group_left (d) topk(3, down) > 1e3"#);
+    let matcher = |label: &str, operator: &str, value: &str| {
+        let [label, operator, value] = [label, operator, value].map(str::to_owned);
+        Matcher { label, operator, value }
+    };
+    let series = vec![("up".into(), vec![matcher("x", "=", "1"), matcher("y", "!=", "2")]), ("down".into(), vec![])];
+    assert_eq!(uses.series, series);
+    assert_eq!((uses.by.join(" "), uses.matched.join(" ")), ("a b".into(), "c d".into()));
+}
