@@ -33,7 +33,7 @@ struct Faults {
 
 #[derive(Deserialize)]
 struct Fault {
-    fault: String,
+    what: String,
     device: Value,
     state: HealthState,
     action: Action,
@@ -53,12 +53,12 @@ async fn each_fault_shows_on_its_gpu_and_is_over_when_it_is_gone() {
     let Faults { well, faults } = faults();
     assert!(faults.len() > 20);
     serve(&host, &well);
-    for Fault { fault, device, state, action, kind } in faults {
+    for Fault { what, device, state, action, kind } in faults {
         serve(&host, &device);
         let report = becomes(&agent, state, Some(kind)).await;
-        assert_eq!(first(&report).action, action, "{fault}");
-        assert_eq!(report.gpus[1].health.state, Healthy, "{fault}");
-        assert_eq!(report.gpus[0].pci_address, GPUS[0].0, "{fault}");
+        assert_eq!(first(&report).action, action, "{what}");
+        assert_eq!(report.gpus[1].health.state, Healthy, "{what}");
+        assert_eq!(report.gpus[0].pci_address, GPUS[0].0, "{what}");
         serve(&host, &json!({}));
         // What a card does not tell any more is not over: it has to tell that it is well.
         serve(&host, &well);

@@ -33,7 +33,7 @@ struct Faults {
 
 #[derive(Deserialize)]
 struct Fault {
-    fault: String,
+    what: String,
     device: Map<String, Value>,
     state: HealthState,
     action: Action,
@@ -165,25 +165,25 @@ fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
         f.afflict(&well)?;
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
-        for Fault { fault, device, state, action, kind } in faults {
+        for Fault { what, device, state, action, kind } in faults {
             let told = f.times_told(reason(state)).await?;
             f.afflict(&device)?;
             let health = f
-                .wait_for_health(&format!("a GPU that {fault}"), |health| {
+                .wait_for_health(&format!("a GPU that {what}"), |health| {
                     health.state == state && health.causes.first().is_some_and(|cause| cause.kind == kind)
                 })
                 .await?;
-            ensure!(health.action == action, "{fault}: {health:?}");
-            f.wait_until_told(state, 1).await.with_context(|| fault.clone())?;
-            f.wait_until_told_again(reason(state), told).await.with_context(|| fault.clone())?;
+            ensure!(health.action == action, "{what}: {health:?}");
+            f.wait_until_told(state, 1).await.with_context(|| what.clone())?;
+            f.wait_until_told_again(reason(state), told).await.with_context(|| what.clone())?;
             // A plugin withholds a GPU for an XID, and the node's readiness follows that: see the tests below.
             let ready = f.status().await?.phase == Phase::Ready;
-            ensure!(ready || kind == CauseKind::Xid, "{fault}: seven of eight are enough");
+            ensure!(ready || kind == CauseKind::Xid, "{what}: seven of eight are enough");
 
             f.afflict(&well)?;
-            f.wait_for_health(&format!("the end of: {fault}"), |health| health.state == HealthState::Healthy).await?;
-            f.wait_until_told(HealthState::Healthy, 0).await.with_context(|| format!("after: {fault}"))?;
-            f.wait_for_allocatable(GPUS).await.with_context(|| format!("after: {fault}"))?;
+            f.wait_for_health(&format!("the end of: {what}"), |health| health.state == HealthState::Healthy).await?;
+            f.wait_until_told(HealthState::Healthy, 0).await.with_context(|| format!("after: {what}"))?;
+            f.wait_for_allocatable(GPUS).await.with_context(|| format!("after: {what}"))?;
         }
         Ok(())
     });
@@ -256,7 +256,7 @@ fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
-        let fault = faults.iter().find(|fault| fault.fault == "reports XID 48").context("no such fault")?;
+        let fault = faults.iter().find(|fault| fault.what == "reports XID 48").context("no such fault")?;
         f.afflict(&fault.device)?;
         f.wait_for_allocatable(7).await?;
         f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
@@ -284,7 +284,7 @@ fn a_fault_is_judged_without_the_operator_and_told_once_it_is_back() {
         let outcome = async {
             let gone = ["wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=gpu-operator", "--timeout=60s"];
             f.cluster.kubectl(&[&gone[..], &["-n", f.cluster.namespace()]].concat())?;
-            let fault = faults.iter().find(|fault| fault.fault == "has bad SRAM").context("no such fault")?;
+            let fault = faults.iter().find(|fault| fault.what == "has bad SRAM").context("no such fault")?;
             f.afflict(&fault.device)?;
             f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await
         }
