@@ -144,7 +144,7 @@ fn a_restart_is_of_the_time_that_the_log_has_for_it() {
 #[test]
 fn what_a_driver_has_said_that_is_not_loaded_any_more_is_over() {
     let mut node = NodeHealth::default();
-    let none = Start { loaded: None, load_id: None, ..start("boot", 1) };
-    step(&mut node, &none, &Look::Absent(None), &xid(ADDRESSES[0], 79));
+    let unloaded = Start { loaded: None, load_id: None, ..start("boot", 1) };
+    step(&mut node, &unloaded, &Look::Absent(None), &xid(ADDRESSES[0], 79));
     assert_eq!(step(&mut node, &start("boot", 1), &all_well(), &Xids::default()), [Healthy; 3]);
 }
