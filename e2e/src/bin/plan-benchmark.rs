@@ -71,10 +71,12 @@ impl Fleet {
         policy.metadata.uid = Some("uid-all".to_owned());
         policy.metadata.creation_timestamp = Some(Time(now));
         let names = || (0..nodes).map(|index| (index, format!("node-{index:05}")));
+        let probes = names().map(|(_, name)| pod("nvml-probe", &name, Role::Probe, None, now));
         let world = World {
             policies: BTreeMap::from([("all".to_owned(), Arc::new(policy))]),
             nodes: names().map(|(_, name)| (name.clone(), Arc::new(node(&name, now)))).collect(),
             gpu_nodes: names().map(|(index, name)| (name.clone(), Arc::new(gpu_node(&name, index)))).collect(),
+            pods: probes.map(|pod| (pod.name.clone(), Arc::new(pod))).collect(),
             ..World::default()
         };
         let settings = Settings {
@@ -143,7 +145,7 @@ impl Fleet {
             node.allocatable = Some(u32::try_from(GPUS)?);
             for stage in Stage::ALL {
                 let Some(group) = write.labels.get(stage.key()) else { continue };
-                let pod = pod(name, stage, group, self.now);
+                let pod = pod(stage.as_str(), name, Role::Operand(stage), Some(group), self.now);
                 world.pods.insert(pod.name.clone(), Arc::new(pod));
             }
             let version = plan
@@ -209,7 +211,7 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
 }
 
 /// A pod that runs.
-fn pod(node: &str, stage: Stage, group: &str, now: Timestamp) -> PodFacts {
+fn pod(of: &str, node: &str, role: Role, group: Option<&str>, now: Timestamp) -> PodFacts {
     let main = ContainerFacts {
         name: "main".into(),
         state: ContainerState::Running(Some(now)),
@@ -217,10 +219,10 @@ fn pod(node: &str, stage: Stage, group: &str, now: Timestamp) -> PodFacts {
         ready: true,
     };
     PodFacts {
-        name: format!("{}-{group}-{node}", stage.as_str()),
+        name: format!("{of}-{node}"),
         node: node.into(),
-        role: Role::Operand(stage),
-        group: Some(group.into()),
+        role,
+        group: group.map(Into::into),
         applied: None,
         created: Some(now),
         deleting: false,

@@ -83,9 +83,27 @@ impl Fixture {
         .await
     }
 
+    /// Waits until the probe's own metrics say so of the one GPU.
+    async fn wait_for_probe_metrics(&self, state: HealthState) -> Result<()> {
+        let port = self.port_of("daemonset/nvml-probe")?;
+        let address = &format!("pci_address=\"{}\"", Gpu::h100(GPUS)[SICK].pci_address);
+        let state = &format!("state=\"{state:?}\"");
+        eventually(SHOWN, &format!("the probe's metrics with {state}"), || async move {
+            let metrics = get(port, "/metrics")?;
+            let mut lines = metrics.lines().filter(|line| line.starts_with("nvml_probe_gpu_health{"));
+            let line = lines.find(|line| line.contains(address) && line.contains(state));
+            ensure!(line.is_some_and(|line| line.ends_with(" 1")), "{line:?}");
+            Ok(())
+        })
+        .await
+    }
+
     /// Waits until the GpuNode's column, the policy's counts and condition, the Node's condition and the operator's
     /// metrics say that so many GPUs are in that state, and the rest are well.
     async fn wait_until_told(&self, state: HealthState, gpus: u32) -> Result<()> {
+        if gpus <= 1 {
+            self.wait_for_probe_metrics(state).await?;
+        }
         let port = self.operator_port()?;
         let (unhealthy, degraded, unknown) = match state {
             HealthState::Unhealthy => (gpus, 0, 0),
@@ -286,7 +304,8 @@ fn a_fault_is_judged_without_the_operator_and_told_once_it_is_back() {
             f.cluster.kubectl(&[&gone[..], &["-n", f.cluster.namespace()]].concat())?;
             let fault = faults.iter().find(|fault| fault.what == "has bad SRAM").context("no such fault")?;
             f.afflict(&fault.device)?;
-            f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await
+            f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
+            f.wait_for_probe_metrics(HealthState::Unhealthy).await
         }
         .await;
         scale(1)?;
@@ -317,6 +336,36 @@ fn a_probe_that_is_not_there_makes_its_gpus_unknown() {
         .await;
         place(&json!({"nowhere": null}))?;
         outcome?;
+        f.wait_until_told(HealthState::Healthy, 0).await
+    });
+}
+
+#[test]
+fn a_probe_that_hangs_makes_its_gpus_unknown_until_it_is_started_anew() {
+    test(|f| async move {
+        f.apply(FAST).await?;
+        f.wait_until_ready().await?;
+        let script = r#"for process in /proc/[0-9]*; do
+            case "$(tr '\0' ' ' < "$process/cmdline" 2>/dev/null)" in
+                *"nvml-probe run "*) kill -STOP "${process#/proc/}"; exit 0 ;;
+            esac
+        done; echo "no probe runs" >&2; exit 1"#;
+        f.cluster.node_exec(&["/bin/sh", "-c", script])?;
+        let message = eventually(READY, "a probe that does not answer", || async {
+            let status = f.status().await?;
+            ensure!(status.reason == Some(Reason::HealthUnknown), "{:?}: {}", status.reason, status.message);
+            Ok(status.message)
+        })
+        .await?;
+        ensure!(message.contains("does not answer"), "{message}");
+        f.wait_for_condition("Degraded", "True").await?;
+        // Kubelet ends it, because it does not live, and starts it anew.
+        eventually(READY, "GPUs that are known again", || async {
+            let health = f.status().await?.health;
+            ensure!(health == Some(HealthState::Healthy), "{health:?}");
+            Ok(())
+        })
+        .await?;
         f.wait_until_told(HealthState::Healthy, 0).await
     });
 }
