@@ -7,6 +7,10 @@ use gpu_operator_crd::{
 
 use super::machine::{CONTAINER_ROOT, Host, Machine};
 
+fn well() -> GpuHealth {
+    GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() }
+}
+
 /// The report of what is on the node now.
 pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
     let node = host.node;
@@ -25,10 +29,7 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         product: answering.then(|| format!("NVIDIA device {device_id}")),
         uuid: answering.then(|| node.gpu_uuid(index)),
         memory_mib: answering.then_some(81_559),
-        health: GpuHealth {
-            state: if answering { HealthState::Healthy } else { HealthState::Unknown },
-            ..GpuHealth::default()
-        },
+        health: if answering { node.health.get(&index).cloned().unwrap_or_else(well) } else { GpuHealth::default() },
     });
     let mut installed: Vec<InstalledDriver> = Vec::new();
     for root in [node.host_driver_root.as_str(), CONTAINER_ROOT] {

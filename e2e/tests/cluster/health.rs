@@ -2,10 +2,13 @@
 //! stand-in library's, live; everything behind it is real.
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Gpu, eventually};
+use e2e::{
+    Gpu, eventually,
+    faults::{Fault, Faults},
+};
 use gpu_operator_crd::{
-    CauseKind, GpuHealth, HealthState, Phase,
-    health::Action,
+    Phase,
+    health::{CauseKind, GpuHealth, HealthState},
     keys,
     policy::Stage,
     reason::Reason,
@@ -13,7 +16,6 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::api::events::v1::Event;
 use kube::{Api, ResourceExt, api::ListParams};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::support::{Fixture, GPUS, READY, SHOWN, get, test};
@@ -22,30 +24,6 @@ use crate::support::{Fixture, GPUS, READY, SHOWN, get, test};
 const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7}}";
 /// The GPU that things happen to.
 const SICK: usize = 3;
-
-/// Faults of one GPU and what the probe is to make of each; its own tests read the same.
-#[derive(Deserialize)]
-struct Faults {
-    /// What a GPU says that is well.
-    well: Map<String, Value>,
-    faults: Vec<Fault>,
-}
-
-#[derive(Deserialize)]
-struct Fault {
-    fault: String,
-    device: Map<String, Value>,
-    state: HealthState,
-    action: Action,
-    kind: CauseKind,
-}
-
-impl Faults {
-    fn read() -> Result<Self> {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/standins/nvml/faults.json");
-        Ok(serde_json::from_str(&std::fs::read_to_string(file)?)?)
-    }
-}
 
 /// What a state is called where nodes and policies tell of it.
 fn reason(state: HealthState) -> Reason {
@@ -131,7 +109,10 @@ impl Fixture {
     async fn times_told(&self, reason: Reason) -> Result<i32> {
         let events: Vec<Event> = Api::all(self.cluster.client()).list(&ListParams::default()).await?.items;
         let of_node = events.iter().filter(|event| event.reason.as_deref() == Some(reason.as_str())).filter(|event| {
-            event.regarding.as_ref().is_some_and(|regarding| regarding.name.as_deref() == Some(self.cluster.node_name()))
+            event
+                .regarding
+                .as_ref()
+                .is_some_and(|regarding| regarding.name.as_deref() == Some(self.cluster.node_name()))
         });
         Ok(of_node.map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum())
     }
