@@ -101,7 +101,7 @@ pub(super) fn circumstances(load: Load) -> String {
 
 /// Measures a fleet of so many nodes in a cluster that has none yet.
 pub(super) async fn measure(cluster: &Cluster, nodes: u32, load: Load) -> Result<Figures> {
-    let (bench, _) = Bench::installed(cluster, nodes).await?;
+    let (bench, _) = Box::pin(Bench::installed(cluster, nodes)).await?;
     let before = bench.operator.usage()?;
     let mark = cluster.audit().mark()?;
     let largest = AtomicUsize::new(0);
@@ -112,7 +112,7 @@ pub(super) async fn measure(cluster: &Cluster, nodes: u32, load: Load) -> Result
             outcome = change(&bench, load, &mut figures) => outcome,
         }
     };
-    let requests = bench.requests_while("the health of GPUs changes, until quiet", phase).await?;
+    let requests = bench.requests_while("the health of GPUs changes, until quiet", Box::pin(phase)).await?;
     let usage = bench.operator.usage()?;
     let written = cluster.audit().requests(ADMIN, mark)?;
     let changes =

@@ -35,7 +35,7 @@ const QUIET: Duration = Duration::from_secs(12);
 
 /// Measures a fleet of so many nodes in a cluster that has none yet.
 pub(super) async fn measure(cluster: &Cluster, nodes: u32, settled: Duration) -> Result<Figures> {
-    let (bench, mut figures) = Bench::installed(cluster, nodes).await?;
+    let (bench, mut figures) = Box::pin(Bench::installed(cluster, nodes)).await?;
     figures.settled = bench.requests_while("settled", pause(settled)).await?;
     figures.settled_for = settled;
     figures.join = bench.requests_while("a node joins", bench.join("node-fast", nodes + 1, 0)).await?;

@@ -147,3 +147,33 @@ fn on_fresh_cluster<T>(
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async { measure(&Cluster::connect().await?).await })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parsed(line: &str) -> Result<Options, clap::Error> {
+        Ok(Line::try_parse_from(std::iter::once("benchmark").chain(line.split_whitespace()))?.options)
+    }
+
+    #[test]
+    fn the_sizes_are_those_that_are_given_or_the_measurements_own() {
+        assert_eq!(parsed("").unwrap().sizes(&[100, 1_000]), [100, 1_000]);
+        assert_eq!(parsed("--health --nodes 5,6").unwrap().sizes(&[1_000]), [5, 6]);
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        for line in ["--health --probe", "--probe --nodes 5", "--health --changes 0"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+}

@@ -56,13 +56,14 @@ pub(super) struct Figures {
 
 const ROWS: [Row<Figures>; 11] = [
     Row::measure("resident memory of the probe, MiB", |of| mib(of.usage.probe.resident)),
-    Row::measure("its peak so far, MiB", |of| mib(of.usage.probe.peak_resident)),
+    Row::measure("peak of the probe so far, MiB", |of| mib(of.usage.probe.peak_resident)),
     Row::measure("resident memory of its NVML process, MiB", |of| mib(of.usage.child.resident)),
-    Row::measure("its peak so far, MiB", |of| mib(of.usage.child.peak_resident)),
+    Row::measure("peak of its NVML process so far, MiB", |of| mib(of.usage.child.peak_resident)),
     Row::measure("of which is the library, MiB", |of| mib(of.usage.library.resident)),
     Row::measure("the library as it is mapped, MiB", |of| mib(of.usage.library.size)),
     Row::measure("both at their peak, beyond the library, MiB", |of: &Figures| {
-        mib(of.usage.probe.peak_resident + of.usage.child.peak_resident - of.usage.library.resident)
+        let both = of.usage.probe.peak_resident + of.usage.child.peak_resident;
+        mib(both.saturating_sub(of.usage.library.resident))
     })
     .at_most(|_| MEMORY_LIMIT),
     Row::count("processor time of the probe, ms", |of| of.usage.probe.cpu.as_secs_f64() * 1_000.0),
@@ -136,8 +137,8 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Until all GPUs are reported as well.
     async fn reported(&self) -> Result<()> {
-        let all_well = |node: Option<&GpuNode>| node.and_then(report).is_some_and(all_well);
-        let Ok(waited) = timeout(DEADLINE, Box::pin(await_condition(self.nodes(), NODE, all_well))).await else {
+        let is_whole = |node: Option<&GpuNode>| node.and_then(report).is_some_and(all_well);
+        let Ok(waited) = timeout(DEADLINE, Box::pin(await_condition(self.nodes(), NODE, is_whole))).await else {
             let found = self.nodes().get_opt(NODE).await?;
             let found = found.as_ref().and_then(report);
             bail!(
