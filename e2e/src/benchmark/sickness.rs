@@ -52,9 +52,8 @@ struct Befalling {
 }
 
 /// What is read of a device in the stand-in's words.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-#[derive(Default)]
 struct Device {
     error: Option<u32>,
     readings: Readings,

@@ -7,10 +7,6 @@ use gpu_operator_crd::{
 
 use super::machine::{CONTAINER_ROOT, Host, Machine};
 
-fn well() -> GpuHealth {
-    GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() }
-}
-
 /// The report of what is on the node now.
 pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
     let node = host.node;
@@ -51,4 +47,8 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         },
         nvml: NvmlFacts { state, message: failure.cloned() },
     }
+}
+
+fn well() -> GpuHealth {
+    GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() }
 }
