@@ -13,11 +13,15 @@ use serde::Deserialize;
 
 /// The operator, as the API server knows it.
 pub const OPERATOR: &str = "system:serviceaccount:gpu-operator:gpu-operator";
+/// The probe, as the API server knows it.
+pub const PROBE: &str = "system:serviceaccount:gpu-operator:nvml-probe";
+/// Who may do everything: whoever has the cluster's kubeconfig, as a fleet's agent has.
+pub const ADMIN: &str = "admin";
 
 /// From this status on an answer is a no.
 const REFUSED: u16 = 400;
 
-/// The audit log: a line of JSON for every write, and for every read of [`OPERATOR`]'s too.
+/// The audit log: a line of JSON for every write, and for every read of [`OPERATOR`]'s and [`PROBE`]'s too.
 #[derive(Clone, Debug)]
 pub struct Audit {
     file: PathBuf,

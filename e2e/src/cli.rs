@@ -47,7 +47,7 @@ enum Task {
         /// Only the end-to-end tests whose names contain this.
         filter: Option<String>,
     },
-    /// Measure what the operator asks of the API server and of its machine, on fleets of simulated nodes.
+    /// Measure what operator and probe ask of the API server and of their machines, on simulated nodes.
     Benchmark(benchmark::Options),
     /// `scratch`: hidden.
     #[command(hide = true)]

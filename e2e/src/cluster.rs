@@ -12,6 +12,7 @@ use crate::{
     audit::Audit,
     chart, images, lifecycle, node,
     paths::Paths,
+    pki,
     process::output,
     standin::Standin,
     state::{NODE_NAME, State},
@@ -65,8 +66,15 @@ impl Cluster {
         format!("https://127.0.0.1:{}", self.state.api_port)
     }
 
-    pub(crate) fn api_port(&self) -> u16 {
-        self.state.api_port
+    /// Writes a file with which a client has the rights of one of the chart's service accounts, for a day; of a pod's
+    /// token, if a pod is given, which tells the API server the pod's node as well.
+    pub(crate) fn service_account(&self, name: &str, pod: Option<&str>) -> Result<PathBuf> {
+        let mut args = vec!["create", "token", name, "--namespace", chart::RELEASE, "--duration=24h"];
+        args.extend(pod.iter().flat_map(|pod| ["--bound-object-kind=Pod", "--bound-object-name", pod]));
+        let token = self.kubectl(&args)?;
+        let file = self.paths.cluster().join(format!("{name}.kubeconfig"));
+        pki::kubeconfig(&file, self.state.api_port, &self.paths.cluster().join("pki/ca.crt"), token.trim())?;
+        Ok(file)
     }
 
     pub(crate) fn paths(&self) -> &Paths {

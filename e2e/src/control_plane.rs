@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
-    audit::OPERATOR,
+    audit::{OPERATOR, PROBE},
     paths::Paths,
     pki,
     process::{output, poll, tail},
@@ -151,8 +151,8 @@ fn apiserver(state: &State, dir: &Path, paths: &Paths) -> Vec<String> {
     ]
 }
 
-/// Who wrote what, and nothing of its content: enough to see that a settled cluster is quiet. Of the operator, also what
-/// it read.
+/// Who wrote what, and nothing of its content: enough to see that a settled cluster is quiet. Of operator and probe,
+/// also what they read.
 fn audit_policy() -> String {
     format!(
         "apiVersion: audit.k8s.io/v1
@@ -160,7 +160,7 @@ kind: Policy
 omitStages: [RequestReceived]
 rules:
 - level: Metadata
-  users: ['{OPERATOR}']
+  users: ['{OPERATOR}', '{PROBE}']
 - level: None
   verbs: [get, list, watch]
 - level: None

@@ -8,6 +8,7 @@ use nix::unistd::Uid;
 use crate::{
     chart, control_plane, images, kwok, node, operator_process, packages,
     paths::Paths,
+    probe_process,
     process::{begin_cleaning, run_logged},
     progress::{Step, heading},
     standin::{Gpu, Standin},
@@ -55,9 +56,11 @@ pub(crate) fn build_workspace(paths: &Paths, all: bool) -> Result<()> {
     cargo_build(paths, "building the workspace", if all { &["--workspace"] } else { &["--package=e2e"] })
 }
 
-/// Builds the operator as users run it.
-pub(crate) fn build_release(paths: &Paths) -> Result<()> {
-    cargo_build(paths, "building the operator's release", &["--release", "--package=gpu-operator"])
+/// Builds packages as users run them.
+pub(crate) fn build_release(paths: &Paths, packages: &[&str]) -> Result<()> {
+    let packages: Vec<String> = packages.iter().map(|package| format!("--package={package}")).collect();
+    let args: Vec<&str> = std::iter::once("--release").chain(packages.iter().map(String::as_str)).collect();
+    cargo_build(paths, "building what is measured", &args)
 }
 
 fn cargo_build(paths: &Paths, what: &str, args: &[&str]) -> Result<()> {
@@ -146,6 +149,7 @@ pub(crate) fn down(paths: &Paths) -> Result<()> {
     if there {
         let step = Step::start("taking the cluster down");
         operator_process::stop(paths)?;
+        probe_process::stop(paths)?;
         node::stop(paths)?;
         kwok::stop(paths)?;
         control_plane::stop(paths)?;

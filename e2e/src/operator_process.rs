@@ -2,26 +2,24 @@
 //! service account: it can be killed at any instant, and measured.
 
 use std::{
-    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
-use nix::unistd::{SysconfVar, sysconf};
 
 use crate::{
     chart::{RELEASE, kubectl},
     cluster::Cluster,
     images,
     paths::Paths,
-    pki,
-    process::{cpu_ticks, poll, tail},
+    process::{poll, tail},
     state::records,
+    usage::Usage,
 };
 
 const NAME: &str = "operator-process";
@@ -29,7 +27,7 @@ const DEPLOYMENT: &str = "deployment/gpu-operator";
 /// How long it may take to end when asked to.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The operator's program, of this checkout.
+/// How the programs of this checkout are built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Build {
     /// As `cargo build` makes it.
@@ -37,6 +35,17 @@ pub enum Build {
     Debug,
     /// As users run it.
     Release,
+}
+
+impl Build {
+    /// A program or library of it.
+    pub(crate) fn file(self, paths: &Paths, name: &str) -> PathBuf {
+        let profile = match self {
+            Self::Debug => "debug",
+            Self::Release => "release",
+        };
+        images::target(paths).join(profile).join(name)
+    }
 }
 
 /// The operator, running outside the cluster in place of its Deployment.
@@ -50,17 +59,6 @@ pub struct OperatorProcess {
     listen: SocketAddr,
 }
 
-/// What a process has cost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Usage {
-    /// Resident memory now, in bytes.
-    pub resident: u64,
-    /// The most resident memory so far, in bytes.
-    pub peak_resident: u64,
-    /// Processor time, of user and kernel together.
-    pub cpu: Duration,
-}
-
 impl OperatorProcess {
     /// Takes the Deployment's pods away and starts the operator in their place. One that an earlier process of ours has
     /// left running ends.
@@ -69,21 +67,14 @@ impl OperatorProcess {
     /// If the chart is not installed, the program not built, or the operator ends or is not ready within a minute.
     pub fn start(cluster: &Cluster, build: Build) -> Result<Self> {
         let paths = cluster.paths().clone();
-        let profile = match build {
-            Build::Debug => "debug",
-            Build::Release => "release",
-        };
-        let program = images::target(&paths).join(profile).join("gpu-operator");
+        let program = build.file(&paths, "gpu-operator");
         let text = kubectl(&paths, &["get", DEPLOYMENT, "--namespace", RELEASE, "-o", "json"])?;
         let deployment: Deployment = serde_json::from_str(&text).context("reading the operator's Deployment")?;
         let (args, mut env) = invocation(&deployment)?;
         let listen = listen_address(&args)?;
         stop(&paths)?;
         scale(&paths, 0)?;
-        let token = kubectl(&paths, &["create", "token", "gpu-operator", "--namespace", RELEASE, "--duration=24h"])?;
-        let kubeconfig = paths.cluster().join("operator.kubeconfig");
-        let ca = paths.cluster().join("pki/ca.crt");
-        pki::kubeconfig(&kubeconfig, cluster.api_port(), &ca, token.trim())?;
+        let kubeconfig = cluster.service_account("gpu-operator", None)?;
         // In a pod this says where the API server is; here the kubeconfig does.
         env.retain(|(name, _)| !name.starts_with("KUBERNETES_SERVICE_"));
         let operator = Self { paths, program, args, env, kubeconfig, listen };
@@ -168,10 +159,7 @@ impl OperatorProcess {
     /// If it does not run.
     pub fn usage(&self) -> Result<Usage> {
         let id = self.id().context("the operator does not run")?;
-        let proc = Path::new("/proc").join(id.to_string());
-        let status = fs::read_to_string(proc.join("status"))?;
-        let stat = fs::read_to_string(proc.join("stat"))?;
-        usage(&status, &stat).context("reading /proc")
+        Usage::of(id)
     }
 }
 
@@ -226,17 +214,6 @@ fn ready(address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// From `/proc/PID/status` and `/proc/PID/stat`.
-fn usage(status: &str, stat: &str) -> Option<Usage> {
-    let bytes = |field: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-        Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-    };
-    let per_second = sysconf(SysconfVar::CLK_TCK).ok()??;
-    let milliseconds = cpu_ticks(stat)? * 1000 / u64::try_from(per_second).ok()?;
-    Some(Usage { resident: bytes("VmRSS")?, peak_resident: bytes("VmHWM")?, cpu: Duration::from_millis(milliseconds) })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -260,17 +237,5 @@ mod tests {
         assert_eq!(args, ["run", "--namespace", "ns", "--listen", "127.0.0.1:99"]);
         assert_eq!(environment[1], ("RUST_LOG".to_owned(), "info".to_owned()));
         assert_eq!(listen_address(&args).unwrap().port(), 99);
-    }
-
-    #[test]
-    fn what_a_process_costs_is_read_from_proc() {
-        let id = std::process::id();
-        let read = |file: &str| fs::read_to_string(format!("/proc/{id}/{file}")).unwrap();
-        let own = usage(&read("status"), &read("stat")).unwrap();
-        assert!(own.resident > 0 && own.peak_resident >= own.resident, "{own:?}");
-        let fields = "S 1 1 1 0 -1 0 0 0 0 0 250 50 0 0 20 0 1 0 100";
-        let figures = usage("VmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n", &format!("7 (a ) b) {fields}")).unwrap();
-        assert_eq!(figures.peak_resident, 2 << 20);
-        assert_eq!(figures.cpu, Duration::from_secs(3), "at the usual 100 ticks a second");
     }
 }

@@ -14,7 +14,7 @@ use rcgen::{
     SanType,
 };
 
-use crate::{state::NODE_NAME, tools::hex};
+use crate::{audit::ADMIN, state::NODE_NAME, tools::hex};
 
 /// Who may talk to the API server with which token.
 pub(crate) struct Tokens {
@@ -45,7 +45,7 @@ pub(crate) fn write(dir: &Path) -> Result<Tokens> {
 
     let tokens = Tokens { admin: random()?, node: random()? };
     let table = format!(
-        "{},admin,admin,\"system:masters\"\n{},system:node:{NODE_NAME},{NODE_NAME},\"system:nodes\"\n",
+        "{},{ADMIN},{ADMIN},\"system:masters\"\n{},system:node:{NODE_NAME},{NODE_NAME},\"system:nodes\"\n",
         tokens.admin, tokens.node
     );
     secret(&dir.join("tokens.csv"), &table)?;

@@ -278,14 +278,9 @@ fn parse_start_time(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Processor time of user and kernel together, in clock ticks, from the text of `/proc/PID/stat`.
-pub(crate) fn cpu_ticks(stat: &str) -> Option<u64> {
-    let mut fields = after_name(stat)?.skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
-}
-
-/// The command's name is in parentheses and may itself hold spaces and parentheses; the fields follow the last one.
-fn after_name(stat: &str) -> Option<std::str::SplitWhitespace<'_>> {
+/// The fields of `/proc/PID/stat` from the process's state on. They follow the command's name, which is in parentheses and
+/// may itself hold spaces and parentheses.
+pub(crate) fn after_name(stat: &str) -> Option<std::str::SplitWhitespace<'_>> {
     Some(stat.rsplit_once(')')?.1.split_whitespace())
 }
 

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{audit::Requests, operator_process::Usage};
-
-const KIB: f64 = 1024.0;
-const MIB: f64 = KIB * KIB;
+use super::row::{Row, float, memory_limit, mib, requests};
+use crate::{audit::Requests, usage::Usage};
 
 /// What was measured on one fleet.
 #[derive(Clone, Debug, Default)]
@@ -54,125 +52,68 @@ pub(super) const NVIDIA: [Nvidia; 3] = [
     Nvidia { nodes: 3_000, writes: 28_972, settled_reads: 6_573, join: 6_189, peak_mib: 1_322, cpu_seconds: 103.0 },
 ];
 
-/// One figure of any fleet.
-#[derive(Clone, Copy)]
-pub(super) struct Row {
-    pub what: &'static str,
-    pub decimals: usize,
-    pub ours: fn(&Figures) -> f64,
-    /// What it may be at most.
-    pub limit: Option<fn(&Figures) -> f64>,
+/// One figure of any fleet, and the same of NVIDIA's operator where that was measured.
+pub(super) struct Compared {
+    pub row: Row<Figures>,
     pub theirs: Option<fn(&Nvidia) -> f64>,
 }
 
 /// Writes that installing takes.
-pub(super) const WRITES: Row = Row {
-    what: "writes from apply until quiet",
-    decimals: 0,
-    ours: |of| count(&of.install.writes()),
-    limit: Some(|of| f64::from(of.nodes) * 4.0 + float(of.daemon_sets) + 20.0),
-    theirs: Some(|of| of.writes.into()),
-};
+pub(super) const WRITES: Compared = compared(
+    Row::count("writes from apply until quiet", |of: &Figures| requests(&of.install.writes()))
+        .at_most(|of| f64::from(of.nodes) * 4.0 + float(of.daemon_sets) + 20.0),
+    |of| of.writes.into(),
+);
 /// Requests that one more node takes.
-pub(super) const JOIN: Row = Row {
-    what: "requests when one node joins",
-    decimals: 0,
-    ours: |of| count(&of.join),
-    limit: Some(|_| 10.0),
-    theirs: Some(|of| of.join.into()),
-};
+pub(super) const JOIN: Compared =
+    compared(Row::count("requests when one node joins", |of: &Figures| requests(&of.join)).at_most(|_| 10.0), |of| {
+        of.join.into()
+    });
 /// The most memory.
-pub(super) const PEAK: Row = Row {
-    what: "peak resident memory, MiB",
-    decimals: 1,
-    ours: |of| bytes(of.usage.peak_resident) / MIB,
-    limit: Some(|of| 32.0 + (f64::from(of.nodes) * 8.0 + f64::from(of.gpus)) / KIB),
-    theirs: Some(|of| of.peak_mib.into()),
-};
+pub(super) const PEAK: Compared = compared(
+    Row::measure("peak resident memory, MiB", |of: &Figures| mib(of.usage.peak_resident))
+        .at_most(|of| memory_limit(of.nodes, of.gpus)),
+    |of| of.peak_mib.into(),
+);
 
 /// All figures, in the order of the table.
-pub(super) const ROWS: [Row; 14] = [
+pub(super) const ROWS: [Compared; 14] = [
     WRITES,
-    Row {
-        what: "the same, per node",
-        decimals: 1,
-        ours: |of| count(&of.install.writes()) / f64::from(of.nodes),
-        limit: None,
-        theirs: Some(|of| f64::from(of.writes) / f64::from(of.nodes)),
-    },
-    own("reads from apply until quiet", |of| count(&of.install.only(|request| !request.is_write()))),
-    Row { limit: Some(|_| 0.0), ..own("refused requests, of all phases", refused) },
-    own("writes at the operator's start, before a policy", |of| count(&of.start.writes())),
-    Row {
-        what: "requests while settled",
-        decimals: 0,
-        ours: |of| count(&of.settled),
-        limit: Some(|_| 0.0),
-        theirs: Some(|of| of.settled_reads.into()),
-    },
+    compared(Row::measure("the same, per node", |of| requests(&of.install.writes()) / f64::from(of.nodes)), |of| {
+        f64::from(of.writes) / f64::from(of.nodes)
+    }),
+    own(Row::count("reads from apply until quiet", |of| requests(&of.install.only(|request| !request.is_write())))),
+    own(Row::count("refused requests, of all phases", refused).at_most(|_| 0.0)),
+    own(Row::count("writes at the operator's start, before a policy", |of| requests(&of.start.writes()))),
+    compared(Row::count("requests while settled", |of: &Figures| requests(&of.settled)).at_most(|_| 0.0), |of| {
+        of.settled_reads.into()
+    }),
     JOIN,
-    Row { limit: JOIN.limit, ..own("requests when its pods take two minutes each", |of| count(&of.slow_join)) },
+    own(Row::count("requests when its pods take two minutes each", |of: &Figures| requests(&of.slow_join))
+        .at_most(|_| 10.0)),
     PEAK,
-    Row { decimals: 1, ..own("resident memory at the end, MiB", |of| bytes(of.usage.resident) / MIB) },
-    Row {
-        theirs: Some(|of| of.cpu_seconds),
-        ..seconds("processor time of all phases, s", |of| of.usage.cpu.as_secs_f64())
-    },
-    seconds("time until all are labelled, s", |of| of.labelled.as_secs_f64()),
-    seconds("time until the policy is Ready, s", |of| of.ready.as_secs_f64()),
-    seconds("time until quiet, s", |of| of.quiet.as_secs_f64()),
+    own(Row::measure("resident memory at the end, MiB", |of| mib(of.usage.resident))),
+    compared(Row::measure("processor time of all phases, s", |of| of.usage.cpu.as_secs_f64()), |of| of.cpu_seconds),
+    own(Row::measure("time until all are labelled, s", |of| of.labelled.as_secs_f64())),
+    own(Row::measure("time until the policy is Ready, s", |of| of.ready.as_secs_f64())),
+    own(Row::measure("time until quiet, s", |of| of.quiet.as_secs_f64())),
 ];
 
-const fn own(what: &'static str, ours: fn(&Figures) -> f64) -> Row {
-    Row { what, decimals: 0, ours, limit: None, theirs: None }
+const fn own(row: Row<Figures>) -> Compared {
+    Compared { row, theirs: None }
 }
 
-const fn seconds(what: &'static str, ours: fn(&Figures) -> f64) -> Row {
-    Row { decimals: 1, ..own(what, ours) }
+const fn compared(row: Row<Figures>, theirs: fn(&Nvidia) -> f64) -> Compared {
+    Compared { row, theirs: Some(theirs) }
 }
 
 /// A sentence for every figure that is above its limit.
 pub(super) fn missed(figures: &Figures) -> Vec<String> {
-    let sentence = |row: &Row| {
-        let (ours, limit) = ((row.ours)(figures), row.limit?(figures));
-        (ours > limit).then(|| {
-            let [ours, limit] = [ours, limit].map(|value| number(value, row.decimals));
-            format!("{}: {ours}, and not at most {limit}", row.what)
-        })
-    };
-    ROWS.iter().filter_map(sentence).collect()
-}
-
-/// A number with its thousands apart, as in `12,756`.
-pub(super) fn number(value: f64, decimals: usize) -> String {
-    let text = format!("{value:.decimals$}");
-    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
-    let mut grouped = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped + fraction
+    ROWS.iter().filter_map(|compared| compared.row.missed(figures)).collect()
 }
 
 fn refused(of: &Figures) -> f64 {
-    [&of.start, &of.install, &of.settled, &of.join, &of.slow_join].map(|phase| count(&phase.refused())).iter().sum()
-}
-
-fn count(requests: &Requests) -> f64 {
-    float(requests.count())
-}
-
-fn float(count: usize) -> f64 {
-    // Exact up to four thousand million.
-    u32::try_from(count).map_or(f64::INFINITY, f64::from)
-}
-
-/// In whole KiB, as the kernel counts.
-fn bytes(bytes: u64) -> f64 {
-    u32::try_from(bytes / 1024).map_or(f64::INFINITY, f64::from) * KIB
+    [&of.start, &of.install, &of.settled, &of.join, &of.slow_join].map(|phase| requests(&phase.refused())).iter().sum()
 }
 
 #[cfg(test)]
@@ -203,12 +144,5 @@ pub(super) mod tests {
         let mut large = figures(1_000, 4);
         large.usage.peak_resident = 49 << 20;
         assert_eq!(missed(&large), ["peak resident memory, MiB: 49.0, and not at most 47.6"]);
-    }
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(number(999.0, 0), "999");
-        assert_eq!(number(1_322.04, 1), "1,322.0");
-        assert_eq!(number(1_234_567.0, 0), "1,234,567");
     }
 }

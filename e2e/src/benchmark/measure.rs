@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
@@ -11,22 +11,23 @@ use kube::{
     runtime::wait::await_condition,
 };
 use serde_json::json;
-use tokio::time::{Instant, interval, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
-use super::figures::Figures;
+use super::{
+    figures::Figures,
+    phase::{pause, step, tell},
+};
 use crate::{
     audit::{OPERATOR, Requests},
     cluster::Cluster,
     fleet::{Fleet, FleetNode, MEMBER, Observed, Stuffing},
     operator_process::{Build, OperatorProcess},
-    process::interrupted,
-    progress::Step,
 };
 
-const POLICY: &str = "benchmark";
+pub(super) const POLICY: &str = "benchmark";
 /// V100, A100, H100 and L4, which differ in driver and kernel modules.
 const MODELS: [&str; 4] = ["1db1", "20b2", "2330", "27b8"];
-const GPUS_PER_NODE: usize = 8;
+pub(super) const GPUS_PER_NODE: usize = 8;
 /// How long each pod of a slow node takes to start.
 const SLOW_POD_SECONDS: u32 = 120;
 /// Silence after which nothing more is expected: longer than any pause that the operator makes by itself.
@@ -34,27 +35,19 @@ const QUIET: Duration = Duration::from_secs(12);
 
 /// Measures a fleet of so many nodes in a cluster that has none yet.
 pub(super) async fn measure(cluster: &Cluster, nodes: u32, settled: Duration) -> Result<Figures> {
-    let fleet = Fleet::start(cluster).await?;
-    let members = (0..nodes).map(|index| node(&format!("node-{index:04}"), MODELS[index as usize % MODELS.len()], 0));
-    // The longest phase is one slow node's; a fleet takes its time by its size.
-    let deadline = Duration::from_mins(10) + Duration::from_secs(1) * nodes;
-    let bench = Bench { cluster, fleet, deadline };
-    bench.step("nodes join and probes report", bench.register(members)).await?;
-
-    let begun = cluster.audit().mark()?;
-    let operator = OperatorProcess::start(cluster, Build::Release)?;
-    bench.step("the operator starts", bench.quiet()).await?;
-    let start = cluster.audit().requests(OPERATOR, begun)?;
-
-    let mut figures = bench.install(nodes).await?;
-    figures.start = start;
+    let (bench, mut figures) = Box::pin(Bench::installed(cluster, nodes)).await?;
     figures.settled = bench.requests_while("settled", pause(settled)).await?;
     figures.settled_for = settled;
     figures.join = bench.requests_while("a node joins", bench.join("node-fast", nodes + 1, 0)).await?;
     let slow = bench.join("node-slow", nodes + 2, SLOW_POD_SECONDS);
     figures.slow_join = bench.requests_while("a node joins whose pods take two minutes each", slow).await?;
-    figures.usage = operator.usage()?;
+    figures.usage = bench.operator.usage()?;
     Ok(figures)
+}
+
+/// The name of a node of the fleet.
+pub(super) fn name(index: usize) -> String {
+    format!("node-{index:04}")
 }
 
 fn node(name: &str, model: &str, pod_seconds: u32) -> FleetNode {
@@ -64,27 +57,31 @@ fn node(name: &str, model: &str, pod_seconds: u32) -> FleetNode {
     node
 }
 
-async fn pause(time: Duration) -> Result<()> {
-    sleep(time).await;
-    Ok(())
-}
-
-struct Bench<'a> {
+/// A fleet, and the operator that governs it.
+pub(super) struct Bench<'a> {
     cluster: &'a Cluster,
-    fleet: Fleet,
+    pub fleet: Fleet,
+    pub operator: OperatorProcess,
     deadline: Duration,
 }
 
-impl Bench<'_> {
-    /// Adds nodes and waits for the reports of all that are there.
-    async fn register(&self, nodes: impl Iterator<Item = FleetNode>) -> Result<()> {
-        self.fleet.join(nodes).await?;
-        self.quiet().await?;
-        let known = Api::<GpuNode>::all(self.cluster.client()).list(&ListParams::default()).await?.items;
-        let reported = |node: &&GpuNode| node.status.as_ref().is_some_and(|status| status.report.is_some());
-        let (reports, nodes) = (known.iter().filter(reported).count(), self.fleet.names().len());
-        ensure!(reports == nodes, "{reports} reports of {nodes} nodes");
-        Ok(())
+impl<'a> Bench<'a> {
+    /// From a cluster without nodes to a fleet of so many that is ready and quiet, and what that took.
+    pub(super) async fn installed(cluster: &'a Cluster, nodes: u32) -> Result<(Self, Figures)> {
+        let fleet = Fleet::start(cluster).await?;
+        let members = (0..nodes as usize).map(|index| node(&name(index), MODELS[index % MODELS.len()], 0));
+        // The longest phase is one slow node's; a fleet takes its time by its size.
+        let deadline = Duration::from_mins(10) + Duration::from_secs(1) * nodes;
+        let joined = register(cluster, &fleet, members, deadline);
+        step("nodes join and probes report", || progress(&fleet), joined).await?;
+
+        let begun = cluster.audit().mark()?;
+        let operator = OperatorProcess::start(cluster, Build::Release)?;
+        let bench = Self { cluster, fleet, operator, deadline };
+        bench.step("the operator starts", bench.quiet()).await?;
+        let start = cluster.audit().requests(OPERATOR, begun)?;
+        let install = bench.install(nodes).await?;
+        Ok((bench, Figures { start, ..install }))
     }
 
     /// Applies the policy and waits until all is ready and quiet.
@@ -148,16 +145,17 @@ impl Bench<'_> {
         early.map_or(Ok(()), |name| bail!("the policy said Ready before {name} was"))
     }
 
-    async fn quiet(&self) -> Result<Instant> {
+    /// Waits until nothing happens any more, and gives the moment of the last thing that did.
+    pub(super) async fn quiet(&self) -> Result<Instant> {
         self.fleet.quiet(QUIET, self.deadline).await
     }
 
-    fn policies(&self) -> Api<ClusterGpuPolicy> {
+    pub(super) fn policies(&self) -> Api<ClusterGpuPolicy> {
         Api::all(self.cluster.client())
     }
 
     /// What the operator asks in a phase, but for watches.
-    async fn requests_while(&self, what: &str, phase: impl Future<Output = Result<()>>) -> Result<Requests> {
+    pub(super) async fn requests_while(&self, what: &str, phase: impl Future<Output = Result<()>>) -> Result<Requests> {
         let mark = self.cluster.audit().mark()?;
         self.step(what, phase).await?;
         let all = self.cluster.audit().requests(OPERATOR, mark)?;
@@ -165,25 +163,29 @@ impl Bench<'_> {
         Ok(all.without_watches())
     }
 
-    /// Shows that a phase goes on, and cuts it short when someone asks to stop.
     async fn step<T>(&self, what: &str, phase: impl Future<Output = Result<T>>) -> Result<T> {
-        let step = Step::start(what);
-        let mut phase = std::pin::pin!(phase);
-        let mut seconds = interval(Duration::from_secs(1));
-        let outcome = loop {
-            tokio::select! {
-                outcome = &mut phase => break outcome.with_context(|| what.to_owned())?,
-                _ = seconds.tick() => {
-                    if interrupted() {
-                        bail!("interrupted");
-                    }
-                    step.tick(&format!("{} times a node has published its GPUs", self.fleet.published().len()));
-                }
-            }
-        };
-        step.done();
-        Ok(outcome)
+        step(what, || progress(&self.fleet), phase).await
     }
+}
+
+fn progress(fleet: &Fleet) -> String {
+    format!("{} times a node has published its GPUs", fleet.published().len())
+}
+
+/// Adds nodes and waits for the reports of all that are there.
+async fn register(
+    cluster: &Cluster,
+    fleet: &Fleet,
+    nodes: impl Iterator<Item = FleetNode>,
+    deadline: Duration,
+) -> Result<()> {
+    fleet.join(nodes).await?;
+    fleet.quiet(QUIET, deadline).await?;
+    let known = Api::<GpuNode>::all(cluster.client()).list(&ListParams::default()).await?.items;
+    let reported = |node: &&GpuNode| node.status.as_ref().is_some_and(|status| status.report.is_some());
+    let (reports, nodes) = (known.iter().filter(reported).count(), fleet.names().len());
+    ensure!(reports == nodes, "{reports} reports of {nodes} nodes");
+    Ok(())
 }
 
 /// Ready by its current generation, with so many nodes.
@@ -192,15 +194,6 @@ fn is_ready(policy: &ClusterGpuPolicy, nodes: u32) -> bool {
     let current = status.observed_generation == policy.metadata.generation;
     let ready = status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     current && ready && status.nodes.ready == nodes
-}
-
-/// What it was, by kind and by the objects that most of it was about.
-fn tell(requests: &Requests) {
-    say!("      {requests}");
-    let mut names: Vec<_> = requests.without_watches().by_name().into_iter().collect();
-    names.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let most: Vec<String> = names.iter().take(5).map(|(name, count)| format!("{count} {name:?}")).collect();
-    say!("      of {} objects, most of: {}", names.len(), most.join(", "));
 }
 
 #[cfg(test)]

@@ -4,42 +4,72 @@ use std::{fs, thread::available_parallelism};
 
 use anyhow::{Context, Result};
 
-use super::{figures::Figures, picture, table};
+use super::{figures::Figures, picture};
 use crate::paths::Paths;
 
-const BEGIN: &str = "<!-- Written by `cargo xtask benchmark --write`, up to the end mark. -->\n";
 const END: &str = "<!-- end -->\n";
 
-/// Puts the figures in place of those that are there.
-pub(super) fn write(paths: &Paths, all: &[Figures]) -> Result<()> {
+/// What has its own place for figures on the page.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Section {
+    /// The operator, as fleets are installed.
+    Fleets,
+    /// The operator, while the health of GPUs changes.
+    Health,
+    /// The probe.
+    Probe,
+}
+
+impl Section {
+    /// The line from which on, up to the end mark, figures stand.
+    fn begin(self) -> String {
+        let option = match self {
+            Self::Fleets => "",
+            Self::Health => " --health",
+            Self::Probe => " --probe",
+        };
+        format!("<!-- Written by `cargo xtask benchmark{option} --write`, up to the end mark. -->\n")
+    }
+}
+
+/// Puts figures, after a sentence on what they depend on besides the machine, in place of those that are there.
+pub(super) fn write(paths: &Paths, section: Section, circumstances: &str, figures: &str) -> Result<()> {
     let page = paths.root.join("docs/scale.md");
     let text = fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
-    let text = replaced(&text, &format!("{}\n{}\n", circumstances(all)?, table::tables(all)))
-        .with_context(|| format!("{}: not one place for figures, marked at its begin and end", page.display()))?;
-    fs::write(&page, text)?;
-    let picture = paths.root.join("docs/scale.svg");
-    fs::write(&picture, picture::svg(all))?;
-    say!("written: {} and {}", page.display(), picture.display());
+    let figures = format!("On a machine with {}; {circumstances}.\n\n{figures}\n", machine()?);
+    let text = replaced(&text, section, &figures).with_context(|| {
+        let begin = section.begin();
+        format!(
+            "{}: no place for figures: it begins with the line {} and ends with {END}",
+            page.display(),
+            begin.trim()
+        )
+    })?;
+    fs::write(&page, text).with_context(|| format!("writing {}", page.display()))?;
+    say!("written: {}", page.display());
     Ok(())
 }
 
-/// What the figures depend on.
-fn circumstances(all: &[Figures]) -> Result<String> {
+/// Draws the figures of fleets.
+pub(super) fn draw(paths: &Paths, all: &[Figures]) -> Result<()> {
+    let file = paths.root.join("docs/scale.svg");
+    fs::write(&file, picture::svg(all)).with_context(|| format!("writing {}", file.display()))?;
+    say!("written: {}", file.display());
+    Ok(())
+}
+
+fn machine() -> Result<String> {
     let memory = fs::read_to_string("/proc/meminfo")?;
     let total = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
     let kib: u64 = total.context("no MemTotal in /proc/meminfo")?.trim().parse()?;
-    let settled = all.first().map_or(0, |figures| figures.settled_for.as_secs());
-    Ok(format!(
-        "On a machine with {} processor cores and {} GiB of memory; settled fleets were watched for {settled} s.\n",
-        available_parallelism()?,
-        kib >> 20,
-    ))
+    Ok(format!("{} processor cores and {} GiB of memory", available_parallelism()?, kib >> 20))
 }
 
-fn replaced(page: &str, figures: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
+fn replaced(page: &str, section: Section, figures: &str) -> Option<String> {
+    let begin = section.begin();
+    let (before, rest) = page.split_once(&begin)?;
     let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{figures}{END}{after}"))
+    Some(format!("{before}{begin}\n{figures}{END}{after}"))
 }
 
 #[cfg(test)]
@@ -47,17 +77,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_take_the_place_of_older_ones_and_leave_the_words() {
-        let page = format!("words\n{BEGIN}\nold\n{END}more words\n");
-        let new = replaced(&page, "new\n").unwrap();
-        assert_eq!(new, format!("words\n{BEGIN}\nnew\n{END}more words\n"));
-        assert_eq!(replaced(&new, "new\n").unwrap(), new);
-        assert_eq!(replaced("words\n", "new\n"), None);
+    fn figures_take_the_place_of_older_ones_and_leave_the_rest() {
+        let place = |section: Section, figures: &str| format!("words\n{}\n{figures}{END}", section.begin());
+        let page = |fleets, probe| place(Section::Fleets, fleets) + &place(Section::Probe, probe) + "more words\n";
+        let new = replaced(&page("old\n", "old\n"), Section::Probe, "new\n").unwrap();
+        assert_eq!(new, page("old\n", "new\n"));
+        assert_eq!(replaced(&new, Section::Probe, "new\n").unwrap(), new);
+        assert_eq!(replaced(&new, Section::Health, "new\n"), None);
     }
 
     #[test]
-    fn the_page_of_this_checkout_has_a_place_for_figures() {
+    fn the_page_of_this_checkout_has_a_place_for_all_figures() {
         let page = include_str!("../../../docs/scale.md");
-        assert!(replaced(page, "new").is_some());
+        for section in [Section::Fleets, Section::Health, Section::Probe] {
+            assert!(replaced(page, section, "new").is_some(), "{section:?}");
+        }
     }
 }

@@ -2,9 +2,12 @@
 
 use std::fmt::Write;
 
-use super::figures::{Figures, JOIN, NVIDIA, PEAK, Row, WRITES, number};
+use super::{
+    figures::{Compared, Figures, JOIN, NVIDIA, PEAK, WRITES},
+    row::number,
+};
 
-const PANELS: [Row; 3] = [WRITES, JOIN, PEAK];
+const PANELS: [Compared; 3] = [WRITES, JOIN, PEAK];
 /// Colours that stand out on white as well as on black.
 const INK: &str = "#7a7f87";
 const OURS: Series = Series { name: "gpu-operator", colour: "#2f81f7", dashes: "none" };
@@ -36,16 +39,16 @@ pub(super) fn svg(all: &[Figures]) -> String {
         line(&mut svg, &series, &[(x, 16.0), (x + 24.0, 16.0)]);
         text(&mut svg, (x + 32.0, 20.0), "start", series.name);
     }
-    for (row, left) in PANELS.iter().zip([0.0, PANEL.0, PANEL.0 * 2.0]) {
-        panel(&mut svg, row, all, left);
+    for (figure, left) in PANELS.iter().zip([0.0, PANEL.0, PANEL.0 * 2.0]) {
+        panel(&mut svg, figure, all, left);
     }
     svg + "</svg>\n"
 }
 
-fn panel(svg: &mut String, row: &Row, all: &[Figures], left: f64) {
-    let ours: Vec<(f64, f64)> = all.iter().map(|of| (of.nodes.into(), (row.ours)(of))).collect();
+fn panel(svg: &mut String, figure: &Compared, all: &[Figures], left: f64) {
+    let ours: Vec<(f64, f64)> = all.iter().map(|of| (of.nodes.into(), (figure.row.value)(of))).collect();
     let theirs: Vec<(f64, f64)> =
-        row.theirs.iter().flat_map(|theirs| NVIDIA.iter().map(|of| (of.nodes.into(), theirs(of)))).collect();
+        figure.theirs.iter().flat_map(|theirs| NVIDIA.iter().map(|of| (of.nodes.into(), theirs(of)))).collect();
     // A logarithm has no place for nothing.
     let [ours, theirs] =
         [ours, theirs].map(|points| points.into_iter().filter(|point| point.1 > 0.0).collect::<Vec<_>>());
@@ -73,7 +76,7 @@ fn panel(svg: &mut String, row: &Row, all: &[Figures], left: f64) {
         text(svg, (at, to + 17.0), "middle", &number(tick, 0));
     }
     text(svg, (left + LEFT + PLOT.0 / 2.0, TOP + PLOT.1 + 38.0), "middle", "nodes");
-    text(svg, (left + LEFT, TOP - 10.0), "start", row.what);
+    text(svg, (left + LEFT, TOP - 10.0), "start", figure.row.what);
     for (series, points) in [(OURS, &ours), (THEIRS, &theirs)] {
         let points: Vec<_> = points.iter().map(place).collect();
         line(svg, &series, &points);

@@ -1,53 +1,65 @@
-//! The figures as Markdown.
+//! What was measured, as Markdown.
 
 use std::{collections::BTreeSet, fmt::Write};
 
-use super::figures::{Figures, NVIDIA, ROWS, Row, number};
+use super::{
+    figures::{Compared, Figures, NVIDIA, ROWS},
+    row::{Row, number},
+};
+use crate::audit::Requests;
 
-/// All figures beside those of NVIDIA's operator, and the requests of the installation by kind.
-pub(super) fn tables(all: &[Figures]) -> String {
-    format!("{}\n{}", comparison(all), kinds(all))
+/// All figures of fleets beside those of NVIDIA's operator, and the requests of the installation by kind.
+pub(super) fn fleets(all: &[Figures]) -> String {
+    let installs: Vec<_> = all.iter().map(|figures| (nodes(figures.nodes), &figures.install)).collect();
+    format!("{}\n{}", comparison(all), kinds("from apply until quiet", &installs))
+}
+
+/// The heading of a fleet's column.
+pub(super) fn nodes(nodes: u32) -> String {
+    format!("{} nodes", number(nodes.into(), 0))
+}
+
+/// A line for each figure, a column with its heading for everything that was measured.
+pub(super) fn figures<F>(rows: &[Row<F>], all: &[(String, &F)]) -> String {
+    let heading = std::iter::once(String::new()).chain(all.iter().map(|(heading, _)| heading.clone())).collect();
+    let line = |row: &Row<F>| {
+        std::iter::once(row.what.to_owned()).chain(all.iter().map(|(_, measured)| row.cell(measured))).collect()
+    };
+    let lines: Vec<Vec<String>> = std::iter::once(heading).chain(rows.iter().map(line)).collect();
+    markdown(&lines)
+}
+
+/// A line for each kind of request, a column with its heading for everything that was measured.
+pub(super) fn kinds(when: &str, all: &[(String, &Requests)]) -> String {
+    let counts: Vec<_> = all.iter().map(|(_, requests)| requests.by_kind()).collect();
+    let kinds: BTreeSet<&String> = counts.iter().flat_map(|counts| counts.keys()).collect();
+    let headings = all.iter().map(|(heading, _)| heading.clone());
+    let mut lines = vec![std::iter::once(when.to_owned()).chain(headings).collect()];
+    for kind in kinds {
+        let cells = counts.iter().map(|counts| counts.get(kind).map_or_else(|| "0".to_owned(), usize::to_string));
+        lines.push(std::iter::once(format!("`{kind}`")).chain(cells).collect());
+    }
+    markdown(&lines)
 }
 
 fn comparison(all: &[Figures]) -> String {
     let mut lines = Vec::new();
     let mut heading = vec![String::new()];
     for figures in all {
-        let nodes = number(figures.nodes.into(), 0);
-        heading.extend([format!("{nodes} nodes"), "NVIDIA's".to_owned()]);
+        heading.extend([nodes(figures.nodes), "NVIDIA's".to_owned()]);
     }
     lines.push(heading);
-    for row in ROWS {
-        let cells = all.iter().flat_map(|figures| [ours(&row, figures), theirs(&row, figures)]);
-        lines.push(std::iter::once(row.what.to_owned()).chain(cells).collect());
+    for compared in ROWS {
+        let cells = all.iter().flat_map(|figures| [compared.row.cell(figures), theirs(&compared, figures)]);
+        lines.push(std::iter::once(compared.row.what.to_owned()).chain(cells).collect());
     }
     markdown(&lines)
 }
 
-fn ours(row: &Row, figures: &Figures) -> String {
-    let value = number((row.ours)(figures), row.decimals);
-    match row.limit {
-        Some(limit) => format!("{value} (at most {})", number(limit(figures), row.decimals)),
-        None => value,
-    }
-}
-
-fn theirs(row: &Row, figures: &Figures) -> String {
+fn theirs(compared: &Compared, figures: &Figures) -> String {
     let measured = NVIDIA.iter().find(|theirs| theirs.nodes == figures.nodes);
-    let value = row.theirs.zip(measured).map(|(theirs, measured)| number(theirs(measured), row.decimals));
+    let value = compared.theirs.zip(measured).map(|(theirs, measured)| compared.row.number(theirs(measured)));
     value.unwrap_or_else(|| "–".to_owned())
-}
-
-fn kinds(all: &[Figures]) -> String {
-    let counts: Vec<_> = all.iter().map(|figures| figures.install.by_kind()).collect();
-    let kinds: BTreeSet<&String> = counts.iter().flat_map(|counts| counts.keys()).collect();
-    let heading = all.iter().map(|figures| format!("{} nodes", number(figures.nodes.into(), 0)));
-    let mut lines = vec![std::iter::once("from apply until quiet".to_owned()).chain(heading).collect()];
-    for kind in kinds {
-        let cells = counts.iter().map(|counts| counts.get(kind).map_or_else(|| "0".to_owned(), usize::to_string));
-        lines.push(std::iter::once(format!("`{kind}`")).chain(cells).collect());
-    }
-    markdown(&lines)
 }
 
 /// The first line is the heading; numbers stand to the right.
@@ -65,11 +77,16 @@ fn markdown(lines: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::figures::tests::figures, *};
+    use super::{super::figures::tests::figures as measured, *};
+
+    /// How many cells the lines have; one number, if all have as many as the heading.
+    fn widths(table: &str) -> BTreeSet<usize> {
+        table.lines().map(|line| line.matches('|').count()).collect()
+    }
 
     #[test]
     fn every_figure_stands_beside_its_limit_and_nvidias() {
-        let text = tables(&[figures(100, 3), figures(700, 3)]);
+        let text = fleets(&[measured(100, 3), measured(700, 3)]);
         assert!(
             text.starts_with("|  | 100 nodes | NVIDIA's | 700 nodes | NVIDIA's |\n|---|---:|---:|---:|---:|\n"),
             "{text}"
@@ -77,8 +94,16 @@ mod tests {
         let writes = "| writes from apply until quiet | 300 (at most 425) | 2,991 | 2,100 (at most 2,825) | – |";
         assert!(text.contains(writes), "{text}");
         assert!(text.contains("| `patch nodes` | 300 | 2100 |"), "{text}");
-        let widths: BTreeSet<_> =
-            comparison(&[figures(100, 3)]).lines().map(|line| line.matches('|').count()).collect();
-        assert_eq!(widths.len(), 1, "every line has as many cells as the heading: {text}");
+        assert_eq!(widths(&comparison(&[measured(100, 3)])).len(), 1, "{text}");
+    }
+
+    #[test]
+    fn everything_that_was_measured_has_its_column() {
+        let rows = [Row::count("half", |of: &f64| of / 2.0).at_most(|_| 3.0), Row::measure("all", |of| *of)];
+        let text = figures(&rows, &[("first".to_owned(), &4.0), ("second".to_owned(), &2_000.0)]);
+        let wanted = "\
+            |  | first | second |\n|---|---:|---:|\n\
+            | half | 2 (at most 3) | 1,000 (at most 3) |\n| all | 4.0 | 2,000.0 |\n";
+        assert_eq!(text, wanted);
     }
 }

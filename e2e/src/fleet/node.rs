@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{keys, report::OsRelease};
+use gpu_operator_crd::{GpuHealth, keys, report::OsRelease};
 use k8s_openapi::{
     api::core::v1::{ContainerImage, Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo, Taint},
     apimachinery::pkg::{
@@ -26,6 +26,8 @@ pub struct FleetNode {
     pub name: String,
     /// The PCI device id of each GPU, such as `2330`, in the order of their addresses.
     pub gpus: Vec<String>,
+    /// What the probe makes of GPUs while NVML answers, by their place in `gpus`; one that is not here is well.
+    pub health: BTreeMap<usize, GpuHealth>,
     /// What `/etc/os-release` says.
     pub os: OsRelease,
     /// Processor architecture in Kubernetes' words.
@@ -104,6 +106,7 @@ impl FleetNode {
         Self {
             name: name.to_owned(),
             gpus: vec![device_id.to_owned(); count],
+            health: BTreeMap::new(),
             os: os("ubuntu", "22.04"),
             arch: "amd64".to_owned(),
             runtime: "containerd://2.1.4".to_owned(),

@@ -25,10 +25,7 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         product: answering.then(|| format!("NVIDIA device {device_id}")),
         uuid: answering.then(|| node.gpu_uuid(index)),
         memory_mib: answering.then_some(81_559),
-        health: GpuHealth {
-            state: if answering { HealthState::Healthy } else { HealthState::Unknown },
-            ..GpuHealth::default()
-        },
+        health: if answering { node.health.get(&index).cloned().unwrap_or_else(well) } else { GpuHealth::default() },
     });
     let mut installed: Vec<InstalledDriver> = Vec::new();
     for root in [node.host_driver_root.as_str(), CONTAINER_ROOT] {
@@ -50,4 +47,8 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         },
         nvml: NvmlFacts { state, message: failure.cloned() },
     }
+}
+
+fn well() -> GpuHealth {
+    GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() }
 }

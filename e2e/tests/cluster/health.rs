@@ -2,10 +2,13 @@
 //! stand-in library's, live; everything behind it is real.
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Gpu, eventually};
+use e2e::{
+    Gpu, eventually,
+    faults::{Fault, Faults},
+};
 use gpu_operator_crd::{
-    GpuHealth, Phase,
-    health::{Action, CauseKind, HealthState},
+    Phase,
+    health::{CauseKind, GpuHealth, HealthState},
     keys,
     policy::Stage,
     reason::Reason,
@@ -13,7 +16,6 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::api::events::v1::Event;
 use kube::{Api, ResourceExt, api::ListParams};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::support::{Fixture, GPUS, READY, SHOWN, get, test};
@@ -22,30 +24,6 @@ use crate::support::{Fixture, GPUS, READY, SHOWN, get, test};
 const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7}}";
 /// The GPU that things happen to.
 const SICK: usize = 3;
-
-/// Faults of one GPU and what the probe is to make of each; its own tests read the same.
-#[derive(Deserialize)]
-struct Faults {
-    /// What a GPU says that is well.
-    well: Map<String, Value>,
-    faults: Vec<Fault>,
-}
-
-#[derive(Deserialize)]
-struct Fault {
-    what: String,
-    device: Map<String, Value>,
-    state: HealthState,
-    action: Action,
-    kind: CauseKind,
-}
-
-impl Faults {
-    fn read() -> Result<Self> {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/standins/nvml/faults.json");
-        Ok(serde_json::from_str(&std::fs::read_to_string(file)?)?)
-    }
-}
 
 /// What a state is called where nodes and policies tell of it.
 fn reason(state: HealthState) -> Reason {
@@ -215,7 +193,7 @@ fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
         // The child ends, cannot begin again, and at last hangs.
         for (fault, value, words) in [
             ("crash", json!(true), "signal"),
-            ("initError", json!(999), "initialise"),
+            ("initError", json!(9), "driver"),
             ("hang", json!(true), "no answer within"),
         ] {
             f.cluster.standin().set_nvml(&Gpu::h100(GPUS), &Map::from_iter([(fault.to_owned(), value)]))?;
@@ -345,10 +323,12 @@ fn a_probe_that_hangs_makes_its_gpus_unknown_until_it_is_started_anew() {
     test(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
+        // Not its child for NVML, and not this shell, whose arguments have these words as well.
         let script = r#"for process in /proc/[0-9]*; do
-            case "$(tr '\0' ' ' < "$process/cmdline" 2>/dev/null)" in
-                *"nvml-probe run "*) kill -STOP "${process#/proc/}"; exit 0 ;;
-            esac
+            if [ "$(cat "$process/comm" 2>/dev/null)" = nvml-probe ] && tr '\0' ' ' < "$process/cmdline" | grep -q ' run '; then
+                kill -STOP "${process#/proc/}"
+                exit 0
+            fi
         done; echo "no probe runs" >&2; exit 1"#;
         f.cluster.node_exec(&["/bin/sh", "-c", script])?;
         let message = eventually(READY, "a probe that does not answer", || async {

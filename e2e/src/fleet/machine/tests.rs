@@ -1,4 +1,7 @@
-use gpu_operator_crd::report::{InstalledDriver, NvmlState};
+use gpu_operator_crd::{
+    health::{GpuHealth, HealthState},
+    report::{InstalledDriver, NvmlState},
+};
 
 use super::*;
 use crate::cluster::HostDriver;
@@ -247,4 +250,17 @@ fn there_is_a_report_only_where_a_probe_runs_and_behaves() {
     bench.node.behaviour.reports = true;
     bench.delete("probe");
     assert!(bench.turn().report.is_none());
+}
+
+#[test]
+fn the_health_of_a_gpu_is_told_while_nvml_answers() {
+    let states = |outcome: Outcome| -> Vec<HealthState> {
+        outcome.report.unwrap().gpus.iter().map(|gpu| gpu.health.state).collect()
+    };
+    let mut bench = Bench::with_stack(VERSION);
+    bench.node.gpus.truncate(2);
+    bench.node.health.insert(1, GpuHealth { state: HealthState::Degraded, ..GpuHealth::default() });
+    assert_eq!(states(bench.turn()), [HealthState::Healthy, HealthState::Degraded]);
+    bench.release = true;
+    assert_eq!(states(bench.turn()), [HealthState::Unknown; 2]);
 }
