@@ -39,7 +39,7 @@ impl Fixture {
     /// Gives the one GPU these fields in NVML's stand-in.
     fn afflict(&self, state: &Map<String, Value>) -> Result<()> {
         let mut gpus = Gpu::h100(GPUS);
-        gpus[SICK].state = state.clone();
+        gpus[SICK].state.clone_from(state);
         self.cluster.standin().set_gpus(&gpus)
     }
 
@@ -70,7 +70,7 @@ impl Fixture {
             let metrics = get(port, "/metrics")?;
             let mut lines = metrics.lines().filter(|line| line.starts_with("nvml_probe_gpu_health{"));
             let line = lines.find(|line| line.contains(address) && line.contains(state));
-            ensure!(line.is_some_and(|line| line.ends_with(" 1")), "{line:?}");
+            ensure!(line.is_some_and(|line| line.ends_with(" 1.0")), "{line:?}");
             Ok(())
         })
         .await
@@ -83,13 +83,14 @@ impl Fixture {
             self.wait_for_probe_metrics(state).await?;
         }
         let port = self.operator_port()?;
-        let (unhealthy, degraded, unknown) = match state {
+        // Unhealthy, degraded, unknown.
+        let wanted = match state {
             HealthState::Unhealthy => (gpus, 0, 0),
             HealthState::Unknown => (0, 0, gpus),
             HealthState::Degraded | HealthState::Recovering => (0, gpus, 0),
             HealthState::Healthy => (0, 0, 0),
         };
-        let degrades = if state == HealthState::Healthy { "False" } else { "True" };
+        let is_degraded = if state == HealthState::Healthy { "False" } else { "True" };
         let healthy = match state {
             HealthState::Unhealthy => "False",
             HealthState::Unknown => "Unknown",
@@ -100,10 +101,10 @@ impl Fixture {
             ensure!(status.health == Some(state), "HEALTH is {:?}", status.health);
             let policy = self.policies().get("fleet").await?.status.context("no status")?;
             let counts = (policy.gpus.unhealthy, policy.gpus.degraded, policy.gpus.unknown);
-            ensure!(counts == (unhealthy, degraded, unknown), "the policy counts {counts:?}");
+            ensure!(counts == wanted, "the policy counts {counts:?}");
             let condition = policy.conditions.iter().find(|condition| condition.type_ == "Degraded").context("none")?;
             ensure!(
-                condition.status == degrades && condition.reason == reason(state).as_str(),
+                condition.status == is_degraded && condition.reason == reason(state).as_str(),
                 "the policy says {condition:?}"
             );
             let conditions = self.node().await?.status.and_then(|status| status.conditions).unwrap_or_default();
@@ -114,7 +115,7 @@ impl Fixture {
                 "the Node says {condition:?}"
             );
             let metrics = get(port, "/metrics")?;
-            for (state, count) in [("unhealthy", unhealthy), ("degraded", degraded), ("unknown", unknown)] {
+            for (state, count) in [("unhealthy", wanted.0), ("degraded", wanted.1), ("unknown", wanted.2)] {
                 let line = format!(r#"{{policy="fleet",pool="nvidia-h100-80gb",state="{state}"}} {count}"#);
                 ensure!(metrics.contains(&format!("gpu_operator_pool_gpus{line}")), "no {line} in {metrics}");
             }
@@ -325,7 +326,7 @@ fn a_probe_that_hangs_makes_its_gpus_unknown_until_it_is_started_anew() {
         f.wait_until_ready().await?;
         // Not its child for NVML, and not this shell, whose arguments have these words as well.
         let script = r#"for process in /proc/[0-9]*; do
-            if [ "$(cat "$process/comm" 2>/dev/null)" = nvml-probe ] && tr '\0' ' ' < "$process/cmdline" | grep -q ' run '; then
+            if [ "$(cat "$process/comm" 2>/dev/null)" = entrypoint ] && grep -q -- --node-name "$process/cmdline"; then
                 kill -STOP "${process#/proc/}"
                 exit 0
             fi
