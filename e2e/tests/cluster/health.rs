@@ -133,6 +133,16 @@ impl Fixture {
         .await
     }
 
+    async fn wait_for_taint(&self, wanted: bool) -> Result<()> {
+        eventually(SHOWN, &format!("taint of unhealthy GPUs: {wanted}"), || async move {
+            let taints = self.node().await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
+            let there = taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT && taint.effect == "NoSchedule");
+            ensure!(there == wanted, "{taints:?}");
+            Ok(())
+        })
+        .await
+    }
+
     /// How often that was told as an Event on the Node.
     async fn times_told(&self, reason: Reason) -> Result<i32> {
         let events: Vec<Event> = Api::all(self.cluster.client()).list(&ListParams::default()).await?.items;
@@ -250,17 +260,22 @@ fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
     test(|f| async move {
         let Faults { well, faults } = Faults::read()?;
         f.afflict(&well)?;
-        f.apply(FAST).await?;
+        f.apply(
+            "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7, taintUnhealthy: true}}",
+        )
+        .await?;
         f.wait_until_ready().await?;
         let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
         let fault = faults.iter().find(|fault| fault.what == "reports XID 48").context("no such fault")?;
         f.afflict(&fault.device)?;
         f.wait_for_allocatable(7).await?;
         f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
-        // The GPU was reset.
+        f.wait_for_taint(true).await?;
+        // The GPU was reset. The new plugin's pod is not kept off by the taint.
         f.afflict(&well)?;
         f.wait_for_allocatable(GPUS).await?;
         f.wait_until_ready().await?;
+        f.wait_for_taint(false).await?;
         ensure!(f.operand(Stage::DevicePlugin).await?.name_any() != plugin, "the same plugin took it back");
         ensure!(f.times_told(Reason::DevicePluginRestarted).await? >= 1, "nobody was told");
         Ok(())
