@@ -1,13 +1,16 @@
 //! New revisions on a fleet of four pools, and an operator that is killed at any moment.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
     eventually,
     fleet::{DriverBehaviour, FleetNode},
 };
-use gpu_operator_crd::{Phase, keys, reason::Reason};
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
 
 use crate::support::{DEADLINE, Fixture, QUIET, SOON_QUIET, test};
 
@@ -137,11 +140,16 @@ fn an_operator_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does()
 async fn settled(f: &Fixture) -> Result<()> {
     f.until_condition("Reconciling", "False").await?;
     f.until_condition("Ready", "True").await?;
+    // One is deleted after another.
     eventually(DEADLINE, "no DaemonSet that nobody names", || async {
-        let named: std::collections::BTreeSet<_> =
-            revisions(f).into_values().map(|group| format!("driver-{group}")).collect();
+        let nodes = f.fleet.names();
+        let labels = nodes.iter().filter_map(|name| Some(f.fleet.observe(name)?.labels));
+        let of_node = |labels: BTreeMap<String, String>| {
+            Stage::ALL.map(|stage| Some(format!("{}-{}", stage.as_str(), labels.get(stage.key())?)))
+        };
+        let named: BTreeSet<String> = labels.flat_map(of_node).flatten().collect();
         let sets = f.daemon_sets().await?;
-        let left: Vec<_> = sets.keys().filter(|set| set.starts_with("driver-") && !named.contains(*set)).collect();
+        let left: Vec<_> = sets.keys().filter(|set| !named.contains(*set)).collect();
         ensure!(left.is_empty(), "{left:?}");
         Ok(())
     })
