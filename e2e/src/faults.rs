@@ -42,4 +42,12 @@ impl Faults {
         let text = fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
         serde_json::from_str(&text).with_context(|| format!("reading {file}"))
     }
+
+    /// The one that is called so.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn named(&self, what: &str) -> Result<&Fault> {
+        self.faults.iter().find(|fault| fault.what == what).with_context(|| format!("no fault is called: {what}"))
+    }
 }

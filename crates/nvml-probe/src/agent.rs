@@ -252,7 +252,7 @@ impl Agent {
         let this_second = this_second();
         let mut heard = self.log.take(this_second);
         heard.xids = self.tally.logged(heard.xids);
-        let of_nvml = if let Look::Answering(inventory) = &look { inventory.xids.as_slice() } else { &[] };
+        let of_nvml = look.inventory().map_or(&[][..], |inventory| &inventory.xids);
         for (address, xids) in self.tally.told(of_nvml) {
             heard.xids.entry(address).or_default().extend(xids);
         }

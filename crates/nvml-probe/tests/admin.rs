@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gpu_operator_crd::report::NvmlState;
 use nvml_probe::{driver::CONTAINER_ROOT, publish::Seen};
-use running::{GPUS, Running, existing, node, patient, soon};
+use running::{GPUS, Running, existing, node, patient, served, soon};
 use serde_json::json;
 
 /// Beyond all that is tolerated.
@@ -33,9 +33,7 @@ async fn shows(agent: &Running, parts: &[&str]) -> String {
 
 #[tokio::test]
 async fn a_fault_reaches_the_metrics_while_the_api_server_takes_no_report() {
-    let host = node();
-    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
-    host.load("580.173.02");
+    let host = served();
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
         let gpus = machine["devices"].as_array_mut().unwrap();
         gpus[0]["error"] = 15.into();
@@ -106,9 +104,7 @@ async fn a_probe_that_cannot_read_its_host_says_so_and_is_alive() {
 
 #[tokio::test]
 async fn a_released_driver_is_told_and_its_gpus_stay() {
-    let host = node();
-    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
-    host.load("580.173.02");
+    let host = served();
     let agent = Running::start(&host, Seen::Absent, patient());
     let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
     agent.sees(true, Some(before));

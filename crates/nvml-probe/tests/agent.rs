@@ -22,7 +22,7 @@ use nvml_probe::{
     driver::CONTAINER_ROOT,
     publish::Seen,
 };
-use running::{GPUS, Running, existing, node, patient, soon};
+use running::{GPUS, Running, existing, node, patient, served, soon};
 use support::PROBE;
 use tokio::process::Command;
 
@@ -63,9 +63,7 @@ async fn a_settled_node_makes_no_request() {
 
 #[tokio::test]
 async fn the_driver_is_let_go_before_that_is_reported_and_taken_again_after() {
-    let host = node();
-    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
-    host.load("580.173.02");
+    let host = served();
     let agent = Running::start(&host, Seen::Absent, patient());
     let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
     agent.sees(true, Some(before));
@@ -85,9 +83,7 @@ async fn the_driver_is_let_go_before_that_is_reported_and_taken_again_after() {
 
 #[tokio::test]
 async fn a_probe_that_starts_during_a_release_does_not_take_the_driver() {
-    let host = node();
-    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
-    host.load("580.173.02");
+    let host = served();
     let agent = Running::start(&host, existing(true, None), patient());
     let first = agent.reports(|_| true).await;
     assert_eq!(first.nvml.state, NvmlState::Released);
@@ -128,9 +124,7 @@ async fn appears(path: &Path) {
 
 #[tokio::test]
 async fn nvml_that_hangs_is_reported_with_the_gpus_of_the_bus() {
-    let host = node();
-    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
-    host.load("580.173.02");
+    let host = served();
     host.serve(CONTAINER_ROOT, &GPUS, true);
     let agent = Running::start(&host, Seen::Absent, Limits { answer: Duration::from_millis(300), ..Limits::default() });
     let report = agent.reports(|_| true).await;
@@ -182,9 +176,7 @@ async fn a_refused_write_is_tried_again() {
 
 #[tokio::test]
 async fn nvml_is_left_alone_until_it_is_known_whether_to_let_go() {
-    let host = node();
-    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
-    host.load("580.173.02");
+    let host = served();
     let starts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&starts);
     let real = this_program(PathBuf::from(PROBE));

@@ -22,6 +22,7 @@ mod policy;
 mod pool;
 mod rollout;
 mod runtime;
+mod share;
 mod signal;
 mod tell;
 mod toolkit;

@@ -124,15 +124,6 @@ impl Fixture {
         .await
     }
 
-    async fn wait_for_allocatable(&self, gpus: u32) -> Result<()> {
-        eventually(SHOWN, &format!("{gpus} allocatable GPUs"), || async move {
-            let allocatable = self.allocatable().await?;
-            ensure!(allocatable == gpus, "{allocatable} are");
-            Ok(())
-        })
-        .await
-    }
-
     async fn wait_for_taint(&self, wanted: bool) -> Result<()> {
         eventually(SHOWN, &format!("taint of unhealthy GPUs: {wanted}"), || async move {
             let taints = self.node().await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
@@ -190,7 +181,7 @@ fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
             f.afflict(&well)?;
             f.wait_for_health(&format!("the end of: {what}"), |health| health.state == HealthState::Healthy).await?;
             f.wait_until_told(HealthState::Healthy, 0).await.with_context(|| format!("after: {what}"))?;
-            f.wait_for_allocatable(GPUS).await.with_context(|| format!("after: {what}"))?;
+            f.wait_for_allocatable(GPUS, SHOWN).await.with_context(|| format!("after: {what}"))?;
         }
         Ok(())
     });
@@ -238,7 +229,7 @@ fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
         ensure!(message.contains("0000:09:00.0") && message.contains("Xid 79"), "{message}");
         ensure!(message.contains("RebootNode"), "{message}");
         f.wait_for_condition("Ready", "False").await?;
-        f.wait_for_allocatable(7).await?;
+        f.wait_for_allocatable(7, SHOWN).await?;
         f.run_gpu_pod("on-one-of-seven").await?;
         // Whether seven are enough is the policy's to say.
         f.apply("{health: {interval: 1s, cleanIntervals: 1, minHealthyGpus: 7}}").await?;
@@ -258,22 +249,22 @@ fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
 #[test]
 fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
     test(|f| async move {
-        let Faults { well, faults } = Faults::read()?;
-        f.afflict(&well)?;
+        let faults = Faults::read()?;
+        f.afflict(&faults.well)?;
         f.apply(
             "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7, taintUnhealthy: true}}",
         )
         .await?;
         f.wait_until_ready().await?;
         let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
-        let fault = faults.iter().find(|fault| fault.what == "reports XID 48").context("no such fault")?;
+        let fault = faults.named("reports XID 48")?;
         f.afflict(&fault.device)?;
-        f.wait_for_allocatable(7).await?;
+        f.wait_for_allocatable(7, SHOWN).await?;
         f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
         f.wait_for_taint(true).await?;
         // The GPU was reset. The new plugin's pod is not kept off by the taint.
-        f.afflict(&well)?;
-        f.wait_for_allocatable(GPUS).await?;
+        f.afflict(&faults.well)?;
+        f.wait_for_allocatable(GPUS, SHOWN).await?;
         f.wait_until_ready().await?;
         f.wait_for_taint(false).await?;
         ensure!(f.operand(Stage::DevicePlugin).await?.name_any() != plugin, "the same plugin took it back");
@@ -285,7 +276,7 @@ fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
 #[test]
 fn a_fault_is_judged_without_the_operator_and_told_once_it_is_back() {
     test(|f| async move {
-        let Faults { faults, .. } = Faults::read()?;
+        let faults = Faults::read()?;
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         let scale = |replicas: u32| {
@@ -296,7 +287,7 @@ fn a_fault_is_judged_without_the_operator_and_told_once_it_is_back() {
         let outcome = async {
             let gone = ["wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=gpu-operator", "--timeout=60s"];
             f.cluster.kubectl(&[&gone[..], &["-n", f.cluster.namespace()]].concat())?;
-            let fault = faults.iter().find(|fault| fault.what == "has bad SRAM").context("no such fault")?;
+            let fault = faults.named("has bad SRAM")?;
             f.afflict(&fault.device)?;
             f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
             f.wait_for_probe_metrics(HealthState::Unhealthy).await

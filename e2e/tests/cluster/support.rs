@@ -61,11 +61,8 @@ impl Fixture {
         cluster.kubectl(&["label", "node", cluster.node_name(), &format!("{}-", keys::MANAGED)])?;
         cluster.kubectl(&["delete", "pods", "--all", "--namespace=default", "--force", "--grace-period=0"])?;
         fixture.wait_for_no_operands().await?;
-        eventually(READY, "kubelet to take the GPUs back", || async {
-            ensure!(fixture.allocatable().await? == 0, "{} are allocatable", fixture.allocatable().await?);
-            Ok(())
-        })
-        .await?;
+        // Kubelet takes the GPUs back some seconds after their plugin.
+        fixture.wait_for_allocatable(0, READY).await?;
         cluster.set_host_driver(&HostDriver::Absent)?;
         let leftovers = "rm -rf /usr/local/nvidia/toolkit /run/nvidia/nvidia-driver.state";
         cluster.node_exec(&["/bin/sh", "-ec", leftovers])?;
@@ -112,6 +109,16 @@ impl Fixture {
     pub async fn allocatable(&self) -> Result<u32> {
         let allocatable = self.node().await?.status.and_then(|status| status.allocatable).unwrap_or_default();
         Ok(allocatable.get(keys::GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()).unwrap_or_default())
+    }
+
+    /// Waits until the scheduler sees so many GPUs.
+    pub async fn wait_for_allocatable(&self, gpus: u32, within: Duration) -> Result<()> {
+        eventually(within, &format!("{gpus} allocatable GPUs"), || async move {
+            let allocatable = self.allocatable().await?;
+            ensure!(allocatable == gpus, "{allocatable} are");
+            Ok(())
+        })
+        .await
     }
 
     /// Waits until the node's status passes a check.

@@ -7,12 +7,9 @@ use gpu_operator_crd::{
     reason::Reason,
     report::{Gpu, NvmlState, Report},
 };
-use k8s_openapi::{
-    apimachinery::pkg::util::intstr::IntOrString,
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::{gpu_node::add, note::Note};
+use super::{gpu_node::add, note::Note, share};
 use crate::{
     settings::REPORT_GRACE,
     world::{ContainerState, PodFacts},
@@ -160,14 +157,7 @@ fn line(gpu: &Gpu) -> String {
 /// How many GPUs of a node must not be unhealthy for it to count as ready.
 #[must_use]
 pub fn required(health: &Health, expected: u32) -> u32 {
-    match &health.min_healthy_gpus {
-        None => expected,
-        Some(IntOrString::Int(number)) => u32::try_from(*number).unwrap_or_default().min(expected),
-        Some(IntOrString::String(percent)) => {
-            let percent: u32 = percent.trim_end_matches('%').parse().unwrap_or(100);
-            (expected * percent).div_ceil(100).min(expected)
-        }
-    }
+    health.min_healthy_gpus.as_ref().map_or(expected, |wanted| share::of(wanted, expected).min(expected))
 }
 
 fn count(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> u32 {

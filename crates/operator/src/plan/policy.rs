@@ -10,15 +10,12 @@ use gpu_operator_crd::{
     reason::Reason,
 };
 use k8s_openapi::{
-    apimachinery::pkg::{
-        apis::meta::v1::{Condition, Time},
-        util::intstr::IntOrString,
-    },
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,
 };
 use kube::ResourceExt;
 
-use super::{gpu_node::clip, misfit::Misfits};
+use super::{gpu_node::clip, misfit::Misfits, share};
 
 /// One node as its policy counts it.
 #[derive(Clone, Debug)]
@@ -338,15 +335,8 @@ impl Verdicts<'_> {
 
 /// How many of the serving nodes must be ready: at least one, so that nothing is never enough.
 fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
-    let all = IntOrString::String("100%".to_owned());
-    let required = match policy.spec.readiness.min_ready_nodes.as_ref().unwrap_or(&all) {
-        IntOrString::Int(number) => u32::try_from(*number).unwrap_or_default(),
-        IntOrString::String(percent) => {
-            let percent: u32 = percent.trim_end_matches('%').parse().unwrap_or(100);
-            (serving * percent).div_ceil(100)
-        }
-    };
-    required.max(1)
+    let wanted = policy.spec.readiness.min_ready_nodes.as_ref();
+    wanted.map_or(serving, |wanted| share::of(wanted, serving)).max(1)
 }
 
 fn condition(

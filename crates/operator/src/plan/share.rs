@@ -1,0 +1,15 @@
+//! How many of several a policy asks for, which it may say as a number or as a percentage.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+/// How many of `all` are asked for. A percentage is rounded up; a number may be beyond what there is.
+#[must_use]
+pub fn of(wanted: &IntOrString, all: u32) -> u32 {
+    match wanted {
+        IntOrString::Int(number) => u32::try_from(*number).unwrap_or_default(),
+        IntOrString::String(percent) => {
+            let percent: u32 = percent.trim_end_matches('%').parse().unwrap_or(100);
+            (all * percent).div_ceil(100)
+        }
+    }
+}
