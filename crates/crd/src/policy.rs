@@ -1,21 +1,26 @@
 //! ClusterGpuPolicy: what a user wants of the GPU nodes. Every field has a meaning when absent, so that the smallest
 //! useful policy is `spec: {}`.
 
+mod device_plugin;
+mod driver;
+mod operand;
+mod toolkit;
+
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::core::v1::{EnvVar, ResourceRequirements, Toleration},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema, core::Duration};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::{policy_health::Health, selector::Selector};
 use crate::{
     policy_status::ClusterGpuPolicyStatus,
-    schema::{Env, LabelValue, PriorityClassName, PublishedKey, Resources, SecretName, Tolerated},
+    schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
 };
+pub use device_plugin::DevicePlugin;
+pub use driver::{Driver, DriverSource, KernelModule};
+pub use operand::{Image, Images, Operand, PullPolicy};
+pub use toolkit::Toolkit;
 
 /// What a user wants of the GPU nodes of a cluster.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -84,53 +89,6 @@ pub struct ClusterGpuPolicySpec {
     pub health: Health,
 }
 
-/// Where images come from.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Images {
-    /// Replaces the registry host of every default image, such as `registry.example.com/mirror`. An operand whose
-    /// `image.repository` is set is left as it is.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = (
-        "self == '' || self.matches('^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?(/[a-z0-9._-]+)*$')",
-        "write a registry host, optionally with port and path and without a scheme, such as registry.example.com:5000/mirror"
-    ))]
-    pub registry: String,
-    /// Names of pull secrets in the operator's namespace.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<SecretName>", length(max = 16))]
-    #[x_kube(merge_strategy = ListMerge::Set)]
-    pub pull_secrets: Vec<String>,
-    /// When nodes pull. Absent: `IfNotPresent`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pull_policy: Option<PullPolicy>,
-}
-
-/// When nodes pull an image.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PullPolicy {
-    /// Before every start of a container.
-    Always,
-    /// Where the node does not have the image.
-    #[default]
-    IfNotPresent,
-    /// Not at all: the images are on the nodes.
-    Never,
-}
-
-impl PullPolicy {
-    /// The word as Kubernetes writes it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Always => "Always",
-            Self::IfNotPresent => "IfNotPresent",
-            Self::Never => "Never",
-        }
-    }
-}
-
 /// What holds for every pool that does not say otherwise.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -140,10 +98,10 @@ pub struct Defaults {
     pub driver: Driver,
     /// The container toolkit.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub toolkit: Operand,
+    pub toolkit: Toolkit,
     /// The device plugin.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub device_plugin: Operand,
+    pub device_plugin: DevicePlugin,
     /// Tolerations of all operand pods. Absent: every taint is tolerated, because operands belong on every GPU node;
     /// a list replaces that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,10 +142,10 @@ pub struct Pool {
     pub driver: Driver,
     /// The container toolkit, field by field over `defaults.toolkit`.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub toolkit: Operand,
+    pub toolkit: Toolkit,
     /// The device plugin, field by field over `defaults.devicePlugin`.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub device_plugin: Operand,
+    pub device_plugin: DevicePlugin,
     /// The health of its GPUs, field by field over the policy's `health`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,
@@ -219,118 +177,6 @@ pub struct NodeLabel {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<LabelValue>")]
     pub value: Option<String>,
-}
-
-/// How a driver gets onto a node.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = (
-        "!has(self.source) || self.source != 'Preinstalled' || (!has(self.version) && !has(self.image) && !has(self.kernelModule))",
-        "source Preinstalled takes the driver that is on the host: remove version, image and kernelModule, or write source: Container"
-    ),
-    validation = (
-        "!has(self.image) || !(has(self.image.digest) || has(self.image.tag)) || has(self.version)",
-        "a tag or digest does not tell which driver the image holds: write its version as well, such as version: \"580.173.02\""
-    )
-)]
-pub struct Driver {
-    /// Where it comes from. Absent: `Auto`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<DriverSource>,
-    /// The driver's full version, such as `580.173.02`. Absent: the newest recommended one that the node's models
-    /// support.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    #[x_kube(validation = (
-        "self.matches('^[0-9]{3}[.][0-9]{1,3}([.][0-9]{1,3})?$')",
-        "write the driver's full version, such as \"580.173.02\""
-    ))]
-    pub version: Option<String>,
-    /// Which kernel module. Absent: `Auto`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel_module: Option<KernelModule>,
-    /// Image, environment, arguments and resources of the installing container.
-    #[serde(flatten)]
-    pub operand: Operand,
-}
-
-/// Where a driver comes from.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DriverSource {
-    /// `Preinstalled` on nodes with a driver on the host, loaded or not; `Container` on all others.
-    #[default]
-    Auto,
-    /// NVIDIA's driver container, or an image that behaves like it.
-    Container,
-    /// The host's own driver, which is left as it is.
-    Preinstalled,
-}
-
-/// Which flavour of NVIDIA's kernel modules.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KernelModule {
-    /// What the model and the driver version call for.
-    #[default]
-    Auto,
-    /// The open modules (Turing and later; the only ones for Blackwell).
-    Open,
-    /// The proprietary modules (the only ones up to Volta).
-    Proprietary,
-}
-
-/// What can be said of any operand's container.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Operand {
-    /// The image. Absent: NVIDIA's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<Image>,
-    /// Environment variables, over those of ours by name.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<Env>", length(max = 64))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
-    pub env: Vec<EnvVar>,
-    /// Further arguments, after those of ours.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(max = 1024)))]
-    #[x_kube(merge_strategy = ListMerge::Atomic)]
-    pub args: Vec<String>,
-    /// Compute resources of the container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Resources>")]
-    pub resources: Option<ResourceRequirements>,
-}
-
-/// An image reference in its parts.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = (
-    "!(has(self.tag) && has(self.digest))",
-    "tag and digest exclude each other: keep the digest to pin the image, or the tag to follow it"
-))]
-pub struct Image {
-    /// Registry and path, such as `registry.example.com/nvidia/driver`. Absent: the default's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 400))]
-    #[x_kube(validation = (
-        "self.matches('^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?(/[a-z0-9._-]+)*$')",
-        "write the image's registry and path without tag or digest, such as registry.example.com/nvidia/driver"
-    ))]
-    pub repository: Option<String>,
-    /// Tag, used as it is. Absent: the default's; for drivers `<version>-<operating system>`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    #[x_kube(validation = (
-        "self.matches('^[A-Za-z0-9_][-A-Za-z0-9_.]*$')",
-        "a tag has letters, digits, '-', '_' and '.' only; write the tag alone, such as v1.2.3"
-    ))]
-    pub tag: Option<String>,
-    /// Digest, such as `sha256:…`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 80))]
-    #[x_kube(validation = ("self.matches('^sha256:[0-9a-f]{64}$')", "a digest is sha256: and 64 hexadecimal digits"))]
-    pub digest: Option<String>,
 }
 
 /// When the policy counts as ready.

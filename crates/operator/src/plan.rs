@@ -21,7 +21,6 @@ mod note;
 mod policy;
 mod pool;
 mod rollout;
-mod runtime;
 mod share;
 mod signal;
 mod tell;

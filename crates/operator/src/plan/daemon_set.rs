@@ -21,7 +21,7 @@ use kube::Resource;
 
 use super::{
     device_plugin, driver, toolkit,
-    variant::{DriverChoice, StageSpec, Variant, daemon_set_name},
+    variant::{StageSpec, Variant, VariantKey, daemon_set_name},
 };
 use crate::settings::Settings;
 
@@ -48,8 +48,8 @@ pub struct PodInput<'a> {
     pub settings: &'a Settings,
     /// The policy.
     pub policy: &'a ClusterGpuPolicy,
-    /// The node's driver.
-    pub driver: &'a DriverChoice,
+    /// What the variant depends on.
+    pub key: &'a VariantKey,
     /// The stage.
     pub spec: &'a StageSpec,
 }
@@ -60,14 +60,14 @@ pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Var
     variant
         .stages
         .iter()
-        .map(|(group, spec)| {
-            let input = PodInput { settings, policy, driver: &variant.key.driver, spec };
+        .filter_map(|(group, spec)| {
+            let input = PodInput { settings, policy, key: &variant.key, spec };
             let parts = match spec.stage {
-                Stage::Driver => driver::pod(&input),
+                Stage::Driver => driver::pod(&input)?,
                 Stage::Toolkit => toolkit::pod(&input),
                 Stage::DevicePlugin => device_plugin::pod(&input),
             };
-            daemon_set(&input, group, parts)
+            Some(daemon_set(&input, group, parts))
         })
         .collect()
 }
@@ -231,9 +231,9 @@ pub fn unprivileged() -> SecurityContext {
 /// The gate of the later stages: waits until the wanted driver is loaded and its libraries are in place.
 #[must_use]
 pub fn driver_gate(input: &PodInput<'_>) -> Container {
-    let root = input.driver.root();
+    let root = input.key.driver.root();
     let mut args = vec!["wait", "driver", "--host-root", "/host", "--driver-root", root];
-    if let Some(version) = input.driver.version() {
+    if let Some(version) = input.key.driver.version() {
         args.extend(["--version", version]);
     }
     let mounts = vec![
@@ -248,7 +248,7 @@ pub fn driver_gate(input: &PodInput<'_>) -> Container {
 pub fn driver_gate_volumes(input: &PodInput<'_>) -> Vec<Volume> {
     vec![
         host_path("sys", "/sys", None),
-        host_path("driver", driver_mount(input.driver.root()), Some("DirectoryOrCreate")),
+        host_path("driver", driver_mount(input.key.driver.root()), Some("DirectoryOrCreate")),
     ]
 }
 
@@ -256,7 +256,7 @@ pub fn driver_gate_volumes(input: &PodInput<'_>) -> Vec<Volume> {
 /// goes as a mount, and of a host's own root only the part with libraries.
 fn driver_mount(root: &str) -> &str {
     match root {
-        super::variant::CONTAINER_ROOT => "/run/nvidia",
+        driver::CONTAINER_ROOT => "/run/nvidia",
         "/" => "/usr",
         other => other,
     }

@@ -1,62 +1,36 @@
-//! The device-plugin stage: NVIDIA's plugin, which tells kubelet of the GPUs and answers with CDI devices.
+//! The device-plugin stage: who tells kubelet of the GPUs, one file per plugin.
 
-use k8s_openapi::api::core::v1::{Container, SecurityContext};
+mod choice;
+mod nvidia;
 
-use super::{
-    daemon_set::{
-        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
-        own_container,
-    },
-    toolkit,
+use gpu_operator_crd::{
+    ClusterGpuPolicy,
+    policy::{Pool, Stage},
 };
 
-/// Where the plugin sees the driver's root.
-const DRIVER_ROOT_IN_CONTAINER: &str = "/driver-root";
-/// Where kubelet listens for plugins; plugins have it built in.
-const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
-/// Where CDI specifications are looked for by every runtime that knows CDI.
-const CDI: &str = "/var/run/cdi";
+pub use choice::{PluginChoice, choose};
 
-/// The device plugin's pod.
+use super::{
+    daemon_set::{PodInput, PodParts},
+    images, pool,
+    variant::{StageSpec, VariantKey},
+};
+
+/// The stage, resolved; `None` where the plugin is not ours to install.
+#[must_use]
+pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+    let (path, tag) = match key.plugin {
+        PluginChoice::Nvidia => images::DEVICE_PLUGIN,
+    };
+    let operand = pool::device_plugin(policy, pool).operand;
+    let image = images::reference(&policy.spec.images, operand.image.as_ref(), path, tag);
+    Some(StageSpec { stage: Stage::DevicePlugin, image, operand })
+}
+
+/// The stage's pod.
 #[must_use]
 pub fn pod(input: &PodInput<'_>) -> PodParts {
-    let root = input.driver.root();
-    let container = operand_container(
-        input,
-        "device-plugin",
-        vec![
-            env("DEVICE_LIST_STRATEGY", "cdi-cri"),
-            env("NVIDIA_DRIVER_ROOT", root),
-            env("NVIDIA_DEV_ROOT", root),
-            env("DRIVER_ROOT_CTR_PATH", DRIVER_ROOT_IN_CONTAINER),
-            env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", toolkit::INSTALL_DIR)),
-            // A runtime that injects by environment must leave this container alone.
-            env("NVIDIA_VISIBLE_DEVICES", "void"),
-        ],
-        vec![],
-    );
-    let main = Container {
-        // Privileged: NVML opens the GPUs' device nodes.
-        security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
-        volume_mounts: Some(vec![
-            mount("sockets", SOCKETS, Mode::Writable),
-            mount("driver-root", DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
-            mount("cdi", CDI, Mode::Writable),
-        ]),
-        ..container
-    };
-    let toolkit_gate = own_container(
-        input.settings,
-        "wait-for-toolkit",
-        &["wait", "toolkit", "--host-root", "/host", "--install-dir", toolkit::INSTALL_DIR],
-        vec![mount("toolkit", "/host/usr/local/nvidia", Mode::ReadOnly)],
-    );
-    let mut volumes = driver_gate_volumes(input);
-    volumes.extend([
-        host_path("toolkit", toolkit::INSTALL_PARENT, Some("DirectoryOrCreate")),
-        host_path("sockets", SOCKETS, None),
-        host_path("driver-root", root, Some("DirectoryOrCreate")),
-        host_path("cdi", CDI, Some("DirectoryOrCreate")),
-    ]);
-    PodParts { init: vec![driver_gate(input), toolkit_gate], main, volumes, host_pid: false, grace_seconds: 30 }
+    match input.key.plugin {
+        PluginChoice::Nvidia => nvidia::pod(input),
+    }
 }

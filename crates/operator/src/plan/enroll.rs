@@ -14,7 +14,7 @@ use super::{
     health,
     member::{self, Member},
     note::Note,
-    pool, runtime,
+    pool,
     variant::{self, Variant, VariantKey},
 };
 use crate::{
@@ -123,12 +123,9 @@ impl<'w> Sets<'w> {
         let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
         let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
         let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
-        let driver = pool::driver(policy, named_pool);
         let have = member::node_groups(node);
         let wanted = report.map(|report| {
-            runtime::check(&node.runtime)?;
-            let choice = variant::choose_driver(catalogue, &driver, &discovery, report, have.driver.is_some())?;
-            let key = variant::key(name_of(policy), &pool, named_pool.is_some(), choice, node);
+            let key = variant::choose(catalogue, policy, (&pool, named_pool), node, &discovery, report)?;
             Ok(self.resolve(policy, named_pool, key))
         });
         let Expected { annotated, known } = discovery.expected;

@@ -10,8 +10,9 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
+    driver::DriverChoice,
     member::Member,
-    variant::{self, DriverChoice, daemon_set_name},
+    variant::{self, daemon_set_name},
 };
 use crate::{
     settings::GRACE,
@@ -170,6 +171,8 @@ fn stage_hold_up(member: &Member<'_>, stage: Stage, pod: &PodFacts, phase: Phase
 
 fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Toolkit;
+    // Some plugins need none.
+    member.want()?.toolkit?;
     let Some(pod) = member.pod(Stage::Toolkit) else {
         return Some(no_pod(member, world, Stage::Toolkit, phase));
     };

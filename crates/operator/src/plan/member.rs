@@ -15,10 +15,11 @@ use kube::ResourceExt;
 
 use super::{
     discover::{self, Discovery},
+    driver::DriverChoice,
     gpu_node::add,
     health::{self, NodeHealth},
     note::Note,
-    variant::{self, DriverChoice, Fault, Variant},
+    variant::{self, Fault, Variant},
 };
 use crate::{
     settings::{PASSING, REPORT_GRACE},

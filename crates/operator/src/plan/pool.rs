@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
-    policy::{Driver, Health, Image, Labels, Operand, Pool, Selector},
+    policy::{DevicePlugin, Driver, Health, Image, Labels, Operand, Pool, Selector, Toolkit},
 };
 
 use super::signal::canonical;
@@ -54,6 +54,22 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
         kernel_module: own.kernel_module.or(defaults.kernel_module),
         operand: operand(&inherited, Some(&own.operand)),
     }
+}
+
+/// What holds for the container toolkit: the pool's fields over the defaults.
+#[must_use]
+pub fn toolkit(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Toolkit {
+    let defaults = &policy.spec.defaults.toolkit;
+    let own = pool.map(|pool| &pool.toolkit);
+    Toolkit { operand: operand(&defaults.operand, own.map(|own| &own.operand)) }
+}
+
+/// What holds for the device plugin: the pool's fields over the defaults.
+#[must_use]
+pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePlugin {
+    let defaults = &policy.spec.defaults.device_plugin;
+    let own = pool.map(|pool| &pool.device_plugin);
+    DevicePlugin { operand: operand(&defaults.operand, own.map(|own| &own.operand)) }
 }
 
 /// What holds for the health of GPUs: the pool's fields over the policy's.

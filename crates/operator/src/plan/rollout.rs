@@ -12,12 +12,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{
-    judge::Verdict,
-    member::Member,
-    note::Note,
-    variant::{self, DriverChoice},
-};
+use super::{driver::DriverChoice, judge::Verdict, member::Member, note::Note, variant};
 use crate::world::World;
 
 /// How many nodes of a pool are asked about their GPU pods in one pass, looking for one that is free.

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Defaults, Driver, DriverSource, Health, Image, Images, KernelModule, NodeLabel, Operand, Pool, PoolMatch,
-        Readiness, Selector,
+        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, KernelModule, NodeLabel, Operand, Pool,
+        PoolMatch, Readiness, Selector, Toolkit,
     },
     selector::{Operator, Requirement},
 };
@@ -102,12 +102,14 @@ fn driver() -> BoxedStrategy<Driver> {
     ].boxed()
 }
 
-fn toolkit() -> BoxedStrategy<Operand> {
-    prop_oneof![5 => Just(Operand::default()), 1 => operand(vec![])].boxed()
+fn toolkit() -> BoxedStrategy<Toolkit> {
+    prop_oneof![5 => Just(Operand::default()), 1 => operand(vec![])].prop_map(|operand| Toolkit { operand }).boxed()
 }
 
-fn plugin() -> BoxedStrategy<Operand> {
-    prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])].boxed()
+fn plugin() -> BoxedStrategy<DevicePlugin> {
+    prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])]
+        .prop_map(|operand| DevicePlugin { operand })
+        .boxed()
 }
 
 /// What disrupts (tag, environment) and what does not (resources).

@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::reason::Reason;
 
-use super::variant::Fault;
+use super::super::variant::Fault;
 
 /// The first containerd that takes CDI devices without being told to.
 const CONTAINERD_CDI: u32 = 2;

@@ -1,0 +1,62 @@
+//! NVIDIA's device plugin, which answers with CDI devices.
+
+use k8s_openapi::api::core::v1::{Container, SecurityContext};
+
+use super::super::{
+    daemon_set::{
+        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
+        own_container,
+    },
+    toolkit,
+};
+
+/// Where the plugin sees the driver's root.
+const DRIVER_ROOT_IN_CONTAINER: &str = "/driver-root";
+/// Where kubelet listens for plugins; plugins have it built in.
+const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
+/// Where CDI specifications are looked for by every runtime that knows CDI.
+const CDI: &str = "/var/run/cdi";
+
+/// The plugin's pod.
+#[must_use]
+pub fn pod(input: &PodInput<'_>) -> PodParts {
+    let root = input.key.driver.root();
+    let container = operand_container(
+        input,
+        "device-plugin",
+        vec![
+            env("DEVICE_LIST_STRATEGY", "cdi-cri"),
+            env("NVIDIA_DRIVER_ROOT", root),
+            env("NVIDIA_DEV_ROOT", root),
+            env("DRIVER_ROOT_CTR_PATH", DRIVER_ROOT_IN_CONTAINER),
+            env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", toolkit::INSTALL_DIR)),
+            // A runtime that injects by environment must leave this container alone.
+            env("NVIDIA_VISIBLE_DEVICES", "void"),
+        ],
+        vec![],
+    );
+    let main = Container {
+        // Privileged: NVML opens the GPUs' device nodes.
+        security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
+        volume_mounts: Some(vec![
+            mount("sockets", SOCKETS, Mode::Writable),
+            mount("driver-root", DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
+            mount("cdi", CDI, Mode::Writable),
+        ]),
+        ..container
+    };
+    let toolkit_gate = own_container(
+        input.settings,
+        "wait-for-toolkit",
+        &["wait", "toolkit", "--host-root", "/host", "--install-dir", toolkit::INSTALL_DIR],
+        vec![mount("toolkit", "/host/usr/local/nvidia", Mode::ReadOnly)],
+    );
+    let mut volumes = driver_gate_volumes(input);
+    volumes.extend([
+        host_path("toolkit", toolkit::INSTALL_PARENT, Some("DirectoryOrCreate")),
+        host_path("sockets", SOCKETS, None),
+        host_path("driver-root", root, Some("DirectoryOrCreate")),
+        host_path("cdi", CDI, Some("DirectoryOrCreate")),
+    ]);
+    PodParts { init: vec![driver_gate(input), toolkit_gate], main, volumes, host_pid: false, grace_seconds: 30 }
+}
