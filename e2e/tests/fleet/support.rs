@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
     future::Future,
     pin::pin,
     sync::{Arc, Mutex},
@@ -11,13 +12,17 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Fleet, OperatorProcess, eventually, fleet::MEMBER, operator_process::Build};
 use futures::StreamExt;
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys, reason::Reason};
-use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Node};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, reason::Reason};
+use k8s_openapi::{
+    api::{apps::v1::DaemonSet, core::v1::Node},
+    jiff::SignedDuration,
+};
 use kube::{
-    Api, ResourceExt,
+    Api, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
     runtime::{WatchStreamExt, watcher, watcher::Config},
 };
+use serde::de::DeserializeOwned;
 
 /// No fleet of these tests takes longer for anything.
 pub const DEADLINE: Duration = Duration::from_mins(3);
@@ -25,6 +30,8 @@ pub const DEADLINE: Duration = Duration::from_mins(3);
 pub const QUIET: Duration = Duration::from_secs(12);
 /// Silence after which a single event has come to its end, though not what waits for a time to pass.
 pub const SOON_QUIET: Duration = Duration::from_secs(2);
+/// A phase that lasts so long on the way to another is written: `PASSING` of the operator's.
+const LASTING: SignedDuration = SignedDuration::from_secs(10);
 /// The policy's name.
 pub const POLICY: &str = "simulated";
 
@@ -176,38 +183,72 @@ impl Fixture {
     }
 
     /// Keeps every status that the policy takes on from now on.
-    pub fn watch_policy(&self) -> Watcher {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let api = self.policies();
-        let kept = Arc::clone(&seen);
-        let task = tokio::spawn(async move {
-            let only = Config::default().fields(&format!("metadata.name={POLICY}"));
-            let mut policies = pin!(watcher(api, only).default_backoff().applied_objects());
-            while let Some(policy) = policies.next().await {
-                if let Ok(policy) = policy {
-                    kept.lock().expect("the list").push(policy);
-                }
-            }
-        });
-        Watcher { seen, task }
+    pub fn watch_policy(&self) -> Seen<ClusterGpuPolicy> {
+        Seen::of(self.policies(), Config::default().fields(&format!("metadata.name={POLICY}")))
+    }
+
+    /// Keeps every status that a node takes on from now on.
+    pub fn watch_nodes(&self) -> Seen<GpuNode> {
+        Seen::of(self.gpu_nodes(), Config::default())
     }
 }
 
-/// Every status that a policy has taken on.
-pub struct Watcher {
-    seen: Arc<Mutex<Vec<ClusterGpuPolicy>>>,
+/// Every state that objects have taken on.
+pub struct Seen<K> {
+    seen: Arc<Mutex<Vec<K>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Watcher {
+impl<K> Seen<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    fn of(api: Api<K>, config: Config) -> Self {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            let mut objects = pin!(watcher(api, config).default_backoff().applied_objects());
+            while let Some(object) = objects.next().await {
+                if let Ok(object) = object {
+                    kept.lock().expect("the list").push(object);
+                }
+            }
+        });
+        Self { seen, task }
+    }
+
+    fn end(self) -> Vec<K> {
+        self.task.abort();
+        std::mem::take(&mut *self.seen.lock().expect("the list"))
+    }
+}
+
+impl Seen<GpuNode> {
+    /// How many phases of nodes lasted so long on the way that they were worth a write: more, the slower the machine.
+    pub fn lasting_phases(self) -> usize {
+        let mut last: BTreeMap<String, (SignedDuration, bool)> = BTreeMap::new();
+        let mut lasting = 0;
+        for gpu_node in self.end() {
+            let Some(status) = &gpu_node.status else { continue };
+            let (Some(since), Some(reason)) = (status.since(), status.reason) else { continue };
+            let passing = !matches!(status.phase, Phase::Ready | Phase::Unmanaged) && !reason.is_failure();
+            let since = since.as_duration();
+            let before = last.insert(gpu_node.name_any(), (since, passing));
+            let lasted = |(before, was_passing): (SignedDuration, bool)| was_passing && since - before >= LASTING;
+            lasting += usize::from(passing && before.is_some_and(lasted));
+        }
+        lasting
+    }
+}
+
+impl Seen<ClusterGpuPolicy> {
     /// Checks every status with what the nodes had published when it was written: no node counts as ready before its GPUs
     /// are allocatable, and the policy is not Ready before enough of them are.
     pub fn never_early(self, f: &Fixture) -> Result<()> {
-        self.task.abort();
         let published = f.fleet.published();
-        let seen = self.seen.lock().expect("the list");
+        let seen = self.end();
         let mut words = 0;
-        for policy in seen.iter() {
+        for policy in &seen {
             let Some(status) = &policy.status else { continue };
             let version: u64 = policy.resource_version().context("no version")?.parse()?;
             let mut offering: BTreeMap<&str, u32> = BTreeMap::new();

@@ -102,7 +102,7 @@ fn from_a_policy_to_rest_and_then_each_nodes_trouble_is_its_own() {
 /// From the policy to rest: right places, few writes, no early word.
 async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<()> {
     let mark = f.cluster.audit().mark()?;
-    let watcher = f.watch_policy();
+    let (watcher, lines) = (f.watch_policy(), f.watch_nodes());
     f.apply("{readiness: {minReadyNodes: 60%}, nodeLabels: [accelerator]}").await?;
     // Nodes whose probe never reports are told of after a minute.
     eventually(DEADLINE, "what is to become of every node", || async {
@@ -124,7 +124,7 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
     ensure!(writes.refused().count() == 0, "refused: {}", writes.refused());
     let sets = f.daemon_sets().await?;
     let members = nodes.iter().filter(|(_, wanted)| wanted.is_some()).count();
-    let allowed = 4 * members + sets.len() + 20;
+    let allowed = 4 * members + sets.len() + 20 + lines.lasting_phases();
     ensure!(writes.count() <= allowed, "{} of {allowed}: {writes}", writes.count());
     watcher.never_early(f)?;
     places(f, &sets).await
