@@ -124,3 +124,17 @@ impl Run {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_diagnosed_unless_the_chart_says_no() {
+        let required = ["gpu-operator", "run", "--namespace", "n", "--probe-image", "i"];
+        for (more, off) in [(None, false), (Some("--no-pod-diagnosis"), true)] {
+            let Cli { command: Command::Run(run) } = Cli::try_parse_from(required.into_iter().chain(more)).unwrap();
+            assert_eq!(run.no_pod_diagnosis, off);
+        }
+    }
+}

@@ -14,11 +14,13 @@ use axum::{
 use futures::{StreamExt, channel::mpsc, future::BoxFuture, stream};
 use gpu_operator::{
     advise::Adviser,
+    diagnose::Mistake,
     metrics::Metrics,
     watch::{self, Mirrors},
 };
 use kube::Client;
 use serde_json::{Value, json};
+use strum::IntoEnumIterator;
 use tokio::sync::Notify;
 
 /// Nothing here takes nearly so long.
@@ -233,4 +235,19 @@ async fn without_diagnosis_no_namespace_but_the_operators_own_is_watched() {
     }
     assert!(mirrors.symptoms().is_none());
     assert!(scene.server.made(&Method::GET, PODS).is_empty() && scene.server.made(&Method::GET, EVENTS).is_empty());
+}
+
+#[test]
+fn the_docs_have_a_row_for_every_reason_and_no_other() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/diagnosis.md");
+    let docs = std::fs::read_to_string(docs).expect("docs/diagnosis.md");
+    let rows: Vec<Vec<&str>> = docs
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("| `")?.trim_end_matches(" |").split(" | ").collect()))
+        .collect();
+    let documented: Vec<_> = rows.iter().map(|row| (row[0].trim_end_matches('`'), row[1])).collect();
+    let kind = |mistake: Mistake| if mistake.is_warning() { "Warning" } else { "Normal" };
+    let expected: Vec<_> = Mistake::iter().map(|mistake| (mistake.as_str(), kind(mistake))).collect();
+    assert_eq!(documented, expected);
+    assert!(rows.iter().all(|row| row.len() == 4 && row.iter().all(|cell| !cell.is_empty())), "{rows:?}");
 }
