@@ -10,6 +10,7 @@ use tokio::{net::TcpListener, signal::unix};
 
 use crate::{
     admin::{self, Admin},
+    advise::Adviser,
     catalogue::{Catalogue, CatalogueError},
     metrics::Metrics,
     reconcile::Loop,
@@ -48,6 +49,9 @@ struct Run {
     /// Address of /livez, /readyz and /metrics.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
+    /// Leaves alone the mistakes in pods that ask for GPUs, instead of telling of them by Events.
+    #[arg(long)]
+    no_pod_diagnosis: bool,
 }
 
 /// Why the operator cannot run.
@@ -83,7 +87,8 @@ impl Cli {
 
 impl Run {
     async fn run(self) -> Result<(), CliError> {
-        let Self { namespace, probe_image, probe_image_pull_policy, image_pull_secrets, listen } = self;
+        let Self { namespace, probe_image, probe_image_pull_policy, image_pull_secrets, listen, no_pod_diagnosis } =
+            self;
         let mut config = Config::infer().await?;
         let agent = format!("gpu-operator/{}", env!("CARGO_PKG_VERSION"));
         config.headers.push((axum::http::header::USER_AGENT, agent.parse()?));
@@ -91,7 +96,13 @@ impl Run {
         let mirrors = Arc::<Mirrors>::default();
         let metrics = Arc::<Metrics>::default();
         let wake = Arc::default();
-        let follow = watch::follow_all(&client, &namespace, &mirrors, &wake);
+        let mut follow = watch::follow_all(&client, &namespace, &mirrors, &wake);
+        if !no_pod_diagnosis {
+            follow.extend(watch::follow_pods(&client, &namespace, &mirrors));
+            let adviser =
+                Adviser { client: client.clone(), mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics) };
+            follow.push(Box::pin(adviser.run()));
+        }
         let settings =
             Settings { namespace, probe_image, probe_pull_policy: probe_image_pull_policy, image_pull_secrets };
         let admin = Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics) };
@@ -111,5 +122,19 @@ impl Run {
         }
         tracing::info!("gpu-operator ends");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_diagnosed_unless_the_chart_says_no() {
+        let required = ["gpu-operator", "run", "--namespace", "n", "--probe-image", "i"];
+        for (more, off) in [(None, false), (Some("--no-pod-diagnosis"), true)] {
+            let Cli { command: Command::Run(run) } = Cli::try_parse_from(required.into_iter().chain(more)).unwrap();
+            assert_eq!(run.no_pod_diagnosis, off);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Events: transitions that people should hear of, on the Node or policy they happened to.
+//! Events: what people should hear of, on the object that it is about: transitions of Nodes and policies, mistakes in pods.
 
 use gpu_operator_crd::{GROUP, VERSION, reason::Reason};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -7,9 +7,12 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 
-use crate::plan::{Subject, Transition};
+use crate::{
+    diagnose::Finding,
+    plan::{Subject, Transition},
+};
 
-/// Publishes transitions. One for the whole process, so that repeats are counted rather than listed.
+/// Publishes what is to be told. One for the whole process, so that repeats are counted rather than listed.
 #[derive(Clone)]
 pub struct Publisher {
     recorder: Recorder,
@@ -24,15 +27,26 @@ impl Publisher {
 
     /// Publishes one transition. An Event that is lost is only logged: status tells the same.
     pub async fn publish(&self, transition: &Transition) {
+        let Transition { subject, reason, message } = transition;
+        self.tell(subject, is_warning(*reason), reason.as_str(), message, "Reconcile").await;
+    }
+
+    /// Publishes a mistake in a pod. One that is lost stays lost: the pod may be gone with its namespace.
+    pub async fn publish_finding(&self, finding: &Finding) {
+        let Finding { subject, reason, message, .. } = finding;
+        self.tell(subject, reason.is_warning(), reason.as_str(), message, "Diagnose").await;
+    }
+
+    async fn tell(&self, subject: &Subject, warning: bool, reason: &str, message: &str, action: &str) {
         let event = Event {
-            type_: if is_warning(transition.reason) { EventType::Warning } else { EventType::Normal },
-            reason: transition.reason.as_str().to_owned(),
-            note: Some(transition.message.chars().take(1000).collect()),
-            action: "Reconcile".to_owned(),
+            type_: if warning { EventType::Warning } else { EventType::Normal },
+            reason: reason.to_owned(),
+            note: Some(message.chars().take(1000).collect()),
+            action: action.to_owned(),
             secondary: None,
         };
-        if let Err(error) = self.recorder.publish(&event, &reference(&transition.subject)).await {
-            tracing::warn!(%error, reason = %transition.reason, "an Event was lost");
+        if let Err(error) = self.recorder.publish(&event, &reference(subject)).await {
+            tracing::warn!(%error, reason, "an Event was lost");
         }
     }
 }
@@ -42,13 +56,17 @@ fn is_warning(reason: Reason) -> bool {
 }
 
 fn reference(subject: &Subject) -> ObjectReference {
-    let (api_version, kind, name, uid) = match subject {
-        Subject::Node(name, uid) => ("v1".to_owned(), "Node", name, uid),
-        Subject::Policy(name, uid) => (format!("{GROUP}/{VERSION}"), "ClusterGpuPolicy", name, uid),
+    let (api_version, kind, namespace, name, uid) = match subject {
+        Subject::Node(name, uid) => ("v1".to_owned(), "Node", None, name, uid),
+        Subject::Policy(name, uid) => (format!("{GROUP}/{VERSION}"), "ClusterGpuPolicy", None, name, uid),
+        Subject::Namespaced { api_version, kind, namespace, name, uid } => {
+            (api_version.clone(), kind.as_str(), Some(namespace.clone()), name, uid)
+        }
     };
     ObjectReference {
         api_version: Some(api_version),
         kind: Some(kind.to_owned()),
+        namespace,
         name: Some(name.clone()),
         uid: Some(uid.clone()),
         ..ObjectReference::default()

@@ -11,9 +11,11 @@
 //! I/O; time enters the plan as an argument.
 
 pub mod admin;
+pub mod advise;
 pub mod apply;
 pub mod catalogue;
 pub mod cli;
+pub mod diagnose;
 pub mod error;
 pub mod events;
 pub mod metrics;

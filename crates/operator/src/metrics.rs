@@ -9,13 +9,23 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::apply::Written;
+use strum::IntoEnumIterator;
+
+use crate::{
+    apply::Written,
+    diagnose::{Finding, Mistake},
+};
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct PoolState {
     policy: String,
     pool: String,
     state: &'static str,
+}
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct FindingLabels {
+    reason: &'static str,
 }
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +40,7 @@ pub struct Metrics {
     registry: Registry,
     nodes: Family<PoolState, Gauge>,
     gpus: Family<PoolState, Gauge>,
+    pod_findings: Family<FindingLabels, Gauge>,
     writes: Family<WriteLabels, Counter>,
     passes: Counter,
     planning: Histogram,
@@ -42,6 +53,7 @@ impl Default for Metrics {
         let metrics = Self {
             nodes: Family::default(),
             gpus: Family::default(),
+            pod_findings: Family::default(),
             writes: Family::default(),
             passes: Counter::default(),
             planning: Histogram::new([0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0]),
@@ -50,6 +62,7 @@ impl Default for Metrics {
         };
         registry.register("pool_nodes", "Nodes of a pool by state", metrics.nodes.clone());
         registry.register("pool_gpus", "GPUs of a pool by state", metrics.gpus.clone());
+        registry.register("pod_findings", "Mistakes in pods that stand, by reason", metrics.pod_findings.clone());
         registry.register("writes", "Writes to the API server by kind and result", metrics.writes.clone());
         registry.register("passes", "Passes over the fleet", metrics.passes.clone());
         registry.register_with_unit(
@@ -92,6 +105,15 @@ impl Metrics {
                     self.gpus.get_or_create(&labels(state)).set(count.into());
                 }
             }
+        }
+    }
+
+    /// Shows the mistakes in pods that stand.
+    pub fn show_findings(&self, findings: &[Finding]) {
+        for reason in Mistake::iter() {
+            let standing = findings.iter().filter(|finding| finding.reason == reason).count();
+            let labels = FindingLabels { reason: reason.as_str() };
+            self.pod_findings.get_or_create(&labels).set(i64::try_from(standing).unwrap_or(i64::MAX));
         }
     }
 

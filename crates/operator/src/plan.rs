@@ -126,6 +126,29 @@ pub enum Subject {
     Node(String, String),
     /// A policy, by name and uid.
     Policy(String, String),
+    /// An object of somebody else's in a namespace, such as a pod.
+    Namespaced {
+        /// Such as `apps/v1`.
+        api_version: String,
+        /// Such as `ReplicaSet`.
+        kind: String,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
+}
+
+impl Subject {
+    /// The uid of the object.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        match self {
+            Self::Node(_, uid) | Self::Policy(_, uid) | Self::Namespaced { uid, .. } => uid,
+        }
+    }
 }
 
 /// Plans for the whole fleet.

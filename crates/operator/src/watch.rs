@@ -4,6 +4,7 @@
 //! list of images, and an event that changes no fact, such as a heartbeat, wakes nobody.
 
 mod mirror;
+mod pods;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +29,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use mirror::{Facts, Mirror, Version};
+pub use pods::follow_pods;
 
+use crate::diagnose::{PendingPod, RefusedPods};
 use crate::world::{DaemonSetFacts, NodeFacts, PodFacts, Refusal, TrimmedNode, Words, World};
 
 /// Objects to a page of a list: what a page holds is in memory at once, in full.
@@ -44,7 +47,7 @@ fn version(object: &impl ResourceExt) -> Version {
 type Readable<K> = Option<Arc<K>>;
 
 /// All mirrors.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Mirrors {
     policies: Mirror<Readable<ClusterGpuPolicy>>,
     nodes: Mirror<NodeFacts>,
@@ -54,6 +57,29 @@ pub struct Mirrors {
     refusals: Mirror<Refusal>,
     /// What the facts are told in.
     words: Words,
+    /// Pods of all namespaces that are Pending and have to do with GPUs: for diagnosis alone.
+    pending: Mirror<PendingPod>,
+    /// Refusals of pods of all namespaces: for diagnosis alone.
+    refused: Mirror<RefusedPods>,
+    /// Told of every change of a fact, also by an answer to a write of ours.
+    changed: Notify,
+}
+
+impl Default for Mirrors {
+    fn default() -> Self {
+        Self {
+            policies: Mirror::default(),
+            nodes: Mirror::default(),
+            gpu_nodes: Mirror::default(),
+            daemon_sets: Mirror::default(),
+            pods: Mirror::default(),
+            refusals: Mirror::default(),
+            words: Words::default(),
+            pending: Mirror::of_at_most(pods::MOST),
+            refused: Mirror::of_at_most(pods::MOST),
+            changed: Notify::new(),
+        }
+    }
 }
 
 impl Mirrors {
@@ -74,23 +100,27 @@ impl Mirrors {
     /// Learns from the answer to a write of ours, before any watch tells of it, so that the next plan does not decide
     /// on what was true before this one.
     pub fn learn(&self, answer: Answer) {
-        match answer {
+        let changed = match answer {
             Answer::Policy(policy) => {
                 let version = version(&*policy);
-                self.policies.set(policy.name_any(), version, Some(Arc::new(trimmed(*policy))));
+                self.policies.set(policy.name_any(), version, Some(Arc::new(trimmed(*policy))))
             }
             Answer::GpuNode(gpu_node) => {
                 let version = version(&*gpu_node);
-                self.gpu_nodes.set(gpu_node.name_any(), version, Some(Arc::new(trimmed(*gpu_node))));
+                self.gpu_nodes.set(gpu_node.name_any(), version, Some(Arc::new(trimmed(*gpu_node))))
             }
-            Answer::Node(node) => {
-                self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node, &self.words));
-            }
-            Answer::DaemonSet(set) => {
-                self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set));
-            }
-            Answer::Nothing => {}
+            Answer::Node(node) => self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node, &self.words)),
+            Answer::DaemonSet(set) => self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set)),
+            Answer::Nothing => false,
+        };
+        if changed {
+            self.changed.notify_one();
         }
+    }
+
+    /// Waits until a fact has changed that nobody has been told of here.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// The generation of a DaemonSet, as far as it is known.
@@ -228,6 +258,7 @@ where
     F: PartialEq + Send + Sync + 'static,
 {
     Box::pin(async move {
+        let changed_here = &mirrors.changed;
         let mirror = mirror(&mirrors);
         let fact = |object| fact(&mirrors.words, object);
         let mut events = watcher(api, config).default_backoff().boxed();
@@ -240,7 +271,8 @@ where
                 }
                 Ok(watcher::Event::InitApply(object)) => {
                     let version = version(&object);
-                    list.extend(fact(object).map(|(name, fact)| (name, (version, fact))));
+                    let room = list.len() < mirror.most();
+                    list.extend(fact(object).filter(|_| room).map(|(name, fact)| (name, (version, fact))));
                     false
                 }
                 Ok(watcher::Event::InitDone) => mirror.replace(std::mem::take(&mut list)),
@@ -259,6 +291,7 @@ where
             };
             if changed {
                 wake.notify_one();
+                changed_here.notify_one();
             }
         }
     })

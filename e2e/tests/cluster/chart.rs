@@ -42,6 +42,7 @@ fn values_that_cannot_work_are_refused() {
         "image.digests.probe=sha256:1",
         "probe.interval=30",
         "extraEnv[0].name=RUST_LOG",
+        "podDiagnosis=sometimes",
         "operator.listenAddress=127.0.0.1:8080",
         "probe.listenAddress=127.0.0.1:9484",
         "probe.listenAddress=9484",
@@ -50,6 +51,27 @@ fn values_that_cannot_work_are_refused() {
         assert!(template(&cluster, &["image.repository=example.com/x", wrong]).is_err(), "{wrong} is taken");
     }
     assert!(template(&cluster, &["image.repository=example.com/x"]).is_ok());
+}
+
+#[test]
+fn without_diagnosis_of_pods_there_is_neither_the_flag_nor_the_right() {
+    let cluster = cluster();
+    for (wanted, set) in [(true, "podDiagnosis=true"), (false, "podDiagnosis=false")] {
+        let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
+        let rendered = documents(&rendered).expect("YAML");
+        let of = |kind: &str| {
+            let name =
+                |document: &&Value| document["metadata"]["name"].as_str().unwrap_or_default().starts_with("gpu-");
+            rendered.iter().filter(|document| document["kind"] == kind).find(name).expect(kind)
+        };
+        let args = of("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+        assert_eq!(args.contains("--no-pod-diagnosis"), !wanted, "{args}");
+        let rules = of("ClusterRole")["rules"].as_array().expect("rules");
+        let reads_events = rules.iter().any(|rule| {
+            rule["apiGroups"] == serde_json::json!([""]) && rule["resources"] == serde_json::json!(["events"])
+        });
+        assert_eq!(reads_events, wanted);
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod admission;
 mod by_hand;
 mod chart;
+mod diagnosis;
 mod failures;
 mod health;
 mod host_driver;

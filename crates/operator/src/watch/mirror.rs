@@ -19,6 +19,8 @@ const MEMORY_OF_DELETED: usize = 1000;
 #[derive(Debug)]
 pub struct Mirror<F> {
     content: RwLock<Content<F>>,
+    /// How many objects it holds at most; more are passed over.
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -33,8 +35,22 @@ struct Content<F> {
 
 impl<F> Default for Mirror<F> {
     fn default() -> Self {
+        Self::of_at_most(usize::MAX)
+    }
+}
+
+impl<F> Mirror<F> {
+    /// A mirror that passes over what comes after so many objects: for what may be of any number, and need not be complete.
+    #[must_use]
+    pub fn of_at_most(most: usize) -> Self {
         let content = Content { synced: false, known: BTreeMap::new(), deleted: BTreeMap::new() };
-        Self { content: RwLock::new(content) }
+        Self { content: RwLock::new(content), most }
+    }
+
+    /// How many objects it holds at most.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.most
     }
 }
 
@@ -76,11 +92,13 @@ impl<F: PartialEq> Mirror<F> {
             return false;
         }
         content.deleted.remove(&name);
+        let full = content.known.len() >= self.most;
         match content.known.get_mut(&name) {
             Some((known_version, known)) if **known == fact => {
                 *known_version = version;
                 false
             }
+            None if full => false,
             _ => {
                 content.known.insert(name, (version, Arc::new(fact)));
                 true
@@ -164,6 +182,15 @@ mod tests {
         }
         assert!(mirror.read().deleted.len() <= MEMORY_OF_DELETED);
         assert!(!mirror.set(last.to_string(), 1, "from before the deletion"));
+    }
+
+    #[test]
+    fn what_comes_after_as_many_as_it_holds_is_passed_over() {
+        let mirror = Mirror::of_at_most(2);
+        assert!(mirror.set("a".into(), 1, 1) && mirror.set("b".into(), 1, 1));
+        assert!(!mirror.set("c".into(), 1, 1), "there is no room");
+        assert!(mirror.set("a".into(), 2, 2), "what is known stays known");
+        assert!(mirror.remove("b".into(), 2) && mirror.set("c".into(), 3, 1));
     }
 
     #[test]

@@ -107,6 +107,8 @@ pub struct NodeFacts {
     pub gpu_count: Option<String>,
     /// Allocatable `nvidia.com/gpu`, if the key is there.
     pub allocatable: Option<u32>,
+    /// Allocatable parts of GPUs by resource: `nvidia.com/gpu.shared`, `nvidia.com/mig-…`; those above zero.
+    pub offers: BTreeMap<Word, u32>,
     /// Processor architecture in Kubernetes' words, such as `amd64`.
     pub arch: Word,
     /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
@@ -200,6 +202,7 @@ impl NodeFacts {
             cordoned: node.spec.unschedulable,
             deleting: node.meta().deletion_timestamp.is_some(),
             allocatable: allocatable.get(keys::GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()),
+            offers: offers(allocatable).map(|(resource, count)| (words.word(resource), count)).collect(),
             arch: words.word(&node_info.architecture),
             runtime: words.word(&node_info.container_runtime_version),
         }
@@ -224,6 +227,13 @@ fn taints(taints: &[Taint]) -> Vec<TaintFact> {
             effect: taint.effect.clone(),
         })
         .collect()
+}
+
+/// Parts of GPUs that a node gives out.
+fn offers(allocatable: &BTreeMap<String, Quantity>) -> impl Iterator<Item = (&str, u32)> {
+    let parts = |resource: &str| resource.starts_with("nvidia.com/gpu.") || resource.starts_with("nvidia.com/mig-");
+    let counted = allocatable.iter().filter(move |(resource, _)| parts(resource));
+    counted.filter_map(|(resource, quantity)| Some((resource.as_str(), quantity.0.parse().ok().filter(|n| *n > 0)?)))
 }
 
 /// Label keys that our label manager owns, from `metadata.managedFields`. The API server keeps this record in the

@@ -1,0 +1,104 @@
+//! Advice: diagnoses pods beside the loop that plans, and tells what it finds by Events. Writes nothing else, and wakes
+//! nobody.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::{api::core::v1, jiff::Timestamp};
+use kube::{Api, Client, api::ListParams};
+
+use crate::{
+    diagnose::{self, Journal, PendingPod, Symptoms, Voice},
+    error::{Error, request},
+    events::Publisher,
+    metrics::Metrics,
+    watch::Mirrors,
+    world::World,
+};
+
+/// Between a change and the look at it: while a fleet installs there are many, and one look answers them all.
+const GATHER: Duration = Duration::from_secs(2);
+/// Without anything to wait for.
+const IDLE: Duration = Duration::from_hours(1);
+/// Events of one pod that are read at most.
+const VOICES: u32 = 50;
+
+/// What advice works with.
+pub struct Adviser {
+    /// The API server.
+    pub client: Client,
+    /// Where facts come from.
+    pub mirrors: Arc<Mirrors>,
+    /// Where figures go.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Adviser {
+    /// Runs until dropped.
+    pub async fn run(self) {
+        let publisher = Publisher::new(self.client.clone());
+        let mut journal = Journal::default();
+        let mut pause = IDLE;
+        loop {
+            tokio::select! {
+                () = self.mirrors.changed() => tokio::time::sleep(GATHER).await,
+                () = tokio::time::sleep(pause) => {}
+            }
+            let Some(symptoms) = self.mirrors.symptoms() else { continue };
+            pause = if symptoms.pods.is_empty() && symptoms.refused.is_empty() && journal.is_empty() {
+                self.metrics.show_findings(&[]);
+                IDLE
+            } else if let Some(world) = self.mirrors.world() {
+                self.pass(&publisher, &mut journal, symptoms, &world).await
+            } else {
+                IDLE
+            };
+        }
+    }
+
+    /// One look at all pods; how long to wait for the next if nothing changes.
+    async fn pass(
+        &self,
+        publisher: &Publisher,
+        journal: &mut Journal,
+        mut symptoms: Symptoms,
+        world: &World,
+    ) -> Duration {
+        let now = Timestamp::now();
+        journal.keep(&symptoms);
+        symptoms.voices = journal.voices();
+        let mut diagnosis = diagnose::diagnose(&symptoms, world, now);
+        let asked = diagnosis.questions.iter().filter_map(|key| Some(&**symptoms.pods.get(key)?));
+        let (asked, ask_again) = journal.to_ask(asked, now);
+        if !asked.is_empty() {
+            // One after the other, here and below: there is no hurry, and the plan's own requests come first.
+            for pod in asked {
+                let answer = voices(&self.client, pod).await.inspect_err(|error| {
+                    tracing::warn!(%error, "what Events say of a pod is not known");
+                });
+                journal.answered(&pod.uid, answer.ok(), now);
+            }
+            symptoms.voices = journal.voices();
+            diagnosis = diagnose::diagnose(&symptoms, world, now);
+        }
+        self.metrics.show_findings(&diagnosis.findings);
+        let (telling, tell_again) = journal.to_tell(&diagnosis.findings, now);
+        for finding in &telling {
+            publisher.publish_finding(finding).await;
+        }
+        let again = [diagnosis.check_again, ask_again, tell_again].into_iter().flatten().min();
+        let pause = again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+        pause.map_or(IDLE, |pause| pause.max(GATHER))
+    }
+}
+
+/// What Events say of a pod. No cache of all Events is kept.
+async fn voices(client: &Client, pod: &PendingPod) -> Result<Vec<Voice>, Error> {
+    let events = Api::<v1::Event>::namespaced(client.clone(), &pod.namespace);
+    let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid)).limit(VOICES);
+    let what = format!("list the events of pod {}/{}", pod.namespace, pod.name);
+    let found = request(what, events.list(&params)).await?;
+    let voice = |event: v1::Event| {
+        Some(Voice { reason: event.reason?, message: event.message.unwrap_or_default().chars().take(1000).collect() })
+    };
+    Ok(found.items.into_iter().filter_map(voice).collect())
+}

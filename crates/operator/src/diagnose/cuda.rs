@@ -1,0 +1,100 @@
+//! Images that are made for a later CUDA version than the driver of their node serves.
+
+mod image;
+mod require;
+mod version;
+
+use super::{
+    PendingPod,
+    fleet::{Fleet, Host, Room},
+    pending::Container,
+};
+use version::Version;
+
+/// The driver of a node.
+struct Driver<'w> {
+    node: &'w str,
+    loaded: &'w str,
+    cuda: Version,
+    consumer: bool,
+}
+
+impl<'w> Driver<'w> {
+    fn of(host: &Host<'w>) -> Option<Self> {
+        let facts = host.driver()?;
+        let cuda = Version::parse(facts.cuda_version.as_deref()?)?;
+        let consumer = host.has_consumer_gpus_only();
+        Some(Self { node: &host.node.name, loaded: facts.loaded.as_deref()?, cuda, consumer })
+    }
+
+    /// The driver's branch, such as 470.
+    fn branch(&self) -> Option<u32> {
+        self.loaded.split('.').next()?.parse().ok()
+    }
+
+    /// What a container asks for that this driver cannot serve.
+    fn falls_short(&self, container: &Container) -> Option<String> {
+        let required = container.require_cuda.as_deref().filter(|_| !container.disable_require);
+        if let Some(required) = required.filter(|required| require::fails(required, self.cuda, self.loaded)) {
+            let short: String = required.split(' ').next().unwrap_or_default().chars().take(80).collect();
+            return Some(format!("NVIDIA_REQUIRE_CUDA says {short}"));
+        }
+        let asked = image::cuda_of(&container.image)?;
+        let falls_short = version::falls_short(asked, self.cuda, self.branch()?, self.consumer);
+        falls_short.then(|| format!("image {} is made for CUDA {asked}", container.image))
+    }
+}
+
+/// What to say of a pod whose image is too new: for the driver of the node it is bound to, or for that of every node that
+/// could take it.
+pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
+    let containers: Vec<&Container> = pod.containers.iter().filter(|container| container.asks_for_gpus()).collect();
+    if containers.is_empty() {
+        return None;
+    }
+    if let Some(node) = &pod.node {
+        let driver = Driver::of(fleet.hosts.get(node.as_str())?)?;
+        return containers
+            .iter()
+            .find_map(|container| Some(told(container, &driver.falls_short(container)?, &driver, "")));
+    }
+    let asks = pod.asks();
+    let hosts = fleet.meant(&pod.placement).filter(|host| host.room(&asks) != Room::Never);
+    let drivers: Vec<Driver<'_>> = hosts.map(Driver::of).collect::<Option<_>>()?;
+    let best = drivers.iter().max_by_key(|driver| driver.cuda)?;
+    containers.iter().find_map(|container| {
+        let all = drivers.iter().all(|driver| driver.falls_short(container).is_some());
+        let which = if drivers.len() == 1 { "" } else { ", the newest of all nodes that fit," };
+        all.then(|| Some(told(container, &best.falls_short(container)?, best, which)))?
+    })
+}
+
+fn told(container: &Container, asked: &str, driver: &Driver<'_>, which: &str) -> String {
+    format!(
+        "driver {} of node {}{which} serves CUDA {}, and {asked} (container {}): take an image for CUDA {} or earlier, or give \
+         the node a newer driver",
+        driver.loaded, driver.node, driver.cuda, container.name, driver.cuda
+    )
+}
+
+#[cfg(test)]
+pub use tables::{fails, falls_short, image_cuda};
+
+/// What the tables of the tests are about, in plain words.
+#[cfg(test)]
+mod tables {
+    use super::{Version, image, require, version};
+
+    pub fn image_cuda(image: &str) -> Option<Version> {
+        image::cuda_of(image)
+    }
+
+    pub fn falls_short(asked: &str, served: &str, branch: u32, consumer: bool) -> bool {
+        let version = |text| Version::parse(text).unwrap();
+        version::falls_short(version(asked), version(served), branch, consumer)
+    }
+
+    pub fn fails(required: &str, cuda: &str, driver: &str) -> bool {
+        require::fails(required, Version::parse(cuda).unwrap(), driver)
+    }
+}

@@ -1,0 +1,155 @@
+//! The fleet as a pod sees it: what each GPU node offers, or is about to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys, policy::Pool, report::DriverFacts};
+
+use super::placement::Placement;
+use crate::world::{NodeFacts, Word, World};
+
+/// All nodes with GPUs.
+pub struct Fleet<'w> {
+    /// The nodes, by name.
+    pub hosts: BTreeMap<&'w str, Host<'w>>,
+    /// Label keys that carry the model's name, ours and those that policies name.
+    pub model_keys: BTreeSet<&'w str>,
+}
+
+/// A node with GPUs.
+pub struct Host<'w> {
+    /// Its Node.
+    pub node: &'w NodeFacts,
+    gpu_node: Option<&'w GpuNode>,
+    policy: Option<&'w ClusterGpuPolicy>,
+    pool: Option<&'w Pool>,
+    /// Its GpuNode is there and cannot be read: it may have any GPUs.
+    unread: bool,
+}
+
+/// Whether a node can take a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// It never can.
+    Never,
+    /// It may, once it is ready.
+    Later,
+    /// It offers as much as the pod asks for, in use or not.
+    Now,
+}
+
+impl<'w> Fleet<'w> {
+    /// The fleet of a world.
+    pub fn of(world: &'w World) -> Self {
+        let hosts = world.nodes.values().filter_map(|node| {
+            let gpu_node = world.gpu_nodes.get(&node.name).map(|gpu_node| &**gpu_node);
+            let offers = node.allocatable.is_some_and(|gpus| gpus > 0) || !node.offers.is_empty();
+            let unread = world.unreadable_gpu_nodes.contains(&node.name);
+            (gpu_node.is_some() || offers || unread).then(|| {
+                let spec = gpu_node.map(|gpu_node| &gpu_node.spec);
+                let policy = spec.and_then(|spec| Some(&**world.policies.get(spec.policy.as_ref()?)?));
+                let named = spec.and_then(|spec| spec.pool.as_ref()).zip(policy);
+                let pool = named.and_then(|(name, policy)| policy.spec.pools.iter().find(|pool| pool.name == *name));
+                (node.name.as_str(), Host { node, gpu_node, policy, pool, unread })
+            })
+        });
+        let of_policy = world.policies.values().flat_map(|policy| {
+            let pools = policy.spec.pools.iter().flat_map(|pool| pool.node_labels.iter().map(|label| &label.key));
+            policy.spec.node_labels.iter().chain(pools).map(AsRef::as_ref)
+        });
+        let hosts = hosts.filter(|(_, host)| !host.has_none());
+        Self { hosts: hosts.collect(), model_keys: [keys::MODEL].into_iter().chain(of_policy).collect() }
+    }
+
+    /// The nodes that a pod's own words mean.
+    pub fn meant<'f>(&'f self, placement: &'f Placement) -> impl Iterator<Item = &'f Host<'w>> {
+        self.hosts.values().filter(|host| placement.means(&host.node.name, |key| host.label(key)))
+    }
+}
+
+impl<'w> Host<'w> {
+    /// A label of the node, or the one that its policy is about to put on it.
+    pub fn label(&self, key: &str) -> Option<&'w str> {
+        self.node.labels.get(key).map(Word::as_str).or_else(|| self.promised(key))
+    }
+
+    fn promised(&self, key: &str) -> Option<&'w str> {
+        let model = self.status().and_then(|status| status.model.as_deref());
+        let named = |named: &String| named == key;
+        if key == keys::MODEL || self.policy.is_some_and(|policy| policy.spec.node_labels.iter().any(named)) {
+            return model;
+        }
+        let label = self.pool?.node_labels.iter().find(|label| label.key == key)?;
+        label.value.as_deref().or(model)
+    }
+
+    /// Whether its probe has looked and found no GPU, and nobody expects or offers any.
+    fn has_none(&self) -> bool {
+        let found_none = |status: &GpuNodeStatus| {
+            status.report.as_ref().is_some_and(|report| report.gpus.is_empty()) && status.gpus.expected.is_none()
+        };
+        self.resources().next().is_none() && self.status().is_some_and(found_none)
+    }
+
+    /// Whether it is known which model it has.
+    pub fn is_known(&self) -> bool {
+        !self.unread && self.label(keys::MODEL).is_some()
+    }
+
+    /// What its GpuNode says.
+    pub fn status(&self) -> Option<&'w GpuNodeStatus> {
+        self.gpu_node?.status.as_ref()
+    }
+
+    /// What its probe says of the driver.
+    pub fn driver(&self) -> Option<&'w DriverFacts> {
+        Some(&self.status()?.report.as_ref()?.driver)
+    }
+
+    /// Whether its GPUs are ones that NVIDIA's forward compatibility does not extend to: cards for consumers.
+    pub fn has_consumer_gpus_only(&self) -> bool {
+        let gpus = self.status().and_then(|status| status.report.as_ref()).map(|report| report.gpus.as_slice());
+        let consumer = |product: &str| product.contains("GeForce") || product.contains("TITAN");
+        gpus.is_some_and(|gpus| !gpus.is_empty() && gpus.iter().all(|gpu| gpu.product.as_deref().is_some_and(consumer)))
+    }
+
+    /// The GPU resources that it offers.
+    pub fn resources(&self) -> impl Iterator<Item = &'w str> {
+        let whole = self.node.allocatable.filter(|gpus| *gpus > 0).map(|_| keys::GPU_RESOURCE);
+        whole.into_iter().chain(self.node.offers.keys().map(Word::as_str))
+    }
+
+    /// How much of a resource it offers now.
+    pub fn offers(&self, resource: &str) -> u64 {
+        let count = match resource {
+            keys::GPU_RESOURCE => self.node.allocatable,
+            _ => self.node.offers.get(resource).copied(),
+        };
+        count.unwrap_or_default().into()
+    }
+
+    /// How much of a resource it will offer at most; `None` where that is not known.
+    pub fn may_offer(&self, resource: &str) -> Option<u64> {
+        let now = self.offers(resource);
+        match self.status() {
+            Some(status) if status.is_ready() => Some(now),
+            // Somebody else's plugin, and no word of ours: what is there is all there is to go by.
+            None => (self.gpu_node.is_none() && !self.unread).then_some(now),
+            Some(status) if resource == keys::GPU_RESOURCE => Some(now.max(status.gpus.expected?.into())),
+            Some(_) => None,
+        }
+    }
+
+    /// Whether it can take a pod that asks for so much.
+    pub fn room(&self, asks: &BTreeMap<&str, u64>) -> Room {
+        let room = |(resource, count): (&&str, &u64)| {
+            if self.offers(resource) >= *count {
+                Room::Now
+            } else if self.may_offer(resource).is_none_or(|most| most >= *count) {
+                Room::Later
+            } else {
+                Room::Never
+            }
+        };
+        asks.iter().map(room).min().unwrap_or(Room::Now)
+    }
+}

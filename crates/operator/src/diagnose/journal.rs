@@ -1,0 +1,125 @@
+//! What has been told and asked, so that nothing is twice. As large as what stands, and no larger.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{Finding, Mistake, PendingPod, Symptoms, Voice, later};
+
+/// Events in a minute at most.
+const A_MINUTE: usize = 30;
+/// Pods whose Events are read in one pass at most.
+const AT_ONCE: usize = 8;
+/// When a pod's Events are read again, after the first time and after the second; not a fourth time.
+const ASK_AGAIN: [Duration; 2] = [Duration::from_mins(4), Duration::from_mins(16)];
+/// How soon those who had to wait their turn are asked about.
+const NEXT_TURN: Duration = Duration::from_secs(5);
+
+/// What has been told and asked.
+#[derive(Debug, Default)]
+pub struct Journal {
+    told: BTreeSet<(String, Mistake)>,
+    sent: VecDeque<Timestamp>,
+    asked: BTreeMap<String, Asked>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    times: usize,
+    at: Timestamp,
+    /// None where no answer came.
+    voices: Option<Vec<Voice>>,
+}
+
+impl Journal {
+    /// Whether there is nothing in it that could become outdated.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.told.is_empty() && self.asked.is_empty()
+    }
+
+    /// Forgets what is about objects that are gone.
+    pub fn keep(&mut self, symptoms: &Symptoms) {
+        let pods = symptoms.pods.values().map(|pod| pod.uid.as_str());
+        let owners = symptoms.refused.values().map(|refused| refused.owner.uid());
+        let there: BTreeSet<&str> = pods.chain(owners).collect();
+        self.told.retain(|(uid, _)| there.contains(uid.as_str()));
+        self.asked.retain(|uid, _| there.contains(uid.as_str()));
+    }
+
+    /// The answers so far, by the pods' uids.
+    #[must_use]
+    pub fn voices(&self) -> BTreeMap<String, Vec<Voice>> {
+        self.asked.iter().filter_map(|(uid, asked)| Some((uid.clone(), asked.voices.clone()?))).collect()
+    }
+
+    /// Takes note of an answer. Where none came it was asked all the same, and the answer before holds.
+    pub fn answered(&mut self, uid: &str, voices: Option<Vec<Voice>>, now: Timestamp) {
+        let before = self.asked.remove(uid);
+        let times = before.as_ref().map_or(0, |asked| asked.times) + 1;
+        let voices = voices.or_else(|| before?.voices);
+        self.asked.insert(uid.to_owned(), Asked { times, at: now, voices });
+    }
+
+    /// Of the pods whose Events would say more, those to ask about now; and when to come back for the others. Answers that
+    /// are old are asked for again: an Event may have come since.
+    #[must_use]
+    pub fn to_ask<'p>(
+        &self,
+        pods: impl Iterator<Item = &'p PendingPod>,
+        now: Timestamp,
+    ) -> (Vec<&'p PendingPod>, Option<Timestamp>) {
+        let mut due = Vec::new();
+        let mut again: Option<Timestamp> = None;
+        for pod in pods {
+            let at = match self.asked.get(&pod.uid) {
+                None => now,
+                Some(asked) => match ASK_AGAIN.get(asked.times - 1) {
+                    Some(pause) => later(asked.at, *pause),
+                    None => continue,
+                },
+            };
+            if at <= now && due.len() < AT_ONCE {
+                due.push(pod);
+            } else {
+                let at = at.max(later(now, NEXT_TURN));
+                again = Some(again.map_or(at, |known| known.min(at)));
+            }
+        }
+        (due, again)
+    }
+
+    /// Of what was found, what is to be told now; and when to come back for the rest. Whoever's kin has been told least
+    /// comes first, so that a Job of a thousand pods does not silence a single pod.
+    #[must_use]
+    pub fn to_tell(&mut self, findings: &[Finding], now: Timestamp) -> (Vec<Finding>, Option<Timestamp>) {
+        while self.sent.front().is_some_and(|sent| later(*sent, Duration::from_mins(1)) <= now) {
+            self.sent.pop_front();
+        }
+        let mut turns = BTreeMap::<(&str, Mistake), usize>::new();
+        let mut waiting = Vec::new();
+        for finding in findings {
+            let turn = turns.entry((finding.family.as_str(), finding.reason)).or_default();
+            if !self.told.contains(&(finding.subject.uid().to_owned(), finding.reason)) {
+                waiting.push((*turn, finding));
+            }
+            *turn += 1;
+        }
+        waiting.sort_by_key(|(turn, _)| *turn);
+        let now_told: Vec<Finding> = waiting
+            .iter()
+            .take(A_MINUTE.saturating_sub(self.sent.len()))
+            .map(|(_, finding)| (*finding).clone())
+            .collect();
+        for finding in &now_told {
+            self.told.insert((finding.subject.uid().to_owned(), finding.reason));
+            self.sent.push_back(now);
+        }
+        let rest = waiting.len() > now_told.len();
+        let again = self.sent.front().filter(|_| rest).map(|sent| later(*sent, Duration::from_mins(1)));
+        (now_told, again)
+    }
+}

@@ -1,0 +1,266 @@
+//! What diagnosis reads of a pod that is Pending.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use gpu_operator_crd::keys;
+use k8s_openapi::{
+    api::core::v1::{Container as Declared, HostPathVolumeSource, Pod, PodSpec},
+    apimachinery::pkg::api::resource::Quantity,
+    jiff::Timestamp,
+};
+use kube::ResourceExt;
+
+use super::{Finding, Mistake, host_driver, later, legacy, placement::Placement};
+use crate::plan::Subject;
+
+/// What resources of NVIDIA's begin with.
+const NVIDIA: &str = "nvidia.com/";
+/// Containers that are read of one pod, and mounts of the driver.
+const MOST: usize = 32;
+/// Longer values of `NVIDIA_REQUIRE_CUDA` are not read: those of NVIDIA's images have about 500 letters.
+const MOST_LETTERS: usize = 4096;
+
+/// A pod that is Pending and has to do with GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PendingPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// The uid of its controller.
+    pub owner: Option<String>,
+    /// Part of the nodes' own equipment, such as a driver's installer: of a DaemonSet, or of a system priority class.
+    pub equipment: bool,
+    /// The node it is bound to.
+    pub node: Option<String>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// What it waits for.
+    pub state: State,
+    /// Asks for devices by claims.
+    pub claims: bool,
+    /// Its `RuntimeClass`.
+    pub runtime_class: Option<String>,
+    /// Which nodes it may be placed on.
+    pub placement: Placement,
+    /// Init containers and containers.
+    pub containers: Vec<Container>,
+    /// What of the driver it takes from its host.
+    pub driver_mounts: Vec<DriverMount>,
+}
+
+/// What a pending pod waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// A node, or its containers' start.
+    #[default]
+    Waiting,
+    /// Somebody who holds it back from scheduling, by a scheduling gate.
+    Held,
+    /// Its end.
+    Deleting,
+}
+
+/// What diagnosis reads of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// Ends before the others start.
+    pub init: bool,
+    /// Its image.
+    pub image: String,
+    /// May do to its host what it likes.
+    pub privileged: bool,
+    /// How much it asks for of each GPU resource, by requests or limits.
+    pub asks: BTreeMap<String, u64>,
+    /// What its `NVIDIA_REQUIRE_CUDA` says.
+    pub require_cuda: Option<String>,
+    /// Says by `NVIDIA_DISABLE_REQUIRE` that its image's requirements count for nothing.
+    pub disable_require: bool,
+    /// What its `NVIDIA_VISIBLE_DEVICES` says.
+    pub visible_devices: Option<String>,
+}
+
+/// Something of the driver that a pod takes from its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverMount {
+    /// Its path on the host.
+    pub path: String,
+    /// By which container.
+    pub container: String,
+    /// Whether that container is privileged.
+    pub privileged: bool,
+}
+
+/// What decides where a pod may go: its state, its placement, and what it asks for.
+pub type Wish<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
+
+impl PendingPod {
+    /// A pod's facts by its `namespace/name`; `None` for one that has nothing to do with GPUs. Does not depend on its
+    /// phase: one that leaves Pending has to be known by the same facts.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Option<(String, Self)> {
+        let spec = pod.spec.as_ref()?;
+        let init = spec.init_containers.iter().flatten().map(|container| Container::of(container, true));
+        let plain = spec.containers.iter().map(|container| Container::of(container, false));
+        let facts = Self {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+            owner: pod.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|o| o.uid.clone()),
+            equipment: is_equipment(pod, spec),
+            node: spec.node_name.clone().filter(|node| !node.is_empty()),
+            created: pod.creation_timestamp().map(|time| time.0),
+            state: if pod.metadata.deletion_timestamp.is_some() {
+                State::Deleting
+            } else if spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
+                State::Held
+            } else {
+                State::Waiting
+            },
+            claims: spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
+            runtime_class: spec.runtime_class_name.clone(),
+            placement: Placement::of(spec),
+            containers: init.chain(plain).take(MOST).collect(),
+            driver_mounts: driver_mounts(spec),
+        };
+        facts.concerns_gpus().then(|| (format!("{}/{}", facts.namespace, facts.name), facts))
+    }
+
+    fn concerns_gpus(&self) -> bool {
+        let asks = |container: &Container| !container.asks.is_empty() || container.visible_devices.is_some();
+        self.containers.iter().any(asks)
+            || !self.driver_mounts.is_empty()
+            || self.runtime_class.as_ref().is_some_and(|class| class.starts_with("nvidia"))
+    }
+
+    /// How much it asks for of each of NVIDIA's resources: init containers end before the others start.
+    #[must_use]
+    pub fn asks(&self) -> BTreeMap<&str, u64> {
+        let mut asks = BTreeMap::<&str, (u64, u64)>::new();
+        for container in &self.containers {
+            for (resource, count) in container.asks.iter().filter(|(resource, _)| resource.starts_with(NVIDIA)) {
+                let (init, plain) = asks.entry(resource).or_default();
+                if container.init {
+                    *init = (*init).max(*count);
+                } else {
+                    *plain = plain.saturating_add(*count);
+                }
+            }
+        }
+        asks.into_iter().map(|(resource, (init, plain))| (resource, init.max(plain))).collect()
+    }
+
+    /// What decides where it may go: pods of one owner have it in common.
+    #[must_use]
+    pub fn wish(&self) -> Wish<'_> {
+        (self.state, &self.placement, self.asks().into_iter().collect())
+    }
+
+    /// When it has waited for so long.
+    #[must_use]
+    pub fn due(&self, grace: Duration) -> Timestamp {
+        self.created.map_or(Timestamp::MIN, |created| later(created, grace))
+    }
+
+    /// A mistake of this pod.
+    #[must_use]
+    pub fn finding(&self, reason: Mistake, message: String) -> Finding {
+        Finding {
+            subject: Subject::Namespaced {
+                api_version: "v1".into(),
+                kind: "Pod".into(),
+                namespace: self.namespace.clone(),
+                name: self.name.clone(),
+                uid: self.uid.clone(),
+            },
+            family: self.owner.clone().unwrap_or_else(|| self.uid.clone()),
+            reason,
+            message,
+        }
+    }
+}
+
+impl Container {
+    fn of(container: &Declared, init: bool) -> Self {
+        // The last one counts where a name is given twice, as for the container itself.
+        let env = |name: &str| {
+            let mut all = container.env.iter().flatten().rev();
+            all.find(|env| env.name == name)?.value.clone().filter(|value| value.len() <= MOST_LETTERS)
+        };
+        let resources = container.resources.as_ref();
+        let given = [resources.and_then(|r| r.requests.as_ref()), resources.and_then(|r| r.limits.as_ref())];
+        let mut asks = BTreeMap::new();
+        for (resource, quantity) in given.into_iter().flatten().flatten() {
+            if let Some(count) = asked(resource, quantity) {
+                asks.insert(resource.clone(), count);
+            }
+        }
+        Self {
+            name: container.name.clone(),
+            init,
+            image: container.image.clone().unwrap_or_default(),
+            privileged: is_privileged(container),
+            asks,
+            require_cuda: env("NVIDIA_REQUIRE_CUDA"),
+            disable_require: env("NVIDIA_DISABLE_REQUIRE").is_some_and(|value| !value.is_empty()),
+            visible_devices: env("NVIDIA_VISIBLE_DEVICES"),
+        }
+    }
+
+    /// Whether it asks for GPUs of NVIDIA's, or parts of them.
+    #[must_use]
+    pub fn asks_for_gpus(&self) -> bool {
+        self.asks.keys().any(|resource| resource.starts_with(NVIDIA))
+    }
+}
+
+/// How much of a GPU resource is asked for, if it is one and any is.
+fn asked(resource: &str, quantity: &Quantity) -> Option<u64> {
+    let is_gpu = resource == keys::GPU_RESOURCE
+        || resource.starts_with("nvidia.com/gpu.")
+        || resource.starts_with("nvidia.com/mig-")
+        || resource == legacy::RESOURCE;
+    quantity.0.parse().ok().filter(|count| is_gpu && *count > 0)
+}
+
+fn is_privileged(container: &Declared) -> bool {
+    container.security_context.as_ref().and_then(|context| context.privileged).unwrap_or_default()
+}
+
+fn is_equipment(pod: &Pod, spec: &PodSpec) -> bool {
+    let of_node = |kind: &str| matches!(kind, "DaemonSet" | "Node");
+    pod.owner_references().iter().any(|owner| of_node(&owner.kind))
+        || spec.priority_class_name.as_ref().is_some_and(|class| class.starts_with("system-"))
+}
+
+fn driver_mounts(spec: &PodSpec) -> Vec<DriverMount> {
+    let path = |source: &HostPathVolumeSource| Some(source.path.clone()).filter(|path| host_driver::is_driver(path));
+    let volumes: BTreeMap<&str, String> = spec
+        .volumes
+        .iter()
+        .flatten()
+        .filter_map(|volume| Some((volume.name.as_str(), path(volume.host_path.as_ref()?)?)))
+        .collect();
+    let mut seen = BTreeSet::new();
+    let all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    all.flat_map(|container| {
+        container.volume_mounts.iter().flatten().map(move |mount| (container, mount.name.as_str()))
+    })
+    .filter_map(|(container, volume)| {
+        let path = volumes.get(volume)?;
+        seen.insert((volume, container.name.as_str())).then(|| DriverMount {
+            path: path.clone(),
+            container: container.name.clone(),
+            privileged: is_privileged(container),
+        })
+    })
+    .take(MOST)
+    .collect()
+}

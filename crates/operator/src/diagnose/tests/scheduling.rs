@@ -1,0 +1,203 @@
+//! Pods that wait for a node or for their start.
+
+use super::*;
+
+fn asking(more: &str, resource: &str, count: u32) -> String {
+    format!("{{{more} containers: [{{name: c, resources: {{limits: {{{resource}: '{count}'}}}}}}]}}")
+}
+
+fn gpus(more: &str, count: u32) -> String {
+    asking(more, "nvidia.com/gpu", count)
+}
+
+fn fleet() -> World {
+    let mut world =
+        world("{nodeLabels: [accelerator], pools: [{name: lab, nodeLabels: [{key: gpu/nividia, value: P630}]}]}");
+    node(&mut world, "p100", "nvidia-tesla-p100", 8);
+    node(&mut world, "h100", "nvidia-h100-80gb", 4);
+    for (name, model) in [("p100", "nvidia-tesla-p100"), ("h100", "nvidia-h100-80gb")] {
+        edit(&mut world, name, |node, _| drop(node.labels.insert("accelerator".into(), model.into())));
+    }
+    world
+}
+
+#[test]
+fn a_pod_that_no_node_can_ever_take_is_told_why() {
+    let world = fleet();
+    for (spec, words) in [
+        (gpus("", 16), "it asks for 16 nvidia.com/gpu, and the most that a node that it may be placed on has is 8"),
+        (gpus("nodeSelector: {accelerator: nvidia-h100-80gb},", 8), "has is 4"),
+        (
+            gpus("nodeSelector: {accelerator: nvidia-tesla-k80},", 1),
+            "it asks for accelerator=nvidia-tesla-k80, which no node has; nodes have nvidia-tesla-p100, nvidia-h100-80gb",
+        ),
+        (gpus("nodeSelector: {gpu.nodestack.dev/model: p100},", 1), "gpu.nodestack.dev/model=p100, which no node has"),
+        (gpus("nodeSelector: {gpu/nividia: P630},", 1), "no node carries gpu/nividia at all"),
+        (
+            gpus(
+                "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: accelerator, operator: In, values: [k80, p4]}]}]}}},",
+                1,
+            ),
+            "accelerator=k80|p4, which no node has",
+        ),
+        (
+            asking("", "nvidia.com/gpu.shared", 1),
+            "it asks for nvidia.com/gpu.shared, which no node that it may be placed on offers; they offer nvidia.com/gpu",
+        ),
+        (asking("", "nvidia.com/mig-1g.5gb", 1), "nvidia.com/mig-1g.5gb, which no node"),
+    ] {
+        let found = found(&spec, &world);
+        assert_eq!(found.iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), [Mistake::NoNodeFits], "{spec}");
+        assert!(found[0].1.contains(words), "{}", found[0].1);
+    }
+}
+
+#[test]
+fn a_pod_that_may_be_placed_is_told_nothing() {
+    let mut world = fleet();
+    edit(&mut world, "h100", |node, _| {
+        node.offers = [("nvidia.com/gpu.shared".into(), 8), ("nvidia.com/mig-1g.5gb".into(), 7)].into();
+    });
+    for spec in [
+        // Whether all are in use is the scheduler's to say.
+        gpus("", 8),
+        gpus("nodeSelector: {accelerator: nvidia-h100-80gb},", 4),
+        asking("", "nvidia.com/gpu.shared", 8),
+        asking("", "nvidia.com/mig-1g.5gb", 7),
+        // A label that is nobody's word for a model.
+        gpus("nodeSelector: {zone: nowhere},", 1),
+        gpus("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-tesla-t4},", 1),
+        // Of several terms any may come true.
+        gpus("affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: accelerator, operator: In, values: [k80]}]}, {matchExpressions: [{key: zone, operator: Exists}]}]}}},", 1),
+        gpus("schedulingGates: [{name: queue}],", 99),
+        "{containers: [{name: c}], initContainers: [{name: a, resources: {limits: {nvidia.com/gpu: '8'}}}, {name: b, resources: {limits: {nvidia.com/gpu: '8'}}}]}".to_owned(),
+        "{containers: [{name: c}], runtimeClassName: nvidia}".to_owned(),
+    ] {
+        assert_eq!(found(&spec, &world), [], "{spec}");
+    }
+}
+
+#[test]
+fn a_node_that_an_autoscaler_makes_is_waited_for() {
+    let (world, pod) = (fleet(), pod("p", &gpus("", 16)));
+    let mut symptoms = symptoms(&[pod]);
+    let mut say = |reason: &str| {
+        let voice = Voice { reason: reason.into(), message: String::new() };
+        symptoms.voices.insert("uid-p".into(), vec![voice]);
+        diagnose(&symptoms, &world, now())
+    };
+    assert_eq!(say("TriggeredScaleUp").findings, []);
+    assert_eq!(say("Nominated").findings, []);
+    assert_eq!(say("NotTriggerScaleUp").findings.len(), 1);
+    assert_eq!(say("FailedScheduling").findings.len(), 1);
+    symptoms.voices.clear();
+    let unasked = diagnose(&symptoms, &world, now());
+    assert_eq!((unasked.findings.len(), unasked.questions), (0, BTreeSet::from(["team/p".to_owned()])));
+}
+
+#[test]
+fn nothing_is_said_or_asked_before_the_grace_is_over_and_then_it_is_looked_at_again() {
+    let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let (soon, due) = (later(created, Duration::from_secs(59)), later(created, NO_PLACE_GRACE));
+    let mut symptoms = symptoms(&[pod("p", &gpus("", 16))]);
+    let early = diagnose(&symptoms, &fleet(), soon);
+    assert_eq!((early.findings.len(), early.check_again), (0, Some(due)));
+    symptoms.voices.clear();
+    let early = diagnose(&symptoms, &fleet(), soon);
+    assert_eq!((early.questions.len(), early.check_again), (0, Some(due)));
+    assert_eq!(diagnose(&symptoms, &fleet(), due).questions.len(), 1);
+}
+
+#[test]
+fn a_pod_whose_nodes_are_on_their_way_is_told_how_far_the_nearest_is() {
+    let mut world = fleet();
+    coming(&mut world, "b200", "nvidia-b200", 8);
+    for more in ["nodeSelector: {accelerator: nvidia-b200},", "nodeSelector: {gpu.nodestack.dev/model: nvidia-b200},"] {
+        let found = found(&gpus(more, 8), &world);
+        let message = "the node that fits does not offer its GPUs yet; b200 in phase Driver, DriverInstalling: installing 595.91.07";
+        assert_eq!(found, [(Mistake::GpuNodesNotReady, message.to_owned())]);
+    }
+    coming(&mut world, "b201", "nvidia-b200", 8);
+    edit(&mut world, "b201", |_, gpu_node| {
+        let status =
+            json!({"model": "nvidia-b200", "phase": "DevicePlugin", "reason": "WaitingForAllocatable", "gpus": {}});
+        gpu_node.status = Some(serde_json::from_value(status).unwrap());
+    });
+    let several = &found(&gpus("nodeSelector: {accelerator: nvidia-b200},", 8), &world)[0].1;
+    let words = "none of the 2 nodes that fit offers its GPUs yet; the nearest is b201 in phase DevicePlugin, WaitingForAllocatable";
+    assert_eq!(several, words);
+    assert!(!Mistake::GpuNodesNotReady.is_warning());
+}
+
+#[test]
+fn nodes_on_their_way_are_no_news_where_another_fits_or_they_never_will() {
+    let mut world = fleet();
+    coming(&mut world, "b200", "nvidia-b200", 8);
+    assert_eq!(reasons(&gpus("", 8), &world), [], "p100 fits");
+    let b200 = |count| gpus("nodeSelector: {accelerator: nvidia-b200},", count);
+    assert_eq!(reasons(&b200(9), &world), [Mistake::NoNodeFits], "eight are expected");
+    edit(&mut world, "b200", |_, gpu_node| gpu_node.status.as_mut().unwrap().gpus.expected = None);
+    assert_eq!(reasons(&b200(9), &world), [Mistake::GpuNodesNotReady], "nobody knows how many");
+    edit(&mut world, "b200", |node, _| {
+        node.taints =
+            vec![crate::world::TaintFact { key: "t".into(), value: String::new(), effect: "NoSchedule".into() }];
+    });
+    assert_eq!(reasons(&b200(8), &world), [], "a taint is the scheduler's to tell of");
+    let tolerating = gpus("tolerations: [{key: t, operator: Exists}], nodeSelector: {accelerator: nvidia-b200},", 8);
+    assert_eq!(reasons(&tolerating, &world), [Mistake::GpuNodesNotReady]);
+    edit(&mut world, "b200", |node, _| node.cordoned = true);
+    assert_eq!(reasons(&tolerating, &world), []);
+}
+
+#[test]
+fn what_shares_of_gpus_a_node_on_its_way_will_offer_is_not_known() {
+    let mut world = fleet();
+    coming(&mut world, "b200", "nvidia-b200", 8);
+    assert_eq!(reasons(&asking("", "nvidia.com/gpu.shared", 1), &world), [Mistake::GpuNodesNotReady]);
+}
+
+#[test]
+fn a_gpu_node_that_cannot_be_read_may_be_anything() {
+    let mut world = fleet();
+    node(&mut world, "odd", "x", 0);
+    world.gpu_nodes.remove("odd");
+    world.unreadable_gpu_nodes.insert("odd".into());
+    assert_eq!(reasons(&gpus("", 16), &world), []);
+    assert_eq!(reasons(&gpus("nodeSelector: {accelerator: nvidia-tesla-k80},", 1), &world), []);
+}
+
+#[test]
+fn a_node_whose_gpus_are_not_known_yet_may_have_those_that_are_asked_for() {
+    let mut world = fleet();
+    coming(&mut world, "new", "x", 8);
+    edit(&mut world, "new", |_, gpu_node| gpu_node.status = None);
+    assert_eq!(reasons(&gpus("nodeSelector: {accelerator: nvidia-tesla-k80},", 1), &world), []);
+    assert_eq!(reasons(&gpus("", 16), &world), []);
+    edit(&mut world, "new", |_, gpu_node| {
+        gpu_node.status = Some(serde_json::from_value(json!({"report": {"gpus": []}})).unwrap());
+    });
+    assert_eq!(reasons(&gpus("", 16), &world), [Mistake::NoNodeFits], "its probe has found none");
+}
+
+#[test]
+fn a_runtime_handler_that_is_missing_is_read_from_the_pods_own_events() {
+    let failed = |message: &str| vec![Voice { reason: "FailedCreatePodSandBox".into(), message: message.into() }];
+    let containerd = "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for \"nvidia\" is configured";
+    let mut bound = symptoms(&[pod("p", "{nodeName: n, runtimeClassName: nvidia, containers: [{name: c}]}")]);
+    for (voices, expected) in [
+        (failed(containerd), 1),
+        (failed("Failed to create pod sandbox: failed to find runtime handler nvidia from runtime list map[]"), 1),
+        (failed("Failed to create pod sandbox: no runtime for \"gvisor\" is configured"), 0),
+        (failed("Failed to create pod sandbox: failed to set up network"), 0),
+        (vec![Voice { reason: "Failed".into(), message: containerd.into() }], 0),
+        (vec![], 0),
+    ] {
+        bound.voices.insert("uid-p".into(), voices.clone());
+        let diagnosis = diagnose(&bound, &World::default(), now());
+        assert_eq!(diagnosis.findings.len(), expected, "{voices:?}");
+        assert_eq!(diagnosis.questions.len(), 1 - expected, "what is not known yet may be said later");
+    }
+    let other =
+        symptoms(&[pod("p", "{nodeName: n, containers: [{name: c, resources: {limits: {nvidia.com/gpu: '1'}}}]}")]);
+    assert_eq!(diagnose(&other, &World::default(), now()), Diagnosis::default(), "it names no RuntimeClass");
+}

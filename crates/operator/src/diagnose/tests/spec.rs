@@ -1,0 +1,140 @@
+//! What a pod's spec alone tells.
+
+use super::*;
+
+fn check(rows: &[(&str, &[Mistake])]) {
+    for (spec, expected) in rows {
+        assert_eq!(reasons(spec, &World::default()), *expected, "{spec}");
+    }
+}
+
+#[test]
+fn a_pod_that_asks_for_the_gpus_of_kubernetes_1_6_is_told_what_to_write() {
+    check(&[
+        (
+            "{containers: [{name: c, resources: {limits: {alpha.kubernetes.io/nvidia-gpu: '1'}}}]}",
+            &[Mistake::LegacyGpuResource],
+        ),
+        (
+            "{containers: [{name: c, resources: {requests: {alpha.kubernetes.io/nvidia-gpu: '1'}}}]}",
+            &[Mistake::LegacyGpuResource],
+        ),
+        ("{containers: [{name: c, resources: {limits: {alpha.kubernetes.io/nvidia-gpu: '0'}}}]}", &[]),
+        ("{containers: [{name: c, resources: {limits: {example.com/nvidia-gpu: '1'}}}]}", &[]),
+        ("{containers: [{name: c}]}", &[]),
+    ]);
+    let spec = "{containers: [{name: c, resources: {limits: {alpha.kubernetes.io/nvidia-gpu: '2'}}}]}";
+    let message = &found(spec, &World::default())[0].1;
+    assert!(message.contains("limits: {nvidia.com/gpu: 2}"), "{message}");
+}
+
+fn mounting(path: &str, more: &str) -> String {
+    format!(
+        "{{{more} containers: [{{name: c, volumeMounts: [{{name: v, mountPath: /x}}]}}], volumes: [{{name: v, hostPath: {{path: {path}}}}}]}}"
+    )
+}
+
+#[test]
+fn the_driver_of_the_host_is_known_by_its_paths() {
+    for (path, expected) in [
+        ("/usr/lib/nvidia-375", true),
+        ("/usr/lib64/nvidia", true),
+        ("/usr/lib64/nvidia/", true),
+        ("/home/kubernetes/bin/nvidia/lib64", true),
+        ("/var/lib/nvidia-docker/volumes/nvidia_driver/375.26", true),
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.375.66", true),
+        ("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", true),
+        ("/usr/local/nvidia", true),
+        ("/dev/nvidia0", true),
+        ("/dev/nvidiactl", true),
+        ("/dev/nvidia-caps-imex-channels", false),
+        ("/usr/local/nvidia/toolkit", false),
+        ("/usr/local/nvidia-tools", false),
+        ("/usr/lib/x86_64-linux-gnu", false),
+        ("/usr/lib", false),
+        ("/dev", false),
+        ("/dev/shm", false),
+        ("/data/nvidia", false),
+        ("/home/kubernetes/bin", false),
+        ("/var/lib/nvidia-results", false),
+    ] {
+        let expected: &[Mistake] = if expected { &[Mistake::HostDriverMounted] } else { &[] };
+        assert_eq!(reasons(&mounting(path, ""), &World::default()), expected, "{path}");
+    }
+}
+
+#[test]
+fn the_driver_is_taken_by_a_mount_and_not_by_a_volume_that_nobody_mounts() {
+    check(&[("{containers: [{name: c}], volumes: [{name: v, hostPath: {path: /dev/nvidia0}}]}", &[])]);
+}
+
+#[test]
+fn what_belongs_to_the_nodes_may_mount_the_driver() {
+    let equipment = mounting("/home/kubernetes/bin/nvidia", "priorityClassName: system-node-critical,");
+    assert_eq!(reasons(&equipment, &World::default()), []);
+    let mut installer = pod("p", &mounting("/home/kubernetes/bin/nvidia", ""));
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true}]);
+    installer.metadata.owner_references = Some(serde_json::from_value(owner).unwrap());
+    assert_eq!(diagnose(&symptoms(&[installer]), &World::default(), now()).findings, []);
+}
+
+#[test]
+fn privileges_are_named_beside_the_mount() {
+    let spec = "{containers: [{name: c, securityContext: {privileged: true}, volumeMounts: [{name: v, mountPath: /x}, {name: w, mountPath: /y}]}], volumes: [{name: v, hostPath: {path: /dev/nvidia0}}, {name: w, hostPath: {path: /usr/lib64/nvidia}}]}";
+    let message = &found(spec, &World::default())[0].1;
+    assert!(message.contains("privileged, mounts /dev/nvidia0 and 1 more"), "{message}");
+}
+
+#[test]
+fn a_pod_that_helps_itself_to_gpus_is_told_apart_from_one_that_asks() {
+    let env = |value: &str| format!("env: [{{name: NVIDIA_VISIBLE_DEVICES, value: {value}}}]");
+    let all = env("all");
+    for (spec, expected) in [
+        (format!("{{containers: [{{name: c, {all}}}]}}"), true),
+        (format!("{{containers: [{{name: c, {}}}]}}", env("\"0,1\"")), true),
+        (format!("{{containers: [{{name: c, {}}}]}}", env("none")), false),
+        (format!("{{containers: [{{name: c, {}}}]}}", env("void")), false),
+        (format!("{{containers: [{{name: c, {}}}]}}", env("\"\"")), false),
+        ("{containers: [{name: c, env: [{name: NVIDIA_VISIBLE_DEVICES, valueFrom: {configMapKeyRef: {name: m, key: k}}}]}]}".to_owned(), false),
+        (format!("{{containers: [{{name: c, {all}, securityContext: {{privileged: true}}}}]}}"), false),
+        (format!("{{priorityClassName: system-node-critical, containers: [{{name: c, {all}}}]}}"), false),
+        (format!("{{resourceClaims: [{{name: gpu}}], containers: [{{name: c, {all}}}]}}"), false),
+        (
+            format!("{{nodeName: n, containers: [{{name: c, {all}}}, {{name: d, resources: {{limits: {{nvidia.com/gpu: '1'}}}}}}]}}"),
+            false,
+        ),
+    ] {
+        let expected: &[Mistake] = if expected { &[Mistake::GpuNotRequested] } else { &[] };
+        assert_eq!(reasons(&spec, &World::default()), expected, "{spec}");
+    }
+}
+
+#[test]
+fn nothing_is_kept_of_pods_that_have_nothing_to_do_with_gpus() {
+    for (spec, kept) in [
+        ("{containers: [{name: c, resources: {limits: {cpu: '1'}}}]}", false),
+        ("{containers: [{name: c}], volumes: [{name: v, hostPath: {path: /dev}}]}", false),
+        ("{containers: [{name: c}], runtimeClassName: gvisor}", false),
+        ("{containers: [{name: c}], runtimeClassName: nvidia}", true),
+        ("{containers: [{name: c, resources: {limits: {nvidia.com/mig-1g.5gb: '1'}}}]}", true),
+        // Another plugin's: what a node offers of it is not known.
+        ("{containers: [{name: c, resources: {limits: {nvidia.com/gpumem: '3000'}}}]}", false),
+    ] {
+        assert_eq!(PendingPod::of(&pod("p", spec)).is_some(), kept, "{spec}");
+    }
+}
+
+#[test]
+fn a_pod_that_leaves_pending_is_known_by_the_same_facts() {
+    let pending = pod("p", "{containers: [{name: c, resources: {limits: {nvidia.com/gpu: '1'}}}]}");
+    let mut running = pending.clone();
+    running.status = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+    assert_eq!(PendingPod::of(&pending), PendingPod::of(&running));
+}
+
+#[test]
+fn a_pod_that_is_being_deleted_is_left_in_peace() {
+    let mut leaving = pod("p", &mounting("/dev/nvidia0", ""));
+    leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:30:00Z")).unwrap();
+    assert_eq!(diagnose(&symptoms(&[leaving]), &World::default(), now()).findings, []);
+}

@@ -1,0 +1,253 @@
+//! Diagnosis at the rim: from what the watches of a model of the API server say to the Events that are written.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{Method, Request, Response},
+};
+use futures::{StreamExt, channel::mpsc, future::BoxFuture, stream};
+use gpu_operator::{
+    advise::Adviser,
+    diagnose::Mistake,
+    metrics::Metrics,
+    watch::{self, Mirrors},
+};
+use kube::Client;
+use serde_json::{Value, json};
+use strum::IntoEnumIterator;
+use tokio::sync::Notify;
+
+/// Nothing here takes nearly so long.
+const PATIENCE: Duration = Duration::from_mins(1);
+const PODS: &str = "/api/v1/pods";
+const EVENTS: &str = "/api/v1/events";
+
+type Line = Result<Bytes, std::convert::Infallible>;
+
+/// A model of the API server: lists, watches that stay open, and what was asked of it.
+struct Server {
+    lists: BTreeMap<&'static str, Vec<Value>>,
+    /// What Events say of any one pod.
+    voices: Vec<Value>,
+    watches: Mutex<BTreeMap<String, mpsc::UnboundedSender<Line>>>,
+    made: Mutex<Vec<(Method, String)>>,
+    posts: mpsc::UnboundedSender<Value>,
+}
+
+impl Server {
+    fn answer(&self, request: &Request<kube::client::Body>, body: &Value) -> Body {
+        let path = request.uri().path().to_owned();
+        self.made.lock().expect("the list").push((request.method().clone(), request.uri().to_string()));
+        if request.method() == Method::POST {
+            self.posts.unbounded_send(body.clone()).expect("somebody listens");
+            return Body::from(body.to_string());
+        }
+        if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
+            let (sender, lines) = mpsc::unbounded();
+            self.watches.lock().expect("the watches").insert(path, sender);
+            // Stays open when nobody has anything to say any more.
+            return Body::from_stream(lines.chain(stream::pending()));
+        }
+        let items = if path.ends_with("namespaces/team/events") {
+            &self.voices
+        } else {
+            self.lists.get(path.as_str()).unwrap_or(const { &Vec::new() })
+        };
+        let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "100"}, "items": items});
+        Body::from(list.to_string())
+    }
+
+    fn made(&self, method: &Method, path: &str) -> Vec<String> {
+        let made = self.made.lock().expect("the list");
+        made.iter().filter(|(m, p)| m == method && p.starts_with(path)).map(|(_, path)| path.clone()).collect()
+    }
+}
+
+/// The operator's watches and its diagnosis before such a server.
+struct Scene {
+    server: Arc<Server>,
+    posts: mpsc::UnboundedReceiver<Value>,
+    metrics: Arc<Metrics>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Scene {
+    fn new(pods: Vec<Value>, refused: Vec<Value>, voices: Vec<Value>) -> Self {
+        let (sender, posts) = mpsc::unbounded();
+        let lists = [(PODS, pods), (EVENTS, refused)].into();
+        let server =
+            Arc::new(Server { lists, voices, watches: Mutex::default(), made: Mutex::default(), posts: sender });
+        let kept = Arc::clone(&server);
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let server = Arc::clone(&kept);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.expect("a body");
+                let request = Request::from_parts(parts, kube::client::Body::empty());
+                Response::builder().body(server.answer(&request, &serde_json::from_slice(&body).unwrap_or_default()))
+            }
+        });
+        let client = Client::new(service, "default");
+        let (mirrors, metrics) = (Arc::<Mirrors>::default(), Arc::<Metrics>::default());
+        let mut tasks = watch::follow_all(&client, "gpu-operator", &mirrors, &Arc::<Notify>::default());
+        tasks.extend(watch::follow_pods(&client, "gpu-operator", &mirrors));
+        let adviser = Adviser { client, mirrors, metrics: Arc::clone(&metrics) };
+        tasks.push(Box::pin(adviser.run()) as BoxFuture<'static, ()>);
+        Self { server, posts, metrics, tasks: tasks.into_iter().map(tokio::spawn).collect() }
+    }
+
+    /// The next Event that is written: its reason, and the kind and name of what it is about.
+    async fn told(&mut self) -> (String, String) {
+        let event = tokio::time::timeout(PATIENCE, self.posts.next()).await.expect("an Event").expect("an Event");
+        assert_eq!((&event["action"], &event["regarding"]["namespace"]), (&json!("Diagnose"), &json!("team")));
+        let word = |value: &Value| value.as_str().expect("a word").to_owned();
+        let about = format!("{} {}", word(&event["regarding"]["kind"]), word(&event["regarding"]["name"]));
+        (word(&event["reason"]), about)
+    }
+
+    /// Says something on a watch, once it is there: the answers to lists come first.
+    fn say(&self, path: &str, kind: &str, object: &Value) {
+        let line = json!({"type": kind, "object": object}).to_string() + "\n";
+        let watches = self.server.watches.lock().expect("the watches");
+        watches.get(path).expect("a watch").unbounded_send(Ok(line.into())).expect("it is open");
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+fn pod(name: &str, version: u32, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": "team", "uid": name, "resourceVersion": version.to_string(),
+            "creationTimestamp": "2020-01-01T00:00:00Z",
+        },
+        "spec": spec, "status": {"phase": "Pending"},
+    })
+}
+
+fn asking(resource: &str) -> Value {
+    json!({"containers": [{"name": "main", "resources": {"limits": {resource: "1"}}}]})
+}
+
+fn legacy(name: &str, version: u32) -> Value {
+    pod(name, version, &asking("alpha.kubernetes.io/nvidia-gpu"))
+}
+
+fn refusal() -> Value {
+    let now = k8s_openapi::jiff::Timestamp::now().to_string();
+    json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": "web.1", "namespace": "team", "resourceVersion": "5"},
+        "involvedObject": {"apiVersion": "apps/v1", "kind": "ReplicaSet", "namespace": "team", "name": "web", "uid": "web"},
+        "reason": "FailedCreate", "lastTimestamp": now,
+        "message": "Error creating: pods \"web-x\" is forbidden: pod rejected: RuntimeClass \"nvidia\" not found",
+    })
+}
+
+fn told(reason: &str, about: &str) -> (String, String) {
+    (reason.to_owned(), about.to_owned())
+}
+
+#[tokio::test]
+async fn a_mistake_is_told_once_on_the_pod_or_its_owner_until_it_is_over() {
+    let cpu = pod("plain", 3, &asking("cpu"));
+    let mut scene = Scene::new(vec![legacy("old", 1), cpu], vec![refusal()], vec![]);
+    let first = [scene.told().await, scene.told().await];
+    assert!(first.contains(&told("LegacyGpuResource", "Pod old")), "{first:?}");
+    assert!(first.contains(&told("RuntimeClassMissing", "ReplicaSet web")), "{first:?}");
+    let mut bound = legacy("old", 101);
+    bound["spec"]["nodeName"] = "somewhere".into();
+    scene.say(PODS, "MODIFIED", &bound);
+    scene.say(PODS, "ADDED", &legacy("second", 102));
+    assert_eq!(scene.told().await, told("LegacyGpuResource", "Pod second"), "and the first one is not told again");
+    let standing = |count: u32| format!("gpu_operator_pod_findings{{reason=\"LegacyGpuResource\"}} {count}\n");
+    assert!(scene.metrics.text().expect("a text").contains(&standing(2)));
+    // One that leaves Pending leaves what the watch selects.
+    let mut running = legacy("old", 103);
+    running["status"]["phase"] = "Running".into();
+    scene.say(PODS, "DELETED", &running);
+    scene.say(PODS, "DELETED", &legacy("second", 104));
+    scene.say(PODS, "ADDED", &legacy("third", 105));
+    assert_eq!(scene.told().await, told("LegacyGpuResource", "Pod third"));
+    assert!(scene.metrics.text().expect("a text").contains(&standing(1)));
+    let asked = scene.server.made(&Method::GET, "/api/v1/namespaces/team/events");
+    assert!(asked.is_empty(), "nothing is asked that nobody needs: {asked:?}");
+    let written =
+        scene.server.made.lock().expect("the list").iter().filter(|(method, _)| *method != Method::GET).count();
+    assert_eq!(written, 4, "nothing is written but Events");
+}
+
+#[tokio::test]
+async fn a_pods_own_events_are_read_on_demand_and_of_a_few_pods_at_once() {
+    let spec = json!({"nodeName": "n", "runtimeClassName": "nvidia", "containers": [{"name": "main"}]});
+    let pods = (0..20).map(|number| pod(&format!("p{number}"), 1, &spec)).collect();
+    let voice = json!({
+        "metadata": {"name": "e"}, "involvedObject": {}, "reason": "FailedCreatePodSandBox",
+        "message": "Failed to create pod sandbox: no runtime for \"nvidia\" is configured",
+    });
+    let mut scene = Scene::new(pods, vec![], vec![voice]);
+    assert_eq!(scene.told().await.0, "RuntimeHandlerMissing");
+    let asked = scene.server.made(&Method::GET, "/api/v1/namespaces/team/events");
+    assert_eq!(asked.len(), 8, "{asked:?}");
+    assert!(asked.iter().all(|path| path.contains("involvedObject.uid%3Dp") && path.contains("limit=50")), "{asked:?}");
+}
+
+#[tokio::test]
+async fn what_is_watched_is_bounded_by_the_server() {
+    let mut scene = Scene::new(vec![legacy("old", 1)], vec![], vec![]);
+    scene.told().await;
+    for (path, fields) in
+        [(PODS, "status.phase%3DPending%2Cmetadata.namespace%21%3Dgpu-operator"), (EVENTS, "reason%3DFailedCreate")]
+    {
+        let made = scene.server.made(&Method::GET, path);
+        let made: Vec<_> = made.iter().filter(|made| made[path.len()..].starts_with('?')).collect();
+        assert!(!made.is_empty() && made.iter().all(|made| made.contains(fields)), "{made:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_diagnosis_no_namespace_but_the_operators_own_is_watched() {
+    let mut scene = Scene::new(vec![], vec![], vec![]);
+    scene.tasks.drain(..).for_each(|task| task.abort());
+    scene.server.made.lock().expect("the list").clear();
+    let server = Arc::clone(&scene.server);
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let answer = server.answer(&request, &Value::Null);
+        async move { Response::builder().body(answer) }
+    });
+    let mirrors = Arc::<Mirrors>::default();
+    let wake = Arc::<Notify>::default();
+    let tasks = watch::follow_all(&Client::new(service, "default"), "gpu-operator", &mirrors, &wake);
+    scene.tasks = tasks.into_iter().map(tokio::spawn).collect();
+    while !mirrors.missing().is_empty() {
+        tokio::time::timeout(PATIENCE, wake.notified()).await.expect("a list");
+    }
+    assert!(mirrors.symptoms().is_none());
+    assert!(scene.server.made(&Method::GET, PODS).is_empty() && scene.server.made(&Method::GET, EVENTS).is_empty());
+}
+
+#[test]
+fn the_docs_have_a_row_for_every_reason_and_no_other() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/diagnosis.md");
+    let docs = std::fs::read_to_string(docs).expect("docs/diagnosis.md");
+    let rows: Vec<Vec<&str>> = docs
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("| `")?.trim_end_matches(" |").split(" | ").collect()))
+        .collect();
+    let documented: Vec<_> = rows.iter().map(|row| (row[0].trim_end_matches('`'), row[1])).collect();
+    let kind = |mistake: Mistake| if mistake.is_warning() { "Warning" } else { "Normal" };
+    let expected: Vec<_> = Mistake::iter().map(|mistake| (mistake.as_str(), kind(mistake))).collect();
+    assert_eq!(documented, expected);
+    assert!(rows.iter().all(|row| row.len() == 4 && row.iter().all(|cell| !cell.is_empty())), "{rows:?}");
+}
