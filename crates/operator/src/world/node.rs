@@ -49,6 +49,7 @@ struct TrimmedStatus {
 struct TrimmedInfo {
     architecture: String,
     container_runtime_version: String,
+    kernel_version: String,
 }
 
 impl Resource for TrimmedNode {
@@ -109,6 +110,8 @@ pub struct NodeFacts {
     pub allocatable: Option<u32>,
     /// Processor architecture in Kubernetes' words, such as `amd64`.
     pub arch: Word,
+    /// The kernel's release, as `uname -r` prints it.
+    pub kernel: Word,
     /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
     pub runtime: Word,
 }
@@ -201,6 +204,7 @@ impl NodeFacts {
             deleting: node.meta().deletion_timestamp.is_some(),
             allocatable: allocatable.get(keys::GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()),
             arch: words.word(&node_info.architecture),
+            kernel: words.word(&node_info.kernel_version),
             runtime: words.word(&node_info.container_runtime_version),
         }
     }
