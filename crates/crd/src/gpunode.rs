@@ -53,6 +53,10 @@ pub struct GpuNodeSpec {
     /// Asks the probe to let go of the driver. It confirms with `status.report.nvml.state: Released`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
+    /// A folder in which the driver lies on the host, beside those where the probe looks anyway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub driver_root: Option<String>,
     /// By what the probe judges the node's GPUs, as the node's policy and pool say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthRules>,
@@ -115,6 +119,11 @@ pub struct GpuNodeStatus {
     /// How its GPUs are: the worst state among them, and `Unknown` while the probe is silent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthState>,
+    /// The precompiled driver image that was wanted here and that there is not, so that the driver is compiled on the
+    /// node for as long as it would be wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 700))]
+    pub missing_image: Option<String>,
     /// How far the node is.
     #[serde(default)]
     pub phase: Phase,

@@ -4,6 +4,7 @@
 mod device_plugin;
 mod driver;
 mod operand;
+mod proxy;
 mod toolkit;
 
 use std::collections::BTreeMap;
@@ -18,8 +19,9 @@ use crate::{
     schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
 };
 pub use device_plugin::DevicePlugin;
-pub use driver::{Driver, DriverSource, KernelModule};
+pub use driver::{Driver, DriverConfigMaps, DriverSource, KernelModule};
 pub use operand::{Image, Images, Operand, PullPolicy};
+pub use proxy::Proxy;
 pub use toolkit::Toolkit;
 
 /// What a user wants of the GPU nodes of a cluster.
@@ -72,6 +74,9 @@ pub struct ClusterGpuPolicySpec {
     /// Where all images come from.
     #[serde(default, skip_serializing_if = "is_default")]
     pub images: Images,
+    /// The way out of the cluster for every container that is put onto nodes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub proxy: Proxy,
     /// What holds for every pool that does not say otherwise.
     #[serde(default, skip_serializing_if = "is_default")]
     pub defaults: Defaults,

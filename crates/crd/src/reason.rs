@@ -69,6 +69,14 @@ pub enum Reason {
     DriverInUse,
     /// The loaded kernel module is not of the wanted version.
     DriverVersionMismatch,
+    /// The driver that is installed is another one than the one that is loaded; a reboot makes them one.
+    RebootNeeded,
+    /// The kernel headers that the driver is compiled against cannot be had.
+    KernelHeadersUnavailable,
+    /// There is no driver image of this name, for this operating system or kernel.
+    DriverImageNotFound,
+    /// The installing container cannot download what it needs.
+    DownloadFailed,
     /// A driver is installed on the host but its kernel module is not loaded.
     DriverNotLoaded,
     /// No driver is installed on a node whose pool says Preinstalled.
@@ -139,6 +147,8 @@ pub enum Reason {
     LabelConflict,
     /// A label names another model than the one on the PCI bus.
     LabelMismatch,
+    /// There is no precompiled driver for the node's kernel, so that it is compiled on the node.
+    PrecompiledImageMissing,
     /// The node has GPUs of several models.
     MixedModels,
     /// Several policies select the node; the oldest has it.
@@ -171,6 +181,10 @@ impl Reason {
             Self::ProbeMissing
                 | Self::DriverInUse
                 | Self::DriverVersionMismatch
+                | Self::RebootNeeded
+                | Self::KernelHeadersUnavailable
+                | Self::DriverImageNotFound
+                | Self::DownloadFailed
                 | Self::DriverNotLoaded
                 | Self::DriverNotInstalled
                 | Self::NvmlFailed
@@ -205,6 +219,7 @@ impl Reason {
                 | Self::HealthUnknown
                 | Self::LabelConflict
                 | Self::LabelMismatch
+                | Self::PrecompiledImageMissing
                 | Self::MixedModels
                 | Self::PolicyOverlap
                 | Self::InvalidAnnotation

@@ -70,6 +70,20 @@ word! {
         "write the name of a PriorityClass: lower-case letters, digits, '-' and '.' only, such as system-node-critical",
 }
 
+word! {
+    /// The name of a ConfigMap.
+    ObjectName: 253 bytes,
+    "!format.dns1123Subdomain().validate(self).hasValue()" =>
+        "write the name of a ConfigMap: lower-case letters, digits, '-' and '.' only, such as driver-repositories",
+}
+
+word! {
+    /// The address of a proxy.
+    ProxyUrl: 512 bytes,
+    "self.matches('^https?://[^/ ]+/?$')" =>
+        "write the proxy's address with its scheme, such as http://proxy.example.com:3128",
+}
+
 /// The labels of a selector.
 pub(crate) struct MatchLabels;
 

@@ -221,7 +221,7 @@ impl Agent {
         let released = if release { Some(self.supervisor.release().await) } else { None };
         self.log.read_all().await;
         let host = &self.settings.host;
-        let libraries = driver::all_libraries(host)?;
+        let libraries = driver::all_libraries(host, seen.driver_root())?;
         let start = Start {
             boot_id: os::boot_id(host).map_err(FactError::Boot)?,
             loaded: driver::loaded(host)?,

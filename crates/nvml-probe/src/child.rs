@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     backoff::Backoff,
-    driver::{GKE_ROOT, HOST, Library},
+    driver::{CONTAINER_ROOT, HOST, Library},
     host::HostRoot,
     inventory::{Answer, Inventory, Question},
 };
@@ -55,11 +55,11 @@ impl Target {
             Some(format!("the module of version {loaded} is loaded; no libnvidia-ml.so.{loaded} is on the host"))
         })?;
         let root = host.resolve(&library.root).map_err(|error| Some(format!("{}: {error}", library.root)))?;
-        // GKE's directory is no root file system. The library works from the host's root, where its /dev is.
-        let (root, path) = if library.root == GKE_ROOT {
+        // An installer's directory is no root file system. The library works from the host's root, where its /dev is.
+        let (root, path) = if ![HOST, CONTAINER_ROOT].contains(&library.root.as_str()) {
             (
                 host.as_path().to_owned(),
-                Path::new(GKE_ROOT).join(library.path.strip_prefix(HOST).unwrap_or(&library.path)),
+                Path::new(&library.root).join(library.path.strip_prefix(HOST).unwrap_or(&library.path)),
             )
         } else {
             (root, library.path.clone())

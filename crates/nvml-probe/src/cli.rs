@@ -80,7 +80,7 @@ enum Wait {
         /// The driver's root on the host.
         #[arg(long, default_value = CONTAINER_ROOT)]
         driver_root: String,
-        /// The version that must be loaded. Any, where it is not given.
+        /// The version that must be loaded, or its branch alone, such as 580. Any, where it is not given.
         #[arg(long)]
         version: Option<String>,
     },
@@ -98,9 +98,9 @@ enum Wait {
 struct Guard {
     #[command(flatten)]
     gate: GateArgs,
-    /// The version that is to be installed.
+    /// The version that is to be installed, or its branch alone. Without it none that is in use is taken for the same.
     #[arg(long)]
-    version: String,
+    version: Option<String>,
     /// The host's file by which the driver's image knows that what is loaded is its own.
     #[arg(long, default_value = "/run/nvidia/nvidia-driver.state")]
     state_file: PathBuf,

@@ -127,13 +127,14 @@ pub fn libraries(host: &HostRoot, root: &str) -> Result<Vec<Library>, DriverErro
     Ok(found)
 }
 
-/// The libraries under every root, the preferred root's first.
+/// The libraries under every root, the preferred root's first: `own`, where an installer was told to put them, goes
+/// before those that are looked at anyway.
 ///
 /// # Errors
 /// As [`libraries`].
-pub fn all_libraries(host: &HostRoot) -> Result<Vec<Library>, DriverError> {
+pub fn all_libraries(host: &HostRoot, own: Option<&str>) -> Result<Vec<Library>, DriverError> {
     let mut all = Vec::new();
-    for root in ROOTS {
+    for root in own.into_iter().filter(|own| !ROOTS.contains(own)).chain(ROOTS) {
         all.extend(libraries(host, root)?);
     }
     Ok(all)
@@ -230,7 +231,7 @@ mod tests {
         write(root, "usr/lib64/libnvidia-ml.so.470.256.02", "");
         write(root, "run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.173.02", "");
         write(root, "home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.535.309.01", "");
-        let found: Vec<_> = all_libraries(&HostRoot::new(root))
+        let found: Vec<_> = all_libraries(&HostRoot::new(root), None)
             .unwrap()
             .into_iter()
             .map(|library| format!("{} {} {}", library.root, library.version, library.path.display()))
@@ -243,6 +244,18 @@ mod tests {
                 "/home/kubernetes/bin/nvidia 535.309.01 /lib64/libnvidia-ml.so.535.309.01",
             ]
         );
+    }
+
+    #[test]
+    fn a_folder_that_the_operator_names_is_searched_before_the_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        write(root, "usr/lib64/libnvidia-ml.so.470.256.02", "");
+        write(root, "opt/nvidia/lib64/libnvidia-ml.so.535.309.01", "");
+        let found = all_libraries(&HostRoot::new(root), Some("/opt/nvidia")).unwrap();
+        let roots: Vec<_> = found.iter().map(|library| library.root.as_str()).collect();
+        assert_eq!(roots, ["/opt/nvidia", "/"]);
+        assert_eq!(all_libraries(&HostRoot::new(root), Some(HOST)).unwrap().len(), 1, "each once");
     }
 
     #[test]

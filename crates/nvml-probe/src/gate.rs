@@ -33,7 +33,7 @@ pub enum Gate {
     Driver {
         /// The driver's root on the host.
         root: String,
-        /// The version that must be loaded; any where none is named.
+        /// The version that must be loaded, or its branch alone; any where none is named.
         version: Option<String>,
     },
     /// Until the container toolkit is installed.
@@ -43,8 +43,8 @@ pub enum Gate {
     },
     /// Until installing a driver would take none from under a program.
     Guard {
-        /// The version to be installed.
-        version: String,
+        /// The version to be installed, or its branch alone; nothing where it is not known before.
+        version: Option<String>,
         /// The file by which a driver image knows that what is loaded is its own and needs no reload.
         state_file: PathBuf,
     },
@@ -57,7 +57,7 @@ impl Gate {
         let answer = match self {
             Self::Driver { root, version } => driver(host, root, version.as_deref()),
             Self::Toolkit { install_dir } => Ok(toolkit(host, install_dir)),
-            Self::Guard { version, state_file } => guard(host, version, state_file),
+            Self::Guard { version, state_file } => guard(host, version.as_deref(), state_file),
         };
         answer.unwrap_or_else(|error| Answer::Waiting(chain(&error)))
     }
@@ -85,7 +85,7 @@ fn driver(host: &HostRoot, root: &str, version: Option<&str>) -> Result<Answer, 
     let Some(loaded) = driver::loaded(host)? else {
         return Ok(Answer::Waiting(format!("waiting for {wanted}: no NVIDIA kernel module is loaded")));
     };
-    if version.is_some_and(|version| version != loaded) {
+    if version.is_some_and(|version| !is_of(&loaded, version)) {
         return Ok(Answer::Waiting(format!("waiting for {wanted}: {loaded} is loaded")));
     }
     let libraries = driver::libraries(host, root)?;
@@ -95,6 +95,11 @@ fn driver(host: &HostRoot, root: &str, version: Option<&str>) -> Result<Answer, 
     Ok(Answer::Waiting(format!(
         "waiting for the libraries of NVIDIA driver {loaded}: there is no libnvidia-ml.so.{loaded} under {root}"
     )))
+}
+
+/// Whether a loaded version is the wanted one, or of the wanted branch: of a precompiled driver only that is known.
+fn is_of(loaded: &str, wanted: &str) -> bool {
+    loaded.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || !wanted.contains('.') && rest.starts_with('.'))
 }
 
 fn toolkit(host: &HostRoot, install_dir: &Path) -> Answer {
@@ -109,7 +114,7 @@ fn toolkit(host: &HostRoot, install_dir: &Path) -> Answer {
     }
 }
 
-fn guard(host: &HostRoot, version: &str, state_file: &Path) -> Result<Answer, DriverError> {
+fn guard(host: &HostRoot, version: Option<&str>, state_file: &Path) -> Result<Answer, DriverError> {
     let Some(loaded) = driver::loaded(host)? else {
         return Ok(Answer::Open("no NVIDIA kernel module is loaded".to_owned()));
     };
@@ -117,16 +122,16 @@ fn guard(host: &HostRoot, version: &str, state_file: &Path) -> Result<Answer, Dr
         return Ok(Answer::Open(format!("NVIDIA driver {loaded} is loaded and not in use")));
     }
     let shown = state_file.display();
-    let same = loaded == version;
+    let same = version.is_some_and(|version| is_of(&loaded, version));
     if same && host.resolve(state_file).is_ok() {
         return Ok(Answer::Open(format!(
             "NVIDIA driver {loaded} is loaded and in use, and {shown} lets it be taken over without a reload"
         )));
     }
-    let why = if same {
-        format!("{loaded} is the wanted version, but without {shown} its image would reload it")
-    } else {
-        format!("{version} is wanted")
+    let why = match version {
+        Some(_) if same => format!("{loaded} is the wanted version, but without {shown} its image would reload it"),
+        Some(version) => format!("{version} is wanted"),
+        None => "which version is to be installed is not known before".to_owned(),
     };
     Ok(Answer::Waiting(format!(
         "DriverInUse: NVIDIA driver {loaded} is loaded and in use; {why}. It is left alone until nothing on this node \

@@ -66,6 +66,8 @@ pub enum Seen {
 pub struct Own {
     /// `spec.releaseDriver`.
     pub release: bool,
+    /// `spec.driverRoot`.
+    pub driver_root: Option<String>,
     /// `spec.health`; the defaults where it is absent or not as this version reads it.
     pub rules: HealthRules,
     /// `status.report`; none where it is absent or not as this version writes it.
@@ -80,6 +82,15 @@ impl Seen {
             Self::Unknown => None,
             Self::Absent => Some(false),
             Self::Present(own) => Some(own.release),
+        }
+    }
+
+    /// Where the driver lies beside the places that are looked at anyway.
+    #[must_use]
+    pub fn driver_root(&self) -> Option<&str> {
+        match self {
+            Self::Unknown | Self::Absent => None,
+            Self::Present(own) => own.driver_root.as_deref(),
         }
     }
 
@@ -107,6 +118,7 @@ impl From<DynamicObject> for Own {
         let data = object.data;
         Self {
             release: data.pointer("/spec/releaseDriver").and_then(serde_json::Value::as_bool).unwrap_or(false),
+            driver_root: data.pointer("/spec/driverRoot").and_then(serde_json::Value::as_str).map(str::to_owned),
             rules: data.pointer("/spec/health").map(rules).unwrap_or_default(),
             report: data.pointer("/status/report").and_then(|report| serde_json::from_value(report.clone()).ok()),
         }

@@ -50,7 +50,7 @@ fn script(script: impl Into<String>) -> Launch {
 }
 
 fn target(host: &Host, chroot: bool, version: &str) -> Result<Target, Option<String>> {
-    Target::choose(&host.root(), chroot, "boot", Some(version), &all_libraries(&host.root()).unwrap())
+    Target::choose(&host.root(), chroot, "boot", Some(version), &all_libraries(&host.root(), None).unwrap())
 }
 
 async fn look(supervisor: &mut Supervisor, target: Result<Target, Option<String>>, now: Instant) -> Look {
@@ -129,7 +129,7 @@ fn gkes_library_is_loaded_from_the_hosts_root_where_its_devices_are() {
 fn there_is_nothing_to_ask_without_a_module_and_its_own_library() {
     let host = Host::new();
     host.write("usr/lib64/libnvidia-ml.so.535.309.01", "");
-    let libraries = all_libraries(&host.root()).unwrap();
+    let libraries = all_libraries(&host.root(), None).unwrap();
     assert_eq!(Target::choose(&host.root(), true, "boot", None, &libraries), Err(None));
     let why = Target::choose(&host.root(), true, "boot", Some("580.173.02"), &libraries).unwrap_err().unwrap();
     assert!(why.contains("580.173.02"), "{why}");

@@ -29,7 +29,7 @@ fn toolkit() -> Gate {
 }
 
 fn guard(version: &str) -> Gate {
-    Gate::Guard { version: version.to_owned(), state_file: PathBuf::from("/run/nvidia/nvidia-driver.state") }
+    Gate::Guard { version: Some(version.to_owned()), state_file: PathBuf::from("/run/nvidia/nvidia-driver.state") }
 }
 
 fn waits_for(gate: &Gate, host: &Host, words: &[&str]) {
@@ -95,6 +95,32 @@ fn the_guard_leaves_a_driver_in_use_alone() {
     waits_for(&guard("595.91.07"), &host, &["DriverInUse"]);
     host.write("sys/module/nvidia/refcnt", "0");
     is_open(&guard("595.91.07"), &host);
+}
+
+#[test]
+fn a_branch_is_enough_where_the_full_version_is_not_known_before() {
+    let host = Host::new();
+    host.load("580.173.02");
+    host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.580.173.02", "");
+    is_open(&driver(Some("580")), &host);
+    for other in ["58", "58.0", "580.173", "595"] {
+        waits_for(&driver(Some(other)), &host, &["580.173.02 is loaded"]);
+    }
+}
+
+#[test]
+fn a_guard_that_knows_no_version_takes_none_in_use_for_the_same() {
+    let host = Host::new();
+    // What an installer looks at that leaves a loaded module as it is.
+    let state_file = PathBuf::from("/sys/module/nvidia/version");
+    let guard =
+        |version: Option<&str>| Gate::Guard { version: version.map(Into::into), state_file: state_file.clone() };
+    is_open(&guard(None), &host);
+    host.load("580.173.02");
+    host.write("sys/module/nvidia/refcnt", "1");
+    waits_for(&guard(None), &host, &["DriverInUse", "not known before"]);
+    is_open(&guard(Some("580.173.02")), &host);
+    waits_for(&guard(Some("595.91.07")), &host, &["DriverInUse", "595.91.07 is wanted"]);
 }
 
 /// A gate as a process, and what it says.

@@ -70,7 +70,7 @@ fn pipe(host: &Host) -> File {
 fn seldom(host: &Host) -> Running {
     let hours = Duration::from_hours(5);
     let rules = HealthRules { interval: Some(hours.into()), ..HealthRules::default() };
-    let seen = Seen::Present(Box::new(Own { release: false, rules, report: None }));
+    let seen = Seen::Present(Box::new(Own { rules, ..Own::default() }));
     Running::looking_every(hours, host, seen, Supervisor::new(this_program(PathBuf::from(PROBE)), patient()))
 }
 
@@ -200,7 +200,7 @@ async fn what_nvml_and_the_log_both_tell_counts_once() {
         let host = served();
         logged(&host, &[LOADED]);
         let rules = HealthRules { interval: Some(second.into()), ..HealthRules::default() };
-        let seen = Seen::Present(Box::new(Own { release: false, rules, report: None }));
+        let seen = Seen::Present(Box::new(Own { rules, ..Own::default() }));
         let supervisor = Supervisor::new(this_program(PathBuf::from(PROBE)), patient());
         let agent = Running::looking_every(between_looks, &host, seen, supervisor);
         becomes(&agent, Healthy, None).await;

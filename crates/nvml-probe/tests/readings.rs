@@ -42,7 +42,7 @@ impl Asked {
 
     async fn look(&mut self) -> Look {
         let root = self.host.root();
-        let libraries = all_libraries(&root).unwrap();
+        let libraries = all_libraries(&root, None).unwrap();
         let target = Target::choose(&root, false, "boot", Some("580.173.02"), &libraries);
         let question = GPUS.map(|(address, _)| address.to_owned()).into();
         self.supervisor.look(target, &question, Instant::now()).await

@@ -20,6 +20,8 @@ pub mod node_labels;
 mod note;
 mod policy;
 mod pool;
+mod precompiled;
+mod proxy;
 mod rollout;
 mod share;
 mod signal;

@@ -108,7 +108,7 @@ fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
     let forbidden = Faults { pods_forbidden: true, ..Faults::default() };
     let short = Faults { publishes: Some(7), ..Faults::default() };
     for (faults, reason, words) in [
-        (missing, Reason::ImagePullFailed, "not found"),
+        (missing, Reason::DriverImageNotFound, "not found"),
         (crash, Reason::ContainerCrashed, "kernel headers not found"),
         (wrong, Reason::DriverVersionMismatch, "570.1.1"),
         (forbidden, Reason::PodsForbidden, "violates PodSecurity"),

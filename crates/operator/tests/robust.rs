@@ -154,7 +154,7 @@ fn a_late_cure_has_its_own_time() {
     sim.run(30);
     sim.sleep(3600);
     sim.run(3);
-    assert_eq!(sim.status("a").reason, Some(Reason::ImagePullFailed));
+    assert_eq!(sim.status("a").reason, Some(Reason::DriverImageNotFound));
     sim.apply_policy("all", OLD);
     for _ in 0..10 {
         sim.step();

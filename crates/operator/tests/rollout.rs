@@ -59,7 +59,7 @@ fn the_first_failure_halts_the_pool_and_editing_back_moves_only_what_moved() {
     sim.apply_policy("all", NEW);
     sim.run(120);
     assert_eq!(unready(&sim), ["a".to_owned()].into());
-    assert_eq!(sim.status("a").reason, Some(Reason::ImagePullFailed));
+    assert_eq!(sim.status("a").reason, Some(Reason::DriverImageNotFound));
     assert_eq!(sim.status("b").reason, Some(Reason::RolloutPending));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     // A wish that cannot be carried out is told as such, and the halt beside it.
@@ -88,7 +88,7 @@ fn another_revision_of_the_loaded_version_is_not_proven_by_what_the_old_one_left
     }
     sim.apply_policy("all", "{pools: [{name: p, driver: {version: 595.91.07, env: [{name: A, value: b}]}}]}");
     sim.run(60);
-    assert_eq!(sim.status("a").reason, Some(Reason::ImagePullFailed));
+    assert_eq!(sim.status("a").reason, Some(Reason::DriverImageNotFound));
     assert_eq!(sim.status("b").reason, Some(Reason::RolloutPending));
     sim.faults.clear();
     sim.settle();

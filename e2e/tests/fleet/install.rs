@@ -28,7 +28,7 @@ fn kinds() -> Vec<(FleetNode, Option<(Phase, Reason)>)> {
         (FleetNode::with_gpus("k80", "102d", 4), ready),
         (loaded, ready),
         (installed, Some((Phase::Driver, Reason::DriverNotLoaded))),
-        (missing, Some((Phase::Driver, Reason::ImagePullFailed))),
+        (missing, Some((Phase::Driver, Reason::DriverImageNotFound))),
         (crashes, Some((Phase::Driver, Reason::ContainerCrashed))),
         (few, Some((Phase::DevicePlugin, Reason::WaitingForAllocatable))),
         (FleetNode::without_gpus("cpu"), None),

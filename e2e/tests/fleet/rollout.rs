@@ -63,7 +63,7 @@ fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_bac
         );
         let statuses = f.statuses().await?;
         ensure!(statuses["h100-0"].phase == Phase::Ready && statuses["h100-2"].phase == Phase::Ready, "{statuses:?}");
-        ensure!(statuses["h100-1"].reason == Some(Reason::ImagePullFailed), "{:?}", statuses["h100-1"]);
+        ensure!(statuses["h100-1"].reason == Some(Reason::DriverImageNotFound), "{:?}", statuses["h100-1"]);
         let policy = f.policy().await?.status.context("no status")?;
         let stalled: Vec<_> = policy.pools.iter().filter(|pool| pool.reason.is_some()).collect();
         ensure!(stalled.len() == 1 && stalled[0].name == "h100", "{stalled:?}");

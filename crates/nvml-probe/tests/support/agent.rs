@@ -143,7 +143,7 @@ impl Running {
 pub fn existing(release: bool, report: Option<Report>) -> Seen {
     // At every look the GPUs are read as well.
     let rules = HealthRules { interval: Some(INTERVAL.into()), ..HealthRules::default() };
-    Seen::Present(Box::new(Own { release, rules, report }))
+    Seen::Present(Box::new(Own { release, rules, report, ..Own::default() }))
 }
 
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -190,7 +190,7 @@ pub fn forgetting(clean: u32, host: &Host, limits: Limits, before: Option<Report
         clean_intervals: Some(clean),
         ..HealthRules::default()
     };
-    let own = Own { release: false, rules, report: before };
+    let own = Own { rules, report: before, ..Own::default() };
     Running::start(host, Seen::Present(Box::new(own)), limits)
 }
 

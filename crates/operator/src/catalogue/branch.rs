@@ -176,6 +176,16 @@ impl Catalogue {
         })
     }
 
+    /// The newest recommended branch that supports every one of the models and has an image for an operating system, by
+    /// `ID` and `VERSION_ID` of its os-release. None where no branch has both.
+    #[must_use]
+    pub fn default_driver_for(&self, models: &[&Accelerator], os_id: &str, version_id: &str) -> Option<&Branch> {
+        let os = os_tag(os_id, version_id)?;
+        let fits = |b: &&Branch| models.iter().all(|m| fit(m, &b.version) == Some(Fit::Supported));
+        let newest = self.default_driver(models).ok()?.number;
+        self.branches.iter().rev().filter(|b| b.number <= newest && b.os.contains(&os)).find(fits)
+    }
+
     /// Whether a driver of `version` (`580.173.02`, or a branch such as `580`) supports the model.
     ///
     /// # Errors

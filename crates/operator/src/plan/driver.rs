@@ -1,14 +1,21 @@
 //! The driver stage: which driver a kind of node gets, and what its pod looks like, one file per source.
 
 mod choice;
+mod complaint;
 mod container;
+mod gke_cos;
+mod gke_ubuntu;
+mod installer;
+mod run_file;
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
-    policy::{Pool, Stage},
+    policy::{DriverSource, Pool, Stage},
 };
 
-pub use choice::{CONTAINER_ROOT, DriverChoice, choose};
+pub use choice::{CONTAINER_ROOT, DriverChoice, GKE_DRIVER, Subject, choose, installed_by_gke, wanted_precompiled};
+pub use complaint::{complaint, says_not_found};
+pub use installer::{GUARD, INSTALLER};
 
 use super::{
     daemon_set::{PodInput, PodParts},
@@ -16,25 +23,48 @@ use super::{
     variant::{StageSpec, VariantKey},
 };
 
+/// Whether the probe looks into a driver's root without being told.
+#[must_use]
+pub fn is_known_root(root: &str) -> bool {
+    [CONTAINER_ROOT, "/", installer::INSTALL_DIR].contains(&root)
+}
+
 /// The stage, resolved; `None` where the driver is not ours to install.
 #[must_use]
 pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     let driver = pool::driver(policy, pool);
+    let mut operand = driver.operand;
+    let is_container = matches!(key.driver, DriverChoice::Container { .. });
+    if driver.source.unwrap_or_default() == DriverSource::Auto && !is_container {
+        // Who names an image or arguments without naming the source means the common one.
+        (operand.image, operand.args) = (None, Vec::new());
+    }
+    let (from, custom) = (&policy.spec.images, operand.image.as_ref());
     let image = match &key.driver {
-        DriverChoice::Container { version, os, .. } => {
-            let tag = format!("{version}-{os}");
-            images::reference(&policy.spec.images, driver.operand.image.as_ref(), images::DRIVER, &tag)
+        DriverChoice::Container { version, os, kernel: None, .. } => {
+            images::reference(from, custom, images::DRIVER, &format!("{version}-{os}"))
         }
+        DriverChoice::Container { version, os, kernel: Some(kernel), .. } => {
+            images::reference(from, custom, images::DRIVER, &choice::precompiled_tag(version, kernel, os))
+        }
+        DriverChoice::GkeCos { .. } => images::preloaded(custom, images::GKE_COS),
+        DriverChoice::GkeUbuntu { .. } => images::preloaded(custom, images::GKE_UBUNTU),
+        DriverChoice::RunFile { .. } => images::reference_of(from, custom, images::UBUNTU_INSTALLER),
         DriverChoice::Preinstalled { .. } => return None,
     };
-    Some(StageSpec { stage: Stage::Driver, image, operand: driver.operand })
+    Some(StageSpec { stage: Stage::Driver, image, operand })
 }
 
 /// The stage's pod; `None` where the driver is not ours to install.
 #[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
-    match &input.key.driver {
-        DriverChoice::Container { version, open, .. } => Some(container::pod(input, version, *open)),
-        DriverChoice::Preinstalled { .. } => None,
-    }
+    let preloaded = input.spec.operand.image.as_ref().is_none_or(|image| image.repository.is_none());
+    let version = input.key.driver.version();
+    Some(match &input.key.driver {
+        DriverChoice::Container { open, os, .. } => container::pod(input, version.unwrap_or_default(), os, *open),
+        DriverChoice::GkeCos { flavour, root } => gke_cos::pod(input, flavour, version, root, preloaded),
+        DriverChoice::GkeUbuntu { version, root } => gke_ubuntu::pod(input, version, root, preloaded),
+        DriverChoice::RunFile { url, root, .. } => run_file::pod(input, version, url, root),
+        DriverChoice::Preinstalled { .. } => return None,
+    })
 }

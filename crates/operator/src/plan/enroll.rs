@@ -14,7 +14,7 @@ use super::{
     health,
     member::{self, Member},
     note::Note,
-    pool,
+    pool, precompiled,
     variant::{self, Variant, VariantKey},
 };
 use crate::{
@@ -124,8 +124,9 @@ impl<'w> Sets<'w> {
         let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
         let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
         let have = member::node_groups(node);
-        let wanted = report.map(|report| {
-            let key = variant::choose(catalogue, policy, (&pool, named_pool), node, &discovery, report)?;
+        let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+        let wanted = status.zip(report).map(|(status, report)| {
+            let key = variant::choose(catalogue, policy, (&pool, named_pool), node, &discovery, status, report)?;
             Ok(self.resolve(policy, named_pool, key))
         });
         let Expected { annotated, known } = discovery.expected;
@@ -143,7 +144,7 @@ impl<'w> Sets<'w> {
         let health_policy = pool::health(policy, named_pool);
         let health = health::of(report, member::probe_pod(&pods), missing, now);
         let notes = discovery.notes.clone();
-        Member {
+        let mut member = Member {
             node,
             gpu_node,
             discovery,
@@ -156,10 +157,13 @@ impl<'w> Sets<'w> {
             health,
             wanted,
             have,
+            missing_image: None,
             expected,
             pods,
             now,
-        }
+        };
+        precompiled::look(catalogue, &mut member);
+        member
     }
 
     /// Every variant in use, with its policy.

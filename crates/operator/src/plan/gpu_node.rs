@@ -15,7 +15,12 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::{judge::Verdict, member::Member, rollout::Decision};
+use super::{
+    driver::{DriverChoice, is_known_root},
+    judge::Verdict,
+    member::Member,
+    rollout::Decision,
+};
 use crate::{
     settings::{NO_POD_YET, PASSING},
     world::NodeFacts,
@@ -70,13 +75,15 @@ pub fn spec_write(
 /// What a member's spec should be.
 #[must_use]
 pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
-    let before = member.gpu_node.map(|gpu_node| gpu_node.spec.wanted.clone()).unwrap_or_default();
+    let before = member.gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
+    let root = |choice: &DriverChoice| Some(choice.root().to_owned()).filter(|root| !is_known_root(root));
     GpuNodeSpec {
         policy: member.policy.metadata.name.clone(),
         pool: Some(member.pool.clone()),
-        wanted: member.want().unwrap_or(before),
+        wanted: member.want().unwrap_or(before.wanted),
         rollout: decision.rollout.clone(),
         release_driver: decision.release,
+        driver_root: member.driver().map_or(before.driver_root, root),
         health: (member.health_policy.rules != HealthRules::default()).then(|| member.health_policy.rules.clone()),
     }
 }
@@ -119,6 +126,7 @@ pub fn member_status(
         report: None,
         model: member.model().map(str::to_owned),
         health: member.health.state,
+        missing_image: member.missing_image.clone(),
         gpus,
         phase: verdict.phase,
         reason: Some(verdict.reason),

@@ -6,22 +6,53 @@ use gpu_operator_crd::policy::{Image, Images};
 const REGISTRY: &str = "nvcr.io";
 /// NVIDIA's driver container; its tag is `<version>-<operating system>`.
 pub const DRIVER: &str = "nvidia/driver";
+/// Google's driver installers: registry host, path, and tag or digest. The first two are on GKE's nodes and come from no
+/// registry; the third is the one that Google's manifest for Ubuntu names (unverified that it can be pulled still).
+pub const GKE_COS: &str = "cos-nvidia-installer:fixed";
+/// Likewise, for GKE's Ubuntu.
+pub const GKE_UBUNTU: &str = "gke-nvidia-installer:fixed";
+/// Likewise, for any Ubuntu.
+pub const UBUNTU_INSTALLER: (&str, &str, &str) = (
+    "gcr.io",
+    "google-containers/ubuntu-nvidia-driver-installer",
+    "sha256:70a572cf27316a7eac168107f5da823effe49a8d69e38d3292cf1a9d52c4c1d7",
+);
 /// NVIDIA's container toolkit and its tag (chart defaults of NVIDIA's operator v26.7).
 pub const TOOLKIT: (&str, &str) = ("nvidia/k8s/container-toolkit", "v1.20.0");
 /// NVIDIA's device plugin and its tag (likewise).
 pub const DEVICE_PLUGIN: (&str, &str) = ("nvidia/k8s-device-plugin", "v0.20.0");
 
+/// The reference of an image that is on the nodes already, by `reference`, unless the user names a repository: then that,
+/// with the user's digest or tag.
+#[must_use]
+pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
+    let Some((image, repository)) = custom.and_then(|image| Some((image, image.repository.as_deref()?))) else {
+        return reference.to_owned();
+    };
+    let tag = reference.rsplit_once(':').map_or("latest", |(_, tag)| tag);
+    joined(repository, Some(image), tag)
+}
+
 /// The reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror of it, unless the user
 /// names a repository; the user's digest or tag, else `tag`.
 #[must_use]
 pub fn reference(images: &Images, custom: Option<&Image>, path: &str, tag: &str) -> String {
-    let registry = if images.registry.is_empty() { REGISTRY } else { images.registry.as_str() };
+    reference_of(images, custom, (REGISTRY, path, tag))
+}
+
+/// The same for an image of any registry, by host, path, and tag or digest.
+#[must_use]
+pub fn reference_of(images: &Images, custom: Option<&Image>, (host, path, version): (&str, &str, &str)) -> String {
+    let registry = if images.registry.is_empty() { host } else { images.registry.as_str() };
     let repository = custom.and_then(|image| image.repository.clone()).unwrap_or_else(|| format!("{registry}/{path}"));
-    if let Some(digest) = custom.and_then(|image| image.digest.as_deref()) {
-        return format!("{repository}@{digest}");
-    }
-    let tag = custom.and_then(|image| image.tag.as_deref()).unwrap_or(tag);
-    format!("{repository}:{tag}")
+    joined(&repository, custom, version)
+}
+
+fn joined(repository: &str, custom: Option<&Image>, version: &str) -> String {
+    let digest = custom.and_then(|image| image.digest.as_deref());
+    let version = digest.or(custom.and_then(|image| image.tag.as_deref())).unwrap_or(version);
+    let separator = if version.starts_with("sha256:") { '@' } else { ':' };
+    format!("{repository}{separator}{version}")
 }
 
 #[cfg(test)]
@@ -46,5 +77,17 @@ mod tests {
         ] {
             assert_eq!(reference(&images, custom.as_ref(), DRIVER, "1-x"), expected);
         }
+    }
+
+    #[test]
+    fn an_image_of_another_registry_goes_to_the_mirror_too_and_one_on_the_nodes_nowhere() {
+        let mirror = Images { registry: "mirror.example.com".into(), ..Images::default() };
+        let upstream = ("gcr.io", "a/b", "sha256:cd");
+        assert_eq!(reference_of(&Images::default(), None, upstream), "gcr.io/a/b@sha256:cd");
+        assert_eq!(reference_of(&mirror, None, upstream), "mirror.example.com/a/b@sha256:cd");
+        let own = Image { repository: Some("own/b".into()), tag: Some("3".into()), digest: None };
+        assert_eq!(reference_of(&mirror, Some(&own), upstream), "own/b:3");
+        assert_eq!(preloaded(None, GKE_COS), "cos-nvidia-installer:fixed");
+        assert_eq!(preloaded(Some(&own), GKE_COS), "own/b:3");
     }
 }

@@ -1,16 +1,18 @@
 //! Judgement: how far a node is and what holds it up. Proof of a later stage implies the earlier ones, so the last is
 //! looked at first.
 
+mod driver;
+
 use gpu_operator_crd::{
     keys,
     policy::Stage,
     reason::{Phase, Reason},
-    report::{NvmlState, Report},
+    report::NvmlState,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
-    driver::DriverChoice,
+    driver::{complaint, says_not_found},
     member::Member,
     variant::{self, daemon_set_name},
 };
@@ -68,7 +70,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     if let Some(verdict) = gpu_missing(member, Phase::Driver).filter(|_| member.on_bus() == 0) {
         return verdict;
     }
-    driver(member, world, now)
+    driver::judge(member, world, now)
         .or_else(|| toolkit(member, world, now))
         .unwrap_or_else(|| device_plugin(member, world, now))
 }
@@ -100,63 +102,6 @@ fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
         return Verdict::new(Phase::Discovery, Reason::ProbeMissing, message);
     }
     Verdict::new(Phase::Discovery, Reason::WaitingForReport, "the probe has not reported yet")
-}
-
-fn driver(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
-    let phase = Phase::Driver;
-    let report = member.report()?;
-    let loaded = report.driver.loaded.as_deref();
-    let (version, pod) = match member.driver()? {
-        _ if member.driver_done() => return None,
-        DriverChoice::Preinstalled { root } => {
-            let installed = report.driver.installed.iter().find(|found| found.root == *root);
-            let installed = installed.map_or("?", |found| found.version.as_str());
-            return Some(match loaded {
-                None => Verdict::new(
-                    phase,
-                    Reason::DriverNotLoaded,
-                    format!(
-                        "driver {installed} is installed on the host but its kernel module is not loaded; load it or reboot the node"
-                    ),
-                ),
-                Some(loaded) => Verdict::new(
-                    phase,
-                    Reason::DriverVersionMismatch,
-                    format!("kernel module {loaded} is loaded but the host's driver is {installed}; reboot the node"),
-                ),
-            });
-        }
-        DriverChoice::Container { version, .. } => (version.as_str(), member.pod(Stage::Driver)),
-    };
-    let Some(pod) = pod else {
-        return Some(no_pod(member, world, Stage::Driver, phase));
-    };
-    if let Some((reason, message)) = hold_up(pod, now) {
-        return Some(Verdict::new(phase, reason, message));
-    }
-    let other = loaded.filter(|loaded| *loaded != version);
-    Some(match (other, running_since(pod)) {
-        (_, None) if in_use_by_others(report) && waiting_in_init(pod) => in_use(phase, loaded.unwrap_or("?"), version),
-        (Some(other), Some(since)) if older(since, GRACE, now) => Verdict::new(
-            phase,
-            Reason::DriverVersionMismatch,
-            format!("kernel module {other} is loaded instead of {version}; look at the log of pod {}", pod.name),
-        ),
-        (_, Some(_)) => {
-            Verdict::new(phase, Reason::DriverInstalling, format!("pod {} installs driver {version}", pod.name))
-        }
-        (_, None) => starting(phase, pod),
-    })
-}
-
-fn in_use(phase: Phase, loaded: &str, version: &str) -> Verdict {
-    let why = if loaded == version {
-        format!("driver {loaded} is loaded and in use, and this driver image would load it anew")
-    } else {
-        format!("driver {loaded} is loaded and in use, so {version} cannot take its place")
-    };
-    let advice = "end what uses the GPUs or reboot the node";
-    Verdict::new(phase, Reason::DriverInUse, format!("{why}; {advice}"))
 }
 
 /// What holds a stage's pod up: the one that it takes the place of, or something that is the matter.
@@ -287,22 +232,6 @@ fn starting(phase: Phase, pod: &PodFacts) -> Verdict {
     Verdict::new(phase, Reason::PodStarting, format!("pod {} is starting{at}", pod.name))
 }
 
-/// While the probe itself holds the driver, it cannot tell whether anybody else does.
-fn in_use_by_others(report: &Report) -> bool {
-    report.driver.in_use && report.nvml.state != NvmlState::Answering
-}
-
-fn waiting_in_init(pod: &PodFacts) -> bool {
-    pod.init.iter().any(|init| matches!(init.state, ContainerState::Running(_)))
-}
-
-fn running_since(pod: &PodFacts) -> Option<Timestamp> {
-    pod.containers.iter().find_map(|container| match container.state {
-        ContainerState::Running(since) => since,
-        _ => None,
-    })
-}
-
 /// What keeps a pod from running, in the words of whoever keeps it.
 #[must_use]
 pub fn hold_up(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
@@ -322,7 +251,12 @@ fn container_hold_up(pod: &PodFacts, container: &ContainerFacts, now: Timestamp)
         (ContainerState::Running(Some(since)), Some(exit)) if !older(*since, GRACE, now) => Some(crashed(exit)),
         (ContainerState::Waiting { reason, message }, last) => match (reason.as_str(), last) {
             ("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull", _) => {
-                Some((Reason::ImagePullFailed, named(pull_error(message))))
+                let words = pull_error(message);
+                if pod.role == Role::Operand(Stage::Driver) && says_not_found(words) {
+                    let advice = "check the version, or write driver.image with an image of your own";
+                    return Some((Reason::DriverImageNotFound, named(&format!("{words}; {advice}"))));
+                }
+                Some((Reason::ImagePullFailed, named(words)))
             }
             ("CrashLoopBackOff", Some(exit)) => Some(crashed(exit)),
             ("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError", _) => {
@@ -337,7 +271,22 @@ fn container_hold_up(pod: &PodFacts, container: &ContainerFacts, now: Timestamp)
 fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, String) {
     let words = if exit.message.is_empty() { "no message" } else { exit.message.as_str() };
     let message = format!("pod {}, container {}: exit code {}: {words}", pod.name, container.name, exit.code);
-    (Reason::ContainerCrashed, message)
+    match complaint(words).filter(|_| pod.role == Role::Operand(Stage::Driver)) {
+        // The advice first: last words can be long.
+        Some((reason, advice)) => (reason, format!("{advice} ({message})")),
+        None => (Reason::ContainerCrashed, message),
+    }
+}
+
+/// Whether a pod cannot start because there is no image of its name.
+#[must_use]
+pub fn lacks_its_image(pod: &PodFacts) -> bool {
+    pod.init.iter().chain(&pod.containers).any(|container| match &container.state {
+        ContainerState::Waiting { reason, message } => {
+            ["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str()) && says_not_found(pull_error(message))
+        }
+        _ => false,
+    })
 }
 
 /// Kubelet says the same twice, once with `Back-off pulling image …: ErrImagePull: ` before it; without that the two

@@ -53,6 +53,8 @@ pub struct Member<'w> {
     pub wanted: Option<Result<Arc<Variant>, Fault>>,
     /// The groups that the node's labels name.
     pub have: Groups,
+    /// The precompiled driver image that the policy would have here and that there is not.
+    pub missing_image: Option<String>,
     /// How many GPUs the node should offer.
     pub expected: Option<u32>,
     /// The pods of ours on the node.
@@ -226,8 +228,7 @@ impl<'w> Member<'w> {
         let Some(loaded) = report.driver.loaded.as_deref() else {
             return false;
         };
-        let fits = choice.version().is_none_or(|version| version == loaded);
-        (fits || self.driver_waits_for_its_turn())
+        (choice.fits(loaded) || self.driver_waits_for_its_turn())
             && report.driver.installed.iter().any(|found| found.root == choice.root() && found.version == loaded)
     }
 

@@ -2,12 +2,12 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
-    policy::{DevicePlugin, Driver, Health, Image, Labels, Operand, Pool, Selector, Toolkit},
+    policy::{DevicePlugin, Driver, DriverConfigMaps, Health, Image, Labels, Operand, Pool, Selector, Toolkit},
 };
 
-use super::signal::canonical;
+use super::{signal::canonical, variant::VariantKey};
 use crate::{
-    catalogue::Catalogue,
+    catalogue::{Catalogue, branch_of},
     world::{NodeLabels, Word},
 };
 
@@ -41,6 +41,8 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
     let Some(own) = pool.map(|pool| &pool.driver) else {
         return defaults.clone();
     };
+    let source = own.source.or(defaults.source);
+    let same_source = source.unwrap_or_default() == defaults.source.unwrap_or_default();
     let mut inherited = defaults.operand.clone();
     if own.version.is_some()
         && let Some(image) = &mut inherited.image
@@ -48,12 +50,36 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
         // The default's tag or digest is of the default's version.
         (image.tag, image.digest) = (None, None);
     }
+    if !same_source {
+        // An installer's image and arguments are no other installer's.
+        (inherited.image, inherited.args) = (None, Vec::new());
+    }
+    // A word by which Google's installer chooses a version means nothing to the others, and a url is that of a version.
+    let version = defaults.version.clone().filter(|version| same_source || branch_of(version).is_some());
+    let url = defaults.url.clone().filter(|_| same_source && own.version.is_none());
+    let (own_maps, maps) = (own.config_maps.clone(), defaults.config_maps.clone());
     Driver {
-        source: own.source.or(defaults.source),
-        version: own.version.clone().or_else(|| defaults.version.clone()),
+        source,
+        version: own.version.clone().or_else(|| version.filter(|_| own.url.is_none())),
         kernel_module: own.kernel_module.or(defaults.kernel_module),
+        precompiled: own.precompiled.or(defaults.precompiled),
+        config_maps: DriverConfigMaps {
+            kernel_modules: own_maps.kernel_modules.or(maps.kernel_modules),
+            repositories: own_maps.repositories.or(maps.repositories),
+            certificates: own_maps.certificates.or(maps.certificates),
+        },
+        url: own.url.clone().or(url),
+        allow_plain_http: own.allow_plain_http.or(defaults.allow_plain_http),
+        install_dir: own.install_dir.clone().or_else(|| defaults.install_dir.clone()),
         operand: operand(&inherited, Some(&own.operand)),
     }
+}
+
+/// What holds for the driver of a kind of node.
+#[must_use]
+pub fn driver_of(policy: &ClusterGpuPolicy, key: &VariantKey) -> Driver {
+    let named = policy.spec.pools.iter().find(|pool| key.named && pool.name == key.pool);
+    driver(policy, named)
 }
 
 /// What holds for the container toolkit: the pool's fields over the defaults.

@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{driver::DriverChoice, judge::Verdict, member::Member, note::Note, variant};
+use super::{judge::Verdict, member::Member, note::Note, variant};
 use crate::world::World;
 
 /// How many nodes of a pool are asked about their GPU pods in one pass, looking for one that is free.
@@ -270,10 +270,10 @@ fn must_release(member: &Member<'_>) -> bool {
     let leaving = |pod: &crate::world::PodFacts| {
         [&want.driver, &member.have.driver].into_iter().all(|group| pod.group.as_deref() != group.as_deref())
     };
-    let Some(DriverChoice::Container { version, .. }) = member.driver() else {
+    let Some(choice) = member.driver().filter(|choice| choice.is_ours()) else {
         return member.pods_of(Stage::Driver).any(leaving);
     };
     let up = member.pod(Stage::Driver).is_some_and(crate::world::PodFacts::running);
     let may_be_up = member.driver_shows_by().is_some_and(|by| member.now < by);
-    !up && !may_be_up || (loaded != version && !member.driver_waits_for_its_turn())
+    !up && !may_be_up || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())
 }

@@ -4,7 +4,7 @@
 //! that joins or changes can change nobody else's.
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy,
+    ClusterGpuPolicy, GpuNodeStatus,
     gpunode::Groups,
     policy::{Operand, Pool, Stage},
     reason::Reason,
@@ -122,20 +122,34 @@ pub fn choose(
     pool: (&str, Option<&Pool>),
     node: &NodeFacts,
     discovery: &Discovery<'_>,
+    status: &GpuNodeStatus,
     report: &Report,
 ) -> Result<VariantKey, Fault> {
     let (name, named) = pool;
-    let has_ours = node.labels.get(Stage::Driver.key()).is_some_and(|group| !group.is_empty());
+    let subject = driver_subject(catalogue, policy, node, discovery, (status, report));
     let toolkit = toolkit::choose(&pool::toolkit(policy, named), node)?;
     Ok(VariantKey {
         policy: policy.name_any(),
         pool: name.to_owned(),
         named: named.is_some(),
-        driver: driver::choose(catalogue, &pool::driver(policy, named), discovery, report, has_ours)?,
+        driver: driver::choose(&pool::driver(policy, named), &subject)?,
         toolkit,
         plugin: device_plugin::choose(&pool::device_plugin(policy, named), node)?,
         arch: node.arch.to_string(),
     })
+}
+
+/// What a node's driver is chosen by.
+#[must_use]
+pub fn driver_subject<'a>(
+    catalogue: &'a Catalogue,
+    policy: &'a ClusterGpuPolicy,
+    node: &'a NodeFacts,
+    discovery: &'a Discovery<'a>,
+    (status, report): (&'a GpuNodeStatus, &'a Report),
+) -> driver::Subject<'a> {
+    let (images, missing_image) = (&policy.spec.images, status.missing_image.as_deref());
+    driver::Subject { catalogue, images, node, discovery, report, missing_image }
 }
 
 /// Resolves a variant: images, environments and group names of its stages.

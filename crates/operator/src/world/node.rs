@@ -49,6 +49,7 @@ struct TrimmedStatus {
 struct TrimmedInfo {
     architecture: String,
     container_runtime_version: String,
+    kernel_version: String,
 }
 
 impl Resource for TrimmedNode {
@@ -111,6 +112,8 @@ pub struct NodeFacts {
     pub offers: BTreeMap<Word, u32>,
     /// Processor architecture in Kubernetes' words, such as `amd64`.
     pub arch: Word,
+    /// The kernel's release, as `uname -r` prints it.
+    pub kernel: Word,
     /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
     pub runtime: Word,
 }
@@ -204,6 +207,7 @@ impl NodeFacts {
             allocatable: allocatable.get(keys::GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()),
             offers: offers(allocatable).map(|(resource, count)| (words.word(resource), count)).collect(),
             arch: words.word(&node_info.architecture),
+            kernel: words.word(&node_info.kernel_version),
             runtime: words.word(&node_info.container_runtime_version),
         }
     }

@@ -6,7 +6,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
         Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, KernelModule, NodeLabel, Operand, Pool,
-        PoolMatch, Readiness, Selector, Toolkit,
+        PoolMatch, Proxy, Readiness, Selector, Toolkit,
     },
     selector::{Operator, Requirement},
 };
@@ -41,6 +41,7 @@ pub fn wish() -> BoxedStrategy<Wish> {
                 node_selector,
                 node_labels: keys.into_iter().map(Into::into).collect(),
                 images: Images { pull_secrets, ..Images::default() },
+                proxy: Proxy::default(),
                 defaults,
                 pools: pools.into_iter().flatten().collect(),
                 readiness,

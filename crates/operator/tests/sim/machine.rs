@@ -18,6 +18,8 @@ pub const HOST_ROOT: &str = "/";
 pub struct Faults {
     /// Driver images of these versions cannot be pulled here.
     pub missing_images: BTreeSet<String>,
+    /// No precompiled driver image can be pulled here.
+    pub no_precompiled_images: bool,
     /// The driver's container crashes with these words.
     pub driver_crash: Option<String>,
     /// The driver's container loads this version, whatever it is asked for.
@@ -78,6 +80,7 @@ impl Sim {
             created: Some(self.now),
             arch: "amd64".into(),
             runtime: "containerd://2.1.4".into(),
+            kernel: "6.8.0-60-generic".into(),
             labels: labels.clone(),
             ..NodeFacts::default()
         };

@@ -7,7 +7,10 @@ use gpu_operator_crd::{
     policy::Stage,
     report::{InstalledDriver, NvmlState, Report},
 };
-use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
+use k8s_openapi::{
+    api::core::v1::{Container, PodSpec},
+    jiff::Timestamp,
+};
 use kube::ResourceExt;
 
 use super::{Faults, Sim, machine::CONTAINER_ROOT};
@@ -122,19 +125,44 @@ impl Sim {
         }
     }
 
-    /// The version of a driver pod, from the image that it was made with.
+    /// The version of a driver pod: from its installer's environment or arguments, else from the image's tag.
     pub fn driver_version(&self, node: &str) -> Option<String> {
-        let image = self.templates.get(&format!("driver@{node}"))?.containers.first()?.image.clone()?;
-        Some(image.rsplit_once(':')?.1.split('-').next()?.to_owned())
+        let template = self.templates.get(&format!("driver@{node}"))?;
+        if let Some(installer) = installer(template) {
+            let args = installer.args.iter().flatten().find_map(|arg| arg.strip_prefix("--version="));
+            let told = told(installer, "NVIDIA_DRIVER_VERSION").or(args);
+            return Some(told.filter(|word| word.contains('.')).unwrap_or(INSTALLERS_CHOICE).to_owned());
+        }
+        let image = template.containers.first()?.image.clone()?;
+        let tag = image.rsplit_once(':')?.1;
+        let version = tag.split('-').next()?;
+        // A precompiled image tells its branch only.
+        Some(if version.contains('.') { version.to_owned() } else { format!("{version}.1.1") })
+    }
+
+    /// The folder that a driver pod puts its driver into.
+    fn driver_root(&self, node: &str) -> String {
+        let installer = self.templates.get(&format!("driver@{node}")).and_then(installer);
+        let root = installer.and_then(|installer| told(installer, "NVIDIA_INSTALL_DIR_HOST"));
+        root.unwrap_or(CONTAINER_ROOT).to_owned()
+    }
+
+    /// Whether a driver pod's image is compiled for a kernel already.
+    fn is_precompiled(&self, node: &str) -> bool {
+        let image = self.templates.get(&format!("driver@{node}")).and_then(|pod| pod.containers[0].image.clone());
+        image.is_some_and(|image| image.contains(&format!("-{}-", self.nodes[node].kernel)))
     }
 
     fn run_driver(&mut self, node: &str, faults: &Faults) {
         let version = self.driver_version(node);
+        let root = self.driver_root(node);
+        let missing = faults.no_precompiled_images && self.is_precompiled(node);
         let now = self.now;
         let Some(pod) = self.pods.get_mut(&format!("driver@{node}")) else { return };
         let container = &mut pod.containers[0];
         let runs = matches!(container.state, ContainerState::Running(_));
-        let Some(version) = version.filter(|version| runs || !faults.missing_images.contains(version)) else {
+        let Some(version) = version.filter(|version| runs || !missing && !faults.missing_images.contains(version))
+        else {
             container.state =
                 ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: "not found".into() };
             container.ready = false;
@@ -154,8 +182,7 @@ impl Sim {
         // It loads when it starts; having loaded the wrong one, it tries again once the cause is gone.
         let wrong = machine.driver.loaded.as_ref() != Some(&version);
         let loads = faults.loads_instead.clone().unwrap_or(version);
-        let installed =
-            machine.driver.installed.iter().any(|found| found.root == CONTAINER_ROOT && found.version == loads);
+        let installed = machine.driver.installed.iter().any(|found| found.root == root && found.version == loads);
         let done = installed && machine.driver.loaded.as_ref() == Some(&loads);
         if !done && (!runs || wrong) {
             // A driver moves only when nothing holds it: the container refuses to unload one that is in use.
@@ -163,8 +190,8 @@ impl Sim {
                 return;
             }
             machine.driver.loaded = Some(loads.clone());
-            machine.driver.installed.retain(|installed| installed.root != CONTAINER_ROOT);
-            machine.driver.installed.push(InstalledDriver { root: CONTAINER_ROOT.into(), version: loads });
+            machine.driver.installed.retain(|installed| installed.root != root);
+            machine.driver.installed.push(InstalledDriver { root, version: loads });
         }
     }
 
@@ -176,12 +203,24 @@ impl Sim {
     }
 }
 
+/// What an installer chooses that is told no version.
+const INSTALLERS_CHOICE: &str = "580.1.1";
+
+/// The container that puts a driver onto the host, where the main one only stays.
+fn installer(template: &PodSpec) -> Option<&Container> {
+    template.init_containers.iter().flatten().find(|init| init.name == "install-driver")
+}
+
+fn told<'c>(container: &'c Container, name: &str) -> Option<&'c str> {
+    container.env.iter().flatten().find(|variable| variable.name == name)?.value.as_deref()
+}
+
 /// What the gate before the later stages checks: a driver that is loaded and in place, the wanted one where one is named.
 fn gate_opens(template: &PodSpec, machine: &Report) -> bool {
     let gate = template.init_containers.iter().flatten().find_map(|init| init.args.as_ref()).expect("a gate");
     let value = |flag: &str| gate.iter().skip_while(|arg| *arg != flag).nth(1);
     let Some(loaded) = &machine.driver.loaded else { return false };
-    value("--version").is_none_or(|wanted| wanted == loaded)
+    value("--version").is_none_or(|wanted| wanted == loaded || loaded.starts_with(&format!("{wanted}.")))
         && machine
             .driver
             .installed

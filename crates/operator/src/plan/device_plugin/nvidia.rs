@@ -27,7 +27,7 @@ pub fn pod(input: &PodInput<'_>) -> PodParts {
         vec![
             env("DEVICE_LIST_STRATEGY", "cdi-cri"),
             env("NVIDIA_DRIVER_ROOT", root),
-            env("NVIDIA_DEV_ROOT", root),
+            env("NVIDIA_DEV_ROOT", input.key.driver.dev_root()),
             env("DRIVER_ROOT_CTR_PATH", DRIVER_ROOT_IN_CONTAINER),
             env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", toolkit::INSTALL_DIR)),
             // A runtime that injects by environment must leave this container alone.

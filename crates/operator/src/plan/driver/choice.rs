@@ -1,29 +1,72 @@
 //! Where a node's driver comes from.
 
 use gpu_operator_crd::{
-    policy::{Driver, DriverSource},
+    policy::{Driver, DriverSource, Images, Stage},
     reason::Reason,
-    report::Report,
+    report::{InstalledDriver, Report},
 };
 use serde::Serialize;
 
-use super::super::{discover::Discovery, variant::Fault};
-use crate::catalogue::{Catalogue, Flavour, branch_of, common_module_flavour};
+use super::{
+    super::{discover::Discovery, images, variant::Fault},
+    gke_cos,
+    installer::INSTALL_DIR,
+    run_file,
+};
+use crate::{
+    catalogue::{Catalogue, Flavour, branch_of, common_module_flavour},
+    world::{NodeFacts, Word},
+};
 
 /// The folder into which NVIDIA's driver container binds its root.
 pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
+
+/// The label that GKE puts on every node of its. That of the accelerator proves less: people copy it to other nodes,
+/// for manifests that select by it.
+const GKE_NODE_POOL: &str = "cloud.google.com/gke-nodepool";
+/// The label by which GKE says which driver it installs by itself.
+pub const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
 
 /// Where a node's driver comes from, once decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum DriverChoice {
     /// NVIDIA's container.
     Container {
-        /// Full version.
+        /// Full version; of a precompiled driver the branch alone.
         version: String,
         /// Suffix of the image's tag, such as `ubuntu22.04`.
         os: String,
         /// Whether the open kernel modules are installed.
         open: bool,
+        /// The kernel that it is compiled for already.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        kernel: Option<String>,
+        /// The ConfigMap with the parameters of the kernel modules: they count when the modules are loaded.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parameters: Option<String>,
+    },
+    /// Google's installer for COS.
+    GkeCos {
+        /// `default`, `latest` or a full version.
+        flavour: String,
+        /// Folder of the host that it is installed into.
+        root: String,
+    },
+    /// Google's installer for Ubuntu.
+    GkeUbuntu {
+        /// Full version.
+        version: String,
+        /// Folder of the host that it is installed into.
+        root: String,
+    },
+    /// NVIDIA's `.run` file.
+    RunFile {
+        /// Full version, where it is known before.
+        version: Option<String>,
+        /// Where it is downloaded.
+        url: String,
+        /// Folder of the host that it is installed into.
+        root: String,
     },
     /// The host's own.
     Preinstalled {
@@ -38,80 +81,275 @@ impl DriverChoice {
     pub fn root(&self) -> &str {
         match self {
             Self::Container { .. } => CONTAINER_ROOT,
-            Self::Preinstalled { root } => root,
+            Self::GkeCos { root, .. }
+            | Self::GkeUbuntu { root, .. }
+            | Self::RunFile { root, .. }
+            | Self::Preinstalled { root } => root,
         }
     }
 
-    /// The version that must be loaded, where we decide it.
+    /// Folder under which the driver's device nodes lie: only a container's root is a whole root file system.
+    #[must_use]
+    pub fn dev_root(&self) -> &str {
+        match self {
+            Self::Container { .. } => CONTAINER_ROOT,
+            _ => "/",
+        }
+    }
+
+    /// The version that must be loaded, or its branch, where we decide it and it is known before.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         match self {
-            Self::Container { version, .. } => Some(version),
+            Self::Container { version, .. } | Self::GkeUbuntu { version, .. } => Some(version),
+            Self::RunFile { version, .. } => version.as_deref(),
+            Self::GkeCos { flavour, .. } => branch_of(flavour).map(|_| flavour.as_str()),
             Self::Preinstalled { .. } => None,
         }
     }
+
+    /// Whether a loaded version is the one that is wanted, as far as that is known.
+    #[must_use]
+    pub fn fits(&self, loaded: &str) -> bool {
+        self.version().is_none_or(|wanted| {
+            let rest = loaded.strip_prefix(wanted);
+            rest.is_some_and(|rest| rest.is_empty() || !wanted.contains('.') && rest.starts_with('.'))
+        })
+    }
+
+    /// Whether the driver is ours to install.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        !matches!(self, Self::Preinstalled { .. })
+    }
 }
 
-/// Decides where a node's driver comes from. `has_ours` says whether the node has a driver pod of ours by its label.
+/// What a driver is chosen by, beside what the policy says of it.
+#[derive(Clone, Copy)]
+pub struct Subject<'a> {
+    /// The catalogue.
+    pub catalogue: &'a Catalogue,
+    /// Where images come from.
+    pub images: &'a Images,
+    /// The Node.
+    pub node: &'a NodeFacts,
+    /// Its GPUs.
+    pub discovery: &'a Discovery<'a>,
+    /// What its probe says.
+    pub report: &'a Report,
+    /// The precompiled image that is known not to be there.
+    pub missing_image: Option<&'a str>,
+}
+
+impl Subject<'_> {
+    /// Whether the node has a driver of ours, by its label.
+    fn has_ours(&self) -> bool {
+        self.node.labels.get(Stage::Driver.key()).is_some_and(|group| !group.is_empty())
+    }
+
+    /// Whether the driver under a root is the one that is loaded.
+    fn works(&self, root: &str) -> bool {
+        let found = self.report.driver.installed.iter().find(|installed| installed.root == root);
+        found.is_some_and(|found| self.report.driver.loaded.as_ref() == Some(&found.version))
+    }
+
+    /// Google's installer for the node's system, on nodes that Google's are.
+    fn google(&self) -> Option<DriverSource> {
+        match self.report.os.id.as_str() {
+            "cos" => Some(DriverSource::GkeCos),
+            "ubuntu" if self.node.labels.contains_key(GKE_NODE_POOL) => Some(DriverSource::GkeUbuntu),
+            _ => None,
+        }
+    }
+
+    fn supports(&self, version: &str) -> Result<(), Fault> {
+        for accelerator in &self.discovery.accelerators {
+            self.catalogue.supports(accelerator, version).map_err(|error| unsupported(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The newest recommended version for the node's GPUs.
+    fn recommended(&self) -> Result<String, Fault> {
+        let branch =
+            self.catalogue.default_driver(&self.discovery.accelerators).map_err(|error| unsupported(&error))?;
+        Ok(branch.version.clone())
+    }
+
+    /// The same among those that have an image for the node's system, if any has.
+    fn recommended_image(&self) -> Result<String, Fault> {
+        let os = &self.report.os;
+        let branch = self.catalogue.default_driver_for(&self.discovery.accelerators, &os.id, &os.version_id);
+        branch.map_or_else(|| self.recommended(), |branch| Ok(branch.version.clone()))
+    }
+
+    /// An installer that was made for one system is not let at another.
+    fn must_run(&self, driver: &Driver, os: &str, installer: &str) -> Result<(), Fault> {
+        let own = driver.operand.image.as_ref().is_some_and(|image| image.repository.is_some());
+        if own || self.report.os.id == os {
+            return Ok(());
+        }
+        let running = &self.report.os;
+        let message = format!(
+            "Google's installer for {installer} runs on nodes with os-release ID {os}, and this one has {:?}, version {:?}; write source: Auto to have one that fits, or an image of your own",
+            running.id, running.version_id
+        );
+        Err(Fault { reason: Reason::NoDriverImageForOS, message })
+    }
+}
+
+fn unsupported(error: &dyn std::error::Error) -> Fault {
+    Fault { reason: Reason::DriverUnsupported, message: error.to_string() }
+}
+
+/// Which of its drivers GKE installs on a node by itself, if any.
+#[must_use]
+pub fn installed_by_gke(node: &NodeFacts) -> Option<&str> {
+    node.labels.get(GKE_DRIVER).map(Word::as_str).filter(|which| ["default", "latest"].contains(which))
+}
+
+/// Decides where a node's driver comes from.
 ///
 /// # Errors
 /// A [`Fault`] where the policy asks for what this node cannot have.
-pub fn choose(
-    catalogue: &Catalogue,
-    driver: &Driver,
-    discovery: &Discovery<'_>,
-    report: &Report,
-    has_ours: bool,
-) -> Result<DriverChoice, Fault> {
-    // What lies under the container's root was put there by a container, ours or another's; it is not the host's.
-    let foreign = report.driver.installed.iter().find(|installed| installed.root != CONTAINER_ROOT);
-    // A driver of ours that works is not given up because somebody put libraries on the host.
-    let works = |root: &str| {
-        let found = report.driver.installed.iter().find(|installed| installed.root == root);
-        found.is_some_and(|found| report.driver.loaded.as_ref() == Some(&found.version))
-    };
-    let foreign = foreign
-        .filter(|_| driver.source.unwrap_or_default() != DriverSource::Auto || !(has_ours && works(CONTAINER_ROOT)));
-    match (driver.source.unwrap_or_default(), foreign) {
-        (DriverSource::Container, _) | (DriverSource::Auto, None) => container(catalogue, driver, discovery, report),
-        (_, Some(installed)) => Ok(DriverChoice::Preinstalled { root: installed.root.clone() }),
-        (DriverSource::Preinstalled, None) => Err(Fault {
+pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
+    match driver.source.unwrap_or_default() {
+        DriverSource::Auto => auto(driver, on),
+        DriverSource::Preinstalled => preinstalled(on, |_| true).ok_or_else(|| Fault {
             reason: Reason::DriverNotInstalled,
             message: "no driver is installed on the host; install one, or write source: Auto or Container".into(),
         }),
+        source => from(source, driver, on, driver.install_dir.as_deref().unwrap_or(INSTALL_DIR)),
     }
 }
 
-fn container(
-    catalogue: &Catalogue,
-    driver: &Driver,
-    discovery: &Discovery<'_>,
-    report: &Report,
-) -> Result<DriverChoice, Fault> {
-    let unsupported = |message: String| Fault { reason: Reason::DriverUnsupported, message };
-    let version = match &driver.version {
-        Some(version) => version.clone(),
-        None => catalogue
-            .default_driver(&discovery.accelerators)
-            .map_err(|error| unsupported(error.to_string()))?
-            .version
-            .clone(),
-    };
-    for accelerator in &discovery.accelerators {
-        catalogue.supports(accelerator, &version).map_err(|error| unsupported(error.to_string()))?;
+fn from(source: DriverSource, driver: &Driver, on: &Subject<'_>, root: &str) -> Result<DriverChoice, Fault> {
+    let root = root.to_owned();
+    match source {
+        DriverSource::GkeCos => gke_cos(driver, on, root),
+        DriverSource::GkeUbuntu => gke_ubuntu(driver, on, root),
+        DriverSource::RunFile => run_file(driver, on, root),
+        DriverSource::Auto | DriverSource::Container | DriverSource::Preinstalled => container(driver, on),
     }
-    // There is one driver to a node, so all of its models get the same modules.
-    let flavour = common_module_flavour(&discovery.accelerators, &version, driver.kernel_module.unwrap_or_default())
-        .map_err(|error| unsupported(error.to_string()))?;
-    let open = flavour == Flavour::Open;
+}
+
+/// What is loaded and good stays; what a cloud installs is waited for; else the installer that fits the system.
+fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
+    let google = on.google();
+    let ours = if google.is_some() { INSTALL_DIR } else { CONTAINER_ROOT };
+    // A driver of ours that works is not given up because somebody put libraries on the host.
+    let ours_works = on.has_ours() && on.works(ours);
+    // What an installer of Google's has left is no driver of the host's until it is loaded without one of ours.
+    let foreign = |installed: &InstalledDriver| {
+        !ours_works && (google.is_none() || installed.root != INSTALL_DIR || !on.has_ours() && on.works(INSTALL_DIR))
+    };
+    match preinstalled(on, foreign) {
+        Some(choice) => Ok(choice),
+        None => from(google.unwrap_or(DriverSource::Container), driver, on, INSTALL_DIR),
+    }
+}
+
+/// The host's own driver, or the one that GKE is about to put there. What lies under the container's root was put there by
+/// a container, ours or another's; it is not the host's.
+fn preinstalled(on: &Subject<'_>, counts: impl Fn(&InstalledDriver) -> bool) -> Option<DriverChoice> {
+    let mut installed = on.report.driver.installed.iter().filter(|installed| installed.root != CONTAINER_ROOT);
+    let root = installed.find(|installed| counts(installed)).map(|installed| installed.root.as_str());
+    let root = root.or_else(|| installed_by_gke(on.node).map(|_| INSTALL_DIR))?;
+    Some(DriverChoice::Preinstalled { root: root.to_owned() })
+}
+
+fn gke_cos(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
+    on.must_run(driver, "cos", "Container-Optimized OS")?;
+    let flavour = driver.version.clone().unwrap_or_else(|| gke_cos::DEFAULT.to_owned());
+    if branch_of(&flavour).is_some() {
+        on.supports(&flavour)?;
+    }
+    Ok(DriverChoice::GkeCos { flavour, root })
+}
+
+fn gke_ubuntu(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
+    on.must_run(driver, "ubuntu", "Ubuntu")?;
+    let version = driver.version.clone().map_or_else(|| on.recommended(), Ok)?;
+    on.supports(&version)?;
+    Ok(DriverChoice::GkeUbuntu { version, root })
+}
+
+/// No table of operating systems binds a `.run` file.
+fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
+    let told = driver.url.as_deref().and_then(run_file::version_of);
+    let version = match (&driver.version, &driver.url) {
+        (Some(version), _) if told.is_some_and(|told| told != version) => {
+            let message = format!(
+                "driver.version says {version}, and driver.url is that of {}; write the url of {version}, or remove the version",
+                told.unwrap_or_default()
+            );
+            return Err(Fault { reason: Reason::DriverUnsupported, message });
+        }
+        (Some(version), _) => Some(version.clone()),
+        (None, Some(_)) => told.map(str::to_owned),
+        (None, None) => Some(on.recommended()?),
+    };
+    if let Some(version) = &version {
+        on.supports(version)?;
+    }
+    let public = || {
+        let version = version.as_deref().unwrap_or_default();
+        run_file::public_url(version, &on.discovery.accelerators, &on.node.arch)
+    };
+    let url = driver.url.clone().unwrap_or_else(public);
+    Ok(DriverChoice::RunFile { version, url, root })
+}
+
+fn container(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     // A tag of the user's own names its operating system itself; the table of published images does not bind it.
     let own_image = driver.operand.image.as_ref().is_some_and(|image| image.tag.is_some() || image.digest.is_some());
+    let version = driver.version.clone().map_or_else(|| on.recommended_image(), Ok)?;
+    on.supports(&version)?;
+    // There is one driver to a node, so all of its models get the same modules.
+    let module = driver.kernel_module.unwrap_or_default();
+    let flavour =
+        common_module_flavour(&on.discovery.accelerators, &version, module).map_err(|error| unsupported(&error))?;
+    let open = flavour == Flavour::Open;
+    let (running, branch) = (&on.report.os, branch_of(&version).unwrap_or_default());
     let os = if own_image {
-        report.os.id.clone()
+        running.id.clone()
     } else {
-        catalogue
-            .driver_image_os(branch_of(&version).unwrap_or_default(), &report.os.id, &report.os.version_id)
+        on.catalogue
+            .driver_image_os(branch, &running.id, &running.version_id)
             .map_err(|error| Fault { reason: Reason::NoDriverImageForOS, message: error.to_string() })?
     };
-    Ok(DriverChoice::Container { version, os, open })
+    let parameters = driver.config_maps.kernel_modules.clone();
+    let kernel = precompiled_image(driver, on, branch, &os).filter(|image| Some(image.as_str()) != on.missing_image);
+    Ok(match kernel {
+        Some(_) => {
+            let kernel = Some(on.node.kernel.to_string());
+            DriverChoice::Container { version: branch.to_string(), os, open, kernel, parameters }
+        }
+        None => DriverChoice::Container { version, os, open, kernel: None, parameters },
+    })
+}
+
+/// The precompiled image that a choice stands for, or stands in for, where the policy asks for one.
+#[must_use]
+pub fn wanted_precompiled(driver: &Driver, on: &Subject<'_>, choice: &DriverChoice) -> Option<String> {
+    let DriverChoice::Container { version, os, .. } = choice else {
+        return None;
+    };
+    precompiled_image(driver, on, branch_of(version)?, os)
+}
+
+/// The image with modules for the node's kernel. None for a kernel whose name no tag can carry.
+fn precompiled_image(driver: &Driver, on: &Subject<'_>, branch: u16, os: &str) -> Option<String> {
+    let kernel = on.node.kernel.as_str();
+    let in_tags = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let tag = precompiled_tag(&branch.to_string(), kernel, os);
+    let can_be = driver.precompiled.unwrap_or_default() && !kernel.is_empty() && tag.len() <= 128;
+    (can_be && kernel.chars().all(in_tags))
+        .then(|| images::reference(on.images, driver.operand.image.as_ref(), images::DRIVER, &tag))
+}
+
+/// The tag of a precompiled driver's image.
+#[must_use]
+pub fn precompiled_tag(branch: &str, kernel: &str, os: &str) -> String {
+    format!("{branch}-{kernel}-{os}")
 }

@@ -1,0 +1,91 @@
+//! What the installers that put a driver onto the host have in common: the installer runs to its end as an init
+//! container, then the pod stays, so that it can be seen to have ended well. What is installed already is the
+//! installer's to find; it keeps a cache in the folder that it installs into.
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext, Volume, VolumeMount};
+
+use super::super::daemon_set::{Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container};
+
+/// The init container that installs.
+pub const INSTALLER: &str = "install-driver";
+/// The init container that lets no installer at a driver in use.
+pub const GUARD: &str = "guard-driver-in-use";
+/// Where Google's installers put the driver on the host, and where GKE and Google's device plugin look for it.
+pub const INSTALL_DIR: &str = "/home/kubernetes/bin/nvidia";
+/// The same folder as the installers see it.
+const INSTALL_DIR_IN_CONTAINER: &str = "/usr/local/nvidia";
+/// The host's root as the installers see it.
+const ROOT_IN_CONTAINER: &str = "/root";
+
+/// What sets one installer apart.
+pub struct Installer<'a> {
+    /// The version, or its branch, that will be loaded, where that is known before.
+    pub version: Option<&'a str>,
+    /// The folder of the host that it installs into.
+    pub install_dir: &'a str,
+    /// What it is told beside where things are.
+    pub env: Vec<EnvVar>,
+    /// What is run, unless it is the image's own program.
+    pub command: Option<Vec<String>>,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Further folders of the host: volume, path on the host and path in the container.
+    pub folders: Vec<(&'static str, String, &'static str)>,
+    /// Whether the image is on the node and in no registry.
+    pub preloaded: bool,
+    /// Whether the installer sees the host's processes.
+    pub host_pid: bool,
+}
+
+/// The pod of an installer.
+#[must_use]
+pub fn pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
+    let Installer { version, install_dir, env: more, command, args, folders, preloaded, host_pid } = installer;
+    let mut variables = vec![
+        env("NVIDIA_INSTALL_DIR_HOST", install_dir),
+        env("NVIDIA_INSTALL_DIR_CONTAINER", INSTALL_DIR_IN_CONTAINER),
+        env("ROOT_MOUNT_DIR", ROOT_IN_CONTAINER),
+        // The runtime must not inject a driver into the container that installs it.
+        env("NVIDIA_VISIBLE_DEVICES", "void"),
+    ];
+    variables.extend(more);
+    let container = operand_container(input, INSTALLER, variables, args);
+    let mut mounts: Vec<VolumeMount> = vec![
+        mount("install", INSTALL_DIR_IN_CONTAINER, Mode::Writable),
+        mount("dev", "/dev", Mode::Writable),
+        mount("root", ROOT_IN_CONTAINER, Mode::Writable),
+    ];
+    mounts.extend(folders.iter().map(|(volume, _, inside)| mount(volume, inside, Mode::Writable)));
+    let install = Container {
+        command,
+        image_pull_policy: if preloaded { Some("Never".to_owned()) } else { container.image_pull_policy.clone() },
+        // Privileged: it loads kernel modules, makes device nodes and builds in the host's root.
+        security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
+        volume_mounts: Some(mounts),
+        ..container
+    };
+    let mut volumes: Vec<Volume> = vec![
+        host_path("sys", "/sys", None),
+        host_path("install", install_dir, Some("DirectoryOrCreate")),
+        host_path("dev", "/dev", None),
+        host_path("root", "/", None),
+    ];
+    volumes.extend(folders.iter().map(|(volume, path, _)| host_path(volume, path, Some("DirectoryOrCreate"))));
+    PodParts {
+        init: vec![guard(input, version), install],
+        main: own_container(input.settings, "driver", &["hold"], vec![]),
+        volumes,
+        host_pid,
+        grace_seconds: 5,
+    }
+}
+
+/// These installers leave a module alone that is loaded: that it is there is all they have to find, and so all that
+/// the guard asks of a driver of the wanted version.
+fn guard(input: &PodInput<'_>, version: Option<&str>) -> Container {
+    let mut args = vec!["guard", "--host-root", "/host", "--state-file", "/sys/module/nvidia/version"];
+    if let Some(version) = version {
+        args.extend(["--version", version]);
+    }
+    own_container(input.settings, GUARD, &args, vec![mount("sys", "/host/sys", Mode::ReadOnly)])
+}

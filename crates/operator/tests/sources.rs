@@ -1,0 +1,237 @@
+//! Where drivers come from: each source from the policy to Ready, what Auto makes of a node, and how a driver that cannot
+//! be had is told of.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
+use k8s_openapi::api::core::v1::Container;
+use sim::{Faults, Sim};
+
+const NODE_POOL: &str = "cloud.google.com/gke-nodepool";
+const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
+const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
+
+/// A node of one T4 with this system and these labels, under a policy of this spec.
+fn node(spec: &str, os: (&str, &str), labels: &[(&str, &str)]) -> Sim {
+    let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy("all", spec);
+    let release = &mut sim.report("a").os;
+    (release.id, release.version_id) = (os.0.into(), os.1.into());
+    for (key, value) in labels {
+        sim.label("a", key, Some(value));
+    }
+    sim
+}
+
+/// The container that installs the driver, in the only DaemonSet that does.
+fn installer(sim: &Sim) -> Container {
+    let sets = sim.sets_of(Stage::Driver);
+    let [set] = sets[..] else { panic!("{} driver DaemonSets", sets.len()) };
+    let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.clone()).expect("a pod's spec");
+    let mut init = pod.init_containers.expect("init containers").into_iter();
+    init.find(|container| container.name == "install-driver").unwrap_or_else(|| pod.containers[0].clone())
+}
+
+fn env(container: &Container, name: &str) -> Option<String> {
+    container.env.iter().flatten().find(|variable| variable.name == name)?.value.clone()
+}
+
+#[test]
+fn every_source_takes_a_node_to_ready() {
+    for (spec, os, image) in [
+        ("{}", ("ubuntu", "22.04"), "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04"),
+        (
+            "{defaults: {driver: {precompiled: true}}}",
+            ("ubuntu", "24.04"),
+            "nvcr.io/nvidia/driver:595-6.8.0-60-generic-ubuntu24.04",
+        ),
+        ("{defaults: {driver: {source: GkeCos}}}", ("cos", "117"), "cos-nvidia-installer:fixed"),
+        ("{defaults: {driver: {source: GkeCos, version: latest}}}", ("cos", "117"), "cos-nvidia-installer:fixed"),
+        ("{defaults: {driver: {source: GkeUbuntu}}}", ("ubuntu", "24.04"), "gke-nvidia-installer:fixed"),
+        (
+            "{defaults: {driver: {source: RunFile, version: 450.66, image: {repository: registry.example.com:5000/nvidia-install, tag: \"20.04\"}}}}",
+            ("centos", "7"),
+            "registry.example.com:5000/nvidia-install:20.04",
+        ),
+        (
+            "{defaults: {driver: {source: RunFile, url: \"http://10.0.0.1/a.run\", allowPlainHttp: true, installDir: /opt/nvidia}}}",
+            ("plan9", "4"),
+            "gcr.io/google-containers/ubuntu-nvidia-driver-installer@sha256:70a572cf27316a7eac168107f5da823effe49a8d69e38d3292cf1a9d52c4c1d7",
+        ),
+    ] {
+        let mut sim = node(spec, os, &[]);
+        sim.settle();
+        let status = sim.status("a");
+        assert_eq!(status.reason, Some(Reason::AllGpusAllocatable), "{spec}: {}", status.message);
+        assert_eq!(installer(&sim).image.as_deref(), Some(image), "{spec}");
+        assert!(sim.writes["node/a"] <= 4, "{spec}: {:?}", sim.writes);
+    }
+}
+
+#[test]
+fn an_installer_is_told_what_and_where_and_the_probe_where_to_look() {
+    let mut sim = node(
+        "{defaults: {driver: {source: RunFile, url: \"https://mirror.example.com/cuda_8.0.61_375.26_linux.run\", installDir: /opt/nvidia}}}",
+        ("ubuntu", "16.04"),
+        &[],
+    );
+    sim.report("a").gpus[0].device_id = "102d".into();
+    sim.settle();
+    let installer = installer(&sim);
+    for (name, value) in [
+        ("NVIDIA_DRIVER_VERSION", "375.26"),
+        ("NVIDIA_DRIVER_DOWNLOAD_URL", "https://mirror.example.com/cuda_8.0.61_375.26_linux.run"),
+        ("NVIDIA_INSTALL_DIR_HOST", "/opt/nvidia"),
+        ("NVIDIA_INSTALL_DIR_CONTAINER", "/usr/local/nvidia"),
+        ("ROOT_MOUNT_DIR", "/root"),
+    ] {
+        assert_eq!(env(&installer, name).as_deref(), Some(value), "{name}");
+    }
+    assert_eq!(sim.gpu_nodes["a"].spec.driver_root.as_deref(), Some("/opt/nvidia"));
+    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+}
+
+#[test]
+fn auto_takes_what_fits_the_system_and_leaves_what_works() {
+    type Labels<'a> = &'a [(&'a str, &'a str)];
+    let gke: Labels<'_> = &[(NODE_POOL, "gpus")];
+    let ours: Labels<'_> = &[(NODE_POOL, "gpus"), (GKE_DRIVER, "disabled")];
+    for (os, labels, image) in [
+        (("ubuntu", "22.04"), &[][..], "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04"),
+        (
+            ("ubuntu", "22.04"),
+            &[("cloud.google.com/gke-accelerator", "nvidia-tesla-t4")],
+            "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04",
+        ),
+        (("cos", "117"), gke, "cos-nvidia-installer:fixed"),
+        (("cos", "117"), ours, "cos-nvidia-installer:fixed"),
+        (("ubuntu", "22.04"), gke, "gke-nvidia-installer:fixed"),
+        // The image of the policy is NVIDIA's container's.
+    ] {
+        let mut sim = node("{defaults: {driver: {image: {repository: nvcr.io/nvidia/driver}}}}", os, labels);
+        sim.settle();
+        assert_eq!(installer(&sim).image.as_deref(), Some(image), "{os:?} {labels:?}");
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{os:?} {labels:?}: {}", sim.status("a").message);
+        let before = sim.sets.clone();
+        // After a reboot, and with the operator's memory gone, it is the same again.
+        sim.reboot("a", 0);
+        sim.settle();
+        assert_eq!(sim.sets, before, "{os:?} {labels:?}");
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{os:?} {labels:?}: {}", sim.status("a").message);
+    }
+}
+
+#[test]
+fn what_gke_installs_is_waited_for_and_said_so() {
+    for source in ["Auto", "Preinstalled"] {
+        let spec = format!("{{defaults: {{driver: {{source: {source}}}}}}}");
+        let mut sim = node(&spec, ("cos", "117"), &[(NODE_POOL, "gpus"), (GKE_DRIVER, "latest")]);
+        sim.run(40);
+        let status = sim.status("a");
+        assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::DriverInstalling)), "{source}");
+        assert!(status.message.contains("GKE installs") && status.message.contains("latest"), "{}", status.message);
+        assert!(sim.sets_of(Stage::Driver).is_empty());
+        let driver = &mut sim.report("a").driver;
+        driver.loaded = Some("580.1.1".into());
+        driver.installed.push(InstalledDriver { root: GKE_ROOT.into(), version: "580.1.1".into() });
+        sim.settle();
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{source}: {}", sim.status("a").message);
+        assert!(!sim.nodes["a"].labels.contains_key(keys::DRIVER));
+    }
+}
+
+#[test]
+fn a_pool_that_says_another_source_inherits_nothing_that_is_of_the_default_one() {
+    let mut sim = node(
+        "{defaults: {driver: {source: GkeCos, version: latest, image: {repository: own/cos}}}, pools: [{name: p, driver: {source: Container}}]}",
+        ("ubuntu", "22.04"),
+        &[],
+    );
+    sim.settle();
+    assert_eq!(installer(&sim).image.as_deref(), Some("nvcr.io/nvidia/driver:595.91.07-ubuntu22.04"));
+}
+
+#[test]
+fn without_a_precompiled_image_the_driver_is_compiled_and_the_node_remembers_it() {
+    let mut sim = node("{defaults: {driver: {precompiled: true}}}", ("ubuntu", "24.04"), &[]);
+    sim.faults.insert("a".into(), Faults { no_precompiled_images: true, ..Faults::default() });
+    sim.settle();
+    let status = sim.status("a");
+    let missing = "nvcr.io/nvidia/driver:595-6.8.0-60-generic-ubuntu24.04";
+    assert_eq!(status.missing_image.as_deref(), Some(missing));
+    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::PrecompiledImageMissing)));
+    assert!(status.message.contains(missing), "{}", status.message);
+    assert_eq!(sim.condition("all", "Ready").0, "True");
+    // It does not go forth and back: a restart of the operator, or time, changes nothing.
+    let writes = sim.writes.clone();
+    sim.sleep(3600);
+    sim.settle();
+    assert_eq!(sim.writes, writes);
+    // Another kernel, another image.
+    sim.faults.clear();
+    sim.nodes.get_mut("a").expect("a node").kernel = "6.8.0-62-generic".into();
+    sim.reboot("a", 0);
+    sim.settle();
+    assert_eq!(
+        (sim.status("a").missing_image, sim.status("a").phase),
+        (None, Phase::Ready),
+        "{}",
+        sim.status("a").message
+    );
+    let set = sim.sets_of(Stage::Driver)[0];
+    assert_eq!(Sim::image(set), "nvcr.io/nvidia/driver:595-6.8.0-62-generic-ubuntu24.04");
+}
+
+#[test]
+fn what_an_installing_container_says_last_becomes_a_reason_of_its_own() {
+    for (words, reason, advice) in [
+        ("curl: (6) Could not resolve host: us.download.nvidia.com", Reason::DownloadFailed, "DNS"),
+        ("E: Unable to locate package linux-headers-6.8.0-60-generic", Reason::KernelHeadersUnavailable, "precompiled"),
+        ("cc1: internal compiler error", Reason::ContainerCrashed, "internal compiler error"),
+    ] {
+        let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
+        sim.faults.insert("a".into(), Faults { driver_crash: Some(words.into()), ..Faults::default() });
+        sim.run(40);
+        let status = sim.status("a");
+        assert_eq!(status.reason, Some(reason), "{words}: {}", status.message);
+        assert!(status.message.contains(words) && status.message.contains(advice), "{}", status.message);
+    }
+}
+
+#[test]
+fn five_models_of_three_branches_have_a_driver_each_and_wrong_pins_are_refused_one_by_one() {
+    let models = [("k80", "102d"), ("p100", "15f9"), ("t4", "1eb8"), ("h100", "2330"), ("b200", "2901")];
+    let mut sim = Sim::new().policy("all", "{}");
+    for (name, id) in models {
+        sim.join(name, id, 2);
+    }
+    sim.settle();
+    let images = |sim: &Sim| sim.sets_of(Stage::Driver).into_iter().map(Sim::image).collect::<Vec<_>>();
+    assert_eq!(images(&sim).len(), 5);
+    let branches: std::collections::BTreeSet<_> =
+        images(&sim).iter().map(|image| image.split(':').nth(1).expect("a tag")[..3].to_owned()).collect();
+    assert_eq!(branches.into_iter().collect::<Vec<_>>(), ["470", "580", "595"]);
+    let before = images(&sim);
+    for (name, model, wrong, last) in [
+        ("k80", "nvidia-tesla-k80", "595.91.07", "up to branch 470"),
+        ("p100", "nvidia-tesla-p100", "595.91.07", "up to branch 580"),
+        ("t4", "nvidia-tesla-t4", "390.157", "from branch 410"),
+        ("h100", "nvidia-h100-80gb", "470.256.02", "from branch 525"),
+        ("b200", "nvidia-b200", "535.309.01", "from version 570.133.20"),
+    ] {
+        for source in ["Container", "RunFile"] {
+            let pin = format!("{{source: {source}, version: {wrong}}}");
+            sim.apply_policy(
+                "all",
+                &format!("{{pools: [{{name: pinned, match: {{models: [{model}]}}, driver: {pin}}}]}}"),
+            );
+            sim.settle();
+            let status = sim.policies["all"].status.clone().expect("a status");
+            let pool = status.pools.iter().find(|pool| pool.name == "pinned").expect("the pool");
+            assert_eq!(pool.reason, Some(Reason::DriverUnsupported), "{name}");
+            assert!(pool.message.contains(last), "{name}: {}", pool.message);
+            assert_eq!(images(&sim), before, "{name}: everything stays as it is");
+            assert!(models.iter().all(|(node, _)| sim.status(node).is_ready()), "{name}");
+        }
+    }
+}
