@@ -89,6 +89,11 @@ impl Mirrors {
             Answer::DaemonSet(set) => {
                 self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set));
             }
+            Answer::Pod(pod) => {
+                if let Some(facts) = PodFacts::of(&pod, &self.words) {
+                    self.pods.set(pod.name_any(), version(&*pod), facts);
+                }
+            }
             Answer::Nothing => {}
         }
     }
@@ -129,6 +134,8 @@ pub enum Answer {
     Node(Box<TrimmedNode>),
     /// The DaemonSet as it is now.
     DaemonSet(Box<DaemonSet>),
+    /// The pod as it is now.
+    Pod(Box<Pod>),
     /// Nothing to learn from, such as of a deletion.
     Nothing,
 }

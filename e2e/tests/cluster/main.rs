@@ -17,3 +17,4 @@ mod restarts;
 mod rollout;
 mod support;
 mod uninstall;
+mod validation;

@@ -15,6 +15,7 @@ use super::{
     member::{self, Member},
     note::Note,
     pool,
+    validation::{self, Trial},
     variant::{self, Variant, VariantKey},
 };
 use crate::{
@@ -143,7 +144,7 @@ impl<'w> Sets<'w> {
         let health_policy = pool::health(policy, named_pool);
         let health = health::of(report, member::probe_pod(&pods), missing, now);
         let notes = discovery.notes.clone();
-        Member {
+        let mut member = Member {
             node,
             gpu_node,
             discovery,
@@ -158,8 +159,11 @@ impl<'w> Sets<'w> {
             have,
             expected,
             pods,
+            trial: Trial::default(),
             now,
-        }
+        };
+        member.trial = validation::of(&member);
+        member
     }
 
     /// Every variant in use, with its policy.

@@ -11,6 +11,9 @@ pub const TOOLKIT: (&str, &str) = ("nvidia/k8s/container-toolkit", "v1.20.0");
 /// NVIDIA's device plugin and its tag (likewise).
 pub const DEVICE_PLUGIN: (&str, &str) = ("nvidia/k8s-device-plugin", "v0.20.0");
 
+/// NVIDIA's samples of CUDA; the tag names the sample and the CUDA that it was built with.
+pub const SAMPLES: &str = "nvidia/k8s/cuda-sample";
+
 /// The reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror of it, unless the user
 /// names a repository; the user's digest or tag, else `tag`.
 #[must_use]

@@ -107,6 +107,8 @@ pub struct NodeFacts {
     pub gpu_count: Option<String>,
     /// Allocatable `nvidia.com/gpu`, if the key is there.
     pub allocatable: Option<u32>,
+    /// The first resource of which it has any to give out, by which a pod can ask for a GPU of its, or a part of one.
+    pub offered: Option<Word>,
     /// Processor architecture in Kubernetes' words, such as `amd64`.
     pub arch: Word,
     /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
@@ -200,6 +202,10 @@ impl NodeFacts {
             cordoned: node.spec.unschedulable,
             deleting: node.meta().deletion_timestamp.is_some(),
             allocatable: allocatable.get(keys::GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()),
+            offered: allocatable
+                .iter()
+                .find(|(name, quantity)| is_gpu(name) && quantity.0 != "0")
+                .map(|(name, _)| words.word(name)),
             arch: words.word(&node_info.architecture),
             runtime: words.word(&node_info.container_runtime_version),
         }
@@ -210,6 +216,11 @@ impl NodeFacts {
     pub fn serves(&self) -> bool {
         self.ready && !self.cordoned && !self.deleting
     }
+}
+
+/// Whether a resource is a GPU, a share of one, or a MIG slice.
+fn is_gpu(resource: &str) -> bool {
+    resource.starts_with(keys::GPU_RESOURCE) || resource.starts_with("nvidia.com/mig-")
 }
 
 /// The taints that keep pods away, but for those of Kubernetes' own, which come and go with a node's conditions and which
