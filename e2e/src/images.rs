@@ -74,6 +74,12 @@ fn images(all: bool) -> Vec<Image> {
         args: Vec::new(),
         context: vec![(Source::Cargo("nvidia-device-plugin"), "nvidia-device-plugin")],
     };
+    let vector_add = Image {
+        name: "localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0".to_owned(),
+        dockerfile: "Dockerfile",
+        args: vec![("BINARY", "vector-add".to_owned())],
+        context: vec![(Source::Cargo("vector-add"), "vector-add")],
+    };
     let driver = |version: &str| Image {
         name: format!("localhost:5999/nvidia/driver:{version}-ubuntu22.04"),
         dockerfile: "e2e/standins/driver.Dockerfile",
@@ -83,7 +89,7 @@ fn images(all: bool) -> Vec<Image> {
             (Source::Cargo("nvidia-driver"), "nvidia-driver"),
         ],
     };
-    let mut images = vec![pause, product("gpu-operator"), product("nvml-probe"), toolkit, plugin];
+    let mut images = vec![pause, product("gpu-operator"), product("nvml-probe"), toolkit, plugin, vector_add];
     images.extend(DRIVER_VERSIONS.map(driver));
     images
 }

@@ -9,6 +9,7 @@ use crate::{
     health::{HealthRules, HealthState},
     reason::Phase,
     report::Report,
+    validated::Validated,
 };
 
 /// What the operator has decided for one node. The probe may create the object empty; the operator writes the spec.
@@ -145,6 +146,9 @@ pub struct GpuNodeStatus {
     /// When waiting in this phase counts as a failure. Absent where nothing is waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
+    /// What came of its last validation, where its policy asks for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<Validated>,
     /// The labels outside our own prefix that this node carries because its policy names them.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub published_labels: std::collections::BTreeMap<String, String>,

@@ -24,8 +24,13 @@ pub const MANAGED: &str = "gpu.nodestack.dev/managed";
 /// Node annotation that a user sets: how many GPUs the node has from now on. What was seen on it before is forgotten.
 pub const GPU_COUNT: &str = "gpu.nodestack.dev/gpu-count";
 
-/// Label of a DaemonSet and its pods: `driver`, `toolkit` or `device-plugin`.
+/// Label of a DaemonSet and its pods: `driver`, `toolkit` or `device-plugin`; and of a pod that validates a node:
+/// [`VALIDATION`].
 pub const STAGE: &str = "gpu.nodestack.dev/stage";
+/// Value of [`STAGE`] on a pod that validates a node, and beginning of its name.
+pub const VALIDATION: &str = "validation";
+/// The chart's priority class of such pods: theirs is lower than anybody's, and they preempt nobody.
+pub const VALIDATION_PRIORITY: &str = "validation.gpu.nodestack.dev";
 /// Label of a DaemonSet and its pods: the policy they belong to.
 pub const POLICY: &str = "gpu.nodestack.dev/policy";
 

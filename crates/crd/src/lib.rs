@@ -14,6 +14,7 @@ pub mod reason;
 pub mod report;
 mod schema;
 pub mod selector;
+pub mod validated;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;

@@ -6,6 +6,7 @@ mod driver;
 mod operand;
 mod proxy;
 mod toolkit;
+mod validation;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,7 @@ pub use driver::{Driver, DriverConfigMaps, DriverSource, KernelModule};
 pub use operand::{Image, Images, Operand, PullPolicy};
 pub use proxy::Proxy;
 pub use toolkit::Toolkit;
+pub use validation::{Validation, ValidationMode};
 
 /// What a user wants of the GPU nodes of a cluster.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -204,6 +206,9 @@ pub struct Readiness {
         "write a number of nodes, such as 3, or a percentage from \"0%\" to \"100%\""
     ))]
     pub min_ready_nodes: Option<IntOrString>,
+    /// Whether nodes prove themselves by a short test on a GPU, and when.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub validation: Validation,
 }
 
 /// The three things that are rolled out on a node, in order.

@@ -21,6 +21,8 @@ pub enum Phase {
     Toolkit,
     /// Driver and toolkit work; allocatable has not reached what is expected.
     DevicePlugin,
+    /// All GPUs are allocatable; the validation that the policy asks for has not passed yet.
+    Validation,
     /// The Node is Ready and its allocatable has reached what its hardware promises.
     Ready,
 }
@@ -51,6 +53,8 @@ pub enum Reason {
     ToolkitInstalling,
     /// The device plugin runs; kubelet has not published its GPUs yet.
     WaitingForAllocatable,
+    /// The validation's pod waits for a GPU, or tests it.
+    Validating,
     /// A new revision waits until no pod uses a GPU of this node.
     GpuPodsInUse,
     /// The node's GPUs are being released before its driver moves.
@@ -105,6 +109,8 @@ pub enum Reason {
     GpuMissing,
     /// A GPU must not be used, by the probe's judgement.
     GpuUnhealthy,
+    /// The validation's test has failed, or could not be run.
+    ValidationFailed,
     /// The phase has lasted longer than `readiness.progressDeadline`.
     ProgressDeadlineExceeded,
 
@@ -199,6 +205,7 @@ impl Reason {
                 | Self::ExpectedUnknown
                 | Self::GpuMissing
                 | Self::GpuUnhealthy
+                | Self::ValidationFailed
                 | Self::ProgressDeadlineExceeded
                 | Self::InvalidPolicy
                 | Self::ApplyFailed

@@ -16,7 +16,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
+    api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy},
     core::PartialObjectMetaExt,
 };
 use serde::de::DeserializeOwned;
@@ -85,6 +85,7 @@ impl Writer {
                 .chain(plan.policies.iter().map(|(name, status)| self.policy_status(name, status)))
                 .chain(plan.prune.iter().map(|name| self.prune(name)))
                 .chain(plan.renew.iter().map(|name| self.renew(name)))
+                .chain(plan.pods.iter().map(|(name, pod)| self.pod(name, pod)))
                 .collect(),
             finalizers(false).map(|(name, _)| self.finalizer(name, false)).collect(),
         ];
@@ -138,6 +139,17 @@ impl Writer {
     fn renew<'a>(&'a self, name: &'a str) -> Write<'a> {
         self.write("Pod", format!("delete pod {name}"), async move {
             delete(&Api::<Pod>::namespaced(self.client.clone(), &self.namespace), name, &DeleteParams::default()).await
+        })
+    }
+
+    fn pod<'a>(&'a self, name: &'a str, pod: &'a Pod) -> Write<'a> {
+        self.write("Pod", format!("make pod {name}"), async move {
+            let params = PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() };
+            match Api::<Pod>::namespaced(self.client.clone(), &self.namespace).create(&params, pod).await {
+                // It was made a moment ago, and no watch has told of it yet.
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(Answer::Nothing),
+                made => Ok(Answer::Pod(Box::new(made?))),
+            }
         })
     }
 

@@ -27,6 +27,7 @@ mod share;
 mod signal;
 mod tell;
 mod toolkit;
+mod validation;
 mod variant;
 
 use std::{
@@ -34,8 +35,11 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, reason::Reason};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, Phase, reason::Reason};
+use k8s_openapi::{
+    api::core::v1::Pod,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -65,8 +69,11 @@ pub struct Plan {
     pub daemon_sets: BTreeMap<String, DaemonSetWrite>,
     /// DaemonSets that no node names and no policy wants.
     pub prune: BTreeSet<String>,
-    /// Pods to delete, because they cannot start as they were made and would as they are made now.
+    /// Pods to delete, because they cannot start as they were made and would as they are made now, or because they have
+    /// done their work.
     pub renew: BTreeSet<String>,
+    /// Pods to make: the tests by which nodes are validated.
+    pub pods: BTreeMap<String, Pod>,
     /// Label writes, by node.
     pub labels: BTreeMap<String, LabelWrite>,
     /// What is to be written of the Nodes' health.
@@ -92,11 +99,23 @@ impl Plan {
     /// Whether there is nothing to write and nothing to ask.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { daemon_sets, prune, renew, labels, node_health, gpu_nodes, policies, finalizers, questions, .. } =
-            self;
+        let Self {
+            daemon_sets,
+            prune,
+            renew,
+            pods,
+            labels,
+            node_health,
+            gpu_nodes,
+            policies,
+            finalizers,
+            questions,
+            ..
+        } = self;
         daemon_sets.is_empty()
             && prune.is_empty()
             && renew.is_empty()
+            && pods.is_empty()
             && labels.is_empty()
             && node_health.is_empty()
             && gpu_nodes.is_empty()
@@ -193,11 +212,12 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
         member.notes.extend(overlap_note(name_of(policy), &others));
         fleet.entry(name_of(policy)).or_default().pools.entry(member.pool.clone()).or_default().push(member);
     }
+    plan.renew.extend(validation::pods_to_end(world, &fleet));
     let models = known_models(&fleet);
     for policy in world.policies.values() {
         let share = fleet.remove(name_of(policy)).unwrap_or_default();
         let misfits = misfit::misfits(catalogue, policy, &models);
-        plan_policy(&mut plan, policy, share, &misfits, world, now);
+        plan_policy(&mut plan, settings, policy, share, &misfits, world, now);
     }
     children::plan(&mut plan, settings, world, &sets);
     plan.renew.extend(children::stuck_pods(world, now));
@@ -241,6 +261,7 @@ fn unmanaged(
 
 fn plan_policy(
     plan: &mut Plan,
+    settings: &Settings,
     policy: &ClusterGpuPolicy,
     share: Share<'_>,
     misfits: &Misfits,
@@ -263,6 +284,10 @@ fn plan_policy(
         if let Some(why) = decision.halted {
             halted.insert(pool.clone(), why);
         }
+        let awaits_test =
+            |verdict: &Verdict| verdict.phase == Phase::Validation && verdict.reason != Reason::NodeNotReady;
+        let tests = judged.iter().map(|(member, verdict)| (*member, awaits_test(verdict)));
+        plan.pods.extend(validation::pods_to_make(settings, tests));
         for (member, verdict) in judged {
             let Some(decision) = decision.nodes.get(&member.node.name) else {
                 continue;
@@ -301,7 +326,7 @@ fn plan_member(
     let wanted_labels = pool::published(policy, member.named_pool, member.model());
     let labels = node_labels::of(member.node, member.model(), &member.pool, &decision.labels, &wanted_labels);
     let verdict = annotate(verdict, decision, &labels.conflicts, member);
-    if let Some(again) = member.health.check_again {
+    for again in member.health.check_again.into_iter().chain(member.trial.check_again.filter(|at| now < *at)) {
         plan.check_by(again);
     }
     let (status, again) = gpu_node::member_status(member, &verdict, &labels.published, deadline, now);

@@ -26,5 +26,13 @@ pub const GRACE: Duration = Duration::from_secs(20);
 pub const REPORT_GRACE: Duration = Duration::from_mins(1);
 /// How often a node that waits for its GPU pods to end is asked about again.
 pub const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// Default of `readiness.validation.timeout`.
+pub const VALIDATION_TIMEOUT: Duration = Duration::from_mins(5);
+/// How long a validation waits for a GPU that other pods have.
+pub const VALIDATION_WAITS: Duration = Duration::from_mins(2);
+/// How soon a failed validation is tried again for the first time; then it takes twice as long each time.
+pub const VALIDATION_RETRY: Duration = Duration::from_mins(1);
+/// The longest that it takes.
+pub const VALIDATION_RETRY_AT_MOST: Duration = Duration::from_hours(1);
 /// Default of `readiness.progressDeadline`.
 pub const PROGRESS_DEADLINE: Duration = Duration::from_mins(30);

@@ -111,6 +111,8 @@ impl Mirrors {
             }
             Answer::Node(node) => self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node, &self.words)),
             Answer::DaemonSet(set) => self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set)),
+            Answer::Pod(pod) => PodFacts::of(&pod, &self.words)
+                .is_some_and(|facts| self.pods.set(pod.name_any(), version(&*pod), facts)),
             Answer::Nothing => false,
         };
         if changed {
@@ -159,6 +161,8 @@ pub enum Answer {
     Node(Box<TrimmedNode>),
     /// The DaemonSet as it is now.
     DaemonSet(Box<DaemonSet>),
+    /// The pod as it is now.
+    Pod(Box<Pod>),
     /// Nothing to learn from, such as of a deletion.
     Nothing,
 }

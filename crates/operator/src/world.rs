@@ -14,7 +14,7 @@ use std::{
 pub use daemon_set::{DaemonSetFacts, Refusal};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
-pub use pod::{ContainerFacts, ContainerState, Exit, PodFacts, Role, uses_gpu};
+pub use pod::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Role, uses_gpu};
 pub use word::{Word, Words};
 
 /// Everything the plan knows of the cluster. Keys are object names.
@@ -28,7 +28,7 @@ pub struct World {
     pub gpu_nodes: BTreeMap<String, Arc<GpuNode>>,
     /// Our DaemonSets.
     pub daemon_sets: BTreeMap<String, Arc<DaemonSetFacts>>,
-    /// Pods of our DaemonSets and of the probe's.
+    /// Pods of our DaemonSets and of the probe's, and those that validate nodes.
     pub pods: BTreeMap<String, Arc<PodFacts>>,
     /// What the API server said last when it refused a DaemonSet's pods, by DaemonSet.
     pub refusals: BTreeMap<String, Arc<Refusal>>,

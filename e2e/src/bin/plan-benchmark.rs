@@ -227,6 +227,7 @@ fn pod(of: &str, node: &str, role: Role, group: Option<&str>, now: Timestamp) ->
         created: Some(now),
         deleting: false,
         unschedulable: None,
+        end: None,
         init: Vec::new(),
         containers: vec![main],
     }

@@ -18,3 +18,4 @@ mod restarts;
 mod rollout;
 mod support;
 mod uninstall;
+mod validation;

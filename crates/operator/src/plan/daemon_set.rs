@@ -116,19 +116,14 @@ fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
     parts.volumes.extend(proxy::volume(way_out));
     let stage = input.spec.stage;
     let defaults = &input.policy.spec.defaults;
-    let mut pull_secrets = input.policy.spec.images.pull_secrets.clone();
-    pull_secrets.extend(input.settings.image_pull_secrets.iter().cloned());
-    pull_secrets.sort();
-    pull_secrets.dedup();
     PodSpec {
         node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_owned())])),
         affinity: Some(one_per_host(stage)),
-        tolerations: Some(defaults.tolerations.clone().map_or_else(every_taint, with_our_own)),
+        tolerations: Some(tolerations(input.policy)),
         priority_class_name: Some(
             defaults.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".to_owned()),
         ),
-        image_pull_secrets: (!pull_secrets.is_empty())
-            .then(|| pull_secrets.into_iter().map(|name| LocalObjectReference { name }).collect()),
+        image_pull_secrets: pull_secrets(input.settings, input.policy),
         // No operand talks to the API server.
         automount_service_account_token: Some(false),
         host_pid: parts.host_pid.then_some(true),
@@ -157,6 +152,22 @@ fn one_per_host(stage: Stage) -> Affinity {
         }),
         ..Affinity::default()
     }
+}
+
+/// The pull secrets of every pod of ours: the user's and those of our own images.
+#[must_use]
+pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Vec<LocalObjectReference>> {
+    let mut names = policy.spec.images.pull_secrets.clone();
+    names.extend(settings.image_pull_secrets.iter().cloned());
+    names.sort();
+    names.dedup();
+    (!names.is_empty()).then(|| names.into_iter().map(|name| LocalObjectReference { name }).collect())
+}
+
+/// What every pod of ours tolerates.
+#[must_use]
+pub fn tolerations(policy: &ClusterGpuPolicy) -> Vec<Toleration> {
+    policy.spec.defaults.tolerations.clone().map_or_else(every_taint, with_our_own)
 }
 
 /// Operands belong on every GPU node, whatever keeps other pods off it.

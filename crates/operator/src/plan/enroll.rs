@@ -15,6 +15,7 @@ use super::{
     member::{self, Member},
     note::Note,
     pool, precompiled,
+    validation::{self, Trial},
     variant::{self, Variant, VariantKey},
 };
 use crate::{
@@ -160,9 +161,11 @@ impl<'w> Sets<'w> {
             missing_image: None,
             expected,
             pods,
+            trial: Trial::default(),
             now,
         };
         precompiled::look(catalogue, &mut member);
+        member.trial = validation::of(&member);
         member
     }
 

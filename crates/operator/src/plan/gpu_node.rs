@@ -134,6 +134,7 @@ pub fn member_status(
         waits_on: verdict.waits_on,
         since: Some(since),
         deadline: waits.then_some(Time(due)),
+        validation: member.trial.record.clone(),
         published_labels: published.clone(),
     };
     (status, (waits && due > now).then_some(due))

@@ -193,6 +193,7 @@ mod tests {
             created: Some(then),
             deleting: false,
             unschedulable: None,
+            end: None,
             init: vec![],
             containers: vec![container],
         }

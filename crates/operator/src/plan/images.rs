@@ -32,6 +32,8 @@ pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
     let tag = reference.rsplit_once(':').map_or("latest", |(_, tag)| tag);
     joined(repository, Some(image), tag)
 }
+/// NVIDIA's samples of CUDA; the tag names the sample and the CUDA that it was built with.
+pub const SAMPLES: &str = "nvidia/k8s/cuda-sample";
 
 /// The reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror of it, unless the user
 /// names a repository; the user's digest or tag, else `tag`.

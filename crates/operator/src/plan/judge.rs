@@ -54,6 +54,9 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; look at its conditions");
     }
     if member.is_complete() && member.is_believable() {
+        if let Some((reason, message)) = &member.trial.hold {
+            return Verdict::new(Phase::Validation, *reason, message.clone());
+        }
         return Verdict::new(
             Phase::Ready,
             Reason::AllGpusAllocatable,

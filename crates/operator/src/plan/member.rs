@@ -19,6 +19,7 @@ use super::{
     gpu_node::add,
     health::{self, NodeHealth},
     note::Note,
+    validation::Trial,
     variant::{self, Fault, Variant},
 };
 use crate::{
@@ -59,6 +60,8 @@ pub struct Member<'w> {
     pub expected: Option<u32>,
     /// The pods of ours on the node.
     pub pods: Vec<&'w PodFacts>,
+    /// Where its validation stands.
+    pub trial: Trial,
     /// The moment of the plan.
     pub now: Timestamp,
 }

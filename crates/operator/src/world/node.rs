@@ -212,6 +212,13 @@ impl NodeFacts {
         }
     }
 
+    /// A resource by which a pod can ask for a GPU of its, or a part of one.
+    #[must_use]
+    pub fn offered(&self) -> &str {
+        let parts = self.offers.keys().next().filter(|_| self.allocatable.unwrap_or_default() == 0);
+        parts.map_or(keys::GPU_RESOURCE, |resource| resource)
+    }
+
     /// Whether the node can be expected to serve: the ones that cannot are counted apart.
     #[must_use]
     pub fn serves(&self) -> bool {

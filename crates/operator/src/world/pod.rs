@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::{
-    api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod},
+    api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
     jiff::Timestamp,
 };
 use kube::{Resource, ResourceExt};
@@ -29,6 +29,8 @@ pub struct PodFacts {
     pub deleting: bool,
     /// Why the scheduler finds no place for it.
     pub unschedulable: Option<String>,
+    /// How it has ended as a whole, if it has.
+    pub end: Option<PodEnd>,
     /// Init containers, in order.
     pub init: Vec<ContainerFacts>,
     /// Containers.
@@ -42,6 +44,19 @@ pub enum Role {
     Operand(Stage),
     /// The chart's node agent.
     Probe,
+    /// A test on a node's GPUs.
+    Validation,
+}
+
+/// How a pod has ended as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodEnd {
+    /// All its containers ended well.
+    pub succeeded: bool,
+    /// Kubelet's word where it is not the containers' doing, such as `DeadlineExceeded`.
+    pub reason: String,
+    /// Kubelet's words for that.
+    pub message: String,
 }
 
 /// What the plan reads of a container's status.
@@ -88,6 +103,7 @@ impl PodFacts {
     pub fn of(pod: &Pod, words: &Words) -> Option<Self> {
         let labels = pod.labels();
         let role = match labels.get(keys::STAGE) {
+            Some(stage) if stage == keys::VALIDATION => Role::Validation,
             Some(stage) => Role::Operand(Stage::ALL.into_iter().find(|known| known.as_str() == stage)?),
             None if labels.get("app.kubernetes.io/name").is_some_and(|name| name == "nvml-probe") => Role::Probe,
             None => return None,
@@ -96,7 +112,7 @@ impl PodFacts {
         let status = pod.status.as_ref();
         let group = match role {
             Role::Operand(stage) => spec.node_selector.as_ref().and_then(|selector| selector.get(stage.key())),
-            Role::Probe => None,
+            Role::Probe | Role::Validation => None,
         };
         let containers = |statuses: Option<&Vec<ContainerStatus>>| {
             statuses.into_iter().flatten().map(|status| ContainerFacts::of(status, words)).collect::<Vec<_>>()
@@ -114,6 +130,7 @@ impl PodFacts {
                 .and_then(|conditions| conditions.iter().find(|condition| condition.type_ == "PodScheduled"))
                 .filter(|condition| condition.status == "False")
                 .map(|condition| condition.message.clone().unwrap_or_default()),
+            end: status.and_then(PodEnd::of),
             init: containers(status.and_then(|status| status.init_container_statuses.as_ref())),
             containers: containers(status.and_then(|status| status.container_statuses.as_ref())),
         })
@@ -134,6 +151,18 @@ impl PodFacts {
                 .containers
                 .iter()
                 .all(|container| matches!(container.state, ContainerState::Running(_)) && container.ready)
+    }
+}
+
+impl PodEnd {
+    fn of(status: &PodStatus) -> Option<Self> {
+        let succeeded = match status.phase.as_deref() {
+            Some("Succeeded") => true,
+            Some("Failed") => false,
+            _ => return None,
+        };
+        let (reason, message) = (status.reason.clone(), status.message.clone());
+        Some(Self { succeeded, reason: reason.unwrap_or_default(), message: message.unwrap_or_default() })
     }
 }
 

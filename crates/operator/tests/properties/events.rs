@@ -108,7 +108,7 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
         Fault::NoProbe,
     ]);
     let count = option::of(select(vec!["2", "8", "none"]));
-    let roles = Stage::ALL.into_iter().map(Role::Operand).chain([Role::Probe]).collect::<Vec<_>>();
+    let roles = Stage::ALL.into_iter().map(Role::Operand).chain([Role::Probe, Role::Validation]).collect::<Vec<_>>();
     prop_oneof![
         1 => Just(OnNode::Leaves),
         1 => Just(OnNode::GoesAway),
@@ -266,6 +266,7 @@ pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
             let of = match role {
                 Role::Probe => "nvml-probe",
                 Role::Operand(stage) => stage.as_str(),
+                Role::Validation => return sim.pods.retain(|_, pod| pod.role != Role::Validation || pod.node != name),
             };
             sim.pods.remove(&format!("{of}@{name}"));
         }

@@ -6,7 +6,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
         Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, KernelModule, NodeLabel, Operand, Pool,
-        PoolMatch, Proxy, Readiness, Selector, Toolkit,
+        PoolMatch, Proxy, Readiness, Selector, Toolkit, Validation,
     },
     selector::{Operator, Requirement},
 };
@@ -153,6 +153,7 @@ fn readiness() -> BoxedStrategy<Readiness> {
         .prop_map(|(min_ready_nodes, deadline)| Readiness {
             min_ready_nodes,
             progress_deadline: deadline.map(|deadline| deadline.parse().expect("a duration")),
+            validation: Validation::default(),
         })
         .boxed()
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use gpu_operator::{
     plan::{DaemonSetWrite, LabelWrite, NodeHealthWrite, Plan},
-    world::{TaintFact, Word},
+    world::{PodFacts, TaintFact, Word, Words},
 };
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, keys,
 };
 use k8s_openapi::{
+    api::core::v1::Pod,
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
     jiff::SignedDuration,
 };
@@ -28,6 +29,7 @@ enum Write<'p> {
     Policy(&'p str, &'p ClusterGpuPolicyStatus),
     Prune(&'p str),
     Renew(&'p str),
+    Pod(&'p str, &'p Pod),
 }
 
 /// The writes of a plan in the order in which the operator makes them.
@@ -45,6 +47,7 @@ fn writes(plan: &Plan) -> Vec<Write<'_>> {
     writes.extend(plan.policies.iter().map(|(name, status)| Write::Policy(name, status)));
     writes.extend(plan.prune.iter().map(|name| Write::Prune(name)));
     writes.extend(plan.renew.iter().map(|name| Write::Renew(name)));
+    writes.extend(plan.pods.iter().map(|(name, pod)| Write::Pod(name, pod)));
     writes.extend(finalizers(false));
     writes
 }
@@ -79,6 +82,7 @@ impl Sim {
             }
             Write::Prune(name) => (format!("daemonset/{name}"), self.sets.remove(*name).is_some()),
             Write::Renew(name) => (format!("pod/{name}"), self.pods.remove(*name).is_some()),
+            Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),
         };
         assert!(changed, "a write of {object} that changes nothing");
         *self.writes.entry(object).or_default() += 1;
@@ -102,6 +106,13 @@ impl Sim {
         let changed = before != Some(&set);
         self.sets.insert(name.into(), set);
         changed
+    }
+
+    fn make_pod(&mut self, name: &str, pod: &Pod) -> bool {
+        let mut facts = PodFacts::of(pod, &Words::default()).expect("a pod of ours");
+        assert!(self.nodes.contains_key(facts.node.as_str()), "a pod for no node");
+        facts.created = Some(self.now);
+        self.pods.insert(name.into(), facts).is_none()
     }
 
     fn apply_spec_of(&mut self, name: &str, (spec, owner): &(GpuNodeSpec, OwnerReference)) -> bool {

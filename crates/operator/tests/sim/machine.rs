@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator::world::{ContainerState, NodeFacts};
+use gpu_operator::world::{ContainerState, Exit, NodeFacts, Role};
 use gpu_operator_crd::{
     GpuNode, GpuNodeSpec, GpuNodeStatus, Report,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
 
-use super::Sim;
+use super::{Sim, node::end_test};
 
 pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
 pub const HOST_ROOT: &str = "/";
@@ -32,6 +32,22 @@ pub struct Faults {
     pub no_probe: bool,
     /// The probe's pod runs but tells nothing.
     pub mute_probe: bool,
+    /// What becomes of a test on the node.
+    pub test: Test,
+}
+
+/// What becomes of a test on a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Test {
+    /// It passes.
+    #[default]
+    Passes,
+    /// It ends with these words.
+    Fails(String),
+    /// It comes to no end.
+    Hangs,
+    /// Other pods have all GPUs, so that the scheduler finds no place for it.
+    FindsNoPlace,
 }
 
 impl Faults {
@@ -114,6 +130,11 @@ impl Sim {
         machine.driver.loaded = self.boots_with.get(node).cloned();
         self.gpu_pods.remove(node);
         for pod in self.pods.values_mut().filter(|pod| pod.node == node) {
+            if pod.role == Role::Validation {
+                let exit = Exit { code: 255, message: String::new() };
+                end_test(pod, Some(exit));
+                continue;
+            }
             for container in &mut pod.containers {
                 container.state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
                 container.ready = false;

@@ -4,8 +4,8 @@
 #![allow(clippy::expect_used, reason = "a test's support fails as a test does")]
 
 mod api;
-mod machine;
-mod node;
+pub mod machine;
+pub mod node;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +13,7 @@ use gpu_operator::{
     catalogue::Catalogue,
     plan::{Plan, plan},
     settings::Settings,
-    world::{DaemonSetFacts, NodeFacts, NodeLabels, PodFacts, Refusal, World},
+    world::{DaemonSetFacts, NodeFacts, NodeLabels, PodFacts, Refusal, Role, World},
 };
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Report, policy::Stage};
 use k8s_openapi::{
@@ -147,7 +147,12 @@ impl Sim {
             if plan.questions.is_empty() {
                 return plan;
             }
-            let answer = |node: &String| (node.clone(), self.gpu_pods.get(node).cloned().unwrap_or_default());
+            let answer = |node: &String| {
+                let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
+                let tests = tests.map(|pod| format!("gpu-operator/{}", pod.name));
+                let users = self.gpu_pods.get(node).cloned().unwrap_or_default();
+                (node.clone(), users.into_iter().chain(tests).collect())
+            };
             world.gpu_pods.extend(plan.questions.iter().map(answer));
         }
     }
@@ -192,6 +197,11 @@ impl Sim {
 
     pub fn sleep(&mut self, seconds: i64) {
         self.now += SignedDuration::from_secs(seconds);
+    }
+
+    /// The pods that test a node.
+    pub fn tests_on(&self, node: &str) -> Vec<&PodFacts> {
+        self.pods.values().filter(|pod| pod.role == Role::Validation && pod.node == node).collect()
     }
 
     /// DaemonSets of a stage, by name.

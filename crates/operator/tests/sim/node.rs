@@ -1,6 +1,6 @@
 //! The rest of a node's surroundings: the DaemonSet controller, kubelet, and what runs in the pods.
 
-use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodFacts, Refusal, Role, Word};
+use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Refusal, Role, Word};
 use gpu_operator_crd::{
     health::HealthState,
     keys,
@@ -13,7 +13,10 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::{Faults, Sim, machine::CONTAINER_ROOT};
+use super::{
+    Faults, Sim,
+    machine::{CONTAINER_ROOT, Test},
+};
 
 impl Sim {
     /// One turn of DaemonSet controller, kubelets and probes. Whether anything changed.
@@ -100,6 +103,7 @@ impl Sim {
         if self.pods.get(&toolkit).is_some_and(PodFacts::running) {
             self.run_behind_gate(&plugin, node);
         }
+        self.run_tests(node, &faults);
         let serves = self.pods.get(&plugin).is_some_and(PodFacts::running);
         let facts = self.nodes.get_mut(node).expect("a node");
         if serves {
@@ -195,6 +199,26 @@ impl Sim {
         }
     }
 
+    /// A test is placed where a GPU is free, runs, and has ended a moment later.
+    fn run_tests(&mut self, node: &str, faults: &Faults) {
+        let now = self.now;
+        let free = self.nodes[node].allocatable.unwrap_or_default() > 0 && faults.test != Test::FindsNoPlace;
+        let tests = self.pods.values_mut().filter(|pod| pod.role == Role::Validation && pod.node == node);
+        for pod in tests.filter(|pod| pod.end.is_none()) {
+            if pod.containers.is_empty() && !free {
+                pod.unschedulable = Some("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.".into());
+            } else if pod.containers.is_empty() {
+                pod.unschedulable = None;
+                pod.containers = new_pod(&pod.name, node, pod.role, now).containers;
+                run(pod, now);
+            } else if let Test::Fails(words) = &faults.test {
+                end_test(pod, Some(Exit { code: 1, message: words.clone() }));
+            } else if faults.test != Test::Hangs {
+                end_test(pod, None);
+            }
+        }
+    }
+
     fn run_behind_gate(&mut self, pod: &str, node: &str) {
         let open = self.templates.get(pod).is_some_and(|template| gate_opens(template, &self.machines[node]));
         if let Some(pod) = self.pods.get_mut(pod).filter(|_| open) {
@@ -213,6 +237,17 @@ fn installer(template: &PodSpec) -> Option<&Container> {
 
 fn told<'c>(container: &'c Container, name: &str) -> Option<&'c str> {
     container.env.iter().flatten().find(|variable| variable.name == name)?.value.as_deref()
+}
+
+/// A test ends: well, or with an exit of its own.
+pub fn end_test(pod: &mut PodFacts, failure: Option<Exit>) {
+    let (reason, message) = (String::new(), String::new());
+    pod.end = Some(PodEnd { succeeded: failure.is_none(), reason, message });
+    let exit = failure.unwrap_or(Exit { code: 0, message: "Completed".into() });
+    for container in &mut pod.containers {
+        container.state = ContainerState::Ended(exit.clone());
+        container.ready = false;
+    }
 }
 
 /// What the gate before the later stages checks: a driver that is loaded and in place, the wanted one where one is named.
@@ -240,6 +275,7 @@ fn new_pod(name: &str, node: &str, role: Role, now: Timestamp) -> PodFacts {
         created: Some(now),
         deleting: false,
         unschedulable: None,
+        end: None,
         init: vec![],
         containers: vec![main],
     }

@@ -1,0 +1,357 @@
+//! Validation: a node proves itself by a test on one of its GPUs, where its policy asks for that.
+#![allow(missing_docs, clippy::expect_used, reason = "tests")]
+
+mod sim;
+
+use gpu_operator::world::{ContainerState, Exit, Role};
+use gpu_operator_crd::{
+    Phase,
+    reason::Reason,
+    validated::{Validated, ValidationResult},
+};
+use k8s_openapi::api::core::v1::Pod;
+use sim::{Faults, Sim, machine::Test, node::end_test};
+
+const ON_INSTALL: &str = "{readiness: {validation: {mode: OnInstall}}}";
+const ON_UPGRADE: &str = "{readiness: {validation: {mode: OnUpgrade}}}";
+const UPGRADED: &str =
+    "{readiness: {validation: {mode: OnUpgrade}}, defaults: {devicePlugin: {image: {tag: v0.21.0}}}}";
+
+/// How many tests there have been.
+fn tests(sim: &Sim) -> usize {
+    sim.plans.iter().map(|plan| plan.pods.len()).sum()
+}
+
+/// The pod of the only test so far.
+fn test_pod(sim: &Sim) -> Pod {
+    let made: Vec<_> = sim.plans.iter().flat_map(|plan| plan.pods.values()).collect();
+    assert_eq!(made.len(), 1, "{made:#?}");
+    made[0].clone()
+}
+
+fn record(sim: &Sim, node: &str) -> Validated {
+    sim.status(node).validation.expect("a validation")
+}
+
+fn result(sim: &Sim, node: &str) -> Option<ValidationResult> {
+    sim.status(node).validation.map(|validation| validation.result)
+}
+
+fn said(sim: &Sim, node: &str) -> (Phase, Reason) {
+    let status = sim.status(node);
+    (status.phase, status.reason.expect("a reason"))
+}
+
+fn failing() -> Faults {
+    Faults { test: Test::Fails("Failed to allocate device vector A".into()), ..Faults::default() }
+}
+
+fn hanging() -> Faults {
+    Faults { test: Test::Hangs, ..Faults::default() }
+}
+
+fn full() -> Faults {
+    Faults { test: Test::FindsNoPlace, ..Faults::default() }
+}
+
+/// One H100 node under a policy, with faults.
+fn node(spec: &str, faults: Faults) -> Sim {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", spec);
+    sim.faults.insert("a".into(), faults);
+    sim
+}
+
+/// Runs a second at a time for so long, whether anything happens or not.
+fn pass(sim: &mut Sim, seconds: u32) {
+    for _ in 0..seconds {
+        sim.step();
+        sim.sleep(1);
+    }
+}
+
+#[test]
+fn a_node_is_ready_once_its_test_has_passed_and_nothing_is_left_of_that() {
+    let mut sim = node(ON_INSTALL, hanging());
+    pass(&mut sim, 30);
+    assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::Validating));
+    assert_eq!(sim.condition("all", "Ready").0, "False");
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(said(&sim, "a"), (Phase::Ready, Reason::AllGpusAllocatable));
+    assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Passed), 1));
+    assert!(sim.tests_on("a").is_empty());
+}
+
+#[test]
+fn a_test_asks_for_one_gpu_of_its_node_and_preempts_nobody() {
+    let mut sim = node(
+        "{readiness: {validation: {mode: OnInstall, timeout: 90s}}, images: {registry: mirror.example.com, pullSecrets: [mirror]}}",
+        Faults::default(),
+    );
+    sim.settle();
+    let pod = test_pod(&sim);
+    insta::assert_yaml_snapshot!("test", pod);
+}
+
+#[test]
+fn a_test_asks_for_what_its_node_offers() {
+    let mut sim = node(ON_INSTALL, Faults::default());
+    sim.nodes.get_mut("a").expect("a node").offers = [("nvidia.com/gpu.shared".into(), 8)].into();
+    sim.settle();
+    let spec = test_pod(&sim).spec.expect("a spec");
+    let limits = spec.containers[0].resources.clone().expect("resources").limits.expect("limits");
+    assert_eq!(limits.into_keys().collect::<Vec<_>>(), ["nvidia.com/gpu.shared"]);
+}
+
+#[test]
+fn an_old_driver_gets_a_test_of_the_cuda_that_it_serves_and_the_user_another() {
+    for (spec, image) in [
+        (ON_INSTALL, "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1"),
+        (
+            "{readiness: {validation: {mode: OnInstall, image: {repository: example.com/burn, tag: v1}}}}",
+            "example.com/burn:v1",
+        ),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "102d", 4).policy("all", spec);
+        sim.settle();
+        assert_eq!(test_pod(&sim).spec.expect("a spec").containers[0].image.as_deref(), Some(image));
+    }
+}
+
+#[test]
+fn a_failure_is_told_in_the_tests_own_words_and_tried_again_more_and_more_seldom() {
+    let mut sim = node(ON_INSTALL, failing());
+    pass(&mut sim, 60);
+    let status = sim.status("a");
+    assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::ValidationFailed));
+    assert!(status.message.contains("exit code 1: Failed to allocate device vector A"), "{}", status.message);
+    assert_eq!((sim.condition("all", "Ready").0, tests(&sim)), ("False".into(), 1));
+    let events = sim.plans.iter().flat_map(|plan| &plan.events);
+    assert_eq!(events.filter(|event| event.reason == Reason::ValidationFailed).count(), 1);
+    let (mut last, mut waits) = (record(&sim, "a").since.0, Vec::new());
+    while waits.len() < 8 {
+        let before = tests(&sim);
+        sim.step();
+        if tests(&sim) > before {
+            waits.push(sim.now.duration_since(last).as_secs());
+            last = sim.now;
+        }
+        // Between two tests there is nothing to see.
+        let next = sim.plans.last().and_then(|plan| plan.check_again).filter(|_| sim.tests_on("a").is_empty());
+        sim.sleep(1);
+        sim.now = sim.now.max(next.unwrap_or_default());
+    }
+    // A test itself takes some seconds.
+    let minutes: Vec<_> = waits.into_iter().map(|seconds| (seconds + 20) / 60).collect();
+    assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 60, 60]);
+    sim.faults.clear();
+    for _ in 0..70 {
+        pass(&mut sim, 1);
+        sim.sleep(59);
+    }
+    pass(&mut sim, 10);
+    assert_eq!((said(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
+}
+
+#[test]
+fn a_failed_node_is_tried_again_at_once_after_a_reboot_and_with_another_image() {
+    for cure in [
+        (|sim: &mut Sim| sim.reboot("a", 0)) as fn(&mut Sim),
+        |sim| sim.apply_policy("all", "{readiness: {validation: {mode: OnInstall, image: {tag: mine}}}}"),
+        |sim| {
+            sim.apply_policy(
+                "all",
+                "{readiness: {validation: {mode: OnInstall}}, defaults: {devicePlugin: {image: {tag: v0.21.0}}}}",
+            )
+        },
+    ] {
+        let mut sim = node(ON_INSTALL, failing());
+        while record_failures(&sim) < 4 {
+            sim.step();
+            sim.sleep(1);
+        }
+        sim.faults.clear();
+        cure(&mut sim);
+        pass(&mut sim, 30);
+        assert_eq!((said(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
+    }
+}
+
+fn record_failures(sim: &Sim) -> u32 {
+    sim.status("a").validation.map_or(0, |validation| validation.failures)
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_told_of_while_it_is_tried() {
+    let mut sim = node(ON_INSTALL, hanging());
+    pass(&mut sim, 15);
+    for pod in sim.pods.values_mut().filter(|pod| pod.role == Role::Validation) {
+        let (reason, message) = ("ImagePullBackOff".into(), "not found".into());
+        pod.containers[0].state = ContainerState::Waiting { reason, message };
+    }
+    pass(&mut sim, 2);
+    assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::ImagePullFailed));
+}
+
+#[test]
+fn what_kubelet_ends_for_its_deadline_says_so() {
+    let mut sim = node(ON_INSTALL, hanging());
+    pass(&mut sim, 15);
+    for pod in sim.pods.values_mut().filter(|pod| pod.role == Role::Validation) {
+        end_test(pod, Some(Exit { code: 137, message: "iteration 7".into() }));
+        pod.end.as_mut().expect("an end").reason = "DeadlineExceeded".into();
+    }
+    pass(&mut sim, 2);
+    let message = sim.status("a").message;
+    assert!(message.contains("not ended within readiness.validation.timeout; exit code 137: iteration 7"), "{message}");
+}
+
+#[test]
+fn a_node_whose_gpus_are_all_taken_goes_on_without_a_test() {
+    let mut sim = node(ON_INSTALL, full());
+    pass(&mut sim, 60);
+    assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::Validating));
+    pass(&mut sim, 90);
+    sim.settle();
+    assert_eq!(said(&sim, "a"), (Phase::Ready, Reason::AllGpusAllocatable));
+    assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Skipped), 1));
+    assert!(record(&sim, "a").message.contains("Insufficient nvidia.com/gpu"), "{}", record(&sim, "a").message);
+    assert!(sim.tests_on("a").is_empty());
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(tests(&sim), 1, "the pods that had them were the proof");
+}
+
+#[test]
+fn a_node_that_was_ready_before_is_not_put_to_the_test() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+    sim.apply_policy("all", ON_UPGRADE);
+    for _ in 0..30 {
+        sim.step();
+        sim.sleep(1);
+        assert_eq!((said(&sim, "a").0, said(&sim, "b").0), (Phase::Ready, Phase::Ready));
+    }
+    assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Skipped), 0));
+    // Nor when it comes back from having been away.
+    sim.nodes.get_mut("a").expect("a node").ready = false;
+    pass(&mut sim, 30);
+    assert_eq!(said(&sim, "a").1, Reason::NodeNotReady);
+    sim.nodes.get_mut("a").expect("a node").ready = true;
+    sim.reboot("a", 0);
+    sim.settle();
+    assert_eq!((said(&sim, "a").0, tests(&sim)), (Phase::Ready, 0));
+}
+
+#[test]
+fn after_an_upgrade_a_node_keeps_its_turn_until_its_test_has_passed_and_one_that_fails_halts_its_pool() {
+    let mut sim = Sim::settled_fleet(ON_UPGRADE, &["a", "b"]);
+    assert_eq!(tests(&sim), 2);
+    sim.faults.insert("a".into(), failing());
+    sim.apply_policy("all", UPGRADED);
+    pass(&mut sim, 50);
+    assert_eq!((said(&sim, "a").1, said(&sim, "b").1), (Reason::ValidationFailed, Reason::RolloutPending));
+    assert!(sim.is_moving("a") && !sim.is_moving("b"));
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    sim.faults.clear();
+    pass(&mut sim, 120);
+    sim.settle();
+    assert_eq!(
+        (result(&sim, "a"), result(&sim, "b")),
+        (Some(ValidationResult::Passed), Some(ValidationResult::Passed))
+    );
+    assert_eq!((tests(&sim), sim.condition("all", "Ready").0), (5, "True".into()));
+}
+
+#[test]
+fn on_install_an_upgrade_is_not_tested() {
+    let mut sim = Sim::settled_fleet(ON_INSTALL, &["a", "b"]);
+    sim.apply_policy(
+        "all",
+        "{readiness: {validation: {mode: OnInstall}}, defaults: {devicePlugin: {image: {tag: v0.21.0}}}}",
+    );
+    sim.settle();
+    assert_eq!((tests(&sim), said(&sim, "a").0), (2, Phase::Ready));
+}
+
+#[test]
+fn a_driver_moves_though_its_node_is_being_tested() {
+    let mut sim = node(
+        "{readiness: {validation: {mode: OnUpgrade}}, pools: [{name: p, driver: {version: 595.91.07}}]}",
+        hanging(),
+    );
+    pass(&mut sim, 30);
+    assert_eq!(said(&sim, "a").1, Reason::Validating);
+    sim.faults.clear();
+    sim.apply_policy(
+        "all",
+        "{readiness: {validation: {mode: OnUpgrade}}, pools: [{name: p, driver: {version: 590.10.01}}]}",
+    );
+    sim.settle();
+    assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));
+    assert_eq!((said(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
+}
+
+#[test]
+fn an_operator_that_was_away_loses_no_test_and_repeats_none() {
+    for away_at in 0..40 {
+        let mut sim = node(ON_INSTALL, Faults::default());
+        pass(&mut sim, away_at);
+        // The cluster goes on by itself, and what of a plan had been written counts.
+        let plan = sim.plan();
+        sim.carry_out_first(&plan, (away_at % 4) as usize);
+        let made = plan.pods.keys().filter(|name| sim.pods.contains_key(*name)).count();
+        for _ in 0..30 {
+            sim.surroundings();
+            sim.sleep(1);
+        }
+        sim.settle();
+        assert_eq!((result(&sim, "a"), tests(&sim) + made), (Some(ValidationResult::Passed), 1), "away at {away_at}");
+    }
+}
+
+#[test]
+fn two_nodes_are_tested_side_by_side_and_neither_knows_of_the_other() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", ON_INSTALL);
+    sim.faults.insert("a".into(), failing());
+    sim.faults.insert("b".into(), hanging());
+    pass(&mut sim, 20);
+    assert_eq!((sim.tests_on("b").len(), said(&sim, "a").1), (1, Reason::ValidationFailed));
+    sim.faults.remove("b");
+    pass(&mut sim, 20);
+    assert_eq!((said(&sim, "a").1, said(&sim, "b").0), (Reason::ValidationFailed, Phase::Ready));
+}
+
+#[test]
+fn nothing_is_tested_and_nothing_said_unless_the_policy_asks_for_it() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    assert_eq!((tests(&sim), result(&sim, "a")), (0, None));
+    sim.apply_policy("all", "{readiness: {validation: {mode: Never}}}");
+    let before = sim.writes.clone();
+    sim.settle();
+    assert_eq!(
+        sim.writes_to("node"),
+        {
+            let mut had = Sim::new();
+            had.writes = before;
+            had
+        }
+        .writes_to("node")
+    );
+}
+
+#[test]
+fn a_test_goes_with_the_wish_for_it() {
+    for end in [
+        (|sim: &mut Sim| sim.apply_policy("all", "{}")) as fn(&mut Sim),
+        |sim| sim.label("a", gpu_operator_crd::keys::MANAGED, Some("false")),
+        |sim| sim.delete_policy("all"),
+    ] {
+        let mut sim = node(ON_INSTALL, hanging());
+        pass(&mut sim, 20);
+        assert_eq!(sim.tests_on("a").len(), 1);
+        end(&mut sim);
+        sim.settle();
+        assert!(sim.tests_on("a").is_empty());
+        assert_eq!(result(&sim, "a"), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! A node that proves itself by a test on one of its GPUs.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::eventually;
+use gpu_operator_crd::{Phase, keys, reason::Reason, validated::ValidationResult};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+
+use crate::support::{Fixture, GPUS, READY, test};
+
+/// A full node goes on after two minutes, on a slow machine.
+const GIVEN_UP: Duration = Duration::from_mins(5);
+
+async fn tests(f: &Fixture) -> Result<Vec<Pod>> {
+    let ours = ListParams::default().labels(&format!("{}={}", keys::STAGE, keys::VALIDATION));
+    Ok(f.pods(f.cluster.namespace()).list(&ours).await?.items)
+}
+
+async fn wait_for_result(f: &Fixture, wanted: ValidationResult, within: Duration) -> Result<String> {
+    eventually(within, "a validated node that is ready", || async {
+        let status = f.status().await?;
+        let record = status.validation.with_context(|| format!("{:?}: {}", status.reason, status.message))?;
+        ensure!(record.result == wanted && status.phase == Phase::Ready, "{:?} {record:?}", status.phase);
+        Ok(record.message)
+    })
+    .await
+}
+
+#[test]
+fn a_node_is_ready_once_a_pod_has_used_a_gpu_of_its() {
+    test(|f| async move {
+        f.apply("{readiness: {validation: {mode: OnInstall}}}").await?;
+        wait_for_result(&f, ValidationResult::Passed, READY).await?;
+        f.wait_until_ready().await?;
+        eventually(READY, "no test left behind", || async {
+            ensure!(tests(&f).await?.is_empty());
+            Ok(())
+        })
+        .await
+    });
+}
+
+#[test]
+fn a_test_that_fails_is_told_in_its_own_words_and_another_image_is_tried_at_once() {
+    test(|f| async move {
+        // The probe's program, asked for nothing, says how it wants to be asked, and fails.
+        let image = "{repository: \"localhost:5999/nvml-probe\", tag: dev}";
+        f.apply(&format!("{{readiness: {{validation: {{mode: OnInstall, image: {image}}}}}}}")).await?;
+        let message = f.wait_for_reason(Reason::ValidationFailed).await?;
+        ensure!(message.contains("exit code 2") && message.contains("Usage"), "{message}");
+        f.wait_for_condition("Ready", "False").await?;
+        f.apply("{readiness: {validation: {mode: OnInstall}}}").await?;
+        wait_for_result(&f, ValidationResult::Passed, READY).await?;
+        f.wait_until_ready().await
+    });
+}
+
+#[test]
+fn a_full_node_is_upgraded_without_a_test_and_its_pods_stay() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        for number in 0..GPUS {
+            f.run_gpu_pod(&format!("user-{number}")).await?;
+        }
+        f.apply("{readiness: {validation: {mode: OnUpgrade}}, defaults: {devicePlugin: {env: [{name: NEW, value: \"1\"}]}}}")
+            .await?;
+        f.wait_for_reason(Reason::Validating).await?;
+        let said = wait_for_result(&f, ValidationResult::Skipped, GIVEN_UP).await?;
+        ensure!(said.contains("Insufficient nvidia.com/gpu"), "{said}");
+        let users = f.pods("default").list(&ListParams::default()).await?;
+        let running = users.iter().filter(|pod| {
+            pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+                && pod.metadata.deletion_timestamp.is_none()
+        });
+        ensure!(running.count() == usize::try_from(GPUS)?, "a pod was preempted");
+        f.wait_until_ready().await
+    });
+}
