@@ -190,3 +190,24 @@ async fn only_running_pods_with_a_gpu_are_told_of() {
     assert_eq!(found["a"], ["team/gpu", "team/slice"]);
     assert_eq!(made.lock().expect("the list").len(), 1);
 }
+
+#[tokio::test]
+async fn a_pod_that_was_made_already_is_made_well_enough() {
+    fn made_already(made: &Made) -> (StatusCode, Value) {
+        if made.method == Method::POST { refusal(StatusCode::CONFLICT, "AlreadyExists") } else { accept(made) }
+    }
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {validation: {mode: OnInstall}}}");
+    let plan = (0..60).find_map(|_| {
+        let plan = sim.plan();
+        let makes = !plan.pods.is_empty();
+        sim.step_with(plan.clone());
+        sim.sleep(1);
+        makes.then_some(plan)
+    });
+    let (client, made) = server(made_already);
+    let writer = Writer::new(client, "gpu-operator".into(), Arc::<Mirrors>::default());
+    let written = writer.apply(&plan.expect("a test")).await;
+    assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
+    let pods = paths(&made).into_iter().filter(|path| path == "POST /api/v1/namespaces/gpu-operator/pods");
+    assert_eq!(pods.count(), 1);
+}

@@ -64,6 +64,7 @@ pub enum OnNode {
 pub enum Role {
     Probe,
     Operand(Stage),
+    Validation,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -266,7 +267,10 @@ pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
             let of = match role {
                 Role::Probe => "nvml-probe",
                 Role::Operand(stage) => stage.as_str(),
-                Role::Validation => return sim.pods.retain(|_, pod| pod.role != Role::Validation || pod.node != name),
+                Role::Validation => {
+                    let tests: Vec<_> = sim.tests_on(name).iter().map(|pod| pod.name.clone()).collect();
+                    return sim.pods.retain(|name, _| !tests.contains(name));
+                }
             };
             sim.pods.remove(&format!("{of}@{name}"));
         }

@@ -6,7 +6,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
         Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, KernelModule, NodeLabel, Operand, Pool,
-        PoolMatch, Proxy, Readiness, Selector, Toolkit, Validation,
+        PoolMatch, Proxy, Readiness, Selector, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -149,11 +149,12 @@ fn readiness() -> BoxedStrategy<Readiness> {
     let percent = select(vec!["0%", "34%", "50%", "100%"]).prop_map(|percent| IntOrString::String(percent.into()));
     let least = prop_oneof![3 => Just(None), 1 => percent.prop_map(Some), 1 => (0..5).prop_map(|least| Some(IntOrString::Int(least)))];
     let deadline = prop_oneof![3 => Just(None), 1 => Just(Some("1m"))];
-    (least, deadline)
-        .prop_map(|(min_ready_nodes, deadline)| Readiness {
+    let validation = option::weighted(0.4, select(vec![ValidationMode::OnInstall, ValidationMode::OnUpgrade]));
+    (least, deadline, validation)
+        .prop_map(|(min_ready_nodes, deadline, mode)| Readiness {
             min_ready_nodes,
             progress_deadline: deadline.map(|deadline| deadline.parse().expect("a duration")),
-            validation: Validation::default(),
+            validation: Validation { mode, ..Validation::default() },
         })
         .boxed()
 }
