@@ -1,11 +1,13 @@
 //! The stand-in device plugin: NVIDIA's, as far as a kubelet and a container runtime can tell.
 //!
 //! It lists the GPUs that the NVML library in the driver root serves, keeps that library initialised, registers them
-//! as `nvidia.com/gpu`, and answers allocations with CDI devices from a specification that it writes.
+//! as `nvidia.com/gpu`, or as its configuration wants them shared, and answers allocations with CDI devices from a
+//! specification that it writes, or by environment.
 
 mod cdi;
 mod gpus;
 mod kubelet;
+mod offer;
 mod service;
 
 use std::{env, path::PathBuf, time::Duration};
@@ -19,15 +21,13 @@ use tokio::{
 
 pub use gpus::Gpu;
 pub use kubelet::serve;
+pub use offer::{Offer, RESOURCE};
 
 /// The kubelet's interface, generated.
 #[allow(missing_docs, unused_qualifications, clippy::pedantic, clippy::all)]
 pub mod api {
     tonic::include_proto!("v1beta1");
 }
-
-/// The resource that containers ask for.
-pub const RESOURCE: &str = "nvidia.com/gpu";
 
 /// How long the end may take: a library that hangs must not keep the container alive.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -68,6 +68,7 @@ impl Config {
 /// If NVML cannot be initialised or the specification cannot be written. A kubelet that is away is waited for.
 pub async fn run(config: Config) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
+    let offer = Offer::from_env()?;
     let gpus = gpus::Session::open(&config.driver_root_here)?;
     let (devices, driver) = (gpus.list()?, gpus.driver_version()?);
     println!("driver {driver}, {} GPUs", devices.len());
@@ -81,7 +82,7 @@ pub async fn run(config: Config) -> Result<()> {
         terminate.recv().await;
     } else {
         tokio::select! {
-            ended = serve(&config.kubelet_socket, &devices) => ended?,
+            ended = serve(&config.kubelet_socket, &offer, &devices) => ended?,
             _ = terminate.recv() => {}
         }
     }

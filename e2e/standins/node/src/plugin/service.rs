@@ -7,7 +7,7 @@ use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    Gpu,
+    Gpu, Offer,
     api::{
         AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationResponse,
         Device, DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
@@ -18,6 +18,7 @@ use super::{
 
 /// Answers from the list of GPUs as it is now.
 pub(super) struct Service {
+    pub(super) offer: Offer,
     pub(super) gpus: watch::Receiver<Vec<Gpu>>,
 }
 
@@ -30,7 +31,8 @@ impl DevicePlugin for Service {
     }
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let lists = WatchStream::new(self.gpus.clone()).map(|gpus| Ok(list(&gpus)));
+        let offer = self.offer.clone();
+        let lists = WatchStream::new(self.gpus.clone()).map(move |gpus| Ok(list(&offer, &gpus)));
         Ok(Response::new(Box::pin(lists)))
     }
 
@@ -53,17 +55,24 @@ impl DevicePlugin for Service {
     }
 
     async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
-        let device = |uuid: String| {
-            if self.gpus.borrow().iter().any(|gpu| gpu.uuid == uuid) {
-                Ok(CdiDevice { name: cdi::name(&uuid) })
-            } else {
-                Err(Status::invalid_argument(format!("there is no GPU {uuid}")))
-            }
+        let known = |id: &String| {
+            let uuid = Offer::gpu(id).to_owned();
+            let there = self.gpus.borrow().iter().any(|gpu| gpu.uuid == uuid);
+            there.then_some(uuid).ok_or_else(|| Status::invalid_argument(format!("there is no GPU {id}")))
         };
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
-            let cdi_devices = container.device_ids.into_iter().map(device).collect::<Result<_, _>>()?;
-            container_responses.push(ContainerAllocateResponse { cdi_devices, ..Default::default() });
+            let mut uuids = container.device_ids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+            // Two replicas of a GPU are one GPU to the container.
+            uuids.sort();
+            uuids.dedup();
+            container_responses.push(if self.offer.by_environment {
+                let envs = [("NVIDIA_VISIBLE_DEVICES".to_owned(), uuids.join(","))].into();
+                ContainerAllocateResponse { envs, ..Default::default() }
+            } else {
+                let cdi_devices = uuids.iter().map(|uuid| CdiDevice { name: cdi::name(uuid) }).collect();
+                ContainerAllocateResponse { cdi_devices, ..Default::default() }
+            });
         }
         Ok(Response::new(AllocateResponse { container_responses }))
     }
@@ -76,11 +85,10 @@ impl DevicePlugin for Service {
     }
 }
 
-fn list(gpus: &[Gpu]) -> ListAndWatchResponse {
-    let device = |gpu: &Gpu| Device {
-        id: gpu.uuid.clone(),
-        health: if gpu.healthy { "Healthy" } else { "Unhealthy" }.into(),
-        topology: None,
-    };
-    ListAndWatchResponse { devices: gpus.iter().map(device).collect() }
+fn list(offer: &Offer, gpus: &[Gpu]) -> ListAndWatchResponse {
+    let devices = gpus.iter().flat_map(|gpu| {
+        let health = if gpu.healthy { "Healthy" } else { "Unhealthy" };
+        offer.ids(&gpu.uuid).map(|id| Device { id, health: health.into(), topology: None })
+    });
+    ListAndWatchResponse { devices: devices.collect() }
 }
