@@ -16,4 +16,5 @@ mod policies;
 mod restarts;
 mod rollout;
 mod support;
+mod systems;
 mod uninstall;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
 
 use standin_node::plugin::{
-    Gpu, Offer,
+    Gpu, HandOver, Offer,
     api::{AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, PreferredAllocationRequest},
     serve,
 };
@@ -77,7 +77,7 @@ async fn an_allocation_names_cdi_devices_and_an_unknown_gpu_is_refused() {
 #[tokio::test]
 async fn a_shared_gpu_is_several_devices_and_containers_can_be_told_by_environment() {
     let resource = "nvidia.com/gpu.shared".to_owned();
-    let plugin = Plugin::offering(Offer { resource, replicas: 2, by_environment: true });
+    let plugin = Plugin::offering(Offer { resource, replicas: 2, hand_over: HandOver::Environment });
     let (registration, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
     assert_eq!(registration.resource_name, "nvidia.com/gpu.shared");
     let mut lists = common::watch(&mut client).await;
@@ -89,6 +89,20 @@ async fn a_shared_gpu_is_several_devices_and_containers_can_be_told_by_environme
     let container = &answer.container_responses[0];
     assert_eq!(container.envs["NVIDIA_VISIBLE_DEVICES"], "GPU-b");
     assert!(container.cdi_devices.is_empty());
+}
+
+#[tokio::test]
+async fn googles_plugin_hands_over_device_nodes_and_the_drivers_folder() {
+    let hand_over = HandOver::Mounts { host: "/home/driver".into(), container: "/usr/local/nvidia".into() };
+    let plugin = Plugin::offering(Offer { hand_over, ..Offer::default() });
+    let (_, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
+    let device_ids = vec!["GPU-b".into()];
+    let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { device_ids }] };
+    let answer = client.allocate(request).await.unwrap().into_inner();
+    let container = &answer.container_responses[0];
+    let nodes: Vec<&str> = container.devices.iter().map(|device| device.host_path.as_str()).collect();
+    assert_eq!(nodes, ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"]);
+    assert_eq!((container.mounts[0].host_path.as_str(), container.mounts[0].read_only), ("/home/driver", true));
 }
 
 #[tokio::test]

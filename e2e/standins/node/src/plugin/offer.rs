@@ -1,7 +1,10 @@
 //! What is made of a GPU towards the kubelet, as NVIDIA's plugin is told by its configuration: how many pods share one,
 //! by which name, and how a container is given its own.
 
-use std::{env, fs, path::Path};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -18,14 +21,30 @@ pub struct Offer {
     pub resource: String,
     /// How many pods share a GPU.
     pub replicas: u32,
-    /// Containers are told their GPUs by `NVIDIA_VISIBLE_DEVICES`, for a runtime of NVIDIA's to act upon, instead of by
-    /// CDI devices.
-    pub by_environment: bool,
+    /// How a container is given its own.
+    pub hand_over: HandOver,
+}
+
+/// How a container is given its GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum HandOver {
+    /// By CDI devices, for any runtime that knows CDI.
+    #[default]
+    Cdi,
+    /// By `NVIDIA_VISIBLE_DEVICES`, for NVIDIA's own runtime.
+    Environment,
+    /// By device nodes and the driver's folder, as Google's plugin does: no runtime has to know of it.
+    Mounts {
+        /// The folder on the node.
+        host: PathBuf,
+        /// The folder in containers.
+        container: PathBuf,
+    },
 }
 
 impl Default for Offer {
     fn default() -> Self {
-        Self { resource: RESOURCE.to_owned(), replicas: 1, by_environment: false }
+        Self { resource: RESOURCE.to_owned(), replicas: 1, hand_over: HandOver::Cdi }
     }
 }
 
@@ -35,10 +54,11 @@ impl Offer {
     /// # Errors
     /// If that file cannot be read.
     pub fn from_env() -> Result<Self> {
-        let by_environment = env::var("DEVICE_LIST_STRATEGY").is_ok_and(|strategy| strategy == "envvar");
+        let told = env::var("DEVICE_LIST_STRATEGY").is_ok_and(|strategy| strategy == "envvar");
+        let hand_over = if told { HandOver::Environment } else { HandOver::Cdi };
         let file = env::var_os("CONFIG_FILE").filter(|file| !file.is_empty());
         let offer = file.map_or_else(|| Ok(Self::default()), |file| Self::of_file(Path::new(&file)))?;
-        Ok(Self { by_environment, ..offer })
+        Ok(Self { hand_over, ..offer })
     }
 
     fn of_file(file: &Path) -> Result<Self> {
@@ -53,7 +73,7 @@ impl Offer {
         let replicas = shared["resources"][0]["replicas"].as_u64().and_then(|replicas| replicas.try_into().ok());
         let renamed = shared["renameByDefault"].as_bool().unwrap_or_default();
         let resource = if renamed { format!("{RESOURCE}.shared") } else { RESOURCE.to_owned() };
-        Self { resource, replicas: replicas.unwrap_or(1), by_environment: false }
+        Self { resource, replicas: replicas.unwrap_or(1), ..Self::default() }
     }
 
     /// The devices' ids towards the kubelet that stand for a GPU.

@@ -7,11 +7,12 @@ use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    Gpu, Offer,
+    Gpu, HandOver, Offer,
     api::{
         AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationResponse,
-        Device, DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
-        PreferredAllocationRequest, PreferredAllocationResponse, device_plugin_server::DevicePlugin,
+        Device, DevicePluginOptions, DeviceSpec, Empty, ListAndWatchResponse, Mount, PreStartContainerRequest,
+        PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
+        device_plugin_server::DevicePlugin,
     },
     cdi,
 };
@@ -56,23 +57,17 @@ impl DevicePlugin for Service {
 
     async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
         let known = |id: &String| {
-            let uuid = Offer::gpu(id).to_owned();
-            let there = self.gpus.borrow().iter().any(|gpu| gpu.uuid == uuid);
-            there.then_some(uuid).ok_or_else(|| Status::invalid_argument(format!("there is no GPU {id}")))
+            let gpus = self.gpus.borrow();
+            let gpu = gpus.iter().find(|gpu| gpu.uuid == Offer::gpu(id)).cloned();
+            gpu.ok_or_else(|| Status::invalid_argument(format!("there is no GPU {id}")))
         };
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
-            let mut uuids = container.device_ids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+            let mut gpus = container.device_ids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
             // Two replicas of a GPU are one GPU to the container.
-            uuids.sort();
-            uuids.dedup();
-            container_responses.push(if self.offer.by_environment {
-                let envs = [("NVIDIA_VISIBLE_DEVICES".to_owned(), uuids.join(","))].into();
-                ContainerAllocateResponse { envs, ..Default::default() }
-            } else {
-                let cdi_devices = uuids.iter().map(|uuid| CdiDevice { name: cdi::name(uuid) }).collect();
-                ContainerAllocateResponse { cdi_devices, ..Default::default() }
-            });
+            gpus.sort_by_key(|gpu| gpu.minor);
+            gpus.dedup();
+            container_responses.push(hand_over(&self.offer.hand_over, &gpus));
         }
         Ok(Response::new(AllocateResponse { container_responses }))
     }
@@ -82,6 +77,35 @@ impl DevicePlugin for Service {
         _: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
         Ok(Response::new(PreStartContainerResponse::default()))
+    }
+}
+
+fn hand_over(how: &HandOver, gpus: &[Gpu]) -> ContainerAllocateResponse {
+    match how {
+        HandOver::Cdi => {
+            let cdi_devices = gpus.iter().map(|gpu| CdiDevice { name: cdi::name(&gpu.uuid) }).collect();
+            ContainerAllocateResponse { cdi_devices, ..Default::default() }
+        }
+        HandOver::Environment => {
+            let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+            let envs = [("NVIDIA_VISIBLE_DEVICES".to_owned(), uuids.join(","))].into();
+            ContainerAllocateResponse { envs, ..Default::default() }
+        }
+        HandOver::Mounts { host, container } => {
+            let nodes = gpus.iter().map(|gpu| format!("nvidia{}", gpu.minor));
+            let nodes = nodes.chain(["nvidiactl".to_owned(), "nvidia-uvm".to_owned()]);
+            let device = |node: String| {
+                let path = format!("/dev/{node}");
+                DeviceSpec { container_path: path.clone(), host_path: path, permissions: "mrw".into() }
+            };
+            let driver = Mount {
+                host_path: host.display().to_string(),
+                container_path: container.display().to_string(),
+                read_only: true,
+            };
+            let devices = nodes.map(device).collect();
+            ContainerAllocateResponse { devices, mounts: vec![driver], ..Default::default() }
+        }
     }
 }
 
