@@ -216,6 +216,15 @@ impl Cluster {
         self.standin().set_module(version.filter(|_| loaded))
     }
 
+    /// Makes a folder of the node one that a stand-in installer can put a driver into, empty; the driver's library finds
+    /// there what a real one asks the kernel for.
+    ///
+    /// # Errors
+    /// If the node's files cannot be changed.
+    pub fn empty_install_dir(&self, folder: &str) -> Result<()> {
+        self.node_exec(&["/bin/sh", "-ec", INSTALL_DIR, "install-dir", folder]).map(drop)
+    }
+
     /// All that tells why a test failed, as text: pods, events, policies, GPU nodes, logs.
     #[must_use]
     pub fn diagnosis(&self) -> String {
@@ -230,6 +239,14 @@ impl Cluster {
         command
     }
 }
+
+/// Arguments: the folder.
+const INSTALL_DIR: &str = "
+if mountpoint -q $1/etc/standin; then umount --lazy $1/etc/standin; fi
+rm -rf $1
+mkdir -p $1/etc/standin
+mount --bind /run/nvidia/standin $1/etc/standin
+";
 
 /// Arguments: the stand-in library, the version or nothing, `loaded` or nothing.
 const HOST_DRIVER: &str = "

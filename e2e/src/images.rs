@@ -24,6 +24,8 @@ use crate::{
 };
 
 const BASE: &str = "localhost/gpu-operator-e2e-base";
+/// The stand-ins for Google's installer and device plugin.
+const GOOGLE: &str = "localhost:5999/google/stand-in:dev";
 const DRIVER_VERSIONS: [&str; 3] = ["580.173.02", "590.10.01", "595.91.07"];
 
 /// Where a file of an image comes from.
@@ -80,6 +82,14 @@ fn images(all: bool) -> Vec<Image> {
         args: vec![("BINARY", "vector-add".to_owned())],
         context: vec![(Source::Cargo("vector-add"), "vector-add")],
     };
+    let google = Image {
+        name: GOOGLE.to_owned(),
+        dockerfile: "e2e/standins/google.Dockerfile",
+        args: Vec::new(),
+        context: ["libstandin_nvml.so", "nvidia-installer", "nvidia-gpu-device-plugin"]
+            .map(|name| (Source::Cargo(name), name))
+            .into(),
+    };
     let driver = |version: &str| Image {
         name: format!("localhost:5999/nvidia/driver:{version}-ubuntu22.04"),
         dockerfile: "e2e/standins/driver.Dockerfile",
@@ -89,7 +99,8 @@ fn images(all: bool) -> Vec<Image> {
             (Source::Cargo("nvidia-driver"), "nvidia-driver"),
         ],
     };
-    let mut images = vec![pause, product("gpu-operator"), product("nvml-probe"), toolkit, plugin, vector_add];
+    let ours = [product("gpu-operator"), product("nvml-probe")];
+    let mut images: Vec<Image> = ours.into_iter().chain([pause, toolkit, plugin, vector_add, google]).collect();
     images.extend(DRIVER_VERSIONS.map(driver));
     images
 }

@@ -20,7 +20,7 @@ use nvml_probe::publish::Seen;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    machine::Machine,
+    machine::{Gpus, Machine},
     node::FleetNode,
     pod::PlacedPod,
     writes::{self, Write, Written},
@@ -49,7 +49,7 @@ pub(super) struct State {
     pub error: Option<String>,
 }
 
-/// A change of a Node's allocatable `nvidia.com/gpu`.
+/// A change of a Node's allocatable GPUs, by whatever name they are offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// The Node.
@@ -96,7 +96,7 @@ enum Turn {
 struct Sent {
     statuses: BTreeMap<String, PodStatus>,
     ended: BTreeSet<String>,
-    gpus: Option<u32>,
+    gpus: Option<Gpus>,
     report: Option<Report>,
 }
 
@@ -128,7 +128,7 @@ impl Slot {
 
     /// What the Node was told of its GPUs last.
     pub fn gpus(&self) -> Option<u32> {
-        self.sent.gpus
+        self.sent.gpus.map(|gpus| gpus.count)
     }
 
     fn is_idle(&self) -> bool {
@@ -279,7 +279,7 @@ impl Agent {
         match written {
             Ok(Written { version }) => {
                 let published = match &write {
-                    Write::Gpus(node, gpus) => Some(Published { node: node.clone(), version, gpus: *gpus }),
+                    Write::Gpus(node, gpus) => Some(Published { node: node.clone(), version, gpus: gpus.count }),
                     _ => None,
                 };
                 slot.told(write);

@@ -12,7 +12,7 @@ use k8s_openapi::{
 use super::{
     kubelet,
     node::{DriverBehaviour, FleetNode},
-    pod::{PlacedContainer, PlacedPod, Program},
+    pod::{PlacedContainer, PlacedPod, Program, Sharing},
     probe,
 };
 
@@ -28,6 +28,8 @@ pub struct Machine {
     pub(super) module: Option<String>,
     /// Version of the driver whose container has its root bound.
     pub(super) container_root: Option<String>,
+    /// Version of the driver that an installer has put onto the host, and where; that outlasts a boot.
+    pub(super) installed: Option<(String, String)>,
     /// A driver's container has left word that what is loaded is its own.
     state_file: bool,
     /// The toolkit is installed; that outlasts a boot.
@@ -83,11 +85,20 @@ pub struct Outcome {
     /// Pods that have ended as they were asked to.
     pub ended: Vec<String>,
     /// GPUs that kubelet publishes; nothing where no plugin has ever run.
-    pub gpus: Option<u32>,
+    pub gpus: Option<Gpus>,
     /// What the probe reports; nothing where there is no probe that does.
     pub report: Option<Report>,
     /// When something happens next by itself.
     pub next: Option<Timestamp>,
+}
+
+/// What kubelet publishes of a node's GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gpus {
+    /// How many pods can have one.
+    pub count: u32,
+    /// Whether they are offered as shared ones, by a name of their own.
+    pub renamed: bool,
 }
 
 impl Machine {
@@ -183,14 +194,34 @@ impl Machine {
 
     /// Starts a container, or says why it cannot.
     fn start(&mut self, container: &PlacedContainer, host: &Host<'_>, now: Timestamp, was: &Run) -> Run {
-        let Program::Driver { version } = &container.program else {
-            return Run::Running(now, None);
+        let (version, root) = match &container.program {
+            Program::Driver { version } => (version, None),
+            Program::InstallDriver { version, root } => (version, Some(root)),
+            _ => return Run::Running(now, None),
         };
-        match &host.node.behaviour.driver {
-            DriverBehaviour::ImageMissing => Run::NoImage,
-            DriverBehaviour::Crash(words) => crash(words, now, was),
-            DriverBehaviour::Ok => self.load(version, host, now, was),
-            DriverBehaviour::Loads(other) => self.load(other, host, now, was),
+        let version = match &host.node.behaviour.driver {
+            DriverBehaviour::ImageMissing => return Run::NoImage,
+            DriverBehaviour::Crash(words) => return crash(words, now, was),
+            DriverBehaviour::Ok => version,
+            DriverBehaviour::Loads(other) => other,
+        };
+        match root {
+            None => self.load(version, host, now, was),
+            Some(root) => self.install(version, root, host, now, was),
+        }
+    }
+
+    /// What an installer does: the driver lies on the host from then on, and is loaded unless one is.
+    fn install(&mut self, version: &str, root: &str, host: &Host<'_>, now: Timestamp, was: &Run) -> Run {
+        let other = self.module.as_deref().is_some_and(|loaded| loaded != version);
+        if other && self.in_use(host) {
+            return crash("driver is in use", now, was);
+        }
+        self.module = Some(version.to_owned());
+        self.installed = Some((root.to_owned(), version.to_owned()));
+        match was {
+            Run::Crashed(crash) => Run::Running(now, Some(crash.clone())),
+            _ => Run::Running(now, None),
         }
     }
 
@@ -232,7 +263,8 @@ impl Machine {
             }
             Program::WaitToolkit => self.toolkit,
             Program::Guard { version } => {
-                let own = self.module.as_ref() == Some(version) && self.state_file;
+                let ours = self.state_file || self.installed.is_some();
+                let own = self.module.as_ref() == Some(version) && ours;
                 self.module.is_none() || own || !self.in_use(host)
             }
             _ => true,
@@ -243,6 +275,9 @@ impl Machine {
     pub(super) fn library<'a>(&'a self, root: &str, node: &'a FleetNode) -> Option<&'a str> {
         if root == CONTAINER_ROOT {
             return self.container_root.as_deref();
+        }
+        if let Some((_, version)) = self.installed.as_ref().filter(|(folder, _)| folder == root) {
+            return Some(version);
         }
         node.own_driver().map(|(version, _)| version).filter(|_| root == node.host_driver_root)
     }
@@ -262,34 +297,52 @@ impl Machine {
     /// Whether anything holds the driver: the probe's NVML, the plugin's, or a pod with a GPU.
     pub(super) fn in_use(&self, host: &Host<'_>) -> bool {
         self.nvml_held(host)
-            || self.runs(host, |program| *program == Program::DevicePlugin)
+            || self.runs(host, |program| matches!(program, Program::DevicePlugin(_)))
             || host.staying().any(|pod| pod.uses_gpu && self.is_running(pod))
     }
 
     /// Whether the probe has NVML open: the driver is loaded, its library is there, and nobody wants it back.
     pub(super) fn nvml_held(&self, host: &Host<'_>) -> bool {
-        let libraries = [CONTAINER_ROOT, &host.node.host_driver_root];
         !host.release
             && self.runs(host, |program| *program == Program::Probe)
             && self.module.is_some()
-            && libraries.iter().any(|root| self.library(root, host.node) == self.module.as_deref())
+            && self.roots(host.node).any(|root| self.library(root, host.node) == self.module.as_deref())
+    }
+
+    /// Where drivers may lie.
+    pub(super) fn roots<'a>(&'a self, node: &'a FleetNode) -> impl Iterator<Item = &'a str> {
+        let installed = self.installed.as_ref().map(|(root, _)| root.as_str());
+        let own = node.host_driver_root.as_str();
+        [own, CONTAINER_ROOT].into_iter().chain(installed.filter(move |root| *root != own))
     }
 
     fn has_probe(&self, host: &Host<'_>) -> bool {
         host.node.behaviour.reports && self.runs(host, |program| *program == Program::Probe)
     }
 
-    fn published_gpus(&mut self, host: &Host<'_>) -> Option<u32> {
-        if self.runs(host, |program| *program == Program::DevicePlugin) {
+    /// GPUs by the name that the plugin offers them by. A plugin that finds no driver offers none.
+    fn published_gpus(&mut self, host: &Host<'_>) -> Option<Gpus> {
+        let plugin = self.running(host).find_map(|program| match program {
+            Program::DevicePlugin(sharing) => Some(*sharing),
+            _ => None,
+        });
+        if let Some(Sharing { replicas, renamed }) = plugin.filter(|_| self.module.is_some()) {
             self.has_published = true;
             let on_bus = u32::try_from(host.node.gpus.len()).unwrap_or(u32::MAX);
-            return Some(host.node.behaviour.publishes.map_or(on_bus, |count| count.min(on_bus)));
+            let count = host.node.behaviour.publishes.map_or(on_bus, |count| count.min(on_bus)) * replicas;
+            return Some(Gpus { count, renamed });
         }
-        self.has_published.then_some(0)
+        self.has_published.then(Gpus::default)
     }
 
     fn runs(&self, host: &Host<'_>, is: impl Fn(&Program) -> bool) -> bool {
-        host.staying().any(|pod| pod.has(&is) && self.is_running(pod))
+        self.running(host).any(is)
+    }
+
+    /// The main programs of the pods that run.
+    fn running<'h>(&self, host: &Host<'h>) -> impl Iterator<Item = &'h Program> {
+        let pods = host.staying().filter(|pod| self.is_running(pod));
+        pods.flat_map(|pod| &pod.main).map(|container| &container.program)
     }
 
     fn is_running(&self, pod: &PlacedPod) -> bool {

@@ -12,6 +12,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
+use super::machine::Gpus;
 use crate::cluster::HostDriver;
 
 /// The label by which kwok knows the nodes whose leases it keeps.
@@ -36,6 +37,8 @@ pub struct FleetNode {
     pub runtime: String,
     /// The kernel's release.
     pub kernel: String,
+    /// Kubelet's version, by which some distributions are known.
+    pub kubelet: String,
     /// Labels beside those that every node has.
     pub labels: BTreeMap<String, String>,
     /// Taints.
@@ -111,6 +114,7 @@ impl FleetNode {
             arch: "amd64".to_owned(),
             runtime: "containerd://2.1.4".to_owned(),
             kernel: "6.8.0-60-generic".to_owned(),
+            kubelet: "v1.36.3".to_owned(),
             labels: BTreeMap::new(),
             taints: Vec::new(),
             host_driver: HostDriver::Absent,
@@ -162,7 +166,7 @@ impl FleetNode {
                     architecture: self.arch.clone(),
                     container_runtime_version: self.runtime.clone(),
                     kernel_version: self.kernel.clone(),
-                    kubelet_version: "v1.36.3".to_owned(),
+                    kubelet_version: self.kubelet.clone(),
                     operating_system: "linux".to_owned(),
                     os_image: format!("{} {}", self.os.id, self.os.version_id),
                     ..NodeSystemInfo::default()
@@ -219,8 +223,12 @@ pub(super) fn conditions(alive: bool, now: Timestamp) -> Vec<NodeCondition> {
 }
 
 /// The patch of a Node's status by which kubelet publishes GPUs.
-pub(super) fn published(gpus: u32) -> serde_json::Value {
-    let resources = serde_json::json!({keys::GPU_RESOURCE: gpus.to_string()});
+pub(super) fn published(gpus: Gpus) -> serde_json::Value {
+    let shared = format!("{}.shared", keys::GPU_RESOURCE);
+    let (here, there) =
+        if gpus.renamed { (shared.as_str(), keys::GPU_RESOURCE) } else { (keys::GPU_RESOURCE, shared.as_str()) };
+    // What is offered by one name now is no longer by the other.
+    let resources = serde_json::json!({here: gpus.count.to_string(), there: null});
     serde_json::json!({"status": {"allocatable": resources, "capacity": resources}})
 }
 

@@ -5,7 +5,7 @@ use gpu_operator_crd::{
     report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, Report},
 };
 
-use super::machine::{CONTAINER_ROOT, Host, Machine};
+use super::machine::{Host, Machine};
 
 /// The report of what is on the node now.
 pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
@@ -28,7 +28,7 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         health: if answering { node.health.get(&index).cloned().unwrap_or_else(well) } else { GpuHealth::default() },
     });
     let mut installed: Vec<InstalledDriver> = Vec::new();
-    for root in [node.host_driver_root.as_str(), CONTAINER_ROOT] {
+    for root in machine.roots(node) {
         if let Some(version) = machine.library(root, node) {
             installed.push(InstalledDriver { root: root.to_owned(), version: version.to_owned() });
         }

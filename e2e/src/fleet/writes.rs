@@ -11,7 +11,7 @@ use kube::{
 use nvml_probe::publish::{Publisher, Seen};
 use serde_json::json;
 
-use super::{node::published, pod::PlacedPod};
+use super::{machine::Gpus, node::published, pod::PlacedPod};
 
 /// One write.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(super) enum Write {
     /// Kubelet has ended a pod that was to be deleted.
     End(PlacedPod),
     /// Kubelet publishes so many GPUs of a node.
-    Gpus(String, u32),
+    Gpus(String, Gpus),
     /// The probe of a node reports, knowing this of its GpuNode.
     Report(String, Seen, Box<Report>),
 }

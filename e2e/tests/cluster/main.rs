@@ -17,5 +17,6 @@ mod policies;
 mod restarts;
 mod rollout;
 mod support;
+mod systems;
 mod uninstall;
 mod validation;

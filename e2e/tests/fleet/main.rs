@@ -5,4 +5,5 @@
 mod install;
 mod rollout;
 mod support;
+mod systems;
 mod two_hundred;

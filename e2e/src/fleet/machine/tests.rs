@@ -80,7 +80,11 @@ fn toolkit_pod(version: &str) -> PlacedPod {
 
 fn plugin_pod(version: &str) -> PlacedPod {
     let toolkit = container("wait-for-toolkit", Program::WaitToolkit);
-    pod("plugin", vec![gate(version), toolkit], container("device-plugin", Program::DevicePlugin))
+    pod("plugin", vec![gate(version), toolkit], container("device-plugin", Program::DevicePlugin(Sharing::default())))
+}
+
+fn offered(outcome: &Outcome) -> Option<u32> {
+    outcome.gpus.map(|gpus| gpus.count)
 }
 
 fn phase(outcome: &Outcome, uid: &str) -> String {
@@ -100,7 +104,7 @@ fn a_whole_stack_runs_at_once_whatever_order_its_pods_came_in() {
     for uid in ["driver", "toolkit", "plugin", "probe"] {
         assert_eq!(phase(&outcome, uid), "Running", "{uid}");
     }
-    assert_eq!((outcome.gpus, outcome.next), (Some(8), None));
+    assert_eq!((offered(&outcome), outcome.next), (Some(8), None));
     let report = outcome.report.unwrap();
     assert_eq!(report.nvml.state, NvmlState::Answering);
     assert_eq!(report.driver.installed, [InstalledDriver { root: CONTAINER_ROOT.into(), version: VERSION.into() }]);
@@ -114,9 +118,9 @@ fn later_stages_wait_in_their_gates_and_nothing_is_published_before_the_plugin_r
     bench.pods.retain(|pod| pod.uid != "driver");
     let outcome = bench.turn();
     assert_eq!((phase(&outcome, "toolkit"), phase(&outcome, "plugin")), ("Pending".into(), "Pending".into()));
-    assert_eq!(outcome.gpus, None);
+    assert_eq!(offered(&outcome), None);
     bench.pods.push(driver_pod("580.1"));
-    assert_eq!(bench.turn().gpus, None, "another version opens no gate");
+    assert_eq!(offered(&bench.turn()), None, "another version opens no gate");
 }
 
 #[test]
@@ -127,9 +131,9 @@ fn slow_pods_take_their_time_one_after_the_other() {
     assert_eq!(phase(&bench.after(119), "driver"), "Pending");
     assert_eq!(phase(&bench.after(1), "driver"), "Running");
     assert_eq!(phase(&bench.after(120), "toolkit"), "Running");
-    assert_eq!(bench.turn().gpus, None);
+    assert_eq!(offered(&bench.turn()), None);
     let last = bench.after(120);
-    assert_eq!((last.gpus, last.next), (Some(8), None));
+    assert_eq!((offered(&last), last.next), (Some(8), None));
 }
 
 #[test]
@@ -145,7 +149,7 @@ fn an_image_that_is_missing_and_a_crash_show_in_kubelets_words_until_they_are_he
     assert_eq!(last.unwrap().terminated.unwrap().message.as_deref(), Some("no headers"));
     bench.node.behaviour.driver = DriverBehaviour::Ok;
     let healed = bench.after(5);
-    assert_eq!(healed.gpus, Some(8));
+    assert_eq!(offered(&healed), Some(8));
     let after = healed.statuses["driver"].container_statuses.clone().unwrap()[0].clone();
     assert!(after.restart_count == 1 && after.last_state.is_some(), "{after:?}");
 }
@@ -156,7 +160,7 @@ fn a_plugin_that_goes_takes_the_gpus_with_it_and_its_pod_is_ended() {
     bench.turn();
     bench.delete("plugin");
     let outcome = bench.turn();
-    assert_eq!((outcome.gpus, outcome.ended), (Some(0), vec!["plugin".to_owned()]));
+    assert_eq!((offered(&outcome), outcome.ended), (Some(0), vec!["plugin".to_owned()]));
 }
 
 #[test]
@@ -211,11 +215,11 @@ fn a_reboot_starts_everything_anew_and_leaves_what_lies_on_disk() {
     let outcome = bench.after(60);
     let report = outcome.report.clone().unwrap();
     assert!(report.boot_id != before.boot_id && report.gpus.len() == 7 && report.driver.loaded.is_none());
-    assert_eq!(outcome.gpus, Some(0), "kubelet remembers the resource");
+    assert_eq!(offered(&outcome), Some(0), "kubelet remembers the resource");
     assert_eq!(phase(&outcome, "plugin"), "Pending");
     bench.pods.push(driver_pod(VERSION));
     let outcome = bench.turn();
-    assert_eq!(outcome.gpus, Some(7));
+    assert_eq!(offered(&outcome), Some(7));
     assert_eq!(outcome.statuses["plugin"].container_statuses.clone().unwrap()[0].restart_count, 1);
 }
 
@@ -239,6 +243,25 @@ fn a_host_driver_opens_the_gates_that_look_at_its_root() {
         assert_eq!(report.driver.installed, [InstalledDriver { root: "/".into(), version: "570.1".into() }]);
         assert_eq!(report.driver.loaded.is_some(), matches!(driver, HostDriver::Loaded(_)));
     }
+}
+
+#[test]
+fn what_an_installer_leaves_on_the_host_is_found_after_a_boot_and_installed_again() {
+    let root = "/home/kubernetes/bin/nvidia";
+    let mut bench = Bench::new(FleetNode::with_gpus("n", "102d", 4));
+    let install = Program::InstallDriver { version: "470.1".into(), root: root.into() };
+    let gate = container("gate", Program::WaitDriver { root: root.into(), version: None });
+    let shared = container("device-plugin", Program::DevicePlugin(Sharing { replicas: 3, renamed: true }));
+    bench.pods.push(pod("driver", vec![container("install-driver", install)], container("hold", Program::Other)));
+    bench.pods.push(pod("plugin", vec![gate], shared));
+    let outcome = bench.turn();
+    assert_eq!(outcome.gpus, Some(Gpus { count: 12, renamed: true }));
+    let driver = outcome.report.unwrap().driver;
+    assert_eq!(driver.installed, [InstalledDriver { root: root.into(), version: "470.1".into() }]);
+    bench.pods.retain(|pod| pod.uid != "driver");
+    bench.machine.reboot(&bench.node);
+    let driver = bench.after(60).report.unwrap().driver;
+    assert!(driver.loaded.is_none() && driver.installed.len() == 1);
 }
 
 #[test]

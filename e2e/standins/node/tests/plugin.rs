@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
 
 use standin_node::plugin::{
-    Gpu,
+    Gpu, HandOver, Offer,
     api::{AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, PreferredAllocationRequest},
     serve,
 };
@@ -21,11 +21,15 @@ struct Plugin {
 
 impl Plugin {
     fn start() -> Self {
+        Self::offering(Offer::default())
+    }
+
+    fn offering(offer: Offer) -> Self {
         let gpu = |uuid: &str, minor| Gpu { uuid: uuid.into(), minor, healthy: true };
         let folder = tempfile::tempdir().unwrap();
         let (gpus, list) = watch::channel(vec![gpu("GPU-a", 0), gpu("GPU-b", 1)]);
         let kubelet = folder.path().join("kubelet.sock");
-        let task = tokio::spawn(async move { serve(&kubelet, &list).await.unwrap() });
+        let task = tokio::spawn(async move { serve(&kubelet, &offer, &list).await.unwrap() });
         Self { folder, gpus, task }
     }
 }
@@ -68,6 +72,37 @@ async fn an_allocation_names_cdi_devices_and_an_unknown_gpu_is_refused() {
     let request = PreferredAllocationRequest { container_requests: vec![preference] };
     let answer = client.get_preferred_allocation(request).await.unwrap().into_inner();
     assert_eq!(answer.container_responses[0].device_ids, ["GPU-b"]);
+}
+
+#[tokio::test]
+async fn a_shared_gpu_is_several_devices_and_containers_can_be_told_by_environment() {
+    let resource = "nvidia.com/gpu.shared".to_owned();
+    let plugin = Plugin::offering(Offer { resource, replicas: 2, hand_over: HandOver::Environment });
+    let (registration, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
+    assert_eq!(registration.resource_name, "nvidia.com/gpu.shared");
+    let mut lists = common::watch(&mut client).await;
+    let all = ["GPU-a::0 Healthy", "GPU-a::1 Healthy", "GPU-b::0 Healthy", "GPU-b::1 Healthy"];
+    assert_eq!(next(&mut lists).await, all);
+    let device_ids = vec!["GPU-b::1".into(), "GPU-b::0".into()];
+    let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { device_ids }] };
+    let answer = client.allocate(request).await.unwrap().into_inner();
+    let container = &answer.container_responses[0];
+    assert_eq!(container.envs["NVIDIA_VISIBLE_DEVICES"], "GPU-b");
+    assert!(container.cdi_devices.is_empty());
+}
+
+#[tokio::test]
+async fn googles_plugin_hands_over_device_nodes_and_the_drivers_folder() {
+    let hand_over = HandOver::Mounts { host: "/home/driver".into(), container: "/usr/local/nvidia".into() };
+    let plugin = Plugin::offering(Offer { hand_over, ..Offer::default() });
+    let (_, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
+    let device_ids = vec!["GPU-b".into()];
+    let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { device_ids }] };
+    let answer = client.allocate(request).await.unwrap().into_inner();
+    let container = &answer.container_responses[0];
+    let nodes: Vec<&str> = container.devices.iter().map(|device| device.host_path.as_str()).collect();
+    assert_eq!(nodes, ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"]);
+    assert_eq!((container.mounts[0].host_path.as_str(), container.mounts[0].read_only), ("/home/driver", true));
 }
 
 #[tokio::test]

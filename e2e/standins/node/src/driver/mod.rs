@@ -5,6 +5,7 @@
 //! stand-in folder steers it, see [`Steering`].
 
 mod devices;
+mod installer;
 mod module;
 mod root;
 mod steering;
@@ -21,6 +22,7 @@ use tokio::{
     time,
 };
 
+pub use installer::{Folders, install as install_on_host};
 use module::Module;
 pub use steering::{Mode, Steering};
 

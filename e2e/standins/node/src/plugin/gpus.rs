@@ -14,7 +14,7 @@ use nvml_wrapper::{Nvml, bitmasks::event::EventTypes, enums::event::XidError, er
 use tokio::sync::{oneshot, watch};
 
 /// Where a driver root may have the library.
-const FOLDERS: [&str; 3] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib/aarch64-linux-gnu"];
+const FOLDERS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib/aarch64-linux-gnu", "lib64"];
 /// XIDs that an application causes and that say nothing about the GPU.
 const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 /// How long one wait for events lasts, and so how long the end of the watch may take.

@@ -13,7 +13,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Endpoint, Server};
 
 use super::{
-    Gpu, RESOURCE,
+    Gpu, Offer,
     api::{
         DevicePluginOptions, RegisterRequest, device_plugin_server::DevicePluginServer,
         registration_client::RegistrationClient,
@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// If the own socket cannot be made.
-pub async fn serve(kubelet: &Path, gpus: &watch::Receiver<Vec<Gpu>>) -> Result<()> {
+pub async fn serve(kubelet: &Path, offer: &Offer, gpus: &watch::Receiver<Vec<Gpu>>) -> Result<()> {
     let own = own_socket(kubelet);
     loop {
         let Some(this) = identity(kubelet) else {
@@ -42,14 +42,14 @@ pub async fn serve(kubelet: &Path, gpus: &watch::Receiver<Vec<Gpu>>) -> Result<(
             continue;
         };
         // The kubelet calls back while it registers, so that the server comes first.
-        let server = Serving::start(&own, gpus.clone())?;
-        if let Err(error) = register(kubelet).await {
+        let server = Serving::start(&own, offer.clone(), gpus.clone())?;
+        if let Err(error) = register(kubelet, &offer.resource).await {
             eprintln!("registering with the kubelet: {error:#}");
             drop(server);
             time::sleep(RETRY).await;
             continue;
         }
-        println!("registered {RESOURCE} with the kubelet");
+        println!("registered {} with the kubelet", offer.resource);
         // A kubelet that starts empties its folder, so that either sign may be seen first.
         while identity(kubelet) == Some(this) && own.exists() {
             time::sleep(POLL).await;
@@ -69,10 +69,10 @@ pub(super) fn leave(kubelet: &Path) {
 struct Serving(JoinHandle<()>);
 
 impl Serving {
-    fn start(own: &Path, gpus: watch::Receiver<Vec<Gpu>>) -> Result<Self> {
+    fn start(own: &Path, offer: Offer, gpus: watch::Receiver<Vec<Gpu>>) -> Result<Self> {
         let listener = remove(own).and_then(|()| UnixListener::bind(own));
         let incoming = UnixListenerStream::new(listener.with_context(|| own.display().to_string())?);
-        let server = Server::builder().add_service(DevicePluginServer::new(Service { gpus }));
+        let server = Server::builder().add_service(DevicePluginServer::new(Service { offer, gpus }));
         Ok(Self(tokio::spawn(async move {
             if let Err(error) = server.serve_with_incoming(incoming).await {
                 eprintln!("serving the kubelet: {error}");
@@ -87,12 +87,12 @@ impl Drop for Serving {
     }
 }
 
-async fn register(kubelet: &Path) -> Result<()> {
+async fn register(kubelet: &Path, resource: &str) -> Result<()> {
     let channel = Endpoint::from_shared(format!("unix://{}", kubelet.display()))?.connect().await?;
     let request = RegisterRequest {
         version: API_VERSION.into(),
         endpoint: SOCKET.into(),
-        resource_name: RESOURCE.into(),
+        resource_name: resource.into(),
         options: Some(DevicePluginOptions::default()),
     };
     RegistrationClient::new(channel).register(request).await?;

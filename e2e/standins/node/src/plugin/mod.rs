@@ -1,14 +1,21 @@
 //! The stand-in device plugin: NVIDIA's, as far as a kubelet and a container runtime can tell.
 //!
 //! It lists the GPUs that the NVML library in the driver root serves, keeps that library initialised, registers them
-//! as `nvidia.com/gpu`, and answers allocations with CDI devices from a specification that it writes.
+//! as `nvidia.com/gpu`, or as its configuration wants them shared, and answers allocations with CDI devices from a
+//! specification that it writes, or by environment.
 
 mod cdi;
+mod google;
 mod gpus;
 mod kubelet;
+mod offer;
 mod service;
 
-use std::{env, path::PathBuf, time::Duration};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use tokio::{
@@ -17,17 +24,16 @@ use tokio::{
     time,
 };
 
+pub use google::run as run_as_googles;
 pub use gpus::Gpu;
 pub use kubelet::serve;
+pub use offer::{HandOver, Offer, RESOURCE};
 
 /// The kubelet's interface, generated.
 #[allow(missing_docs, unused_qualifications, clippy::pedantic, clippy::all)]
 pub mod api {
     tonic::include_proto!("v1beta1");
 }
-
-/// The resource that containers ask for.
-pub const RESOURCE: &str = "nvidia.com/gpu";
 
 /// How long the end may take: a library that hangs must not keep the container alive.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -67,12 +73,16 @@ impl Config {
 /// # Errors
 /// If NVML cannot be initialised or the specification cannot be written. A kubelet that is away is waited for.
 pub async fn run(config: Config) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
+    let offer = Offer::from_env()?;
     let gpus = gpus::Session::open(&config.driver_root_here)?;
     let (devices, driver) = (gpus.list()?, gpus.driver_version()?);
     println!("driver {driver}, {} GPUs", devices.len());
     cdi::write(&config, &devices, &driver).context("writing the CDI specification")?;
+    serve_until_told(gpus, devices, &config.kubelet_socket, &offer).await
+}
 
+async fn serve_until_told(gpus: gpus::Session, devices: Vec<Gpu>, kubelet: &Path, offer: &Offer) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
     let (health, devices) = watch::channel(devices);
     let watcher = gpus.watch(health);
     if devices.borrow().is_empty() {
@@ -81,12 +91,12 @@ pub async fn run(config: Config) -> Result<()> {
         terminate.recv().await;
     } else {
         tokio::select! {
-            ended = serve(&config.kubelet_socket, &devices) => ended?,
+            ended = serve(kubelet, offer, &devices) => ended?,
             _ = terminate.recv() => {}
         }
     }
     println!("terminating");
-    kubelet::leave(&config.kubelet_socket);
+    kubelet::leave(kubelet);
     if time::timeout(FAREWELL, watcher.end()).await.is_err() {
         eprintln!("NVML hangs; ending without its farewell");
     }

@@ -7,17 +7,19 @@ use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    Gpu,
+    Gpu, HandOver, Offer,
     api::{
         AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationResponse,
-        Device, DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
-        PreferredAllocationRequest, PreferredAllocationResponse, device_plugin_server::DevicePlugin,
+        Device, DevicePluginOptions, DeviceSpec, Empty, ListAndWatchResponse, Mount, PreStartContainerRequest,
+        PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
+        device_plugin_server::DevicePlugin,
     },
     cdi,
 };
 
 /// Answers from the list of GPUs as it is now.
 pub(super) struct Service {
+    pub(super) offer: Offer,
     pub(super) gpus: watch::Receiver<Vec<Gpu>>,
 }
 
@@ -30,7 +32,8 @@ impl DevicePlugin for Service {
     }
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let lists = WatchStream::new(self.gpus.clone()).map(|gpus| Ok(list(&gpus)));
+        let offer = self.offer.clone();
+        let lists = WatchStream::new(self.gpus.clone()).map(move |gpus| Ok(list(&offer, &gpus)));
         Ok(Response::new(Box::pin(lists)))
     }
 
@@ -53,17 +56,18 @@ impl DevicePlugin for Service {
     }
 
     async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
-        let device = |uuid: String| {
-            if self.gpus.borrow().iter().any(|gpu| gpu.uuid == uuid) {
-                Ok(CdiDevice { name: cdi::name(&uuid) })
-            } else {
-                Err(Status::invalid_argument(format!("there is no GPU {uuid}")))
-            }
+        let known = |id: &String| {
+            let gpus = self.gpus.borrow();
+            let gpu = gpus.iter().find(|gpu| gpu.uuid == Offer::gpu(id)).cloned();
+            gpu.ok_or_else(|| Status::invalid_argument(format!("there is no GPU {id}")))
         };
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
-            let cdi_devices = container.device_ids.into_iter().map(device).collect::<Result<_, _>>()?;
-            container_responses.push(ContainerAllocateResponse { cdi_devices, ..Default::default() });
+            let mut gpus = container.device_ids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+            // Two replicas of a GPU are one GPU to the container.
+            gpus.sort_by_key(|gpu| gpu.minor);
+            gpus.dedup();
+            container_responses.push(hand_over(&self.offer.hand_over, &gpus));
         }
         Ok(Response::new(AllocateResponse { container_responses }))
     }
@@ -76,11 +80,39 @@ impl DevicePlugin for Service {
     }
 }
 
-fn list(gpus: &[Gpu]) -> ListAndWatchResponse {
-    let device = |gpu: &Gpu| Device {
-        id: gpu.uuid.clone(),
-        health: if gpu.healthy { "Healthy" } else { "Unhealthy" }.into(),
-        topology: None,
-    };
-    ListAndWatchResponse { devices: gpus.iter().map(device).collect() }
+fn hand_over(how: &HandOver, gpus: &[Gpu]) -> ContainerAllocateResponse {
+    match how {
+        HandOver::Cdi => {
+            let cdi_devices = gpus.iter().map(|gpu| CdiDevice { name: cdi::name(&gpu.uuid) }).collect();
+            ContainerAllocateResponse { cdi_devices, ..Default::default() }
+        }
+        HandOver::Environment => {
+            let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+            let envs = [("NVIDIA_VISIBLE_DEVICES".to_owned(), uuids.join(","))].into();
+            ContainerAllocateResponse { envs, ..Default::default() }
+        }
+        HandOver::Mounts { host, container } => {
+            let nodes = gpus.iter().map(|gpu| format!("nvidia{}", gpu.minor));
+            let nodes = nodes.chain(["nvidiactl".to_owned(), "nvidia-uvm".to_owned()]);
+            let device = |node: String| {
+                let path = format!("/dev/{node}");
+                DeviceSpec { container_path: path.clone(), host_path: path, permissions: "mrw".into() }
+            };
+            let driver = Mount {
+                host_path: host.display().to_string(),
+                container_path: container.display().to_string(),
+                read_only: true,
+            };
+            let devices = nodes.map(device).collect();
+            ContainerAllocateResponse { devices, mounts: vec![driver], ..Default::default() }
+        }
+    }
+}
+
+fn list(offer: &Offer, gpus: &[Gpu]) -> ListAndWatchResponse {
+    let devices = gpus.iter().flat_map(|gpu| {
+        let health = if gpu.healthy { "Healthy" } else { "Unhealthy" };
+        offer.ids(&gpu.uuid).map(|id| Device { id, health: health.into(), topology: None })
+    });
+    ListAndWatchResponse { devices: devices.collect() }
 }

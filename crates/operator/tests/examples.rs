@@ -1,0 +1,106 @@
+//! The example policies: that each says what it seems to say, that it is listed, and that with a mirror set no image of
+//! any of them comes from elsewhere.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use gpu_operator_crd::{ClusterGpuPolicy, policy::Stage};
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
+use sim::Sim;
+
+const MIRROR: &str = "mirror.example.com:5000/all";
+
+/// Every example, by the name of its file.
+fn examples() -> BTreeMap<String, (String, ClusterGpuPolicy)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let files = fs::read_dir(folder).expect("the examples").map(|entry| entry.expect("an entry").path());
+    let policies = files.filter(|path| path.extension().is_some_and(|ending| ending == "yaml"));
+    let read = |path: std::path::PathBuf| {
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("an example");
+        let policy = serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, (text, policy))
+    };
+    policies.map(read).collect()
+}
+
+/// Nodes of every kind that examples are about.
+fn every_kind() -> Sim {
+    let mut sim = Sim::new();
+    let systems = [("ubuntu", "22.04"), ("ubuntu", "20.04"), ("rhel", "9.4"), ("centos", "7"), ("cos", "117")];
+    let runtimes = ["containerd://2.1.4", "containerd://1.7.27", "docker://27.0.3", "cri-o://1.34.1"];
+    for (number, device) in ["102d", "15f9", "13bb", "1eb8", "2330", "2901"].into_iter().enumerate() {
+        for (os, (id, version)) in systems.into_iter().enumerate() {
+            let name = format!("n{number}-{id}-{version}");
+            sim.join(&name, device, 4);
+            let report = sim.report(&name);
+            (report.os.id, report.os.version_id) = (id.to_owned(), version.to_owned());
+            let node = sim.nodes.get_mut(&name).expect("a node");
+            node.runtime = runtimes[(number + os) % runtimes.len()].into();
+            for (key, value) in [("gpu/nividia", "P630"), ("kubernetes.azure.com/accelerator", "nvidia")] {
+                node.labels.insert(key.into(), value.into());
+            }
+            if os % 2 == 1 {
+                sim.host_driver(&name, "470.256.02", true);
+            }
+        }
+    }
+    sim
+}
+
+fn containers(set: &DaemonSet) -> impl Iterator<Item = &Container> {
+    let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod");
+    pod.init_containers.iter().flatten().chain(&pod.containers)
+}
+
+#[test]
+fn an_example_has_no_field_that_the_api_does_not_know_and_bears_the_name_of_its_file() {
+    for (name, (text, policy)) in examples() {
+        let written: serde_yaml::Value = serde_yaml::from_str(&text).expect("YAML");
+        let read = serde_yaml::to_value(&policy).expect("a policy");
+        assert_eq!(written["spec"], read["spec"], "{name}");
+        assert_eq!(policy.metadata.name.as_ref(), Some(&name));
+        assert!(text.starts_with("# "), "{name} says what it is for");
+    }
+}
+
+#[test]
+fn every_example_is_listed() {
+    let page = include_str!("../../../examples/README.md");
+    for name in examples().keys() {
+        assert!(page.contains(&format!("[{name}.yaml]({name}.yaml)")), "{name}");
+    }
+    assert_eq!(page.matches(".yaml](").count(), examples().len(), "one row to an example");
+}
+
+#[test]
+fn with_a_mirror_no_image_of_any_example_comes_from_elsewhere() {
+    let mut stages = BTreeMap::new();
+    for (name, (_, policy)) in examples() {
+        let mut spec = policy.spec;
+        spec.images.registry = MIRROR.to_owned();
+        let pools = spec.pools.iter();
+        let named = pools.flat_map(|pool| [&pool.driver.operand, &pool.toolkit.operand, &pool.device_plugin.operand]);
+        let own: Vec<String> = named.filter_map(|operand| operand.image.as_ref()?.repository.clone()).collect();
+        let mut sim = every_kind();
+        sim.apply_spec("all", spec);
+        sim.run(40);
+        for (stage, set) in
+            Stage::ALL.iter().flat_map(|stage| sim.sets_of(*stage).into_iter().map(move |set| (stage, set)))
+        {
+            *stages.entry(stage.as_str()).or_insert(0) += 1;
+            for image in containers(set).map(|container| container.image.as_deref().expect("an image")) {
+                // What the user names in full, and the probe's image, are the user's own choice.
+                let chosen = own.iter().any(|repository| image.starts_with(repository.as_str()));
+                let mirrored = image.strip_prefix(MIRROR).is_some_and(|rest| rest.starts_with('/'));
+                assert!(mirrored || chosen || image == sim.settings.probe_image, "{name}, {}: {image}", stage.as_str());
+            }
+        }
+    }
+    assert!(
+        Stage::ALL.iter().all(|stage| stages.contains_key(stage.as_str())),
+        "every stage was looked at: {stages:?}"
+    );
+}

@@ -1,0 +1,14 @@
+# The stand-ins for what Google places on nodes: a driver's installer that ends, and a device plugin that hands the driver's
+# folder over.
+#
+# Argument: BASE, a base with a C library.
+# The build's context:
+#   libstandin_nvml.so         built from package standin-nvml
+#   nvidia-installer           built from package standin-node, executable
+#   nvidia-gpu-device-plugin   likewise
+ARG BASE
+FROM ${BASE}
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+COPY libstandin_nvml.so /usr/lib/libstandin_nvml.so
+COPY nvidia-installer nvidia-gpu-device-plugin /usr/bin/
+ENTRYPOINT ["nvidia-installer"]

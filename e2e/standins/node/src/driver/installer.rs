@@ -1,0 +1,118 @@
+//! The stand-in for an installer that puts a driver onto the host and ends: Google's for Ubuntu, as far as the host can
+//! tell, with its environment and its cache.
+
+use std::{
+    env, fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Steering, devices, module::Module};
+
+/// The folders that it works on, and what it brings.
+#[derive(Clone, Debug)]
+pub struct Folders {
+    /// `NVIDIA_INSTALL_DIR_CONTAINER`, the folder of the host that the driver goes into.
+    pub install: PathBuf,
+    /// `ROOT_MOUNT_DIR`, the host's root.
+    pub root: PathBuf,
+    /// The library to install.
+    pub library: PathBuf,
+}
+
+impl Folders {
+    /// From the environment.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
+        Self {
+            install: path("NVIDIA_INSTALL_DIR_CONTAINER", "/usr/local/nvidia"),
+            root: path("ROOT_MOUNT_DIR", "/root"),
+            library: path("STANDIN_LIBRARY", "/usr/lib/libstandin_nvml.so"),
+        }
+    }
+}
+
+/// Installs a version, unless the cache says that it is there, and loads it.
+///
+/// # Errors
+/// If the steering file says so, if another driver is loaded and in use, or if the system refuses something.
+pub fn install(folders: &Folders, version: &str) -> Result<()> {
+    let standin = folders.root.join("run/nvidia/standin");
+    let steering = Steering::read(&standin)?;
+    if steering.mode == super::Mode::Crash {
+        bail!(steering.failure());
+    }
+    let version = steering.version(version)?;
+    let cache = folders.install.join(".cache");
+    if fs::read_to_string(&cache).is_ok_and(|cached| cached == version) {
+        println!("Found cached version, NOT building the drivers.");
+    } else {
+        println!("installing driver {version}");
+        libraries(&folders.library, &folders.install.join("lib64"), &version)?;
+        fs::write(&cache, &version).context("writing the cache")?;
+    }
+    let module = Module::new(&standin);
+    if module.version().as_ref() != Some(&version) {
+        if !module.unload()? {
+            bail!("Could not unload NVIDIA driver kernel modules, driver is in use");
+        }
+        module.load(&version)?;
+    }
+    devices::make(&standin, &folders.root.join("dev"))?;
+    println!("Verifying Nvidia installation... DONE.");
+    Ok(())
+}
+
+fn libraries(from: &Path, folder: &Path, version: &str) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    for name in ["libnvidia-ml.so", "libcuda.so"] {
+        let (file, link) = (folder.join(format!("{name}.{version}")), folder.join(format!("{name}.1")));
+        // Programs may hold an old file open, so it is replaced and not written.
+        remove(&file)?;
+        remove(&link)?;
+        fs::copy(from, &file).with_context(|| format!("copying to {}", file.display()))?;
+        symlink(format!("{name}.{version}"), &link).with_context(|| link.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| file.display().to_string()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_is_installed_once_and_loaded_again_from_the_cache() {
+        let host = tempfile::tempdir().unwrap();
+        let standin = host.path().join("run/nvidia/standin");
+        for folder in [&standin, &host.path().join("dev")] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let library = host.path().join("library");
+        fs::write(&library, "first").unwrap();
+        let folders = Folders { install: host.path().join("nvidia"), root: host.path().into(), library };
+        // Only root can make device nodes; everything before them is there all the same.
+        let _ = install(&folders, "460.56");
+        let installed = folders.install.join("lib64/libnvidia-ml.so.1");
+        assert_eq!(fs::read_to_string(&installed).unwrap(), "first");
+        let module = Module::new(&standin);
+        assert_eq!(module.version().as_deref(), Some("460.56"));
+
+        assert!(module.unload().unwrap(), "as a boot does");
+        fs::write(&folders.library, "second").unwrap();
+        let _ = install(&folders, "460.56");
+        assert_eq!(
+            (fs::read_to_string(&installed).unwrap().as_str(), module.version().as_deref()),
+            ("first", Some("460.56"))
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! What is made of a GPU towards the kubelet, as NVIDIA's plugin is told by its configuration: how many pods share one,
+//! by which name, and how a container is given its own.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// The resource that containers ask for.
+pub const RESOURCE: &str = "nvidia.com/gpu";
+/// Parts a GPU from the number of one of its replicas.
+const REPLICA: &str = "::";
+
+/// How GPUs are offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The resource's name.
+    pub resource: String,
+    /// How many pods share a GPU.
+    pub replicas: u32,
+    /// How a container is given its own.
+    pub hand_over: HandOver,
+}
+
+/// How a container is given its GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum HandOver {
+    /// By CDI devices, for any runtime that knows CDI.
+    #[default]
+    Cdi,
+    /// By `NVIDIA_VISIBLE_DEVICES`, for NVIDIA's own runtime.
+    Environment,
+    /// By device nodes and the driver's folder, as Google's plugin does: no runtime has to know of it.
+    Mounts {
+        /// The folder on the node.
+        host: PathBuf,
+        /// The folder in containers.
+        container: PathBuf,
+    },
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self { resource: RESOURCE.to_owned(), replicas: 1, hand_over: HandOver::Cdi }
+    }
+}
+
+impl Offer {
+    /// From `DEVICE_LIST_STRATEGY` and the file that `CONFIG_FILE` names.
+    ///
+    /// # Errors
+    /// If that file cannot be read.
+    pub fn from_env() -> Result<Self> {
+        let told = env::var("DEVICE_LIST_STRATEGY").is_ok_and(|strategy| strategy == "envvar");
+        let hand_over = if told { HandOver::Environment } else { HandOver::Cdi };
+        let file = env::var_os("CONFIG_FILE").filter(|file| !file.is_empty());
+        let offer = file.map_or_else(|| Ok(Self::default()), |file| Self::of_file(Path::new(&file)))?;
+        Ok(Self { hand_over, ..offer })
+    }
+
+    fn of_file(file: &Path) -> Result<Self> {
+        let text = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let config = serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display()))?;
+        Ok(Self::of_config(&config))
+    }
+
+    fn of_config(config: &Value) -> Self {
+        let shared = ["timeSlicing", "mps"].iter().find_map(|kind| config["sharing"].get(kind));
+        let Some(shared) = shared else { return Self::default() };
+        let replicas = shared["resources"][0]["replicas"].as_u64().and_then(|replicas| replicas.try_into().ok());
+        let renamed = shared["renameByDefault"].as_bool().unwrap_or_default();
+        let resource = if renamed { format!("{RESOURCE}.shared") } else { RESOURCE.to_owned() };
+        Self { resource, replicas: replicas.unwrap_or(1), ..Self::default() }
+    }
+
+    /// The devices' ids towards the kubelet that stand for a GPU.
+    pub fn ids<'a>(&'a self, uuid: &'a str) -> impl Iterator<Item = String> + 'a {
+        (0..self.replicas).map(
+            move |replica| {
+                if self.replicas == 1 { uuid.to_owned() } else { format!("{uuid}{REPLICA}{replica}") }
+            },
+        )
+    }
+
+    /// The GPU that an id stands for.
+    #[must_use]
+    pub fn gpu(id: &str) -> &str {
+        id.split_once(REPLICA).map_or(id, |(uuid, _)| uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_says_how_many_pods_share_a_gpu_and_by_which_name() {
+        let of = |text: &str| {
+            let offer = Offer::of_config(&serde_json::from_str(text).unwrap());
+            (offer.resource, offer.replicas)
+        };
+        assert_eq!(of(r#"{"version": "v1"}"#), ("nvidia.com/gpu".into(), 1));
+        let slices = r#"{"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}"#;
+        assert_eq!(of(slices), ("nvidia.com/gpu".into(), 4));
+        let renamed = r#"{"sharing": {"mps": {"renameByDefault": true, "resources": [{"replicas": 2}]}}}"#;
+        assert_eq!(of(renamed), ("nvidia.com/gpu.shared".into(), 2));
+    }
+
+    #[test]
+    fn a_replica_stands_for_its_gpu() {
+        let offer = Offer { replicas: 2, ..Offer::default() };
+        let ids: Vec<_> = offer.ids("GPU-a").collect();
+        assert_eq!(ids, ["GPU-a::0", "GPU-a::1"]);
+        assert!(ids.iter().all(|id| Offer::gpu(id) == "GPU-a") && Offer::gpu("GPU-b") == "GPU-b");
+        assert_eq!(Offer::default().ids("GPU-a").collect::<Vec<_>>(), ["GPU-a"]);
+    }
+}

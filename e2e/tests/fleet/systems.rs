@@ -1,0 +1,472 @@
+//! The systems that the operator is for, one test each: from its example policy to Ready on nodes such as it has, and
+//! then the check that its users make.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+use e2e::{
+    HostDriver, eventually,
+    fleet::{FleetNode, MEMBER, os},
+};
+use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, policy::Stage};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Node, Pod},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::support::{DEADLINE, Fixture, POLICY, test};
+
+const GKE: &str = "cloud.google.com/gke-accelerator";
+/// PCI ids.
+const K80: &str = "102d";
+const P100: &str = "15f9";
+const K620: &str = "13bb";
+const GEFORCE: &str = "1e07";
+const T4: &str = "1eb8";
+const H100: &str = "2330";
+const A100: &str = "20b0";
+
+/// A node of an operating system.
+fn node(name: &str, gpu: &str, count: usize, system: (&str, &str)) -> FleetNode {
+    FleetNode { os: os(system.0, system.1), ..FleetNode::with_gpus(name, gpu, count) }
+}
+
+fn with_label(mut node: FleetNode, key: &str, value: &str) -> FleetNode {
+    node.labels.insert(key.into(), value.into());
+    node
+}
+
+fn with_driver(mut node: FleetNode, version: &str) -> FleetNode {
+    node.host_driver = HostDriver::Loaded(version.into());
+    node
+}
+
+fn with_runtime(mut node: FleetNode, runtime: &str) -> FleetNode {
+    node.runtime = runtime.into();
+    node
+}
+
+/// What comes of an example on its nodes.
+struct System {
+    f: Fixture,
+}
+
+impl System {
+    /// Lets the nodes join, applies the example to them alone, and waits until all of them are ready.
+    async fn ready(f: Fixture, example: &str, nodes: Vec<FleetNode>) -> Result<Self> {
+        let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+        f.fleet.join(nodes).await?;
+        let system = Self { f };
+        system.apply(example).await?;
+        for name in names {
+            system.until_ready(&name).await?;
+        }
+        eventually(DEADLINE, "a policy that is Ready", || async {
+            let status = system.f.policy().await?.status.context("no status")?;
+            let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").context("none")?;
+            ensure!(ready.status == "True", "{}: {}", ready.reason, ready.message);
+            Ok(())
+        })
+        .await?;
+        Ok(system)
+    }
+
+    async fn apply(&self, example: &str) -> Result<()> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{example}.yaml"));
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let mut policy: ClusterGpuPolicy = serde_yaml::from_str(&text)?;
+        policy.metadata.name = Some(POLICY.to_owned());
+        let mut selector = policy.spec.node_selector.take().unwrap_or_default();
+        selector.match_labels.insert(MEMBER.0.to_owned(), MEMBER.1.to_owned());
+        policy.spec.node_selector = Some(selector);
+        let apply = PatchParams::apply("test").force();
+        self.f.policies().patch(POLICY, &apply, &Patch::Apply(&policy)).await?;
+        Ok(())
+    }
+
+    async fn until_ready(&self, node: &str) -> Result<()> {
+        eventually(DEADLINE, &format!("{node} ready"), || async {
+            let status = self.f.gpu_nodes().get(node).await?.status.unwrap_or_default();
+            ensure!(status.phase == Phase::Ready, "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The pod of each stage's DaemonSets, by stage.
+    async fn stages(&self) -> Result<BTreeMap<String, Vec<DaemonSet>>> {
+        let mut stages: BTreeMap<String, Vec<DaemonSet>> = BTreeMap::new();
+        for set in self.f.daemon_sets().await?.into_values() {
+            let stage = set.metadata.labels.as_ref().and_then(|labels| labels.get(keys::STAGE)).cloned();
+            stages.entry(stage.unwrap_or_default()).or_default().push(set);
+        }
+        Ok(stages)
+    }
+
+    /// Checks of which stages there are DaemonSets, and how many.
+    async fn has_stages(&self, wanted: &[(Stage, usize)]) -> Result<()> {
+        let stages = self.stages().await?;
+        let found: BTreeMap<&str, usize> = stages.iter().map(|(stage, sets)| (stage.as_str(), sets.len())).collect();
+        let wanted: BTreeMap<&str, usize> = wanted.iter().map(|(stage, count)| (stage.as_str(), *count)).collect();
+        ensure!(found == wanted, "{found:?} and not {wanted:?}");
+        Ok(())
+    }
+
+    /// What `kubectl get nodes -o=custom-columns=…` shows of a node's GPUs.
+    async fn allocatable(&self, node: &str, resource: &str) -> Result<Option<String>> {
+        let node = Api::<Node>::all(self.f.cluster.client()).get(node).await?;
+        let allocatable = node.status.and_then(|status| status.allocatable).unwrap_or_default();
+        Ok(allocatable.get(resource).map(|quantity| quantity.0.clone()))
+    }
+
+    async fn label(&self, node: &str, key: &str) -> Result<Option<String>> {
+        let node = Api::<Node>::all(self.f.cluster.client()).get(node).await?;
+        Ok(node.metadata.labels.and_then(|labels| labels.get(key).cloned()))
+    }
+
+    /// Runs a user's pod that asks for one of a resource where these labels are; says on which node it came to run.
+    async fn runs_on(&self, resource: &str, selector: Value) -> Result<String> {
+        let pods = Api::<Pod>::namespaced(self.f.cluster.client(), "default");
+        let pod = serde_json::from_value(json!({
+            "metadata": {"generateName": "vectoradd-"},
+            "spec": {
+                "restartPolicy": "Never",
+                "nodeSelector": selector,
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{
+                    "name": "vectoradd",
+                    "image": "registry.example.com/cuda-sample:vectoradd",
+                    "resources": {"limits": {resource: "1"}},
+                }],
+            },
+        }))?;
+        let name = pods.create(&PostParams::default(), &pod).await?.metadata.name.context("no name")?;
+        eventually(DEADLINE, "a pod that runs", || async {
+            let pod = pods.get(&name).await?;
+            let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
+            ensure!(phase == "Running", "{phase}: {:?}", pod.status.and_then(|status| status.conditions));
+            pod.spec.and_then(|spec| spec.node_name).context("no node")
+        })
+        .await
+    }
+
+    async fn end(self) -> Result<Fixture> {
+        let pods = Api::<Pod>::namespaced(self.f.cluster.client(), "default");
+        pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
+        Ok(self.f)
+    }
+}
+
+/// The text of a DaemonSet's pod, to look for words in.
+fn text(set: &DaemonSet) -> Result<String> {
+    Ok(serde_json::to_string(&set.spec.as_ref().context("no spec")?.template)?)
+}
+
+#[test]
+fn centos_7_with_tesla_k80s_and_a_driver_of_its_packages() {
+    test(|f| async move {
+        let k80s = with_driver(node("k80s", K80, 4, ("centos", "7")), "384.66");
+        let s = System::ready(f, "legacy-k80", vec![k80s]).await?;
+        s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
+        ensure!(s.allocatable("k80s", keys::GPU_RESOURCE).await?.as_deref() == Some("4"));
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": "nvidia-tesla-k80"})).await? == "k80s");
+        s.end().await
+    });
+}
+
+#[test]
+fn centos_7_with_tesla_k80s_and_a_run_file_from_a_mirror() {
+    test(|f| async move {
+        let s = System::ready(f, "legacy-k80-run-file", vec![node("k80s", K80, 4, ("centos", "7"))]).await?;
+        s.has_stages(&[(Stage::Driver, 1), (Stage::DevicePlugin, 1)]).await?;
+        let driver = text(&s.stages().await?["driver"][0])?;
+        for word in ["https://mirror.example.com/nvidia/", "HTTPS_PROXY", "10.8.0.0/16", "el7-nvidia-install"] {
+            ensure!(driver.contains(word), "no {word} in {driver}");
+        }
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": "nvidia-tesla-k80"})).await? == "k80s");
+        s.end().await
+    });
+}
+
+#[test]
+fn docker_with_two_geforce_cards_to_a_node() {
+    test(|f| async move {
+        let cards =
+            with_driver(with_runtime(node("geforce", GEFORCE, 2, ("rhel", "8.10")), "docker://27.0.3"), "430.34");
+        let cpu = FleetNode::without_gpus("cpu-only");
+        let s = System::ready(f, "docker", vec![cards]).await?;
+        s.f.fleet.join([cpu]).await?;
+        s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
+        let toolkit = text(&s.stages().await?["toolkit"][0])?;
+        for word in ["/etc/docker", "docker.sock", "--no-daemon"] {
+            ensure!(toolkit.contains(word), "no {word} in {toolkit}");
+        }
+        ensure!(s.allocatable("geforce", keys::GPU_RESOURCE).await?.as_deref() == Some("2"));
+        ensure!(s.allocatable("cpu-only", keys::GPU_RESOURCE).await?.is_none());
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({})).await? == "geforce");
+        s.end().await
+    });
+}
+
+#[test]
+fn gke_with_container_optimized_os() {
+    test(|f| async move {
+        let k80 = with_label(node("cos", K80, 1, ("cos", "117")), GKE, "nvidia-tesla-k80");
+        let s = System::ready(f, "gke-cos", vec![k80]).await?;
+        s.has_stages(&[(Stage::Driver, 1), (Stage::DevicePlugin, 1)]).await?;
+        let stages = s.stages().await?;
+        let (driver, plugin) = (text(&stages["driver"][0])?, text(&stages["device-plugin"][0])?);
+        for word in ["/home/kubernetes/bin/nvidia", "--version=default", "install"] {
+            ensure!(driver.contains(word), "no {word} in {driver}");
+        }
+        for word in ["--enable-container-gpu-metrics", "2112", "/home/kubernetes/bin/nvidia"] {
+            ensure!(plugin.contains(word), "no {word} in {plugin}");
+        }
+        ensure!(s.label("cos", GKE).await?.as_deref() == Some("nvidia-tesla-k80"), "the cloud's label is the cloud's");
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({GKE: "nvidia-tesla-k80"})).await? == "cos");
+        s.end().await
+    });
+}
+
+#[test]
+fn gke_with_ubuntu() {
+    test(|f| async move {
+        let t4 = with_label(node("ubuntu", T4, 1, ("ubuntu", "22.04")), GKE, "nvidia-tesla-t4");
+        let s = System::ready(f, "gke-ubuntu", vec![t4]).await?;
+        s.has_stages(&[(Stage::Driver, 1), (Stage::DevicePlugin, 1)]).await?;
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({GKE: "nvidia-tesla-t4"})).await? == "ubuntu");
+        s.end().await
+    });
+}
+
+#[test]
+fn gke_that_installs_driver_and_plugin_itself() {
+    test(|f| async move {
+        let mut managed = with_label(node("managed", H100, 8, ("cos", "117")), GKE, "nvidia-h100-80gb");
+        managed.labels.insert("cloud.google.com/gke-gpu-driver-version".into(), "default".into());
+        managed.host_driver_root = "/home/kubernetes/bin/nvidia".into();
+        let addon = addon()?;
+        let sets = Api::<DaemonSet>::namespaced(f.cluster.client(), "kube-system");
+        sets.create(&PostParams::default(), &addon).await?;
+        let s = System::ready(f, "gke-managed", vec![with_driver(managed, "535.309.01")]).await?;
+        s.has_stages(&[]).await?;
+        ensure!(s.allocatable("managed", keys::GPU_RESOURCE).await?.as_deref() == Some("8"));
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": "nvidia-h100-80gb"})).await? == "managed");
+        sets.delete("nvidia-gpu-device-plugin", &DeleteParams::default()).await?;
+        s.end().await
+    });
+}
+
+/// GKE's device plugin, as its add-on manager places it.
+fn addon() -> Result<DaemonSet> {
+    let labels = json!({"k8s-app": "nvidia-gpu-device-plugin"});
+    Ok(serde_json::from_value(json!({
+        "metadata": {"name": "nvidia-gpu-device-plugin", "namespace": "kube-system", "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "nodeSelector": {GKE: "nvidia-h100-80gb"},
+                    "tolerations": [{"operator": "Exists"}],
+                    "containers": [{
+                        "name": "nvidia-gpu-device-plugin",
+                        "image": "registry.example.com/nvidia-gpu-device-plugin:1",
+                    }],
+                },
+            },
+        },
+    }))?)
+}
+
+#[test]
+fn workstations_that_a_label_of_ones_own_calls_p630() {
+    test(|f| async move {
+        let workstation = |name: &str| {
+            let node = with_runtime(node(name, K620, 1, ("ubuntu", "20.04")), "docker://20.10.24");
+            with_driver(node, "450.66")
+        };
+        let nodes = (1..=3).map(|n| workstation(&format!("worker-amd64-gpuceph-node{n}"))).collect();
+        let s = System::ready(f, "bare-metal-labels", nodes).await?;
+        ensure!(s.label("worker-amd64-gpuceph-node2", "gpu/nividia").await?.as_deref() == Some("P630"));
+        let model = s.label("worker-amd64-gpuceph-node2", keys::MODEL).await?;
+        ensure!(model.as_deref() == Some("nvidia-quadro-k620"), "{model:?}");
+        let node = s.runs_on(keys::GPU_RESOURCE, json!({"gpu/nividia": "P630"})).await?;
+        ensure!(node.starts_with("worker-amd64-gpuceph-node"), "{node}");
+        s.end().await
+    });
+}
+
+#[test]
+fn workstations_with_a_run_file_and_googles_plugin_and_no_toolkit() {
+    test(|f| async move {
+        let labelled = |name: &str| with_label(node(name, K620, 1, ("ubuntu", "20.04")), "gpu/nividia", "P630");
+        let nodes = vec![labelled("ceph-node1"), labelled("ceph-node2")];
+        let s = System::ready(f, "bare-metal-run-file", nodes).await?;
+        s.has_stages(&[(Stage::Driver, 1), (Stage::DevicePlugin, 1)]).await?;
+        let stages = s.stages().await?;
+        let (driver, plugin) = (text(&stages["driver"][0])?, text(&stages["device-plugin"][0])?);
+        for word in ["XFree86/Linux-x86_64/460.56", "nvidia-driver-install:20.04"] {
+            ensure!(driver.contains(word), "no {word} in {driver}");
+        }
+        ensure!(plugin.contains("nvidia-plugin:promethues"), "{plugin}");
+        ensure!(s.label("ceph-node1", "gpu/nividia").await?.as_deref() == Some("P630"), "the user's own label stays");
+        s.runs_on(keys::GPU_RESOURCE, json!({"gpu/nividia": "P630"})).await?;
+        s.end().await
+    });
+}
+
+#[test]
+fn k80s_and_p100s_and_newer_models_in_one_cluster() {
+    test(|f| async move {
+        let b200 = node("b200", "2901", 8, ("ubuntu", "22.04"));
+        let nodes = [("k80", K80), ("p100", P100), ("t4", T4), ("h100", H100)];
+        let mut nodes: Vec<_> = nodes.iter().map(|(name, gpu)| node(name, gpu, 2, ("ubuntu", "22.04"))).collect();
+        nodes.push(b200);
+        let s = System::ready(f, "mixed-models", nodes).await?;
+        let drivers = &s.stages().await?["driver"];
+        ensure!(drivers.len() == 5, "{} driver DaemonSets", drivers.len());
+        for version in ["470.256.02", "580.173.02", "595.91.07"] {
+            ensure!(drivers.iter().any(|set| text(set).is_ok_and(|text| text.contains(version))), "no {version}");
+        }
+        for (model, node) in [("nvidia-tesla-k80", "k80"), ("nvidia-tesla-p100", "p100"), ("nvidia-b200", "b200")] {
+            let found = s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": model})).await?;
+            ensure!(found == node, "{model} on {found}");
+        }
+        // A version that a model does not run with is refused where that model is, and nowhere else.
+        let pin = json!({"spec": {"pools": [{
+            "name": "pinned", "match": {"models": ["nvidia-tesla-k80"]}, "driver": {"version": "595.91.07"},
+        }]}});
+        s.f.policies().patch(POLICY, &PatchParams::default(), &Patch::Merge(pin)).await?;
+        eventually(DEADLINE, "what is wrong with the pool", || async {
+            let status = s.f.policy().await?.status.context("no status")?;
+            let accepted = status.conditions.iter().find(|condition| condition.type_ == "Accepted").context("none")?;
+            ensure!(accepted.status == "False" && accepted.message.contains("470"), "{accepted:?}");
+            Ok(())
+        })
+        .await?;
+        s.until_ready("h100").await?;
+        s.end().await
+    });
+}
+
+#[test]
+fn kubeadm_with_containerd_and_cri_o() {
+    test(|f| async move {
+        let crio = with_runtime(node("crio", A100, 8, ("rhel", "9.4")), "cri-o://1.34.1");
+        let s = System::ready(f, "kubeadm", vec![node("containerd", H100, 8, ("ubuntu", "24.04")), crio]).await?;
+        s.has_stages(&[(Stage::Driver, 2), (Stage::Toolkit, 2), (Stage::DevicePlugin, 2)]).await?;
+        for set in &s.stages().await?["toolkit"] {
+            ensure!(!text(set)?.contains("containerd.sock"), "a runtime that does CDI itself is left alone");
+        }
+        s.end().await
+    });
+}
+
+#[test]
+fn eks_with_accelerated_images() {
+    test(|f| async move {
+        let mut node = with_driver(node("eks", A100, 8, ("amzn", "2023")), "580.95.05");
+        for (key, value) in [("name", "a100"), ("manufacturer", "nvidia"), ("count", "8"), ("memory", "40960")] {
+            node.labels.insert(format!("karpenter.k8s.aws/instance-gpu-{key}"), value.into());
+        }
+        let s = System::ready(f, "eks", vec![node]).await?;
+        s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": "nvidia-tesla-a100"})).await? == "eks");
+        s.end().await
+    });
+}
+
+#[test]
+fn aks_without_a_driver_of_its_own() {
+    test(|f| async move {
+        let t4 = node("aks", T4, 4, ("ubuntu", "22.04"));
+        let s = System::ready(f, "aks", vec![with_label(t4, "kubernetes.azure.com/accelerator", "nvidia")]).await?;
+        s.has_stages(&[(Stage::Driver, 1), (Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
+        s.end().await
+    });
+}
+
+#[test]
+fn k3s_with_its_own_containerd() {
+    test(|f| async move {
+        let mut new = with_runtime(node("k3s-new", T4, 1, ("ubuntu", "22.04")), "containerd://2.1.4-k3s1");
+        new.kubelet = "v1.36.3+k3s1".into();
+        let mut old = with_runtime(node("k3s-old", T4, 1, ("ubuntu", "22.04")), "containerd://1.7.27-k3s1");
+        old.kubelet = "v1.33.3+k3s1".into();
+        let s = System::ready(f, "k3s", vec![new, old]).await?;
+        let sets = &s.stages().await?["toolkit"];
+        ensure!(sets.len() == 2, "{} toolkits", sets.len());
+        let configured = sets.iter().filter(|set| text(set).is_ok_and(|text| text.contains("/run/k3s/containerd")));
+        ensure!(configured.count() == 1, "the older one's runtime is configured, and the newer one's is not");
+        s.end().await
+    });
+}
+
+#[test]
+fn rke2_by_cdi() {
+    test(|f| async move {
+        let mut node = with_runtime(node("rke2", T4, 1, ("rhel", "9.4")), "containerd://2.1.4-k3s1");
+        node.kubelet = "v1.36.3+rke2r1".into();
+        let s = System::ready(f, "rke2", vec![node]).await?;
+        ensure!(!text(&s.stages().await?["toolkit"][0])?.contains("containerd.sock"));
+        s.end().await
+    });
+}
+
+#[test]
+fn an_air_gapped_cluster_pulls_from_its_mirror_alone() {
+    test(|f| async move {
+        let s = System::ready(f, "air-gapped", vec![node("gapped", H100, 8, ("ubuntu", "22.04"))]).await?;
+        for (stage, sets) in s.stages().await? {
+            for set in sets {
+                let spec = set.spec.and_then(|spec| spec.template.spec).context("no pod")?;
+                for container in spec.init_containers.unwrap_or_default().iter().chain(&spec.containers) {
+                    let image = container.image.as_deref().unwrap_or_default();
+                    let ours = image.starts_with("localhost:5999/nvml-probe:");
+                    ensure!(ours || image.starts_with("registry.example.com:5000/mirror/"), "{stage}: {image}");
+                    ensure!(stage != "driver" || ours || image.contains("6.8.0-60-generic"), "precompiled: {image}");
+                }
+            }
+        }
+        s.end().await
+    });
+}
+
+#[test]
+fn four_pods_to_a_gpu_by_time_slicing() {
+    test(|f| async move {
+        let s = System::ready(f, "time-slicing", vec![node("sliced", T4, 2, ("ubuntu", "22.04"))]).await?;
+        ensure!(s.allocatable("sliced", keys::GPU_RESOURCE).await?.as_deref() == Some("8"));
+        for _ in 0..8 {
+            s.runs_on(keys::GPU_RESOURCE, json!({})).await?;
+        }
+        let driver = s.label("sliced", keys::DRIVER).await?;
+        let fewer = json!({"spec": {"defaults": {"devicePlugin": {"sharing": {"timeSlicing": {"replicas": 5}}}}}});
+        s.f.policies().patch(POLICY, &PatchParams::default(), &Patch::Merge(fewer)).await?;
+        eventually(DEADLINE, "ten of them", || async {
+            let count = s.allocatable("sliced", keys::GPU_RESOURCE).await?;
+            ensure!(count.as_deref() == Some("10"), "{count:?}");
+            Ok(())
+        })
+        .await?;
+        s.until_ready("sliced").await?;
+        ensure!(s.label("sliced", keys::DRIVER).await? == driver, "the driver has nothing to do with it");
+        s.end().await
+    });
+}
+
+#[test]
+fn four_pods_to_a_gpu_by_mps() {
+    test(|f| async move {
+        let s = System::ready(f, "mps", vec![node("shared", A100, 2, ("ubuntu", "22.04"))]).await?;
+        s.has_stages(&[(Stage::Driver, 1), (Stage::Toolkit, 1), (Stage::Mps, 1), (Stage::DevicePlugin, 1)]).await?;
+        ensure!(s.allocatable("shared", keys::GPU_RESOURCE).await?.as_deref() == Some("8"));
+        s.end().await
+    });
+}
