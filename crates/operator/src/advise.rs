@@ -1,7 +1,10 @@
 //! Advice: diagnoses pods beside the loop that plans, and tells what it finds by Events. Writes nothing else, and wakes
 //! nobody.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::{api::core::v1, jiff::Timestamp};
 use kube::{Api, Client, api::ListParams};
@@ -15,8 +18,10 @@ use crate::{
     world::World,
 };
 
-/// Between a change and the look at it: while a fleet installs there are many, and one look answers them all.
+/// Between a change and the look at it, at least: while a fleet installs there are many, and one look answers them all.
 const GATHER: Duration = Duration::from_secs(2);
+/// So many times as long as a look takes is the pause before the next: the plan has the processor's time for itself.
+const SPARING: u32 = 20;
 /// Without anything to wait for.
 const IDLE: Duration = Duration::from_hours(1);
 /// Events of one pod that are read at most.
@@ -37,10 +42,10 @@ impl Adviser {
     pub async fn run(self) {
         let publisher = Publisher::new(self.client.clone());
         let mut journal = Journal::default();
-        let mut pause = IDLE;
+        let (mut pause, mut gather) = (IDLE, GATHER);
         loop {
             tokio::select! {
-                () = self.mirrors.changed() => tokio::time::sleep(GATHER).await,
+                () = self.mirrors.changed() => tokio::time::sleep(gather).await,
                 () = tokio::time::sleep(pause) => {}
             }
             let Some(symptoms) = self.mirrors.symptoms() else { continue };
@@ -48,25 +53,29 @@ impl Adviser {
                 self.metrics.show_findings(&[]);
                 IDLE
             } else if let Some(world) = self.mirrors.world() {
-                self.pass(&publisher, &mut journal, symptoms, &world).await
+                let again;
+                (again, gather) = self.pass(&publisher, &mut journal, symptoms, &world).await;
+                again
             } else {
                 IDLE
             };
         }
     }
 
-    /// One look at all pods; how long to wait for the next if nothing changes.
+    /// One look at all pods; how long to wait for the next if nothing changes, and how long at least.
     async fn pass(
         &self,
         publisher: &Publisher,
         journal: &mut Journal,
         mut symptoms: Symptoms,
         world: &World,
-    ) -> Duration {
+    ) -> (Duration, Duration) {
         let now = Timestamp::now();
         journal.keep(&symptoms);
         symptoms.voices = journal.voices();
+        let started = Instant::now();
         let mut diagnosis = diagnose::diagnose(&symptoms, world, now);
+        let gather = GATHER.max(started.elapsed() * SPARING);
         let asked = diagnosis.questions.iter().filter_map(|key| Some(&**symptoms.pods.get(key)?));
         let (asked, ask_again) = journal.to_ask(asked, now);
         if !asked.is_empty() {
@@ -87,7 +96,7 @@ impl Adviser {
         }
         let again = [diagnosis.check_again, ask_again, tell_again].into_iter().flatten().min();
         let pause = again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
-        pause.map_or(IDLE, |pause| pause.max(GATHER))
+        (pause.map_or(IDLE, |pause| pause.max(gather)), gather)
     }
 }
 

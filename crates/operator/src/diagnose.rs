@@ -40,7 +40,7 @@ pub const START_GRACE: Duration = Duration::from_mins(1);
 /// What is wrong with a pod. The same word is the reason of the Event and the label of the metric.
 #[derive(IntoStaticStr, EnumIter, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mistake {
-    /// It asks for `alpha.kubernetes.io/nvidia-gpu`, which no node has offered since Kubernetes 1.11.
+    /// It asks for `alpha.kubernetes.io/nvidia-gpu`, the GPU resource of early Kubernetes, which no node offers any more.
     LegacyGpuResource,
     /// It takes the driver's libraries or device nodes from its host.
     HostDriverMounted,
@@ -131,16 +131,19 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
     let fleet = Fleet::of(world);
     // The pods of a Job or Deployment want the same place: one look at the fleet does for all of them.
     let mut places = BTreeMap::new();
+    let mut cudas = BTreeMap::new();
     for (key, pod) in &symptoms.pods {
         if pod.state == State::Deleting {
             continue;
         }
+        let cuda = cudas.entry((pod.node.as_deref(), pod.wish(), &pod.containers));
+        let cuda = cuda.or_insert_with(|| cuda::find(pod, &fleet)).clone();
         let mut found = |reason, message| diagnosis.findings.push(pod.finding(reason, message));
         for (reason, message) in [
             legacy::find(pod).map(|message| (Mistake::LegacyGpuResource, message)),
             host_driver::find(pod).map(|message| (Mistake::HostDriverMounted, message)),
             not_requested::find(pod).map(|message| (Mistake::GpuNotRequested, message)),
-            cuda::find(pod, &fleet).map(|message| (Mistake::CudaTooNew, message)),
+            cuda.map(|message| (Mistake::CudaTooNew, message)),
         ]
         .into_iter()
         .flatten()

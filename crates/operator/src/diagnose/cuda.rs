@@ -48,7 +48,7 @@ impl<'w> Driver<'w> {
 /// What to say of a pod whose image is too new: for the driver of the node it is bound to, or for that of every node that
 /// could take it.
 pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
-    let containers: Vec<&Container> = pod.containers.iter().filter(|container| container.asks_for_gpus()).collect();
+    let mut containers: Vec<&Container> = pod.containers.iter().filter(|container| container.asks_for_gpus()).collect();
     if containers.is_empty() {
         return None;
     }
@@ -60,13 +60,25 @@ pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
     }
     let asks = pod.asks();
     let hosts = fleet.meant(&pod.placement).filter(|host| host.room(&asks) != Room::Never);
-    let drivers: Vec<Driver<'_>> = hosts.map(Driver::of).collect::<Option<_>>()?;
-    let best = drivers.iter().max_by_key(|driver| driver.cuda)?;
-    containers.iter().find_map(|container| {
-        let all = drivers.iter().all(|driver| driver.falls_short(container).is_some());
-        let which = if drivers.len() == 1 { "" } else { ", the newest of all nodes that fit," };
-        all.then(|| Some(told(container, &best.falls_short(container)?, best, which)))?
-    })
+    let mut best: Option<Driver<'_>> = None;
+    let mut which = "";
+    // The first node whose driver is not known, or will do, settles it: in a large fleet that is mostly the first of all.
+    for host in hosts {
+        let driver = Driver::of(host)?;
+        containers.retain(|container| driver.falls_short(container).is_some());
+        if containers.is_empty() {
+            return None;
+        }
+        best = match best {
+            None => Some(driver),
+            Some(best) => {
+                which = ", the newest of all nodes that fit,";
+                Some(if best.cuda < driver.cuda { driver } else { best })
+            }
+        };
+    }
+    let (driver, container) = (best?, containers.first()?);
+    Some(told(container, &driver.falls_short(container)?, &driver, which))
 }
 
 fn told(container: &Container, asked: &str, driver: &Driver<'_>, which: &str) -> String {

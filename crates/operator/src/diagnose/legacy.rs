@@ -1,8 +1,8 @@
-//! The GPU resource of Kubernetes 1.6 to 1.10.
+//! The GPU resource of early Kubernetes.
 
 use super::PendingPod;
 
-/// What GPUs were asked for by until Kubernetes 1.10; no kubelet offers it any more.
+/// What GPUs were asked for by before Kubernetes 1.10; no kubelet offers it any more.
 pub const RESOURCE: &str = "alpha.kubernetes.io/nvidia-gpu";
 
 /// What to say of a pod that asks for it.

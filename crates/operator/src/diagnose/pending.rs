@@ -67,7 +67,7 @@ pub enum State {
 }
 
 /// What diagnosis reads of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Container {
     /// Its name.
     pub name: String,

@@ -148,6 +148,12 @@ fn a_pod_without_a_node_is_told_only_if_every_node_that_fits_falls_short() {
     assert_eq!(reasons(&unbound, &newer), []);
     let of_old = asking("nodeSelector: {kubernetes.io/hostname: old},", image);
     assert_eq!(reasons(&of_old, &newer), [Mistake::CudaTooNew]);
+    with_driver(&mut fleet, "less-old", "384.66", Some("9.0"));
+    let message = &found(&unbound, &fleet)[0].1;
+    assert!(
+        message.starts_with("driver 384.66 of node less-old, the newest of all nodes that fit, serves"),
+        "{message}"
+    );
     with_driver(&mut fleet, "mute", "", None);
     assert_eq!(reasons(&unbound, &fleet), [], "of one nothing is known");
     assert_eq!(reasons(&unbound, &world("{}")), [Mistake::NoNodeFits], "of no node there is nothing to say");
