@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
+    cuda::{self, Ceilings},
     discover::{self, Expected},
     health,
     member::{self, Member},
@@ -158,11 +159,13 @@ impl<'w> Sets<'w> {
             wanted,
             have,
             missing_image: None,
+            cuda: Ceilings::default(),
             expected,
             pods,
             now,
         };
         precompiled::look(catalogue, &mut member);
+        member.cuda = cuda::ceilings(catalogue, &member);
         member
     }
 
