@@ -114,6 +114,11 @@ pub struct GpuNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub model: Option<String>,
+    /// The highest CUDA version that the node's driver serves, such as `13.0`: that of the wanted driver's branch, by the
+    /// catalogue, else what the driver itself says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub cuda: Option<String>,
     /// How many GPUs there should be and how many there are.
     #[serde(default)]
     pub gpus: GpuCounts,

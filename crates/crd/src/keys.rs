@@ -14,8 +14,12 @@ pub const TOOLKIT: &str = "gpu.nodestack.dev/toolkit";
 /// Like [`DRIVER`], for the device plugin.
 pub const DEVICE_PLUGIN: &str = "gpu.nodestack.dev/device-plugin";
 
+/// Node label: the highest CUDA version that the node's driver serves, such as `13.0`. Absent where
+/// the driver's installer chooses the version itself; `GpuNode.status.cuda` has it.
+pub const CUDA_VERSION: &str = "gpu.nodestack.dev/cuda-version";
+
 /// Every node label of ours; on a node that no policy governs there is none of them.
-pub const NODE_LABELS: [&str; 5] = [MODEL, POOL, DRIVER, TOOLKIT, DEVICE_PLUGIN];
+pub const NODE_LABELS: [&str; 6] = [CUDA_VERSION, MODEL, POOL, DRIVER, TOOLKIT, DEVICE_PLUGIN];
 
 /// Node label that a user sets: the model that the node counts as, whatever clouds and hardware say.
 pub const MODEL_OVERRIDE: &str = "gpu.nodestack.dev/model-override";

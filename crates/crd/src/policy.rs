@@ -3,6 +3,7 @@
 
 mod device_plugin;
 mod driver;
+mod model;
 mod operand;
 mod proxy;
 mod toolkit;
@@ -21,6 +22,7 @@ use crate::{
 };
 pub use device_plugin::DevicePlugin;
 pub use driver::{Driver, DriverConfigMaps, DriverSource, KernelModule};
+pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy};
 pub use proxy::Proxy;
 pub use toolkit::Toolkit;
@@ -73,6 +75,12 @@ pub struct ClusterGpuPolicySpec {
     #[schemars(with = "Vec<PublishedKey>", length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub node_labels: Vec<String>,
+    /// Models of GPUs that the catalogue lacks. They count for all policies; of two that say different things of one
+    /// model, the older policy's holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub models: Vec<Model>,
     /// Where all images come from.
     #[serde(default, skip_serializing_if = "is_default")]
     pub images: Images,

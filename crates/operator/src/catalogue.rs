@@ -5,6 +5,7 @@
 //! Project's pci.ids, NVIDIA's documentation and cloud providers' documentation. What rests on less says so in a
 //! `believed` text that stays with it: [`Accelerator::believed`], [`Branch::believed`].
 
+mod added;
 mod branch;
 mod load;
 mod model;
@@ -15,9 +16,13 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use load::ArchitectureEntry;
+
+pub use added::Conflict;
 pub use branch::{Branch, DriverUnsupported, ModelLimit, NoCommonDriver, NoImageForOs, branch_of};
+pub use gpu_operator_crd::policy::{Architecture, ModuleSupport};
 pub use load::CatalogueError;
-pub use model::{Accelerator, Architecture, BranchRange, ModuleSupport, PciDevice, Subsystem};
+pub use model::{Accelerator, BranchRange, PciDevice, Subsystem};
 pub use modules::{Flavour, FlavourUnsupported, common_module_flavour, module_flavour};
 pub use name::unknown_model_name;
 
@@ -28,6 +33,9 @@ const BUILTIN: &str = include_str!("../data/accelerators.yaml");
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catalogue {
     models: Vec<Accelerator>,
+    architectures: Vec<ArchitectureEntry>,
+    /// Highest CUDA version by driver branch.
+    cuda: BTreeMap<u16, String>,
     /// In ascending order of the branch number.
     branches: Vec<Branch>,
     switches: Vec<u16>,
@@ -59,6 +67,12 @@ impl Catalogue {
     #[must_use]
     pub fn model(&self, name_or_alias: &str) -> Option<&Accelerator> {
         self.models.get(*self.by_name.get(name_or_alias)?)
+    }
+
+    /// The highest CUDA version that a driver's branch serves, as far as the catalogue knows.
+    #[must_use]
+    pub fn cuda_of(&self, version: &str) -> Option<&str> {
+        self.cuda.get(&branch_of(version)?).map(String::as_str)
     }
 
     /// All models, in the order of the data file.

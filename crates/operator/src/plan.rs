@@ -2,6 +2,7 @@
 //! what is to be written, and nothing where all is as it should be.
 
 mod children;
+mod cuda;
 pub mod daemon_set;
 mod device_plugin;
 mod discover;
@@ -15,6 +16,7 @@ mod images;
 mod judge;
 mod member;
 mod misfit;
+mod models;
 mod node_health;
 pub mod node_labels;
 mod note;
@@ -176,8 +178,10 @@ impl Subject {
 #[must_use]
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let mut sets = Sets { catalogue, now, variants: HashMap::new(), policies: BTreeMap::new() };
     let policies = by_age(world);
+    let models::Added { catalogue: with_models, conflicts } = models::added(catalogue, &policies);
+    let catalogue = with_models.as_ref().unwrap_or(catalogue);
+    let mut sets = Sets { catalogue, now, variants: HashMap::new(), policies: BTreeMap::new() };
     let pods = member::pods_by_node(world);
     let mut fleet: BTreeMap<&str, Share<'_>> = BTreeMap::new();
     for (name, node) in &world.nodes {
@@ -217,7 +221,8 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     for policy in world.policies.values() {
         let share = fleet.remove(name_of(policy)).unwrap_or_default();
         let misfits = misfit::misfits(catalogue, policy, &models);
-        plan_policy(&mut plan, settings, policy, share, &misfits, world, now);
+        let of_policy = (&misfits, conflicts.get(name_of(policy)).map(String::as_str));
+        plan_policy(&mut plan, settings, policy, share, of_policy, world, now);
     }
     children::plan(&mut plan, settings, world, &sets);
     plan.renew.extend(children::stuck_pods(world, now));
@@ -264,7 +269,7 @@ fn plan_policy(
     settings: &Settings,
     policy: &ClusterGpuPolicy,
     share: Share<'_>,
-    misfits: &Misfits,
+    (misfits, models): (&Misfits, Option<&str>),
     world: &World,
     now: Timestamp,
 ) {
@@ -299,6 +304,7 @@ fn plan_policy(
     let trouble = policy::Trouble {
         halted: &halted,
         misfits,
+        models,
         refused_writes: &world.refused_writes,
         probe_refusal: judge::probe_refusal(world),
     };
@@ -324,12 +330,15 @@ fn plan_member(
     now: Timestamp,
 ) -> Counted {
     let wanted_labels = pool::published(policy, member.named_pool, member.model());
-    let labels = node_labels::of(member.node, member.model(), &member.pool, &decision.labels, &wanted_labels);
+    let cuda = cuda::of(member, &decision.labels);
+    let of_label = cuda::label(member, &decision.labels);
+    let known = node_labels::Known { model: member.model(), cuda: of_label.as_deref() };
+    let labels = node_labels::of(member.node, known, &member.pool, &decision.labels, &wanted_labels);
     let verdict = annotate(verdict, decision, &labels.conflicts, member);
     for again in member.health.check_again.into_iter().chain(member.trial.check_again.filter(|at| now < *at)) {
         plan.check_by(again);
     }
-    let (status, again) = gpu_node::member_status(member, &verdict, &labels.published, deadline, now);
+    let (status, again) = gpu_node::member_status(member, &verdict, (&labels.published, cuda), deadline, now);
     if let Some(again) = again {
         plan.check_by(again);
     }

@@ -235,3 +235,92 @@ fn five_models_of_three_branches_have_a_driver_each_and_wrong_pins_are_refused_o
         }
     }
 }
+
+const OURS: &str = "{models: [{name: nvidia-of-ours, pciIds: [fff1], architecture: Kepler, memoryMib: 4096}], pools: [{name: p, match: {models: [nvidia-of-ours]}}]}";
+
+#[test]
+fn a_model_that_a_policy_adds_is_known_to_all() {
+    let mut sim = Sim::new().gpu_node("a", "fff1", 2).policy("older", "{nodeSelector: {matchLabels: {zone: a}}}");
+    sim.label("a", "zone", Some("a"));
+    sim.settle();
+    assert_eq!(sim.nodes["a"].labels[keys::MODEL], "nvidia-10de-fff1");
+    sim.apply_policy("newer", OURS);
+    sim.settle();
+    assert_eq!(sim.nodes["a"].labels[keys::MODEL], "nvidia-of-ours", "{}", sim.status("a").message);
+    assert_eq!(sim.nodes["a"].labels[keys::POOL], "nvidia-of-ours", "the older policy has it");
+    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:470.256.02-ubuntu22.04");
+    assert_eq!(sim.condition("newer", "Accepted").0, "True");
+}
+
+#[test]
+fn a_model_that_is_known_already_is_said_to_be_and_changes_nothing() {
+    for (models, words) in [
+        ("[{name: nvidia-tesla-t4, pciIds: [fff1], architecture: Ada}]", "nvidia-tesla-t4 is known already"),
+        ("[{name: ours, pciIds: [1eb8], architecture: Ada}]", "PCI id 1eb8 of ours is that of nvidia-tesla-t4"),
+        (
+            "[{name: ours, pciIds: [fff1], architecture: Ada}, {name: theirs, pciIds: [fff1], architecture: Ada}]",
+            "PCI id fff1 of theirs is that of ours",
+        ),
+    ] {
+        let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
+        sim.settle();
+        let before = (sim.sets.clone(), sim.nodes["a"].labels.clone());
+        sim.apply_policy("all", &format!("{{models: {models}}}"));
+        sim.settle();
+        assert_eq!((sim.sets.clone(), sim.nodes["a"].labels.clone()), before, "{models}");
+        assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()), "{models}");
+        let conditions = sim.policies["all"].status.clone().expect("a status").conditions;
+        assert!(conditions.iter().any(|condition| condition.message.contains(words)), "{models}: {conditions:?}");
+    }
+}
+
+#[test]
+fn of_two_policies_that_add_a_model_the_older_ones_word_holds() {
+    let mut sim = Sim::new().gpu_node("a", "fff1", 2).policy("older", OURS);
+    sim.apply_policy("newer", &OURS.replace("Kepler", "Hopper"));
+    sim.settle();
+    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:470.256.02-ubuntu22.04");
+    assert_eq!(sim.condition("newer", "Accepted").0, "False");
+    assert_eq!(sim.condition("older", "Accepted").0, "True");
+    sim.apply_policy("newer", OURS);
+    sim.settle();
+    assert_eq!(sim.condition("newer", "Accepted").0, "True", "the same said twice is no conflict");
+}
+
+#[test]
+fn a_system_without_an_image_of_the_newest_branch_gets_the_newest_branch_that_has_one() {
+    let mut sim = node("{}", ("ubuntu", "20.04"), &[]);
+    sim.settle();
+    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:535.309.01-ubuntu20.04");
+}
+
+#[test]
+fn the_highest_cuda_version_is_told_from_the_start_and_moves_with_the_driver() {
+    let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
+    sim.settle();
+    let told = |sim: &Sim| (sim.nodes["a"].labels[keys::CUDA_VERSION].to_string(), sim.status("a").cuda.expect("told"));
+    assert_eq!(told(&sim), ("13.2".into(), "13.2".into()));
+    assert!(sim.writes["node/a"] <= 4, "{:?}", sim.writes);
+    // A driver that waits for its turn is not the one that serves.
+    sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
+    sim.apply_policy("all", "{defaults: {driver: {version: 535.309.01}}}");
+    sim.run(30);
+    assert_eq!(told(&sim), ("13.2".into(), "13.2".into()));
+    sim.gpu_pods.clear();
+    sim.settle();
+    assert_eq!(told(&sim), ("12.2".into(), "12.2".into()));
+    sim.delete_policy("all");
+    sim.settle();
+    assert!(!sim.nodes["a"].labels.contains_key(keys::CUDA_VERSION));
+}
+
+#[test]
+fn a_host_driver_of_an_unknown_branch_tells_its_cuda_version_itself() {
+    for (version, told) in [("430.34", "10.1"), ("999.1.1", "99.1")] {
+        let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
+        sim.host_driver("a", version, true);
+        sim.report("a").driver.cuda_version = Some("99.1".into());
+        sim.settle();
+        assert_eq!(sim.status("a").cuda.as_deref(), Some(told), "{version}");
+    }
+}

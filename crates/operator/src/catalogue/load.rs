@@ -41,24 +41,36 @@ pub enum CatalogueError {
 struct File {
     architectures: Vec<ArchitectureEntry>,
     branches: Vec<BranchEntry>,
+    cuda: CudaTable,
     switches: Vec<String>,
     models: Vec<ModelEntry>,
 }
 
-#[derive(Deserialize)]
+/// What holds for the models of an architecture that say nothing else.
+#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ArchitectureEntry {
-    name: Architecture,
-    first: Option<Limit>,
-    last: Option<Limit>,
-    modules: ModuleSupport,
+pub(super) struct ArchitectureEntry {
+    pub(super) name: Architecture,
+    pub(super) first: Option<Limit>,
+    pub(super) last: Option<Limit>,
+    pub(super) modules: ModuleSupport,
 }
 
-#[derive(Deserialize, Clone)]
+/// CUDA versions by driver branch, and what of them is unverified, which is all.
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Limit {
-    branch: u16,
-    version: Option<String>,
+struct CudaTable {
+    #[serde(rename = "believed")]
+    _believed: String,
+    branches: BTreeMap<u16, String>,
+}
+
+/// The first or the last branch that supports an architecture or a model.
+#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Limit {
+    pub(super) branch: u16,
+    pub(super) version: Option<String>,
     believed: Option<String>,
 }
 
@@ -121,7 +133,8 @@ impl Catalogue {
         if let Some(id) = switches.iter().find(|id| by_pci.contains_key(&(**id, None))) {
             return Err(CatalogueError::Duplicate { what: "PCI device", value: format!("{id:04x}") });
         }
-        Ok(Self { models, branches: branches(file.branches)?, switches, by_name, by_pci })
+        let (architectures, cuda) = (file.architectures, file.cuda.branches);
+        Ok(Self { models, architectures, cuda, branches: branches(file.branches)?, switches, by_name, by_pci })
     }
 }
 

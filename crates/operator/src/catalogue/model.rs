@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
+use gpu_operator_crd::policy::{Architecture, ModuleSupport};
 
 /// A model of GPU, under one canonical name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,27 +75,6 @@ impl FromStr for Subsystem {
     }
 }
 
-/// NVIDIA's GPU architectures, oldest first.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "NVIDIA's own names")]
-pub enum Architecture {
-    Kepler,
-    Maxwell,
-    Pascal,
-    Volta,
-    Turing,
-    Ampere,
-    Ada,
-    Hopper,
-    Blackwell,
-}
-
-impl fmt::Display for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
 /// The driver branches that support a model, both ends included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BranchRange {
@@ -116,15 +95,4 @@ impl fmt::Display for BranchRange {
             (Some(first), Some(last)) => write!(f, "from branch {first} up to branch {last}"),
         }
     }
-}
-
-/// Which flavours of NVIDIA's kernel modules run a model.
-#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModuleSupport {
-    /// Only the proprietary modules: everything before Turing.
-    ProprietaryOnly,
-    /// Both.
-    Either,
-    /// Only the open modules: Grace Hopper, Blackwell and later.
-    OpenOnly,
 }

@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
+    cuda::{self, Ceilings},
     discover::{self, Expected},
     health,
     member::{self, Member},
@@ -159,6 +160,7 @@ impl<'w> Sets<'w> {
             wanted,
             have,
             missing_image: None,
+            cuda: Ceilings::default(),
             expected,
             pods,
             trial: Trial::default(),
@@ -166,6 +168,7 @@ impl<'w> Sets<'w> {
         };
         precompiled::look(catalogue, &mut member);
         member.trial = validation::of(&member);
+        member.cuda = cuda::ceilings(catalogue, &member);
         member
     }
 

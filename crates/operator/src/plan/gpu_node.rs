@@ -93,7 +93,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
 pub fn member_status(
     member: &Member<'_>,
     verdict: &Verdict,
-    published: &Labels,
+    (published, cuda): (&Labels, Option<String>),
     deadline: SignedDuration,
     now: Timestamp,
 ) -> (GpuNodeStatus, Option<Timestamp>) {
@@ -126,6 +126,7 @@ pub fn member_status(
         report: None,
         model: member.model().map(str::to_owned),
         health: member.health.state,
+        cuda,
         missing_image: member.missing_image.clone(),
         gpus,
         phase: verdict.phase,

@@ -14,6 +14,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::{
+    cuda::Ceilings,
     discover::{self, Discovery},
     driver::DriverChoice,
     gpu_node::add,
@@ -56,6 +57,8 @@ pub struct Member<'w> {
     pub have: Groups,
     /// The precompiled driver image that the policy would have here and that there is not.
     pub missing_image: Option<String>,
+    /// The highest CUDA versions that its drivers serve.
+    pub cuda: Ceilings,
     /// How many GPUs the node should offer.
     pub expected: Option<u32>,
     /// The pods of ours on the node.

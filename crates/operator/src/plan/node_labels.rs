@@ -33,11 +33,21 @@ pub fn none(node: &NodeFacts) -> NodeLabels {
     write_if_needed(node, Labels::new(), NodeLabels::default())
 }
 
+/// What our own labels say of a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Its model.
+    pub model: Option<&'a str>,
+    /// The highest CUDA version that its driver serves.
+    pub cuda: Option<&'a str>,
+}
+
 /// The labels of a node of a policy.
 #[must_use]
-pub fn of(node: &NodeFacts, model: Option<&str>, pool: &str, groups: &Groups, published: &Labels) -> NodeLabels {
+pub fn of(node: &NodeFacts, known: Known<'_>, pool: &str, groups: &Groups, published: &Labels) -> NodeLabels {
     let mut labels = Labels::from([(keys::POOL.to_owned(), pool.to_owned())]);
-    labels.extend(model.map(|model| (keys::MODEL.to_owned(), model.to_owned())));
+    labels.extend(known.model.map(|model| (keys::MODEL.to_owned(), model.to_owned())));
+    labels.extend(known.cuda.map(|cuda| (keys::CUDA_VERSION.to_owned(), cuda.to_owned())));
     for stage in Stage::ALL {
         if let Some(group) = group(groups, stage) {
             labels.insert(stage.key().to_owned(), group.to_owned());
@@ -86,6 +96,8 @@ fn write_if_needed(node: &NodeFacts, mut labels: Labels, mut result: NodeLabels)
 mod tests {
     use super::*;
 
+    const KNOWN: Known<'static> = Known { model: Some("m"), cuda: None };
+
     fn node(labels: &[(&str, &str)], owned: &[&str]) -> NodeFacts {
         NodeFacts {
             labels: labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
@@ -100,35 +112,30 @@ mod tests {
 
     #[test]
     fn a_key_that_carries_another_value_is_a_conflict_and_stays() {
-        let labels = of(&node(&[("accelerator", "theirs")], &[]), Some("m"), "p", &Groups::default(), &publish("ours"));
+        let labels = of(&node(&[("accelerator", "theirs")], &[]), KNOWN, "p", &Groups::default(), &publish("ours"));
         assert_eq!(labels.conflicts, [("accelerator".to_owned(), "theirs".to_owned())]);
         assert!(!labels.write.expect("our own labels are written").labels.contains_key("accelerator"));
     }
 
     #[test]
     fn a_key_that_somebody_else_gave_the_same_value_stays_theirs() {
-        let labels = of(&node(&[("accelerator", "same")], &[]), Some("m"), "p", &Groups::default(), &publish("same"));
+        let labels = of(&node(&[("accelerator", "same")], &[]), KNOWN, "p", &Groups::default(), &publish("same"));
         assert_eq!((labels.conflicts.len(), labels.published.len()), (0, 0));
     }
 
     #[test]
     fn a_key_is_published_without_force_and_kept_with_it() {
-        let first = of(&node(&[], &[]), Some("m"), "p", &Groups::default(), &publish("ours"));
+        let first = of(&node(&[], &[]), KNOWN, "p", &Groups::default(), &publish("ours"));
         assert!(!first.write.expect("a write").force);
-        let later = of(
-            &node(&[("accelerator", "ours")], &["accelerator"]),
-            Some("m"),
-            "p",
-            &Groups::default(),
-            &publish("new"),
-        );
+        let later =
+            of(&node(&[("accelerator", "ours")], &["accelerator"]), KNOWN, "p", &Groups::default(), &publish("new"));
         assert!(later.write.expect("a write").force);
     }
 
     #[test]
     fn a_key_of_ours_that_somebody_took_is_taken_back_before_anything_is_published() {
         let taken = node(&[(keys::MODEL, "theirs")], &[]);
-        let write = of(&taken, Some("m"), "p", &Groups::default(), &publish("ours")).write.expect("a write");
+        let write = of(&taken, KNOWN, "p", &Groups::default(), &publish("ours")).write.expect("a write");
         assert!(write.force && !write.labels.contains_key("accelerator"), "{write:?}");
     }
 
@@ -140,7 +147,7 @@ mod tests {
             let ours = node(&[(keys::DRIVER, &taken.labels[keys::DRIVER])], &[keys::DRIVER]);
             assert_eq!(none(&ours).write.expect("a write").labels, Labels::new());
         }
-        let governed = of(&node(&[(keys::DRIVER, "x")], &[]), Some("m"), "p", &Groups::default(), &publish("ours"));
+        let governed = of(&node(&[(keys::DRIVER, "x")], &[]), KNOWN, "p", &Groups::default(), &publish("ours"));
         let write = governed.write.expect("a write");
         assert!(write.force && write.labels[keys::DRIVER].is_empty() && !write.labels.contains_key("accelerator"));
     }
@@ -148,7 +155,7 @@ mod tests {
     #[test]
     fn labels_that_are_there_already_are_not_written() {
         let settled = node(&[(keys::MODEL, "m"), (keys::POOL, "p"), ("x", "y")], &[keys::MODEL, keys::POOL]);
-        assert_eq!(of(&settled, Some("m"), "p", &Groups::default(), &Labels::new()).write, None);
+        assert_eq!(of(&settled, KNOWN, "p", &Groups::default(), &Labels::new()).write, None);
     }
 
     #[test]

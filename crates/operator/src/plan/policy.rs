@@ -49,6 +49,8 @@ pub struct Trouble<'a> {
     pub halted: &'a BTreeMap<String, String>,
     /// Pools that have no node because of how they are written.
     pub misfits: &'a Misfits,
+    /// Why a model that the policy adds cannot be added.
+    pub models: Option<&'a str>,
     /// What the API server said to writes of ours that it refused.
     pub refused_writes: &'a [String],
     /// What it said to the probe's pods, if it refuses them: without them no node is known.
@@ -326,9 +328,10 @@ impl Verdicts<'_> {
                 )
             )
         });
-        match fault {
-            Some(pool) => (false, Reason::InvalidPolicy, format!("pool {}: {}", pool.name, pool.message)),
-            None => (true, Reason::PolicyAccepted, "every part of the policy can be carried out".to_owned()),
+        match (fault, self.trouble.models) {
+            (Some(pool), _) => (false, Reason::InvalidPolicy, format!("pool {}: {}", pool.name, pool.message)),
+            (None, Some(conflict)) => (false, Reason::InvalidPolicy, conflict.to_owned()),
+            (None, None) => (true, Reason::PolicyAccepted, "every part of the policy can be carried out".to_owned()),
         }
     }
 }

@@ -41,6 +41,7 @@ pub fn wish() -> BoxedStrategy<Wish> {
                 node_selector,
                 node_labels: keys.into_iter().map(Into::into).collect(),
                 images: Images { pull_secrets, ..Images::default() },
+                models: vec![],
                 proxy: Proxy::default(),
                 defaults,
                 pools: pools.into_iter().flatten().collect(),
