@@ -20,7 +20,7 @@ use crate::{
 pub use device_plugin::DevicePlugin;
 pub use driver::{Driver, DriverSource, KernelModule};
 pub use operand::{Image, Images, Operand, PullPolicy};
-pub use toolkit::Toolkit;
+pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolkit};
 
 /// What a user wants of the GPU nodes of a cluster.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
