@@ -71,7 +71,7 @@ word! {
 }
 
 word! {
-    /// The name of a RuntimeClass, which is that of a runtime in the container runtime's configuration as well.
+    /// The name of a `RuntimeClass`, which is that of a runtime in the container runtime's configuration as well.
     RuntimeClassName: 63 bytes,
     "!format.dns1123Label().validate(self).hasValue()" =>
         "write the name of a RuntimeClass: lower-case letters, digits and '-' only, such as nvidia",

@@ -176,6 +176,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     }
     children::plan(&mut plan, settings, world, &sets);
     plan.renew.extend(children::stuck_pods(world, now));
+    plan.renew.extend(children::undone_pods(world));
     plan
 }
 

@@ -31,12 +31,12 @@ pub struct Toolkit {
     /// How containers are given their GPUs. Absent: `Auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub injection: Option<Injection>,
-    /// Name of NVIDIA's runtime in the container runtime's configuration and of the RuntimeClass that stands for it,
+    /// Name of NVIDIA's runtime in the container runtime's configuration and of the `RuntimeClass` that stands for it,
     /// where injection is `Runtime`. Absent: `nvidia`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RuntimeClassName>")]
     pub runtime_class: Option<String>,
-    /// Whether pods that name no RuntimeClass are run by NVIDIA's runtime too, where injection is `Runtime`. Absent:
+    /// Whether pods that name no `RuntimeClass` are run by NVIDIA's runtime too, where injection is `Runtime`. Absent:
     /// false. Beware: an image that says `NVIDIA_VISIBLE_DEVICES=all` then sees every GPU of its node without asking for
     /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,6 +19,7 @@ use super::{
     gpu_node::add,
     health::{self, NodeHealth},
     note::Note,
+    toolkit::ToolkitChoice,
     variant::{self, Fault, Variant},
 };
 use crate::{
@@ -90,6 +91,12 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn driver(&self) -> Option<&DriverChoice> {
         self.wanted.as_ref()?.as_ref().ok().map(|variant| &variant.key.driver)
+    }
+
+    /// What the policy wants of the node's container runtime, where it can be carried out.
+    #[must_use]
+    pub fn toolkit(&self) -> Option<&ToolkitChoice> {
+        self.wanted.as_ref()?.as_ref().ok().map(|variant| &variant.key.toolkit)
     }
 
     /// The model's name, once it is known.
