@@ -132,7 +132,9 @@ pub fn digest<'t>(texts: impl IntoIterator<Item = (&'t Path, &'t Text)>) -> Stri
         hash.update(format!("{}\0{:?}\0", path.display(), text.map(str::len)));
         hash.update(text.unwrap_or_default());
     }
-    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let hash = hash.finalize();
+    let half: [u8; 16] = std::array::from_fn(|at| hash[at]);
+    format!("{:032x}", u128::from_be_bytes(half))
 }
 
 /// What the runtime has loaded, so far as we know.

@@ -1,11 +1,6 @@
 //! Restarting a service of the host's systemd.
 
-use std::{
-    io,
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::Command as Program,
-};
+use std::{io, os::unix::process::CommandExt, path::Path, process::Command as Program};
 
 use nix::unistd::{chdir, chroot};
 use tokio::process::Command;
@@ -42,11 +37,10 @@ pub async fn restart(proc: &Path, unit: &str) -> Result<(), UnitError> {
     Err(UnitError::Failed { unit: unit.to_owned(), words })
 }
 
-/// Becomes the host's `systemctl restart`: a process of its own, because it leaves this root for good.
-///
-/// # Errors
-/// Where it cannot; it never returns otherwise.
-pub fn become_systemctl(host_root: &PathBuf, unit: &str) -> io::Error {
+/// Becomes the host's `systemctl restart`: a process of its own, because it leaves this root for good. It returns only
+/// where it cannot, with why.
+#[must_use]
+pub fn become_systemctl(host_root: &Path, unit: &str) -> io::Error {
     if let Err(error) = chroot(host_root).and_then(|()| chdir("/")) {
         return error.into();
     }
