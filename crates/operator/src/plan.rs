@@ -24,7 +24,7 @@ mod rollout;
 mod share;
 mod signal;
 mod tell;
-mod toolkit;
+pub mod toolkit;
 mod variant;
 
 use std::{
@@ -33,7 +33,10 @@ use std::{
 };
 
 use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, reason::Reason};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::node::v1::RuntimeClass,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -65,6 +68,10 @@ pub struct Plan {
     pub prune: BTreeSet<String>,
     /// Pods to delete, because they cannot start as they were made and would as they are made now.
     pub renew: BTreeSet<String>,
+    /// RuntimeClasses to apply, by name.
+    pub runtime_classes: BTreeMap<String, RuntimeClass>,
+    /// RuntimeClasses of ours that no node needs.
+    pub prune_classes: BTreeSet<String>,
     /// Label writes, by node.
     pub labels: BTreeMap<String, LabelWrite>,
     /// What is to be written of the Nodes' health.
@@ -92,7 +99,9 @@ impl Plan {
     pub fn is_empty(&self) -> bool {
         let Self { daemon_sets, prune, renew, labels, node_health, gpu_nodes, policies, finalizers, questions, .. } =
             self;
-        daemon_sets.is_empty()
+        let classes = self.runtime_classes.is_empty() && self.prune_classes.is_empty();
+        classes
+            && daemon_sets.is_empty()
             && prune.is_empty()
             && renew.is_empty()
             && labels.is_empty()
@@ -175,6 +184,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
         plan_policy(&mut plan, policy, share, &misfits, world, now);
     }
     children::plan(&mut plan, settings, world, &sets);
+    toolkit::class::plan(&mut plan, world, sets.all());
     plan.renew.extend(children::stuck_pods(world, now));
     plan.renew.extend(children::undone_pods(world));
     plan

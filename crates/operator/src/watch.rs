@@ -16,6 +16,7 @@ use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
         core::v1::{Event, Pod},
+        node::v1::RuntimeClass,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -29,7 +30,10 @@ use tokio::sync::Notify;
 
 use mirror::{Facts, Mirror, Version};
 
-use crate::world::{DaemonSetFacts, NodeFacts, PodFacts, Refusal, TrimmedNode, Words, World};
+use crate::{
+    plan::toolkit::class,
+    world::{DaemonSetFacts, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, Words, World},
+};
 
 /// Objects to a page of a list: what a page holds is in memory at once, in full.
 const PAGE: u32 = 100;
@@ -52,6 +56,7 @@ pub struct Mirrors {
     daemon_sets: Mirror<DaemonSetFacts>,
     pods: Mirror<PodFacts>,
     refusals: Mirror<Refusal>,
+    runtime_classes: Mirror<RuntimeClassFacts>,
     /// What the facts are told in.
     words: Words,
 }
@@ -67,6 +72,7 @@ impl Mirrors {
             ("DaemonSet", self.daemon_sets.synced()),
             ("Pod", self.pods.synced()),
             ("Event", self.refusals.synced()),
+            ("RuntimeClass", self.runtime_classes.synced()),
         ];
         synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
     }
@@ -88,6 +94,9 @@ impl Mirrors {
             }
             Answer::DaemonSet(set) => {
                 self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set));
+            }
+            Answer::RuntimeClass(class) => {
+                self.runtime_classes.set(class.name_any(), version(&*class), class::facts(&class));
             }
             Answer::Nothing => {}
         }
@@ -113,6 +122,7 @@ impl Mirrors {
             daemon_sets: self.daemon_sets.facts()?,
             pods: self.pods.facts()?,
             refusals: self.refusals.facts()?,
+            runtime_classes: self.runtime_classes.facts()?,
             ..World::default()
         })
     }
@@ -129,6 +139,8 @@ pub enum Answer {
     Node(Box<TrimmedNode>),
     /// The DaemonSet as it is now.
     DaemonSet(Box<DaemonSet>),
+    /// The RuntimeClass as it is now.
+    RuntimeClass(Box<RuntimeClass>),
     /// Nothing to learn from, such as of a deletion.
     Nothing,
 }
@@ -150,6 +162,7 @@ pub fn follow_all(
     let all = client.clone();
     let policies = Api::<DeserializeGuard<ClusterGpuPolicy>>::all(all.clone());
     let nodes = Api::<TrimmedNode>::all(all.clone());
+    let runtime_classes = Api::<RuntimeClass>::all(all.clone());
     let gpu_nodes = Api::<DeserializeGuard<GpuNode>>::all(all);
     let daemon_sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
@@ -179,6 +192,14 @@ pub fn follow_all(
             mirror(),
             |mirrors| &mirrors.pods,
             |words, pod| Some((pod.name_any(), PodFacts::of(&pod, words)?)),
+            wake(),
+        ),
+        follow(
+            runtime_classes,
+            any(),
+            mirror(),
+            |mirrors| &mirrors.runtime_classes,
+            |_, class| Some((class.name_any(), class::facts(&class))),
             wake(),
         ),
         follow(events, refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event), wake()),

@@ -3,7 +3,7 @@
 
 mod sim;
 
-use gpu_operator::world::{ContainerState, Exit};
+use gpu_operator::world::{ContainerState, Exit, RuntimeClassFacts};
 use gpu_operator_crd::{Phase, policy::Stage, reason::Reason};
 use sim::Sim;
 
@@ -127,4 +127,43 @@ fn what_a_pool_says_of_the_toolkit_holds_over_the_defaults_field_by_field() {
         assert!(args.iter().any(|arg| arg == wanted), "{wanted}: {args:?}");
     }
     assert!(host_paths(&sim, Stage::Toolkit).contains(&"/e".to_owned()));
+}
+
+#[test]
+fn policies_share_a_runtime_class_and_the_last_one_takes_it_along() {
+    let spec = |zone: &str| {
+        format!("{{nodeSelector: {{matchLabels: {{zone: {zone}}}}}, defaults: {{toolkit: {{injection: Runtime}}}}}}")
+    };
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8);
+    sim.label("a", "zone", Some("a"));
+    sim.label("b", "zone", Some("b"));
+    sim.apply_policy("one", &spec("a"));
+    sim.apply_policy("two", &spec("b"));
+    sim.settle();
+    assert_eq!(sim.runtime_classes["nvidia"].owners.len(), 2);
+    sim.delete_policy("one");
+    sim.settle();
+    assert_eq!(sim.runtime_classes["nvidia"].owners.len(), 1);
+    sim.delete_policy("two");
+    sim.settle();
+    assert!(sim.runtime_classes.is_empty());
+}
+
+#[test]
+fn a_runtime_class_that_somebody_else_has_made_is_left_alone() {
+    let foreign = RuntimeClassFacts::default();
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.runtime_classes.insert("nvidia".into(), foreign.clone());
+    sim.apply_policy("all", "{defaults: {toolkit: {injection: Runtime}}}");
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+    sim.delete_policy("all");
+    sim.settle();
+    assert_eq!(sim.runtime_classes["nvidia"], foreign);
+}
+
+#[test]
+fn where_nothing_is_configured_no_runtime_class_is_made() {
+    assert!(fleet("containerd://2.1.4", "v1.34.1", "{}").runtime_classes.is_empty());
+    assert!(fleet("containerd://2.1.4", "v1.34.1", "{injection: Nri}").runtime_classes.is_empty());
 }

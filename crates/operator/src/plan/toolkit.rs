@@ -3,6 +3,7 @@
 
 mod cdi;
 mod choice;
+pub mod class;
 mod configured;
 mod distribution;
 mod nri;
