@@ -25,7 +25,7 @@ pub use driver::{Driver, DriverConfigMaps, DriverSource, KernelModule};
 pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy};
 pub use proxy::Proxy;
-pub use toolkit::Toolkit;
+pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolkit};
 pub use validation::{Validation, ValidationMode};
 
 /// What a user wants of the GPU nodes of a cluster.

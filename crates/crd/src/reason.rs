@@ -51,6 +51,8 @@ pub enum Reason {
     DriverInstalling,
     /// The toolkit's installer is running.
     ToolkitInstalling,
+    /// NVIDIA's runtime was taken out of the container runtime's configuration and is entered again.
+    RuntimeConfigDrifted,
     /// The device plugin runs; kubelet has not published its GPUs yet.
     WaitingForAllocatable,
     /// The validation's pod waits for a GPU, or tests it.
@@ -97,8 +99,12 @@ pub enum Reason {
     ContainerCrashed,
     /// The node has a taint that the policy's tolerations leave out, so that no operand comes onto it.
     UntoleratedTaint,
-    /// The node's container runtime does not take CDI devices by itself.
+    /// The node's container runtime cannot do what the policy asks of it.
     RuntimeUnsupported,
+    /// The container runtime does not come back with NVIDIA's runtime in its configuration, and goes on without.
+    RuntimeConfigRejected,
+    /// The container runtime does not come back.
+    RuntimeDown,
     /// The operand's pod cannot be scheduled onto its node.
     PodUnschedulable,
     /// The API server refuses the operand's pods.
@@ -200,6 +206,8 @@ impl Reason {
                 | Self::ContainerCrashed
                 | Self::UntoleratedTaint
                 | Self::RuntimeUnsupported
+                | Self::RuntimeConfigRejected
+                | Self::RuntimeDown
                 | Self::PodUnschedulable
                 | Self::PodsForbidden
                 | Self::ExpectedUnknown

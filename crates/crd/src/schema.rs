@@ -84,6 +84,22 @@ word! {
         "write the proxy's address with its scheme, such as http://proxy.example.com:3128",
 }
 
+word! {
+    /// The name of a `RuntimeClass`, which is that of a runtime in the container runtime's configuration as well.
+    RuntimeClassName: 63 bytes,
+    "!format.dns1123Label().validate(self).hasValue()" =>
+        "write the name of a RuntimeClass: lower-case letters, digits and '-' only, such as nvidia",
+    "!(self in ['nvidia-cdi', 'nvidia-legacy', 'runc', 'crun'])" =>
+        "nvidia-cdi, nvidia-legacy, runc and crun are names of runtimes that are there beside NVIDIA's: write another one, such as nvidia",
+}
+
+word! {
+    /// A file of the host, by its whole path.
+    HostPath: 255 bytes,
+    "self.matches('^(/[A-Za-z0-9._-]+){2,}$') && !self.split('/').exists(part, part == '.' || part == '..')" =>
+        "write the whole path of a file in a folder of the host, without '.', '..' and a '/' at its end, such as /etc/containerd/config.toml",
+}
+
 /// The labels of a selector.
 pub(crate) struct MatchLabels;
 

@@ -1,6 +1,13 @@
 //! The command line.
 
-use std::{fs, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand};
 use tokio::{net::TcpListener, sync::watch};
@@ -10,12 +17,13 @@ use crate::{
     agent::{Agent, Settings, patience},
     child::{Limits, Supervisor, this_program},
     driver::CONTAINER_ROOT,
-    gate::Gate,
+    gate::{Configured, Gate},
     host::HostRoot,
     metrics::Metrics,
     nvml::{self, ChildError, ChildOptions},
     publish::{PublishError, Publisher, Seen, client, follow},
     pulse::Pulse,
+    runtime::args::Step,
     signal::Shutdown,
 };
 
@@ -39,6 +47,14 @@ enum Command {
     Wait(Wait),
     /// Wait until installing a driver would take none from under a program, then exit 0.
     Guard(Guard),
+    /// A step of a toolkit's pod around the configuration of the container runtime.
+    Runtime {
+        #[command(subcommand)]
+        step: Step,
+        /// The file whose text Kubernetes shows once the container has ended.
+        #[arg(long, global = true, default_value = "/dev/termination-log")]
+        termination_log: PathBuf,
+    },
     /// Do nothing until asked to end, then exit 0.
     Hold,
     /// Load NVML and answer for it. The probe starts this itself.
@@ -91,6 +107,15 @@ enum Wait {
         /// The toolkit's directory on the host.
         #[arg(long, default_value = "/usr/local/nvidia/toolkit")]
         install_dir: PathBuf,
+        /// A file that holds the number of the installer's process, where it must be running.
+        #[arg(long)]
+        pid_file: Option<PathBuf>,
+        /// A file of the container runtime's configuration, in one of which NVIDIA's runtime must be entered.
+        #[arg(long, requires = "loaded")]
+        runtime_config: Vec<PathBuf>,
+        /// The folder that says what of them the runtime has loaded.
+        #[arg(long)]
+        loaded: Option<PathBuf>,
     },
 }
 
@@ -172,9 +197,18 @@ impl Cli {
                 Command::Wait(Wait::Driver { gate, driver_root, version }) => {
                     Ok(pass(&Gate::Driver { root: driver_root, version }, &gate, &mut shutdown).await)
                 }
-                Command::Wait(Wait::Toolkit { gate, install_dir }) => {
-                    Ok(pass(&Gate::Toolkit { install_dir }, &gate, &mut shutdown).await)
+                Command::Wait(Wait::Toolkit { gate, install_dir, pid_file, runtime_config, loaded }) => {
+                    let configured = loaded.map(|loaded| Configured { files: runtime_config, loaded });
+                    Ok(pass(&Gate::Toolkit { install_dir, pid_file, configured }, &gate, &mut shutdown).await)
                 }
+                Command::Runtime { step, termination_log } => Ok(match step.run(&mut shutdown).await {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(error) => {
+                        tracing::error!("{}", chain(&error));
+                        last_words(&termination_log, &chain(&error));
+                        ExitCode::FAILURE
+                    }
+                }),
                 Command::Guard(Guard { gate, version, state_file }) => {
                     Ok(pass(&Gate::Guard { version, state_file }, &gate, &mut shutdown).await)
                 }
@@ -223,9 +257,7 @@ async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown) -> ExitC
     let host = HostRoot::new(&options.host_root);
     let say = |text: &str| {
         tracing::info!("{text}");
-        if let Err(error) = fs::write(&options.termination_log, text) {
-            tracing::debug!(%error, "cannot write {}", options.termination_log.display());
-        }
+        last_words(&options.termination_log, text);
     };
     tokio::select! {
         () = gate.wait(&host, options.interval, say) => ExitCode::SUCCESS,
@@ -233,8 +265,18 @@ async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown) -> ExitC
     }
 }
 
+/// What Kubernetes shows of a container once it has ended.
+fn last_words(termination_log: &Path, text: &str) {
+    if let Err(error) = fs::write(termination_log, text) {
+        tracing::debug!(%error, "cannot write {}", termination_log.display());
+    }
+}
+
 /// `250ms`, `10s`, `5m`.
-fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// Where it is none, or nothing.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     let value: u64 = number.parse().map_err(|_| format!("{text} is no duration: write 500ms, 10s or 5m"))?;
     let duration = match &text[number.len()..] {

@@ -1,6 +1,7 @@
 //! The gates: what a stage's pod waits for before its containers start. Facts of the node only, no marker files.
 
 use std::{
+    fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
@@ -12,6 +13,12 @@ use crate::{
     cli::chain,
     driver::{self, DriverError},
     host::HostRoot,
+    runtime::{
+        files::{Loaded, Text, digest},
+        record::Texts,
+        state,
+        steps::LOADED,
+    },
 };
 
 /// The toolkit's binary by which the runtime gives a container its GPUs.
@@ -40,6 +47,10 @@ pub enum Gate {
     Toolkit {
         /// Its directory on the host.
         install_dir: PathBuf,
+        /// The file that its installer keeps while it runs, where it has to.
+        pid_file: Option<PathBuf>,
+        /// How the container runtime must be configured, where it has to be.
+        configured: Option<Configured>,
     },
     /// Until installing a driver would take none from under a program.
     Guard {
@@ -50,13 +61,24 @@ pub enum Gate {
     },
 }
 
+/// A container runtime that has NVIDIA's runtime in its configuration, and has loaded that.
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// The files, in one of which it is entered.
+    pub files: Vec<PathBuf>,
+    /// The folder that says what of them was loaded.
+    pub loaded: PathBuf,
+}
+
 impl Gate {
     /// Looks once. A fact that cannot be read is waited for.
     #[must_use]
     pub fn check(&self, host: &HostRoot) -> Answer {
         let answer = match self {
             Self::Driver { root, version } => driver(host, root, version.as_deref()),
-            Self::Toolkit { install_dir } => Ok(toolkit(host, install_dir)),
+            Self::Toolkit { install_dir, pid_file, configured } => {
+                Ok(toolkit(host, install_dir, pid_file.as_deref(), configured.as_ref()))
+            }
             Self::Guard { version, state_file } => guard(host, version.as_deref(), state_file),
         };
         answer.unwrap_or_else(|error| Answer::Waiting(chain(&error)))
@@ -102,16 +124,47 @@ fn is_of(loaded: &str, wanted: &str) -> bool {
     loaded.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || !wanted.contains('.') && rest.starts_with('.'))
 }
 
-fn toolkit(host: &HostRoot, install_dir: &Path) -> Answer {
+fn toolkit(host: &HostRoot, install_dir: &Path, pid_file: Option<&Path>, configured: Option<&Configured>) -> Answer {
     let hook = install_dir.join(CDI_HOOK);
     let shown = hook.display();
-    match host.resolve(&hook).and_then(std::fs::metadata) {
-        Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => {
-            Answer::Open(format!("{shown} is installed"))
-        }
-        Ok(_) => Answer::Waiting(format!("waiting for the container toolkit: {shown} is no executable file")),
-        Err(error) => Answer::Waiting(format!("waiting for the container toolkit: {shown}: {error}")),
+    let waiting = |what: &str| Answer::Waiting(format!("waiting for the container toolkit: {what}"));
+    match host.resolve(&hook).and_then(fs::metadata) {
+        Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => {}
+        Ok(_) => return waiting(&format!("{shown} is no executable file")),
+        Err(error) => return waiting(&format!("{shown}: {error}")),
     }
+    if let Some(file) = pid_file.filter(|file| host.resolve(file).is_err()) {
+        return waiting(&format!("its installer does not run: there is no {}", file.display()));
+    }
+    match configured.map(|configured| loaded(host, install_dir, configured)) {
+        Some(Err(what)) => waiting(&what),
+        Some(Ok(())) => {
+            Answer::Open(format!("{shown} is installed, and the container runtime has loaded its configuration"))
+        }
+        None => Answer::Open(format!("{shown} is installed")),
+    }
+}
+
+/// Whether the container runtime has loaded what is on disk, and NVIDIA's runtime is in it.
+fn loaded(host: &HostRoot, install_dir: &Path, configured: &Configured) -> Result<(), String> {
+    let texts = configured.files.iter().map(|path| Ok((path.clone(), text(host, path)?)));
+    let texts = texts.collect::<Result<Texts, String>>()?;
+    let program = format!("{}/nvidia-container-runtime", install_dir.display());
+    if !texts.values().flatten().any(|text| text.contains(&program)) {
+        return Err("NVIDIA's runtime is not in the container runtime's configuration".to_owned());
+    }
+    let known: Option<Loaded> =
+        text(host, &configured.loaded.join(LOADED))?.and_then(|text| serde_json::from_str(&text).ok());
+    let digest = digest(texts.iter().map(|(path, text)| (path.as_path(), text)));
+    if known.is_none_or(|known| known.digest != digest) {
+        return Err("the container runtime has not loaded its configuration yet".to_owned());
+    }
+    Ok(())
+}
+
+fn text(host: &HostRoot, path: &Path) -> Result<Text, String> {
+    let Ok(found) = host.resolve(path) else { return Ok(None) };
+    state::read(&found).map_err(|error| chain(&error))
 }
 
 fn guard(host: &HostRoot, version: Option<&str>, state_file: &Path) -> Result<Answer, DriverError> {

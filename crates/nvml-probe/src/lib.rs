@@ -10,7 +10,8 @@
 //!                                                 └──▶ pulse, metrics ──▶ admin: /livez, /readyz, /metrics
 //! ```
 //!
-//! Everything on the host is reached through [`host::HostRoot`], but for the kernel's log; nothing here writes to the host.
+//! Everything on the host is reached through [`host::HostRoot`], but for the kernel's log; nothing here writes to the host
+//! but [`runtime`], the steps of the toolkit's pod where the container runtime has to be configured.
 
 pub mod admin;
 pub mod agent;
@@ -30,6 +31,7 @@ pub mod pci;
 pub mod publish;
 pub mod pulse;
 pub mod report;
+pub mod runtime;
 pub mod signal;
 
 /// Name and version of this probe: its User-Agent.

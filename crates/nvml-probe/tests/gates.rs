@@ -15,7 +15,13 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use nvml_probe::gate::{Answer, Gate};
+use nvml_probe::{
+    gate::{Answer, Configured, Gate},
+    runtime::{
+        daemon::Identity,
+        files::{Loaded, digest},
+    },
+};
 use support::{Host, PROBE, Process};
 
 const ROOT: &str = "/run/nvidia/driver";
@@ -25,7 +31,12 @@ fn driver(version: Option<&str>) -> Gate {
 }
 
 fn toolkit() -> Gate {
-    Gate::Toolkit { install_dir: PathBuf::from("/usr/local/nvidia/toolkit") }
+    toolkit_with(None, None)
+}
+
+fn toolkit_with(pid_file: Option<&str>, configured: Option<Configured>) -> Gate {
+    let install_dir = PathBuf::from("/usr/local/nvidia/toolkit");
+    Gate::Toolkit { install_dir, pid_file: pid_file.map(PathBuf::from), configured }
 }
 
 fn guard(version: &str) -> Gate {
@@ -67,6 +78,42 @@ fn any_driver_will_do_where_no_version_is_named() {
     waits_for(&driver(None), &host, &["libnvidia-ml.so.535.309.01"]);
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.535.309.01", "");
     is_open(&driver(None), &host);
+}
+
+#[test]
+fn the_gate_of_an_nri_plugin_opens_while_its_installer_runs() {
+    let host = Host::new();
+    let gate = toolkit_with(Some("/run/nvidia/toolkit/toolkit.pid"), None);
+    executable(&host, "usr/local/nvidia/toolkit/nvidia-cdi-hook");
+    waits_for(&gate, &host, &["its installer does not run", "toolkit.pid"]);
+    host.write("run/nvidia/toolkit/toolkit.pid", "7\n");
+    is_open(&gate, &host);
+}
+
+fn executable(host: &Host, path: &str) {
+    host.write(path, "");
+    let path = host.root().resolve(PathBuf::from("/").join(path)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn the_gate_of_a_configured_runtime_opens_when_the_runtime_has_loaded_what_is_on_disk() {
+    let host = Host::new();
+    let files = ["/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"].map(PathBuf::from);
+    let loaded = PathBuf::from("/run/gpu-operator/runtime");
+    let gate = toolkit_with(None, Some(Configured { files: files.to_vec(), loaded }));
+    executable(&host, "usr/local/nvidia/toolkit/nvidia-cdi-hook");
+    waits_for(&gate, &host, &["NVIDIA's runtime is not in"]);
+    let text = "BinaryName = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\"\n";
+    host.write("etc/containerd/conf.d/99-nvidia.toml", text);
+    waits_for(&gate, &host, &["has not loaded its configuration yet"]);
+    // The files in the order of their names, as the step that records it has them.
+    let texts = [(files[1].as_path(), &Some(text.to_owned())), (files[0].as_path(), &None)];
+    let record = Loaded { process: Identity { pid: 7, start: 1 }, digest: digest(texts) };
+    host.write("run/gpu-operator/runtime/loaded.json", &serde_json::to_string(&record).unwrap());
+    is_open(&gate, &host);
+    host.write("etc/containerd/config.toml", "version = 2\n");
+    waits_for(&gate, &host, &["has not loaded its configuration yet"]);
 }
 
 #[test]

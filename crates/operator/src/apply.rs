@@ -11,6 +11,7 @@ use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
         core::v1::{Node, Pod, Taint},
+        node::v1::RuntimeClass,
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
@@ -69,7 +70,11 @@ impl Writer {
         let finalizers = |on: bool| plan.finalizers.iter().filter(move |(_, put)| **put == on);
         let steps: [Vec<Write<'_>>; 6] = [
             finalizers(true).map(|(name, _)| self.finalizer(name, true)).collect(),
-            plan.daemon_sets.iter().map(|(name, write)| self.daemon_set(name, write)).collect(),
+            plan.daemon_sets
+                .iter()
+                .map(|(name, write)| self.daemon_set(name, write))
+                .chain(plan.runtime_classes.iter().map(|(name, class)| self.runtime_class(name, class)))
+                .collect(),
             plan.gpu_nodes
                 .iter()
                 .filter_map(|(name, write)| Some(self.gpu_node_spec(name, write.spec.as_ref()?)))
@@ -84,6 +89,7 @@ impl Writer {
                 .filter_map(|(name, write)| Some(self.gpu_node_status(name, write.status.as_ref()?)))
                 .chain(plan.policies.iter().map(|(name, status)| self.policy_status(name, status)))
                 .chain(plan.prune.iter().map(|name| self.prune(name)))
+                .chain(plan.prune_classes.iter().map(|name| self.prune_class(name)))
                 .chain(plan.renew.iter().map(|name| self.renew(name)))
                 .chain(plan.pods.iter().map(|(name, pod)| self.pod(name, pod)))
                 .collect(),
@@ -133,6 +139,21 @@ impl Writer {
             let params =
                 DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
             delete(&Api::<DaemonSet>::namespaced(self.client.clone(), &self.namespace), name, &params).await
+        })
+    }
+
+    fn runtime_class<'a>(&'a self, name: &'a str, class: &'a RuntimeClass) -> Write<'a> {
+        self.write("RuntimeClass", format!("apply RuntimeClass {name}"), async move {
+            let api = Api::<RuntimeClass>::all(self.client.clone());
+            // Without force: one that somebody else has made meanwhile with another handler stays his.
+            let class = api.patch(name, &PatchParams::apply(keys::MANAGER), &Patch::Apply(class)).await?;
+            Ok(Answer::RuntimeClass(Box::new(class)))
+        })
+    }
+
+    fn prune_class<'a>(&'a self, name: &'a str) -> Write<'a> {
+        self.write("RuntimeClass", format!("delete RuntimeClass {name}"), async move {
+            delete(&Api::<RuntimeClass>::all(self.client.clone()), name, &DeleteParams::default()).await
         })
     }
 

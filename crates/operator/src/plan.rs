@@ -28,7 +28,7 @@ mod rollout;
 mod share;
 mod signal;
 mod tell;
-mod toolkit;
+pub mod toolkit;
 mod validation;
 mod variant;
 
@@ -39,7 +39,7 @@ use std::{
 
 use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, Phase, reason::Reason};
 use k8s_openapi::{
-    api::core::v1::Pod,
+    api::{core::v1::Pod, node::v1::RuntimeClass},
     jiff::{SignedDuration, Timestamp},
 };
 use kube::ResourceExt;
@@ -76,6 +76,10 @@ pub struct Plan {
     pub renew: BTreeSet<String>,
     /// Pods to make: the tests by which nodes are validated.
     pub pods: BTreeMap<String, Pod>,
+    /// RuntimeClasses to apply, by name.
+    pub runtime_classes: BTreeMap<String, RuntimeClass>,
+    /// RuntimeClasses of ours that no node needs.
+    pub prune_classes: BTreeSet<String>,
     /// Label writes, by node.
     pub labels: BTreeMap<String, LabelWrite>,
     /// What is to be written of the Nodes' health.
@@ -106,6 +110,8 @@ impl Plan {
             prune,
             renew,
             pods,
+            runtime_classes,
+            prune_classes,
             labels,
             node_health,
             gpu_nodes,
@@ -115,6 +121,8 @@ impl Plan {
             ..
         } = self;
         daemon_sets.is_empty()
+            && runtime_classes.is_empty()
+            && prune_classes.is_empty()
             && prune.is_empty()
             && renew.is_empty()
             && pods.is_empty()
@@ -225,7 +233,9 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
         plan_policy(&mut plan, settings, policy, share, of_policy, world, now);
     }
     children::plan(&mut plan, settings, world, &sets);
+    toolkit::class::plan(&mut plan, world, sets.all());
     plan.renew.extend(children::stuck_pods(world, now));
+    plan.renew.extend(children::undone_pods(world));
     plan
 }
 

@@ -17,6 +17,7 @@ use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
         core::v1::{Event, Pod},
+        node::v1::RuntimeClass,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -31,8 +32,11 @@ use tokio::sync::Notify;
 use mirror::{Facts, Mirror, Version};
 pub use pods::follow_pods;
 
-use crate::diagnose::{PendingPod, RefusedPods};
-use crate::world::{DaemonSetFacts, NodeFacts, PodFacts, Refusal, TrimmedNode, Words, World};
+use crate::{
+    diagnose::{PendingPod, RefusedPods},
+    plan::toolkit::class,
+    world::{DaemonSetFacts, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, Words, World},
+};
 
 /// Objects to a page of a list: what a page holds is in memory at once, in full.
 const PAGE: u32 = 100;
@@ -55,6 +59,7 @@ pub struct Mirrors {
     daemon_sets: Mirror<DaemonSetFacts>,
     pods: Mirror<PodFacts>,
     refusals: Mirror<Refusal>,
+    runtime_classes: Mirror<RuntimeClassFacts>,
     /// What the facts are told in.
     words: Words,
     /// Pods of all namespaces that are Pending and have to do with GPUs: for diagnosis alone.
@@ -74,6 +79,7 @@ impl Default for Mirrors {
             daemon_sets: Mirror::default(),
             pods: Mirror::default(),
             refusals: Mirror::default(),
+            runtime_classes: Mirror::default(),
             words: Words::default(),
             pending: Mirror::of_at_most(pods::MOST),
             refused: Mirror::of_at_most(pods::MOST),
@@ -93,6 +99,7 @@ impl Mirrors {
             ("DaemonSet", self.daemon_sets.synced()),
             ("Pod", self.pods.synced()),
             ("Event", self.refusals.synced()),
+            ("RuntimeClass", self.runtime_classes.synced()),
         ];
         synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
     }
@@ -113,6 +120,9 @@ impl Mirrors {
             Answer::DaemonSet(set) => self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set)),
             Answer::Pod(pod) => PodFacts::of(&pod, &self.words)
                 .is_some_and(|facts| self.pods.set(pod.name_any(), version(&*pod), facts)),
+            Answer::RuntimeClass(class) => {
+                self.runtime_classes.set(class.name_any(), version(&*class), class::facts(&class))
+            }
             Answer::Nothing => false,
         };
         if changed {
@@ -145,6 +155,7 @@ impl Mirrors {
             daemon_sets: self.daemon_sets.facts()?,
             pods: self.pods.facts()?,
             refusals: self.refusals.facts()?,
+            runtime_classes: self.runtime_classes.facts()?,
             ..World::default()
         })
     }
@@ -163,6 +174,8 @@ pub enum Answer {
     DaemonSet(Box<DaemonSet>),
     /// The pod as it is now.
     Pod(Box<Pod>),
+    /// The RuntimeClass as it is now.
+    RuntimeClass(Box<RuntimeClass>),
     /// Nothing to learn from, such as of a deletion.
     Nothing,
 }
@@ -184,6 +197,7 @@ pub fn follow_all(
     let all = client.clone();
     let policies = Api::<DeserializeGuard<ClusterGpuPolicy>>::all(all.clone());
     let nodes = Api::<TrimmedNode>::all(all.clone());
+    let runtime_classes = Api::<RuntimeClass>::all(all.clone());
     let gpu_nodes = Api::<DeserializeGuard<GpuNode>>::all(all);
     let daemon_sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
@@ -213,6 +227,14 @@ pub fn follow_all(
             mirror(),
             |mirrors| &mirrors.pods,
             |words, pod| Some((pod.name_any(), PodFacts::of(&pod, words)?)),
+            wake(),
+        ),
+        follow(
+            runtime_classes,
+            any(),
+            mirror(),
+            |mirrors| &mirrors.runtime_classes,
+            |_, class| Some((class.name_any(), class::facts(&class))),
             wake(),
         ),
         follow(events, refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event), wake()),

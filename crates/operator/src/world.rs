@@ -32,6 +32,8 @@ pub struct World {
     pub pods: BTreeMap<String, Arc<PodFacts>>,
     /// What the API server said last when it refused a DaemonSet's pods, by DaemonSet.
     pub refusals: BTreeMap<String, Arc<Refusal>>,
+    /// RuntimeClasses, anybody's.
+    pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
     /// Answers to [`crate::plan::Plan::questions`]: pods that use a GPU, `namespace/name`, by node. A node that is
     /// not a key has not been asked about.
     pub gpu_pods: BTreeMap<String, Vec<String>>,
@@ -43,4 +45,13 @@ pub struct World {
     pub unreadable_policies: BTreeSet<String>,
     /// GpuNodes that are there but cannot be read. Their nodes stay as they are.
     pub unreadable_gpu_nodes: BTreeSet<String>,
+}
+
+/// What the plan reads of a RuntimeClass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeClassFacts {
+    /// Whether the operator has made it.
+    pub ours: bool,
+    /// The uids of its owners.
+    pub owners: BTreeSet<String>,
 }

@@ -220,7 +220,10 @@ fn a_taint_that_the_policy_does_not_tolerate_is_named() {
 
 #[test]
 fn nodes_that_differ_in_what_a_variant_depends_on_share_no_daemon_set() {
-    let mut sim = Sim::new().policy("all", "{}");
+    let mut sim = Sim::new().policy(
+        "all",
+        "{pools: [{name: old, match: {nodeSelector: {matchLabels: {zone: old}}}, toolkit: {injection: Cdi}}]}",
+    );
     for (node, os, version, arch) in [
         ("jammy", "ubuntu", "22.04", "amd64"),
         ("noble", "ubuntu", "24.04", "amd64"),
@@ -237,8 +240,11 @@ fn nodes_that_differ_in_what_a_variant_depends_on_share_no_daemon_set() {
     sim.host_driver("host", "580.1.1", true);
     sim.join("old", "2330", 8);
     sim.nodes.get_mut("old").expect("a node").runtime = "containerd://1.7.27".into();
+    sim.label("old", "zone", Some("old"));
+    sim.join("older", "2330", 8);
+    sim.nodes.get_mut("older").expect("a node").runtime = "containerd://1.7.27".into();
     sim.settle();
-    let ready = ["arm", "host", "jammy", "noble", "rhel"];
+    let ready = ["arm", "host", "jammy", "noble", "older", "rhel"];
     let groups: std::collections::BTreeSet<_> =
         ready.iter().map(|node| sim.nodes[*node].labels[keys::DEVICE_PLUGIN].clone()).collect();
     assert_eq!(groups.len(), ready.len(), "{groups:?}");

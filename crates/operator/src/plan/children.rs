@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{gpunode::Groups, keys, policy::Stage};
+use gpu_operator_crd::{gpunode::Groups, keys, policy::Stage, reason::Reason};
 use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     settings::Settings,
-    world::{DaemonSetFacts, Role, World},
+    world::{ContainerFacts, ContainerState, DaemonSetFacts, Exit, Role, World},
 };
 
 /// One write of a DaemonSet.
@@ -87,6 +87,26 @@ pub fn stuck_pods(world: &World, now: Timestamp) -> BTreeSet<String> {
         set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref())
     });
     outdated.filter(|pod| judge::hold_up(pod, now).is_some()).map(|pod| pod.name.clone()).collect()
+}
+
+/// Pods of the toolkit that found their work undone: only what comes before a pod's main container does it again, and that
+/// runs once in a pod's life. A pod looks no more than once a minute, so that this cannot go round in circles.
+#[must_use]
+pub fn undone_pods(world: &World) -> BTreeSet<String> {
+    let pods = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit) && !pod.deleting);
+    let undone = pods.filter(|pod| pod.containers.iter().filter_map(last_exit).any(says_undone));
+    undone.map(|pod| pod.name.clone()).collect()
+}
+
+fn last_exit(container: &ContainerFacts) -> Option<&Exit> {
+    match &container.state {
+        ContainerState::Ended(exit) => Some(exit),
+        ContainerState::Waiting { .. } | ContainerState::Running(_) => container.last_failure.as_ref(),
+    }
+}
+
+fn says_undone(exit: &Exit) -> bool {
+    judge::named_reason(&exit.message).is_some_and(|(reason, _)| reason == Reason::RuntimeConfigDrifted)
 }
 
 /// The DaemonSets of these groups.

@@ -64,7 +64,7 @@ pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Var
             let input = PodInput { settings, policy, key: &variant.key, spec };
             let parts = match spec.stage {
                 Stage::Driver => driver::pod(&input)?,
-                Stage::Toolkit => toolkit::pod(&input),
+                Stage::Toolkit => toolkit::pod(&input)?,
                 Stage::DevicePlugin => device_plugin::pod(&input),
             };
             Some(daemon_set(&input, group, parts))

@@ -125,7 +125,7 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
         return Some(no_pod(member, world, Stage::Toolkit, phase));
     };
     if pod.running() {
-        return None;
+        return handler_missing(member, phase);
     }
     if let Some(verdict) = stage_hold_up(member, Stage::Toolkit, pod, phase, now) {
         return Some(verdict);
@@ -136,6 +136,18 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
         Verdict::new(phase, Reason::ToolkitInstalling, format!("pod {} installs the container toolkit", pod.name))
     } else {
         starting(phase, pod)
+    })
+}
+
+/// That kubelet does not know NVIDIA's runtime yet. One that tells of no runtimes at all, for want of a container runtime
+/// that does, proves nothing.
+fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
+    let handler = &member.toolkit()?.setup()?.handler;
+    let known = &member.node.runtime_handlers;
+    let missing = !known.is_empty() && !known.contains(handler.as_str());
+    missing.then(|| {
+        let message = format!("kubelet does not know runtime {handler} yet");
+        Verdict::new(phase, Reason::ToolkitInstalling, message)
     })
 }
 
@@ -273,6 +285,9 @@ fn container_hold_up(pod: &PodFacts, container: &ContainerFacts, now: Timestamp)
 
 fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, String) {
     let words = if exit.message.is_empty() { "no message" } else { exit.message.as_str() };
+    if let Some((reason, words)) = named_reason(words) {
+        return (reason, words.to_owned());
+    }
     let message = format!("pod {}, container {}: exit code {}: {words}", pod.name, container.name, exit.code);
     match complaint(words).filter(|_| pod.role == Role::Operand(Stage::Driver)) {
         // The advice first: last words can be long.
@@ -290,6 +305,14 @@ pub fn lacks_its_image(pod: &PodFacts) -> bool {
         }
         _ => false,
     })
+}
+
+/// The reason that a container of ours names itself, and what it says of it.
+#[must_use]
+pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
+    let (name, words) = words.split_once(": ")?;
+    let known = [Reason::RuntimeConfigDrifted, Reason::RuntimeConfigRejected, Reason::RuntimeDown];
+    known.into_iter().find(|reason| reason.as_str() == name).map(|reason| (reason, words))
 }
 
 /// Kubelet says the same twice, once with `Back-off pulling image …: ErrImagePull: ` before it; without that the two

@@ -20,6 +20,7 @@ use super::{
     gpu_node::add,
     health::{self, NodeHealth},
     note::Note,
+    toolkit::ToolkitChoice,
     validation::Trial,
     variant::{self, Fault, Variant},
 };
@@ -98,6 +99,12 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn driver(&self) -> Option<&DriverChoice> {
         self.wanted.as_ref()?.as_ref().ok().map(|variant| &variant.key.driver)
+    }
+
+    /// What the policy wants of the node's container runtime, where it can be carried out.
+    #[must_use]
+    pub fn toolkit(&self) -> Option<&ToolkitChoice> {
+        self.wanted.as_ref()?.as_ref().ok().map(|variant| &variant.key.toolkit)
     }
 
     /// The model's name, once it is known.

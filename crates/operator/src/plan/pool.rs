@@ -2,7 +2,9 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
-    policy::{DevicePlugin, Driver, DriverConfigMaps, Health, Image, Labels, Operand, Pool, Selector, Toolkit},
+    policy::{
+        DevicePlugin, Driver, DriverConfigMaps, Health, Image, Labels, Operand, Pool, RuntimePaths, Selector, Toolkit,
+    },
 };
 
 use super::{signal::canonical, variant::VariantKey};
@@ -86,8 +88,28 @@ pub fn driver_of(policy: &ClusterGpuPolicy, key: &VariantKey) -> Driver {
 #[must_use]
 pub fn toolkit(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Toolkit {
     let defaults = &policy.spec.defaults.toolkit;
-    let own = pool.map(|pool| &pool.toolkit);
-    Toolkit { operand: operand(&defaults.operand, own.map(|own| &own.operand)) }
+    let Some(own) = pool.map(|pool| &pool.toolkit) else {
+        return defaults.clone();
+    };
+    Toolkit {
+        runtime: own.runtime.or(defaults.runtime),
+        injection: own.injection.or(defaults.injection),
+        runtime_class: own.runtime_class.clone().or_else(|| defaults.runtime_class.clone()),
+        set_as_default: own.set_as_default.or(defaults.set_as_default),
+        distribution: own.distribution.or(defaults.distribution),
+        host_paths: runtime_paths(&defaults.host_paths, &own.host_paths),
+        operand: operand(&defaults.operand, Some(&own.operand)),
+    }
+}
+
+fn runtime_paths(defaults: &RuntimePaths, own: &RuntimePaths) -> RuntimePaths {
+    let path = |of: fn(&RuntimePaths) -> &Option<String>| of(own).clone().or_else(|| of(defaults).clone());
+    RuntimePaths {
+        config: path(|paths| &paths.config),
+        drop_in: path(|paths| &paths.drop_in),
+        socket: path(|paths| &paths.socket),
+        nri_socket: path(|paths| &paths.nri_socket),
+    }
 }
 
 /// What holds for the device plugin: the pool's fields over the defaults.

@@ -7,7 +7,7 @@ use std::{
 
 use gpu_operator_crd::keys;
 use k8s_openapi::{
-    api::core::v1::{Node, NodeCondition, Taint, Toleration},
+    api::core::v1::{Node, NodeCondition, NodeRuntimeHandler, Taint, Toleration},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
     jiff::Timestamp,
 };
@@ -42,6 +42,7 @@ struct TrimmedStatus {
     conditions: Vec<NodeCondition>,
     allocatable: BTreeMap<String, Quantity>,
     node_info: TrimmedInfo,
+    runtime_handlers: Vec<NodeRuntimeHandler>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]
@@ -50,6 +51,7 @@ struct TrimmedInfo {
     architecture: String,
     container_runtime_version: String,
     kernel_version: String,
+    kubelet_version: String,
 }
 
 impl Resource for TrimmedNode {
@@ -116,6 +118,10 @@ pub struct NodeFacts {
     pub kernel: Word,
     /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
     pub runtime: Word,
+    /// The runtimes that its container runtime can run pods by, as kubelet tells; older container runtimes tell of none.
+    pub runtime_handlers: BTreeSet<Word>,
+    /// Kubelet's version, such as `v1.34.1+k3s1`.
+    pub kubelet: Word,
 }
 
 /// A Node's condition of its GPUs' health.
@@ -183,7 +189,7 @@ impl NodeFacts {
     /// The facts of a Node, in words that it shares with others.
     #[must_use]
     pub fn of(node: &TrimmedNode, words: &Words) -> Self {
-        let TrimmedStatus { conditions, allocatable, node_info } = &node.status;
+        let TrimmedStatus { conditions, allocatable, node_info, runtime_handlers } = &node.status;
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
         Self {
             name: node.name_any(),
@@ -209,6 +215,13 @@ impl NodeFacts {
             arch: words.word(&node_info.architecture),
             kernel: words.word(&node_info.kernel_version),
             runtime: words.word(&node_info.container_runtime_version),
+            runtime_handlers: runtime_handlers
+                .iter()
+                .filter_map(|handler| handler.name.as_deref())
+                .filter(|name| !name.is_empty())
+                .map(|name| words.word(name))
+                .collect(),
+            kubelet: words.word(&node_info.kubelet_version),
         }
     }
 

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, KernelModule, NodeLabel, Operand, Pool,
-        PoolMatch, Proxy, Readiness, Selector, Toolkit, Validation, ValidationMode,
+        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, Injection, KernelModule, NodeLabel,
+        Operand, Pool, PoolMatch, Proxy, Readiness, Selector, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -105,7 +105,17 @@ fn driver() -> BoxedStrategy<Driver> {
 }
 
 fn toolkit() -> BoxedStrategy<Toolkit> {
-    prop_oneof![5 => Just(Operand::default()), 1 => operand(vec![])].prop_map(|operand| Toolkit { operand }).boxed()
+    let operand = prop_oneof![5 => Just(Operand::default()), 1 => operand(vec![])];
+    let injection = option::weighted(0.3, select(vec![Injection::Cdi, Injection::Nri, Injection::Runtime]));
+    let class = option::weighted(0.2, Just("gpu".to_owned()));
+    (operand, injection, class)
+        .prop_map(|(operand, injection, runtime_class)| Toolkit {
+            operand,
+            injection,
+            runtime_class,
+            ..Toolkit::default()
+        })
+        .boxed()
 }
 
 fn plugin() -> BoxedStrategy<DevicePlugin> {

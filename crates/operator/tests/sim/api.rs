@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use gpu_operator::{
-    plan::{DaemonSetWrite, LabelWrite, NodeHealthWrite, Plan},
+    plan::{DaemonSetWrite, LabelWrite, NodeHealthWrite, Plan, toolkit::class},
     world::{PodFacts, TaintFact, Word, Words},
 };
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, keys,
 };
 use k8s_openapi::{
-    api::core::v1::Pod,
+    api::{core::v1::Pod, node::v1::RuntimeClass},
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
     jiff::SignedDuration,
 };
@@ -28,6 +28,8 @@ enum Write<'p> {
     Status(&'p str, &'p GpuNodeStatus),
     Policy(&'p str, &'p ClusterGpuPolicyStatus),
     Prune(&'p str),
+    Class(&'p str, &'p RuntimeClass),
+    PruneClass(&'p str),
     Renew(&'p str),
     Pod(&'p str, &'p Pod),
 }
@@ -40,12 +42,14 @@ fn writes(plan: &Plan) -> Vec<Write<'_>> {
     };
     let mut writes: Vec<_> = finalizers(true).collect();
     writes.extend(plan.daemon_sets.iter().map(|(name, write)| Write::DaemonSet(name, write)));
+    writes.extend(plan.runtime_classes.iter().map(|(name, class)| Write::Class(name, class)));
     writes.extend(plan.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Spec(name, write.spec.as_ref()?))));
     writes.extend(plan.labels.iter().map(|(name, write)| Write::Labels(name, write)));
     writes.extend(plan.node_health.iter().map(|(name, write)| Write::Health(name, write)));
     writes.extend(plan.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Status(name, write.status.as_ref()?))));
     writes.extend(plan.policies.iter().map(|(name, status)| Write::Policy(name, status)));
     writes.extend(plan.prune.iter().map(|name| Write::Prune(name)));
+    writes.extend(plan.prune_classes.iter().map(|name| Write::PruneClass(name)));
     writes.extend(plan.renew.iter().map(|name| Write::Renew(name)));
     writes.extend(plan.pods.iter().map(|(name, pod)| Write::Pod(name, pod)));
     writes.extend(finalizers(false));
@@ -81,6 +85,16 @@ impl Sim {
                 (format!("policy/{name}"), before.as_ref() != Some(*status))
             }
             Write::Prune(name) => (format!("daemonset/{name}"), self.sets.remove(*name).is_some()),
+            Write::Class(name, class) => {
+                let facts = class::facts(class);
+                let before = self.runtime_classes.insert((*name).into(), facts.clone());
+                assert!(before.as_ref().is_none_or(|before| before.ours), "409: somebody else's RuntimeClass");
+                (format!("runtimeclass/{name}"), before != Some(facts))
+            }
+            Write::PruneClass(name) => {
+                let before = self.runtime_classes.remove(*name);
+                (format!("runtimeclass/{name}"), before.is_some_and(|before| before.ours))
+            }
             Write::Renew(name) => (format!("pod/{name}"), self.pods.remove(*name).is_some()),
             Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),
         };

@@ -13,7 +13,7 @@ use gpu_operator::{
     catalogue::Catalogue,
     plan::{Plan, plan},
     settings::Settings,
-    world::{DaemonSetFacts, NodeFacts, NodeLabels, PodFacts, Refusal, Role, World},
+    world::{DaemonSetFacts, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts, World},
 };
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Report, policy::Stage};
 use k8s_openapi::{
@@ -41,6 +41,7 @@ pub struct Sim {
     pub gpu_nodes: BTreeMap<String, GpuNode>,
     pub sets: BTreeMap<String, DaemonSet>,
     pub pods: BTreeMap<String, PodFacts>,
+    pub runtime_classes: BTreeMap<String, RuntimeClassFacts>,
     /// What each pod was made from: its DaemonSet may have become another one since.
     templates: BTreeMap<String, PodSpec>,
     pub refusals: BTreeMap<String, Refusal>,
@@ -73,6 +74,7 @@ impl Sim {
             gpu_nodes: BTreeMap::new(),
             sets: BTreeMap::new(),
             pods: BTreeMap::new(),
+            runtime_classes: BTreeMap::new(),
             templates: BTreeMap::new(),
             refusals: BTreeMap::new(),
             gpu_pods: BTreeMap::new(),
@@ -130,6 +132,7 @@ impl Sim {
                 .map(|(name, set)| (name.clone(), Arc::new(DaemonSetFacts::of(set))))
                 .collect(),
             pods: arcs(&self.pods),
+            runtime_classes: arcs(&self.runtime_classes),
             refusals: arcs(&self.refusals),
             ..World::default()
         }

@@ -1,13 +1,12 @@
-//! NVIDIA's device plugin, which answers with CDI devices.
+//! NVIDIA's device plugin, which answers with CDI devices, or with an environment where NVIDIA's runtime reads that.
 
 use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
 use super::super::{
     daemon_set::{
         Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
-        own_container,
     },
-    toolkit,
+    toolkit::{self, ToolkitChoice},
 };
 
 /// Where the plugin sees the driver's root.
@@ -25,7 +24,7 @@ pub fn pod(input: &PodInput<'_>) -> PodParts {
         input,
         "device-plugin",
         vec![
-            env("DEVICE_LIST_STRATEGY", "cdi-cri"),
+            env("DEVICE_LIST_STRATEGY", strategy(&input.key.toolkit)),
             env("NVIDIA_DRIVER_ROOT", root),
             env("NVIDIA_DEV_ROOT", input.key.driver.dev_root()),
             env("DRIVER_ROOT_CTR_PATH", DRIVER_ROOT_IN_CONTAINER),
@@ -45,18 +44,26 @@ pub fn pod(input: &PodInput<'_>) -> PodParts {
         ]),
         ..container
     };
-    let toolkit_gate = own_container(
-        input.settings,
-        "wait-for-toolkit",
-        &["wait", "toolkit", "--host-root", "/host", "--install-dir", toolkit::INSTALL_DIR],
-        vec![mount("toolkit", "/host/usr/local/nvidia", Mode::ReadOnly)],
-    );
+    let mut init = vec![driver_gate(input)];
     let mut volumes = driver_gate_volumes(input);
     volumes.extend([
-        host_path("toolkit", toolkit::INSTALL_PARENT, Some("DirectoryOrCreate")),
         host_path("sockets", SOCKETS, None),
         host_path("driver-root", root, Some("DirectoryOrCreate")),
         host_path("cdi", CDI, Some("DirectoryOrCreate")),
     ]);
-    PodParts { init: vec![driver_gate(input), toolkit_gate], main, volumes, host_pid: false, grace_seconds: 30 }
+    if let Some((gate, of_gate)) = toolkit::gate(input) {
+        init.push(gate);
+        volumes.extend(of_gate);
+    }
+    PodParts { init, main, volumes, host_pid: false, grace_seconds: 30 }
+}
+
+/// How the plugin answers. Its own pod needs no RuntimeClass whichever it is: it sees the driver's root and the device
+/// nodes by itself, and could not even wait for a runtime that is not there yet if it were to be run by it.
+fn strategy(toolkit: &ToolkitChoice) -> &'static str {
+    match toolkit {
+        ToolkitChoice::Cdi | ToolkitChoice::Nri { .. } => "cdi-cri",
+        // NVIDIA's runtime, ours or the host's own, reads it.
+        ToolkitChoice::Runtime(_) | ToolkitChoice::None => "envvar",
+    }
 }

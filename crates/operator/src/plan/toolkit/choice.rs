@@ -1,23 +1,197 @@
-//! What a node's container runtime needs, so that containers get at the driver.
+//! What a node's container runtime needs, so that containers get at the driver: the least disruptive that works.
 
-use gpu_operator_crd::policy::Toolkit;
+use gpu_operator_crd::{
+    policy::{ContainerRuntime, Injection, Toolkit},
+    reason::Reason,
+};
 use serde::Serialize;
 
-use super::{super::variant::Fault, runtime};
+use super::{
+    super::variant::Fault,
+    distribution,
+    runtime::{Kind, Runtime},
+};
 use crate::world::NodeFacts;
+
+/// Name of NVIDIA's runtime where the policy gives it no other.
+const HANDLER: &str = "nvidia";
 
 /// What is installed for a node's container runtime, once decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum ToolkitChoice {
+    /// Nothing of ours: whoever tells kubelet of the GPUs needs no toolkit, or the host has one.
+    None,
     /// The runtime takes CDI devices by itself: NVIDIA's hooks are installed and nothing is configured.
     Cdi,
+    /// The same, and NVIDIA's NRI plugin runs beside it.
+    Nri {
+        /// The host's socket for NRI plugins.
+        socket: String,
+    },
+    /// NVIDIA's runtime is entered into the container runtime's configuration.
+    Runtime(RuntimeSetup),
+}
+
+impl ToolkitChoice {
+    /// NVIDIA's runtime, where it is entered into the container runtime's configuration.
+    #[must_use]
+    pub fn setup(&self) -> Option<&RuntimeSetup> {
+        match self {
+            Self::Runtime(setup) => Some(setup),
+            Self::None | Self::Cdi | Self::Nri { .. } => None,
+        }
+    }
+}
+
+/// How a container runtime is configured. Paths are the host's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct RuntimeSetup {
+    /// The container runtime.
+    pub kind: Kind,
+    /// Its main configuration; `None` where it finds the drop-in without being told.
+    pub config: Option<String>,
+    /// The file that NVIDIA's runtime is entered into; `None` where that is the main one.
+    pub drop_in: Option<String>,
+    /// Where its present configuration is read from, where that is not the main one.
+    pub source: Option<String>,
+    /// The socket that it listens on.
+    pub socket: String,
+    /// The name under which NVIDIA's runtime is entered; its RuntimeClass is named the same.
+    pub handler: String,
+    /// Whether it runs the pods that name no RuntimeClass as well.
+    pub default: bool,
+}
+
+impl RuntimeSetup {
+    /// The files that it consists of.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        [&self.config, &self.drop_in].into_iter().flatten().map(String::as_str)
+    }
 }
 
 /// Decides what a node's container runtime needs.
 ///
 /// # Errors
 /// A [`Fault`] where the policy asks for what this node cannot have.
-pub fn choose(_toolkit: &Toolkit, node: &NodeFacts) -> Result<ToolkitChoice, Fault> {
-    runtime::check(&node.runtime)?;
-    Ok(ToolkitChoice::Cdi)
+pub fn choose(toolkit: &Toolkit, node: &NodeFacts) -> Result<ToolkitChoice, Fault> {
+    let runtime = Runtime::of(&node.runtime);
+    if let Some(wanted) = toolkit.runtime.and_then(named)
+        && runtime.kind.is_some_and(|kind| kind != wanted)
+    {
+        return Err(fault(format!("the node runs {runtime}, not {wanted}; remove toolkit.runtime, or write Auto")));
+    }
+    // Nothing but a configured runtime can be the default.
+    let implied = if toolkit.set_as_default == Some(true) { Injection::Runtime } else { Injection::Auto };
+    match toolkit.injection.filter(|injection| *injection != Injection::Auto).unwrap_or(implied) {
+        Injection::Auto | Injection::Cdi if runtime.takes_cdi() => Ok(ToolkitChoice::Cdi),
+        Injection::Auto | Injection::Runtime => {
+            let kind = runtime.kind.or(toolkit.runtime.and_then(named)).ok_or_else(|| {
+                fault(format!(
+                    "the node's container runtime, {runtime}, is none that can be configured; write injection: Cdi"
+                ))
+            })?;
+            Ok(ToolkitChoice::Runtime(setup(toolkit, kind, node)))
+        }
+        Injection::Cdi => Err(fault(format!(
+            "the node's container runtime, {runtime}, takes no CDI devices by itself; write injection: Runtime or Auto, or run the node with containerd 2.0 or later, or CRI-O"
+        ))),
+        Injection::Nri if runtime.takes_nri() => {
+            let socket = toolkit.host_paths.nri_socket.clone().unwrap_or_else(|| distribution::NRI_SOCKET.to_owned());
+            Ok(ToolkitChoice::Nri { socket })
+        }
+        Injection::Nri => Err(fault(format!(
+            "the node's container runtime, {runtime}, takes no NRI plugins; write injection: Auto, or run the node with containerd 2.1 or later, or CRI-O 1.34 or later"
+        ))),
+    }
+}
+
+fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
+    let files = distribution::files(kind, distribution::of(toolkit.distribution, node));
+    let own = &toolkit.host_paths;
+    let or = |own: &Option<String>, known: Option<&str>| own.clone().or_else(|| known.map(str::to_owned));
+    RuntimeSetup {
+        kind,
+        // Another file than the distribution's is its own source.
+        source: files.source.filter(|_| own.config.is_none()).map(str::to_owned),
+        config: or(&own.config, files.config),
+        drop_in: or(&own.drop_in, files.drop_in).filter(|_| kind != Kind::Docker),
+        socket: own.socket.clone().unwrap_or_else(|| files.socket.to_owned()),
+        handler: toolkit.runtime_class.clone().unwrap_or_else(|| HANDLER.to_owned()),
+        default: toolkit.set_as_default == Some(true),
+    }
+}
+
+/// The kind that a policy names.
+fn named(runtime: ContainerRuntime) -> Option<Kind> {
+    match runtime {
+        ContainerRuntime::Auto => None,
+        ContainerRuntime::Containerd => Some(Kind::Containerd),
+        ContainerRuntime::Docker => Some(Kind::Docker),
+        ContainerRuntime::CriO => Some(Kind::CriO),
+    }
+}
+
+fn fault(message: String) -> Fault {
+    Fault { reason: Reason::RuntimeUnsupported, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(toolkit: &str, runtime: &str, kubelet: &str) -> Result<ToolkitChoice, String> {
+        let toolkit: Toolkit = serde_yaml::from_str(toolkit).unwrap();
+        let node = NodeFacts { runtime: runtime.into(), kubelet: kubelet.into(), ..NodeFacts::default() };
+        choose(&toolkit, &node).map_err(|fault| fault.message)
+    }
+
+    #[test]
+    fn the_least_disruptive_that_works_is_chosen() {
+        for (toolkit, runtime, expected) in [
+            ("{}", "containerd://2.0.0", "Cdi"),
+            ("{}", "containerd://2.1.4-k3s1", "Cdi"),
+            ("{}", "cri-o://1.34.1", "Cdi"),
+            ("{}", "of-tomorrow://1.0", "Cdi"),
+            ("{}", "containerd://1.7.27", "Runtime"),
+            ("{}", "containerd://1.6.9~ds1", "Runtime"),
+            ("{}", "docker://27.0.3", "Runtime"),
+            ("{injection: Runtime}", "containerd://2.1.4", "Runtime"),
+            ("{setAsDefault: true}", "containerd://2.1.4", "Runtime"),
+            ("{setAsDefault: false}", "containerd://2.1.4", "Cdi"),
+            ("{injection: Nri}", "containerd://2.1.0", "Nri"),
+            ("{injection: Nri}", "cri-o://1.34.0", "Nri"),
+            ("{runtime: Docker}", "docker://27.0.3", "Runtime"),
+        ] {
+            let choice = format!("{:?}", chosen(toolkit, runtime, "v1.34.0").unwrap());
+            assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");
+        }
+    }
+
+    #[test]
+    fn what_a_runtime_cannot_do_is_refused_with_what_to_write_instead() {
+        for (toolkit, runtime, words) in [
+            ("{injection: Cdi}", "containerd://1.7.27", "write injection: Runtime or Auto"),
+            ("{injection: Cdi}", "docker://27.0.3", "write injection: Runtime or Auto"),
+            ("{injection: Nri}", "containerd://2.0.5", "containerd 2.1 or later"),
+            ("{injection: Nri}", "cri-o://1.33.9", "CRI-O 1.34 or later"),
+            ("{injection: Nri}", "docker://27.0.3", "takes no NRI plugins"),
+            ("{injection: Runtime}", "of-tomorrow://1.0", "write injection: Cdi"),
+            ("{runtime: Docker}", "containerd://1.7.27", "the node runs containerd 1.7.27, not Docker"),
+        ] {
+            let error = chosen(toolkit, runtime, "v1.34.0").unwrap_err();
+            assert!(error.contains(words), "{toolkit} on {runtime}: {error}");
+        }
+    }
+
+    #[test]
+    fn paths_are_the_distributions_but_for_those_that_the_policy_names() {
+        let toolkit = "{injection: Runtime, runtimeClass: gpu, hostPaths: {config: /a/b.toml}}";
+        let ToolkitChoice::Runtime(setup) = chosen(toolkit, "containerd://1.7.27", "v1.31.2+rke2r1").unwrap() else {
+            panic!("Runtime")
+        };
+        assert_eq!(setup.config.as_deref(), Some("/a/b.toml"));
+        assert_eq!(setup.socket, "/run/k3s/containerd/containerd.sock");
+        assert_eq!(setup.handler, "gpu");
+        assert!(!setup.default);
+    }
 }

@@ -1,27 +1,103 @@
 //! Container runtimes: what a node's runtime can do for GPUs without being configured.
 
-use gpu_operator_crd::reason::Reason;
+use std::fmt;
 
-use super::super::variant::Fault;
+use serde::Serialize;
 
-/// The first containerd that takes CDI devices without being told to.
-const CONTAINERD_CDI: u32 = 2;
+/// A container runtime that can be configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Kind {
+    /// containerd.
+    Containerd,
+    /// Docker, behind cri-dockerd.
+    Docker,
+    /// CRI-O.
+    CriO,
+}
 
-/// Whether a runtime takes CDI devices by itself. CRI-O does in every release that a supported Kubernetes runs with, and
-/// one that we do not know is given the benefit of the doubt.
-///
-/// # Errors
-/// A [`Fault`] where it does not: pods that ask for a GPU would be given none of its devices.
-pub fn check(version: &str) -> Result<(), Fault> {
-    let (kind, release) = version.split_once("://").unwrap_or((version, ""));
-    let major: Option<u32> = release.trim_start_matches('v').split('.').next().and_then(|major| major.parse().ok());
-    let advice = match kind {
-        "containerd" if major.is_some_and(|major| major < CONTAINERD_CDI) => "upgrade it to containerd 2.0 or later",
-        "docker" => "run the node with containerd 2.0 or later, or CRI-O",
-        _ => return Ok(()),
-    };
-    let message = format!("the node's container runtime, {kind} {release}, takes no CDI devices by itself; {advice}");
-    Err(Fault { reason: Reason::RuntimeUnsupported, message })
+impl Kind {
+    /// The word for it of NVIDIA's installer, which is that of our own node side as well.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Docker => "docker",
+            Self::CriO => "crio",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Containerd => "containerd",
+            Self::Docker => "Docker",
+            Self::CriO => "CRI-O",
+        })
+    }
+}
+
+/// A node's container runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// Which it is, if we know it.
+    pub kind: Option<Kind>,
+    /// Major and minor version, if they can be told.
+    version: Option<(u32, u32)>,
+    /// Kubernetes' words, a space between.
+    words: String,
+}
+
+impl Runtime {
+    /// From a Node's `status.nodeInfo.containerRuntimeVersion`, such as `containerd://2.1.4`.
+    #[must_use]
+    pub fn of(version: &str) -> Self {
+        let (kind, release) = version.split_once("://").unwrap_or((version, ""));
+        let mut numbers = release.trim_start_matches('v').split(|c: char| !c.is_ascii_digit()).map(str::parse);
+        let version = match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+            _ => None,
+        };
+        let words = format!("{kind} {release}").trim().to_owned();
+        let kind = match kind {
+            "containerd" => Some(Kind::Containerd),
+            "docker" => Some(Kind::Docker),
+            "cri-o" => Some(Kind::CriO),
+            _ => None,
+        };
+        Self { kind, version, words }
+    }
+
+    /// Whether it takes CDI devices by itself. CRI-O does in every release that a supported Kubernetes runs with, and one
+    /// that we do not know is given the benefit of the doubt.
+    #[must_use]
+    pub fn takes_cdi(&self) -> bool {
+        match self.kind {
+            Some(Kind::Containerd) => self.is_at_least((2, 0)),
+            Some(Kind::Docker) => false,
+            Some(Kind::CriO) | None => true,
+        }
+    }
+
+    /// Whether it takes NRI plugins that add CDI devices. That is asked for by name, so that nothing is doubted in favour.
+    #[must_use]
+    pub fn takes_nri(&self) -> bool {
+        match self.kind {
+            Some(Kind::Containerd) => self.is_at_least((2, 1)),
+            Some(Kind::CriO) => self.is_at_least((1, 34)),
+            Some(Kind::Docker) | None => false,
+        }
+    }
+
+    fn is_at_least(&self, least: (u32, u32)) -> bool {
+        self.version.is_none_or(|version| version >= least)
+    }
+}
+
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.words.is_empty() { "an unknown one" } else { &self.words })
+    }
 }
 
 #[cfg(test)]
@@ -29,19 +105,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runtimes_that_take_cdi_devices_by_themselves_are_known() {
-        for (version, can) in [
-            ("containerd://2.0.0", true),
-            ("containerd://2.1.4-k3s1", true),
-            ("cri-o://1.34.1", true),
-            ("containerd://1.7.27", false),
-            ("containerd://1.6.9~ds1", false),
-            ("docker://27.0.3", false),
-            ("containerd://", true),
-            ("", true),
+    fn a_version_that_cannot_be_told_is_given_the_benefit_of_the_doubt() {
+        for (version, cdi, nri) in [
+            ("containerd://2.1.4-k3s1", true, true),
+            ("containerd://v2.0.7", true, false),
+            ("containerd://1.7.27", false, false),
+            ("containerd://", true, true),
+            ("cri-o://1.33.1", true, false),
+            ("", true, false),
         ] {
-            assert_eq!(check(version).is_ok(), can, "{version}");
+            let runtime = Runtime::of(version);
+            assert_eq!((runtime.takes_cdi(), runtime.takes_nri()), (cdi, nri), "{version}");
         }
-        assert!(check("containerd://1.7.27").unwrap_err().message.contains("containerd 2.0 or later"));
     }
 }

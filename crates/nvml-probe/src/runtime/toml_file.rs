@@ -1,0 +1,211 @@
+//! Files of containerd and CRI-O: what of them is ours, and what they are without that. Edited as text, so that comments,
+//! order and spacing of others stay. Pure.
+
+use std::ops::Range;
+
+use serde_json::{Map, Value as Json};
+use toml_edit::{Document, Item, Table, TableLike, Value};
+
+use super::files::{FileError, Ours};
+
+type Edit = (Range<usize>, String);
+
+/// Whether NVIDIA's runtime is entered: in whatever schema, the program is named in a string of its own.
+#[must_use]
+pub fn has(text: &str, ours: &Ours) -> bool {
+    Document::parse(text).is_ok_and(|document| {
+        let mut found = false;
+        visit(document.as_table(), &mut vec![], &mut |path, table| {
+            found |= path.last() == Some(&ours.handler.as_str()) && is_ours(table, ours);
+        });
+        found
+    })
+}
+
+/// The configuration's version, as containerd reads it: a file without any is of version 1.
+#[must_use]
+pub fn version(text: &str) -> i64 {
+    let document = Document::parse(text).ok();
+    document.and_then(|document| document.as_table().get("version")?.as_integer()).unwrap_or(1)
+}
+
+/// The file without what is ours, given what it was before anything was; `None` where it was not there and holds nothing
+/// else. Where nothing else has changed it is what was found, to the byte.
+///
+/// # Errors
+/// Where it is no TOML.
+pub fn without(
+    text: &str,
+    found: Option<&str>,
+    import: Option<&str>,
+    ours: &Ours,
+) -> Result<Option<String>, FileError> {
+    let before = tree(parse(found.unwrap_or_default())?.as_table());
+    let mut text = text.to_owned();
+    let edits = {
+        let document = parse(&text)?;
+        let root = document.as_table();
+        let mut edits: Vec<Edit> =
+            import.and_then(|import| import_edit(&text, root, &before, import)).into_iter().collect();
+        edits.extend(runtime_edits(&text, root, &before, ours));
+        edits
+    };
+    apply(&mut text, edits);
+    while let Some(edit) = empty_table(&text, &before)? {
+        apply(&mut text, vec![edit]);
+    }
+    let rest = tree(parse(&text)?.as_table());
+    // The installer writes a version into a file that it makes.
+    let only_version = found.is_none() && rest.as_object().is_some_and(|rest| rest.keys().all(|key| key == "version"));
+    if rest == before || only_version {
+        return Ok(found.map(str::to_owned));
+    }
+    Ok(Some(text))
+}
+
+fn parse(text: &str) -> Result<Document<&str>, FileError> {
+    Document::parse(text).map_err(FileError::Toml)
+}
+
+/// Takes our pattern out of `imports`.
+fn import_edit(text: &str, root: &Table, before: &Json, import: &str) -> Option<Edit> {
+    if before["imports"].as_array().is_some_and(|imports| imports.iter().any(|known| known == import)) {
+        return None;
+    }
+    let (key, item) = root.get_key_value("imports")?;
+    let imports: Vec<&Value> = item.as_array()?.iter().collect();
+    let at = imports.iter().position(|value| value.as_str() == Some(import))?;
+    let span = |at: usize| imports.get(at).and_then(|value| value.span());
+    if imports.len() == 1 && before.get("imports").is_none() {
+        return Some((whole_lines(text, key.span()?.start..item.span()?.end), String::new()));
+    }
+    let range = match at.checked_sub(1) {
+        Some(previous) => span(previous)?.end..span(at)?.end,
+        None => span(at)?.start..span(at + 1).map_or(span(at)?.end, |next| next.start),
+    };
+    Some((range, String::new()))
+}
+
+/// Takes our runtimes out of a file that has them itself, and gives back the default.
+fn runtime_edits(text: &str, root: &Table, before: &Json, ours: &Ours) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    visit(root, &mut vec![], &mut |path, table| {
+        let [above @ .., runtimes, name] = path else { return };
+        let entered = *runtimes == "runtimes" && ours.is_name(name) && is_ours(table, ours);
+        if entered && at(before, path).is_none() {
+            sections(text, table, &mut edits);
+            let default = at_table(root, above).and_then(|above| above.get_key_value("default_runtime_name"));
+            if let Some((key, item)) = default.filter(|(_, item)| item.as_str() == Some(name)) {
+                edits.extend(default_edit(text, key.span(), item.span(), at(before, above)));
+            }
+        }
+    });
+    edits
+}
+
+fn default_edit(
+    text: &str,
+    key: Option<Range<usize>>,
+    value: Option<Range<usize>>,
+    before: Option<&Json>,
+) -> Option<Edit> {
+    let (key, value) = (key?, value?);
+    Some(match before.and_then(|before| before.get("default_runtime_name")).and_then(Json::as_str) {
+        Some(name) => (value, Json::from(name).to_string()),
+        None => (whole_lines(text, key.start..value.end), String::new()),
+    })
+}
+
+/// The text of a table and of all below it. What stands behind a table's last value is not part of it: it may be a comment
+/// on what follows.
+fn sections(text: &str, table: &Table, edits: &mut Vec<Edit>) {
+    if let Some(header) = table.span() {
+        let values = table.iter().filter_map(|(_, item)| item.as_value().and_then(Value::span));
+        let end = values.map(|span| span.end).max().unwrap_or(header.end).max(header.end);
+        edits.push((whole_lines(text, header.start..end), String::new()));
+    }
+    for (_, item) in table {
+        if let Item::Table(below) = item {
+            sections(text, below, edits);
+        }
+    }
+}
+
+/// A table without anything in it that was not there before: the installer makes all on the way to its own.
+fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FileError> {
+    let document = parse(text)?;
+    let mut edit = None;
+    visit(document.as_table(), &mut vec![], &mut |path, table| {
+        let is_bare = table.is_empty() && path.first() == Some(&"plugins") && at(before, path).is_none();
+        if let Some(header) = table.span().filter(|_| is_bare && edit.is_none()) {
+            edit = Some((whole_lines(text, header), String::new()));
+        }
+    });
+    Ok(edit)
+}
+
+/// Whether a runtime's table names a program of ours, itself or among its options.
+fn is_ours(table: &Table, ours: &Ours) -> bool {
+    table.iter().any(|(_, item)| match item {
+        Item::Value(value) => value.as_str().is_some_and(|path| ours.is_program(path)),
+        Item::Table(below) => is_ours(below, ours),
+        _ => false,
+    })
+}
+
+/// Every table below another one, with its path.
+fn visit<'t>(table: &'t Table, path: &mut Vec<&'t str>, seen: &mut impl FnMut(&[&'t str], &'t Table)) {
+    for (key, item) in table {
+        if let Item::Table(below) = item {
+            path.push(key);
+            seen(path, below);
+            visit(below, path, seen);
+            path.pop();
+        }
+    }
+}
+
+fn at_table<'t>(root: &'t Table, path: &[&str]) -> Option<&'t Table> {
+    path.iter().try_fold(root, |table, key| table.get(key)?.as_table())
+}
+
+fn at<'j>(tree: &'j Json, path: &[&str]) -> Option<&'j Json> {
+    path.iter().try_fold(tree, |tree, key| tree.get(key))
+}
+
+/// The lines that a range lies on, as a whole, where nothing else stands on them.
+fn whole_lines(text: &str, range: Range<usize>) -> Range<usize> {
+    let (head, tail) = (text.get(..range.start).unwrap_or_default(), text.get(range.end..).unwrap_or_default());
+    let start = head.rfind('\n').map_or(0, |newline| newline + 1);
+    let end = range.end + tail.find('\n').map_or(tail.len(), |newline| newline + 1);
+    start..end
+}
+
+/// Carries out edits that do not overlap.
+fn apply(text: &mut String, mut edits: Vec<Edit>) {
+    edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
+    for (range, new) in edits {
+        text.replace_range(range, &new);
+    }
+}
+
+/// What a file says, whatever it looks like. Tables without anything in them say nothing.
+fn tree(table: &dyn TableLike) -> Json {
+    let entries = table.iter().map(|(key, item)| (key.to_owned(), json(item)));
+    Json::Object(entries.filter(|(_, value)| *value != Json::Object(Map::new())).collect())
+}
+
+fn json(item: &Item) -> Json {
+    match item {
+        Item::None => Json::Null,
+        Item::Table(table) => tree(table),
+        Item::ArrayOfTables(tables) => tables.iter().map(|table| tree(table)).collect(),
+        Item::Value(Value::InlineTable(table)) => tree(table),
+        Item::Value(Value::Array(array)) => array.iter().map(|value| json(&Item::Value(value.clone()))).collect(),
+        Item::Value(Value::String(text)) => Json::from(text.value().as_str()),
+        Item::Value(Value::Integer(number)) => Json::from(*number.value()),
+        Item::Value(Value::Float(number)) => Json::from(*number.value()),
+        Item::Value(Value::Boolean(word)) => Json::from(*word.value()),
+        Item::Value(Value::Datetime(time)) => Json::from(time.value().to_string()),
+    }
+}

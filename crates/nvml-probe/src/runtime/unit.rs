@@ -1,0 +1,48 @@
+//! Restarting a service of the host's systemd.
+
+use std::{io, os::unix::process::CommandExt, path::Path, process::Command as Program};
+
+use nix::unistd::{chdir, chroot};
+use tokio::process::Command;
+
+/// Why a service cannot be restarted.
+#[derive(Debug, thiserror::Error)]
+pub enum UnitError {
+    /// `systemctl` cannot be started.
+    #[error("cannot start systemctl")]
+    Start(#[source] io::Error),
+    /// It failed.
+    #[error("systemctl restart {unit}: {words}")]
+    Failed {
+        /// The service.
+        unit: String,
+        /// What it said.
+        words: String,
+    },
+}
+
+/// Restarts a service. The host's root is that of its first process, so that none has to be mounted.
+///
+/// # Errors
+/// Where systemd does not restart it.
+pub async fn restart(proc: &Path, unit: &str) -> Result<(), UnitError> {
+    let own = std::env::current_exe().map_err(UnitError::Start)?;
+    let mut command = Command::new(own);
+    command.args(["runtime", "systemctl", "--host-root"]).arg(proc.join("1/root")).arg(unit).kill_on_drop(true);
+    let output = command.output().await.map_err(UnitError::Start)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(UnitError::Failed { unit: unit.to_owned(), words })
+}
+
+/// Becomes the host's `systemctl restart`: a process of its own, because it leaves this root for good. It returns only
+/// where it cannot, with why.
+#[must_use]
+pub fn become_systemctl(host_root: &Path, unit: &str) -> io::Error {
+    if let Err(error) = chroot(host_root).and_then(|()| chdir("/")) {
+        return error.into();
+    }
+    Program::new("systemctl").args(["restart", unit]).exec()
+}

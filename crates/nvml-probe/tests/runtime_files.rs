@@ -1,0 +1,316 @@
+//! Configurations of container runtimes: what is ours is taken out again, and what is others' stays.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+
+use nvml_probe::runtime::{
+    daemon_json,
+    files::{File, Kind, Ours, Role, files},
+    record::{Record, Texts, take_in_version_1},
+    toml_file,
+};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+const BIN: &str = "/usr/local/nvidia/toolkit";
+
+fn ours() -> Ours {
+    Ours { handler: "nvidia".into(), install_dir: BIN.into() }
+}
+
+/// What the installer makes of a `daemon.json`.
+fn installed(found: Option<&str>, default: bool) -> String {
+    let mut whole: Map<String, Value> = found.map(|text| serde_json::from_str(text).unwrap()).unwrap_or_default();
+    let runtimes = whole.entry("runtimes").or_insert(json!({}));
+    for (name, program) in [("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy")] {
+        runtimes[name] = json!({"args": [], "path": format!("{BIN}/nvidia-container-runtime{program}")});
+    }
+    if default {
+        whole.insert("default-runtime".into(), "nvidia".into());
+    }
+    serde_json::to_string_pretty(&whole).unwrap()
+}
+
+#[test]
+fn a_daemon_json_that_nobody_else_changed_is_as_it_was_found_to_the_byte() {
+    for found in [
+        None,
+        Some("{}"),
+        Some("{ \"registry-mirrors\":[\"https://m\"],\n\t\"insecure-registries\" : [\"r:5000\"] }\n"),
+        Some(
+            r#"{"exec-opts": ["native.cgroupdriver=systemd"], "log-opts": {"max-size": "10m"}, "default-runtime": "crun"}"#,
+        ),
+        Some(r#"{"runtimes": {}}"#),
+        Some(r#"{"runtimes": {"kata": {"path": "/opt/kata"}}, "default-runtime": "kata"}"#),
+        Some(r#"{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}"#),
+    ] {
+        for default in [false, true] {
+            let text = installed(found, default);
+            assert!(daemon_json::has(&text, &ours()));
+            let rest = daemon_json::without(&text, found, &ours()).unwrap();
+            assert_eq!(rest.as_deref(), found.filter(|_| true), "{default}");
+        }
+    }
+}
+
+#[test]
+fn what_others_wrote_into_a_daemon_json_since_stays() {
+    let found = r#"{"default-runtime": "runc", "log-driver": "json-file"}"#;
+    let mut whole: Value = serde_json::from_str(&installed(Some(found), true)).unwrap();
+    whole["insecure-registries"] = json!(["r:5000"]);
+    whole["runtimes"]["kata"] = json!({"path": "/opt/kata"});
+    whole["log-driver"] = json!("journald");
+    let rest = daemon_json::without(&whole.to_string(), Some(found), &ours()).unwrap().unwrap();
+    let expected = json!({
+        "default-runtime": "runc", "insecure-registries": ["r:5000"], "log-driver": "journald",
+        "runtimes": {"kata": {"path": "/opt/kata"}},
+    });
+    assert_eq!(serde_json::from_str::<Value>(&rest).unwrap(), expected);
+}
+
+#[test]
+fn a_default_that_others_chose_since_stays() {
+    let mut whole: Value = serde_json::from_str(&installed(None, true)).unwrap();
+    whole["default-runtime"] = json!("kata");
+    let rest = daemon_json::without(&whole.to_string(), None, &ours()).unwrap().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&rest).unwrap(), json!({"default-runtime": "kata"}));
+}
+
+#[test]
+fn another_nvidia_runtime_is_somebody_elses() {
+    let text = r#"{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}"#;
+    assert!(!daemon_json::has(text, &ours()));
+    assert_eq!(
+        daemon_json::without(text, None, &ours()).unwrap().as_deref().map(str::trim),
+        Some(expanded(text).trim())
+    );
+}
+
+fn expanded(text: &str) -> String {
+    let value: Value = serde_json::from_str(text).unwrap();
+    let mut bytes = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    serde::Serialize::serialize(&value, &mut serde_json::Serializer::with_formatter(&mut bytes, formatter)).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_file_that_is_not_of_its_form_is_not_touched() {
+    assert!(daemon_json::without("[1]", None, &ours()).is_err());
+    assert!(daemon_json::without("{", None, &ours()).is_err());
+    assert!(toml_file::without("a = ", None, None, &ours()).is_err());
+    let list = files(Kind::Docker, Some(Path::new("/d.json")), None);
+    let now = Texts::from([(PathBuf::from("/d.json"), Some("{".into()))]);
+    let error = Record::snapshot(&list, &now, None, &ours()).unwrap_err();
+    assert_eq!(error.to_string(), "/d.json");
+}
+
+const IMPORT: &str = "/etc/containerd/conf.d/*.toml";
+
+#[test]
+fn our_import_alone_leaves_the_main_file() {
+    for (text, found, expected) in [
+        // Found without imports, comments kept by others.
+        (
+            "# mine\nimports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\nroot = \"/data\" # big\n",
+            "version = 2\n",
+            "# mine\nversion = 2\nroot = \"/data\" # big\n",
+        ),
+        // One of several, at each place.
+        (
+            "imports = [\"/a\", \"/etc/containerd/conf.d/*.toml\", \"/b\"]\nversion = 3\n",
+            "imports = [\"/a\"]\nversion = 3\n",
+            "imports = [\"/a\", \"/b\"]\nversion = 3\n",
+        ),
+        (
+            "imports = [\n  \"/etc/containerd/conf.d/*.toml\",\n  \"/b\", # other\n]\nversion = 3\n",
+            "imports = []\nversion = 3\n",
+            "imports = [\n  \"/b\", # other\n]\nversion = 3\n",
+        ),
+        (
+            "imports = [\"/a\", \"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
+            "imports = [\"/a\"]\nversion = 3\n",
+            "imports = [\"/a\"]\nversion = 3\nx = 1\n",
+        ),
+        // It was there before us.
+        (
+            "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
+            "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\n",
+            "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
+        ),
+    ] {
+        let rest = toml_file::without(text, Some(found), Some(IMPORT), &ours()).unwrap();
+        assert_eq!(rest.as_deref(), Some(expected), "{text}");
+    }
+}
+
+#[test]
+fn a_main_file_that_only_the_installer_wrote_goes() {
+    let text = "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n";
+    assert_eq!(toml_file::without(text, None, Some(IMPORT), &ours()).unwrap(), None);
+}
+
+#[test]
+fn a_file_that_says_the_same_is_as_it_was_found_to_the_byte() {
+    // As the installer writes it: sorted, and without comments.
+    let found = "# mine\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\"] # why\nsandbox_image = 'x'\n";
+    let text = "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n\n[plugins]\n\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    sandbox_image = \"x\"\n";
+    assert_eq!(toml_file::without(text, Some(found), Some(IMPORT), &ours()).unwrap().as_deref(), Some(found));
+}
+
+const VERSION_1: &str = r#"version = 1
+
+[plugins]
+
+  [plugins.cri]
+    sandbox_image = "x"
+
+    [plugins.cri.containerd]
+      default_runtime_name = "nvidia"
+
+      [plugins.cri.containerd.runtimes]
+
+        [plugins.cri.containerd.runtimes.nvidia]
+          runtime_type = "io.containerd.runc.v2"
+
+          [plugins.cri.containerd.runtimes.nvidia.options]
+            BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+            Runtime = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+
+        [plugins.cri.containerd.runtimes.nvidia-cdi]
+          runtime_type = "io.containerd.runc.v2"
+
+          [plugins.cri.containerd.runtimes.nvidia-cdi.options]
+            BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi"
+
+    # Ours alone.
+    [plugins.cri.registry]
+      [plugins.cri.registry.mirrors."docker.io"]
+        endpoint = ["https://m"]
+"#;
+
+#[test]
+fn our_runtimes_leave_a_file_of_version_1_that_others_have_changed() {
+    let found = "[plugins.cri]\n  sandbox_image = \"x\"\n";
+    let rest = toml_file::without(VERSION_1, Some(found), None, &ours()).unwrap().unwrap();
+    assert!(!rest.contains("nvidia"), "{rest}");
+    assert!(!rest.contains("runtimes"), "{rest}");
+    assert!(rest.contains("    # Ours alone.\n    [plugins.cri.registry]\n"), "{rest}");
+    assert!(rest.contains("sandbox_image = \"x\"\n"), "{rest}");
+}
+
+#[test]
+fn the_default_that_was_found_comes_back() {
+    let found = "[plugins.cri.containerd]\n  default_runtime_name = \"crun\"\n";
+    let rest = toml_file::without(VERSION_1, Some(found), None, &ours()).unwrap().unwrap();
+    assert!(rest.contains("default_runtime_name = \"crun\""), "{rest}");
+}
+
+#[test]
+fn a_configuration_of_version_1_takes_the_main_files_place_and_others_do_not() {
+    let list = files(Kind::Containerd, Some(Path::new("/c/config.toml")), Some(Path::new("/c/conf.d/n.toml")));
+    let now = |beside: &str| {
+        Texts::from([("/c/config.toml".into(), Some(String::new())), ("/c/conf.d/n.toml".into(), Some(beside.into()))])
+    };
+    let moved = take_in_version_1(&list, &now(VERSION_1)).unwrap();
+    assert_eq!(moved[Path::new("/c/config.toml")].as_deref(), Some(VERSION_1));
+    assert_eq!(moved[Path::new("/c/conf.d/n.toml")], None);
+    assert_eq!(take_in_version_1(&list, &now("version = 2\n[plugins]\n")), None);
+    assert_eq!(take_in_version_1(&list, &now("[crio.runtime.runtimes.nvidia]\n")), None);
+}
+
+fn docker() -> (Vec<File>, PathBuf) {
+    let path = PathBuf::from("/etc/docker/daemon.json");
+    (files(Kind::Docker, Some(&path), None), path)
+}
+
+fn texts(path: &Path, text: Option<&str>) -> Texts {
+    Texts::from([(path.to_owned(), text.map(str::to_owned))])
+}
+
+#[test]
+fn what_was_found_survives_an_upgrade_and_a_step_that_was_cut_off() {
+    let (list, path) = docker();
+    let found = "{\"a\" : 1}\n";
+    let record = Record::snapshot(&list, &texts(&path, Some(found)), None, &ours()).unwrap();
+    let first = installed(Some(found), false);
+    // Cut off before what the installer left was kept.
+    let cut_off = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&record), &ours()).unwrap();
+    assert_eq!(cut_off.files[&path].found.as_deref(), Some(found));
+    // An upgrade: nobody else has written.
+    let settled = cut_off.settle(&texts(&path, Some(&first)));
+    let upgrade = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&settled), &ours()).unwrap();
+    assert_eq!(upgrade.files[&path].found.as_deref(), Some(found));
+    // Others have: what is kept is theirs, without ours.
+    let mut changed: Value = serde_json::from_str(&first).unwrap();
+    changed["b"] = json!(2);
+    let upgrade = Record::snapshot(&list, &texts(&path, Some(&changed.to_string())), Some(&settled), &ours()).unwrap();
+    let kept: Value = serde_json::from_str(upgrade.files[&path].found.as_deref().unwrap()).unwrap();
+    assert_eq!(kept, json!({"a": 1, "b": 2}));
+}
+
+#[test]
+fn a_drop_in_goes_unless_somebody_has_put_a_file_of_his_own_there() {
+    let path = PathBuf::from("/c/n.toml");
+    let list = [File { path: path.clone(), role: Role::DropIn }];
+    let drop_in =
+        "[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\"\n";
+    let record =
+        Record::snapshot(&list, &texts(&path, None), None, &ours()).unwrap().settle(&texts(&path, Some(drop_in)));
+    let gone = record.revert(&texts(&path, Some(&format!("# x\n{drop_in}"))), &ours()).unwrap();
+    assert_eq!(gone, texts(&path, None));
+    assert_eq!(record.revert(&texts(&path, Some("[crio]\n")), &ours()).unwrap(), Texts::new());
+}
+
+fn foreign() -> BoxedStrategy<Map<String, Value>> {
+    let leaf = prop_oneof![
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[a-z0-9 :/\"\\\\ü]{0,12}".prop_map(Value::from),
+    ];
+    let value = leaf.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[a-z-]{1,8}", inner, 0..4)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    });
+    let runtime = prop_oneof![Just("kata"), Just("nvidia"), Just("nvidia-cdi")]
+        .prop_map(|name| json!({name: {"path": "/opt/other", "runtimeArgs": ["--x"]}}));
+    let key = "[a-z][a-z-]{0,10}"
+        .prop_filter("known keys have their own forms", |key| key != "runtimes" && key != "default-runtime");
+    let rest = prop::collection::btree_map(key, value, 0..6);
+    (rest, prop::option::of(runtime), prop::option::of(prop_oneof![Just("runc"), Just("nvidia")]))
+        .prop_map(|(rest, runtimes, default)| {
+            let mut whole: Map<String, Value> = rest.into_iter().collect();
+            whole.extend(runtimes.map(|runtimes| ("runtimes".to_owned(), runtimes)));
+            whole.extend(default.map(|default| ("default-runtime".to_owned(), default.into())));
+            whole
+        })
+        .boxed()
+}
+
+proptest! {
+    #[test]
+    fn to_install_and_to_revert_changes_nothing_of_others(whole in foreign(), default: bool, added: bool) {
+        let (list, path) = docker();
+        let found = serde_json::to_string(&whole).unwrap();
+        let record = Record::snapshot(&list, &texts(&path, Some(&found)), None, &ours()).unwrap();
+        let left = installed(Some(&found), default);
+        let record = record.settle(&texts(&path, Some(&left)));
+        if added {
+            // Others write since: key for key.
+            let mut since: Map<String, Value> = serde_json::from_str(&left).unwrap();
+            since.insert("Added".into(), json!([1, "x"]));
+            let now = texts(&path, Some(&Value::Object(since).to_string()));
+            let reverted = record.revert(&now, &ours()).unwrap();
+            let rest: Map<String, Value> = serde_json::from_str(reverted[&path].as_deref().unwrap()).unwrap();
+            let mut expected = whole;
+            expected.insert("Added".into(), json!([1, "x"]));
+            prop_assert_eq!(rest, expected);
+        } else {
+            let reverted = record.revert(&texts(&path, Some(&left)), &ours()).unwrap();
+            prop_assert_eq!(reverted, texts(&path, Some(&found)));
+        }
+    }
+}

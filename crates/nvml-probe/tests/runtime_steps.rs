@@ -1,0 +1,193 @@
+//! The steps of a toolkit's pod, against a process that behaves like a container runtime: it listens on a socket and
+//! reads its file anew on SIGHUP.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use nvml_probe::runtime::{
+    daemon::{Daemon, Runtime},
+    files::{Kind, Ours, files},
+    restart::Patience,
+    steps::{self, Setup, StepError},
+};
+use tempfile::TempDir;
+
+const SOCKET: &str = "FAKE_RUNTIME_SOCKET";
+const CONFIG: &str = "FAKE_RUNTIME_CONFIG";
+
+/// No test: the fake runtime, started by the others. It answers as Docker does, by taking connections, and says
+/// whether it has loaded NVIDIA's runtime.
+#[test]
+#[ignore = "the fake runtime that the other tests start"]
+fn fake_runtime() {
+    let (Ok(socket), Ok(config)) = (std::env::var(SOCKET), std::env::var(CONFIG)) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap();
+        let load = || {
+            let text = fs::read_to_string(&config).unwrap_or_default();
+            println!("loaded {}", text.contains("nvidia-container-runtime"));
+        };
+        fs::remove_file(&socket).ok();
+        let _listener = UnixListener::bind(&socket).unwrap();
+        load();
+        loop {
+            hangup.recv().await;
+            load();
+        }
+    });
+}
+
+/// A node with a fake runtime.
+struct Node {
+    folder: TempDir,
+    runtime: Child,
+    said: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Node {
+    fn new(found: Option<&str>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        if let Some(found) = found {
+            fs::write(folder.path().join("daemon.json"), found).unwrap();
+        }
+        let mut runtime = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "fake_runtime", "--ignored", "--nocapture"])
+            .env(SOCKET, folder.path().join("docker.sock"))
+            .env(CONFIG, folder.path().join("daemon.json"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(runtime.stdout.take().unwrap()).lines();
+        let mut node = Self { folder, runtime, said };
+        assert_eq!(node.says(), "loaded false");
+        node
+    }
+
+    /// What the runtime says next of what it loads.
+    fn says(&mut self) -> String {
+        // Before it stands what the test harness has to say.
+        let mut words = self.said.by_ref().map(|line| line.unwrap());
+        let line = words.find(|line| line.contains("loaded ")).expect("the runtime's words");
+        let at = line.find("loaded ").unwrap();
+        line[at..].to_owned()
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("daemon.json")
+    }
+
+    fn text(&self) -> Option<String> {
+        fs::read_to_string(self.config()).ok()
+    }
+
+    fn setup(&self, default: bool) -> Setup {
+        let at = |name: &str| self.folder.path().join(name);
+        let daemon = Daemon { kind: Kind::Docker, socket: at("docker.sock"), proc: Path::new("/proc").to_owned() };
+        Setup {
+            files: files(Kind::Docker, Some(&self.config()), None),
+            ours: Ours { handler: "nvidia".into(), install_dir: "/opt/toolkit".into() },
+            daemon,
+            default,
+            state: at("state"),
+            loaded: at("loaded"),
+            patience: Patience { deadline: Duration::from_millis(200), interval: Duration::from_millis(5) },
+        }
+    }
+
+    /// What NVIDIA's installer does.
+    fn install(&self, also: &str) {
+        let mut whole: serde_json::Value = serde_json::from_str(&self.text().unwrap_or("{}".into())).unwrap();
+        whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
+        whole[also] = true.into();
+        fs::write(self.config(), whole.to_string()).unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.runtime.kill().ok();
+        self.runtime.wait().ok();
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_loads_what_was_entered_once_and_gets_back_what_it_had() {
+    let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
+    let mut node = Node::new(Some(found));
+    let setup = node.setup(false);
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    steps::apply(&setup).await.unwrap();
+    assert_eq!(node.says(), "loaded true");
+    // A new pod, with nothing new: nothing is restarted, which the next word of the runtime shows.
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    steps::apply(&setup).await.unwrap();
+    steps::revert(&setup).await.unwrap();
+    assert_eq!(node.text().as_deref(), Some(found));
+    let process = setup.daemon.process().await.unwrap();
+    setup.daemon.reload(process).await.unwrap();
+    assert_eq!(node.says(), "loaded false");
+}
+
+#[tokio::test]
+async fn a_default_runtime_is_unloaded_when_it_goes() {
+    let mut node = Node::new(None);
+    let setup = node.setup(true);
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    steps::apply(&setup).await.unwrap();
+    assert_eq!(node.says(), "loaded true");
+    steps::revert(&setup).await.unwrap();
+    assert_eq!(node.says(), "loaded false");
+}
+
+#[tokio::test]
+async fn a_runtime_that_is_gone_is_told_of_with_its_own_file_in_place_and_every_try_says_why() {
+    let found = "{\"a\": 1}";
+    let mut node = Node::new(Some(found));
+    let setup = node.setup(false);
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    node.runtime.kill().unwrap();
+    node.runtime.wait().unwrap();
+    let error = steps::apply(&setup).await.unwrap_err().to_string();
+    assert!(error.starts_with("RuntimeDown: "), "{error}");
+    assert_eq!(node.text().as_deref(), Some(found));
+    assert_eq!(steps::apply(&setup).await.unwrap_err().to_string(), error, "kubelet tries again");
+}
+
+#[tokio::test]
+async fn an_installer_that_entered_nothing_is_told_of() {
+    let node = Node::new(None);
+    let setup = node.setup(false);
+    steps::snapshot(&setup).unwrap();
+    let error = steps::apply(&setup).await.unwrap_err();
+    assert!(matches!(error, StepError::NotEntered { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_taken_out_by_others_is_told_of() {
+    let mut node = Node::new(None);
+    let setup = node.setup(false);
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    steps::apply(&setup).await.unwrap();
+    assert_eq!(node.says(), "loaded true");
+    let keeping = steps::keep(&setup, Duration::from_millis(5));
+    // Others' own entries are no matter.
+    node.install("y");
+    let kept = tokio::time::timeout(Duration::from_millis(50), keeping).await;
+    assert!(kept.is_err(), "{kept:?}");
+    fs::write(node.config(), "{}").unwrap();
+    let error = steps::keep(&setup, Duration::from_millis(5)).await.to_string();
+    assert!(error.starts_with("RuntimeConfigDrifted: runtime nvidia is not in "), "{error}");
+}

@@ -1,0 +1,169 @@
+//! How containers get at the driver: what is installed for which container runtime, and what is said when that fails.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use gpu_operator::world::{ContainerState, Exit, RuntimeClassFacts};
+use gpu_operator_crd::{Phase, policy::Stage, reason::Reason};
+use sim::Sim;
+
+fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
+    let node = sim.nodes.get_mut("a").expect("a node");
+    (node.runtime, node.kubelet) = (runtime.into(), kubelet.into());
+    sim.settle();
+    sim
+}
+
+#[test]
+fn the_pods_for_every_runtime_and_distribution_are_as_reviewed() {
+    for (name, runtime, kubelet, toolkit) in [
+        ("nri", "containerd://2.1.4", "v1.34.1", "{injection: Nri}"),
+        ("containerd", "containerd://1.7.27", "v1.34.1", "{}"),
+        ("containerd-default", "containerd://1.7.27", "v1.34.1", "{setAsDefault: true}"),
+        ("docker", "docker://27.0.3", "v1.34.1", "{runtimeClass: gpu}"),
+        ("crio", "cri-o://1.34.1", "v1.34.1", "{injection: Runtime}"),
+        ("k3s", "containerd://1.7.27-k3s1", "v1.33.1+k3s1", "{}"),
+        ("rke2", "containerd://1.7.27-k3s1", "v1.33.1+rke2r1", "{}"),
+        ("microk8s", "containerd://1.7.27", "v1.33.1", "{distribution: MicroK8s}"),
+        ("k0s", "containerd://1.7.27", "v1.33.1+k0s", "{}"),
+    ] {
+        let sim = fleet(runtime, kubelet, toolkit);
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{name}: {:?}", sim.status("a"));
+        for stage in [Stage::Toolkit, Stage::DevicePlugin] {
+            let set = sim.sets_of(stage)[0].clone();
+            let pod = set.spec.and_then(|spec| spec.template.spec).expect("a pod");
+            insta::assert_yaml_snapshot!(format!("{name}-{}", stage.as_str()), pod);
+        }
+    }
+}
+
+/// Every path of the host that a pod of a stage mounts.
+fn host_paths(sim: &Sim, stage: Stage) -> Vec<String> {
+    let pod = sim.sets_of(stage)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
+    pod.volumes.into_iter().flatten().filter_map(|volume| Some(volume.host_path?.path)).collect()
+}
+
+#[test]
+fn no_pod_but_the_toolkit_mounts_a_runtime_socket_and_that_only_to_configure() {
+    for (runtime, toolkit, mounts) in [
+        ("containerd://2.1.4", "{}", None),
+        ("containerd://2.1.4", "{injection: Nri}", Some("/var/run/nri")),
+        ("containerd://1.7.27", "{}", Some("/run/containerd")),
+    ] {
+        let sim = fleet(runtime, "v1.34.1", toolkit);
+        let sockets = ["/var/run/nri", "/run/containerd", "/var/run", "/run"];
+        let of = |stage| host_paths(&sim, stage).into_iter().find(|path| sockets.contains(&path.as_str()));
+        assert_eq!(of(Stage::Toolkit).as_deref(), mounts);
+        assert_eq!(of(Stage::DevicePlugin), None);
+        assert_eq!(of(Stage::Driver), None);
+    }
+}
+
+/// The node's toolkit pod is made anew, and one of its containers ends with these words.
+fn end_with(sim: &mut Sim, words: &str) {
+    let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
+    let container = &mut pod.containers[0];
+    container.state = ContainerState::Ended(Exit { code: 1, message: words.into() });
+    container.ready = false;
+}
+
+fn not_allocatable(sim: &mut Sim) {
+    sim.nodes.get_mut("a").expect("a node").allocatable = Some(0);
+}
+
+#[test]
+fn a_runtime_that_does_not_take_its_configuration_is_reported_in_its_own_words() {
+    for (words, reason) in [
+        ("RuntimeConfigRejected: it does not come back: it broke off", Reason::RuntimeConfigRejected),
+        ("RuntimeDown: it does not come back: it broke off", Reason::RuntimeDown),
+        ("something else: it broke off", Reason::ContainerCrashed),
+    ] {
+        let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
+        end_with(&mut sim, words);
+        not_allocatable(&mut sim);
+        let plan = sim.plan();
+        let write = plan.gpu_nodes["a"].status.clone().expect("a status");
+        assert_eq!(write.reason, Some(reason));
+        let message = write.message;
+        assert!(message.contains("it broke off"), "{message}");
+        assert!(plan.renew.is_empty(), "what was refused once is not tried again for ever");
+    }
+}
+
+#[test]
+fn what_was_taken_out_of_a_configuration_is_entered_again_by_a_new_pod() {
+    let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
+    assert!(sim.plan().renew.is_empty());
+    end_with(&mut sim, "RuntimeConfigDrifted: runtime nvidia is not in /etc/containerd/config.toml any more");
+    assert_eq!(sim.plan().renew.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+#[test]
+fn kubelet_has_to_know_the_runtime_where_it_tells_of_any() {
+    let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
+    not_allocatable(&mut sim);
+    for (known, waits) in [(vec![], false), (vec!["runc"], true), (vec!["runc", "nvidia"], false)] {
+        let node = sim.nodes.get_mut("a").expect("a node");
+        node.runtime_handlers = known.iter().map(|name| (*name).into()).collect();
+        let status = sim.plan().gpu_nodes["a"].status.clone().expect("a status");
+        assert_eq!(status.phase == Phase::Toolkit, waits, "{known:?}: {status:?}");
+    }
+}
+
+#[test]
+fn what_a_pool_says_of_the_toolkit_holds_over_the_defaults_field_by_field() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
+        "all",
+        "{defaults: {toolkit: {injection: Runtime, hostPaths: {socket: /a/b.sock, config: /c/d.toml}}}, pools: [{name: p, toolkit: {runtimeClass: gpu, hostPaths: {socket: /e/f.sock}}}]}",
+    );
+    sim.settle();
+    let pod = sim.sets_of(Stage::Toolkit)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
+    let args = pod.init_containers.expect("steps").into_iter().flat_map(|init| init.args.unwrap_or_default());
+    let args: Vec<_> = args.collect();
+    for wanted in ["--config=/c/d.toml", "--nvidia-runtime-name=gpu", "--handler=gpu"] {
+        assert!(args.iter().any(|arg| arg == wanted), "{wanted}: {args:?}");
+    }
+    assert!(host_paths(&sim, Stage::Toolkit).contains(&"/e".to_owned()));
+}
+
+#[test]
+fn policies_share_a_runtime_class_and_the_last_one_takes_it_along() {
+    let spec = |zone: &str| {
+        format!("{{nodeSelector: {{matchLabels: {{zone: {zone}}}}}, defaults: {{toolkit: {{injection: Runtime}}}}}}")
+    };
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8);
+    sim.label("a", "zone", Some("a"));
+    sim.label("b", "zone", Some("b"));
+    sim.apply_policy("one", &spec("a"));
+    sim.apply_policy("two", &spec("b"));
+    sim.settle();
+    assert_eq!(sim.runtime_classes["nvidia"].owners.len(), 2);
+    sim.delete_policy("one");
+    sim.settle();
+    assert_eq!(sim.runtime_classes["nvidia"].owners.len(), 1);
+    sim.delete_policy("two");
+    sim.settle();
+    assert!(sim.runtime_classes.is_empty());
+}
+
+#[test]
+fn a_runtime_class_that_somebody_else_has_made_is_left_alone() {
+    let foreign = RuntimeClassFacts::default();
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.runtime_classes.insert("nvidia".into(), foreign.clone());
+    sim.apply_policy("all", "{defaults: {toolkit: {injection: Runtime}}}");
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+    sim.delete_policy("all");
+    sim.settle();
+    assert_eq!(sim.runtime_classes["nvidia"], foreign);
+}
+
+#[test]
+fn where_nothing_is_configured_no_runtime_class_is_made() {
+    assert!(fleet("containerd://2.1.4", "v1.34.1", "{}").runtime_classes.is_empty());
+    assert!(fleet("containerd://2.1.4", "v1.34.1", "{injection: Nri}").runtime_classes.is_empty());
+}
