@@ -25,6 +25,7 @@ pub mod host;
 pub mod inventory;
 pub mod kernel_log;
 pub mod metrics;
+pub mod mig;
 pub mod nvml;
 pub mod os;
 pub mod pci;
