@@ -243,8 +243,8 @@ impl Agent {
                 return report;
             }
             (None, _) => {
-                let question = gpus.iter().map(|gpu| gpu.address.clone()).collect();
-                self.supervisor.look(target.clone(), &question, now).await
+                let on_bus: Vec<_> = gpus.iter().map(|gpu| gpu.address.clone()).collect();
+                self.supervisor.look(target.clone(), &on_bus, now).await
             }
         };
         // Once more: what NVML has told by now, the driver has written there before.

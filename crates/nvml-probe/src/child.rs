@@ -19,6 +19,7 @@ use crate::{
     driver::{CONTAINER_ROOT, HOST, Library},
     host::HostRoot,
     inventory::{Answer, Inventory, Question},
+    mig::Step,
 };
 
 /// The driver that is asked. A child serves one; with any of this changed it is ended and another one started.
@@ -137,6 +138,15 @@ impl Look {
     }
 }
 
+/// Why a step towards a GPU's division was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// Somebody uses the GPU.
+    InUse(String),
+    /// Anything else.
+    Failed(String),
+}
+
 /// How the child is started.
 pub type Launch = Box<dyn Fn(&Target) -> Command + Send>;
 
@@ -189,7 +199,7 @@ impl Supervisor {
     }
 
     /// Asks NVML for the GPUs on the bus, with a child for this driver and no other. Takes no longer than the limits.
-    pub async fn look(&mut self, target: Result<Target, Option<String>>, question: &Question, now: Instant) -> Look {
+    pub async fn look(&mut self, target: Result<Target, Option<String>>, on_bus: &[String], now: Instant) -> Look {
         let (target, why) = match target {
             Ok(target) => (Some(target), None),
             Err(why) => (None, why),
@@ -209,7 +219,13 @@ impl Supervisor {
         if !self.backoff.is_due(now) {
             return Look::Failing(self.failure.clone());
         }
-        match self.ask(&target, question).await {
+        let answer = self.ask(&target, &Question::Look(on_bus.to_vec())).await.and_then(|answer| match answer {
+            Answer::Inventory(inventory) => Ok(inventory),
+            // Loading anew takes a new process: what was loaded in part may be of a driver that is being replaced.
+            Answer::Failed(why) | Answer::InUse(why) => Err(Failure::Said(why)),
+            Answer::Divided => Err(Failure::Said("NVML was asked how its GPUs are, and divided one".to_owned())),
+        });
+        match answer {
             Ok(inventory) => {
                 self.backoff.succeeded();
                 Look::Answering(inventory)
@@ -221,6 +237,25 @@ impl Supervisor {
                 // A stuck one stays; the next look meets it again and says so.
                 drop(self.kill().await);
                 Look::Failing(self.failure.clone())
+            }
+        }
+    }
+
+    /// Has the child that looked at the GPUs do something towards the division of one of them.
+    ///
+    /// # Errors
+    /// What NVML says, or that there is none to ask.
+    pub async fn divide(&mut self, pci_address: &str, step: &Step) -> Result<(), Undone> {
+        let target = self.target.clone().ok_or_else(|| Undone::Failed("there is no driver to ask".to_owned()))?;
+        let question = Question::Divide { pci_address: pci_address.to_owned(), step: step.clone() };
+        match self.ask(&target, &question).await {
+            Ok(Answer::InUse(why)) => Err(Undone::InUse(why)),
+            Ok(Answer::Failed(why)) => Err(Undone::Failed(why)),
+            Ok(Answer::Divided | Answer::Inventory(_)) => Ok(()),
+            Err(failure) => {
+                // A stuck one stays; the next look meets it again and says so.
+                drop(self.kill().await);
+                Err(Undone::Failed(failure.to_string()))
             }
         }
     }
@@ -263,7 +298,7 @@ impl Supervisor {
         Ok(())
     }
 
-    async fn ask(&mut self, target: &Target, question: &Question) -> Result<Inventory, Failure> {
+    async fn ask(&mut self, target: &Target, question: &Question) -> Result<Answer, Failure> {
         let question = serde_json::to_string(question).map_err(Failure::Unsayable)?;
         let child = match &mut self.running {
             Some(child) => child,
@@ -280,11 +315,7 @@ impl Supervisor {
         };
         let answer = serde_json::from_str(&line).map_err(Failure::Unreadable)?;
         child.asked = false;
-        match answer {
-            Answer::Inventory(inventory) => Ok(inventory),
-            // Loading anew takes a new process: what was loaded in part may be of a driver that is being replaced.
-            Answer::Failed(why) => Err(Failure::Said(why)),
-        }
+        Ok(answer)
     }
 }
 

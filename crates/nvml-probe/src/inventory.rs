@@ -1,13 +1,29 @@
 //! What passes between the probe and its NVML child: a line with the PCI addresses of the GPUs on the bus, and a line
-//! with what NVML says of them.
+//! with what NVML says of them; or a line with a step towards a GPU's division by MIG, and a line that says it is done.
 
 use gpu_operator_crd::health::CauseKind;
 use serde::{Deserialize, Serialize};
 
-use crate::health::readings::Readings;
+use crate::{
+    health::readings::Readings,
+    mig::{Divisible, Step},
+};
 
-/// The question: the PCI addresses of the GPUs on the bus, as sysfs writes them.
-pub type Question = Vec<String>;
+/// The question.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(untagged)]
+pub enum Question {
+    /// How the GPUs are: the PCI addresses of those on the bus, as sysfs writes them.
+    Look(Vec<String>),
+    /// To do something towards a GPU's division.
+    #[serde(rename_all = "camelCase")]
+    Divide {
+        /// Which GPU.
+        pci_address: String,
+        /// What.
+        step: Step,
+    },
+}
 
 /// One look at every GPU that NVML knows.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +55,8 @@ pub struct NvmlGpu {
     pub name: Option<String>,
     /// Frame buffer, in MiB. Absent with drivers up to R470, whose library lacks the call.
     pub memory_mib: Option<u64>,
+    /// How it is divided by MIG; absent where it cannot be.
+    pub mig: Option<Divisible>,
     /// Its state at this moment.
     pub readings: Readings,
 }
@@ -73,6 +91,10 @@ pub struct HeardXid {
 pub enum Answer {
     /// NVML answers.
     Inventory(Inventory),
+    /// The step is done.
+    Divided,
+    /// The step cannot be done while somebody uses the GPU, and what NVML says.
+    InUse(String),
     /// NVML could not be loaded or asked, and why.
     Failed(String),
 }

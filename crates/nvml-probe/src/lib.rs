@@ -18,6 +18,7 @@ pub mod agent;
 pub mod backoff;
 pub mod child;
 pub mod cli;
+pub mod divide;
 pub mod driver;
 pub mod gate;
 pub mod health;

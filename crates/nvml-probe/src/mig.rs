@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +15,7 @@ mod tests;
 pub type Layout = BTreeMap<String, u32>;
 
 /// Where an instance lies, in memory slices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Placement {
     /// The first of its slices.
     pub start: u32,
@@ -28,7 +30,7 @@ impl Placement {
 }
 
 /// A process that holds a GPU or an instance of one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GpuClient {
     /// Its number on the host.
     pub pid: u32,
@@ -37,7 +39,7 @@ pub struct GpuClient {
 }
 
 /// An instance that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     /// NVML's number of it.
     pub id: u32,
@@ -50,7 +52,7 @@ pub struct Instance {
 }
 
 /// A profile that the GPU offers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Its name.
     pub profile: String,
@@ -59,7 +61,7 @@ pub struct Offer {
 }
 
 /// A GPU as NVML shows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Divided {
     /// Whether MIG is on.
     pub enabled: bool,
@@ -71,8 +73,31 @@ pub struct Divided {
     pub clients: Vec<GpuClient>,
 }
 
+/// A GPU that has MIG.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Divisible {
+    /// How it is divided.
+    pub now: Divided,
+    /// What it may be divided into.
+    pub offers: Vec<Offer>,
+}
+
+impl Divided {
+    /// How often there is an instance of each profile; nothing where MIG is off.
+    #[must_use]
+    pub fn layout(&self) -> Option<Layout> {
+        self.enabled.then(|| {
+            let mut layout = Layout::new();
+            for instance in &self.instances {
+                *layout.entry(instance.profile.clone()).or_default() += 1;
+            }
+            layout
+        })
+    }
+}
+
 /// One thing to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Destroy the instance of this number, with its compute instances.
     Destroy(u32),

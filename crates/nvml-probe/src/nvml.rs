@@ -6,12 +6,13 @@
 //!
 //! What NVML answers on real hardware is from its documentation; the tests have a stand-in.
 
+mod mig;
 mod raw;
 mod readings;
 mod xids;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, BufRead, Write},
     os::unix::process::parent_id,
     path::{Path, PathBuf},
@@ -24,6 +25,7 @@ use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_
 
 use crate::{
     inventory::{Answer, Inventory, NvmlGpu, Question, Refused},
+    mig::Step,
     pci,
 };
 use xids::Ears;
@@ -106,13 +108,24 @@ fn answer(library: &Path, input: impl BufRead, mut output: impl Write) -> Result
         };
         // From here on NVML stays initialised: opening the GPUs takes seconds each where nothing else keeps them awake.
         return thread::scope(|scope| {
-            let mut session = Session { nvml: &nvml, ears: Ears::new(scope, &nvml), examined: BTreeSet::new() };
+            let mut session = Session {
+                nvml: &nvml,
+                ears: Ears::new(scope, &nvml),
+                examined: BTreeSet::new(),
+                profiles: BTreeMap::new(),
+            };
             loop {
                 let question_now: Question = serde_json::from_str(&question)?;
-                say(&match session.look(&question_now) {
-                    Ok(inventory) => Answer::Inventory(inventory),
-                    Err(error) => Answer::Failed(failure(&error)),
-                })?;
+                let answer = match &question_now {
+                    Question::Look(on_bus) => session.look(on_bus).map(Answer::Inventory),
+                    Question::Divide { pci_address, step } => {
+                        session.divide(pci_address, step).map(|()| Answer::Divided)
+                    }
+                };
+                say(&answer.unwrap_or_else(|error| match error {
+                    NvmlError::InUse => Answer::InUse(failure(&error)),
+                    _ => Answer::Failed(failure(&error)),
+                }))?;
                 match next()? {
                     Some(another) => question = another,
                     None => return Ok(()),
@@ -129,6 +142,8 @@ struct Session<'scope, 'nvml> {
     ears: Ears<'scope, 'nvml>,
     /// GPUs whose infoROM was examined: that reads a flash memory, and is done once.
     examined: BTreeSet<String>,
+    /// The MIG profiles of each GPU, which do not change while the driver runs.
+    profiles: BTreeMap<String, Vec<mig::Profile>>,
 }
 
 impl<'nvml> Session<'_, 'nvml> {
@@ -169,13 +184,21 @@ impl<'nvml> Session<'_, 'nvml> {
 
     fn read(&mut self, address: &str, device: &Device<'nvml>) -> Result<NvmlGpu, NvmlError> {
         let examine = self.examined.insert(address.to_owned());
+        let profiles = self.profiles.entry(address.to_owned()).or_insert_with(|| mig::profiles(device));
         Ok(NvmlGpu {
+            mig: mig::look(device, profiles),
             readings: readings::read(device, examine)?,
             pci_address: address.to_owned(),
             uuid: device.uuid().ok(),
             name: device.name().ok(),
             memory_mib: device.memory_info().ok().map(|memory| memory.total / MIB),
         })
+    }
+}
+
+impl Session<'_, '_> {
+    fn divide(&self, address: &str, step: &Step) -> Result<(), NvmlError> {
+        mig::carry_out(&self.nvml.device_by_pci_bus_id(address)?, step)
     }
 }
 
@@ -204,6 +227,7 @@ fn failure(error: &NvmlError) -> String {
         NvmlError::LibRmVersionMismatch => {
             "; the loaded kernel module and the library differ: reload the driver or reboot the node"
         }
+        NvmlError::InUse => "; a program has it open",
         NvmlError::GpuLost => "; it fell off the bus: reboot the node, and replace the GPU if it happens again",
         NvmlError::ResetRequired => "; drain the node and reset the GPU",
         NvmlError::InsufficientPower => "; check the GPU's power cables",

@@ -1,8 +1,8 @@
 //! Facts → report. Pure.
 
-use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, OsRelease, Report};
+use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report};
 
-use crate::{child::Look, health::node::NodeHealth, inventory::Inventory, pci::PciGpu};
+use crate::{child::Look, health::node::NodeHealth, inventory::Inventory, mig::Layout, pci::PciGpu};
 
 /// What was read from the host, without NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +31,8 @@ const MAX_UUID: usize = 96;
 const MAX_CUDA: usize = 16;
 const MAX_WORD: usize = 64;
 const MAX_MESSAGE: usize = 1024;
+const MAX_PROFILES: usize = 16;
+const MAX_PROFILE: usize = 32;
 
 /// The report that these facts and this look at NVML make.
 ///
@@ -73,8 +75,14 @@ fn merge(gpu: &PciGpu, inventory: Option<&Inventory>, health: &NodeHealth) -> Gp
         product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
         uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
         memory_mib: nvml.and_then(|known| known.memory_mib),
+        mig_devices: nvml.and_then(|known| known.mig.as_ref()).and_then(|mig| mig.now.layout()).map(mig_devices),
         health: health.of(&gpu.address),
     }
+}
+
+fn mig_devices(layout: Layout) -> Vec<MigDevices> {
+    let devices = layout.into_iter().take(MAX_PROFILES);
+    devices.map(|(profile, count)| MigDevices { profile: bounded(&profile, MAX_PROFILE), count }).collect()
 }
 
 fn installed(driver: &InstalledDriver) -> InstalledDriver {

@@ -54,7 +54,7 @@ fn target(host: &Host, chroot: bool, version: &str) -> Result<Target, Option<Str
 }
 
 async fn look(supervisor: &mut Supervisor, target: Result<Target, Option<String>>, now: Instant) -> Look {
-    supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()).into(), now).await
+    supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), now).await
 }
 
 fn anything() -> Target {

@@ -44,8 +44,7 @@ impl Asked {
         let root = self.host.root();
         let libraries = all_libraries(&root, None).unwrap();
         let target = Target::choose(&root, false, "boot", Some("580.173.02"), &libraries);
-        let question = GPUS.map(|(address, _)| address.to_owned()).into();
-        self.supervisor.look(target, &question, Instant::now()).await
+        self.supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await
     }
 
     async fn inventory(&mut self) -> Inventory {

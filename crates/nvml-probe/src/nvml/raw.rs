@@ -16,11 +16,12 @@ use crate::health::readings::{Fabric, RemappedRows};
 const VERSION_MISMATCH: u32 = 25;
 
 /// The first word of NVML's versioned structures.
-fn version<T>(version: u32) -> u32 {
+pub(super) fn version<T>(version: u32) -> u32 {
     u32::try_from(size_of::<T>()).unwrap_or_default() | (version << 24)
 }
 
-fn handle(device: &Device<'_>) -> nvmlDevice_t {
+/// The library's own name for a GPU.
+pub(super) fn handle(device: &Device<'_>) -> nvmlDevice_t {
     // SAFETY: the handle is only lent to calls that end before the device does.
     unsafe { device.handle() }
 }

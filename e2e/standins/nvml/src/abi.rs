@@ -1,6 +1,7 @@
 //! NVML's C interface.
 #![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
 
+mod mig;
 mod readings;
 
 use std::{

@@ -7,6 +7,7 @@
 //! | path under the root | meaning |
 //! |---|---|
 //! | `etc/standin/gpus.json` | the GPUs, see [`Machine`]; read anew at every call |
+//! | `etc/standin/mig.json` | how the GPUs that have MIG are divided; written by the calls that divide them |
 //! | `etc/standin/module/nvidia/version` | the version of the loaded kernel module; absent: no driver is loaded |
 //! | `etc/standin/lock/nvml.lock` | locked shared from the first `nvmlInit` to the last `nvmlShutdown`; holding it exclusively means that the driver is being replaced |
 //! | `dev/nvidiactl` | opened at `nvmlInit`, as the real library does; being allowed to is what counts |
@@ -26,6 +27,7 @@
 //!     "uuid": "GPU-…", "memoryMiB": 81559, "minor": 0,
 //!     "error": 15,
 //!     "xids": [{"xid": 48}, {"xid": 31, "perSecond": 1000}, {"xid": 48, "id": 2}],
+//!     "mig": {"needsReset": false, "clients": [{"pid": 4711, "instance": 1}]},
 //!     "readings": {"thermal": {"gpu": 91, "slowdownAt": 87}, "rows": {"pending": true}, "nvlinks": [true, false]}
 //!   }]
 //! }
@@ -34,13 +36,14 @@
 //! Faults are live: what is written into the file holds from the next call on. `hang` blocks every call, `slowMillis` makes
 //! each take longer, `crash` ends the process, `initError` is `nvmlInit`'s return code. Of a device, `error` is the return
 //! code of everything that is asked of it, `xids` are delivered to those who had registered before, and `readings` are what
-//! it tells of itself: see [`Readings`].
+//! it tells of itself: see [`Readings`]. One with `mig`, be it empty, can be divided: see [`Mig`].
 
 mod abi;
 mod events;
 mod library;
 mod location;
 mod machine;
+mod mig;
 mod readings;
 mod status;
 mod stubs;
@@ -48,5 +51,6 @@ mod stubs;
 pub use events::Event;
 pub use library::Library;
 pub use machine::{Device, Machine, PciAddress, Xid};
+pub use mig::{Client, Division, Instance, Mig, Profile};
 pub use readings::Readings;
 pub use status::Status;

@@ -253,11 +253,15 @@ impl Library {
     }
 
     /// A file of the stand-in's folder.
-    fn read(&self, name: &str) -> io::Result<String> {
-        let held = self.held_folder().clone();
-        let folder = held.map_or_else(|| self.open_folder().map(Arc::new), Ok)?;
-        let file = openat(folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    pub(crate) fn read(&self, name: &str) -> io::Result<String> {
+        let file = openat(self.folder()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         io::read_to_string(File::from(file))
+    }
+
+    /// The stand-in's folder.
+    pub(crate) fn folder(&self) -> io::Result<Arc<OwnedFd>> {
+        let held = self.held_folder().clone();
+        held.map_or_else(|| self.open_folder().map(Arc::new), Ok)
     }
 
     fn open_folder(&self) -> io::Result<OwnedFd> {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 
-use crate::{readings::Readings, status::Status};
+use crate::{mig::Mig, readings::Readings, status::Status};
 
 /// The content of `gpus.json`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -69,6 +69,9 @@ pub struct Device {
     /// XIDs that it delivers besides.
     #[serde(default)]
     pub xids: Vec<Xid>,
+    /// What is to be known of MIG; absent: it has none.
+    #[serde(default)]
+    pub mig: Option<Mig>,
     /// Its state.
     #[serde(default)]
     pub readings: Readings,

@@ -36,6 +36,10 @@ pub enum Status {
     ResetRequired = 16,
     /// The library belongs to another driver version than the loaded kernel module.
     LibRmVersionMismatch = 18,
+    /// Somebody uses what is to be changed.
+    InUse = 19,
+    /// There is no room.
+    InsufficientResources = 23,
     /// The caller's structure is of a version that this library does not know.
     ArgumentVersionMismatch = 25,
     /// No GPU is at that place.
@@ -64,6 +68,8 @@ impl Status {
             Self::GpuIsLost => c"GPU is lost",
             Self::ResetRequired => c"GPU requires reset",
             Self::LibRmVersionMismatch => c"Driver/library version mismatch",
+            Self::InUse => c"In use by another client",
+            Self::InsufficientResources => c"Insufficient Resources",
             Self::ArgumentVersionMismatch => c"Argument version mismatch",
             Self::GpuNotFound => c"GPU not found",
             Self::Unknown => c"Unknown Error",
@@ -89,6 +95,8 @@ impl Status {
             Self::GpuIsLost,
             Self::ResetRequired,
             Self::LibRmVersionMismatch,
+            Self::InUse,
+            Self::InsufficientResources,
             Self::ArgumentVersionMismatch,
             Self::GpuNotFound,
         ]

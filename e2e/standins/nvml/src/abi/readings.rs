@@ -174,21 +174,10 @@ export! {
     nvmlDeviceGetMaxPcieLinkWidth (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.max_width)?);
     nvmlDeviceGetPcieReplayCounter (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.replays)?);
 
-    nvmlDeviceGetMigMode (gpu: Handle, current: *mut c_uint, pending: *mut c_uint) => {
-        let mig = told(gpu, |now| now.mig)?.into();
-        put(current, mig)?;
-        put(pending, mig)
-    };
     nvmlDeviceGetComputeMode (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.compute_mode)?);
     nvmlDeviceGetPersistenceMode (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.persistence)?.into());
     nvmlDeviceValidateInforom (gpu: Handle) => {
         if told(gpu, |now| now.inforom_corrupt)? { Err(Status::CorruptedInforom) } else { Ok(()) }
-    };
-    nvmlDeviceGetComputeRunningProcesses_v3 (gpu: Handle, count: *mut c_uint, _infos: Handle) => {
-        let there = told(gpu, |now| now.processes)?;
-        // Only their number is known.
-        put(count, there)?;
-        if there == 0 { Ok(()) } else { Err(Status::InsufficientSize) }
     };
     nvmlDeviceGetFieldValues (gpu: Handle, count: c_int, values: *mut FieldValue) => {
         let now = device(gpu)?.readings;
