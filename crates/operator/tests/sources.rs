@@ -153,14 +153,15 @@ fn a_pool_that_says_another_source_inherits_nothing_that_is_of_the_default_one()
 
 #[test]
 fn without_a_precompiled_image_the_driver_is_compiled_and_the_node_remembers_it() {
+    let tag = "595-6.8.0-60-generic-ubuntu24.04";
+    let missing = format!("nvcr.io/nvidia/driver:{tag}");
     let mut sim = node("{defaults: {driver: {precompiled: true}}}", ("ubuntu", "24.04"), &[]);
-    sim.faults.insert("a".into(), Faults { no_precompiled_images: true, ..Faults::default() });
+    sim.faults.insert("a".into(), Faults { missing_images: [tag.to_owned()].into(), ..Faults::default() });
     sim.settle();
     let status = sim.status("a");
-    let missing = "nvcr.io/nvidia/driver:595-6.8.0-60-generic-ubuntu24.04";
-    assert_eq!(status.missing_image.as_deref(), Some(missing));
+    assert_eq!(status.missing_image.as_deref(), Some(missing.as_str()));
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::PrecompiledImageMissing)));
-    assert!(status.message.contains(missing), "{}", status.message);
+    assert!(status.message.contains(&missing), "{}", status.message);
     assert_eq!(sim.condition("all", "Ready").0, "True");
     // It does not go forth and back: a restart of the operator, or time, changes nothing.
     let writes = sim.writes.clone();
