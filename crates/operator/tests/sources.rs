@@ -325,3 +325,33 @@ fn a_host_driver_of_an_unknown_branch_tells_its_cuda_version_itself() {
         assert_eq!(sim.status("a").cuda.as_deref(), Some(told), "{version}");
     }
 }
+
+#[test]
+fn an_installed_driver_that_is_not_the_loaded_one_wants_a_reboot() {
+    for spec in ["{}", "{defaults: {driver: {source: RunFile, version: 535.309.01}}}"] {
+        let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
+        let driver = &mut sim.report("a").driver;
+        driver.loaded = Some("470.256.02".into());
+        let root = if spec == "{}" { "/" } else { GKE_ROOT };
+        driver.installed.push(InstalledDriver { root: root.into(), version: "535.309.01".into() });
+        // Something on the host holds the old one.
+        sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
+        sim.run(60);
+        let status = sim.status("a");
+        assert_eq!(status.reason, Some(Reason::RebootNeeded), "{spec}: {}", status.message);
+        assert!(status.message.contains("470.256.02") && status.message.contains("reboot"), "{}", status.message);
+    }
+}
+
+#[test]
+fn what_an_installer_of_googles_has_left_in_its_cache_is_no_driver_of_the_hosts() {
+    for (loaded, ours) in [(false, true), (true, false)] {
+        let mut sim = node("{}", ("cos", "117"), &[(NODE_POOL, "gpus")]);
+        let driver = &mut sim.report("a").driver;
+        driver.installed.push(InstalledDriver { root: GKE_ROOT.into(), version: "580.1.1".into() });
+        driver.loaded = loaded.then(|| "580.1.1".into());
+        sim.settle();
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+        assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), ours, "what is loaded and good stays as it is");
+    }
+}
