@@ -18,7 +18,7 @@ use kube::ResourceExt;
 use crate::sim::Sim;
 
 /// The labels of ours on Nodes.
-const OURS: [&str; 5] = [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::DEVICE_PLUGIN];
+const OURS: [&str; 6] = [keys::CUDA_VERSION, keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::DEVICE_PLUGIN];
 
 /// Watches a fleet. What it remembers is which nodes are out of work because the operator moves them, or have been until
 /// its last pass.

@@ -93,6 +93,8 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
 fn driver() -> BoxedStrategy<Driver> {
     let version = || option::weighted(0.7, select(vec!["595.91.07", "590.10.01", "580.173.02", "470.256.02"]));
     let plain = |version: Option<&str>| Driver { version: version.map(Into::into), ..Driver::default() };
+    let installer = select(vec![DriverSource::RunFile, DriverSource::GkeUbuntu, DriverSource::GkeCos]);
+    let install_dir = select(vec![None, Some("/opt/nvidia")]);
     let module = select(vec![KernelModule::Open, KernelModule::Proprietary]);
     prop_oneof![
         4 => Just(Driver::default()),
@@ -101,6 +103,14 @@ fn driver() -> BoxedStrategy<Driver> {
         1 => Just(Driver { source: Some(DriverSource::Preinstalled), ..Driver::default() }),
         1 => (version(), module).prop_map(move |(version, module)| Driver { kernel_module: Some(module), ..plain(version) }),
         1 => operand(vec![]).prop_map(|operand| Driver { operand, ..Driver::default() }),
+        1 => version().prop_map(move |version| Driver { precompiled: Some(true), ..plain(version) }),
+        1 => (version(), installer).prop_map(move |(version, source)| Driver { source: Some(source), ..plain(version) }),
+        1 => install_dir.prop_map(|install_dir| Driver {
+            source: Some(DriverSource::RunFile),
+            url: Some("https://mirror.example.com/driver.run".into()),
+            install_dir: install_dir.map(Into::into),
+            ..Driver::default()
+        }),
     ].boxed()
 }
 

@@ -151,16 +151,16 @@ impl Sim {
         root.unwrap_or(CONTAINER_ROOT).to_owned()
     }
 
-    /// Whether a driver pod's image is compiled for a kernel already.
-    fn is_precompiled(&self, node: &str) -> bool {
+    /// The tag of a driver pod's image.
+    fn driver_tag(&self, node: &str) -> String {
         let image = self.templates.get(&format!("driver@{node}")).and_then(|pod| pod.containers[0].image.clone());
-        image.is_some_and(|image| image.contains(&format!("-{}-", self.nodes[node].kernel)))
+        image.and_then(|image| Some(image.rsplit_once(':')?.1.to_owned())).unwrap_or_default()
     }
 
     fn run_driver(&mut self, node: &str, faults: &Faults) {
         let version = self.driver_version(node);
         let root = self.driver_root(node);
-        let missing = faults.no_precompiled_images && self.is_precompiled(node);
+        let missing = faults.missing_images.contains(&self.driver_tag(node));
         let now = self.now;
         let Some(pod) = self.pods.get_mut(&format!("driver@{node}")) else { return };
         let container = &mut pod.containers[0];
