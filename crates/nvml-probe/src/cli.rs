@@ -14,6 +14,7 @@ use crate::{
     host::HostRoot,
     metrics::Metrics,
     nvml::{self, ChildError, ChildOptions},
+    prepare::{self, PrepareError},
     publish::{PublishError, Publisher, Seen, client, follow},
     pulse::Pulse,
     signal::Shutdown,
@@ -39,6 +40,20 @@ enum Command {
     Wait(Wait),
     /// Wait until installing a driver would take none from under a program, then exit 0.
     Guard(Guard),
+    /// Write a file for the container that comes after.
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// What is in it.
+        text: String,
+    },
+    /// Link what programs need of a driver for the container that comes after.
+    Link {
+        /// The driver's root, mounted where that container has it too.
+        driver_root: PathBuf,
+        /// The folder for the links: `bin` and `lib` in it.
+        into: PathBuf,
+    },
     /// Do nothing until asked to end, then exit 0.
     Hold,
     /// Load NVML and answer for it. The probe starts this itself.
@@ -83,6 +98,14 @@ enum Wait {
         /// The version that must be loaded. Any, where it is not given.
         #[arg(long)]
         version: Option<String>,
+    },
+    /// Until the control daemons of MPS run.
+    Mps {
+        #[command(flatten)]
+        gate: GateArgs,
+        /// The folder in which they meet their clients, on the host.
+        #[arg(long, default_value = "/run/nvidia/mps")]
+        mps_root: PathBuf,
     },
     /// Until the NVIDIA container toolkit is installed.
     Toolkit {
@@ -144,6 +167,9 @@ pub enum CliError {
     /// The address cannot be listened on.
     #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
+    /// For the container that comes after.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
     /// As the NVML child.
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -158,6 +184,14 @@ impl Cli {
         let command = match self.command {
             Command::NvmlChild(NvmlChild { parent, chroot, library }) => {
                 nvml::child(&ChildOptions { parent, chroot, library })?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Command::Write { path, text } => {
+                prepare::write(&path, &text)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Command::Link { driver_root, into } => {
+                prepare::link(&driver_root, &into)?;
                 return Ok(ExitCode::SUCCESS);
             }
             command => command,
@@ -175,10 +209,13 @@ impl Cli {
                 Command::Wait(Wait::Toolkit { gate, install_dir }) => {
                     Ok(pass(&Gate::Toolkit { install_dir }, &gate, &mut shutdown).await)
                 }
+                Command::Wait(Wait::Mps { gate, mps_root }) => {
+                    Ok(pass(&Gate::Mps { root: mps_root }, &gate, &mut shutdown).await)
+                }
                 Command::Guard(Guard { gate, version, state_file }) => {
                     Ok(pass(&Gate::Guard { version, state_file }, &gate, &mut shutdown).await)
                 }
-                Command::Hold | Command::NvmlChild(_) => {
+                Command::Hold | Command::NvmlChild(_) | Command::Write { .. } | Command::Link { .. } => {
                     shutdown.requested().await;
                     Ok(ExitCode::SUCCESS)
                 }

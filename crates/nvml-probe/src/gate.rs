@@ -41,6 +41,11 @@ pub enum Gate {
         /// Its directory on the host.
         install_dir: PathBuf,
     },
+    /// Until the control daemons of MPS run.
+    Mps {
+        /// The folder in which they meet their clients, on the host.
+        root: PathBuf,
+    },
     /// Until installing a driver would take none from under a program.
     Guard {
         /// The version to be installed.
@@ -57,6 +62,7 @@ impl Gate {
         let answer = match self {
             Self::Driver { root, version } => driver(host, root, version.as_deref()),
             Self::Toolkit { install_dir } => Ok(toolkit(host, install_dir)),
+            Self::Mps { root } => Ok(mps(host, root)),
             Self::Guard { version, state_file } => guard(host, version, state_file),
         };
         answer.unwrap_or_else(|error| Answer::Waiting(chain(&error)))
@@ -106,6 +112,16 @@ fn toolkit(host: &HostRoot, install_dir: &Path) -> Answer {
         }
         Ok(_) => Answer::Waiting(format!("waiting for the container toolkit: {shown} is no executable file")),
         Err(error) => Answer::Waiting(format!("waiting for the container toolkit: {shown}: {error}")),
+    }
+}
+
+/// The daemon writes this file once it has started one of its own for every GPU, and takes it away before it ends them.
+fn mps(host: &HostRoot, root: &Path) -> Answer {
+    let ready = root.join(".ready");
+    let shown = ready.display();
+    match host.resolve(&ready).and_then(std::fs::metadata) {
+        Ok(_) => Answer::Open(format!("{shown} says that the MPS control daemons run")),
+        Err(error) => Answer::Waiting(format!("waiting for the MPS control daemons: {shown}: {error}")),
     }
 }
 

@@ -72,6 +72,7 @@ fn merge(gpu: &PciGpu, inventory: Option<&Inventory>, health: &NodeHealth) -> Gp
         device_id: gpu.device_id.clone(),
         product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
         uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
+        mig_devices: None,
         memory_mib: nvml.and_then(|known| known.memory_mib),
         health: health.of(&gpu.address),
     }

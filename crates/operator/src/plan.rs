@@ -8,6 +8,7 @@ mod discover;
 mod drift;
 mod driver;
 mod enroll;
+mod foreign;
 mod gpu_node;
 mod hash;
 mod health;
@@ -20,6 +21,7 @@ pub mod node_labels;
 mod note;
 mod policy;
 mod pool;
+mod promise;
 mod rollout;
 mod share;
 mod signal;
@@ -132,7 +134,7 @@ pub enum Subject {
 #[must_use]
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let mut sets = Sets { catalogue, now, variants: HashMap::new(), policies: BTreeMap::new() };
+    let mut sets = Sets { catalogue, world, now, variants: HashMap::new(), policies: BTreeMap::new() };
     let policies = by_age(world);
     let pods = member::pods_by_node(world);
     let mut fleet: BTreeMap<&str, Share<'_>> = BTreeMap::new();

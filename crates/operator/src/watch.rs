@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 
 use mirror::{Facts, Mirror, Version};
 
-use crate::world::{DaemonSetFacts, NodeFacts, PodFacts, Refusal, TrimmedNode, Words, World};
+use crate::world::{DaemonSetFacts, ForeignSet, NodeFacts, PodFacts, Refusal, TrimmedNode, Words, World};
 
 /// Objects to a page of a list: what a page holds is in memory at once, in full.
 const PAGE: u32 = 100;
@@ -50,6 +50,8 @@ pub struct Mirrors {
     nodes: Mirror<NodeFacts>,
     gpu_nodes: Mirror<Readable<GpuNode>>,
     daemon_sets: Mirror<DaemonSetFacts>,
+    /// Nothing of what is no part of a GPU stack, so that one that ceases to be is known to.
+    foreign_sets: Mirror<Option<ForeignSet>>,
     pods: Mirror<PodFacts>,
     refusals: Mirror<Refusal>,
     /// What the facts are told in.
@@ -64,7 +66,7 @@ impl Mirrors {
             ("ClusterGpuPolicy", self.policies.synced()),
             ("Node", self.nodes.synced()),
             ("GpuNode", self.gpu_nodes.synced()),
-            ("DaemonSet", self.daemon_sets.synced()),
+            ("DaemonSet", self.daemon_sets.synced() && self.foreign_sets.synced()),
             ("Pod", self.pods.synced()),
             ("Event", self.refusals.synced()),
         ];
@@ -111,6 +113,7 @@ impl Mirrors {
             gpu_nodes,
             unreadable_gpu_nodes,
             daemon_sets: self.daemon_sets.facts()?,
+            foreign_sets: foreign(self.foreign_sets.facts()?),
             pods: self.pods.facts()?,
             refusals: self.refusals.facts()?,
             ..World::default()
@@ -150,7 +153,8 @@ pub fn follow_all(
     let all = client.clone();
     let policies = Api::<DeserializeGuard<ClusterGpuPolicy>>::all(all.clone());
     let nodes = Api::<TrimmedNode>::all(all.clone());
-    let gpu_nodes = Api::<DeserializeGuard<GpuNode>>::all(all);
+    let gpu_nodes = Api::<DeserializeGuard<GpuNode>>::all(all.clone());
+    let foreign_sets = Api::<DaemonSet>::all(all);
     let daemon_sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     let events = Api::<Event>::namespaced(client.clone(), namespace);
@@ -174,6 +178,17 @@ pub fn follow_all(
             wake(),
         ),
         follow(
+            foreign_sets,
+            any(),
+            mirror(),
+            |mirrors| &mirrors.foreign_sets,
+            |_, set| {
+                let name = format!("{}/{}", set.namespace().unwrap_or_default(), set.name_any());
+                Some((name, ForeignSet::of(&set)))
+            },
+            wake(),
+        ),
+        follow(
             pods,
             any(),
             mirror(),
@@ -183,6 +198,11 @@ pub fn follow_all(
         ),
         follow(events, refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event), wake()),
     ]
+}
+
+/// The DaemonSets that are a part of somebody's GPU stack.
+fn foreign(facts: Facts<Option<ForeignSet>>) -> Facts<ForeignSet> {
+    facts.into_iter().filter_map(|(name, set)| Some((name, Arc::new((*set).clone()?)))).collect()
 }
 
 /// The objects that can be read, and the names of those that cannot.

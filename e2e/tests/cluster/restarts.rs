@@ -24,7 +24,7 @@ fn the_operands_pods() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        for stage in Stage::ALL {
+        for stage in PLAIN_STAGES {
             let before = f.operand(stage).await?.metadata.uid;
             let selector = format!("gpu.nodestack.dev/stage={}", stage.as_str());
             f.cluster.kubectl(&["delete", "pods", "-n", f.cluster.namespace(), "-l", &selector])?;
@@ -88,7 +88,7 @@ fn the_operator_itself_needs_no_idle_gpu_and_moves_nothing() {
         f.run_gpu_pod("busy").await?;
         let pods = || async {
             let mut uids = Vec::new();
-            for stage in Stage::ALL {
+            for stage in PLAIN_STAGES {
                 uids.push(f.operand(stage).await?.metadata.uid);
             }
             anyhow::Ok(uids)

@@ -8,7 +8,7 @@ use gpu_operator_crd::{
     policy::{Pool, Stage},
 };
 
-pub use choice::{CONTAINER_ROOT, DriverChoice, choose};
+pub use choice::{CONTAINER_ROOT, DriverChoice, choose, theirs};
 
 use super::{
     daemon_set::{PodInput, PodParts},

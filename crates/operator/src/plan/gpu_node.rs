@@ -15,7 +15,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::{judge::Verdict, member::Member, rollout::Decision};
+use super::{judge::Verdict, member::Member, promise::Promise, rollout::Decision, variant};
 use crate::{
     settings::{NO_POD_YET, PASSING},
     world::NodeFacts,
@@ -126,6 +126,7 @@ pub fn member_status(
         waits_on: verdict.waits_on,
         since: Some(since),
         deadline: waits.then_some(Time(due)),
+        foreign: member.foreign.remembered(),
         published_labels: published.clone(),
     };
     (status, (waits && due > now).then_some(due))
@@ -158,7 +159,8 @@ fn still_passing<'s>(
     }
     let last = member.last_stir().map_or(since, |stir| stir.max(since));
     // That a pod is not there yet is the DaemonSet controller's business, which takes its time with a large fleet.
-    let there = |stage: Stage| stage.phase() != verdict.phase || member.pod(stage).is_some();
+    let called_for = |stage: Stage| variant::group(&member.have, stage).is_some() && stage.phase() == verdict.phase;
+    let there = |stage: Stage| !called_for(stage) || member.pod(stage).is_some();
     let lasting = if Stage::ALL.into_iter().all(there) { PASSING } else { NO_POD_YET };
     let until = add(last, SignedDuration::try_from(lasting).unwrap_or_default());
     (both && now < until).then_some((before, until))
@@ -195,8 +197,9 @@ pub fn unmanaged_status(
     };
     let same = before.filter(|before| before.reason == Some(reason));
     let mut gpus = before.map(|before| before.gpus.clone()).unwrap_or_default();
-    gpus.allocatable = node.allocatable.unwrap_or_default();
+    gpus.allocatable = node.allocatable.total();
     gpus.expected = None;
+    gpus.resources = std::collections::BTreeMap::new();
     gpus.summary = String::new();
     GpuNodeStatus {
         model,
@@ -211,10 +214,11 @@ pub fn unmanaged_status(
 
 fn counts(member: &Member<'_>) -> GpuCounts {
     let allocatable = member.allocatable();
-    let expected = member.expected.map_or_else(|| "?".to_owned(), |expected| expected.to_string());
+    let expected = member.promised().map_or_else(|| "?".to_owned(), |promised| promised.to_string());
     GpuCounts {
-        expected: member.expected,
+        expected: member.promised(),
         allocatable,
+        resources: member.promise.as_ref().map(Promise::named).unwrap_or_default(),
         most_seen: member.discovery.seen.most,
         seen_at: member.discovery.seen.at.clone(),
         seen_on: member.discovery.seen.most.map(|_| member.node.uid.clone()),

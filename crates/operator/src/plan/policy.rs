@@ -321,6 +321,7 @@ impl Verdicts<'_> {
                         | Reason::NoDriverImageForOS
                         | Reason::DriverNotInstalled
                         | Reason::RuntimeUnsupported
+                        | Reason::DevicePluginUnsupported
                         | Reason::UnknownModel
                         | Reason::PoolShadowed
                 )

@@ -32,6 +32,7 @@ pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -
     let (path, tag) = images::TOOLKIT;
     let operand = match key.toolkit {
         ToolkitChoice::Cdi => pool::toolkit(policy, pool).operand,
+        ToolkitChoice::None => return None,
     };
     let image = images::reference(&policy.spec.images, operand.image.as_ref(), path, tag);
     Some(StageSpec { stage: Stage::Toolkit, image, operand })

@@ -17,10 +17,14 @@ use super::{
     device_plugin::{self, PluginChoice},
     discover::Discovery,
     driver::{self, DriverChoice},
+    foreign::Foreign,
     hash, pool,
     toolkit::{self, ToolkitChoice},
 };
-use crate::{catalogue::Catalogue, world::NodeFacts};
+use crate::{
+    catalogue::Catalogue,
+    world::{NodeFacts, Offer},
+};
 
 /// A pool's share of a group's name; the rest is a hash.
 const SLUG: usize = 30;
@@ -71,6 +75,8 @@ pub struct StageSpec {
 pub struct Variant {
     /// What it depends on.
     pub key: VariantKey,
+    /// What its device plugin makes of a GPU.
+    pub offer: Offer,
     /// The stages that are ours to install, with the group of each.
     pub stages: Vec<(String, StageSpec)>,
 }
@@ -92,6 +98,7 @@ pub fn slot(groups: &mut Groups, stage: Stage) -> &mut Option<String> {
     match stage {
         Stage::Driver => &mut groups.driver,
         Stage::Toolkit => &mut groups.toolkit,
+        Stage::Mps => &mut groups.mps,
         Stage::DevicePlugin => &mut groups.device_plugin,
     }
 }
@@ -102,6 +109,7 @@ pub fn group(groups: &Groups, stage: Stage) -> Option<&str> {
     match stage {
         Stage::Driver => groups.driver.as_deref(),
         Stage::Toolkit => groups.toolkit.as_deref(),
+        Stage::Mps => groups.mps.as_deref(),
         Stage::DevicePlugin => groups.device_plugin.as_deref(),
     }
 }
@@ -123,17 +131,27 @@ pub fn choose(
     node: &NodeFacts,
     discovery: &Discovery<'_>,
     report: &Report,
+    foreign: &Foreign,
 ) -> Result<VariantKey, Fault> {
     let (name, named) = pool;
     let has_ours = node.labels.get(Stage::Driver.key()).is_some_and(|group| !group.is_empty());
-    let toolkit = toolkit::choose(&pool::toolkit(policy, named), node)?;
+    let driver = match foreign.theirs(Stage::Driver) {
+        Some(_) => driver::theirs(report),
+        None => driver::choose(catalogue, &pool::driver(policy, named), discovery, report, has_ours)?,
+    };
+    let theirs = foreign.theirs(Stage::DevicePlugin).is_some();
+    let plugin = device_plugin::choose(&pool::device_plugin(policy, named), &driver, theirs)?;
+    // Who brings a plugin that is found here has brought what it needs.
+    let needs_toolkit = plugin.needs_toolkit() && !theirs && foreign.theirs(Stage::Toolkit).is_none();
+    let toolkit =
+        if needs_toolkit { toolkit::choose(&pool::toolkit(policy, named), node)? } else { ToolkitChoice::None };
     Ok(VariantKey {
         policy: policy.name_any(),
         pool: name.to_owned(),
         named: named.is_some(),
-        driver: driver::choose(catalogue, &pool::driver(policy, named), discovery, report, has_ours)?,
+        driver,
         toolkit,
-        plugin: device_plugin::choose(&pool::device_plugin(policy, named), node)?,
+        plugin,
         arch: node.arch.to_string(),
     })
 }
@@ -144,10 +162,12 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
     let specs = [
         driver::stage(policy, pool, &key),
         toolkit::stage(policy, pool, &key),
+        device_plugin::mps_stage(policy, pool, &key),
         device_plugin::stage(policy, pool, &key),
     ];
     let stages = specs.into_iter().flatten().map(|spec| (group_name(&key, &spec), spec)).collect();
-    Variant { key, stages }
+    let offer = Offer::of(&pool::device_plugin(policy, pool));
+    Variant { key, offer, stages }
 }
 
 /// A readable beginning and a hash of everything that makes this revision: the value of the node's label. A stage's
@@ -155,7 +175,7 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
 fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
     let VariantKey { policy, pool, named, driver, toolkit, plugin, arch } = key;
     let toolkit = (spec.stage >= Stage::Toolkit).then_some(toolkit);
-    let plugin = (spec.stage >= Stage::DevicePlugin).then_some(plugin);
+    let plugin = (spec.stage >= Stage::Mps).then_some(plugin);
     let digest = hash::short(&(policy, pool, named, driver, toolkit, plugin, arch, spec), 8);
     let slug: String =
         pool.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(SLUG).collect();

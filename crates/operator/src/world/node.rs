@@ -14,7 +14,10 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt, core::ClusterResourceScope};
 use serde::{Deserialize, Serialize};
 
-use super::word::{Word, Words};
+use super::{
+    resources::Resources,
+    word::{Word, Words},
+};
 
 /// The labels of a node.
 pub type NodeLabels = BTreeMap<Word, Word>;
@@ -105,8 +108,8 @@ pub struct NodeFacts {
     pub health_condition: Option<HealthCondition>,
     /// What its annotation [`keys::GPU_COUNT`] says.
     pub gpu_count: Option<String>,
-    /// Allocatable `nvidia.com/gpu`, if the key is there.
-    pub allocatable: Option<u32>,
+    /// Allocatable GPUs and parts of GPUs, by resource name.
+    pub allocatable: Resources,
     /// Processor architecture in Kubernetes' words, such as `amd64`.
     pub arch: Word,
     /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
@@ -199,7 +202,7 @@ impl NodeFacts {
             ready: ready.is_some_and(|ready| ready.status == "True"),
             cordoned: node.spec.unschedulable,
             deleting: node.meta().deletion_timestamp.is_some(),
-            allocatable: allocatable.get(keys::GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()),
+            allocatable: Resources::of(allocatable, words),
             arch: words.word(&node_info.architecture),
             runtime: words.word(&node_info.container_runtime_version),
         }

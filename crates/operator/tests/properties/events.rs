@@ -257,7 +257,7 @@ pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
         OnNode::Breaks(fault) => drop(sim.faults.insert(name.into(), faults(*fault))),
         OnNode::Heals => drop(sim.faults.remove(name)),
         // The scheduler places a GPU pod where it believes a GPU to be allocatable, and learns late that none is.
-        OnNode::GetsGpuPod if node.allocatable.unwrap_or_default() > 0 || moving => {
+        OnNode::GetsGpuPod if node.allocatable.total() > 0 || moving => {
             sim.gpu_pods.insert(name.into(), vec!["team/training".into()]);
         }
         OnNode::LosesGpuPod => drop(sim.gpu_pods.remove(name)),

@@ -111,7 +111,7 @@ fn is_taken_out(sim: &Sim, before: &NodeFacts) -> bool {
         let had = before.labels.get(stage.key());
         had.is_some() && had != after.labels.get(stage.key())
     };
-    before.allocatable.is_some_and(|gpus| gpus > 0) && Stage::ALL.into_iter().any(changed)
+    before.allocatable.total() > 0 && Stage::ALL.into_iter().any(changed)
 }
 
 /// Whether a node of a policy lacks a plugin, or any pod that its labels call for.
@@ -287,7 +287,7 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &str) -> Count {
     let is_governed = |node: &&NodeFacts| governing(sim, &node.name).is_some_and(|its| its.name_any() == policy);
     let serves = |node: &&NodeFacts| node.ready && !node.cordoned && !node.deleting;
     let is_able = |node: &&NodeFacts| {
-        let gpus = node.allocatable.unwrap_or_default();
+        let gpus = node.allocatable.total();
         gpus > 0 && expected(sim, plan, &node.name).is_some_and(|expected| gpus >= expected)
     };
     let few = |count: usize| u32::try_from(count).expect("few nodes");

@@ -84,6 +84,7 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
             driver,
             toolkit,
             device_plugin,
+            foreign_stack: None,
         })
         .boxed()
 }
@@ -108,7 +109,7 @@ fn toolkit() -> BoxedStrategy<Toolkit> {
 
 fn plugin() -> BoxedStrategy<DevicePlugin> {
     prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])]
-        .prop_map(|operand| DevicePlugin { operand })
+        .prop_map(|operand| DevicePlugin { operand, ..DevicePlugin::default() })
         .boxed()
 }
 
@@ -138,6 +139,7 @@ fn defaults() -> BoxedStrategy<Defaults> {
             driver,
             toolkit,
             device_plugin,
+            foreign_stack: None,
             tolerations,
             priority_class_name,
         })

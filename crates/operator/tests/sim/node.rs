@@ -1,6 +1,8 @@
 //! The rest of a node's surroundings: the DaemonSet controller, kubelet, and what runs in the pods.
 
-use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodFacts, Refusal, Role, Word};
+use gpu_operator::world::{
+    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodFacts, Refusal, Resources, Role, Word,
+};
 use gpu_operator_crd::{
     health::HealthState,
     keys,
@@ -10,7 +12,11 @@ use gpu_operator_crd::{
 use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
 use kube::ResourceExt;
 
-use super::{Faults, Sim, machine::CONTAINER_ROOT};
+use super::{
+    Faults, Sim,
+    machine::CONTAINER_ROOT,
+    plugin::{offered, waits_for},
+};
 
 impl Sim {
     /// One turn of DaemonSet controller, kubelets and probes. Whether anything changed.
@@ -92,18 +98,35 @@ impl Sim {
         let faults = self.faults_of(node);
         self.hold_or_release(node, &faults);
         self.run_driver(node, &faults);
-        let [toolkit, plugin] = [Stage::Toolkit, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
+        let [toolkit, mps, plugin] =
+            [Stage::Toolkit, Stage::Mps, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
         self.run_behind_gate(&toolkit, node);
-        if self.pods.get(&toolkit).is_some_and(PodFacts::running) {
+        self.run_behind_gate(&mps, node);
+        let runs = |sim: &Self, pod: &str| sim.pods.get(pod).is_some_and(PodFacts::running);
+        let template = self.templates.get(&plugin);
+        let waits_for = |stage| template.is_some_and(|template| waits_for(template, stage));
+        if (runs(self, &toolkit) || !waits_for("toolkit")) && (runs(self, &mps) || !waits_for("mps")) {
             self.run_behind_gate(&plugin, node);
         }
-        let serves = self.pods.get(&plugin).is_some_and(PodFacts::running);
+        let seen = faults.publishes.unwrap_or(on_bus);
+        let of_ours = self.templates.get(&plugin).filter(|_| runs(self, &plugin));
+        let offered = of_ours.map(|template| offered(template, &self.machines[node], seen));
+        let theirs = || self.foreign_plugin_serves(node).then(|| Resources::from(seen));
+        let offered = offered.or_else(theirs);
         let facts = self.nodes.get_mut(node).expect("a node");
-        if serves {
-            facts.allocatable = Some(faults.publishes.unwrap_or(on_bus));
-        } else if facts.allocatable.is_some() {
-            facts.allocatable = Some(0);
-        }
+        // Kubelet keeps the names of what is gone, with nothing to them.
+        let gone = facts.allocatable.withdrawn();
+        facts.allocatable = match offered {
+            None => gone,
+            Some(offered) => merged(&gone, &offered),
+        };
+    }
+
+    /// Whether somebody else's plugin has a pod on a node, and a driver to work with.
+    fn foreign_plugin_serves(&self, node: &str) -> bool {
+        let plugin = ForeignPart::Stage(Stage::DevicePlugin);
+        let sets = self.foreign_sets.values().filter_map(ForeignSet::of).filter(|set| set.part == plugin);
+        self.machines[node].driver.loaded.is_some() && sets.into_iter().any(|set| set.reaches(&self.nodes[node]))
     }
 
     /// The probe holds NVML while a driver works, and lets go when asked.
@@ -174,6 +197,12 @@ impl Sim {
             run(pod, self.now);
         }
     }
+}
+
+/// What is offered, and the names of what was.
+fn merged(gone: &Resources, offered: &Resources) -> Resources {
+    let kept = gone.names().filter(|name| offered.names().all(|offered| offered != *name));
+    kept.map(|name| (name.clone(), 0)).chain(offered.names().map(|name| (name.clone(), offered.amount(name)))).collect()
 }
 
 /// What the gate before the later stages checks: a driver that is loaded and in place, the wanted one where one is named.

@@ -11,6 +11,8 @@ use crate::world::NodeFacts;
 pub enum ToolkitChoice {
     /// The runtime takes CDI devices by itself: NVIDIA's hooks are installed and nothing is configured.
     Cdi,
+    /// None of ours: the device plugin needs none, or somebody else installs it.
+    None,
 }
 
 /// Decides what a node's container runtime needs.
