@@ -5,7 +5,7 @@ use e2e::eventually;
 use gpu_operator_crd::policy::Stage;
 use kube::ResourceExt;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, READY, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, PLAIN_STAGES, READY, test};
 
 async fn wait_for_a_working_gpu_pod(f: &Fixture, name: &str) -> Result<()> {
     f.wait_until_ready().await?;

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use e2e::eventually;
 use gpu_operator_crd::{Phase, policy::Stage, reason::Reason};
 
-use crate::support::{DEFAULT_DRIVER, READY, test};
+use crate::support::{DEFAULT_DRIVER, PLAIN_STAGES, READY, test};
 
 const OTHER: &str = "590.10.01";
 

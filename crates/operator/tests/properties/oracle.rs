@@ -18,7 +18,7 @@ use kube::ResourceExt;
 use crate::sim::Sim;
 
 /// The labels of ours on Nodes.
-const OURS: [&str; 5] = [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::DEVICE_PLUGIN];
+const OURS: [&str; 6] = [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::MPS, keys::DEVICE_PLUGIN];
 
 /// Watches a fleet. What it remembers is which nodes are out of work because the operator moves them, or have been until
 /// its last pass.
@@ -288,7 +288,7 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &str) -> Count {
     let serves = |node: &&NodeFacts| node.ready && !node.cordoned && !node.deleting;
     let is_able = |node: &&NodeFacts| {
         let gpus = node.allocatable.total();
-        gpus > 0 && expected(sim, plan, &node.name).is_some_and(|expected| gpus >= expected)
+        gpus > 0 && expected(sim, plan, &node.name).is_some_and(|expected| gpus >= expected * sim.replicas(&node.name))
     };
     let few = |count: usize| u32::try_from(count).expect("few nodes");
     let serving: Vec<_> = sim.nodes.values().filter(is_governed).filter(serves).collect();

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, KernelModule, NodeLabel, Operand, Pool,
-        PoolMatch, Readiness, Selector, Toolkit,
+        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, KernelModule, Mps, NodeLabel, Operand,
+        Pool, PoolMatch, Readiness, Selector, Sharing, TimeSlicing, Toolkit,
     },
     selector::{Operator, Requirement},
 };
@@ -108,8 +108,20 @@ fn toolkit() -> BoxedStrategy<Toolkit> {
 }
 
 fn plugin() -> BoxedStrategy<DevicePlugin> {
-    prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])]
-        .prop_map(|operand| DevicePlugin { operand, ..DevicePlugin::default() })
+    let operand = prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])];
+    (operand, sharing())
+        .prop_map(|(operand, sharing)| DevicePlugin { operand, sharing, ..DevicePlugin::default() })
+        .boxed()
+}
+
+fn sharing() -> BoxedStrategy<Option<Sharing>> {
+    let slicing = (2..5_u32, option::of(any::<bool>())).prop_map(|(replicas, rename_by_default)| Sharing {
+        time_slicing: Some(TimeSlicing { replicas, rename_by_default, ..TimeSlicing::default() }),
+        mps: None,
+    });
+    let mps =
+        (2..5_u32).prop_map(|replicas| Sharing { mps: Some(Mps { replicas, ..Mps::default() }), time_slicing: None });
+    prop_oneof![6 => Just(None), 1 => Just(Some(Sharing::default())), 2 => slicing.prop_map(Some), 1 => mps.prop_map(Some)]
         .boxed()
 }
 

@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use super::{
     Faults, Sim,
     machine::CONTAINER_ROOT,
-    plugin::{offered, waits_for},
+    plugin::{offered, replicas, waits_for},
 };
 
 impl Sim {
@@ -83,6 +83,13 @@ impl Sim {
 
     fn template(&self, set: &str) -> &PodSpec {
         self.sets[set].spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec")
+    }
+
+    /// How many pods share a GPU of a node, by the plugin that its label names.
+    pub fn replicas(&self, node: &str) -> u32 {
+        let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
+        let set = group.map(|group| format!("{}-{group}", Stage::DevicePlugin.as_str()));
+        set.filter(|set| self.sets.contains_key(set)).map_or(1, |set| replicas(self.template(&set)))
     }
 
     /// Whether the DaemonSet controller makes pods of a set for a node with its taints.

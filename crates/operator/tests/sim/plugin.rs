@@ -29,6 +29,11 @@ pub fn offered(template: &PodSpec, machine: &Report, seen: u32) -> Resources {
     found.into_iter().map(|(name, count)| shared(&file, name, count)).collect()
 }
 
+/// How many pods share what is one otherwise, by what a plugin's pod is made with.
+pub fn replicas(template: &PodSpec) -> u32 {
+    shared(&file(template), "nvidia.com/gpu".into(), 1).1
+}
+
 /// The devices of a GPU as NVIDIA's plugin names them.
 fn devices(gpu: &Gpu, strategy: &str) -> Vec<(String, u32)> {
     let Some(mig) = gpu.mig_devices.as_ref().filter(|_| strategy != "none") else {
