@@ -195,6 +195,7 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
         device_id: MODELS[index % MODELS.len()].to_owned(),
         product: Some("NVIDIA H100 80GB HBM3".to_owned()),
         uuid: Some(format!("GPU-{index:08x}-0000-0000-0000-{gpu:012x}")),
+        mig_devices: None,
         memory_mib: Some(81_559),
         health: GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() },
     });
