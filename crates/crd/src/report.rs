@@ -72,9 +72,27 @@ pub struct Gpu {
     /// Frame buffer, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
+    /// Its MIG devices, by profile. Absent: it is not in MIG mode, or nothing is known of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub mig_devices: Option<Vec<MigDevices>>,
     /// How it is.
     #[serde(default)]
     pub health: GpuHealth,
+}
+
+/// MIG devices of one profile.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct MigDevices {
+    /// The profile, such as `1g.10gb`.
+    #[schemars(length(max = 32))]
+    #[serde(default)]
+    pub profile: String,
+    /// How many.
+    #[serde(default)]
+    pub count: u32,
 }
 
 /// The driver's state on the host.

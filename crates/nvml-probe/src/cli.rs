@@ -21,6 +21,7 @@ use crate::{
     host::HostRoot,
     metrics::Metrics,
     nvml::{self, ChildError, ChildOptions},
+    prepare::{self, PrepareError},
     publish::{PublishError, Publisher, Seen, client, follow},
     pulse::Pulse,
     runtime::args::Step,
@@ -54,6 +55,20 @@ enum Command {
         /// The file whose text Kubernetes shows once the container has ended.
         #[arg(long, global = true, default_value = "/dev/termination-log")]
         termination_log: PathBuf,
+    },
+    /// Write a file for the container that comes after.
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// What is in it.
+        text: String,
+    },
+    /// Link what programs need of a driver for the container that comes after.
+    Link {
+        /// The driver's root, mounted where that container has it too.
+        driver_root: PathBuf,
+        /// The folder for the links: `bin` and `lib` in it.
+        into: PathBuf,
     },
     /// Do nothing until asked to end, then exit 0.
     Hold,
@@ -99,6 +114,14 @@ enum Wait {
         /// The version that must be loaded, or its branch alone, such as 580. Any, where it is not given.
         #[arg(long)]
         version: Option<String>,
+    },
+    /// Until the control daemons of MPS run.
+    Mps {
+        #[command(flatten)]
+        gate: GateArgs,
+        /// The folder in which they meet their clients, on the host.
+        #[arg(long, default_value = "/run/nvidia/mps")]
+        mps_root: PathBuf,
     },
     /// Until the NVIDIA container toolkit is installed.
     Toolkit {
@@ -169,6 +192,9 @@ pub enum CliError {
     /// The address cannot be listened on.
     #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
+    /// For the container that comes after.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
     /// As the NVML child.
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -183,6 +209,14 @@ impl Cli {
         let command = match self.command {
             Command::NvmlChild(NvmlChild { parent, chroot, library }) => {
                 nvml::child(&ChildOptions { parent, chroot, library })?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Command::Write { path, text } => {
+                prepare::write(&path, &text)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Command::Link { driver_root, into } => {
+                prepare::link(&driver_root, &into)?;
                 return Ok(ExitCode::SUCCESS);
             }
             command => command,
@@ -209,10 +243,13 @@ impl Cli {
                         ExitCode::FAILURE
                     }
                 }),
+                Command::Wait(Wait::Mps { gate, mps_root }) => {
+                    Ok(pass(&Gate::Mps { root: mps_root }, &gate, &mut shutdown).await)
+                }
                 Command::Guard(Guard { gate, version, state_file }) => {
                     Ok(pass(&Gate::Guard { version, state_file }, &gate, &mut shutdown).await)
                 }
-                Command::Hold | Command::NvmlChild(_) => {
+                Command::Hold | Command::NvmlChild(_) | Command::Write { .. } | Command::Link { .. } => {
                     shutdown.requested().await;
                     Ok(ExitCode::SUCCESS)
                 }

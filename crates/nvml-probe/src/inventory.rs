@@ -1,7 +1,7 @@
 //! What passes between the probe and its NVML child: a line with the PCI addresses of the GPUs on the bus, and a line
 //! with what NVML says of them.
 
-use gpu_operator_crd::health::CauseKind;
+use gpu_operator_crd::{health::CauseKind, report::MigDevices};
 use serde::{Deserialize, Serialize};
 
 use crate::health::readings::Readings;
@@ -39,6 +39,8 @@ pub struct NvmlGpu {
     pub name: Option<String>,
     /// Frame buffer, in MiB. Absent with drivers up to R470, whose library lacks the call.
     pub memory_mib: Option<u64>,
+    /// Its MIG devices, where it is in MIG mode.
+    pub mig_devices: Option<Vec<MigDevices>>,
     /// Its state at this moment.
     pub readings: Readings,
 }

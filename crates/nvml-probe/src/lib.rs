@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod nvml;
 pub mod os;
 pub mod pci;
+pub mod prepare;
 pub mod publish;
 pub mod pulse;
 pub mod report;

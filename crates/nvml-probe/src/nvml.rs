@@ -6,6 +6,7 @@
 //!
 //! What NVML answers on real hardware is from its documentation; the tests have a stand-in.
 
+mod mig;
 mod raw;
 mod readings;
 mod xids;
@@ -175,6 +176,7 @@ impl<'nvml> Session<'_, 'nvml> {
             uuid: device.uuid().ok(),
             name: device.name().ok(),
             memory_mib: device.memory_info().ok().map(|memory| memory.total / MIB),
+            mig_devices: mig::devices(device),
         })
     }
 }

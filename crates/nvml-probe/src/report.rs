@@ -1,6 +1,6 @@
 //! Facts → report. Pure.
 
-use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, OsRelease, Report};
+use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report};
 
 use crate::{child::Look, health::node::NodeHealth, inventory::Inventory, pci::PciGpu};
 
@@ -28,6 +28,8 @@ const MAX_GPUS: usize = 64;
 const MAX_INSTALLED: usize = 8;
 const MAX_PRODUCT: usize = 128;
 const MAX_UUID: usize = 96;
+const MAX_PROFILES: usize = 16;
+const MAX_PROFILE: usize = 32;
 const MAX_CUDA: usize = 16;
 const MAX_WORD: usize = 64;
 const MAX_MESSAGE: usize = 1024;
@@ -72,9 +74,17 @@ fn merge(gpu: &PciGpu, inventory: Option<&Inventory>, health: &NodeHealth) -> Gp
         device_id: gpu.device_id.clone(),
         product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
         uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
+        mig_devices: nvml.and_then(|known| known.mig_devices.as_deref()).map(mig_devices),
         memory_mib: nvml.and_then(|known| known.memory_mib),
         health: health.of(&gpu.address),
     }
+}
+
+/// As many profiles as the report takes, each within its bounds.
+fn mig_devices(devices: &[MigDevices]) -> Vec<MigDevices> {
+    let bounded =
+        |devices: &MigDevices| MigDevices { profile: bounded(&devices.profile, MAX_PROFILE), count: devices.count };
+    devices.iter().take(MAX_PROFILES).map(bounded).collect()
 }
 
 fn installed(driver: &InstalledDriver) -> InstalledDriver {

@@ -139,7 +139,7 @@ impl Sim {
             }
         }
         let facts = self.nodes.get_mut(node).expect("a node");
-        facts.allocatable = facts.allocatable.map(|_| 0);
+        facts.allocatable = facts.allocatable.withdrawn();
     }
 
     /// The probe writes what it sees, if it works; the GpuNode is its to make where there are GPUs.
