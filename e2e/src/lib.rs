@@ -43,4 +43,5 @@ pub use cluster::{Cluster, HostDriver};
 pub use fleet::Fleet;
 pub use operator_process::OperatorProcess;
 pub use standin::{DriverMode, Gpu, Standin};
+pub use tools::nvidia_programs;
 pub use wait::eventually;

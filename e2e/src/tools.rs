@@ -69,6 +69,16 @@ const NVIDIA: Tool = Tool {
 };
 const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", programs: &["kwok"] };
 
+/// NVIDIA's programs alone, for tests that need no cluster; the folder that they are in.
+///
+/// # Errors
+/// Where they cannot be built.
+pub fn nvidia_programs() -> Result<PathBuf> {
+    let paths = Paths::new();
+    build_all(&paths, &[&NVIDIA])?;
+    Ok(paths.nvidia())
+}
+
 /// Builds what is missing or outdated: with `real` what a real node needs, with `simulated` what simulated ones need.
 pub(crate) fn build(paths: &Paths, real: bool, simulated: bool) -> Result<()> {
     let mut tools = vec![&KUBERNETES, &ETCD, &HELM];
@@ -78,9 +88,13 @@ pub(crate) fn build(paths: &Paths, real: bool, simulated: bool) -> Result<()> {
     if simulated {
         tools.push(&KWOK);
     }
+    build_all(paths, &tools)
+}
+
+fn build_all(paths: &Paths, tools: &[&Tool]) -> Result<()> {
     let version = output(Command::new("go").arg("version"))?;
     let mut outdated = Vec::new();
-    for tool in &tools {
+    for tool in tools {
         let stamp = tool.stamp(paths, &version)?;
         if !tool.is_current(paths, &stamp) {
             outdated.push((tool, stamp));

@@ -75,6 +75,10 @@ pub struct Groups {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub toolkit: Option<String>,
+    /// The MPS control daemon's group. Absent where GPUs are not shared by MPS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub mps: Option<String>,
     /// The device plugin's group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
@@ -154,6 +158,11 @@ pub struct GpuNodeStatus {
     /// What came of its last validation, where its policy asks for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validated>,
+    /// What of the node's GPU stack is somebody else's, by stage (`driver`, `toolkit`, `device-plugin`): their DaemonSet, by
+    /// namespace and name. It stays here when they are gone, for as long as the policy leaves foreign stacks alone.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 4), inner(length(max = 317)))]
+    pub foreign: std::collections::BTreeMap<String, String>,
     /// The labels outside our own prefix that this node carries because its policy names them.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub published_labels: std::collections::BTreeMap<String, String>,
@@ -173,17 +182,24 @@ impl GpuNodeStatus {
     }
 }
 
-/// How many GPUs there should be and how many there are.
+/// How many GPUs there should be and how many there are. `expected` and `allocatable` count what the scheduler gives out:
+/// a GPU that four pods share is four, one with seven MIG devices seven. All other counts are of GPUs.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuCounts {
-    /// What the node should offer: the annotation `gpu.nodestack.dev/gpu-count` of the Node, else the pool's promise, else
-    /// the most ever seen on this Node, else the cloud's label.
+    /// What the node should offer: its GPUs, times what sharing or MIG makes of each. How many GPUs it should have is said
+    /// by the annotation `gpu.nodestack.dev/gpu-count` of the Node, else the pool's promise, else the most ever seen on this
+    /// Node, else the cloud's label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<u32>,
-    /// What the scheduler can give out: the Node's allocatable `nvidia.com/gpu`.
+    /// What the scheduler can give out: the Node's allocatable `nvidia.com/gpu`, and where GPUs are offered by other names,
+    /// such as `nvidia.com/gpu.shared` or `nvidia.com/mig-1g.10gb`, those as well.
     #[serde(default)]
     pub allocatable: u32,
+    /// What should be offered by name, where that is not `nvidia.com/gpu` alone.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub resources: std::collections::BTreeMap<String, u32>,
     /// The most GPUs ever seen on the bus of the Node with uid `seenOn`. The Node's annotation
     /// `gpu.nodestack.dev/gpu-count` lowers it to what is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]

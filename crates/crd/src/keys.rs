@@ -11,6 +11,8 @@ pub const POOL: &str = "gpu.nodestack.dev/pool";
 pub const DRIVER: &str = "gpu.nodestack.dev/driver";
 /// Like [`DRIVER`], for the container toolkit.
 pub const TOOLKIT: &str = "gpu.nodestack.dev/toolkit";
+/// Like [`DRIVER`], for the control daemon of CUDA's MPS.
+pub const MPS: &str = "gpu.nodestack.dev/mps";
 /// Like [`DRIVER`], for the device plugin.
 pub const DEVICE_PLUGIN: &str = "gpu.nodestack.dev/device-plugin";
 
@@ -19,7 +21,7 @@ pub const DEVICE_PLUGIN: &str = "gpu.nodestack.dev/device-plugin";
 pub const CUDA_VERSION: &str = "gpu.nodestack.dev/cuda-version";
 
 /// Every node label of ours; on a node that no policy governs there is none of them.
-pub const NODE_LABELS: [&str; 6] = [CUDA_VERSION, MODEL, POOL, DRIVER, TOOLKIT, DEVICE_PLUGIN];
+pub const NODE_LABELS: [&str; 7] = [CUDA_VERSION, MODEL, POOL, DRIVER, TOOLKIT, MPS, DEVICE_PLUGIN];
 
 /// Node label that a user sets: the model that the node counts as, whatever clouds and hardware say.
 pub const MODEL_OVERRIDE: &str = "gpu.nodestack.dev/model-override";
@@ -28,7 +30,7 @@ pub const MANAGED: &str = "gpu.nodestack.dev/managed";
 /// Node annotation that a user sets: how many GPUs the node has from now on. What was seen on it before is forgotten.
 pub const GPU_COUNT: &str = "gpu.nodestack.dev/gpu-count";
 
-/// Label of a DaemonSet and its pods: `driver`, `toolkit` or `device-plugin`; and of a pod that validates a node:
+/// Label of a DaemonSet and its pods: `driver`, `toolkit`, `mps` or `device-plugin`; and of a pod that validates a node:
 /// [`VALIDATION`].
 pub const STAGE: &str = "gpu.nodestack.dev/stage";
 /// Value of [`STAGE`] on a pod that validates a node, and beginning of its name.
@@ -40,6 +42,10 @@ pub const POLICY: &str = "gpu.nodestack.dev/policy";
 
 /// Annotation of a DaemonSet: hash of what was applied, so that what is there already is not applied again.
 pub const APPLIED: &str = "gpu.nodestack.dev/applied";
+
+/// Annotation of a device plugin's DaemonSet: what it makes of GPUs, where that is not one resource to a GPU. So a node
+/// that waits for its turn is measured by what it has, and not by what it is yet to get.
+pub const OFFER: &str = "gpu.nodestack.dev/offer";
 
 /// Finalizer of a [`crate::ClusterGpuPolicy`]: node labels cannot be garbage-collected.
 pub const FINALIZER: &str = "gpu.nodestack.dev/node-labels";
@@ -60,5 +66,7 @@ pub const HEALTH_CONDITION: &str = "gpu.nodestack.dev/GpuHealthy";
 /// Field manager of that condition: its own, so that it can be taken off again.
 pub const HEALTH_MANAGER: &str = "gpu-operator/health";
 
+/// What the names of NVIDIA's extended resources begin with.
+pub const RESOURCES: &str = "nvidia.com/";
 /// The extended resource by which a GPU is requested and counted.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";

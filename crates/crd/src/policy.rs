@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema, core::Duration};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::{policy_health::Health, selector::Selector};
@@ -20,7 +21,7 @@ use crate::{
     policy_status::ClusterGpuPolicyStatus,
     schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
 };
-pub use device_plugin::DevicePlugin;
+pub use device_plugin::{ContainerMetrics, DevicePlugin, Mig, MigStrategy, Mps, PluginFlavor, Sharing, TimeSlicing};
 pub use driver::{Driver, DriverConfigMaps, DriverSource, KernelModule};
 pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy};
@@ -117,6 +118,9 @@ pub struct Defaults {
     /// The device plugin.
     #[serde(default, skip_serializing_if = "is_default")]
     pub device_plugin: DevicePlugin,
+    /// What becomes of nodes that somebody else's GPU stack serves. Absent: `Leave`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_stack: Option<ForeignStack>,
     /// Tolerations of all operand pods. Absent: every taint is tolerated, because operands belong on every GPU node;
     /// a list replaces that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,9 +165,23 @@ pub struct Pool {
     /// The device plugin, field by field over `defaults.devicePlugin`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub device_plugin: DevicePlugin,
+    /// What becomes of its nodes that somebody else's GPU stack serves. Absent: what `defaults` say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_stack: Option<ForeignStack>,
     /// The health of its GPUs, field by field over the policy's `health`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,
+}
+
+/// What becomes of a node that somebody else's DaemonSets serve with a driver, a toolkit or a device plugin. Nothing of
+/// theirs is ever deleted or changed.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForeignStack {
+    /// It is theirs for good: none of ours takes the place of what is, or was, theirs. The node is labelled and tracked.
+    #[default]
+    Leave,
+    /// Ours takes its place once theirs is gone from the node. Until then the node says what is to be deleted.
+    TakeOver,
 }
 
 /// Which nodes belong to a pool: those that fit all that is given.
@@ -219,7 +237,7 @@ pub struct Readiness {
     pub validation: Validation,
 }
 
-/// The three things that are rolled out on a node, in order.
+/// The things that are rolled out on a node, in order.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
@@ -227,13 +245,15 @@ pub enum Stage {
     Driver,
     /// Container toolkit.
     Toolkit,
+    /// Control daemon of CUDA's MPS, where GPUs are shared by it.
+    Mps,
     /// Kubernetes device plugin.
     DevicePlugin,
 }
 
 impl Stage {
     /// All stages in order.
-    pub const ALL: [Self; 3] = [Self::Driver, Self::Toolkit, Self::DevicePlugin];
+    pub const ALL: [Self; 4] = [Self::Driver, Self::Toolkit, Self::Mps, Self::DevicePlugin];
 
     /// Value of the label [`crate::keys::STAGE`], and beginning of the names of the stage's DaemonSets.
     #[must_use]
@@ -241,6 +261,7 @@ impl Stage {
         match self {
             Self::Driver => "driver",
             Self::Toolkit => "toolkit",
+            Self::Mps => "mps",
             Self::DevicePlugin => "device-plugin",
         }
     }
@@ -251,7 +272,8 @@ impl Stage {
         match self {
             Self::Driver => crate::Phase::Driver,
             Self::Toolkit => crate::Phase::Toolkit,
-            Self::DevicePlugin => crate::Phase::DevicePlugin,
+            // Without it the plugin does not begin, and nobody else waits for it.
+            Self::Mps | Self::DevicePlugin => crate::Phase::DevicePlugin,
         }
     }
 
@@ -261,6 +283,7 @@ impl Stage {
         match self {
             Self::Driver => crate::keys::DRIVER,
             Self::Toolkit => crate::keys::TOOLKIT,
+            Self::Mps => crate::keys::MPS,
             Self::DevicePlugin => crate::keys::DEVICE_PLUGIN,
         }
     }

@@ -37,6 +37,10 @@ pub enum Reason {
     AllGpusAllocatable,
     /// Ready at its present revision; its turn for a new one has not come.
     RolloutPending,
+    /// Somebody else's device plugin offers the node's GPUs; ours is not placed.
+    ForeignDevicePlugin,
+    /// Somebody else installs more of the node's GPU stack than the device plugin; ours is not placed.
+    ForeignStack,
 
     // On the way.
     /// No policy governs the node.
@@ -105,6 +109,8 @@ pub enum Reason {
     RuntimeConfigRejected,
     /// The container runtime does not come back.
     RuntimeDown,
+    /// The device plugin that the policy asks for cannot work with the node's driver, or with what else it asks for.
+    DevicePluginUnsupported,
     /// The operand's pod cannot be scheduled onto its node.
     PodUnschedulable,
     /// The API server refuses the operand's pods.
@@ -163,6 +169,8 @@ pub enum Reason {
     PrecompiledImageMissing,
     /// The node has GPUs of several models.
     MixedModels,
+    /// Somebody else's DaemonSet does on the node what one of ours does, or hands out the same GPUs.
+    StackConflict,
     /// Several policies select the node; the oldest has it.
     PolicyOverlap,
     /// An annotation of ours has a value that cannot be read.
@@ -208,6 +216,7 @@ impl Reason {
                 | Self::RuntimeUnsupported
                 | Self::RuntimeConfigRejected
                 | Self::RuntimeDown
+                | Self::DevicePluginUnsupported
                 | Self::PodUnschedulable
                 | Self::PodsForbidden
                 | Self::ExpectedUnknown
@@ -236,6 +245,7 @@ impl Reason {
                 | Self::LabelMismatch
                 | Self::PrecompiledImageMissing
                 | Self::MixedModels
+                | Self::StackConflict
                 | Self::PolicyOverlap
                 | Self::InvalidAnnotation
         )

@@ -57,7 +57,7 @@ impl Target {
         })?;
         let root = host.resolve(&library.root).map_err(|error| Some(format!("{}: {error}", library.root)))?;
         // An installer's directory is no root file system. The library works from the host's root, where its /dev is.
-        let (root, path) = if ![HOST, CONTAINER_ROOT].contains(&library.root.as_str()) {
+        let (root, path) = if library.root != HOST && library.root != CONTAINER_ROOT {
             (
                 host.as_path().to_owned(),
                 Path::new(&library.root).join(library.path.strip_prefix(HOST).unwrap_or(&library.path)),

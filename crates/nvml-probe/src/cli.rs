@@ -23,6 +23,7 @@ use crate::{
     metrics::Metrics,
     mig::Layout,
     nvml::{self, ChildError, ChildOptions},
+    prepare::{self, PrepareError},
     publish::{PublishError, Publisher, Seen, client, follow},
     pulse::Pulse,
     runtime::args::Step,
@@ -59,6 +60,20 @@ enum Command {
     },
     /// Divide this node's GPUs by MIG, then exit 0.
     Mig(MigArgs),
+    /// Write a file for the container that comes after.
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// What is in it.
+        text: String,
+    },
+    /// Link what programs need of a driver for the container that comes after.
+    Link {
+        /// The driver's root, mounted where that container has it too.
+        driver_root: PathBuf,
+        /// The folder for the links: `bin` and `lib` in it.
+        into: PathBuf,
+    },
     /// Do nothing until asked to end, then exit 0.
     Hold,
     /// Load NVML and answer for it. The probe starts this itself.
@@ -103,6 +118,14 @@ enum Wait {
         /// The version that must be loaded, or its branch alone, such as 580. Any, where it is not given.
         #[arg(long)]
         version: Option<String>,
+    },
+    /// Until the control daemons of MPS run.
+    Mps {
+        #[command(flatten)]
+        gate: GateArgs,
+        /// The folder in which they meet their clients, on the host.
+        #[arg(long, default_value = "/run/nvidia/mps")]
+        mps_root: PathBuf,
     },
     /// Until the NVIDIA container toolkit is installed.
     Toolkit {
@@ -196,6 +219,9 @@ pub enum CliError {
     /// The address cannot be listened on.
     #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
+    /// For the container that comes after.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
     /// As the NVML child.
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -210,6 +236,14 @@ impl Cli {
         let command = match self.command {
             Command::NvmlChild(NvmlChild { parent, chroot, library }) => {
                 nvml::child(&ChildOptions { parent, chroot, library })?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Command::Write { path, text } => {
+                prepare::write(&path, &text)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Command::Link { driver_root, into } => {
+                prepare::link(&driver_root, &into)?;
                 return Ok(ExitCode::SUCCESS);
             }
             command => command,
@@ -236,6 +270,9 @@ impl Cli {
                         ExitCode::FAILURE
                     }
                 }),
+                Command::Wait(Wait::Mps { gate, mps_root }) => {
+                    Ok(pass(&Gate::Mps { root: mps_root }, &gate, &mut shutdown).await)
+                }
                 Command::Guard(Guard { gate, version, state_file }) => {
                     Ok(pass(&Gate::Guard { version, state_file }, &gate, &mut shutdown).await)
                 }
@@ -243,7 +280,7 @@ impl Cli {
                     code = mig(options) => Ok(code?),
                     () = shutdown.requested() => Ok(ExitCode::from(TERMINATED)),
                 },
-                Command::Hold | Command::NvmlChild(_) => {
+                Command::Hold | Command::NvmlChild(_) | Command::Write { .. } | Command::Link { .. } => {
                     shutdown.requested().await;
                     Ok(ExitCode::SUCCESS)
                 }

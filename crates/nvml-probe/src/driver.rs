@@ -17,7 +17,9 @@ pub const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
 /// of one that the host has besides.
 pub const ROOTS: [&str; 3] = [CONTAINER_ROOT, HOST, GKE_ROOT];
 
-const LIBRARY_DIRECTORIES: [&str; 4] = ["usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64"];
+/// The folders of a root in which libraries of a driver lie.
+pub const LIBRARY_DIRECTORIES: [&str; 4] =
+    ["usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64"];
 const LIBRARY: &str = "libnvidia-ml.so.";
 const MODULES: &str = "/sys/module";
 /// The driver's modules that can be held by programs. Others that depend on `nvidia` are found as its holders.

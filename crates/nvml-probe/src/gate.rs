@@ -52,6 +52,11 @@ pub enum Gate {
         /// How the container runtime must be configured, where it has to be.
         configured: Option<Configured>,
     },
+    /// Until the control daemons of MPS run.
+    Mps {
+        /// The folder in which they meet their clients, on the host.
+        root: PathBuf,
+    },
     /// Until installing a driver would take none from under a program.
     Guard {
         /// The version to be installed, or its branch alone; nothing where it is not known before.
@@ -79,6 +84,7 @@ impl Gate {
             Self::Toolkit { install_dir, pid_file, configured } => {
                 Ok(toolkit(host, install_dir, pid_file.as_deref(), configured.as_ref()))
             }
+            Self::Mps { root } => Ok(mps(host, root)),
             Self::Guard { version, state_file } => guard(host, version.as_deref(), state_file),
         };
         answer.unwrap_or_else(|error| Answer::Waiting(chain(&error)))
@@ -142,6 +148,16 @@ fn toolkit(host: &HostRoot, install_dir: &Path, pid_file: Option<&Path>, configu
             Answer::Open(format!("{shown} is installed, and the container runtime has loaded its configuration"))
         }
         None => Answer::Open(format!("{shown} is installed")),
+    }
+}
+
+/// The daemon writes this file once it has started one of its own for every GPU, and takes it away before it ends them.
+fn mps(host: &HostRoot, root: &Path) -> Answer {
+    let ready = root.join(".ready");
+    let shown = ready.display();
+    match host.resolve(&ready).and_then(fs::metadata) {
+        Ok(_) => Answer::Open(format!("{shown} says that the MPS control daemons run")),
+        Err(error) => Answer::Waiting(format!("waiting for the MPS control daemons: {shown}: {error}")),
     }
 }
 

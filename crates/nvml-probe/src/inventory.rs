@@ -1,7 +1,7 @@
 //! What passes between the probe and its NVML child: a line with the PCI addresses of the GPUs on the bus, and a line
 //! with what NVML says of them; or a line with a step towards a GPU's division by MIG, and a line that says it is done.
 
-use gpu_operator_crd::health::CauseKind;
+use gpu_operator_crd::{health::CauseKind, report::MigDevices};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -57,6 +57,8 @@ pub struct NvmlGpu {
     pub memory_mib: Option<u64>,
     /// How it is divided by MIG; absent where it cannot be.
     pub mig: Option<Divisible>,
+    /// Its MIG devices, where it is in MIG mode.
+    pub mig_devices: Option<Vec<MigDevices>>,
     /// Its state at this moment.
     pub readings: Readings,
 }

@@ -30,6 +30,7 @@ pub mod mig;
 pub mod nvml;
 pub mod os;
 pub mod pci;
+pub mod prepare;
 pub mod publish;
 pub mod pulse;
 pub mod report;

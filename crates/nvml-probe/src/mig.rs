@@ -82,20 +82,6 @@ pub struct Divisible {
     pub offers: Vec<Offer>,
 }
 
-impl Divided {
-    /// How often there is an instance of each profile; nothing where MIG is off.
-    #[must_use]
-    pub fn layout(&self) -> Option<Layout> {
-        self.enabled.then(|| {
-            let mut layout = Layout::new();
-            for instance in &self.instances {
-                *layout.entry(instance.profile.clone()).or_default() += 1;
-            }
-            layout
-        })
-    }
-}
-
 /// One thing to do.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -6,6 +6,7 @@
 //!
 //! What NVML answers on real hardware is from its documentation; the tests have a stand-in.
 
+mod division;
 mod mig;
 mod raw;
 mod readings;
@@ -143,7 +144,7 @@ struct Session<'scope, 'nvml> {
     /// GPUs whose infoROM was examined: that reads a flash memory, and is done once.
     examined: BTreeSet<String>,
     /// The MIG profiles of each GPU, which do not change while the driver runs.
-    profiles: BTreeMap<String, Vec<mig::Profile>>,
+    profiles: BTreeMap<String, Vec<division::Profile>>,
 }
 
 impl<'nvml> Session<'_, 'nvml> {
@@ -184,21 +185,22 @@ impl<'nvml> Session<'_, 'nvml> {
 
     fn read(&mut self, address: &str, device: &Device<'nvml>) -> Result<NvmlGpu, NvmlError> {
         let examine = self.examined.insert(address.to_owned());
-        let profiles = self.profiles.entry(address.to_owned()).or_insert_with(|| mig::profiles(device));
+        let profiles = self.profiles.entry(address.to_owned()).or_insert_with(|| division::profiles(device));
         Ok(NvmlGpu {
-            mig: mig::look(device, profiles),
+            mig: division::look(device, profiles),
             readings: readings::read(device, examine)?,
             pci_address: address.to_owned(),
             uuid: device.uuid().ok(),
             name: device.name().ok(),
             memory_mib: device.memory_info().ok().map(|memory| memory.total / MIB),
+            mig_devices: mig::devices(device),
         })
     }
 }
 
 impl Session<'_, '_> {
     fn divide(&self, address: &str, step: &Step) -> Result<(), NvmlError> {
-        mig::carry_out(&self.nvml.device_by_pci_bus_id(address)?, step)
+        division::carry_out(&self.nvml.device_by_pci_bus_id(address)?, step)
     }
 }
 

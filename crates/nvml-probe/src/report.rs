@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report};
 
-use crate::{child::Look, health::node::NodeHealth, inventory::Inventory, mig::Layout, pci::PciGpu};
+use crate::{child::Look, health::node::NodeHealth, inventory::Inventory, pci::PciGpu};
 
 /// What was read from the host, without NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,11 +28,11 @@ const MAX_GPUS: usize = 64;
 const MAX_INSTALLED: usize = 8;
 const MAX_PRODUCT: usize = 128;
 const MAX_UUID: usize = 96;
+const MAX_PROFILES: usize = 16;
+const MAX_PROFILE: usize = 32;
 const MAX_CUDA: usize = 16;
 const MAX_WORD: usize = 64;
 const MAX_MESSAGE: usize = 1024;
-const MAX_PROFILES: usize = 16;
-const MAX_PROFILE: usize = 32;
 
 /// The report that these facts and this look at NVML make.
 ///
@@ -74,15 +74,17 @@ fn merge(gpu: &PciGpu, inventory: Option<&Inventory>, health: &NodeHealth) -> Gp
         device_id: gpu.device_id.clone(),
         product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
         uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
+        mig_devices: nvml.and_then(|known| known.mig_devices.as_deref()).map(mig_devices),
         memory_mib: nvml.and_then(|known| known.memory_mib),
-        mig_devices: nvml.and_then(|known| known.mig.as_ref()).and_then(|mig| mig.now.layout()).map(mig_devices),
         health: health.of(&gpu.address),
     }
 }
 
-fn mig_devices(layout: Layout) -> Vec<MigDevices> {
-    let devices = layout.into_iter().take(MAX_PROFILES);
-    devices.map(|(profile, count)| MigDevices { profile: bounded(&profile, MAX_PROFILE), count }).collect()
+/// As many profiles as the report takes, each within its bounds.
+fn mig_devices(devices: &[MigDevices]) -> Vec<MigDevices> {
+    let bounded =
+        |devices: &MigDevices| MigDevices { profile: bounded(&devices.profile, MAX_PROFILE), count: devices.count };
+    devices.iter().take(MAX_PROFILES).map(bounded).collect()
 }
 
 fn installed(driver: &InstalledDriver) -> InstalledDriver {

@@ -56,6 +56,15 @@ fn is_open(gate: &Gate, host: &Host) {
 }
 
 #[test]
+fn the_mps_gate_opens_while_the_daemons_say_that_they_run() {
+    let host = Host::new();
+    let gate = Gate::Mps { root: PathBuf::from("/run/nvidia/mps") };
+    waits_for(&gate, &host, &["MPS", "/run/nvidia/mps/.ready"]);
+    host.write("run/nvidia/mps/.ready", "");
+    is_open(&gate, &host);
+}
+
+#[test]
 fn the_driver_gate_opens_when_the_wanted_module_is_loaded_and_its_library_installed() {
     let host = Host::new();
     waits_for(&driver(Some("580.173.02")), &host, &["580.173.02", "no NVIDIA kernel module"]);

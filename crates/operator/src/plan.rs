@@ -9,6 +9,7 @@ mod discover;
 mod drift;
 mod driver;
 mod enroll;
+mod foreign;
 mod gpu_node;
 mod hash;
 mod health;
@@ -23,6 +24,7 @@ mod note;
 mod policy;
 mod pool;
 mod precompiled;
+mod promise;
 mod proxy;
 mod rollout;
 mod share;
@@ -189,7 +191,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     let policies = by_age(world);
     let models::Added { catalogue: with_models, conflicts } = models::added(catalogue, &policies);
     let catalogue = with_models.as_ref().unwrap_or(catalogue);
-    let mut sets = Sets { catalogue, now, variants: HashMap::new(), policies: BTreeMap::new() };
+    let mut sets = Sets { catalogue, world, now, variants: HashMap::new(), policies: BTreeMap::new() };
     let pods = member::pods_by_node(world);
     let mut fleet: BTreeMap<&str, Share<'_>> = BTreeMap::new();
     for (name, node) in &world.nodes {

@@ -35,7 +35,7 @@ pub use pods::follow_pods;
 use crate::{
     diagnose::{PendingPod, RefusedPods},
     plan::toolkit::class,
-    world::{DaemonSetFacts, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, Words, World},
+    world::{DaemonSetFacts, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, Words, World},
 };
 
 /// Objects to a page of a list: what a page holds is in memory at once, in full.
@@ -57,6 +57,8 @@ pub struct Mirrors {
     nodes: Mirror<NodeFacts>,
     gpu_nodes: Mirror<Readable<GpuNode>>,
     daemon_sets: Mirror<DaemonSetFacts>,
+    /// Nothing of what is no part of a GPU stack, so that one that ceases to be is known to.
+    foreign_sets: Mirror<Option<ForeignSet>>,
     pods: Mirror<PodFacts>,
     refusals: Mirror<Refusal>,
     runtime_classes: Mirror<RuntimeClassFacts>,
@@ -80,6 +82,7 @@ impl Default for Mirrors {
             pods: Mirror::default(),
             refusals: Mirror::default(),
             runtime_classes: Mirror::default(),
+            foreign_sets: Mirror::default(),
             words: Words::default(),
             pending: Mirror::of_at_most(pods::MOST),
             refused: Mirror::of_at_most(pods::MOST),
@@ -96,7 +99,7 @@ impl Mirrors {
             ("ClusterGpuPolicy", self.policies.synced()),
             ("Node", self.nodes.synced()),
             ("GpuNode", self.gpu_nodes.synced()),
-            ("DaemonSet", self.daemon_sets.synced()),
+            ("DaemonSet", self.daemon_sets.synced() && self.foreign_sets.synced()),
             ("Pod", self.pods.synced()),
             ("Event", self.refusals.synced()),
             ("RuntimeClass", self.runtime_classes.synced()),
@@ -153,6 +156,7 @@ impl Mirrors {
             gpu_nodes,
             unreadable_gpu_nodes,
             daemon_sets: self.daemon_sets.facts()?,
+            foreign_sets: foreign(self.foreign_sets.facts()?),
             pods: self.pods.facts()?,
             refusals: self.refusals.facts()?,
             runtime_classes: self.runtime_classes.facts()?,
@@ -198,7 +202,8 @@ pub fn follow_all(
     let policies = Api::<DeserializeGuard<ClusterGpuPolicy>>::all(all.clone());
     let nodes = Api::<TrimmedNode>::all(all.clone());
     let runtime_classes = Api::<RuntimeClass>::all(all.clone());
-    let gpu_nodes = Api::<DeserializeGuard<GpuNode>>::all(all);
+    let gpu_nodes = Api::<DeserializeGuard<GpuNode>>::all(all.clone());
+    let foreign_sets = Api::<DaemonSet>::all(all);
     let daemon_sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     let events = Api::<Event>::namespaced(client.clone(), namespace);
@@ -222,6 +227,17 @@ pub fn follow_all(
             wake(),
         ),
         follow(
+            foreign_sets,
+            any(),
+            mirror(),
+            |mirrors| &mirrors.foreign_sets,
+            |_, set| {
+                let name = format!("{}/{}", set.namespace().unwrap_or_default(), set.name_any());
+                Some((name, ForeignSet::of(&set)))
+            },
+            wake(),
+        ),
+        follow(
             pods,
             any(),
             mirror(),
@@ -239,6 +255,11 @@ pub fn follow_all(
         ),
         follow(events, refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event), wake()),
     ]
+}
+
+/// The DaemonSets that are a part of somebody's GPU stack.
+fn foreign(facts: Facts<Option<ForeignSet>>) -> Facts<ForeignSet> {
+    facts.into_iter().filter_map(|(name, set)| Some((name, Arc::new((*set).clone()?)))).collect()
 }
 
 /// The objects that can be read, and the names of those that cannot.

@@ -2,8 +2,10 @@
 //! functions, so that an event which changes none of them (a heartbeat, say) wakes nobody.
 
 mod daemon_set;
+mod foreign;
 mod node;
 mod pod;
+mod resources;
 mod word;
 
 use std::{
@@ -12,9 +14,11 @@ use std::{
 };
 
 pub use daemon_set::{DaemonSetFacts, Refusal};
+pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Role, uses_gpu};
+pub use resources::{Offer, Resources};
 pub use word::{Word, Words};
 
 /// Everything the plan knows of the cluster. Keys are object names.
@@ -28,6 +32,8 @@ pub struct World {
     pub gpu_nodes: BTreeMap<String, Arc<GpuNode>>,
     /// Our DaemonSets.
     pub daemon_sets: BTreeMap<String, Arc<DaemonSetFacts>>,
+    /// Other people's DaemonSets that serve nodes with a part of a GPU stack, by namespace and name.
+    pub foreign_sets: BTreeMap<String, Arc<ForeignSet>>,
     /// Pods of our DaemonSets and of the probe's, and those that validate nodes.
     pub pods: BTreeMap<String, Arc<PodFacts>>,
     /// What the API server said last when it refused a DaemonSet's pods, by DaemonSet.

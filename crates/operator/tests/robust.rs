@@ -116,7 +116,7 @@ fn what_a_node_may_have_to_go_back_to_is_not_pruned() {
     sim.pods.remove("slow");
     sim.run(30);
     assert_eq!(sim.nodes["a"].labels, before);
-    assert_eq!((sim.status("a").phase, sim.nodes["a"].allocatable), (Phase::Ready, Some(8)));
+    assert_eq!((sim.status("a").phase, sim.nodes["a"].allocatable.total()), (Phase::Ready, 8));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_policy_that_another_takes_over_from_stays_until_nobody_names_its_daemon_set
     sim.delete_policy("all");
     sim.run(60);
     assert!(sim.policies.contains_key("all"), "its DaemonSets would go with it, from under node a");
-    assert_eq!(sim.nodes["a"].allocatable, Some(8));
+    assert_eq!(sim.nodes["a"].allocatable.total(), 8);
     sim.gpu_pods.clear();
     sim.settle();
     assert!(!sim.policies.contains_key("all"));

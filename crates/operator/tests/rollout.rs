@@ -21,7 +21,7 @@ fn loaded(sim: &mut Sim, node: &str) -> String {
 
 /// Nodes that are not ready, at this moment.
 fn unready(sim: &Sim) -> BTreeSet<String> {
-    sim.nodes.keys().filter(|node| sim.nodes[*node].allocatable != Some(8)).cloned().collect()
+    sim.nodes.keys().filter(|node| sim.nodes[*node].allocatable.total() != 8).cloned().collect()
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_gpu_pod_that_arrives_before_the_driver_has_moved_sends_the_node_back() {
     sim.run(15);
     assert_eq!(sim.nodes["a"].labels, before);
     assert_eq!(sim.status("a").reason, Some(Reason::GpuPodsInUse));
-    assert_eq!(sim.nodes["a"].allocatable, Some(8));
+    assert_eq!(sim.nodes["a"].allocatable.total(), 8);
 }
 
 #[test]

@@ -153,14 +153,15 @@ fn a_pool_that_says_another_source_inherits_nothing_that_is_of_the_default_one()
 
 #[test]
 fn without_a_precompiled_image_the_driver_is_compiled_and_the_node_remembers_it() {
+    let tag = "595-6.8.0-60-generic-ubuntu24.04";
+    let missing = format!("nvcr.io/nvidia/driver:{tag}");
     let mut sim = node("{defaults: {driver: {precompiled: true}}}", ("ubuntu", "24.04"), &[]);
-    sim.faults.insert("a".into(), Faults { no_precompiled_images: true, ..Faults::default() });
+    sim.faults.insert("a".into(), Faults { missing_images: [tag.to_owned()].into(), ..Faults::default() });
     sim.settle();
     let status = sim.status("a");
-    let missing = "nvcr.io/nvidia/driver:595-6.8.0-60-generic-ubuntu24.04";
-    assert_eq!(status.missing_image.as_deref(), Some(missing));
+    assert_eq!(status.missing_image.as_deref(), Some(missing.as_str()));
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::PrecompiledImageMissing)));
-    assert!(status.message.contains(missing), "{}", status.message);
+    assert!(status.message.contains(&missing), "{}", status.message);
     assert_eq!(sim.condition("all", "Ready").0, "True");
     // It does not go forth and back: a restart of the operator, or time, changes nothing.
     let writes = sim.writes.clone();
@@ -322,5 +323,35 @@ fn a_host_driver_of_an_unknown_branch_tells_its_cuda_version_itself() {
         sim.report("a").driver.cuda_version = Some("99.1".into());
         sim.settle();
         assert_eq!(sim.status("a").cuda.as_deref(), Some(told), "{version}");
+    }
+}
+
+#[test]
+fn an_installed_driver_that_is_not_the_loaded_one_wants_a_reboot() {
+    for spec in ["{}", "{defaults: {driver: {source: RunFile, version: 535.309.01}}}"] {
+        let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
+        let driver = &mut sim.report("a").driver;
+        driver.loaded = Some("470.256.02".into());
+        let root = if spec == "{}" { "/" } else { GKE_ROOT };
+        driver.installed.push(InstalledDriver { root: root.into(), version: "535.309.01".into() });
+        // Something on the host holds the old one.
+        sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
+        sim.run(60);
+        let status = sim.status("a");
+        assert_eq!(status.reason, Some(Reason::RebootNeeded), "{spec}: {}", status.message);
+        assert!(status.message.contains("470.256.02") && status.message.contains("reboot"), "{}", status.message);
+    }
+}
+
+#[test]
+fn what_an_installer_of_googles_has_left_in_its_cache_is_no_driver_of_the_hosts() {
+    for (loaded, ours) in [(false, true), (true, false)] {
+        let mut sim = node("{}", ("cos", "117"), &[(NODE_POOL, "gpus")]);
+        let driver = &mut sim.report("a").driver;
+        driver.installed.push(InstalledDriver { root: GKE_ROOT.into(), version: "580.1.1".into() });
+        driver.loaded = loaded.then(|| "580.1.1".into());
+        sim.settle();
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+        assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), ours, "what is loaded and good stays as it is");
     }
 }

@@ -69,7 +69,7 @@ fn end_with(sim: &mut Sim, words: &str) {
 }
 
 fn not_allocatable(sim: &mut Sim) {
-    sim.nodes.get_mut("a").expect("a node").allocatable = Some(0);
+    sim.nodes.get_mut("a").expect("a node").allocatable = 0.into();
 }
 
 #[test]

@@ -101,8 +101,8 @@ fn a_test_asks_for_one_gpu_of_its_node_and_preempts_nobody() {
 
 #[test]
 fn a_test_asks_for_what_its_node_offers() {
-    let mut sim = node(ON_INSTALL, Faults::default());
-    sim.nodes.get_mut("a").expect("a node").offers = [("nvidia.com/gpu.shared".into(), 8)].into();
+    let spec = "{readiness: {validation: {mode: OnInstall}}, defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}}}";
+    let mut sim = node(spec, Faults::default());
     sim.settle();
     let spec = test_pod(&sim).spec.expect("a spec");
     let limits = spec.containers[0].resources.clone().expect("resources").limits.expect("limits");

@@ -132,7 +132,7 @@ mod tests {
         assert_eq!((gpus.len(), gpus[0].device_id.as_str()), (8, "2330"));
         assert_eq!(driver::loaded(&root).unwrap().as_deref(), Some(DRIVER));
         assert!(driver::load_id(&root).unwrap().is_some() && !driver::in_use(&root).unwrap());
-        let installed = driver::all_libraries(&root).unwrap();
+        let installed = driver::all_libraries(&root, None).unwrap();
         assert_eq!((installed[0].root.as_str(), installed[0].version.as_str()), ("/", DRIVER));
         assert_eq!(os::release(&root).unwrap().version_id, "22.04");
         assert!(os::boot_id(&root).is_ok());

@@ -84,7 +84,8 @@ fn fleets(paths: &Paths, options: &Options) -> Result<()> {
     let settled = Duration::from(options.settled);
     let mut all = Vec::new();
     for nodes in options.sizes(&[100, 1_000, 3_000]) {
-        let figures = on_fleet(paths, nodes, async |cluster| measure::measure(cluster, nodes, settled).await)?;
+        let figures =
+            on_fleet(paths, nodes, async |cluster| Box::pin(measure::measure(cluster, nodes, settled)).await)?;
         all.push(figures);
         // A later size may fail, or somebody may have seen enough.
         show(&all.last().map(figures::missed).unwrap_or_default(), &table::fleets(&all));

@@ -142,7 +142,7 @@ impl Fleet {
             let node = Arc::make_mut(world.nodes.get_mut(name).context("a node")?);
             node.labels.extend(write.labels.iter().map(|(key, value)| (key.into(), value.into())));
             node.owned_labels = write.labels.keys().map(Into::into).collect::<BTreeSet<_>>();
-            node.allocatable = Some(u32::try_from(GPUS)?);
+            node.allocatable = u32::try_from(GPUS)?.into();
             for stage in Stage::ALL {
                 let Some(group) = write.labels.get(stage.key()) else { continue };
                 let pod = pod(stage.as_str(), name, Role::Operand(stage), Some(group), self.now);
@@ -195,6 +195,7 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
         device_id: MODELS[index % MODELS.len()].to_owned(),
         product: Some("NVIDIA H100 80GB HBM3".to_owned()),
         uuid: Some(format!("GPU-{index:08x}-0000-0000-0000-{gpu:012x}")),
+        mig_devices: None,
         memory_mib: Some(81_559),
         health: GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() },
     });

@@ -25,6 +25,7 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         product: answering.then(|| format!("NVIDIA device {device_id}")),
         uuid: answering.then(|| node.gpu_uuid(index)),
         memory_mib: answering.then_some(81_559),
+        mig_devices: None,
         health: if answering { node.health.get(&index).cloned().unwrap_or_else(well) } else { GpuHealth::default() },
     });
     let mut installed: Vec<InstalledDriver> = Vec::new();

@@ -5,7 +5,7 @@ use e2e::eventually;
 use gpu_operator_crd::policy::Stage;
 use kube::ResourceExt;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, READY, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, PLAIN_STAGES, READY, test};
 
 async fn wait_for_a_working_gpu_pod(f: &Fixture, name: &str) -> Result<()> {
     f.wait_until_ready().await?;
@@ -24,7 +24,7 @@ fn the_operands_pods() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        for stage in Stage::ALL {
+        for stage in PLAIN_STAGES {
             let before = f.operand(stage).await?.metadata.uid;
             let selector = format!("gpu.nodestack.dev/stage={}", stage.as_str());
             f.cluster.kubectl(&["delete", "pods", "-n", f.cluster.namespace(), "-l", &selector])?;
@@ -88,7 +88,7 @@ fn the_operator_itself_needs_no_idle_gpu_and_moves_nothing() {
         f.run_gpu_pod("busy").await?;
         let pods = || async {
             let mut uids = Vec::new();
-            for stage in Stage::ALL {
+            for stage in PLAIN_STAGES {
                 uids.push(f.operand(stage).await?.metadata.uid);
             }
             anyhow::Ok(uids)

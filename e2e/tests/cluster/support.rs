@@ -16,6 +16,8 @@ use kube::{Api, ResourceExt, api::ListParams};
 
 /// How many GPUs the node has.
 pub const GPUS: u32 = 8;
+/// The stages of a policy that shares no GPU by MPS.
+pub const PLAIN_STAGES: [Stage; 3] = [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin];
 /// The driver that an H100 gets by default.
 pub const DEFAULT_DRIVER: &str = "595.91.07";
 /// From a policy to a ready node, on a slow machine.

@@ -1,243 +1,45 @@
-//! NVML's calls for MIG, which nvml-wrapper does not wrap.
-//!
-//! What they do on real hardware is from NVML's documentation and unverified; the tests have a stand-in.
-#![allow(unsafe_code, reason = "calling C through nvml-wrapper's bindings is this module's subject")]
+//! A GPU's MIG devices, by profile.
 
-use std::{ffi::CStr, mem::zeroed, ptr};
+use std::collections::BTreeMap;
 
-use nvml_wrapper::{
-    Device,
-    error::{NvmlError, nvml_sym, nvml_try},
-};
-use nvml_wrapper_sys::bindings::{
-    NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, NVML_COMPUTE_INSTANCE_PROFILE_COUNT, NVML_GPU_INSTANCE_PROFILE_COUNT,
-    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceProfileInfo_t, nvmlDevice_t, nvmlGpuInstance_t,
-    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlProcessInfo_t,
-};
+use gpu_operator_crd::report::MigDevices;
+use nvml_wrapper::{Device, error::NvmlError};
 
-use super::raw::{handle, version};
-use crate::mig::{Divided, Divisible, GpuClient, Instance, Offer, Placement, Step};
+/// NVML's word for MIG mode being on.
+const ENABLED: u32 = 1;
 
-/// More than a GPU has slices, which bounds every list below.
-const MOST: u32 = 64;
-/// Compute slices, by NVML's number of the compute profile that takes as many.
-const COMPUTE_SLICES: [u32; 7] = [1, 2, 3, 4, 7, 8, 6];
-/// What of an instance is not there, so that nobody can use it: it is none of any layout.
-const UNUSABLE: &str = "unusable ";
-
-/// A profile as NVML tells of it.
-#[derive(Clone, Debug)]
-pub struct Profile {
-    id: u32,
-    slices: u32,
-    most: u32,
-    offer: Offer,
+/// The MIG devices of a GPU; `None` where it is not in MIG mode, or the driver knows of none.
+#[must_use]
+pub fn devices(gpu: &Device<'_>) -> Option<Vec<MigDevices>> {
+    if gpu.mig_mode().ok()?.current != ENABLED {
+        return None;
+    }
+    let places = gpu.mig_device_count().ok()?;
+    // Places without a device answer that there is none.
+    let found = (0..places).filter_map(|place| gpu.mig_device_by_index(place).ok());
+    Some(counted(found.map(|device| device.name())))
 }
 
-/// The profiles that a GPU offers, whether MIG is on or not; none on one without MIG, and with drivers that lack the calls
-/// (before R510).
-pub fn profiles(device: &Device<'_>) -> Vec<Profile> {
-    (0..NVML_GPU_INSTANCE_PROFILE_COUNT).filter_map(|index| profile(device, index).ok()).collect()
-}
-
-fn profile(device: &Device<'_>, index: u32) -> Result<Profile, NvmlError> {
-    let lib = device.nvml().lib();
-    let call = nvml_sym(lib.nvmlDeviceGetGpuInstanceProfileInfoV.as_ref())?;
-    // SAFETY: a structure of numbers, for which zeros are a value.
-    let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { zeroed() };
-    info.version = version::<nvmlGpuInstanceProfileInfo_v2_t>(2);
-    // SAFETY: the handle is the library's own, and the structure outlives the call and says its size.
-    nvml_try(unsafe { call(handle(device), index, &raw mut info) })?;
-    // SAFETY: the library ends its texts with a NUL, and the structure was all of them before.
-    let name = unsafe { CStr::from_ptr(info.name.as_ptr()) }.to_string_lossy();
-    let name = name.trim_start_matches("MIG ").to_owned();
-    let offer = Offer { profile: name, placements: placements(device, info.id)? };
-    Ok(Profile { id: info.id, slices: info.sliceCount, most: info.instanceCount.clamp(1, MOST), offer })
-}
-
-fn placements(device: &Device<'_>, profile: u32) -> Result<Vec<Placement>, NvmlError> {
-    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref())?;
-    let mut count = 0;
-    // SAFETY: without a place for them the library writes their number only.
-    nvml_try(unsafe { call(handle(device), profile, ptr::null_mut(), &raw mut count) })?;
-    let mut places = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
-    // SAFETY: as many are announced as there is room for.
-    nvml_try(unsafe { call(handle(device), profile, places.as_mut_ptr(), &raw mut count) })?;
-    places.truncate(count as usize);
-    Ok(places.into_iter().map(|place| Placement { start: place.start, size: place.size }).collect())
-}
-
-/// How a GPU is divided; nothing where it has no MIG, or the driver lacks a call.
-pub fn look(device: &Device<'_>, profiles: &[Profile]) -> Option<Divisible> {
-    let mode = Some(()).filter(|()| !profiles.is_empty()).and_then(|()| mode(device).ok());
-    let (enabled, pending) = mode?;
-    let clients = clients(device);
-    let of = |instance: Option<u32>| {
-        let held = clients.iter().filter(move |(by, _)| *by == instance);
-        held.map(|(_, client)| client.clone()).collect::<Vec<_>>()
-    };
-    let mut instances = Vec::new();
-    if enabled {
-        for profile in profiles {
-            for found in instances_of(device, profile).ok()? {
-                let instance = read(device, profile, found).ok()?;
-                instances.push(Instance { clients: of(Some(instance.id)), ..instance });
-            }
+/// How many there are of each profile, from their names. One whose name cannot be read is none that could be expected.
+fn counted(names: impl Iterator<Item = Result<String, NvmlError>>) -> Vec<MigDevices> {
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for name in names.flatten() {
+        if let Some((_, profile)) = name.rsplit_once("MIG ") {
+            *counts.entry(profile.trim().to_owned()).or_default() += 1;
         }
     }
-    let offers = profiles.iter().map(|profile| profile.offer.clone()).collect();
-    Some(Divisible { now: Divided { enabled, pending, instances, clients: of(None) }, offers })
+    counts.into_iter().map(|(profile, count)| MigDevices { profile, count }).collect()
 }
 
-fn mode(device: &Device<'_>) -> Result<(bool, bool), NvmlError> {
-    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMigMode.as_ref())?;
-    let (mut current, mut pending) = (0, 0);
-    // SAFETY: the handle is the library's own, and the pointers are to values that outlive the call.
-    nvml_try(unsafe { call(handle(device), &raw mut current, &raw mut pending) })?;
-    Ok((current != 0, pending != 0))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Who uses the GPU, and which instance of it, as far as the library tells; their names only the host knows.
-fn clients(device: &Device<'_>) -> Vec<(Option<u32>, GpuClient)> {
-    let lib = device.nvml().lib();
-    let calls =
-        [lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref(), lib.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref()];
-    let mut clients = Vec::new();
-    for call in calls.into_iter().flatten() {
-        let nobody = nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
-        let mut found = vec![nobody; 256];
-        let mut count = 256;
-        // SAFETY: as many are announced as there is room for.
-        if nvml_try(unsafe { call(handle(device), &raw mut count, found.as_mut_ptr()) }).is_ok() {
-            for process in found.into_iter().take(count as usize) {
-                let instance = Some(process.gpuInstanceId).filter(|id| *id != u32::MAX);
-                clients.push((instance, GpuClient { pid: process.pid, name: String::new() }));
-            }
-        }
+    #[test]
+    fn mig_devices_are_counted_by_the_profile_at_the_end_of_their_names() {
+        let names = ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "A MIG 1g.10gb", "A"];
+        let names = names.map(|name| Ok(name.to_owned())).into_iter().chain([Err(NvmlError::Unknown)]);
+        let counts: Vec<_> = counted(names).into_iter().map(|devices| (devices.profile, devices.count)).collect();
+        assert_eq!(counts, [("1g.10gb".to_owned(), 2), ("3g.40gb".to_owned(), 1)]);
     }
-    clients.sort();
-    clients.dedup();
-    clients
-}
-
-fn instances_of(device: &Device<'_>, profile: &Profile) -> Result<Vec<nvmlGpuInstance_t>, NvmlError> {
-    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstances.as_ref())?;
-    let mut found = vec![ptr::null_mut(); MOST as usize];
-    let mut count = 0;
-    // SAFETY: the library writes no more than the profile's highest number of instances, for which there is room.
-    nvml_try(unsafe { call(handle(device), profile.id, found.as_mut_ptr(), &raw mut count) })?;
-    found.truncate(count.min(profile.most) as usize);
-    Ok(found)
-}
-
-fn read(device: &Device<'_>, profile: &Profile, instance: nvmlGpuInstance_t) -> Result<Instance, NvmlError> {
-    let lib = device.nvml().lib();
-    let info = info(lib, instance)?;
-    let whole = whole(lib, instance, profile.slices)?;
-    let mark = if computes(lib, instance, whole)?.len() == 1 { "" } else { UNUSABLE };
-    Ok(Instance {
-        id: info.id,
-        profile: format!("{mark}{}", profile.offer.profile),
-        placement: Placement { start: info.placement.start, size: info.placement.size },
-        clients: Vec::new(),
-    })
-}
-
-fn info(lib: &NvmlLib, instance: nvmlGpuInstance_t) -> Result<nvmlGpuInstanceInfo_t, NvmlError> {
-    let call = nvml_sym(lib.nvmlGpuInstanceGetInfo.as_ref())?;
-    // SAFETY: a structure of numbers and a pointer, for which zeros are a value.
-    let mut info: nvmlGpuInstanceInfo_t = unsafe { zeroed() };
-    // SAFETY: the instance's handle is of this look, and the structure outlives the call.
-    nvml_try(unsafe { call(instance, &raw mut info) })?;
-    Ok(info)
-}
-
-/// The number of the compute profile that takes all of an instance.
-fn whole(lib: &NvmlLib, instance: nvmlGpuInstance_t, slices: u32) -> Result<u32, NvmlError> {
-    let index = COMPUTE_SLICES.iter().position(|those| *those == slices).ok_or(NvmlError::NotSupported)?;
-    compute_profile(lib, instance, u32::try_from(index).unwrap_or_default())
-}
-
-fn compute_profile(lib: &NvmlLib, instance: nvmlGpuInstance_t, index: u32) -> Result<u32, NvmlError> {
-    let call = nvml_sym(lib.nvmlGpuInstanceGetComputeInstanceProfileInfo.as_ref())?;
-    // SAFETY: a structure of numbers, for which zeros are a value.
-    let mut info: nvmlComputeInstanceProfileInfo_t = unsafe { zeroed() };
-    // SAFETY: as for `info`.
-    nvml_try(unsafe { call(instance, index, NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, &raw mut info) })?;
-    Ok(info.id)
-}
-
-fn computes(lib: &NvmlLib, instance: nvmlGpuInstance_t, profile: u32) -> Result<Vec<nvmlComputeInstance_t>, NvmlError> {
-    let call = nvml_sym(lib.nvmlGpuInstanceGetComputeInstances.as_ref())?;
-    let mut found = vec![ptr::null_mut(); MOST as usize];
-    let mut count = 0;
-    // SAFETY: an instance has no more compute instances than slices, for which there is room.
-    nvml_try(unsafe { call(instance, profile, found.as_mut_ptr(), &raw mut count) })?;
-    found.truncate(count.min(MOST) as usize);
-    Ok(found)
-}
-
-/// Does one thing to a GPU.
-///
-/// # Errors
-/// What NVML says.
-pub fn carry_out(device: &Device<'_>, step: &Step) -> Result<(), NvmlError> {
-    match step {
-        Step::SetMode(on) => set_mode(device, *on),
-        Step::Destroy(id) => destroy(device, *id),
-        Step::Create { profile, placement } => create(device, profile, *placement),
-    }
-}
-
-fn set_mode(device: &Device<'_>, on: bool) -> Result<(), NvmlError> {
-    let call = nvml_sym(device.nvml().lib().nvmlDeviceSetMigMode.as_ref())?;
-    let mut activation = 0;
-    // SAFETY: the handle is the library's own, and the pointer is to a value that outlives the call.
-    nvml_try(unsafe { call(handle(device), on.into(), &raw mut activation) })?;
-    match nvml_try(activation) {
-        // That the mode is pending the next look tells.
-        Err(NvmlError::ResetRequired) => Ok(()),
-        other => other,
-    }
-}
-
-fn destroy(device: &Device<'_>, id: u32) -> Result<(), NvmlError> {
-    let lib = device.nvml().lib();
-    let (end, end_compute) =
-        (nvml_sym(lib.nvmlGpuInstanceDestroy.as_ref())?, nvml_sym(lib.nvmlComputeInstanceDestroy.as_ref())?);
-    for profile in profiles(device) {
-        for instance in instances_of(device, &profile)? {
-            if info(lib, instance)?.id != id {
-                continue;
-            }
-            for index in 0..NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
-                let Ok(profile) = compute_profile(lib, instance, index) else { continue };
-                for compute in computes(lib, instance, profile)? {
-                    // SAFETY: a handle of this look, not used again.
-                    nvml_try(unsafe { end_compute(compute) })?;
-                }
-            }
-            // SAFETY: as above.
-            return nvml_try(unsafe { end(instance) });
-        }
-    }
-    Err(NvmlError::NotFound)
-}
-
-fn create(device: &Device<'_>, profile: &str, placement: Placement) -> Result<(), NvmlError> {
-    let lib = device.nvml().lib();
-    let (make, make_compute) = (
-        nvml_sym(lib.nvmlDeviceCreateGpuInstanceWithPlacement.as_ref())?,
-        nvml_sym(lib.nvmlGpuInstanceCreateComputeInstance.as_ref())?,
-    );
-    let known = profiles(device).into_iter().find(|known| known.offer.profile == profile);
-    let known = known.ok_or(NvmlError::NotFound)?;
-    let place = nvmlGpuInstancePlacement_t { start: placement.start, size: placement.size };
-    let device: nvmlDevice_t = handle(device);
-    let (mut instance, mut compute) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the handle is the library's own, and the pointers are to values that outlive the call.
-    nvml_try(unsafe { make(device, known.id, &raw const place, &raw mut instance) })?;
-    let whole = whole(lib, instance, known.slices)?;
-    // SAFETY: the instance was made just now.
-    nvml_try(unsafe { make_compute(instance, whole, &raw mut compute) })
 }

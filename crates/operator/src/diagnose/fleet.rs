@@ -42,7 +42,7 @@ impl<'w> Fleet<'w> {
     pub fn of(world: &'w World) -> Self {
         let hosts = world.nodes.values().filter_map(|node| {
             let gpu_node = world.gpu_nodes.get(&node.name).map(|gpu_node| &**gpu_node);
-            let offers = node.allocatable.is_some_and(|gpus| gpus > 0) || !node.offers.is_empty();
+            let offers = node.allocatable.total() > 0;
             let unread = world.unreadable_gpu_nodes.contains(&node.name);
             (gpu_node.is_some() || offers || unread).then(|| {
                 let spec = gpu_node.map(|gpu_node| &gpu_node.spec);
@@ -114,17 +114,13 @@ impl<'w> Host<'w> {
 
     /// The GPU resources that it offers.
     pub fn resources(&self) -> impl Iterator<Item = &'w str> {
-        let whole = self.node.allocatable.filter(|gpus| *gpus > 0).map(|_| keys::GPU_RESOURCE);
-        whole.into_iter().chain(self.node.offers.keys().map(Word::as_str))
+        let offered = self.node.allocatable.names().filter(|name| self.node.allocatable.amount(name) > 0);
+        offered.map(Word::as_str)
     }
 
     /// How much of a resource it offers now.
     pub fn offers(&self, resource: &str) -> u64 {
-        let count = match resource {
-            keys::GPU_RESOURCE => self.node.allocatable,
-            _ => self.node.offers.get(resource).copied(),
-        };
-        count.unwrap_or_default().into()
+        self.node.allocatable.amount(resource).into()
     }
 
     /// How much of a resource it will offer at most; `None` where that is not known.

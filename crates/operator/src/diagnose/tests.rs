@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use super::*;
-use crate::world::NodeFacts;
+use crate::world::{NodeFacts, Resources};
 
 /// An hour after every pod was made.
 pub fn now() -> Timestamp {
@@ -61,7 +61,7 @@ pub fn node(world: &mut World, name: &str, model: &str, gpus: u32) {
         name: name.into(),
         ready: true,
         labels: labels.into(),
-        allocatable: Some(gpus),
+        allocatable: gpus.into(),
         ..NodeFacts::default()
     };
     let mut gpu_node = GpuNode::new(name, serde_json::from_value(json!({"policy": "all", "pool": model})).unwrap());
@@ -81,7 +81,7 @@ pub fn edit(world: &mut World, name: &str, edit: impl FnOnce(&mut NodeFacts, &mu
 pub fn coming(world: &mut World, name: &str, model: &str, gpus: u32) {
     node(world, name, model, gpus);
     edit(world, name, |node, gpu_node| {
-        node.allocatable = None;
+        node.allocatable = Resources::default();
         node.labels.clear();
         let status = json!({
             "model": model, "phase": "Driver", "reason": "DriverInstalling", "message": "installing 595.91.07",

@@ -70,7 +70,7 @@ fn is_futile(world: &World, name: &str, present: &DaemonSetFacts) -> bool {
 /// Marks a DaemonSet and its pods with what they are: a pod that is of another content than its DaemonSet now.
 fn mark(set: &mut DaemonSet, hash: &str) {
     let mark = || BTreeMap::from([(keys::APPLIED.to_owned(), hash.to_owned())]);
-    set.metadata.annotations = Some(mark());
+    set.metadata.annotations.get_or_insert_default().append(&mut mark());
     if let Some(meta) = set.spec.as_mut().and_then(|spec| spec.template.metadata.as_mut()) {
         meta.annotations = Some(mark());
     }

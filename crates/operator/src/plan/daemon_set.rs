@@ -65,9 +65,15 @@ pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Var
             let parts = match spec.stage {
                 Stage::Driver => driver::pod(&input)?,
                 Stage::Toolkit => toolkit::pod(&input)?,
-                Stage::DevicePlugin => device_plugin::pod(&input),
+                Stage::Mps => device_plugin::mps_pod(&input)?,
+                Stage::DevicePlugin => device_plugin::pod(&input)?,
             };
-            Some(daemon_set(&input, group, parts))
+            let mut set = daemon_set(&input, group, parts);
+            if spec.stage == Stage::DevicePlugin {
+                let offer = variant.offer.annotation().map(|offer| (keys::OFFER.to_owned(), offer));
+                set.metadata.annotations = offer.map(|offer| BTreeMap::from([offer]));
+            }
+            Some(set)
         })
         .collect()
 }

@@ -13,7 +13,9 @@ use gpu_operator_crd::{
     policy::{DriverSource, Pool, Stage},
 };
 
-pub use choice::{CONTAINER_ROOT, DriverChoice, GKE_DRIVER, Subject, choose, installed_by_gke, wanted_precompiled};
+pub use choice::{
+    CONTAINER_ROOT, DriverChoice, GKE_DRIVER, Subject, choose, installed_by_gke, theirs, wanted_precompiled,
+};
 pub use complaint::{complaint, says_not_found};
 pub use installer::{GUARD, INSTALLER};
 

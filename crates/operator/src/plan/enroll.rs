@@ -5,23 +5,32 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, policy_status::Overlap, reason::Reason};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNode,
+    gpunode::Groups,
+    keys,
+    policy::{Pool, Stage},
+    policy_status::Overlap,
+    reason::Reason,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
     cuda::{self, Ceilings},
     discover::{self, Expected},
+    foreign::Foreign,
     health,
     member::{self, Member},
     note::Note,
     pool, precompiled,
+    promise::Promise,
     validation::{self, Trial},
     variant::{self, Variant, VariantKey},
 };
 use crate::{
     catalogue::Catalogue,
-    world::{NodeFacts, PodFacts, TaintFact, World},
+    world::{NodeFacts, Offer, PodFacts, TaintFact, World},
 };
 
 /// The pool of nodes of which only a label has said that they have GPUs.
@@ -94,21 +103,24 @@ pub fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
 /// The variants in use, each resolved once however many nodes share it, and what nodes are enrolled by.
 pub struct Sets<'w> {
     pub catalogue: &'w Catalogue,
+    pub world: &'w World,
     pub now: Timestamp,
     pub variants: HashMap<String, BTreeMap<VariantKey, Arc<Variant>>>,
     pub policies: BTreeMap<String, &'w ClusterGpuPolicy>,
 }
 
 impl<'w> Sets<'w> {
-    fn resolve(
-        &mut self,
-        policy: &'w ClusterGpuPolicy,
-        pool: Option<&gpu_operator_crd::policy::Pool>,
-        key: VariantKey,
-    ) -> Arc<Variant> {
+    fn resolve(&mut self, policy: &'w ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Arc<Variant> {
         self.policies.insert(key.policy.clone(), policy);
         let of_policy = self.variants.entry(key.policy.clone()).or_default();
         Arc::clone(of_policy.entry(key).or_insert_with_key(|key| Arc::new(variant::resolve(policy, pool, key.clone()))))
+    }
+
+    /// What the device plugin that a node has makes of a GPU: while a new one waits for its turn, the old one counts.
+    fn offer(&self, policy: &ClusterGpuPolicy, pool: Option<&Pool>, have: &Groups) -> Offer {
+        let set = have.device_plugin.as_deref().map(|group| variant::daemon_set_name(Stage::DevicePlugin, group));
+        let set = set.and_then(|set| self.world.daemon_sets.get(&set));
+        set.map_or_else(|| Offer::of(&pool::device_plugin(policy, pool)), |set| set.offer.clone())
     }
 
     /// Makes a node a member of its policy's pool.
@@ -127,8 +139,10 @@ impl<'w> Sets<'w> {
         let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
         let have = member::node_groups(node);
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+        let foreign = Foreign::of(self.world, node, &have, status, pool::foreign_stack(policy, named_pool));
         let wanted = status.zip(report).map(|(status, report)| {
-            let key = variant::choose(catalogue, policy, (&pool, named_pool), node, &discovery, status, report)?;
+            let subject = variant::driver_subject(catalogue, policy, node, &discovery, (status, report));
+            let key = variant::choose(policy, (&pool, named_pool), &subject, &foreign)?;
             Ok(self.resolve(policy, named_pool, key))
         });
         let Expected { annotated, known } = discovery.expected;
@@ -145,7 +159,9 @@ impl<'w> Sets<'w> {
         };
         let health_policy = pool::health(policy, named_pool);
         let health = health::of(report, member::probe_pod(&pods), missing, now);
-        let notes = discovery.notes.clone();
+        let notes = discovery.notes.iter().cloned().chain(foreign.notes()).collect();
+        let offer = self.offer(policy, named_pool, &have);
+        let promise = expected.map(|expected| Promise::of(expected, health.unhealthy, report, &offer));
         let mut member = Member {
             node,
             gpu_node,
@@ -162,6 +178,8 @@ impl<'w> Sets<'w> {
             missing_image: None,
             cuda: Ceilings::default(),
             expected,
+            promise,
+            foreign,
             pods,
             trial: Trial::default(),
             now,

@@ -19,7 +19,9 @@ use super::{
     driver::{DriverChoice, is_known_root},
     judge::Verdict,
     member::Member,
+    promise::Promise,
     rollout::Decision,
+    variant,
 };
 use crate::{
     settings::{NO_POD_YET, PASSING},
@@ -136,6 +138,7 @@ pub fn member_status(
         since: Some(since),
         deadline: waits.then_some(Time(due)),
         validation: member.trial.record.clone(),
+        foreign: member.foreign.remembered(),
         published_labels: published.clone(),
     };
     (status, (waits && due > now).then_some(due))
@@ -168,7 +171,8 @@ fn still_passing<'s>(
     }
     let last = member.last_stir().map_or(since, |stir| stir.max(since));
     // That a pod is not there yet is the DaemonSet controller's business, which takes its time with a large fleet.
-    let there = |stage: Stage| stage.phase() != verdict.phase || member.pod(stage).is_some();
+    let called_for = |stage: Stage| variant::group(&member.have, stage).is_some() && stage.phase() == verdict.phase;
+    let there = |stage: Stage| !called_for(stage) || member.pod(stage).is_some();
     let lasting = if Stage::ALL.into_iter().all(there) { PASSING } else { NO_POD_YET };
     let until = add(last, SignedDuration::try_from(lasting).unwrap_or_default());
     (both && now < until).then_some((before, until))
@@ -205,8 +209,9 @@ pub fn unmanaged_status(
     };
     let same = before.filter(|before| before.reason == Some(reason));
     let mut gpus = before.map(|before| before.gpus.clone()).unwrap_or_default();
-    gpus.allocatable = node.allocatable.unwrap_or_default();
+    gpus.allocatable = node.allocatable.total();
     gpus.expected = None;
+    gpus.resources = std::collections::BTreeMap::new();
     gpus.summary = String::new();
     GpuNodeStatus {
         model,
@@ -221,10 +226,11 @@ pub fn unmanaged_status(
 
 fn counts(member: &Member<'_>) -> GpuCounts {
     let allocatable = member.allocatable();
-    let expected = member.expected.map_or_else(|| "?".to_owned(), |expected| expected.to_string());
+    let expected = member.promised().map_or_else(|| "?".to_owned(), |promised| promised.to_string());
     GpuCounts {
-        expected: member.expected,
+        expected: member.promised(),
         allocatable,
+        resources: member.promise.as_ref().map(Promise::named).unwrap_or_default(),
         most_seen: member.discovery.seen.most,
         seen_at: member.discovery.seen.at.clone(),
         seen_on: member.discovery.seen.most.map(|_| member.node.uid.clone()),

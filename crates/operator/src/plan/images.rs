@@ -2,8 +2,8 @@
 
 use gpu_operator_crd::policy::{Image, Images};
 
-/// Registry host of all default images.
-const REGISTRY: &str = "nvcr.io";
+/// Registry host of NVIDIA's images.
+pub const REGISTRY: &str = "nvcr.io";
 /// NVIDIA's driver container; its tag is `<version>-<operating system>`.
 pub const DRIVER: &str = "nvidia/driver";
 /// Google's driver installers: registry host, path, and tag or digest. The first two are on GKE's nodes and come from no
@@ -34,6 +34,12 @@ pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
 }
 /// NVIDIA's samples of CUDA; the tag names the sample and the CUDA that it was built with.
 pub const SAMPLES: &str = "nvidia/k8s/cuda-sample";
+/// Google's device plugin: registry, path and digest (unverified; of its sources' own manifest).
+pub const GKE_DEVICE_PLUGIN: (&str, &str, &str) = (
+    "gcr.io",
+    "gke-release/nvidia-gpu-device-plugin",
+    "sha256:d6cb575b0d8a436066a0d3a783bbaf84697e0d5a68857edfe5fd5d1183133c7d",
+);
 
 /// The reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror of it, unless the user
 /// names a repository; the user's digest or tag, else `tag`.

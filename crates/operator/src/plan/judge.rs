@@ -57,11 +57,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
         if let Some((reason, message)) = &member.trial.hold {
             return Verdict::new(Phase::Validation, *reason, message.clone());
         }
-        return Verdict::new(
-            Phase::Ready,
-            Reason::AllGpusAllocatable,
-            format!("{} GPUs are allocatable", member.allocatable()),
-        );
+        return Verdict::new(Phase::Ready, Reason::AllGpusAllocatable, allocatable(member));
     }
     let Some(wanted) = &member.wanted else {
         return without_report(member, now);
@@ -75,7 +71,17 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     }
     driver::judge(member, world, now)
         .or_else(|| toolkit(member, world, now))
+        .or_else(|| mps(member, world, now))
         .unwrap_or_else(|| device_plugin(member, world, now))
+}
+
+/// What the scheduler can give out, in a sentence.
+fn allocatable(member: &Member<'_>) -> String {
+    let (units, gpus) = (member.allocatable(), member.expected.unwrap_or_default());
+    if member.promised() == member.expected {
+        return format!("{units} GPUs are allocatable");
+    }
+    format!("{units} parts of {gpus} GPUs are allocatable")
 }
 
 /// A node that is away keeps the phase it had.
@@ -151,17 +157,34 @@ fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     })
 }
 
+fn mps(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
+    member.want()?.mps?;
+    runs(member, world, Stage::Mps, now).err()
+}
+
+/// The stage's pod, once it runs.
+fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp) -> Result<&'w PodFacts, Verdict> {
+    let phase = stage.phase();
+    let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase))?;
+    if let Some(verdict) = stage_hold_up(member, stage, pod, phase, now) {
+        return Err(verdict);
+    }
+    if pod.running() { Ok(pod) } else { Err(starting(phase, pod)) }
+}
+
 fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     let phase = Phase::DevicePlugin;
-    let Some(pod) = member.pod(Stage::DevicePlugin) else {
-        return no_pod(member, world, Stage::DevicePlugin, phase);
+    let waits_for = if member.want().is_some_and(|want| want.device_plugin.is_none()) {
+        let awaited = member.foreign.awaited(Stage::DevicePlugin);
+        awaited.unwrap_or_else(|| {
+            "waiting for the device plugin, which is not ours (devicePlugin.flavor: External)".to_owned()
+        })
+    } else {
+        match runs(member, world, Stage::DevicePlugin, now) {
+            Ok(pod) => format!("waiting for kubelet and pod {}", pod.name),
+            Err(verdict) => return verdict,
+        }
     };
-    if let Some(verdict) = stage_hold_up(member, Stage::DevicePlugin, pod, phase, now) {
-        return verdict;
-    }
-    if !pod.running() {
-        return starting(phase, pod);
-    }
     let Some(expected) = member.expected else {
         let message = "how many GPUs to expect is not known: the bus shows none; write gpusPerNode in the node's pool";
         return Verdict::new(phase, Reason::ExpectedUnknown, message);
@@ -178,11 +201,17 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
         let message = member.health.note.as_ref().map(|note| note.message.clone()).unwrap_or_default();
         return Verdict::new(phase, Reason::GpuUnhealthy, message);
     }
-    let message = format!(
-        "{} of {expected} GPUs are allocatable; waiting for kubelet and pod {}",
-        member.allocatable(),
-        pod.name
-    );
+    let lacking = member.promise.as_ref().and_then(|promise| promise.lacks(&member.node.allocatable));
+    let message = match lacking {
+        None if member.promised() == Some(0) => {
+            "its GPUs are in MIG mode and have no MIG device; make some, or write devicePlugin.mig.strategy: None"
+                .to_owned()
+        }
+        Some((name, there, promised)) if name != keys::GPU_RESOURCE || member.promised() != member.expected => {
+            format!("{there} of {promised} {name} are allocatable; {waits_for}")
+        }
+        _ => format!("{} of {expected} GPUs are allocatable; {waits_for}", member.allocatable()),
+    };
     Verdict::new(phase, Reason::WaitingForAllocatable, message)
 }
 

@@ -17,9 +17,11 @@ use super::{
     cuda::Ceilings,
     discover::{self, Discovery},
     driver::DriverChoice,
+    foreign::Foreign,
     gpu_node::add,
     health::{self, NodeHealth},
     note::Note,
+    promise::Promise,
     toolkit::ToolkitChoice,
     validation::Trial,
     variant::{self, Fault, Variant},
@@ -60,8 +62,12 @@ pub struct Member<'w> {
     pub missing_image: Option<String>,
     /// The highest CUDA versions that its drivers serve.
     pub cuda: Ceilings,
-    /// How many GPUs the node should offer.
+    /// How many GPUs the node should have.
     pub expected: Option<u32>,
+    /// What it should offer of them.
+    pub promise: Option<Promise>,
+    /// What of its GPU stack is somebody else's.
+    pub foreign: Foreign,
     /// The pods of ours on the node.
     pub pods: Vec<&'w PodFacts>,
     /// Where its validation stands.
@@ -141,12 +147,6 @@ impl<'w> Member<'w> {
         discover::on_bus(self.report())
     }
 
-    /// GPUs that are expected and that the bus does not show; none while nothing is known of the bus.
-    #[must_use]
-    pub fn missing(&self) -> u32 {
-        self.report().map_or(0, |_| self.expected.unwrap_or_default().saturating_sub(self.on_bus()))
-    }
-
     /// Where the GPUs were that the bus does not show any more.
     #[must_use]
     pub fn missing_from(&self) -> Vec<&str> {
@@ -156,22 +156,31 @@ impl<'w> Member<'w> {
         self.discovery.seen.at.iter().map(String::as_str).filter(|address| !there(address)).collect()
     }
 
-    /// GPUs that the scheduler can give out.
+    /// What the scheduler can give out, in its own units: a GPU that four pods share is four.
     #[must_use]
     pub fn allocatable(&self) -> u32 {
-        self.node.allocatable.unwrap_or_default()
+        self.node.allocatable.total()
     }
 
-    /// Whether the scheduler can give out all the GPUs that are expected, but for unhealthy ones, as long as the policy can
-    /// do without those.
+    /// What it should be able to give out, in the same units.
+    #[must_use]
+    pub fn promised(&self) -> Option<u32> {
+        self.promise.as_ref().map(Promise::units)
+    }
+
+    /// Whether the scheduler can give out all that is promised, but for unhealthy GPUs, as long as the policy can do without
+    /// those.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        let complete = |expected: u32| {
-            let unhealthy = self.health.unhealthy.min(expected);
-            let enough = expected - unhealthy >= health::required(&self.health_policy, expected);
-            enough && self.allocatable() + unhealthy >= expected
+        let enough = |expected: u32| {
+            expected.saturating_sub(self.health.unhealthy) >= health::required(&self.health_policy, expected)
         };
-        self.node.ready && !self.node.deleting && self.expected.is_some_and(complete)
+        // GPUs in MIG mode without a MIG device promise nothing, which no node becomes ready by.
+        let kept = |promise: &Promise| promise.units() > 0 && promise.lacks(&self.node.allocatable).is_none();
+        self.node.ready
+            && !self.node.deleting
+            && self.expected.is_some_and(enough)
+            && self.promise.as_ref().is_some_and(kept)
     }
 
     /// Whether the allocatable that is there can be believed. Kubelet takes some seconds to take back the GPUs of a plugin
@@ -182,7 +191,10 @@ impl<'w> Member<'w> {
         if self.rollout().is_some() {
             return self.stack_proven();
         }
-        self.status().is_some_and(GpuNodeStatus::is_ready)
+        // Of somebody else's plugin there is nothing to see but what it offers.
+        let not_ours = self.want().is_some_and(|want| want.device_plugin.is_none());
+        not_ours
+            || self.status().is_some_and(GpuNodeStatus::is_ready)
             || self.pod(Stage::DevicePlugin).is_some_and(PodFacts::running)
     }
 

@@ -102,8 +102,7 @@ pub fn plugin_to_restart(member: &Member<'_>, now: Timestamp) -> Option<String> 
     let well = |state| matches!(state, HealthState::Healthy | HealthState::Degraded);
     let recovered = report.gpus.iter().filter(|gpu| well(gpu.health.state)).filter_map(|gpu| gpu.health.since.as_ref());
     let recovered = recovered.map(|since| since.0).filter(|since| *since > started).max()?;
-    let usable = member.on_bus().saturating_sub(member.health.unhealthy.saturating_sub(member.missing()));
-    let withheld = member.node.ready && member.allocatable() < usable.min(member.expected?);
+    let withheld = member.node.ready && member.promise.as_ref()?.lacks(&member.node.allocatable).is_some();
     // Kubelet and plugin have a moment to find out by themselves.
     (withheld && member.rollout().is_none() && older(recovered, GRACE, now)).then(|| pod.name.clone())
 }

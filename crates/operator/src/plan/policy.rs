@@ -323,6 +323,7 @@ impl Verdicts<'_> {
                         | Reason::NoDriverImageForOS
                         | Reason::DriverNotInstalled
                         | Reason::RuntimeUnsupported
+                        | Reason::DevicePluginUnsupported
                         | Reason::UnknownModel
                         | Reason::PoolShadowed
                 )

@@ -3,7 +3,8 @@
 use gpu_operator_crd::{
     ClusterGpuPolicy,
     policy::{
-        DevicePlugin, Driver, DriverConfigMaps, Health, Image, Labels, Operand, Pool, RuntimePaths, Selector, Toolkit,
+        DevicePlugin, Driver, DriverConfigMaps, ForeignStack, Health, Image, Labels, Mig, Operand, Pool, RuntimePaths,
+        Selector, Toolkit,
     },
 };
 
@@ -116,8 +117,29 @@ fn runtime_paths(defaults: &RuntimePaths, own: &RuntimePaths) -> RuntimePaths {
 #[must_use]
 pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePlugin {
     let defaults = &policy.spec.defaults.device_plugin;
-    let own = pool.map(|pool| &pool.device_plugin);
-    DevicePlugin { operand: operand(&defaults.operand, own.map(|own| &own.operand)) }
+    let none = DevicePlugin::default();
+    let own = pool.map_or(&none, |pool| &pool.device_plugin);
+    let flavor = own.flavor.or(defaults.flavor);
+    // Of another plugin, nothing is inherited that only means something to this one.
+    let same = own.flavor.is_none() || defaults.flavor.unwrap_or_default() == flavor.unwrap_or_default();
+    let inherited = if same { defaults } else { &none };
+    let strategy = |mig: Option<&Mig>| mig.and_then(|mig| mig.strategy);
+    let strategy = strategy(own.mig.as_ref()).or(strategy(inherited.mig.as_ref()));
+    DevicePlugin {
+        flavor,
+        sharing: own.sharing.clone().or_else(|| inherited.sharing.clone()),
+        mig: strategy.map(|strategy| Mig { strategy: Some(strategy) }),
+        fail_on_init_error: own.fail_on_init_error.or(inherited.fail_on_init_error),
+        container_metrics: own.container_metrics.clone().or_else(|| inherited.container_metrics.clone()),
+        health_monitoring: own.health_monitoring.or(inherited.health_monitoring),
+        operand: operand(&inherited.operand, Some(&own.operand)),
+    }
+}
+
+/// What becomes of nodes that somebody else's stack serves: the pool's word over the defaults'.
+#[must_use]
+pub fn foreign_stack(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> ForeignStack {
+    pool.and_then(|pool| pool.foreign_stack).or(policy.spec.defaults.foreign_stack).unwrap_or_default()
 }
 
 /// What holds for the health of GPUs: the pool's fields over the policy's.

@@ -183,8 +183,8 @@ fn is_done(member: &Member<'_>, verdict: &Verdict, want: &Groups) -> bool {
 
 /// What of ours still holds the driver before its move.
 fn driver_holder(member: &Member<'_>, want: &Groups) -> Option<String> {
-    let old = member.pods_of(Stage::DevicePlugin).find(|pod| pod.group.as_deref() != want.device_plugin.as_deref());
-    if let Some(pod) = old {
+    let old = |stage| member.pods_of(stage).find(|pod| pod.group.as_deref() != variant::group(want, stage));
+    if let Some(pod) = [Stage::DevicePlugin, Stage::Mps].into_iter().find_map(old) {
         return Some(format!("waiting for pod {} to end", pod.name));
     }
     let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);

@@ -17,10 +17,14 @@ use super::{
     device_plugin::{self, PluginChoice},
     discover::Discovery,
     driver::{self, DriverChoice},
+    foreign::Foreign,
     hash, pool,
     toolkit::{self, ToolkitChoice},
 };
-use crate::{catalogue::Catalogue, world::NodeFacts};
+use crate::{
+    catalogue::Catalogue,
+    world::{NodeFacts, Offer},
+};
 
 /// A pool's share of a group's name; the rest is a hash.
 const SLUG: usize = 30;
@@ -71,6 +75,8 @@ pub struct StageSpec {
 pub struct Variant {
     /// What it depends on.
     pub key: VariantKey,
+    /// What its device plugin makes of a GPU.
+    pub offer: Offer,
     /// The stages that are ours to install, with the group of each.
     pub stages: Vec<(String, StageSpec)>,
 }
@@ -92,6 +98,7 @@ pub fn slot(groups: &mut Groups, stage: Stage) -> &mut Option<String> {
     match stage {
         Stage::Driver => &mut groups.driver,
         Stage::Toolkit => &mut groups.toolkit,
+        Stage::Mps => &mut groups.mps,
         Stage::DevicePlugin => &mut groups.device_plugin,
     }
 }
@@ -102,6 +109,7 @@ pub fn group(groups: &Groups, stage: Stage) -> Option<&str> {
     match stage {
         Stage::Driver => groups.driver.as_deref(),
         Stage::Toolkit => groups.toolkit.as_deref(),
+        Stage::Mps => groups.mps.as_deref(),
         Stage::DevicePlugin => groups.device_plugin.as_deref(),
     }
 }
@@ -117,25 +125,29 @@ pub fn daemon_set_name(stage: Stage, group: &str) -> String {
 /// # Errors
 /// A [`Fault`] where the policy asks for what this node cannot have.
 pub fn choose(
-    catalogue: &Catalogue,
     policy: &ClusterGpuPolicy,
-    pool: (&str, Option<&Pool>),
-    node: &NodeFacts,
-    discovery: &Discovery<'_>,
-    status: &GpuNodeStatus,
-    report: &Report,
+    (name, named): (&str, Option<&Pool>),
+    on: &driver::Subject<'_>,
+    foreign: &Foreign,
 ) -> Result<VariantKey, Fault> {
-    let (name, named) = pool;
-    let subject = driver_subject(catalogue, policy, node, discovery, (status, report));
-    let toolkit = toolkit::choose(&pool::toolkit(policy, named), node)?;
+    let driver = match foreign.theirs(Stage::Driver) {
+        Some(_) => driver::theirs(on.report),
+        None => driver::choose(&pool::driver(policy, named), on)?,
+    };
+    let theirs = foreign.theirs(Stage::DevicePlugin).is_some();
+    let plugin = device_plugin::choose(&pool::device_plugin(policy, named), &driver, theirs)?;
+    // Who brings a plugin that is found here has brought what it needs.
+    let needs_toolkit = plugin.needs_toolkit() && !theirs && foreign.theirs(Stage::Toolkit).is_none();
+    let toolkit =
+        if needs_toolkit { toolkit::choose(&pool::toolkit(policy, named), on.node)? } else { ToolkitChoice::None };
     Ok(VariantKey {
         policy: policy.name_any(),
         pool: name.to_owned(),
         named: named.is_some(),
-        driver: driver::choose(&pool::driver(policy, named), &subject)?,
+        driver,
         toolkit,
-        plugin: device_plugin::choose(&pool::device_plugin(policy, named), node)?,
-        arch: node.arch.to_string(),
+        plugin,
+        arch: on.node.arch.to_string(),
     })
 }
 
@@ -158,10 +170,12 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
     let specs = [
         driver::stage(policy, pool, &key),
         toolkit::stage(policy, pool, &key),
+        device_plugin::mps_stage(policy, pool, &key),
         device_plugin::stage(policy, pool, &key),
     ];
     let stages = specs.into_iter().flatten().map(|spec| (group_name(&key, &spec), spec)).collect();
-    Variant { key, stages }
+    let offer = Offer::of(&pool::device_plugin(policy, pool));
+    Variant { key, offer, stages }
 }
 
 /// A readable beginning and a hash of everything that makes this revision: the value of the node's label. A stage's
@@ -169,7 +183,7 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
 fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
     let VariantKey { policy, pool, named, driver, toolkit, plugin, arch } = key;
     let toolkit = (spec.stage >= Stage::Toolkit).then_some(toolkit);
-    let plugin = (spec.stage >= Stage::DevicePlugin).then_some(plugin);
+    let plugin = (spec.stage >= Stage::Mps).then_some(plugin);
     let digest = hash::short(&(policy, pool, named, driver, toolkit, plugin, arch, spec), 8);
     let slug: String =
         pool.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(SLUG).collect();

@@ -11,6 +11,8 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
+use super::resources::Offer;
+
 /// What the plan reads of a DaemonSet of ours.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DaemonSetFacts {
@@ -18,6 +20,8 @@ pub struct DaemonSetFacts {
     pub applied: Option<String>,
     /// The policy it belongs to.
     pub policy: Option<String>,
+    /// What it makes of a GPU, if it is a device plugin's.
+    pub offer: Offer,
     /// Changes with [`Self::spec`], and with nothing else.
     pub generation: Option<i64>,
     /// What it is now.
@@ -33,6 +37,7 @@ impl DaemonSetFacts {
         Self {
             applied: set.annotations().get(keys::APPLIED).cloned(),
             policy: set.labels().get(keys::POLICY).cloned(),
+            offer: Offer::read(set.annotations().get(keys::OFFER)),
             generation: set.metadata.generation,
             spec: set.spec.clone(),
             added_to: added_to(set),

@@ -14,7 +14,10 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt, core::ClusterResourceScope};
 use serde::{Deserialize, Serialize};
 
-use super::word::{Word, Words};
+use super::{
+    resources::Resources,
+    word::{Word, Words},
+};
 
 /// The labels of a node.
 pub type NodeLabels = BTreeMap<Word, Word>;
@@ -108,10 +111,8 @@ pub struct NodeFacts {
     pub health_condition: Option<HealthCondition>,
     /// What its annotation [`keys::GPU_COUNT`] says.
     pub gpu_count: Option<String>,
-    /// Allocatable `nvidia.com/gpu`, if the key is there.
-    pub allocatable: Option<u32>,
-    /// Allocatable parts of GPUs by resource: `nvidia.com/gpu.shared`, `nvidia.com/mig-…`; those above zero.
-    pub offers: BTreeMap<Word, u32>,
+    /// Allocatable GPUs and parts of GPUs, by resource name.
+    pub allocatable: Resources,
     /// Processor architecture in Kubernetes' words, such as `amd64`.
     pub arch: Word,
     /// The kernel's release, as `uname -r` prints it.
@@ -210,8 +211,7 @@ impl NodeFacts {
             ready: ready.is_some_and(|ready| ready.status == "True"),
             cordoned: node.spec.unschedulable,
             deleting: node.meta().deletion_timestamp.is_some(),
-            allocatable: allocatable.get(keys::GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()),
-            offers: offers(allocatable).map(|(resource, count)| (words.word(resource), count)).collect(),
+            allocatable: Resources::of(allocatable, words),
             arch: words.word(&node_info.architecture),
             kernel: words.word(&node_info.kernel_version),
             runtime: words.word(&node_info.container_runtime_version),
@@ -228,8 +228,8 @@ impl NodeFacts {
     /// A resource by which a pod can ask for a GPU of its, or a part of one.
     #[must_use]
     pub fn offered(&self) -> &str {
-        let parts = self.offers.keys().next().filter(|_| self.allocatable.unwrap_or_default() == 0);
-        parts.map_or(keys::GPU_RESOURCE, |resource| resource)
+        let offered = self.allocatable.names().find(|name| self.allocatable.amount(name) > 0);
+        offered.map_or(keys::GPU_RESOURCE, |resource| resource)
     }
 
     /// Whether the node can be expected to serve: the ones that cannot are counted apart.
@@ -251,13 +251,6 @@ fn taints(taints: &[Taint]) -> Vec<TaintFact> {
             effect: taint.effect.clone(),
         })
         .collect()
-}
-
-/// Parts of GPUs that a node gives out.
-fn offers(allocatable: &BTreeMap<String, Quantity>) -> impl Iterator<Item = (&str, u32)> {
-    let parts = |resource: &str| resource.starts_with("nvidia.com/gpu.") || resource.starts_with("nvidia.com/mig-");
-    let counted = allocatable.iter().filter(move |(resource, _)| parts(resource));
-    counted.filter_map(|(resource, quantity)| Some((resource.as_str(), quantity.0.parse().ok().filter(|n| *n > 0)?)))
 }
 
 /// Label keys that our label manager owns, from `metadata.managedFields`. The API server keeps this record in the

@@ -88,7 +88,8 @@ pub enum Edit {
 /// A label that a user writes: one that selects, one that a cloud would write, one that a policy publishes, or one of ours.
 fn label() -> BoxedStrategy<(&'static str, Option<&'static str>)> {
     let published = [("accelerator", "mine"), ("example.com/tier", "mine"), ("gpu/nividia", "P630")];
-    let ours = [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::DEVICE_PLUGIN].map(|key| (key, "x"));
+    let ours =
+        [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::MPS, keys::DEVICE_PLUGIN].map(|key| (key, "x"));
     let labels = prop_oneof![
         6 => fleet::label(),
         2 => select(published.to_vec()),
@@ -258,7 +259,7 @@ pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
         OnNode::Breaks(fault) => drop(sim.faults.insert(name.into(), faults(*fault))),
         OnNode::Heals => drop(sim.faults.remove(name)),
         // The scheduler places a GPU pod where it believes a GPU to be allocatable, and learns late that none is.
-        OnNode::GetsGpuPod if node.allocatable.unwrap_or_default() > 0 || moving => {
+        OnNode::GetsGpuPod if node.allocatable.total() > 0 || moving => {
             sim.gpu_pods.insert(name.into(), vec!["team/training".into()]);
         }
         OnNode::LosesGpuPod => drop(sim.gpu_pods.remove(name)),

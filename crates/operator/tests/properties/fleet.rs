@@ -8,7 +8,8 @@ use crate::sim::{Faults, Sim};
 const MODELS: [&str; 10] = ["2330", "1eb8", "102d", "15f9", "1db6", "20b0", "20b2", "27b8", "2901", "ffff"];
 
 /// The labels by which policies select nodes, and those by which clouds, NFD and users tell of GPUs.
-const LABELS: [(&str, &[&str]); 8] = [
+const LABELS: [(&str, &[&str]); 9] = [
+    ("cloud.google.com/gke-nodepool", &["gpus"]),
     ("zone", &["a", "b"]),
     ("team", &["x", "y"]),
     ("cloud.google.com/gke-accelerator", &["nvidia-tesla-t4", "nvidia-tesla-k80", "nvidia-of-tomorrow"]),
@@ -88,7 +89,7 @@ pub fn label() -> BoxedStrategy<(&'static str, &'static str)> {
 
 pub fn machine() -> BoxedStrategy<Machine> {
     let common = ("ubuntu", "22.04");
-    let os = prop_oneof![6 => Just(common), 2 => Just(("ubuntu", "24.04")), 1 => Just(("rhel", "9.4")), 1 => Just(("plan9", "4"))];
+    let os = prop_oneof![6 => Just(common), 2 => Just(("ubuntu", "24.04")), 1 => Just(("rhel", "9.4")), 1 => Just(("cos", "117")), 1 => Just(("plan9", "4"))];
     let arch = prop_oneof![4 => Just("amd64"), 1 => Just("arm64")];
     let runtime = prop_oneof![
         6 => Just("containerd://2.1.4"),

@@ -18,7 +18,8 @@ use kube::ResourceExt;
 use crate::sim::Sim;
 
 /// The labels of ours on Nodes.
-const OURS: [&str; 5] = [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::DEVICE_PLUGIN];
+const OURS: [&str; 7] =
+    [keys::CUDA_VERSION, keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::MPS, keys::DEVICE_PLUGIN];
 
 /// Watches a fleet. What it remembers is which nodes are out of work because the operator moves them, or have been until
 /// its last pass.
@@ -111,7 +112,7 @@ fn is_taken_out(sim: &Sim, before: &NodeFacts) -> bool {
         let had = before.labels.get(stage.key());
         had.is_some() && had != after.labels.get(stage.key())
     };
-    before.allocatable.is_some_and(|gpus| gpus > 0) && Stage::ALL.into_iter().any(changed)
+    before.allocatable.total() > 0 && Stage::ALL.into_iter().any(changed)
 }
 
 /// Whether a node of a policy lacks a plugin, or any pod that its labels call for.
@@ -288,8 +289,8 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &str) -> Count {
     let is_governed = |node: &&NodeFacts| governing(sim, &node.name).is_some_and(|its| its.name_any() == policy);
     let serves = |node: &&NodeFacts| node.ready && !node.cordoned && !node.deleting;
     let is_able = |node: &&NodeFacts| {
-        let gpus = node.allocatable.unwrap_or_default();
-        gpus > 0 && expected(sim, plan, &node.name).is_some_and(|expected| gpus >= expected)
+        let gpus = node.allocatable.total();
+        gpus > 0 && expected(sim, plan, &node.name).is_some_and(|expected| gpus >= expected * sim.replicas(&node.name))
     };
     let few = |count: usize| u32::try_from(count).expect("few nodes");
     let serving: Vec<_> = sim.nodes.values().filter(is_governed).filter(serves).collect();

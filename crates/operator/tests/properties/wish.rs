@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, Injection, KernelModule, NodeLabel,
-        Operand, Pool, PoolMatch, Proxy, Readiness, Selector, Toolkit, Validation, ValidationMode,
+        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, Injection, KernelModule, Mps, NodeLabel,
+        Operand, Pool, PoolMatch, Proxy, Readiness, Selector, Sharing, TimeSlicing, Toolkit, Validation,
+        ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -86,6 +87,7 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
             driver,
             toolkit,
             device_plugin,
+            foreign_stack: None,
         })
         .boxed()
 }
@@ -93,6 +95,8 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
 fn driver() -> BoxedStrategy<Driver> {
     let version = || option::weighted(0.7, select(vec!["595.91.07", "590.10.01", "580.173.02", "470.256.02"]));
     let plain = |version: Option<&str>| Driver { version: version.map(Into::into), ..Driver::default() };
+    let installer = select(vec![DriverSource::RunFile, DriverSource::GkeUbuntu, DriverSource::GkeCos]);
+    let install_dir = select(vec![None, Some("/opt/nvidia")]);
     let module = select(vec![KernelModule::Open, KernelModule::Proprietary]);
     prop_oneof![
         4 => Just(Driver::default()),
@@ -101,6 +105,14 @@ fn driver() -> BoxedStrategy<Driver> {
         1 => Just(Driver { source: Some(DriverSource::Preinstalled), ..Driver::default() }),
         1 => (version(), module).prop_map(move |(version, module)| Driver { kernel_module: Some(module), ..plain(version) }),
         1 => operand(vec![]).prop_map(|operand| Driver { operand, ..Driver::default() }),
+        1 => version().prop_map(move |version| Driver { precompiled: Some(true), ..plain(version) }),
+        1 => (version(), installer).prop_map(move |(version, source)| Driver { source: Some(source), ..plain(version) }),
+        1 => install_dir.prop_map(|install_dir| Driver {
+            source: Some(DriverSource::RunFile),
+            url: Some("https://mirror.example.com/driver.run".into()),
+            install_dir: install_dir.map(Into::into),
+            ..Driver::default()
+        }),
     ].boxed()
 }
 
@@ -119,8 +131,20 @@ fn toolkit() -> BoxedStrategy<Toolkit> {
 }
 
 fn plugin() -> BoxedStrategy<DevicePlugin> {
-    prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])]
-        .prop_map(|operand| DevicePlugin { operand })
+    let operand = prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])];
+    (operand, sharing())
+        .prop_map(|(operand, sharing)| DevicePlugin { operand, sharing, ..DevicePlugin::default() })
+        .boxed()
+}
+
+fn sharing() -> BoxedStrategy<Option<Sharing>> {
+    let slicing = (2..5_u32, option::of(any::<bool>())).prop_map(|(replicas, rename_by_default)| Sharing {
+        time_slicing: Some(TimeSlicing { replicas, rename_by_default, ..TimeSlicing::default() }),
+        mps: None,
+    });
+    let mps =
+        (2..5_u32).prop_map(|replicas| Sharing { mps: Some(Mps { replicas, ..Mps::default() }), time_slicing: None });
+    prop_oneof![6 => Just(None), 1 => Just(Some(Sharing::default())), 2 => slicing.prop_map(Some), 1 => mps.prop_map(Some)]
         .boxed()
 }
 
@@ -150,6 +174,7 @@ fn defaults() -> BoxedStrategy<Defaults> {
             driver,
             toolkit,
             device_plugin,
+            foreign_stack: None,
             tolerations,
             priority_class_name,
         })

@@ -16,10 +16,8 @@ pub const HOST_ROOT: &str = "/";
 /// How a node misbehaves.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Driver images of these versions cannot be pulled here.
+    /// Driver images of these versions, or tags, cannot be pulled here.
     pub missing_images: BTreeSet<String>,
-    /// No precompiled driver image can be pulled here.
-    pub no_precompiled_images: bool,
     /// The driver's container crashes with these words.
     pub driver_crash: Option<String>,
     /// The driver's container loads this version, whatever it is asked for.
@@ -141,7 +139,7 @@ impl Sim {
             }
         }
         let facts = self.nodes.get_mut(node).expect("a node");
-        facts.allocatable = facts.allocatable.map(|_| 0);
+        facts.allocatable = facts.allocatable.withdrawn();
     }
 
     /// The probe writes what it sees, if it works; the GpuNode is its to make where there are GPUs.

@@ -6,6 +6,7 @@
 mod api;
 pub mod machine;
 pub mod node;
+mod plugin;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +14,7 @@ use gpu_operator::{
     catalogue::Catalogue,
     plan::{Plan, plan},
     settings::Settings,
-    world::{DaemonSetFacts, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts, World},
+    world::{DaemonSetFacts, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts, World},
 };
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Report, policy::Stage};
 use k8s_openapi::{
@@ -40,6 +41,8 @@ pub struct Sim {
     boots_with: BTreeMap<String, String>,
     pub gpu_nodes: BTreeMap<String, GpuNode>,
     pub sets: BTreeMap<String, DaemonSet>,
+    /// Other people's DaemonSets, by namespace and name.
+    pub foreign_sets: BTreeMap<String, DaemonSet>,
     pub pods: BTreeMap<String, PodFacts>,
     pub runtime_classes: BTreeMap<String, RuntimeClassFacts>,
     /// What each pod was made from: its DaemonSet may have become another one since.
@@ -73,6 +76,7 @@ impl Sim {
             boots_with: BTreeMap::new(),
             gpu_nodes: BTreeMap::new(),
             sets: BTreeMap::new(),
+            foreign_sets: BTreeMap::new(),
             pods: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             templates: BTreeMap::new(),
@@ -130,6 +134,11 @@ impl Sim {
                 .sets
                 .iter()
                 .map(|(name, set)| (name.clone(), Arc::new(DaemonSetFacts::of(set))))
+                .collect(),
+            foreign_sets: self
+                .foreign_sets
+                .iter()
+                .filter_map(|(name, set)| Some((name.clone(), Arc::new(ForeignSet::of(set)?))))
                 .collect(),
             pods: arcs(&self.pods),
             runtime_classes: arcs(&self.runtime_classes),

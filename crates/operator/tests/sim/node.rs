@@ -1,6 +1,8 @@
 //! The rest of a node's surroundings: the DaemonSet controller, kubelet, and what runs in the pods.
 
-use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Refusal, Role, Word};
+use gpu_operator::world::{
+    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodEnd, PodFacts, Refusal, Resources, Role, Word,
+};
 use gpu_operator_crd::{
     health::HealthState,
     keys,
@@ -16,6 +18,7 @@ use kube::ResourceExt;
 use super::{
     Faults, Sim,
     machine::{CONTAINER_ROOT, Test},
+    plugin::{offered, replicas, waits_for},
 };
 
 impl Sim {
@@ -85,6 +88,13 @@ impl Sim {
         self.sets[set].spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec")
     }
 
+    /// How many pods share a GPU of a node, by the plugin that its label names.
+    pub fn replicas(&self, node: &str) -> u32 {
+        let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
+        let set = group.map(|group| format!("{}-{group}", Stage::DevicePlugin.as_str()));
+        set.filter(|set| self.sets.contains_key(set)).map_or(1, |set| replicas(self.template(&set)))
+    }
+
     /// Whether the DaemonSet controller makes pods of a set for a node with its taints.
     fn tolerates(&self, set: &str, node: &str) -> bool {
         let tolerations = self.template(set).tolerations.clone().unwrap_or_default();
@@ -98,19 +108,36 @@ impl Sim {
         let faults = self.faults_of(node);
         self.hold_or_release(node, &faults);
         self.run_driver(node, &faults);
-        let [toolkit, plugin] = [Stage::Toolkit, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
+        let [toolkit, mps, plugin] =
+            [Stage::Toolkit, Stage::Mps, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
         self.run_behind_gate(&toolkit, node);
-        if self.pods.get(&toolkit).is_some_and(PodFacts::running) {
+        self.run_behind_gate(&mps, node);
+        let runs = |sim: &Self, pod: &str| sim.pods.get(pod).is_some_and(PodFacts::running);
+        let template = self.templates.get(&plugin);
+        let waits_for = |stage| template.is_some_and(|template| waits_for(template, stage));
+        if (runs(self, &toolkit) || !waits_for("toolkit")) && (runs(self, &mps) || !waits_for("mps")) {
             self.run_behind_gate(&plugin, node);
         }
         self.run_tests(node, &faults);
-        let serves = self.pods.get(&plugin).is_some_and(PodFacts::running);
+        let seen = faults.publishes.unwrap_or(on_bus);
+        let of_ours = self.templates.get(&plugin).filter(|_| runs(self, &plugin));
+        let offered = of_ours.map(|template| offered(template, &self.machines[node], seen));
+        let theirs = || self.foreign_plugin_serves(node).then(|| Resources::from(seen));
+        let offered = offered.or_else(theirs);
         let facts = self.nodes.get_mut(node).expect("a node");
-        if serves {
-            facts.allocatable = Some(faults.publishes.unwrap_or(on_bus));
-        } else if facts.allocatable.is_some() {
-            facts.allocatable = Some(0);
-        }
+        // Kubelet keeps the names of what is gone, with nothing to them.
+        let gone = facts.allocatable.withdrawn();
+        facts.allocatable = match offered {
+            None => gone,
+            Some(offered) => merged(&gone, &offered),
+        };
+    }
+
+    /// Whether somebody else's plugin has a pod on a node, and a driver to work with.
+    fn foreign_plugin_serves(&self, node: &str) -> bool {
+        let plugin = ForeignPart::Stage(Stage::DevicePlugin);
+        let sets = self.foreign_sets.values().filter_map(ForeignSet::of).filter(|set| set.part == plugin);
+        self.machines[node].driver.loaded.is_some() && sets.into_iter().any(|set| set.reaches(&self.nodes[node]))
     }
 
     /// The probe holds NVML while a driver works, and lets go when asked.
@@ -151,16 +178,16 @@ impl Sim {
         root.unwrap_or(CONTAINER_ROOT).to_owned()
     }
 
-    /// Whether a driver pod's image is compiled for a kernel already.
-    fn is_precompiled(&self, node: &str) -> bool {
+    /// The tag of a driver pod's image.
+    fn driver_tag(&self, node: &str) -> String {
         let image = self.templates.get(&format!("driver@{node}")).and_then(|pod| pod.containers[0].image.clone());
-        image.is_some_and(|image| image.contains(&format!("-{}-", self.nodes[node].kernel)))
+        image.and_then(|image| Some(image.rsplit_once(':')?.1.to_owned())).unwrap_or_default()
     }
 
     fn run_driver(&mut self, node: &str, faults: &Faults) {
         let version = self.driver_version(node);
         let root = self.driver_root(node);
-        let missing = faults.no_precompiled_images && self.is_precompiled(node);
+        let missing = faults.missing_images.contains(&self.driver_tag(node));
         let now = self.now;
         let Some(pod) = self.pods.get_mut(&format!("driver@{node}")) else { return };
         let container = &mut pod.containers[0];
@@ -202,7 +229,7 @@ impl Sim {
     /// A test is placed where a GPU is free, runs, and has ended a moment later.
     fn run_tests(&mut self, node: &str, faults: &Faults) {
         let now = self.now;
-        let free = self.nodes[node].allocatable.unwrap_or_default() > 0 && faults.test != Test::FindsNoPlace;
+        let free = self.nodes[node].allocatable.total() > 0 && faults.test != Test::FindsNoPlace;
         let tests = self.pods.values_mut().filter(|pod| pod.role == Role::Validation && pod.node == node);
         for pod in tests.filter(|pod| pod.end.is_none()) {
             if pod.containers.is_empty() && !free {
@@ -248,6 +275,12 @@ pub fn end_test(pod: &mut PodFacts, failure: Option<Exit>) {
         container.state = ContainerState::Ended(exit.clone());
         container.ready = false;
     }
+}
+
+/// What is offered, and the names of what was.
+fn merged(gone: &Resources, offered: &Resources) -> Resources {
+    let kept = gone.names().filter(|name| offered.names().all(|offered| offered != *name));
+    kept.map(|name| (name.clone(), 0)).chain(offered.names().map(|name| (name.clone(), offered.amount(name)))).collect()
 }
 
 /// What the gate before the later stages checks: a driver that is loaded and in place, the wanted one where one is named.

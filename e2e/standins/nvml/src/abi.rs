@@ -119,8 +119,12 @@ export! {
     };
 
     nvmlDeviceGetIndex (gpu: Handle, to: *mut c_uint) => put(to, number(lib().device(gpu.addr())?.0)?);
-    nvmlDeviceGetName (gpu: Handle, to: *mut c_char, length: c_uint) => put_text(to, length, &device(gpu)?.name);
-    nvmlDeviceGetUUID (gpu: Handle, to: *mut c_char, length: c_uint) => put_text(to, length, &device(gpu)?.uuid);
+    nvmlDeviceGetName (gpu: Handle, to: *mut c_char, length: c_uint) => {
+        put_text(to, length, &mig::name(gpu).unwrap_or_else(|| device(gpu).map(|device| device.name))?)
+    };
+    nvmlDeviceGetUUID (gpu: Handle, to: *mut c_char, length: c_uint) => {
+        put_text(to, length, &mig::uuid(gpu).unwrap_or_else(|| device(gpu).map(|device| device.uuid))?)
+    };
     nvmlDeviceGetSerial (gpu: Handle, to: *mut c_char, length: c_uint) => {
         put_text(to, length, &device(gpu)?.serial.ok_or(Status::NotSupported)?)
     };
@@ -146,10 +150,6 @@ export! {
         put(major, capability.0)?;
         put(minor, capability.1)
     };
-
-    // A GPU that knows no partitions, in the terms of programs that ask for them.
-    nvmlDeviceGetMaxMigDeviceCount (gpu: Handle, to: *mut c_uint) => { device(gpu)?; put(to, 0) };
-    nvmlDeviceIsMigDeviceHandle (gpu: Handle, to: *mut c_uint) => { device(gpu)?; put(to, 0) };
 
     nvmlDeviceGetSupportedEventTypes (gpu: Handle, to: *mut c_ulonglong) => { device(gpu)?; put(to, EVENT_XID) };
     nvmlEventSetCreate (to: *mut Handle) => put_handle(to, lib().create_event_set()?);

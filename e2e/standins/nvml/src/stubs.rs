@@ -27,7 +27,7 @@ not_supported! {
     nvmlDeviceGetArchitecture nvmlDeviceGetAttributes nvmlDeviceGetAttributes_v2 nvmlDeviceGetAutoBoostedClocksEnabled
     nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetBoardId nvmlDeviceGetBoardPartNumber nvmlDeviceGetBridgeChipInfo
     nvmlDeviceGetBusType nvmlDeviceGetC2cModeInfoV nvmlDeviceGetCapabilities nvmlDeviceGetClkMonStatus
-    nvmlDeviceGetClock nvmlDeviceGetClockOffsets nvmlDeviceGetComputeInstanceId
+    nvmlDeviceGetClock nvmlDeviceGetClockOffsets
     nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetComputeRunningProcesses_v2
     nvmlDeviceGetConfComputeGpuAttestationReport
     nvmlDeviceGetConfComputeGpuCertificate nvmlDeviceGetConfComputeMemSizeInfo
@@ -35,14 +35,14 @@ not_supported! {
     nvmlDeviceGetCpuAffinityWithinScope nvmlDeviceGetCreatableVgpus
     nvmlDeviceGetCurrentClockFreqs
     nvmlDeviceGetDecoderUtilization nvmlDeviceGetDefaultApplicationsClock
-    nvmlDeviceGetDefaultEccMode nvmlDeviceGetDetailedEccErrors nvmlDeviceGetDeviceHandleFromMigDeviceHandle
+    nvmlDeviceGetDefaultEccMode nvmlDeviceGetDetailedEccErrors
     nvmlDeviceGetDisplayActive nvmlDeviceGetDisplayMode nvmlDeviceGetDramEncryptionMode nvmlDeviceGetDriverModel
     nvmlDeviceGetDriverModel_v2 nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetEncoderCapacity
     nvmlDeviceGetEncoderSessions nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderUtilization
     nvmlDeviceGetFBCSessions nvmlDeviceGetFBCStats nvmlDeviceGetFanControlPolicy_v2
     nvmlDeviceGetFanSpeed nvmlDeviceGetFanSpeedRPM nvmlDeviceGetFanSpeed_v2
     nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset nvmlDeviceGetGpuFabricInfo
-    nvmlDeviceGetGpuInstanceById nvmlDeviceGetGpuInstanceId
+    nvmlDeviceGetGpuInstanceById
     nvmlDeviceGetGpuInstancePossiblePlacements
     nvmlDeviceGetGpuInstanceProfileInfo nvmlDeviceGetGpuInstanceProfileInfoByIdV
     nvmlDeviceGetGpuInstanceRemainingCapacity nvmlDeviceGetGpuMaxPcieLinkGeneration
@@ -56,7 +56,7 @@ not_supported! {
     nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetMaxClockInfo
     nvmlDeviceGetMaxCustomerBoostClock
     nvmlDeviceGetMemClkMinMaxVfOffset nvmlDeviceGetMemClkVfOffset nvmlDeviceGetMemoryAffinity
-    nvmlDeviceGetMemoryBusWidth nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetMigDeviceHandleByIndex
+    nvmlDeviceGetMemoryBusWidth nvmlDeviceGetMemoryErrorCounter
     nvmlDeviceGetMinMaxClockOfPState nvmlDeviceGetMinMaxFanSpeed nvmlDeviceGetModuleId
     nvmlDeviceGetMultiGpuBoard nvmlDeviceGetNumFans nvmlDeviceGetNumGpuCores nvmlDeviceGetNumaNodeId
     nvmlDeviceGetNvLinkCapability nvmlDeviceGetNvLinkErrorCounter nvmlDeviceGetNvLinkInfo

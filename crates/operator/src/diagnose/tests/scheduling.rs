@@ -56,7 +56,8 @@ fn a_pod_that_no_node_can_ever_take_is_told_why() {
 fn a_pod_that_may_be_placed_is_told_nothing() {
     let mut world = fleet();
     edit(&mut world, "h100", |node, _| {
-        node.offers = [("nvidia.com/gpu.shared".into(), 8), ("nvidia.com/mig-1g.5gb".into(), 7)].into();
+        let offered = [("nvidia.com/gpu", 8), ("nvidia.com/gpu.shared", 8), ("nvidia.com/mig-1g.5gb", 7)];
+        node.allocatable = offered.into_iter().collect();
     });
     for spec in [
         // Whether all are in use is the scheduler's to say.

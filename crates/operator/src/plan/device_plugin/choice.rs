@@ -1,23 +1,136 @@
 //! Who tells kubelet of a node's GPUs.
 
-use gpu_operator_crd::policy::DevicePlugin;
+use gpu_operator_crd::{
+    policy::{DevicePlugin, MigStrategy, Mps, PluginFlavor, Sharing},
+    reason::Reason,
+};
 use serde::Serialize;
 
-use super::super::variant::Fault;
-use crate::world::NodeFacts;
+use super::super::{driver::DriverChoice, variant::Fault};
+
+/// Where Google's installers put drivers.
+pub const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
+/// Where Google's plugin serves metrics unless told otherwise.
+const METRICS_PORT: u16 = 2112;
 
 /// Who tells kubelet of a node's GPUs, once decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum PluginChoice {
     /// NVIDIA's device plugin.
-    Nvidia,
+    Nvidia {
+        /// How pods share GPUs.
+        sharing: Option<Sharing>,
+        /// By which names MIG devices are offered.
+        mig: MigStrategy,
+        /// Whether it ends where it cannot begin, if the user says so.
+        fail_on_init_error: Option<bool>,
+    },
+    /// Google's device plugin.
+    Gke {
+        /// How many pods share a GPU.
+        replicas: Option<u32>,
+        /// Where metrics of containers are served.
+        metrics_port: Option<u16>,
+        /// Whether it watches for critical XIDs.
+        health_monitoring: bool,
+    },
+    /// Somebody else's device plugin.
+    External,
 }
 
-/// Decides who tells kubelet of a node's GPUs.
+impl PluginChoice {
+    /// Whether it answers with what only a container toolkit can carry out.
+    #[must_use]
+    pub fn needs_toolkit(&self) -> bool {
+        !matches!(self, Self::Gke { .. })
+    }
+
+    /// How pods share GPUs by MPS, if they do.
+    #[must_use]
+    pub fn mps(&self) -> Option<&Mps> {
+        match self {
+            Self::Nvidia { sharing, .. } => sharing.as_ref()?.mps.as_ref(),
+            Self::Gke { .. } | Self::External => None,
+        }
+    }
+}
+
+/// Decides who tells kubelet of a node's GPUs. `theirs` says whether somebody else's plugin serves the node already.
 ///
 /// # Errors
 /// A [`Fault`] where the policy asks for what this node cannot have.
-#[allow(clippy::unnecessary_wraps, reason = "the choices that can fail come beside it")]
-pub fn choose(_plugin: &DevicePlugin, _node: &NodeFacts) -> Result<PluginChoice, Fault> {
-    Ok(PluginChoice::Nvidia)
+pub fn choose(plugin: &DevicePlugin, driver: &DriverChoice, theirs: bool) -> Result<PluginChoice, Fault> {
+    let google_driver = driver.root() == GKE_ROOT;
+    let by_driver = if google_driver { PluginFlavor::Gke } else { PluginFlavor::Nvidia };
+    match plugin.flavor.unwrap_or(by_driver) {
+        _ if theirs => Ok(PluginChoice::External),
+        PluginFlavor::External => Ok(PluginChoice::External),
+        PluginFlavor::Nvidia => nvidia(plugin),
+        PluginFlavor::Gke if !google_driver => Err(unsupported(format!(
+            "Google's device plugin hands containers a driver that lies under {GKE_ROOT}, as Google's installers leave it, and this node's is under {}; write devicePlugin.flavor: Nvidia, or another driver.source",
+            driver.root()
+        ))),
+        PluginFlavor::Gke => gke(plugin),
+    }
+}
+
+fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
+    let sharing = plugin.sharing.clone().filter(|sharing| *sharing != Sharing::default());
+    let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
+    // The two may come from different places: one from the pool, one from the defaults.
+    if mig == MigStrategy::Mixed && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
+        let message = "MPS cannot share what MIG strategy Mixed offers; write sharing.timeSlicing instead of mps, or another mig.strategy";
+        return Err(unsupported(message));
+    }
+    Ok(PluginChoice::Nvidia { sharing, mig, fail_on_init_error: plugin.fail_on_init_error })
+}
+
+fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
+    let sharing = plugin.sharing.as_ref();
+    if sharing.is_some_and(|sharing| sharing.mps.is_some()) {
+        let message = "Google's device plugin shares by MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
+        return Err(unsupported(message));
+    }
+    Ok(PluginChoice::Gke {
+        replicas: sharing.and_then(|sharing| sharing.time_slicing.as_ref()).map(|slicing| slicing.replicas),
+        metrics_port: plugin.container_metrics.as_ref().map(|metrics| metrics.port.unwrap_or(METRICS_PORT)),
+        health_monitoring: plugin.health_monitoring.unwrap_or_default(),
+    })
+}
+
+fn unsupported(message: impl Into<String>) -> Fault {
+    Fault { reason: Reason::DevicePluginUnsupported, message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plugin_follows_the_policy_and_where_it_says_nothing_the_driver() {
+        let host = DriverChoice::Preinstalled { root: "/".into() };
+        let google = DriverChoice::Preinstalled { root: GKE_ROOT.into() };
+        for (written, driver, theirs, chosen) in [
+            ("{}", &host, false, "Nvidia"),
+            ("{}", &google, false, "Gke"),
+            ("{flavor: Nvidia}", &google, false, "Nvidia"),
+            ("{flavor: Gke}", &google, false, "Gke"),
+            ("{flavor: Gke}", &host, false, "hands containers a driver"),
+            ("{flavor: Gke, sharing: {mps: {replicas: 2}}}", &google, false, "where GKE runs the control daemon"),
+            ("{flavor: External}", &host, false, "External"),
+            ("{}", &host, true, "External"),
+            ("{flavor: Gke}", &host, true, "External"),
+            ("{mig: {strategy: Mixed}, sharing: {mps: {replicas: 2}}}", &host, false, "MPS cannot share"),
+            ("{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 2}}}", &host, false, "Mixed"),
+            ("{mig: {strategy: Single}, sharing: {mps: {replicas: 2}}}", &host, false, "mps: Some"),
+            ("{sharing: {}}", &host, false, "sharing: None"),
+        ] {
+            let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
+            let said = match choose(&plugin, driver, theirs) {
+                Ok(choice) => format!("{choice:?}"),
+                Err(fault) => fault.message,
+            };
+            assert!(said.contains(chosen), "{written}: {said}");
+        }
+    }
 }

@@ -1,12 +1,16 @@
 //! NVIDIA's device plugin, which answers with CDI devices, or with an environment where NVIDIA's runtime reads that.
 
+use gpu_operator_crd::policy::{MigStrategy, Sharing};
 use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
-use super::super::{
-    daemon_set::{
-        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
+use super::{
+    super::{
+        daemon_set::{
+            Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
+        },
+        toolkit::{self, ToolkitChoice},
     },
-    toolkit::{self, ToolkitChoice},
+    config, mps,
 };
 
 /// Where the plugin sees the driver's root.
@@ -15,46 +19,65 @@ const DRIVER_ROOT_IN_CONTAINER: &str = "/driver-root";
 const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
 /// Where CDI specifications are looked for by every runtime that knows CDI.
 const CDI: &str = "/var/run/cdi";
+/// The name of its file.
+pub const FILE: &str = "nvidia.json";
 
 /// The plugin's pod.
 #[must_use]
-pub fn pod(input: &PodInput<'_>) -> PodParts {
+pub fn pod(
+    input: &PodInput<'_>,
+    sharing: Option<&Sharing>,
+    mig: MigStrategy,
+    fail_on_init_error: Option<bool>,
+) -> PodParts {
     let root = input.key.driver.root();
-    let container = operand_container(
-        input,
-        "device-plugin",
-        vec![
-            env("DEVICE_LIST_STRATEGY", strategy(&input.key.toolkit)),
-            env("NVIDIA_DRIVER_ROOT", root),
-            env("NVIDIA_DEV_ROOT", input.key.driver.dev_root()),
-            env("DRIVER_ROOT_CTR_PATH", DRIVER_ROOT_IN_CONTAINER),
-            env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", toolkit::INSTALL_DIR)),
-            // A runtime that injects by environment must leave this container alone.
-            env("NVIDIA_VISIBLE_DEVICES", "void"),
-        ],
-        vec![],
-    );
-    let main = Container {
-        // Privileged: NVML opens the GPUs' device nodes.
-        security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
-        volume_mounts: Some(vec![
-            mount("sockets", SOCKETS, Mode::Writable),
-            mount("driver-root", DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
-            mount("cdi", CDI, Mode::Writable),
-        ]),
-        ..container
-    };
-    let mut init = vec![driver_gate(input)];
+    let mut environment = vec![
+        env("DEVICE_LIST_STRATEGY", strategy(&input.key.toolkit)),
+        env("NVIDIA_DRIVER_ROOT", root),
+        env("NVIDIA_DEV_ROOT", input.key.driver.dev_root()),
+        env("DRIVER_ROOT_CTR_PATH", DRIVER_ROOT_IN_CONTAINER),
+        env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", toolkit::INSTALL_DIR)),
+        // A runtime that injects by environment must leave this container alone.
+        env("NVIDIA_VISIBLE_DEVICES", "void"),
+    ];
+    if mig != MigStrategy::None {
+        environment.extend([env("MIG_STRATEGY", mig.as_str()), env("NVIDIA_MIG_MONITOR_DEVICES", "all")]);
+    }
+    environment.extend(fail_on_init_error.map(|fail| env("FAIL_ON_INIT_ERROR", &fail.to_string())));
+    let mut mounts = vec![
+        mount("sockets", SOCKETS, Mode::Writable),
+        mount("driver-root", DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
+        mount("cdi", CDI, Mode::Writable),
+    ];
     let mut volumes = driver_gate_volumes(input);
     volumes.extend([
         host_path("sockets", SOCKETS, None),
         host_path("driver-root", root, Some("DirectoryOrCreate")),
         host_path("cdi", CDI, Some("DirectoryOrCreate")),
     ]);
+    let mut init = vec![driver_gate(input)];
     if let Some((gate, of_gate)) = toolkit::gate(input) {
         init.push(gate);
         volumes.extend(of_gate);
     }
+    if let Some(sharing) = sharing {
+        init.push(config::writer(input.settings, FILE, &config::nvidia(sharing, mig)));
+        environment.push(env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{FILE}")));
+        mounts.push(mount(config::VOLUME, "/etc/nvidia-device-plugin", Mode::ReadOnly));
+        volumes.push(config::volume());
+    }
+    if sharing.is_some_and(|sharing| sharing.mps.is_some()) {
+        init.push(mps::gate(input.settings));
+        environment.push(env("MPS_ROOT", mps::ROOT));
+        mounts.extend(mps::mounts(Mode::Follow));
+        volumes.extend(mps::volumes());
+    }
+    let main = Container {
+        // Privileged: NVML opens the GPUs' device nodes.
+        security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
+        volume_mounts: Some(mounts),
+        ..operand_container(input, "device-plugin", environment, vec![])
+    };
     PodParts { init, main, volumes, host_pid: false, grace_seconds: 30 }
 }
 

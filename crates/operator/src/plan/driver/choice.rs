@@ -223,6 +223,14 @@ pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> 
     }
 }
 
+/// The driver of a node on which somebody else's DaemonSet installs it, wherever that puts it.
+#[must_use]
+pub fn theirs(report: &Report) -> DriverChoice {
+    let loaded = report.driver.installed.iter().find(|found| report.driver.loaded.as_ref() == Some(&found.version));
+    let found = loaded.or(report.driver.installed.first());
+    DriverChoice::Preinstalled { root: found.map_or_else(|| CONTAINER_ROOT.to_owned(), |found| found.root.clone()) }
+}
+
 fn from(source: DriverSource, driver: &Driver, on: &Subject<'_>, root: &str) -> Result<DriverChoice, Fault> {
     let root = root.to_owned();
     match source {

@@ -165,6 +165,21 @@ export! {
         let (_, device, instance) = instance_of(compute)?;
         lib().set_compute(&device, instance.id, false)
     };
+    nvmlDeviceGetMaxMigDeviceCount (gpu: Handle, to: *mut c_uint) => {
+        put(to, if device(gpu)?.mig.is_some() { 7 } else { 0 })
+    };
+    nvmlDeviceIsMigDeviceHandle (gpu: Handle, to: *mut c_uint) => put(to, is_mig_device(gpu).into());
+    nvmlDeviceGetMigDeviceHandleByIndex (gpu: Handle, index: c_uint, to: *mut Handle) => {
+        let instances = lib().division(&with_mig(gpu)?)?.instances;
+        let instance = instances.iter().filter(|instance| instance.compute).nth(index as usize);
+        let instance = instance.ok_or(Status::NotFound)?;
+        put_handle(to, gpu.addr() | (instance.id as usize) << NUMBER | COMPUTE)
+    };
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle (gpu: Handle, to: *mut Handle) => {
+        put_handle(to, instance_of(gpu)?.0.addr())
+    };
+    nvmlDeviceGetGpuInstanceId (gpu: Handle, to: *mut c_uint) => put(to, instance_of(gpu)?.2.id);
+    nvmlDeviceGetComputeInstanceId (gpu: Handle, to: *mut c_uint) => { instance_of(gpu)?; put(to, 0) };
     nvmlDeviceGetComputeRunningProcesses_v3 (gpu: Handle, count: *mut c_uint, to: *mut ProcessInfo) => {
         let device = device(gpu)?;
         let clients = device.mig.map(|mig| mig.clients).unwrap_or_default();
@@ -190,6 +205,27 @@ export! {
 
 fn with_mig(gpu: Handle) -> Result<Device, Status> {
     device(gpu).and_then(|device| if device.mig.is_some() { Ok(device) } else { Err(Status::NotSupported) })
+}
+
+/// A MIG device's handle is that of its compute instance.
+fn is_mig_device(handle: Handle) -> bool {
+    handle.addr() & COMPUTE != 0
+}
+
+/// A MIG device's name; nothing for a GPU's handle.
+pub(super) fn name(handle: Handle) -> Option<Result<String, Status>> {
+    is_mig_device(handle).then(|| {
+        let (_, device, instance) = instance_of(handle)?;
+        Ok(format!("{} {}", device.name, Profile::numbered(instance.profile)?.name(device.memory_mib)))
+    })
+}
+
+/// A MIG device's UUID; nothing for a GPU's handle.
+pub(super) fn uuid(handle: Handle) -> Option<Result<String, Status>> {
+    is_mig_device(handle).then(|| {
+        let (_, device, instance) = instance_of(handle)?;
+        Ok(format!("MIG-{}-{}", device.uuid.trim_start_matches("GPU-"), instance.id))
+    })
 }
 
 /// The instance that this handle, or that of its compute instance, means, with its GPU.

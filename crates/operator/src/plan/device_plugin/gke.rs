@@ -1,0 +1,81 @@
+//! Google's device plugin, which mounts the driver's folder into containers and needs no container toolkit.
+//! (Flags, mounts and port as its sources have them; the image's name is unverified.)
+
+use k8s_openapi::api::core::v1::{Container, ContainerPort, SecurityContext};
+
+use super::{
+    super::daemon_set::{
+        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
+    },
+    config,
+};
+
+/// Where containers find the driver's folder, and the plugin too.
+const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
+/// Where kubelet listens for plugins.
+const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
+/// Where kubelet tells which container has which device.
+const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
+/// The name of its file.
+const FILE: &str = "gpu_config.json";
+
+/// The plugin's pod.
+#[must_use]
+pub fn pod(
+    input: &PodInput<'_>,
+    replicas: Option<u32>,
+    metrics_port: Option<u16>,
+    health_monitoring: bool,
+) -> PodParts {
+    let root = input.key.driver.root();
+    let mut args = vec![
+        "-logtostderr".to_owned(),
+        format!("--host-path={root}"),
+        format!("--container-path={DRIVER_IN_CONTAINER}"),
+        "--plugin-directory=/device-plugin".to_owned(),
+    ];
+    if let Some(port) = metrics_port {
+        args.extend(["--enable-container-gpu-metrics".to_owned(), format!("--gpu-metrics-port={port}")]);
+    }
+    if health_monitoring {
+        args.push("--enable-health-monitoring".to_owned());
+    }
+    let mut mounts = vec![
+        mount("sockets", "/device-plugin", Mode::Writable),
+        mount("dev", "/dev", Mode::Writable),
+        mount("driver-root", DRIVER_IN_CONTAINER, Mode::ReadOnly),
+        mount("pod-resources", POD_RESOURCES, Mode::ReadOnly),
+        mount("proc", "/proc", Mode::ReadOnly),
+    ];
+    let mut volumes = driver_gate_volumes(input);
+    volumes.extend([
+        host_path("sockets", SOCKETS, None),
+        host_path("dev", "/dev", None),
+        host_path("driver-root", root, Some("DirectoryOrCreate")),
+        host_path("pod-resources", POD_RESOURCES, Some("DirectoryOrCreate")),
+        host_path("proc", "/proc", None),
+    ]);
+    let mut init = vec![driver_gate(input)];
+    if let Some(replicas) = replicas {
+        init.push(config::writer(input.settings, FILE, &config::gke(replicas)));
+        args.push(format!("--gpu-config=/etc/nvidia/{FILE}"));
+        mounts.push(mount(config::VOLUME, "/etc/nvidia", Mode::ReadOnly));
+        volumes.push(config::volume());
+    }
+    let libraries = env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"));
+    let main = Container {
+        command: Some(vec!["/usr/bin/nvidia-gpu-device-plugin".to_owned()]),
+        ports: metrics_port.map(|port| {
+            vec![ContainerPort {
+                name: Some("metrics".to_owned()),
+                container_port: port.into(),
+                ..ContainerPort::default()
+            }]
+        }),
+        // Privileged: NVML opens the GPUs' device nodes.
+        security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
+        volume_mounts: Some(mounts),
+        ..operand_container(input, "device-plugin", vec![libraries], args)
+    };
+    PodParts { init, main, volumes, host_pid: false, grace_seconds: 30 }
+}

@@ -1,0 +1,111 @@
+//! The control daemon of CUDA's MPS, a stage of its own: what runs on its GPUs ends with it, so a device plugin that is
+//! started anew must not take it along.
+//!
+//! The image is the plugin's. It finds the driver's library and the daemon's program by links, because nothing injects them
+//! where no runtime is configured; that this suffices for every driver is unverified.
+
+use gpu_operator_crd::policy::{MigStrategy, Sharing};
+use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume, VolumeMount};
+
+use super::{
+    super::daemon_set::{
+        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
+        own_container,
+    },
+    config, nvidia,
+};
+use crate::settings::Settings;
+
+/// Where daemon, plugin and the pods that share a GPU meet, on the host.
+pub const ROOT: &str = "/run/nvidia/mps";
+/// The same, as upstream's programs have it built in.
+const ROOT_IN_CONTAINER: &str = "/mps";
+/// Where the container sees the driver's root.
+const DRIVER_ROOT: &str = "/driver-root";
+/// Where the links to what it needs of the driver are.
+const LINKS: &str = "/driver";
+/// Folders of programs, those of the links first.
+const PATH: &str = "/driver/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Programs on the GPUs are told to end, and the daemons with them.
+const GRACE_SECONDS: i64 = 30;
+
+/// The daemon's pod.
+#[must_use]
+pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodParts {
+    // Privileged: the daemons open the GPUs' device nodes, and its shared memory is a mount that the host must see.
+    let privileged = || Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() });
+    let shared_memory = Container {
+        command: Some(vec!["mps-control-daemon".to_owned()]),
+        args: Some(vec!["mount-shm".to_owned()]),
+        env: None,
+        security_context: privileged(),
+        volume_mounts: Some(vec![mount("mps-root", ROOT_IN_CONTAINER, Mode::Share)]),
+        ..operand_container(input, "mount-shared-memory", vec![], vec![])
+    };
+    let links = own_container(
+        input.settings,
+        "link-driver",
+        &["link", DRIVER_ROOT, LINKS],
+        vec![mount("driver-root", DRIVER_ROOT, Mode::Follow), mount("links", LINKS, Mode::Writable)],
+    );
+    let mut environment = vec![
+        env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{}", nvidia::FILE)),
+        env("PATH", PATH),
+        env("LD_LIBRARY_PATH", &format!("{LINKS}/lib")),
+        env("NVIDIA_VISIBLE_DEVICES", "void"),
+    ];
+    if mig != MigStrategy::None {
+        environment.extend([env("MIG_STRATEGY", mig.as_str()), env("NVIDIA_MIG_MONITOR_DEVICES", "all")]);
+    }
+    let mut main_mounts = vec![
+        mount(config::VOLUME, "/etc/nvidia-device-plugin", Mode::ReadOnly),
+        mount("driver-root", DRIVER_ROOT, Mode::Follow),
+        mount("links", LINKS, Mode::ReadOnly),
+    ];
+    main_mounts.extend(mounts(Mode::Writable));
+    let main = Container {
+        command: Some(vec!["mps-control-daemon".to_owned()]),
+        security_context: privileged(),
+        volume_mounts: Some(main_mounts),
+        ..operand_container(input, "mps-control-daemon", environment, vec![])
+    };
+    let root = input.key.driver.root();
+    let mut volumes = driver_gate_volumes(input);
+    volumes.extend([
+        host_path("driver-root", root, Some("DirectoryOrCreate")),
+        config::volume(),
+        config::empty_dir("links"),
+    ]);
+    volumes.extend(self::volumes());
+    let file = config::writer(input.settings, nvidia::FILE, &config::nvidia(sharing, mig));
+    // The daemon tells its clients apart by the host's process ids.
+    PodParts {
+        init: vec![driver_gate(input), file, links, shared_memory],
+        main,
+        volumes,
+        host_pid: true,
+        grace_seconds: GRACE_SECONDS,
+    }
+}
+
+/// The plugin's gate: waits until the daemons of all GPUs run.
+#[must_use]
+pub fn gate(settings: &Settings) -> Container {
+    let args = ["wait", "mps", "--host-root", "/host", "--mps-root", ROOT];
+    own_container(settings, "wait-for-mps", &args, vec![mount("mps-root", "/host/run/nvidia/mps", Mode::ReadOnly)])
+}
+
+/// What daemon and plugin mount alike.
+#[must_use]
+pub fn mounts(mode: Mode) -> [VolumeMount; 2] {
+    [mount("mps-root", ROOT_IN_CONTAINER, mode), mount("mps-shared-memory", "/dev/shm", mode)]
+}
+
+/// The volumes of [`mounts`].
+#[must_use]
+pub fn volumes() -> [Volume; 2] {
+    [
+        host_path("mps-root", ROOT, Some("DirectoryOrCreate")),
+        host_path("mps-shared-memory", &format!("{ROOT}/shm"), Some("DirectoryOrCreate")),
+    ]
+}

@@ -1,0 +1,138 @@
+//! Coexistence: what of a node's GPU stack is somebody else's. It is left alone and told of; ours is not placed beside it.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{
+    GpuNodeStatus,
+    gpunode::Groups,
+    policy::{ForeignStack, Stage},
+    reason::Reason,
+};
+
+use super::{note::Note, variant};
+use crate::world::{ForeignPart, NodeFacts, World};
+
+/// What of one node's GPU stack is somebody else's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Foreign {
+    stages: BTreeMap<Stage, Theirs>,
+    dra: Option<String>,
+    take_over: bool,
+}
+
+/// A stage that is somebody else's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Theirs {
+    /// Their DaemonSet, by namespace and name.
+    pub set: String,
+    /// What gets it off the node, in words; `None` where it is gone already.
+    way_off: Option<String>,
+    /// Whether a DaemonSet of ours serves the node as well: it came first, and stays.
+    beside_ours: bool,
+}
+
+impl Foreign {
+    /// What of a node's GPU stack is somebody else's. `have` is what the node has of ours; `status`, what is remembered of
+    /// it: DaemonSets come and go while they are upgraded, and nothing of ours is to slip in between.
+    #[must_use]
+    pub fn of(
+        world: &World,
+        node: &NodeFacts,
+        have: &Groups,
+        status: Option<&GpuNodeStatus>,
+        policy: ForeignStack,
+    ) -> Self {
+        let take_over = policy == ForeignStack::TakeOver;
+        let mut foreign = Self { take_over, ..Self::default() };
+        for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {
+            match set.part {
+                ForeignPart::Dra => foreign.dra = Some(name.clone()),
+                ForeignPart::Stage(stage) => {
+                    let beside_ours = variant::group(have, stage).is_some();
+                    let theirs = Theirs { set: name.clone(), way_off: Some(set.way_off()), beside_ours };
+                    foreign.stages.insert(stage, theirs);
+                }
+            }
+        }
+        let remembered = status.map(|status| &status.foreign).filter(|_| !take_over);
+        for (stage, set) in remembered.into_iter().flatten() {
+            let stage = Stage::ALL.into_iter().find(|known| known.as_str() == stage);
+            if let Some(stage) = stage.filter(|stage| variant::group(have, *stage).is_none()) {
+                let gone = || Theirs { set: set.clone(), way_off: None, beside_ours: false };
+                foreign.stages.entry(stage).or_insert_with(gone);
+            }
+        }
+        foreign
+    }
+
+    /// Whose a stage is, if it is somebody else's.
+    #[must_use]
+    pub fn theirs(&self, stage: Stage) -> Option<&Theirs> {
+        self.stages.get(&stage).filter(|theirs| !theirs.beside_ours)
+    }
+
+    /// What is to be remembered of it.
+    #[must_use]
+    pub fn remembered(&self) -> BTreeMap<String, String> {
+        let theirs = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?)));
+        theirs.map(|(stage, theirs)| (stage.as_str().to_owned(), theirs.set.clone())).collect()
+    }
+
+    /// What is to be said of it.
+    pub fn notes(&self) -> impl Iterator<Item = Note> + use<'_> {
+        let both = self.stages.iter().filter(|(_, theirs)| theirs.beside_ours).map(|(stage, theirs)| {
+            let way_off = theirs.way_off.as_deref().unwrap_or_default();
+            let message = format!(
+                "DaemonSet {} serves this node beside the {} of ours, which came first and stays; {way_off}",
+                theirs.set,
+                stage.as_str()
+            );
+            Note::new(Reason::StackConflict, message)
+        });
+        let dra = self.dra.iter().map(|set| {
+            let message = format!(
+                "DaemonSet {set} is a DRA driver on this node: it and the device plugin know nothing of each other and may hand out the same GPU; keep one of them off the node"
+            );
+            Note::new(Reason::StackConflict, message)
+        });
+        both.chain(dra).chain(self.left_alone())
+    }
+
+    /// What is left alone, in one sentence.
+    fn left_alone(&self) -> Option<Note> {
+        let theirs: Vec<(Stage, &Theirs)> =
+            Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?))).collect();
+        let plugin_alone = theirs.iter().all(|(stage, _)| *stage == Stage::DevicePlugin);
+        let reason = if plugin_alone { Reason::ForeignDevicePlugin } else { Reason::ForeignStack };
+        let told = theirs.iter().map(|(stage, theirs)| match &theirs.way_off {
+            Some(way_off) if self.take_over => {
+                format!(
+                    "the {} is taken over from DaemonSet {} once that is gone: {way_off}",
+                    stage.as_str(),
+                    theirs.set
+                )
+            }
+            Some(_) => format!("the {} is DaemonSet {}'s and left alone", stage.as_str(), theirs.set),
+            None => format!(
+                "the {} was DaemonSet {}'s, which is gone; write foreignStack: TakeOver to have ours placed",
+                stage.as_str(),
+                theirs.set
+            ),
+        });
+        let message = told.collect::<Vec<_>>().join("; ");
+        (!theirs.is_empty()).then(|| Note::new(reason, message))
+    }
+
+    /// What is to be said of a stage that is somebody else's, where the node waits for it.
+    #[must_use]
+    pub fn awaited(&self, stage: Stage) -> Option<String> {
+        let theirs = self.theirs(stage)?;
+        Some(match &theirs.way_off {
+            Some(_) => format!("DaemonSet {} serves this node; look at its pod here", theirs.set),
+            None => format!(
+                "DaemonSet {} served this node and is gone; bring it back, or write foreignStack: TakeOver to have ours placed",
+                theirs.set
+            ),
+        })
+    }
+}

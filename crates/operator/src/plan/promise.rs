@@ -1,0 +1,220 @@
+//! The promise: what a node should offer, by resource name, from its GPUs and what its device plugin makes of each. The one
+//! place that says how many units of what a GPU is.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use gpu_operator_crd::{
+    health::HealthState,
+    keys,
+    policy::MigStrategy,
+    report::{Gpu, MigDevices, Report},
+};
+
+use crate::world::{Offer, Resources};
+
+/// The MIG profiles that NVIDIA's plugin is told to share. Its file takes no pattern, only names, and passes over those that
+/// a node does not have. (Of A30, A100, H100, H200, B200, GB200 and RTX PRO 6000; partly from memory and unverified. Devices of
+/// other profiles are offered unshared, and are expected to be.)
+pub const PROFILES: [&str; 39] = [
+    "1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "1g.6gb", "2g.12gb", "4g.24gb", "1g.10gb", "2g.20gb",
+    "3g.40gb", "4g.40gb", "7g.80gb", "1g.20gb", "1g.12gb", "1g.24gb", "2g.24gb", "3g.48gb", "4g.48gb", "7g.96gb",
+    "1g.18gb", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb", "1g.23gb", "1g.45gb", "2g.45gb", "3g.90gb",
+    "4g.90gb", "7g.180gb", "1g.47gb", "2g.47gb", "3g.93gb", "4g.93gb", "7g.186gb", "2g.48gb", "4g.96gb",
+];
+
+/// Amounts by resource name.
+pub type Amounts = BTreeMap<Cow<'static, str>, u32>;
+
+/// What a node should offer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Promise {
+    /// With all its GPUs.
+    pub whole: Amounts,
+    /// Without those that are missing or must not be used.
+    pub usable: Amounts,
+}
+
+impl Promise {
+    /// What a node should offer that should have `expected` GPUs, of which `unhealthy` are missing or must not be used.
+    #[must_use]
+    pub fn of(expected: u32, unhealthy: u32, report: Option<&Report>, offer: &Offer) -> Self {
+        let mut promise = Self::default();
+        let partitioned = |gpu: &&Gpu| offer.mig != MigStrategy::None && gpu.mig_devices.is_some();
+        let gpus = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
+        let (mut plain, mut plain_unhealthy) = (expected, unhealthy.min(expected));
+        for gpu in gpus.iter().filter(partitioned) {
+            let well = gpu.health.state != HealthState::Unhealthy;
+            plain = plain.saturating_sub(1);
+            plain_unhealthy = plain_unhealthy.saturating_sub(u32::from(!well));
+            for MigDevices { profile, count } in gpu.mig_devices.iter().flatten() {
+                let name = match offer.mig {
+                    MigStrategy::Mixed => mig_resource(profile, offer.renamed && is_shared(profile)),
+                    MigStrategy::None | MigStrategy::Single => gpu_resource(offer.renamed),
+                };
+                let shared = offer.mig != MigStrategy::Mixed || is_shared(profile);
+                promise.add(name, if shared { count * offer.replicas } else { *count }, well);
+            }
+        }
+        let usable = plain.saturating_sub(plain_unhealthy);
+        promise.add(gpu_resource(offer.renamed), usable * offer.replicas, true);
+        promise.add(gpu_resource(offer.renamed), (plain - usable) * offer.replicas, false);
+        promise
+    }
+
+    fn add(&mut self, name: Cow<'static, str>, amount: u32, usable: bool) {
+        if amount > 0 {
+            *self.usable.entry(name.clone()).or_default() += if usable { amount } else { 0 };
+            *self.whole.entry(name).or_default() += amount;
+        }
+    }
+
+    /// How many units it is in all, whatever their names.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.whole.values().sum()
+    }
+
+    /// The first resource of which less is there than is usable: its name, how much there is and how much there should be.
+    #[must_use]
+    pub fn lacks(&self, there: &Resources) -> Option<(&str, u32, u32)> {
+        self.usable
+            .iter()
+            .map(|(name, usable)| (name.as_ref(), there.amount(name), *usable))
+            .find(|(_, there, usable)| there < usable)
+    }
+
+    /// What is worth telling by name: all of it, unless it is whole GPUs alone.
+    #[must_use]
+    pub fn named(&self) -> BTreeMap<String, u32> {
+        if self.whole.keys().all(|name| name == keys::GPU_RESOURCE) {
+            return BTreeMap::new();
+        }
+        self.whole.iter().map(|(name, amount)| (name.to_string(), *amount)).collect()
+    }
+}
+
+/// Whether NVIDIA's plugin is told to share MIG devices of a profile.
+fn is_shared(profile: &str) -> bool {
+    PROFILES.contains(&profile)
+}
+
+fn gpu_resource(renamed: bool) -> Cow<'static, str> {
+    if renamed { Cow::Borrowed("nvidia.com/gpu.shared") } else { Cow::Borrowed(keys::GPU_RESOURCE) }
+}
+
+/// The resource of a MIG profile. What no resource's name can have is a dot: `1g.10gb+me` is `mig-1g.10gb.me`.
+#[must_use]
+pub fn mig_resource(profile: &str, renamed: bool) -> Cow<'static, str> {
+    let suffix = if renamed { ".shared" } else { "" };
+    Cow::Owned(format!("{}mig-{}{suffix}", keys::RESOURCES, profile.replace('+', ".")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(state: HealthState, mig: Option<&[(&str, u32)]>) -> Gpu {
+        let devices = |mig: &[(&str, u32)]| {
+            mig.iter().map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count }).collect()
+        };
+        let mut gpu = Gpu { mig_devices: mig.map(devices), ..Gpu::default() };
+        gpu.health.state = state;
+        gpu
+    }
+
+    fn amounts(promised: &Amounts) -> String {
+        promised.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_promise_is_gpus_times_what_sharing_and_mig_make_of_each() {
+        let well = HealthState::Healthy;
+        let sick = HealthState::Unhealthy;
+        let sevenths: Option<&[(&str, u32)]> = Some(&[("1g.10gb", 7)]);
+        let halves: Option<&[(&str, u32)]> = Some(&[("3g.40gb", 2)]);
+        let media: Option<&[(&str, u32)]> = Some(&[("1g.10gb+me", 1)]);
+        let empty: Option<&[(&str, u32)]> = Some(&[]);
+        let offer = |replicas, renamed, mig| Offer { replicas, renamed, mig };
+        let plain = Offer::default();
+        for (case, gpus, unhealthy, offer, whole, usable) in [
+            ("whole", vec![gpu(well, None); 2], 0, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=2"),
+            ("sick", vec![gpu(well, None), gpu(sick, None)], 1, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=1"),
+            ("missing", vec![gpu(well, None)], 1, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=1"),
+            (
+                "sliced",
+                vec![gpu(well, None), gpu(sick, None)],
+                1,
+                offer(4, false, MigStrategy::None),
+                "nvidia.com/gpu=8",
+                "nvidia.com/gpu=4",
+            ),
+            (
+                "renamed",
+                vec![gpu(well, None); 2],
+                0,
+                offer(4, true, MigStrategy::None),
+                "nvidia.com/gpu.shared=8",
+                "nvidia.com/gpu.shared=8",
+            ),
+            (
+                "MIG that is not looked at",
+                vec![gpu(well, sevenths); 2],
+                0,
+                plain,
+                "nvidia.com/gpu=2",
+                "nvidia.com/gpu=2",
+            ),
+            (
+                "single",
+                vec![gpu(well, sevenths), gpu(sick, sevenths)],
+                1,
+                offer(1, false, MigStrategy::Single),
+                "nvidia.com/gpu=14",
+                "nvidia.com/gpu=7",
+            ),
+            (
+                "mixed",
+                vec![gpu(well, sevenths), gpu(well, halves)],
+                0,
+                offer(1, false, MigStrategy::Mixed),
+                "nvidia.com/mig-1g.10gb=7 nvidia.com/mig-3g.40gb=2",
+                "nvidia.com/mig-1g.10gb=7 nvidia.com/mig-3g.40gb=2",
+            ),
+            (
+                "mixed beside a whole one",
+                vec![gpu(well, sevenths), gpu(well, None)],
+                0,
+                offer(1, false, MigStrategy::Mixed),
+                "nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7",
+                "nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7",
+            ),
+            (
+                "mixed and sliced",
+                vec![gpu(well, sevenths), gpu(well, media)],
+                0,
+                offer(2, true, MigStrategy::Mixed),
+                "nvidia.com/mig-1g.10gb.me=1 nvidia.com/mig-1g.10gb.shared=14",
+                "nvidia.com/mig-1g.10gb.me=1 nvidia.com/mig-1g.10gb.shared=14",
+            ),
+            ("no layout yet", vec![gpu(well, empty); 2], 0, offer(1, false, MigStrategy::Mixed), "", ""),
+        ] {
+            let report = Report { gpus, ..Report::default() };
+            let promise = Promise::of(2, unhealthy, Some(&report), &offer);
+            assert_eq!(
+                (amounts(&promise.whole).as_str(), amounts(&promise.usable).as_str()),
+                (whole, usable),
+                "{case}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_lacking_is_told_by_name() {
+        let promise = Promise::of(2, 0, None, &Offer { replicas: 2, renamed: true, mig: MigStrategy::None });
+        assert_eq!(promise.lacks(&Resources::from(4)), Some(("nvidia.com/gpu.shared", 0, 4)));
+        assert_eq!(promise.lacks(&Resources::from_iter([("nvidia.com/gpu.shared", 4)])), None);
+        assert_eq!(promise.units(), 4);
+        assert_eq!(promise.named(), BTreeMap::from([("nvidia.com/gpu.shared".to_owned(), 4)]));
+        assert!(Promise::of(2, 0, None, &Offer::default()).named().is_empty());
+    }
+}

@@ -1,0 +1,169 @@
+//! Coexistence: other people's GPU stacks are recognised node by node, left alone and told of; taking over is one field.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use sim::Sim;
+
+const TAKE_OVER: &str = "{defaults: {foreignStack: TakeOver}}";
+
+fn set(sim: &mut Sim, name: &str, labels: &str, pod: &str) {
+    let file = format!(
+        "{{metadata: {{name: {name}, namespace: kube-system, labels: {labels}}}, spec: {{selector: {{}}, template: {{spec: {pod}}}}}}}"
+    );
+    sim.foreign_sets.insert(format!("kube-system/{name}"), serde_yaml::from_str(&file).expect("a DaemonSet"));
+}
+
+fn static_plugin(sim: &mut Sim) {
+    let pod = "{nodeSelector: {static: \"yes\"}, volumes: [{name: s, hostPath: {path: /var/lib/kubelet/device-plugins}}], containers: [{name: c, image: nvcr.io/nvidia/k8s-device-plugin:v0.13.0}]}";
+    set(sim, "nvidia-device-plugin-daemonset", "{name: nvidia-device-plugin-ds}", pod);
+}
+
+fn gke_plugin(sim: &mut Sim) {
+    let pod = "{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: gke-no-default-nvidia-gpu-device-plugin, operator: DoesNotExist}]}]}}}, volumes: [{name: s, hostPath: {path: /var/lib/kubelet/device-plugins}}], containers: []}";
+    set(sim, "nvidia-gpu-device-plugin-small-cos", "{k8s-app: nvidia-gpu-device-plugin}", pod);
+}
+
+fn nvidias_operator(sim: &mut Sim) {
+    for (name, what) in [
+        ("nvidia-driver-daemonset", "driver"),
+        ("nvidia-container-toolkit-daemonset", "container-toolkit"),
+        ("nvidia-device-plugin-daemonset", "device-plugin"),
+    ] {
+        let pod = format!("{{nodeSelector: {{nvidia.com/gpu.deploy.{what}: \"true\"}}, containers: []}}");
+        set(sim, name, "{}", &pod);
+    }
+}
+
+fn label(sim: &mut Sim, node: &str, key: &str) {
+    sim.label(node, key, Some("true"));
+}
+
+/// Stages of ours that a node's labels name.
+fn ours(sim: &Sim, node: &str) -> Vec<Stage> {
+    Stage::ALL.into_iter().filter(|stage| sim.nodes[node].labels.contains_key(stage.key())).collect()
+}
+
+/// Two nodes with drivers of their own, the first of them served by a static plugin.
+fn beside_a_static_plugin(policy: &str) -> Sim {
+    let mut sim = Sim::new().gpu_node("theirs", "2330", 8).gpu_node("plain", "2330", 8).policy("all", policy);
+    for node in ["theirs", "plain"] {
+        sim.host_driver(node, "580.1.1", true);
+    }
+    static_plugin(&mut sim);
+    sim.label("theirs", "static", Some("yes"));
+    sim.settle();
+    sim
+}
+
+#[test]
+fn a_static_plugin_is_left_alone_on_its_nodes_and_they_count_as_ready_by_what_it_offers() {
+    let sim = beside_a_static_plugin("{}");
+    assert_eq!((ours(&sim, "theirs"), ours(&sim, "plain")), (vec![], vec![Stage::Toolkit, Stage::DevicePlugin]));
+    let status = sim.status("theirs");
+    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
+    assert!(status.message.contains("kube-system/nvidia-device-plugin-daemonset"), "{}", status.message);
+    assert_eq!(sim.status("plain").reason, Some(Reason::AllGpusAllocatable));
+    assert_eq!(sim.nodes["theirs"].labels[keys::MODEL], "nvidia-h100-80gb");
+    let policy = sim.policies["all"].status.clone().expect("a status");
+    assert_eq!((policy.summary.nodes.as_str(), policy.attention.len()), ("2/2", 0));
+}
+
+#[test]
+fn what_was_theirs_stays_theirs_until_it_is_taken_over_by_one_field() {
+    let mut sim = beside_a_static_plugin("{}");
+    sim.foreign_sets.clear();
+    sim.run(40);
+    assert!(ours(&sim, "theirs").is_empty(), "a plugin that is being upgraded is gone for a moment, too");
+    let status = sim.status("theirs");
+    assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::WaitingForAllocatable)));
+    assert!(status.message.contains("foreignStack: TakeOver"), "{}", status.message);
+    sim.apply_policy("all", TAKE_OVER);
+    sim.settle();
+    assert_eq!(ours(&sim, "theirs"), [Stage::Toolkit, Stage::DevicePlugin]);
+    assert_eq!(sim.status("theirs").reason, Some(Reason::AllGpusAllocatable));
+    assert!(sim.status("theirs").foreign.is_empty());
+}
+
+#[test]
+fn taking_over_waits_until_theirs_is_gone_and_says_what_to_do() {
+    for (add, way_off, opt_out) in [
+        (
+            gke_plugin as fn(&mut Sim),
+            "gke-no-default-nvidia-gpu-device-plugin=true",
+            Some("gke-no-default-nvidia-gpu-device-plugin"),
+        ),
+        (static_plugin, "delete it", None),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", TAKE_OVER);
+        sim.host_driver("a", "580.1.1", true);
+        sim.label("a", "static", Some("yes"));
+        add(&mut sim);
+        sim.settle();
+        let status = sim.status("a");
+        assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
+        assert!(status.message.contains(way_off), "{}", status.message);
+        assert!(ours(&sim, "a").is_empty());
+        match opt_out {
+            Some(key) => label(&mut sim, "a", key),
+            None => sim.foreign_sets.clear(),
+        }
+        sim.settle();
+        assert_eq!(ours(&sim, "a"), [Stage::Toolkit, Stage::DevicePlugin], "{way_off}");
+        assert_eq!(sim.status("a").reason, Some(Reason::AllGpusAllocatable));
+    }
+}
+
+#[test]
+fn nvidias_operator_keeps_the_nodes_that_it_deploys_to_and_gives_them_up_stage_by_stage() {
+    let mut sim = Sim::new().gpu_node("theirs", "2330", 8).gpu_node("ours", "2330", 8).policy("all", "{}");
+    nvidias_operator(&mut sim);
+    for what in ["driver", "container-toolkit", "device-plugin"] {
+        label(&mut sim, "theirs", &format!("nvidia.com/gpu.deploy.{what}"));
+    }
+    sim.report("theirs").driver.loaded = Some("580.1.1".into());
+    let root =
+        gpu_operator_crd::report::InstalledDriver { root: "/run/nvidia/driver".into(), version: "580.1.1".into() };
+    sim.report("theirs").driver.installed.push(root);
+    sim.settle();
+    assert!(ours(&sim, "theirs").is_empty());
+    assert_eq!(ours(&sim, "ours"), [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin]);
+    let status = sim.status("theirs");
+    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignStack)));
+    assert_eq!(status.foreign.len(), 3);
+    sim.apply_policy("all", TAKE_OVER);
+    for what in ["container-toolkit", "device-plugin"] {
+        sim.label("theirs", &format!("nvidia.com/gpu.deploy.{what}"), Some("false"));
+    }
+    sim.settle();
+    assert_eq!(ours(&sim, "theirs"), [Stage::Toolkit, Stage::DevicePlugin], "the driver is theirs still");
+    let status = sim.status("theirs");
+    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignStack)));
+    assert!(status.message.contains("nvidia.com/gpu.deploy.driver=false"), "{}", status.message);
+}
+
+#[test]
+fn a_plugin_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    sim.settle();
+    let before = ours(&sim, "a");
+    static_plugin(&mut sim);
+    sim.label("a", "static", Some("yes"));
+    sim.settle();
+    assert_eq!(ours(&sim, "a"), before);
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
+    assert!(status.message.contains("came first and stays"), "{}", status.message);
+    assert_eq!(sim.policies["all"].status.clone().expect("a status").attention[0].node, "a");
+}
+
+#[test]
+fn a_dra_driver_is_told_of_and_disturbs_nothing() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    let pod = "{volumes: [{name: r, hostPath: {path: /var/lib/kubelet/plugins_registry}}], containers: [{name: c, image: nvcr.io/nvidia/k8s-dra-driver-gpu:v1}]}";
+    set(&mut sim, "nvidia-dra-driver-gpu-kubelet-plugin", "{}", pod);
+    sim.settle();
+    assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Ready, Some(Reason::StackConflict)));
+    assert_eq!(ours(&sim, "a").len(), 3);
+}

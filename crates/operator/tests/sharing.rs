@@ -1,0 +1,225 @@
+//! Sharing and MIG: what is expected of a node follows what its device plugin makes of its GPUs, and a change of that moves
+//! the plugin alone.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod sim;
+
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
+use sim::{Faults, Sim};
+
+const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
+
+fn sliced(replicas: u32) -> String {
+    format!("{{defaults: {{devicePlugin: {{sharing: {{timeSlicing: {{replicas: {replicas}}}}}}}}}}}")
+}
+
+fn mps(replicas: u32) -> String {
+    format!("{{defaults: {{devicePlugin: {{sharing: {{mps: {{replicas: {replicas}}}}}}}}}}}")
+}
+
+/// Allocatable over expected as it is printed.
+fn gpus(sim: &Sim, node: &str) -> String {
+    sim.status(node).gpus.summary
+}
+
+fn partition(sim: &mut Sim, node: &str, gpu: usize, profiles: &[(&str, u32)]) {
+    let devices = profiles.iter().map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count });
+    sim.report(node).gpus[gpu].mig_devices = Some(devices.collect());
+}
+
+/// A node with a driver where Google's installers put it.
+fn google(sim: &mut Sim, node: &str) {
+    sim.host_driver(node, "580.1.1", true);
+    for installed in &mut sim.report(node).driver.installed {
+        installed.root = GKE_ROOT.into();
+    }
+}
+
+#[test]
+fn what_is_expected_of_a_node_is_its_gpus_times_the_pods_that_share_one() {
+    let renamed = "{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}}}";
+    for (policy, resource) in
+        [(sliced(4), "nvidia.com/gpu"), (mps(4), "nvidia.com/gpu"), (renamed.into(), "nvidia.com/gpu.shared")]
+    {
+        let sim = Sim::settled_fleet(&policy, &["a", "b"]);
+        assert_eq!((sim.status("a").phase, gpus(&sim, "a").as_str()), (Phase::Ready, "32/32"), "{policy}");
+        assert_eq!(sim.nodes["a"].allocatable.amount(resource), 32, "{policy}");
+        let status = sim.policies["all"].status.clone().expect("a status");
+        assert_eq!(status.summary.gpus, "64/64", "{policy}");
+        let told = sim.status("a").gpus.resources;
+        assert_eq!(told.get(resource).copied(), (resource != "nvidia.com/gpu").then_some(32), "{policy}");
+    }
+}
+
+#[test]
+fn a_plugin_that_shares_nothing_where_it_should_makes_no_node_ready() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &sliced(4));
+    sim.faults.insert("a".into(), Faults { publishes: Some(2), ..Faults::default() });
+    sim.run(40);
+    let status = sim.status("a");
+    assert_eq!(status.reason, Some(Reason::WaitingForAllocatable), "8 are there, which would do for whole GPUs");
+    assert!(status.message.starts_with("8 of 32 nvidia.com/gpu are allocatable"), "{}", status.message);
+}
+
+#[test]
+fn a_change_of_sharing_rolls_the_plugin_alone_one_node_at_a_time_and_waits_for_nothing_else() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b", "c"]);
+    for node in ["a", "b", "c"] {
+        sim.gpu_pods.insert(node.into(), vec!["default/trains".into()]);
+    }
+    let below = |sim: &Sim| -> Vec<_> {
+        let label = |node: &str, key: &str| sim.nodes[node].labels.get(key).cloned();
+        ["a", "b", "c"].into_iter().map(|node| (label(node, keys::DRIVER), label(node, keys::TOOLKIT))).collect()
+    };
+    let before = below(&sim);
+    for (policy, expected) in [(sliced(4), 32), (sliced(2), 16), ("{}".to_owned(), 8)] {
+        sim.apply_policy("all", &policy);
+        for _ in 0..120 {
+            sim.step();
+            sim.sleep(1);
+            let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(node).phase != Phase::Ready);
+            assert!(away.count() <= 1, "{policy}: a node that waits for its turn is measured by what it has");
+        }
+        sim.settle();
+        assert_eq!(gpus(&sim, "c"), format!("{expected}/{expected}"));
+        assert_eq!(below(&sim), before, "{policy}");
+    }
+}
+
+#[test]
+fn mps_has_a_control_daemon_before_the_plugin_and_a_change_of_resources_leaves_it_alone() {
+    let mut sim = Sim::settled_fleet(&mps(2), &["a"]);
+    let daemon = sim.sets_of(Stage::Mps).into_iter().next().expect("a control daemon").clone();
+    assert_eq!(gpus(&sim, "a"), "16/16");
+    sim.apply_policy(
+        "all",
+        "{defaults: {devicePlugin: {sharing: {mps: {replicas: 2}}, env: [{name: EXAMPLE, value: \"1\"}]}}}",
+    );
+    sim.settle();
+    assert_eq!(sim.sets_of(Stage::Mps), [&daemon], "the plugin's environment is the plugin's");
+    assert_eq!(sim.sets_of(Stage::DevicePlugin).len(), 1);
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    assert!(sim.sets_of(Stage::Mps).is_empty() && !sim.nodes["a"].labels.contains_key(keys::MPS));
+    assert_eq!(gpus(&sim, "a"), "8/8");
+    sim.delete_policy("all");
+    sim.settle();
+    assert_eq!(sim.nodes["a"].labels.len(), 1);
+}
+
+#[test]
+fn a_driver_moves_only_once_the_control_daemon_has_let_go_of_it() {
+    let mut sim = Sim::settled_fleet(&mps(2), &["a"]);
+    sim.apply_policy(
+        "all",
+        "{defaults: {driver: {version: 590.10.01}, devicePlugin: {sharing: {mps: {replicas: 2}}}}}",
+    );
+    sim.settle();
+    assert_eq!((sim.status("a").phase, gpus(&sim, "a").as_str()), (Phase::Ready, "16/16"));
+    assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));
+}
+
+#[test]
+fn mig_devices_are_expected_as_nvml_tells_of_them() {
+    for (strategy, sharing, expected) in [
+        ("None", "", "2/2"),
+        ("Single", "", "14/14"),
+        ("Mixed", "", "14/14"),
+        ("Mixed", ", sharing: {timeSlicing: {replicas: 2}}", "28/28"),
+    ] {
+        let mut sim = Sim::new()
+            .policy("all", &format!("{{defaults: {{devicePlugin: {{mig: {{strategy: {strategy}}}{sharing}}}}}}}"));
+        sim.join("a", "2330", 2);
+        partition(&mut sim, "a", 0, &[("1g.10gb", 7)]);
+        partition(&mut sim, "a", 1, &[("1g.10gb", 7)]);
+        sim.settle();
+        assert_eq!((sim.status("a").phase, gpus(&sim, "a").as_str()), (Phase::Ready, expected), "{strategy}{sharing}");
+    }
+}
+
+#[test]
+fn gpus_without_a_mig_device_make_no_node_ready_and_a_layout_that_comes_does() {
+    let mut sim = Sim::new().policy("all", "{defaults: {devicePlugin: {mig: {strategy: Mixed}}}}");
+    sim.join("a", "2330", 1);
+    partition(&mut sim, "a", 0, &[]);
+    sim.run(40);
+    let status = sim.status("a");
+    assert_eq!(status.reason, Some(Reason::WaitingForAllocatable));
+    assert!(status.message.contains("have no MIG device"), "{}", status.message);
+    partition(&mut sim, "a", 0, &[("3g.40gb", 2)]);
+    sim.settle();
+    assert_eq!((sim.status("a").phase, gpus(&sim, "a").as_str()), (Phase::Ready, "2/2"));
+    assert_eq!(sim.status("a").gpus.resources["nvidia.com/mig-3g.40gb"], 2);
+}
+
+#[test]
+fn googles_plugin_needs_no_toolkit_and_comes_with_googles_driver() {
+    let mut sim = Sim::new()
+        .gpu_node("cos", "1eb8", 2)
+        .gpu_node("other", "1eb8", 1)
+        .policy("all", "{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 3}}}}}");
+    google(&mut sim, "cos");
+    sim.settle();
+    assert_eq!((sim.status("cos").phase, gpus(&sim, "cos").as_str()), (Phase::Ready, "6/6"));
+    assert!(!sim.nodes["cos"].labels.contains_key(keys::TOOLKIT));
+    assert!(sim.nodes["other"].labels.contains_key(keys::TOOLKIT));
+    let images: Vec<String> = sim.sets_of(Stage::DevicePlugin).into_iter().map(Sim::image).collect();
+    assert!(
+        images.iter().any(|image| image.starts_with("gcr.io/gke-release/nvidia-gpu-device-plugin@sha256:")),
+        "{images:?}"
+    );
+}
+
+#[test]
+fn a_plugin_that_cannot_work_with_the_driver_is_refused_for_its_pool() {
+    let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy("all", "{defaults: {devicePlugin: {flavor: Gke}}}");
+    sim.run(20);
+    assert_eq!(sim.status("a").reason, Some(Reason::DevicePluginUnsupported));
+    assert_eq!(sim.condition("all", "Accepted").0, "False");
+    assert!(sim.sets.is_empty());
+}
+
+#[test]
+fn somebody_elses_plugin_is_tracked_by_what_it_offers() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{defaults: {devicePlugin: {flavor: External}}}");
+    sim.run(40);
+    assert!(sim.sets_of(Stage::DevicePlugin).is_empty());
+    assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::WaitingForAllocatable)));
+    assert!(status.message.contains("flavor: External"), "{}", status.message);
+    let file = "{metadata: {name: plugin, namespace: kube-system}, spec: {selector: {}, template: {spec: {volumes: [{name: s, hostPath: {path: /var/lib/kubelet/device-plugins}}], containers: [{name: c, image: nvidia/k8s-device-plugin:v1}]}}}}";
+    sim.foreign_sets.insert("kube-system/plugin".into(), serde_yaml::from_str(file).expect("a DaemonSet"));
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+#[test]
+fn the_pods_of_every_way_to_share_are_as_reviewed() {
+    for (name, policy, stages) in [
+        (
+            "time-slicing",
+            "{sharing: {timeSlicing: {replicas: 4}}, mig: {strategy: Single}, failOnInitError: false}",
+            vec![Stage::DevicePlugin],
+        ),
+        ("mps", "{sharing: {mps: {replicas: 2}}}", vec![Stage::Mps, Stage::DevicePlugin]),
+        (
+            "gke",
+            "{flavor: Gke, sharing: {timeSlicing: {replicas: 3}}, containerMetrics: {}, healthMonitoring: true, args: [-v=10]}",
+            vec![Stage::DevicePlugin],
+        ),
+    ] {
+        let mut sim =
+            Sim::new().gpu_node("a", "2330", 8).policy("all", &format!("{{defaults: {{devicePlugin: {policy}}}}}"));
+        if name == "gke" {
+            google(&mut sim, "a");
+        }
+        sim.settle();
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{name}");
+        for stage in stages {
+            let sets = sim.sets_of(stage);
+            let spec = sets[0].spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec");
+            insta::assert_yaml_snapshot!(format!("{name}-{}", stage.as_str()), spec);
+        }
+    }
+}

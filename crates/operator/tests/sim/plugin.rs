@@ -1,0 +1,78 @@
+//! Device plugins: what becomes of a machine's GPUs by what a plugin's pod was made with.
+
+use std::collections::BTreeMap;
+
+use gpu_operator::world::Resources;
+use gpu_operator_crd::{
+    Report,
+    report::{Gpu, MigDevices},
+};
+use k8s_openapi::api::core::v1::PodSpec;
+use serde_json::Value;
+
+/// What a plugin of ours offers of the GPUs that it sees.
+pub fn offered(template: &PodSpec, machine: &Report, seen: u32) -> Resources {
+    let file = file(template);
+    let main = &template.containers[0];
+    let strategy = main.env.iter().flatten().find(|env| env.name == "MIG_STRATEGY");
+    let strategy = strategy.and_then(|env| env.value.as_deref()).unwrap_or("none");
+    let mut found: BTreeMap<String, u32> = BTreeMap::new();
+    for gpu in machine.gpus.iter().take(seen as usize) {
+        for (name, count) in devices(gpu, strategy) {
+            *found.entry(name).or_default() += count;
+        }
+    }
+    // A kubelet is told of GPUs that nobody sees any more, too.
+    if found.is_empty() && machine.gpus.is_empty() {
+        found.insert("nvidia.com/gpu".into(), 0);
+    }
+    found.into_iter().map(|(name, count)| shared(&file, name, count)).collect()
+}
+
+/// How many pods share what is one otherwise, by what a plugin's pod is made with.
+pub fn replicas(template: &PodSpec) -> u32 {
+    shared(&file(template), "nvidia.com/gpu".into(), 1).1
+}
+
+/// The devices of a GPU as NVIDIA's plugin names them.
+fn devices(gpu: &Gpu, strategy: &str) -> Vec<(String, u32)> {
+    let Some(mig) = gpu.mig_devices.as_ref().filter(|_| strategy != "none") else {
+        return vec![("nvidia.com/gpu".into(), 1)];
+    };
+    let name = |profile: &str| match strategy {
+        "mixed" => format!("nvidia.com/mig-{profile}"),
+        _ => "nvidia.com/gpu".to_owned(),
+    };
+    mig.iter().map(|MigDevices { profile, count }| (name(profile), *count)).collect()
+}
+
+/// The same as a plugin's file has it shared.
+fn shared(file: &Value, name: String, count: u32) -> (String, u32) {
+    if let Some(clients) = file["GPUSharingConfig"]["MaxSharedClientsPerGPU"].as_u64() {
+        return (name, count * u32::try_from(clients).expect("few"));
+    }
+    let sharing = ["timeSlicing", "mps"].map(|kind| &file["sharing"][kind]);
+    let Some(sharing) = sharing.into_iter().find(|sharing| sharing.is_object()) else {
+        return (name, count);
+    };
+    let resources = sharing["resources"].as_array().expect("resources");
+    let Some(resource) = resources.iter().find(|resource| resource["name"] == name.as_str()) else {
+        return (name, count);
+    };
+    let replicas = u32::try_from(resource["replicas"].as_u64().expect("replicas")).expect("few");
+    let renamed = sharing["renameByDefault"].as_bool().unwrap_or_default();
+    (if renamed { format!("{name}.shared") } else { name }, count * replicas)
+}
+
+/// The plugin's file, as an init container writes it.
+fn file(template: &PodSpec) -> Value {
+    let args = template.init_containers.iter().flatten().filter_map(|init| init.args.as_ref());
+    let written = args.filter(|args| args.first().is_some_and(|first| first == "write")).find_map(|args| args.get(2));
+    written.map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"))
+}
+
+/// Whether a pod waits for a stage.
+pub fn waits_for(template: &PodSpec, stage: &str) -> bool {
+    let args = template.init_containers.iter().flatten().filter_map(|init| init.args.as_ref());
+    args.into_iter().any(|args| args.iter().take(2).eq(["wait", stage]))
+}

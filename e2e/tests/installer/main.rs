@@ -1,0 +1,176 @@
+//! NVIDIA's own installer on configurations with foreign content, without a cluster: install, upgrade, uninstall.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use nvml_probe::runtime::{
+    files::{File, Kind, Ours, files},
+    record::{Record, Texts, take_in_version_1},
+    state,
+};
+use tempfile::TempDir;
+
+/// A host with a runtime's files, and an installer for it.
+struct Host {
+    folder: TempDir,
+    kind: Kind,
+    main: PathBuf,
+    drop_in: Option<PathBuf>,
+}
+
+impl Host {
+    fn new(kind: Kind, found: Option<&str>) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let (main, drop_in) = match kind {
+            Kind::Docker => (at("etc/daemon.json"), None),
+            Kind::Containerd => (at("etc/config.toml"), Some(at("etc/conf.d/99-nvidia.toml"))),
+            Kind::CriO => (at("etc/crio.conf"), Some(at("etc/crio.conf.d/99-nvidia.toml"))),
+        };
+        fs::create_dir_all(at("etc")).expect("a folder");
+        if let Some(found) = found {
+            fs::write(&main, found).expect("written");
+        }
+        let host = Self { folder, kind, main, drop_in };
+        host.artifacts();
+        host
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What the installer's image holds; its libraries are not looked into.
+    fn artifacts(&self) {
+        let built = e2e::nvidia_programs().expect("NVIDIA's programs");
+        let (programs, libraries) = (self.at("src/usr/bin"), self.at("src/usr/lib/x86_64-linux-gnu"));
+        fs::create_dir_all(&programs).expect("a folder");
+        fs::create_dir_all(&libraries).expect("a folder");
+        for entry in
+            fs::read_dir(built).expect("programs").flatten().filter(|entry| entry.file_name() != "nvidia-ctk-installer")
+        {
+            fs::copy(entry.path(), programs.join(entry.file_name())).expect("copied");
+        }
+        fs::copy(programs.join("nvidia-cdi-hook"), programs.join("nvidia-container-cli")).expect("copied");
+        for library in ["libnvidia-container.so.1", "libnvidia-container-go.so.1"] {
+            fs::write(libraries.join(library), "").expect("written");
+        }
+    }
+
+    fn files(&self) -> Vec<File> {
+        files(self.kind, Some(&self.main), self.drop_in.as_deref())
+    }
+
+    fn ours(&self) -> Ours {
+        Ours { handler: "nvidia".into(), install_dir: self.at("install/toolkit").display().to_string() }
+    }
+
+    fn texts(&self) -> Texts {
+        state::read_all(self.files().iter().map(|file| &file.path)).expect("read")
+    }
+
+    /// One life of the toolkit's pod: snapshot, installer, and what is kept of it.
+    fn install(&self, known: Option<&Record>, default: bool) -> Record {
+        let record = Record::snapshot(&self.files(), &self.texts(), known, &self.ours()).expect("a snapshot");
+        let option = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let mut command = Command::new(e2e::nvidia_programs().expect("programs").join("nvidia-ctk-installer"));
+        command
+            .args(["--no-daemon", "--restart-mode=none", "--nvidia-runtime-name=nvidia"])
+            .arg(format!("--set-as-default={default}"))
+            .arg(option("pid-file", &self.at("run/toolkit.pid")))
+            .arg(option("toolkit-install-dir", &self.at("install")))
+            .arg(option("toolkit-source-root", &self.at("src")))
+            .arg(option("config", &self.main));
+        command.arg(match self.kind {
+            Kind::Containerd => "--runtime=containerd",
+            Kind::Docker => "--runtime=docker",
+            Kind::CriO => "--runtime=crio",
+        });
+        if let Some(drop_in) = &self.drop_in {
+            command.arg(option("drop-in-config", drop_in)).arg("--config-source=file");
+        }
+        let output = command.output().expect("the installer");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        if let Some(writes) = take_in_version_1(&self.files(), &self.texts()) {
+            state::write_all(&writes).expect("written");
+        }
+        let now = self.texts();
+        let entered = |file: &File| file.role.has(&now[&file.path], &self.ours());
+        assert!(self.files().iter().any(entered), "{now:?}");
+        record.settle(&now)
+    }
+
+    fn revert(&self, record: &Record) {
+        let writes = record.revert(&self.texts(), &self.ours()).expect("reverted");
+        state::write_all(&writes).expect("written");
+    }
+
+    fn main(&self) -> Option<String> {
+        fs::read_to_string(&self.main).ok()
+    }
+}
+
+const JSON: &str = "{\"registry-mirrors\": [\"https://m\"],\n \"insecure-registries\": [\"r:5000\"], \"exec-opts\": [\"native.cgroupdriver=systemd\"],\n \"log-opts\": {\"max-size\": \"10m\"}, \"runtimes\": {\"kata\": {\"path\": \"/opt/kata\"}}, \"default-runtime\": \"kata\"}\n";
+const V1: &str = "# mine\n[plugins.cri]\n  sandbox_image = 'x' # why\n[plugins.cri.registry.mirrors.\"docker.io\"]\n  endpoint = [\"https://m\"]\n";
+const V2: &str = "# mine\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = 'x' # why\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"crun\"\n";
+const V3: &str = "# mine\nversion = 3\nimports = [\"/etc/containerd/x/*.toml\"]\n[plugins.'io.containerd.cri.v1.images']\n  snapshotter = \"native\" # why\n";
+const CRIO: &str = "# mine\n[crio.runtime]\n  conmon_cgroup = \"pod\" # why\n[crio.runtime.runtimes.crun]\n  runtime_path = \"/usr/bin/crun\"\n";
+
+const CASES: [(Kind, Option<&str>); 8] = [
+    (Kind::Docker, Some(JSON)),
+    (Kind::Docker, None),
+    (Kind::Containerd, Some(V1)),
+    (Kind::Containerd, Some(V2)),
+    (Kind::Containerd, Some(V3)),
+    (Kind::Containerd, None),
+    (Kind::CriO, Some(CRIO)),
+    (Kind::CriO, None),
+];
+
+#[test]
+fn after_install_upgrade_and_uninstall_every_file_is_as_it_was_found_to_the_byte() {
+    for (kind, found) in CASES {
+        for default in [false, true] {
+            let host = Host::new(kind, found);
+            let first = host.install(None, default);
+            let left = host.texts();
+            let second = host.install(Some(&first), default);
+            assert_eq!(host.texts(), left, "{kind:?}: an upgrade that changes nothing restarts nothing");
+            host.revert(&second);
+            assert_eq!(host.main().as_deref(), found, "{kind:?}, default {default}");
+            assert!(host.drop_in.iter().all(|path| !path.exists()), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn what_others_write_meanwhile_stays_and_nothing_of_ours_does() {
+    for (kind, found) in CASES.into_iter().filter(|(_, found)| found.is_some()) {
+        for default in [false, true] {
+            let host = Host::new(kind, found);
+            let first = host.install(None, default);
+            let text = host.main().unwrap_or_default();
+            let changed = match kind {
+                Kind::Docker => text.replacen('{', "{\"debug\": true,", 1),
+                Kind::Containerd | Kind::CriO => format!("{text}\n# theirs\n[debug]\n  level = \"info\"\n"),
+            };
+            fs::write(&host.main, changed).expect("written");
+            let second = host.install(Some(&first), default);
+            host.revert(&second);
+            let rest = host.main().unwrap_or_default();
+            assert!(rest.contains("debug"), "{kind:?}: {rest}");
+            assert!(!rest.contains("nvidia") && !rest.contains("conf.d/"), "{kind:?}: {rest}");
+            for kept in ["https://m", "kata", "crun", "snapshotter", "conmon_cgroup", "max-size", "sandbox_image"] {
+                assert_eq!(
+                    rest.contains(kept),
+                    found.is_some_and(|found| found.contains(kept)),
+                    "{kind:?} {kept}: {rest}"
+                );
+            }
+        }
+    }
+}
