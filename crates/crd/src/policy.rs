@@ -3,6 +3,7 @@
 
 mod device_plugin;
 mod driver;
+mod mig;
 mod model;
 mod operand;
 mod proxy;
@@ -21,8 +22,9 @@ use crate::{
     policy_status::ClusterGpuPolicyStatus,
     schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
 };
-pub use device_plugin::{ContainerMetrics, DevicePlugin, Mig, MigStrategy, Mps, PluginFlavor, Sharing, TimeSlicing};
+pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
 pub use driver::{Driver, DriverConfigMaps, DriverSource, KernelModule};
+pub use mig::{Mig, MigProfile, MigStrategy};
 pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy};
 pub use proxy::Proxy;

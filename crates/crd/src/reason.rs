@@ -109,6 +109,12 @@ pub enum Reason {
     RuntimeConfigRejected,
     /// The container runtime does not come back.
     RuntimeDown,
+    /// GPUs cannot be divided by MIG as the policy wants, because somebody uses them.
+    MigBlocked,
+    /// MIG is turned on or off only by a reset of the GPU.
+    MigResetNeeded,
+    /// GPUs cannot be divided by MIG as the policy wants at all.
+    MigLayoutRefused,
     /// The device plugin that the policy asks for cannot work with the node's driver, or with what else it asks for.
     DevicePluginUnsupported,
     /// The operand's pod cannot be scheduled onto its node.
@@ -165,6 +171,8 @@ pub enum Reason {
     LabelConflict,
     /// A label names another model than the one on the PCI bus.
     LabelMismatch,
+    /// GPUs are not divided by MIG as the policy wants any more, and pods use them.
+    MigLayoutDiffers,
     /// There is no precompiled driver for the node's kernel, so that it is compiled on the node.
     PrecompiledImageMissing,
     /// The node has GPUs of several models.
@@ -216,6 +224,9 @@ impl Reason {
                 | Self::RuntimeUnsupported
                 | Self::RuntimeConfigRejected
                 | Self::RuntimeDown
+                | Self::MigBlocked
+                | Self::MigResetNeeded
+                | Self::MigLayoutRefused
                 | Self::DevicePluginUnsupported
                 | Self::PodUnschedulable
                 | Self::PodsForbidden
@@ -243,6 +254,7 @@ impl Reason {
                 | Self::HealthUnknown
                 | Self::LabelConflict
                 | Self::LabelMismatch
+                | Self::MigLayoutDiffers
                 | Self::PrecompiledImageMissing
                 | Self::MixedModels
                 | Self::StackConflict

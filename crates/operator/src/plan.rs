@@ -6,6 +6,7 @@ mod cuda;
 pub mod daemon_set;
 mod device_plugin;
 mod discover;
+mod division;
 mod drift;
 mod driver;
 mod enroll;
@@ -295,6 +296,7 @@ fn plan_policy(
         let judged: Vec<_> = members.iter().zip(&verdicts).collect();
         let decision = rollout::decide(&judged, world, now);
         plan.questions.extend(decision.questions);
+        plan.renew.extend(decision.renew);
         if decision.ask_again {
             plan.check_by(gpu_node::add(now, SignedDuration::try_from(ASK_AGAIN).unwrap_or_default()));
         }

@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Operand;
+use super::{Mig, Operand};
 
 /// How kubelet comes to offer a node's GPUs.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -13,6 +13,14 @@ use super::Operand;
     validation = (
         "!has(self.flavor) || self.flavor != 'External' || (!has(self.image) && !has(self.env) && !has(self.args) && !has(self.resources))",
         "flavor External is somebody else's device plugin, which we only track: remove image, env, args and resources, or write flavor: Nvidia"
+    ),
+    validation = (
+        "!has(self.flavor) || self.flavor != 'External' || !has(self.mig) || !has(self.mig.layout)",
+        "flavor External is somebody else's device plugin, and nothing divides GPUs beneath it: remove mig.layout, or write flavor: Nvidia"
+    ),
+    validation = (
+        "!has(self.sharing) || !has(self.sharing.mps) || !has(self.mig) || !has(self.mig.layout)",
+        "MPS's control daemon would hold the GPUs that are to be divided: write sharing.timeSlicing instead of mps, or remove mig.layout"
     ),
     validation = (
         "!has(self.flavor) || self.flavor == 'Gke' || (!has(self.containerMetrics) && !has(self.healthMonitoring))",
@@ -42,7 +50,7 @@ pub struct DevicePlugin {
     /// How many pods share a GPU. Absent: one pod to a GPU; in a pool, what `defaults` say, and `sharing: {}` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,
-    /// How GPUs that are partitioned by MIG are offered.
+    /// How GPUs are divided by MIG, and how their parts are offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
     /// Whether NVIDIA's plugin ends with an error where it cannot begin. `false`: it waits. Absent: `true`.
@@ -112,39 +120,6 @@ pub struct Mps {
     /// Whether shared GPUs are offered under a name of their own, `nvidia.com/gpu.shared`. Absent: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rename_by_default: Option<bool>,
-}
-
-/// How GPUs that are partitioned by MIG are offered.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct Mig {
-    /// By which names. Absent: `None`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub strategy: Option<MigStrategy>,
-}
-
-/// By which names MIG devices are offered.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MigStrategy {
-    /// MIG is not looked at: a GPU is one `nvidia.com/gpu`.
-    #[default]
-    None,
-    /// Every MIG device is an `nvidia.com/gpu`; all GPUs of a node are partitioned alike.
-    Single,
-    /// A MIG device is offered by its profile, such as `nvidia.com/mig-1g.10gb`.
-    Mixed,
-}
-
-impl MigStrategy {
-    /// The word as NVIDIA's plugin takes it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Single => "single",
-            Self::Mixed => "mixed",
-        }
-    }
 }
 
 /// Metrics of the containers that use GPUs.

@@ -3,6 +3,7 @@
 
 mod choice;
 mod config;
+mod divider;
 mod gke;
 mod mps;
 mod nvidia;
@@ -13,6 +14,7 @@ use gpu_operator_crd::{
 };
 
 pub use choice::{PluginChoice, choose};
+pub use divider::DIVIDER;
 
 use super::{
     daemon_set::{PodInput, PodParts},
@@ -47,8 +49,8 @@ pub fn mps_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKe
 #[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.plugin {
-        PluginChoice::Nvidia { sharing, mig, fail_on_init_error } => {
-            Some(nvidia::pod(input, sharing.as_ref(), *mig, *fail_on_init_error))
+        PluginChoice::Nvidia { sharing, mig, layout, fail_on_init_error } => {
+            Some(nvidia::pod(input, sharing.as_ref(), *mig, layout.as_ref(), *fail_on_init_error))
         }
         PluginChoice::Gke { replicas, metrics_port, health_monitoring } => {
             Some(gke::pod(input, *replicas, *metrics_port, *health_monitoring))

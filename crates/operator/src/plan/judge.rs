@@ -340,7 +340,14 @@ pub fn lacks_its_image(pod: &PodFacts) -> bool {
 #[must_use]
 pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
     let (name, words) = words.split_once(": ")?;
-    let known = [Reason::RuntimeConfigDrifted, Reason::RuntimeConfigRejected, Reason::RuntimeDown];
+    let known = [
+        Reason::RuntimeConfigDrifted,
+        Reason::RuntimeConfigRejected,
+        Reason::RuntimeDown,
+        Reason::MigBlocked,
+        Reason::MigResetNeeded,
+        Reason::MigLayoutRefused,
+    ];
     known.into_iter().find(|reason| reason.as_str() == name).map(|reason| (reason, words))
 }
 

@@ -125,10 +125,14 @@ pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePl
     let inherited = if same { defaults } else { &none };
     let strategy = |mig: Option<&Mig>| mig.and_then(|mig| mig.strategy);
     let strategy = strategy(own.mig.as_ref()).or(strategy(inherited.mig.as_ref()));
+    let layout = |mig: Option<&Mig>| mig.and_then(|mig| mig.layout.clone());
+    // A layout stands with its strategy.
+    let has_strategy = own.mig.as_ref().is_some_and(|mig| mig.strategy.is_some());
+    let layout = layout(own.mig.as_ref()).or_else(|| layout(inherited.mig.as_ref()).filter(|_| !has_strategy));
     DevicePlugin {
         flavor,
         sharing: own.sharing.clone().or_else(|| inherited.sharing.clone()),
-        mig: strategy.map(|strategy| Mig { strategy: Some(strategy) }),
+        mig: (strategy.is_some() || layout.is_some()).then_some(Mig { strategy, layout }),
         fail_on_init_error: own.fail_on_init_error.or(inherited.fail_on_init_error),
         container_metrics: own.container_metrics.clone().or_else(|| inherited.container_metrics.clone()),
         health_monitoring: own.health_monitoring.or(inherited.health_monitoring),

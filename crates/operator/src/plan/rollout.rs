@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{judge::Verdict, member::Member, note::Note, variant};
+use super::{division, judge::Verdict, member::Member, note::Note, variant};
 use crate::world::World;
 
 /// How many nodes of a pool are asked about their GPU pods in one pass, looking for one that is free.
@@ -42,6 +42,8 @@ pub struct PoolDecision {
     pub questions: BTreeSet<String>,
     /// Whether a node waits for what no watch tells of.
     pub ask_again: bool,
+    /// Plugin pods to make anew, so that GPUs are divided as they should be.
+    pub renew: BTreeSet<String>,
 }
 
 /// Decides for the members of one pool, in order of their names.
@@ -77,7 +79,50 @@ pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp
         let decision = take_turn(member, gpu_pods, now, &mut turn, &mut pool);
         pool.nodes.insert(member.node.name.clone(), decision);
     }
+    if turn.is_none() {
+        divide_anew(members, gpu_pods, now, &mut pool);
+    }
     pool
+}
+
+/// GPUs that somebody has divided otherwise since their plugin began are divided anew with another pod of it, one node at a
+/// time and once no pod uses them.
+fn divide_anew(
+    members: &[(&Member<'_>, &Verdict)],
+    gpu_pods: &BTreeMap<String, Vec<String>>,
+    now: Timestamp,
+    pool: &mut PoolDecision,
+) {
+    for (member, _) in members {
+        let name = &member.node.name;
+        let Some(decision) = pool.nodes.get_mut(name).filter(|decision| decision.note.is_none()) else { continue };
+        if member.want().is_none_or(|want| want != member.have) {
+            continue;
+        }
+        let Some(differs) = division::differs(member) else { continue };
+        let Some(pod) = division::settled_pod(member, now) else {
+            // Of the time that has to pass no watch tells.
+            pool.ask_again |= member.pod(Stage::DevicePlugin).is_some_and(crate::world::PodFacts::running);
+            continue;
+        };
+        match gpu_pods.get(name) {
+            None if pool.questions.len() < ASK_AT_ONCE => {
+                pool.questions.insert(name.clone());
+            }
+            None => {}
+            Some(pods) if pods.is_empty() => {
+                pool.renew.insert(pod.name.clone());
+                return;
+            }
+            Some(pods) => {
+                pool.ask_again = true;
+                let message =
+                    format!("{differs}; they are divided anew once {} pods that use them have ended", pods.len());
+                let waits_on = pods.iter().take(10).cloned().collect();
+                decision.note = Some(Note { reason: Reason::MigLayoutDiffers, message, waits_on });
+            }
+        }
+    }
 }
 
 /// Why a node in the middle of its move holds up its pool, if it does: it has failed, or is not there to go on.
@@ -221,7 +266,7 @@ fn take_turn(
     if !nothing_to_lose && !member.node.serves() {
         return pending("a new revision waits until the node can serve again; it is NotReady or cordoned".to_owned());
     }
-    if driver_moves {
+    if driver_moves || division::differs(member).is_some() {
         match gpu_pods.get(&member.node.name) {
             Some(pods) if !pods.is_empty() => {
                 pool.ask_again = true;
@@ -251,7 +296,7 @@ fn take_turn(
 }
 
 fn in_use(pods: &[String]) -> Note {
-    let message = format!("a new driver revision waits until {} pods that use a GPU have ended", pods.len());
+    let message = format!("a new revision waits until {} pods that use a GPU have ended", pods.len());
     Note { reason: Reason::GpuPodsInUse, message, waits_on: pods.iter().take(10).cloned().collect() }
 }
 
@@ -260,9 +305,14 @@ fn moves_driver(have: &Groups, want: &Groups) -> bool {
     have.driver != want.driver
 }
 
+/// Whether the probe has to let go of the driver: for one of ours, or for GPUs that are to be divided.
+fn must_release(member: &Member<'_>) -> bool {
+    division::is_blocked(member) || stands_in_the_way(member)
+}
+
 /// Whether the probe stands in the way of a driver of ours: a module is loaded, and the container that should own it
 /// is not up, because it restarts, or another version takes its place, or it is on its way out.
-fn must_release(member: &Member<'_>) -> bool {
+fn stands_in_the_way(member: &Member<'_>) -> bool {
     let Some(loaded) = member.report().and_then(|report| report.driver.loaded.as_deref()) else {
         return false;
     };

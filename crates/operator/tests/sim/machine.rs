@@ -32,6 +32,20 @@ pub struct Faults {
     pub mute_probe: bool,
     /// What becomes of a test on the node.
     pub test: Test,
+    /// What becomes of dividing its GPUs.
+    pub division: Division,
+}
+
+/// What becomes of dividing a node's GPUs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Division {
+    /// They are divided.
+    #[default]
+    Done,
+    /// They are not, with these words.
+    Fails(String),
+    /// They are once the probe has let go of them.
+    WaitsForProbe,
 }
 
 /// What becomes of a test on a node.

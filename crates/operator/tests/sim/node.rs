@@ -7,7 +7,7 @@ use gpu_operator_crd::{
     health::HealthState,
     keys,
     policy::Stage,
-    report::{InstalledDriver, NvmlState, Report},
+    report::{InstalledDriver, MigDevices, NvmlState, Report},
 };
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec},
@@ -17,8 +17,8 @@ use kube::ResourceExt;
 
 use super::{
     Faults, Sim,
-    machine::{CONTAINER_ROOT, Test},
-    plugin::{offered, replicas, waits_for},
+    machine::{CONTAINER_ROOT, Division, Test},
+    plugin::{layout, offered, replicas, waits_for},
 };
 
 impl Sim {
@@ -115,7 +115,8 @@ impl Sim {
         let runs = |sim: &Self, pod: &str| sim.pods.get(pod).is_some_and(PodFacts::running);
         let template = self.templates.get(&plugin);
         let waits_for = |stage| template.is_some_and(|template| waits_for(template, stage));
-        if (runs(self, &toolkit) || !waits_for("toolkit")) && (runs(self, &mps) || !waits_for("mps")) {
+        let before = (runs(self, &toolkit) || !waits_for("toolkit")) && (runs(self, &mps) || !waits_for("mps"));
+        if before && self.divide(&plugin, node, &faults) {
             self.run_behind_gate(&plugin, node);
         }
         self.run_tests(node, &faults);
@@ -244,6 +245,34 @@ impl Sim {
                 end_test(pod, None);
             }
         }
+    }
+
+    /// The GPUs are divided before their plugin begins, unless something stands in the way.
+    fn divide(&mut self, plugin: &str, node: &str, faults: &Faults) -> bool {
+        let template = self.templates.get(plugin).filter(|template| gate_opens(template, &self.machines[node]));
+        let wanted = template.and_then(layout);
+        let Some(pod) = self.pods.get_mut(plugin).filter(|pod| !pod.running()) else { return true };
+        let Some(wanted) = wanted else { return true };
+        let answering = self.machines[node].nvml.state == NvmlState::Answering;
+        let words = match &faults.division {
+            Division::Fails(words) => Some(words.clone()),
+            Division::WaitsForProbe if answering => Some("MigBlocked: in use; a program has it open".into()),
+            Division::WaitsForProbe | Division::Done => None,
+        };
+        let done = ContainerState::Ended(Exit { code: 0, message: "Completed".into() });
+        let waits = ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+        let state = if words.is_some() { waits } else { done };
+        let last_failure = words.map(|message| Exit { code: 1, message });
+        let failed = last_failure.is_some();
+        pod.init = vec![ContainerFacts { name: "divide-gpus".into(), state, last_failure, ready: !failed }];
+        if failed {
+            return false;
+        }
+        let devices = wanted.into_iter().map(|(profile, count)| MigDevices { profile, count }).collect::<Vec<_>>();
+        for gpu in &mut self.report(node).gpus {
+            gpu.mig_devices = (!devices.is_empty()).then(|| devices.clone());
+        }
+        true
     }
 
     fn run_behind_gate(&mut self, pod: &str, node: &str) {

@@ -40,7 +40,7 @@ fn devices(gpu: &Gpu, strategy: &str) -> Vec<(String, u32)> {
         return vec![("nvidia.com/gpu".into(), 1)];
     };
     let name = |profile: &str| match strategy {
-        "mixed" => format!("nvidia.com/mig-{profile}"),
+        "mixed" => format!("nvidia.com/mig-{}", profile.replace('+', ".")),
         _ => "nvidia.com/gpu".to_owned(),
     };
     mig.iter().map(|MigDevices { profile, count }| (name(profile), *count)).collect()
@@ -69,6 +69,13 @@ fn file(template: &PodSpec) -> Value {
     let args = template.init_containers.iter().flatten().filter_map(|init| init.args.as_ref());
     let written = args.filter(|args| args.first().is_some_and(|first| first == "write")).find_map(|args| args.get(2));
     written.map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"))
+}
+
+/// What a plugin's pod has GPUs divided into before it begins.
+pub fn layout(template: &PodSpec) -> Option<BTreeMap<String, u32>> {
+    let divider = template.init_containers.iter().flatten().find(|init| init.name == "divide-gpus")?;
+    let text = divider.args.iter().flatten().skip_while(|arg| *arg != "--layout").nth(1);
+    text.map(|text| serde_json::from_str(text).expect("a layout"))
 }
 
 /// Whether a pod waits for a stage.

@@ -6,7 +6,11 @@ use gpu_operator_crd::{
 };
 use serde::Serialize;
 
-use super::super::{driver::DriverChoice, variant::Fault};
+use super::super::{
+    division::{self, Layout},
+    driver::DriverChoice,
+    variant::Fault,
+};
 
 /// Where Google's installers put drivers.
 pub const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
@@ -22,6 +26,9 @@ pub enum PluginChoice {
         sharing: Option<Sharing>,
         /// By which names MIG devices are offered.
         mig: MigStrategy,
+        /// What GPUs are divided into before it begins, if that is ours to do.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        layout: Option<Layout>,
         /// Whether it ends where it cannot begin, if the user says so.
         fail_on_init_error: Option<bool>,
     },
@@ -43,6 +50,15 @@ impl PluginChoice {
     #[must_use]
     pub fn needs_toolkit(&self) -> bool {
         !matches!(self, Self::Gke { .. })
+    }
+
+    /// What GPUs are divided into by MIG, if that is ours to do.
+    #[must_use]
+    pub fn layout(&self) -> Option<&Layout> {
+        match self {
+            Self::Nvidia { layout, .. } => layout.as_ref(),
+            Self::Gke { .. } | Self::External => None,
+        }
     }
 
     /// How pods share GPUs by MPS, if they do.
@@ -82,7 +98,12 @@ fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
         let message = "MPS cannot share what MIG strategy Mixed offers; write sharing.timeSlicing instead of mps, or another mig.strategy";
         return Err(unsupported(message));
     }
-    Ok(PluginChoice::Nvidia { sharing, mig, fail_on_init_error: plugin.fail_on_init_error })
+    let layout = plugin.mig.as_ref().and_then(|mig| mig.layout.as_deref()).map(division::layout);
+    if layout.is_some() && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
+        let message = "MPS's control daemon would hold the GPUs that are to be divided; write sharing.timeSlicing instead of mps, or remove mig.layout";
+        return Err(unsupported(message));
+    }
+    Ok(PluginChoice::Nvidia { sharing, mig, layout, fail_on_init_error: plugin.fail_on_init_error })
 }
 
 fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
@@ -123,6 +144,19 @@ mod tests {
             ("{mig: {strategy: Mixed}, sharing: {mps: {replicas: 2}}}", &host, false, "MPS cannot share"),
             ("{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 2}}}", &host, false, "Mixed"),
             ("{mig: {strategy: Single}, sharing: {mps: {replicas: 2}}}", &host, false, "mps: Some"),
+            (
+                "{mig: {strategy: Mixed, layout: [{profile: 1g.10gb.me, count: 1}]}}",
+                &host,
+                false,
+                "{\"1g.10gb+me\": 1}",
+            ),
+            ("{mig: {layout: []}}", &host, false, "layout: Some({})"),
+            (
+                "{mig: {strategy: Single, layout: []}, sharing: {mps: {replicas: 2}}}",
+                &host,
+                false,
+                "MPS's control daemon would hold",
+            ),
             ("{sharing: {}}", &host, false, "sharing: None"),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();

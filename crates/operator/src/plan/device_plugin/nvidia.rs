@@ -8,9 +8,10 @@ use super::{
         daemon_set::{
             Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
         },
+        division::Layout,
         toolkit::{self, ToolkitChoice},
     },
-    config, mps,
+    config, divider, mps,
 };
 
 /// Where the plugin sees the driver's root.
@@ -28,6 +29,7 @@ pub fn pod(
     input: &PodInput<'_>,
     sharing: Option<&Sharing>,
     mig: MigStrategy,
+    layout: Option<&Layout>,
     fail_on_init_error: Option<bool>,
 ) -> PodParts {
     let root = input.key.driver.root();
@@ -60,6 +62,10 @@ pub fn pod(
         init.push(gate);
         volumes.extend(of_gate);
     }
+    if let Some(layout) = layout {
+        init.push(divider::container(input, layout));
+        volumes.extend(divider::volumes(input));
+    }
     if let Some(sharing) = sharing {
         init.push(config::writer(input.settings, FILE, &config::nvidia(sharing, mig)));
         environment.push(env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{FILE}")));
@@ -78,7 +84,7 @@ pub fn pod(
         volume_mounts: Some(mounts),
         ..operand_container(input, "device-plugin", environment, vec![])
     };
-    PodParts { init, main, volumes, host_pid: false, grace_seconds: 30 }
+    PodParts { init, main, volumes, host_pid: layout.is_some(), grace_seconds: 30 }
 }
 
 /// How the plugin answers. Its own pod needs no RuntimeClass whichever it is: it sees the driver's root and the device

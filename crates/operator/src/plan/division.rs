@@ -1,0 +1,99 @@
+//! Division of GPUs by MIG: what a policy wants of it, whether a node has it, and what stands in the way.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{
+    policy::{MigProfile, Stage},
+    reason::Reason,
+    report::{Gpu, NvmlState},
+};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    device_plugin::DIVIDER,
+    judge::{named_reason, older},
+    member::Member,
+};
+use crate::world::{ContainerFacts, ContainerState, PodFacts};
+
+/// How often each profile is wanted on every GPU, by NVML's names. Empty: MIG is to be off.
+pub type Layout = BTreeMap<String, u32>;
+
+/// A plugin's pod that runs for so long has had its GPUs divided when it began, and the probe has looked at them since: at
+/// most once in ten minutes by the health rules' longest interval.
+const SETTLED: std::time::Duration = std::time::Duration::from_mins(10);
+
+/// A layout as it is written, with the profiles' names as NVML has them.
+#[must_use]
+pub fn layout(written: &[MigProfile]) -> Layout {
+    let mut layout = Layout::new();
+    for MigProfile { profile, count } in written {
+        // Resources are named `.me`, because no resource's name can have a plus.
+        *layout.entry(profile.replace(".me", "+me")).or_default() += count;
+    }
+    layout
+}
+
+/// In what a node's GPUs are not divided as its policy wants them, in words; nothing where they are, where no layout is
+/// wanted, or where NVML does not answer.
+#[must_use]
+pub fn differs(member: &Member<'_>) -> Option<String> {
+    let wanted = member.wanted.as_ref()?.as_ref().ok()?.key.plugin.layout()?;
+    let report = member.report().filter(|report| report.nvml.state == NvmlState::Answering)?;
+    let gpu = report.gpus.iter().find(|gpu| !is_divided(gpu, &report.gpus, wanted))?;
+    let now = gpu.mig_devices.as_ref().map(|devices| {
+        let devices: Layout = devices.iter().map(|devices| (devices.profile.clone(), devices.count)).collect();
+        words(&devices)
+    });
+    let (now, wanted) = (now.unwrap_or_else(|| "MIG off".to_owned()), words(wanted));
+    Some(format!("GPU {} has {now}, and {wanted} is wanted", gpu.pci_address))
+}
+
+/// Whether a GPU is divided as is wanted. The report tells nothing of MIG on a GPU that has none, nor of one where it is off:
+/// that it should be on is known by another of the same kind, or because none has it.
+fn is_divided(gpu: &Gpu, all: &[Gpu], wanted: &Layout) -> bool {
+    match &gpu.mig_devices {
+        Some(devices) => {
+            let devices: Layout = devices.iter().map(|devices| (devices.profile.clone(), devices.count)).collect();
+            !wanted.is_empty() && devices == *wanted
+        }
+        None => {
+            let mut divided = all.iter().filter(|other| other.mig_devices.is_some()).peekable();
+            wanted.is_empty() || divided.peek().is_some() && divided.all(|other| other.device_id != gpu.device_id)
+        }
+    }
+}
+
+fn words(layout: &Layout) -> String {
+    if layout.is_empty() {
+        return "no MIG device".to_owned();
+    }
+    layout.iter().map(|(profile, count)| format!("{count} x {profile}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The plugin's pod that would divide the GPUs anew if it were made anew: one that has long done so, and runs.
+#[must_use]
+pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
+    let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running() && !pod.deleting)?;
+    let since = pod.containers.iter().find_map(|container| match container.state {
+        ContainerState::Running(since) => since,
+        _ => None,
+    });
+    since.filter(|since| older(*since, SETTLED, now)).map(|_| pod)
+}
+
+/// Whether a program holds GPUs that are to be divided: it may be the probe, which then has to let go of them.
+#[must_use]
+pub fn is_blocked(member: &Member<'_>) -> bool {
+    let Some(pod) = member.pod(Stage::DevicePlugin).filter(|pod| !pod.running()) else { return false };
+    pod.init.iter().filter(|init| init.name == DIVIDER).any(says_blocked)
+}
+
+fn says_blocked(divider: &ContainerFacts) -> bool {
+    let exit = match &divider.state {
+        ContainerState::Ended(exit) => Some(exit),
+        ContainerState::Running(_) | ContainerState::Waiting { .. } => divider.last_failure.as_ref(),
+    };
+    let reason = exit.and_then(|exit| named_reason(&exit.message));
+    reason.is_some_and(|(reason, _)| reason == Reason::MigBlocked)
+}
