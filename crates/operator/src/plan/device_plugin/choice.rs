@@ -12,8 +12,6 @@ use super::super::{
     variant::Fault,
 };
 
-/// Where Google's installers put drivers.
-pub const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
 /// Where Google's plugin serves metrics unless told otherwise.
 const METRICS_PORT: u16 = 2112;
 
@@ -76,14 +74,13 @@ impl PluginChoice {
 /// # Errors
 /// A [`Fault`] where the policy asks for what this node cannot have.
 pub fn choose(plugin: &DevicePlugin, driver: &DriverChoice, theirs: bool) -> Result<PluginChoice, Fault> {
-    let google_driver = driver.root() == GKE_ROOT;
-    let by_driver = if google_driver { PluginFlavor::Gke } else { PluginFlavor::Nvidia };
+    let by_driver = if driver.is_a_folder() { PluginFlavor::Gke } else { PluginFlavor::Nvidia };
     match plugin.flavor.unwrap_or(by_driver) {
         _ if theirs => Ok(PluginChoice::External),
         PluginFlavor::External => Ok(PluginChoice::External),
         PluginFlavor::Nvidia => nvidia(plugin),
-        PluginFlavor::Gke if !google_driver => Err(unsupported(format!(
-            "Google's device plugin hands containers a driver that lies under {GKE_ROOT}, as Google's installers leave it, and this node's is under {}; write devicePlugin.flavor: Nvidia, or another driver.source",
+        PluginFlavor::Gke if !driver.is_a_folder() => Err(unsupported(format!(
+            "Google's device plugin hands containers a driver that lies in a folder of its own, as installers leave it, and this node's is under {}; write devicePlugin.flavor: Nvidia, or driver.source: GkeCos, GkeUbuntu or RunFile",
             driver.root()
         ))),
         PluginFlavor::Gke => gke(plugin),
@@ -112,8 +109,16 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
         let message = "Google's device plugin shares by MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
+    // The two may come from different places: the flavour from the node's driver, sharing from the defaults.
+    let slicing = sharing.and_then(|sharing| sharing.time_slicing.as_ref());
+    if slicing
+        .is_some_and(|slicing| slicing.rename_by_default.is_some() || slicing.fail_requests_greater_than_one.is_some())
+    {
+        let message = "Google's device plugin takes replicas alone; remove renameByDefault and failRequestsGreaterThanOne, or write devicePlugin.flavor: Nvidia";
+        return Err(unsupported(message));
+    }
     Ok(PluginChoice::Gke {
-        replicas: sharing.and_then(|sharing| sharing.time_slicing.as_ref()).map(|slicing| slicing.replicas),
+        replicas: slicing.map(|slicing| slicing.replicas),
         metrics_port: plugin.container_metrics.as_ref().map(|metrics| metrics.port.unwrap_or(METRICS_PORT)),
         health_monitoring: plugin.health_monitoring.unwrap_or_default(),
     })
@@ -130,7 +135,7 @@ mod tests {
     #[test]
     fn the_plugin_follows_the_policy_and_where_it_says_nothing_the_driver() {
         let host = DriverChoice::Preinstalled { root: "/".into() };
-        let google = DriverChoice::Preinstalled { root: GKE_ROOT.into() };
+        let google = DriverChoice::Preinstalled { root: "/home/kubernetes/bin/nvidia".into() };
         for (written, driver, theirs, chosen) in [
             ("{}", &host, false, "Nvidia"),
             ("{}", &google, false, "Gke"),
@@ -138,6 +143,7 @@ mod tests {
             ("{flavor: Gke}", &google, false, "Gke"),
             ("{flavor: Gke}", &host, false, "hands containers a driver"),
             ("{flavor: Gke, sharing: {mps: {replicas: 2}}}", &google, false, "where GKE runs the control daemon"),
+            ("{sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}", &google, false, "takes replicas alone"),
             ("{flavor: External}", &host, false, "External"),
             ("{}", &host, true, "External"),
             ("{flavor: Gke}", &host, true, "External"),

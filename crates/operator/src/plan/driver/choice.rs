@@ -88,6 +88,16 @@ impl DriverChoice {
         }
     }
 
+    /// Whether it lies in a folder of its own, which Google's device plugin hands to containers as it is.
+    #[must_use]
+    pub fn is_a_folder(&self) -> bool {
+        match self {
+            Self::Container { .. } => false,
+            Self::GkeCos { .. } | Self::GkeUbuntu { .. } | Self::RunFile { .. } => true,
+            Self::Preinstalled { root } => root == INSTALL_DIR,
+        }
+    }
+
     /// Folder under which the driver's device nodes lie: only a container's root is a whole root file system.
     #[must_use]
     pub fn dev_root(&self) -> &str {
