@@ -13,6 +13,7 @@ mod failures;
 mod health;
 mod host_driver;
 mod install;
+mod mig;
 mod policies;
 mod restarts;
 mod rollout;

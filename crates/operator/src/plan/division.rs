@@ -41,27 +41,23 @@ pub fn differs(member: &Member<'_>) -> Option<String> {
     let wanted = member.wanted.as_ref()?.as_ref().ok()?.key.plugin.layout()?;
     let report = member.report().filter(|report| report.nvml.state == NvmlState::Answering)?;
     let gpu = report.gpus.iter().find(|gpu| !is_divided(gpu, &report.gpus, wanted))?;
-    let now = gpu.mig_devices.as_ref().map(|devices| {
-        let devices: Layout = devices.iter().map(|devices| (devices.profile.clone(), devices.count)).collect();
-        words(&devices)
-    });
-    let (now, wanted) = (now.unwrap_or_else(|| "MIG off".to_owned()), words(wanted));
-    Some(format!("GPU {} has {now}, and {wanted} is wanted", gpu.pci_address))
+    let now = devices(gpu).map_or_else(|| "MIG off".to_owned(), |devices| words(&devices));
+    Some(format!("GPU {} has {now}, and {} is wanted", gpu.pci_address, words(wanted)))
+}
+
+fn devices(gpu: &Gpu) -> Option<Layout> {
+    let devices = gpu.mig_devices.as_ref()?;
+    Some(devices.iter().map(|devices| (devices.profile.clone(), devices.count)).collect())
 }
 
 /// Whether a GPU is divided as is wanted. The report tells nothing of MIG on a GPU that has none, nor of one where it is off:
 /// that it should be on is known by another of the same kind, or because none has it.
 fn is_divided(gpu: &Gpu, all: &[Gpu], wanted: &Layout) -> bool {
-    match &gpu.mig_devices {
-        Some(devices) => {
-            let devices: Layout = devices.iter().map(|devices| (devices.profile.clone(), devices.count)).collect();
-            !wanted.is_empty() && devices == *wanted
-        }
-        None => {
-            let mut divided = all.iter().filter(|other| other.mig_devices.is_some()).peekable();
-            wanted.is_empty() || divided.peek().is_some() && divided.all(|other| other.device_id != gpu.device_id)
-        }
+    if let Some(devices) = devices(gpu) {
+        return !wanted.is_empty() && devices == *wanted;
     }
+    let mut divided = all.iter().filter(|other| other.mig_devices.is_some()).peekable();
+    wanted.is_empty() || divided.peek().is_some() && divided.all(|other| other.device_id != gpu.device_id)
 }
 
 fn words(layout: &Layout) -> String {
@@ -96,4 +92,44 @@ fn says_blocked(divider: &ContainerFacts) -> bool {
     };
     let reason = exit.and_then(|exit| named_reason(&exit.message));
     reason.is_some_and(|(reason, _)| reason == Reason::MigBlocked)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::report::MigDevices;
+
+    use super::*;
+
+    fn gpu(device_id: &str, devices: Option<&[(&str, u32)]>) -> Gpu {
+        let devices = devices.map(|devices| {
+            devices.iter().map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count }).collect()
+        });
+        Gpu { device_id: device_id.into(), mig_devices: devices, ..Gpu::default() }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_in_mig_mode_should_be_where_its_like_is_or_none_is() {
+        let sevenths: &[(&str, u32)] = &[("1g.10gb", 7)];
+        let halves: &[(&str, u32)] = &[("3g.40gb", 2)];
+        let wanted = Layout::from([("1g.10gb".to_owned(), 7)]);
+        for (case, gpus, wanted, divided) in [
+            ("all are", vec![gpu("2330", Some(sevenths)); 2], &wanted, true),
+            ("one is otherwise", vec![gpu("2330", Some(sevenths)), gpu("2330", Some(halves))], &wanted, false),
+            ("one is empty", vec![gpu("2330", Some(sevenths)), gpu("2330", Some(&[]))], &wanted, false),
+            ("one of a kind is off", vec![gpu("2330", Some(sevenths)), gpu("2330", None)], &wanted, false),
+            ("one of another kind has none", vec![gpu("2330", Some(sevenths)), gpu("1eb8", None)], &wanted, true),
+            ("all are off", vec![gpu("2330", None); 2], &wanted, false),
+            ("off, as is wanted", vec![gpu("2330", None); 2], &Layout::new(), true),
+            ("on, and off is wanted", vec![gpu("2330", Some(&[]))], &Layout::new(), false),
+        ] {
+            assert_eq!(gpus.iter().all(|gpu| is_divided(gpu, &gpus, wanted)), divided, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_layout_has_the_names_that_nvml_has() {
+        let profile = |profile: &str, count| MigProfile { profile: profile.into(), count };
+        let layout = layout(&[profile("1g.10gb.me", 1), profile("1g.10gb", 3)]);
+        assert_eq!(layout, Layout::from([("1g.10gb+me".to_owned(), 1), ("1g.10gb".to_owned(), 3)]));
+    }
 }

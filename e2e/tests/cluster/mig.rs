@@ -1,0 +1,78 @@
+//! GPUs that are divided by MIG: the real probe's program in the plugin's pod, and the stand-in for NVML.
+
+use anyhow::{Context, Result, ensure};
+use e2e::Gpu;
+use gpu_operator_crd::{policy::Stage, reason::Reason};
+use serde_json::{Value, json};
+
+use crate::support::{Fixture, GPUS, started, test};
+
+/// One part that is all of a GPU: as many devices as GPUs, which is what the stand-in for the plugin offers.
+const WHOLE: &str = "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}";
+const HALVES: &str = "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 3g.40gb, count: 2}]}}}}";
+
+/// GPUs that have MIG, with these clients of the first.
+fn divisible(clients: &Value) -> Vec<Gpu> {
+    let mut gpus = Gpu::h100(GPUS);
+    for (number, gpu) in gpus.iter_mut().enumerate() {
+        let clients = if number == 0 { clients.clone() } else { json!([]) };
+        gpu.state.insert("mig".to_owned(), json!({"clients": clients}));
+    }
+    gpus
+}
+
+/// GPUs that nobody has divided.
+fn whole(f: &Fixture) -> Result<()> {
+    f.cluster.node_exec(&["/bin/sh", "-ec", "rm -f /run/nvidia/standin/mig.json"])?;
+    f.cluster.standin().set_gpus(&divisible(&json!([])))
+}
+
+async fn wait_for_devices(f: &Fixture, profile: &str, count: u32) -> Result<()> {
+    f.wait_for_status("GPUs that are divided as is wanted", |status| {
+        let report = status.report.as_ref().context("no report")?;
+        let is_so = |devices: &Vec<gpu_operator_crd::report::MigDevices>| {
+            devices.len() == 1 && devices[0].profile == profile && devices[0].count == count
+        };
+        let all = report.gpus.iter().all(|gpu| gpu.mig_devices.as_ref().is_some_and(is_so));
+        ensure!(all, "{:?}: {} {report:?}", status.reason, status.message);
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn gpus_are_divided_before_the_plugin_begins_and_a_new_pod_of_it_changes_nothing() {
+    test(|f| async move {
+        whole(&f)?;
+        f.apply(WHOLE).await?;
+        wait_for_devices(&f, "7g.80gb", 1).await?;
+        f.wait_until_ready().await?;
+        let (before, pod) = (divisions(&f)?, f.operand(Stage::DevicePlugin).await?);
+        let name = pod.metadata.name.clone().context("a name")?;
+        f.cluster.kubectl(&["delete", "pod", &name, "-n", f.cluster.namespace()])?;
+        f.wait_until_ready().await?;
+        let after = f.operand(Stage::DevicePlugin).await?;
+        ensure!(started(&after) != started(&pod) && divisions(&f)? == before);
+        Ok(())
+    });
+}
+
+#[test]
+fn who_keeps_gpus_from_being_divided_is_named_and_its_end_is_enough() {
+    test(|f| async move {
+        whole(&f)?;
+        f.apply(WHOLE).await?;
+        f.wait_until_ready().await?;
+        // The node's first process: every machine has it.
+        f.cluster.standin().set_gpus(&divisible(&json!([{"pid": 1, "instance": 1}])))?;
+        f.apply(HALVES).await?;
+        let message = f.wait_for_reason(Reason::MigBlocked).await?;
+        ensure!(message.contains("(1)"), "{message}");
+        f.cluster.standin().set_gpus(&divisible(&json!([])))?;
+        wait_for_devices(&f, "3g.40gb", 2).await
+    });
+}
+
+fn divisions(f: &Fixture) -> Result<String> {
+    f.cluster.node_exec(&["/bin/sh", "-ec", "cat /run/nvidia/standin/mig.json"])
+}
