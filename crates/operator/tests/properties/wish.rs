@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, Injection, KernelModule, Mps, NodeLabel,
-        Operand, Pool, PoolMatch, Proxy, Readiness, Selector, Sharing, TimeSlicing, Toolkit, Validation,
-        ValidationMode,
+        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, Injection, KernelModule, Mig, MigProfile,
+        MigStrategy, Mps, NodeLabel, Operand, Pool, PoolMatch, Proxy, Readiness, Selector, Sharing, TimeSlicing,
+        Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -132,8 +132,20 @@ fn toolkit() -> BoxedStrategy<Toolkit> {
 
 fn plugin() -> BoxedStrategy<DevicePlugin> {
     let operand = prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])];
-    (operand, sharing())
-        .prop_map(|(operand, sharing)| DevicePlugin { operand, sharing, ..DevicePlugin::default() })
+    (operand, sharing(), mig())
+        .prop_map(|(operand, sharing, mig)| {
+            // The two exclude each other.
+            let mig = mig.filter(|_| sharing.as_ref().is_none_or(|sharing| sharing.mps.is_none()));
+            DevicePlugin { operand, sharing, mig, ..DevicePlugin::default() }
+        })
+        .boxed()
+}
+
+/// GPUs whole or as one part each, so that there are as many units as before.
+fn mig() -> BoxedStrategy<Option<Mig>> {
+    let part = MigProfile { profile: "7g.80gb".into(), count: 1 };
+    let divided = Mig { strategy: Some(MigStrategy::Single), layout: Some(vec![part]) };
+    prop_oneof![6 => Just(None), 1 => Just(Some(divided)), 1 => Just(Some(Mig { strategy: None, layout: Some(vec![]) }))]
         .boxed()
 }
 
