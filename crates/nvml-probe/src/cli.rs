@@ -16,12 +16,11 @@ use crate::{
     admin::{self, Admin},
     agent::{Agent, Settings, patience},
     child::{Limits, Supervisor, this_program},
-    divide::divide,
+    divide::args::MigArgs,
     driver::CONTAINER_ROOT,
     gate::{Configured, Gate},
     host::HostRoot,
     metrics::Metrics,
-    mig::Layout,
     nvml::{self, ChildError, ChildOptions},
     prepare::{self, PrepareError},
     publish::{PublishError, Publisher, Seen, client, follow},
@@ -172,29 +171,6 @@ struct GateArgs {
 }
 
 #[derive(Debug, Args)]
-struct MigArgs {
-    /// Where the host's directories are mounted.
-    #[arg(long, default_value = "/host")]
-    host_root: PathBuf,
-    /// The driver's root on the host.
-    #[arg(long, default_value = CONTAINER_ROOT)]
-    driver_root: String,
-    /// How often each profile is to be there on every GPU that has MIG, as a JSON object: `{"1g.10gb": 7}`. An empty one
-    /// turns MIG off.
-    #[arg(long, value_parser = layout)]
-    layout: Layout,
-    /// How long NVML may take for one step.
-    #[arg(long, default_value = "2m", value_parser = duration)]
-    nvml_deadline: Duration,
-    /// Load NVML from where it lies, without changing root into the driver's.
-    #[arg(long)]
-    no_chroot: bool,
-    /// The file whose text Kubernetes shows once the container has ended.
-    #[arg(long, default_value = "/dev/termination-log")]
-    termination_log: PathBuf,
-}
-
-#[derive(Debug, Args)]
 struct NvmlChild {
     /// The process that must be the parent.
     #[arg(long)]
@@ -277,7 +253,7 @@ impl Cli {
                     Ok(pass(&Gate::Guard { version, state_file }, &gate, &mut shutdown).await)
                 }
                 Command::Mig(options) => tokio::select! {
-                    code = mig(options) => Ok(code?),
+                    code = options.run() => Ok(code?),
                     () = shutdown.requested() => Ok(ExitCode::from(TERMINATED)),
                 },
                 Command::Hold | Command::NvmlChild(_) | Command::Write { .. } | Command::Link { .. } => {
@@ -313,32 +289,6 @@ async fn run(options: Run, shutdown: &mut Shutdown) -> Result<ExitCode, CliError
     Ok(ExitCode::SUCCESS)
 }
 
-async fn mig(options: MigArgs) -> std::io::Result<ExitCode> {
-    let MigArgs { host_root, driver_root, layout, nvml_deadline, no_chroot, termination_log } = options;
-    let limits = Limits { answer: nvml_deadline, first_pause: Duration::ZERO, ..Limits::default() };
-    let mut supervisor = Supervisor::new(this_program(std::env::current_exe()?), limits);
-    let divided = divide(&HostRoot::new(host_root), !no_chroot, &driver_root, &layout, &mut supervisor).await;
-    // Nothing of this container is to hold the driver while the next one begins.
-    if let Err(stuck) = supervisor.end().await {
-        tracing::warn!("{stuck}");
-    }
-    Ok(match divided {
-        Ok(()) => {
-            tracing::info!(?layout, "the GPUs are divided");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            tracing::error!("{}", chain(&error));
-            last_words(&termination_log, &chain(&error));
-            ExitCode::FAILURE
-        }
-    })
-}
-
-fn layout(text: &str) -> Result<Layout, String> {
-    serde_json::from_str(text).map_err(|error| format!("write {{\"1g.10gb\": 7}}: {error}"))
-}
-
 /// Listens, and answers for as long as the runtime lives.
 async fn serve(address: SocketAddr, admin: Admin) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
@@ -360,7 +310,7 @@ async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown) -> ExitC
 }
 
 /// What Kubernetes shows of a container once it has ended.
-fn last_words(termination_log: &Path, text: &str) {
+pub(crate) fn last_words(termination_log: &Path, text: &str) {
     if let Err(error) = fs::write(termination_log, text) {
         tracing::debug!(%error, "cannot write {}", termination_log.display());
     }

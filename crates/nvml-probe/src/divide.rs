@@ -1,6 +1,8 @@
 //! Divides a node's GPUs by MIG as its policy says, before the device plugin begins: looks, does what is missing, looks
 //! again, until there is nothing to do.
 
+pub mod args;
+
 use std::time::Instant;
 
 use crate::{

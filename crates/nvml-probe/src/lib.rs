@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Everything on the host is reached through [`host::HostRoot`], but for the kernel's log; nothing here writes to the host
-//! but [`runtime`], the steps of the toolkit's pod where the container runtime has to be configured.
+//! but [`runtime`], the steps of the toolkit's pod where the container runtime has to be configured. Nothing changes a GPU but
+//! [`divide`], in the device plugin's pod, by steps that [`mig`] works out.
 
 pub mod admin;
 pub mod agent;

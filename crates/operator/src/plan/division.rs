@@ -1,6 +1,6 @@
 //! Division of GPUs by MIG: what a policy wants of it, whether a node has it, and what stands in the way.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use gpu_operator_crd::{
     policy::{MigProfile, Stage},
@@ -19,9 +19,10 @@ use crate::world::{ContainerFacts, ContainerState, PodFacts};
 /// How often each profile is wanted on every GPU, by NVML's names. Empty: MIG is to be off.
 pub type Layout = BTreeMap<String, u32>;
 
-/// A plugin's pod that runs for so long has had its GPUs divided when it began, and the probe has looked at them since: at
-/// most once in ten minutes by the health rules' longest interval.
-const SETTLED: std::time::Duration = std::time::Duration::from_mins(10);
+/// The probe has looked at GPUs since their plugin's pod began once that runs for so long, and for some of the probe's
+/// intervals.
+const SETTLED: Duration = Duration::from_mins(10);
+const LOOKS: u32 = 3;
 
 /// A layout as it is written, with the profiles' names as NVML has them.
 #[must_use]
@@ -75,7 +76,9 @@ pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFac
         ContainerState::Running(since) => since,
         _ => None,
     });
-    since.filter(|since| older(*since, SETTLED, now)).map(|_| pod)
+    let interval = member.health_policy.rules.interval.map_or(Duration::ZERO, Into::into);
+    let settled = SETTLED.max(interval.saturating_mul(LOOKS));
+    since.filter(|since| older(*since, settled, now)).map(|_| pod)
 }
 
 /// Whether a program holds GPUs that are to be divided: it may be the probe, which then has to let go of them.

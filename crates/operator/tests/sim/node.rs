@@ -254,7 +254,13 @@ impl Sim {
         let Some(pod) = self.pods.get_mut(plugin).filter(|pod| !pod.running()) else { return true };
         let Some(wanted) = wanted else { return true };
         let answering = self.machines[node].nvml.state == NvmlState::Answering;
+        let devices: Vec<MigDevices> =
+            wanted.into_iter().map(|(profile, count)| MigDevices { profile, count }).collect();
+        let devices = (!devices.is_empty()).then_some(devices);
+        let changes = self.machines[node].gpus.iter().any(|gpu| gpu.mig_devices != devices);
+        let used = changes && self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
         let words = match &faults.division {
+            _ if used => Some("MigBlocked: in use by a pod".into()),
             Division::Fails(words) => Some(words.clone()),
             Division::WaitsForProbe if answering => Some("MigBlocked: in use; a program has it open".into()),
             Division::WaitsForProbe | Division::Done => None,
@@ -268,9 +274,8 @@ impl Sim {
         if failed {
             return false;
         }
-        let devices = wanted.into_iter().map(|(profile, count)| MigDevices { profile, count }).collect::<Vec<_>>();
         for gpu in &mut self.report(node).gpus {
-            gpu.mig_devices = (!devices.is_empty()).then(|| devices.clone());
+            gpu.mig_devices.clone_from(&devices);
         }
         true
     }

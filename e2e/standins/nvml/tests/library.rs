@@ -186,3 +186,34 @@ fn calls_block_while_the_file_says_hang_and_go_on_after() {
         assert_eq!(answers.recv_timeout(SOON).unwrap(), Ok(1));
     });
 }
+
+#[test]
+fn a_gpu_with_mig_is_divided_for_all_programs_and_by_nvmls_rules() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let (one, other) = (library(&root), library(&root));
+    one.init().unwrap();
+    other.init().unwrap();
+    let gpu = || one.device(one.find_at("0:0:0.0").unwrap()).unwrap().1;
+    assert_eq!(one.division(&gpu()), Err(Status::NotSupported));
+    root.serve_one(r#""mig":{}"#);
+    assert_eq!(one.create_instance(&gpu(), 19, 0), Err(Status::NotSupported), "MIG is off");
+    one.set_mig_mode(&gpu(), true).unwrap();
+    let half = one.create_instance(&gpu(), 9, 0).unwrap();
+    assert_eq!(one.create_instance(&gpu(), 19, 3), Err(Status::InsufficientResources), "it lies in the other");
+    assert_eq!(one.create_instance(&gpu(), 9, 2), Err(Status::InsufficientResources), "it begins at 0 or 4");
+    one.set_compute(&gpu(), half, true).unwrap();
+    assert_eq!(other.division(&gpu()).unwrap(), one.division(&gpu()).unwrap());
+    assert_eq!(other.destroy_instance(&gpu(), half), Err(Status::InUse), "it has a compute instance");
+    assert_eq!(other.set_mig_mode(&gpu(), false), Err(Status::InUse), "it has an instance");
+
+    root.serve_one(&format!(r#""mig":{{"clients":[{{"pid":1,"instance":{half}}}]}}"#));
+    assert_eq!(other.set_compute(&gpu(), half, false), Err(Status::InUse), "a program uses it");
+    root.serve_one(r#""mig":{"needsReset":true}"#);
+    other.set_compute(&gpu(), half, false).unwrap();
+    other.destroy_instance(&gpu(), half).unwrap();
+    other.set_mig_mode(&gpu(), false).unwrap();
+    let division = one.division(&gpu()).unwrap();
+    assert_eq!((division.enabled, division.pending), (true, false));
+    root.serve_one(r#""mig":{}"#);
+    assert!(!one.division(&gpu()).unwrap().enabled, "it was reset");
+}
