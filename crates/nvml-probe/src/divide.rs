@@ -3,8 +3,6 @@
 
 pub mod args;
 
-use std::time::Instant;
-
 use crate::{
     child::{Look, Supervisor, Target, Undone},
     driver::{self, DriverError},
@@ -84,7 +82,7 @@ pub async fn divide(
     let on_bus: Vec<String> = pci::gpus(host)?.into_iter().map(|gpu| gpu.address).collect();
     let mut outcome = Ok(());
     for _ in 0..ROUNDS {
-        let inventory = match supervisor.look(target.clone(), &on_bus, Instant::now()).await {
+        let inventory = match supervisor.look_at_divisions(target.clone(), &on_bus).await {
             Look::Answering(inventory) => inventory,
             Look::Failing(why) | Look::Absent(Some(why)) => return Err(DivideError::Nvml(why)),
             Look::Absent(None) | Look::Released => return Err(DivideError::Nvml("no driver is loaded".to_owned())),

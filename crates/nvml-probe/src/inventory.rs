@@ -15,6 +15,11 @@ use crate::{
 pub enum Question {
     /// How the GPUs are: the PCI addresses of those on the bus, as sysfs writes them.
     Look(Vec<String>),
+    /// The same, with how they are divided by MIG and may be: that takes many more calls.
+    LookAtDivisions {
+        /// The PCI addresses.
+        divisions: Vec<String>,
+    },
     /// To do something towards a GPU's division.
     #[serde(rename_all = "camelCase")]
     Divide {
@@ -55,7 +60,7 @@ pub struct NvmlGpu {
     pub name: Option<String>,
     /// Frame buffer, in MiB. Absent with drivers up to R470, whose library lacks the call.
     pub memory_mib: Option<u64>,
-    /// How it is divided by MIG; absent where it cannot be.
+    /// How it is divided by MIG; absent where it cannot be, and where that was not asked.
     pub mig: Option<Divisible>,
     /// Its MIG devices, where it is in MIG mode.
     pub mig_devices: Option<Vec<MigDevices>>,

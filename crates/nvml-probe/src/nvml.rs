@@ -13,7 +13,7 @@ mod readings;
 mod xids;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     io::{self, BufRead, Write},
     os::unix::process::parent_id,
     path::{Path, PathBuf},
@@ -109,16 +109,14 @@ fn answer(library: &Path, input: impl BufRead, mut output: impl Write) -> Result
         };
         // From here on NVML stays initialised: opening the GPUs takes seconds each where nothing else keeps them awake.
         return thread::scope(|scope| {
-            let mut session = Session {
-                nvml: &nvml,
-                ears: Ears::new(scope, &nvml),
-                examined: BTreeSet::new(),
-                profiles: BTreeMap::new(),
-            };
+            let mut session = Session { nvml: &nvml, ears: Ears::new(scope, &nvml), examined: BTreeSet::new() };
             loop {
                 let question_now: Question = serde_json::from_str(&question)?;
                 let answer = match &question_now {
                     Question::Look(on_bus) => session.look(on_bus).map(Answer::Inventory),
+                    Question::LookAtDivisions { divisions } => {
+                        session.look_at_divisions(divisions).map(Answer::Inventory)
+                    }
                     Question::Divide { pci_address, step } => {
                         session.divide(pci_address, step).map(|()| Answer::Divided)
                     }
@@ -143,8 +141,6 @@ struct Session<'scope, 'nvml> {
     ears: Ears<'scope, 'nvml>,
     /// GPUs whose infoROM was examined: that reads a flash memory, and is done once.
     examined: BTreeSet<String>,
-    /// The MIG profiles of each GPU, which do not change while the driver runs.
-    profiles: BTreeMap<String, Vec<division::Profile>>,
 }
 
 impl<'nvml> Session<'_, 'nvml> {
@@ -185,9 +181,8 @@ impl<'nvml> Session<'_, 'nvml> {
 
     fn read(&mut self, address: &str, device: &Device<'nvml>) -> Result<NvmlGpu, NvmlError> {
         let examine = self.examined.insert(address.to_owned());
-        let profiles = self.profiles.entry(address.to_owned()).or_insert_with(|| division::profiles(device));
         Ok(NvmlGpu {
-            mig: division::look(device, profiles),
+            mig: None,
             readings: readings::read(device, examine)?,
             pci_address: address.to_owned(),
             uuid: device.uuid().ok(),
@@ -199,6 +194,16 @@ impl<'nvml> Session<'_, 'nvml> {
 }
 
 impl Session<'_, '_> {
+    fn look_at_divisions(&mut self, on_bus: &[String]) -> Result<Inventory, NvmlError> {
+        let mut inventory = self.look(on_bus)?;
+        for gpu in &mut inventory.gpus {
+            // One that is lost meanwhile must not hide the others.
+            let device = self.nvml.device_by_pci_bus_id(gpu.pci_address.as_str()).ok();
+            gpu.mig = device.and_then(|device| division::look(&device));
+        }
+        Ok(inventory)
+    }
+
     fn divide(&self, address: &str, step: &Step) -> Result<(), NvmlError> {
         division::carry_out(&self.nvml.device_by_pci_bus_id(address)?, step)
     }

@@ -27,7 +27,7 @@ const UNUSABLE: &str = "unusable ";
 
 /// A profile as NVML tells of it.
 #[derive(Clone, Debug)]
-pub struct Profile {
+struct Profile {
     id: u32,
     slices: u32,
     most: u32,
@@ -36,7 +36,7 @@ pub struct Profile {
 
 /// The profiles that a GPU offers, whether MIG is on or not; none on one without MIG, and with drivers that lack the calls
 /// (before R510).
-pub fn profiles(device: &Device<'_>) -> Vec<Profile> {
+fn profiles(device: &Device<'_>) -> Vec<Profile> {
     (0..NVML_GPU_INSTANCE_PROFILE_COUNT).filter_map(|index| profile(device, index).ok()).collect()
 }
 
@@ -68,9 +68,9 @@ fn placements(device: &Device<'_>, profile: u32) -> Result<Vec<Placement>, NvmlE
 }
 
 /// How a GPU is divided; nothing where it has no MIG, or the driver lacks a call.
-pub fn look(device: &Device<'_>, profiles: &[Profile]) -> Option<Divisible> {
-    let mode = Some(()).filter(|()| !profiles.is_empty()).and_then(|()| mode(device).ok());
-    let (enabled, pending) = mode?;
+pub fn look(device: &Device<'_>) -> Option<Divisible> {
+    let profiles = Some(profiles(device)).filter(|profiles| !profiles.is_empty())?;
+    let (enabled, pending) = mode(device).ok()?;
     let clients = clients(device);
     let of = |instance: Option<u32>| {
         let held = clients.iter().filter(move |(by, _)| *by == instance);
@@ -78,7 +78,7 @@ pub fn look(device: &Device<'_>, profiles: &[Profile]) -> Option<Divisible> {
     };
     let mut instances = Vec::new();
     if enabled {
-        for profile in profiles {
+        for profile in &profiles {
             for found in instances_of(device, profile).ok()? {
                 let instance = read(device, profile, found).ok()?;
                 instances.push(Instance { clients: of(Some(instance.id)), ..instance });
