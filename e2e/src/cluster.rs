@@ -216,13 +216,13 @@ impl Cluster {
         self.standin().set_module(version.filter(|_| loaded))
     }
 
-    /// Makes a folder of the node one that a stand-in installer can put a driver into, empty; the driver's library finds
-    /// there what a real one asks the kernel for.
+    /// Makes the folder into which installers put drivers one in which the stand-in driver's library finds what a real one
+    /// asks the kernel for; or takes it away with all that is in it.
     ///
     /// # Errors
     /// If the node's files cannot be changed.
-    pub fn empty_install_dir(&self, folder: &str) -> Result<()> {
-        self.node_exec(&["/bin/sh", "-ec", INSTALL_DIR, "install-dir", folder]).map(drop)
+    pub fn set_install_dir(&self, there: bool) -> Result<()> {
+        self.node_exec(&["/bin/sh", "-ec", INSTALL_DIR, "install-dir", if there { "there" } else { "" }]).map(drop)
     }
 
     /// All that tells why a test failed, as text: pods, events, policies, GPU nodes, logs.
@@ -240,12 +240,15 @@ impl Cluster {
     }
 }
 
-/// Arguments: the folder.
+/// Argument: `there`, or nothing.
 const INSTALL_DIR: &str = "
-if mountpoint -q $1/etc/standin; then umount --lazy $1/etc/standin; fi
-rm -rf $1
-mkdir -p $1/etc/standin
-mount --bind /run/nvidia/standin $1/etc/standin
+folder=/home/kubernetes/bin/nvidia
+if mountpoint -q $folder/etc/standin; then umount --lazy $folder/etc/standin; fi
+rm -rf $folder
+if [ -n \"$1\" ]; then
+  mkdir -p $folder/etc/standin
+  mount --bind /run/nvidia/standin $folder/etc/standin
+fi
 ";
 
 /// Arguments: the stand-in library, the version or nothing, `loaded` or nothing.

@@ -38,8 +38,9 @@ pub(super) async fn measure(cluster: &Cluster, nodes: u32, settled: Duration) ->
     let (bench, mut figures) = Box::pin(Bench::installed(cluster, nodes)).await?;
     figures.settled = bench.requests_while("settled", pause(settled)).await?;
     figures.settled_for = settled;
-    figures.join = bench.requests_while("a node joins", bench.join("node-fast", nodes + 1, 0)).await?;
-    let slow = bench.join("node-slow", nodes + 2, SLOW_POD_SECONDS);
+    let fast = Box::pin(bench.join("node-fast", nodes + 1, 0));
+    figures.join = bench.requests_while("a node joins", fast).await?;
+    let slow = Box::pin(bench.join("node-slow", nodes + 2, SLOW_POD_SECONDS));
     figures.slow_join = bench.requests_while("a node joins whose pods take two minutes each", slow).await?;
     figures.usage = bench.operator.usage()?;
     Ok(figures)

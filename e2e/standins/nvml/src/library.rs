@@ -274,7 +274,10 @@ impl Library {
     }
 
     fn open_control_device(&self) -> Result<(), Status> {
-        let opened = OpenOptions::new().read(true).write(true).open(self.root.join("dev/nvidiactl"));
+        // A driver that lies in a folder of its own has the devices of whoever loads it.
+        let own = self.root.join("dev");
+        let devices = if own.is_dir() { own } else { PathBuf::from("/dev") };
+        let opened = OpenOptions::new().read(true).write(true).open(devices.join("nvidiactl"));
         match opened.map_err(|error| error.raw_os_error()) {
             // A device node that no driver serves: the permission to open it was there, which is what is asked.
             Ok(_) | Err(Some(libc::ENXIO | libc::ENODEV)) => Ok(()),

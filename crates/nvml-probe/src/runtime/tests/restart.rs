@@ -65,8 +65,8 @@ fn disk(written: u64) -> OnDisk {
     OnDisk { digest: "new".into(), written: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(written)) }
 }
 
-fn known(start: u64, digest: &str) -> Option<Loaded> {
-    Some(Loaded { process: Identity { pid: 10, start }, digest: digest.into() })
+fn known(start: u64, digest: &str) -> Loaded {
+    Loaded { process: Identity { pid: 10, start }, digest: digest.into() }
 }
 
 async fn load_with(fake: &Fake, disk: &OnDisk, known: Option<Loaded>) -> (Result<Identity, RestartError>, bool) {
@@ -83,13 +83,13 @@ async fn load_with(fake: &Fake, disk: &OnDisk, known: Option<Loaded>) -> (Result
 async fn a_runtime_is_restarted_only_if_it_has_not_loaded_what_is_on_disk() {
     for (written, known, reloads) in [
         // Recorded of this process.
-        (500, known(100, "new"), 0),
-        (1, known(100, "old"), 1),
+        (500, Some(known(100, "new")), 0),
+        (1, Some(known(100, "old")), 1),
         // Nothing recorded, or of another life: by the clock.
         (1, None, 0),
-        (1, known(7, "old"), 0),
+        (1, Some(known(7, "old")), 0),
         (500, None, 1),
-        (500, known(7, "new"), 1),
+        (500, Some(known(7, "new")), 1),
         // The same second proves nothing.
         (99, None, 1),
     ] {

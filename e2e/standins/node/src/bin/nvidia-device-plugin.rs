@@ -9,7 +9,7 @@ use standin_node::{
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match plugin::run(Config::from_env()).await {
+    match Box::pin(plugin::run(Config::from_env())).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&format!("{error:#}"));

@@ -7,7 +7,7 @@ use standin_node::{plugin, report};
 #[tokio::main]
 async fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    match plugin::run_as_googles(&args).await {
+    match Box::pin(plugin::run_as_googles(&args)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&format!("{error:#}"));
