@@ -67,6 +67,12 @@ impl Fixture {
         let policies = Api::<ClusterGpuPolicy>::all(cluster.client());
         let operator = OperatorProcess::start(&cluster, Build::Debug)?;
         policies.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        // One that is on its way out would take what is applied now along with it.
+        eventually(DEADLINE, "the end of all policies", || async {
+            ensure!(policies.list(&ListParams::default()).await?.items.is_empty(), "some are left");
+            Ok(())
+        })
+        .await?;
         let fleet = Fleet::start(&cluster).await?;
         Ok(Self { cluster, operator, fleet })
     }

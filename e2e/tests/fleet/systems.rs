@@ -252,11 +252,18 @@ fn gke_that_installs_driver_and_plugin_itself() {
         managed.host_driver_root = "/home/kubernetes/bin/nvidia".into();
         let addon = addon()?;
         let sets = Api::<DaemonSet>::namespaced(f.cluster.client(), "kube-system");
-        sets.create(&PostParams::default(), &addon).await?;
+        let apply = PatchParams::apply("test").force();
+        sets.patch("nvidia-gpu-device-plugin", &apply, &Patch::Apply(&addon)).await?;
         let s = System::ready(f, "gke-managed", vec![with_driver(managed, "535.309.01")]).await?;
         s.has_stages(&[]).await?;
         ensure!(s.allocatable("managed", keys::GPU_RESOURCE).await?.as_deref() == Some("8"));
         ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": "nvidia-h100-80gb"})).await? == "managed");
+        let status = s.f.gpu_nodes().get("managed").await?.status.unwrap_or_default();
+        ensure!(
+            status.message.contains("kube-system/nvidia-gpu-device-plugin"),
+            "whose plugin it is: {}",
+            status.message
+        );
         sets.delete("nvidia-gpu-device-plugin", &DeleteParams::default()).await?;
         s.end().await
     });
@@ -277,7 +284,9 @@ fn addon() -> Result<DaemonSet> {
                     "containers": [{
                         "name": "nvidia-gpu-device-plugin",
                         "image": "registry.example.com/nvidia-gpu-device-plugin:1",
+                        "volumeMounts": [{"name": "sockets", "mountPath": "/device-plugin"}],
                     }],
+                    "volumes": [{"name": "sockets", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}],
                 },
             },
         },

@@ -137,7 +137,7 @@ pub fn choose(
     let theirs = foreign.theirs(Stage::DevicePlugin).is_some();
     let plugin = device_plugin::choose(&pool::device_plugin(policy, named), &driver, theirs)?;
     // Who brings a plugin that is found here has brought what it needs.
-    let needs_toolkit = plugin.needs_toolkit() && !theirs && foreign.theirs(Stage::Toolkit).is_none();
+    let needs_toolkit = plugin.needs_toolkit(&driver) && !theirs && foreign.theirs(Stage::Toolkit).is_none();
     let toolkit =
         if needs_toolkit { toolkit::choose(&pool::toolkit(policy, named), on.node)? } else { ToolkitChoice::None };
     Ok(VariantKey {

@@ -44,10 +44,15 @@ pub enum PluginChoice {
 }
 
 impl PluginChoice {
-    /// Whether it answers with what only a container toolkit can carry out.
+    /// Whether it answers with what only a container toolkit can carry out. What is handed over as a folder is for plugins
+    /// that need none, whosever they are.
     #[must_use]
-    pub fn needs_toolkit(&self) -> bool {
-        !matches!(self, Self::Gke { .. })
+    pub fn needs_toolkit(&self, driver: &DriverChoice) -> bool {
+        match self {
+            Self::Nvidia { .. } => true,
+            Self::Gke { .. } => false,
+            Self::External => !driver.is_a_folder(),
+        }
     }
 
     /// What GPUs are divided into by MIG, if that is ours to do.
