@@ -1,11 +1,11 @@
 //! GPUs that are divided by MIG: the real probe's program in the plugin's pod, and the stand-in for NVML.
 
 use anyhow::{Context, Result, ensure};
-use e2e::Gpu;
+use e2e::{Gpu, eventually};
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, GPUS, started, test};
+use crate::support::{Fixture, GPUS, READY, started, test};
 
 /// One part that is all of a GPU: as many devices as GPUs, which is what the stand-in for the plugin offers.
 const WHOLE: &str = "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}";
@@ -50,9 +50,17 @@ fn gpus_are_divided_before_the_plugin_begins_and_a_new_pod_of_it_changes_nothing
         let (before, pod) = (divisions(&f)?, f.operand(Stage::DevicePlugin).await?);
         let name = pod.metadata.name.clone().context("a name")?;
         f.cluster.kubectl(&["delete", "pod", &name, "-n", f.cluster.namespace()])?;
+        // For a moment the node is ready by the GPUs of the pod that is gone.
+        eventually(READY, "another plugin that runs", || async {
+            let after = f.operand(Stage::DevicePlugin).await?;
+            let since = started(&after);
+            ensure!(after.metadata.uid != pod.metadata.uid && since.is_some(), "{since:?}");
+            Ok(())
+        })
+        .await?;
+        f.wait_for_allocatable(GPUS, READY).await?;
         f.wait_until_ready().await?;
-        let after = f.operand(Stage::DevicePlugin).await?;
-        ensure!(started(&after) != started(&pod) && divisions(&f)? == before);
+        ensure!(divisions(&f)? == before);
         Ok(())
     });
 }
