@@ -141,6 +141,20 @@ impl Fixture {
         self.wait_for_condition("Ready", "True").await
     }
 
+    /// Waits until the node, and with it the policy, is ready by so much of a resource.
+    pub async fn wait_until_ready_with(&self, resource: &str, count: u32) -> Result<()> {
+        eventually(READY, &format!("{count} of {resource}"), || async move {
+            let allocatable = self.node().await?.status.and_then(|status| status.allocatable).unwrap_or_default();
+            let found = allocatable.get(resource).map(|quantity| quantity.0.as_str());
+            ensure!(found == Some(count.to_string().as_str()), "{found:?}");
+            let status = self.status().await?;
+            ensure!(status.is_ready(), "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            Ok(())
+        })
+        .await?;
+        self.wait_for_condition("Ready", "True").await
+    }
+
     /// Waits until a condition of the policy is as it should be.
     pub async fn wait_for_condition(&self, kind: &str, wanted: &str) -> Result<()> {
         eventually(READY, &format!("condition {kind}={wanted}"), || async move {

@@ -1,31 +1,18 @@
 //! What systems ask for that need a real kubelet and a real runtime to be believed: GPUs shared, and a stack without
 //! NVIDIA's container toolkit.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, ensure};
 use e2e::eventually;
 use gpu_operator_crd::{keys, policy::Stage};
 use kube::ResourceExt;
 
-use crate::support::{Fixture, GPUS, READY, test};
-
-async fn offers(f: &Fixture, resource: &str, count: u32) -> Result<()> {
-    eventually(READY, &format!("{count} of {resource}"), || async move {
-        let allocatable = f.node().await?.status.and_then(|status| status.allocatable).unwrap_or_default();
-        let found = allocatable.get(resource).map(|quantity| quantity.0.as_str());
-        ensure!(found == Some(count.to_string().as_str()), "{found:?}");
-        let status = f.status().await?;
-        ensure!(status.is_ready(), "{:?} {:?}: {}", status.phase, status.reason, status.message);
-        Ok(())
-    })
-    .await?;
-    f.wait_for_condition("Ready", "True").await
-}
+use crate::support::{GPUS, READY, test};
 
 #[test]
 fn a_gpu_is_shared_by_as_many_pods_as_the_policy_says_and_only_the_plugin_moves() {
     test(|f| async move {
         f.apply("{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4}}}}}").await?;
-        offers(&f, keys::GPU_RESOURCE, 4 * GPUS).await?;
+        f.wait_until_ready_with(keys::GPU_RESOURCE, 4 * GPUS).await?;
         let summary = f.status().await?.gpus.summary;
         ensure!(summary == format!("{0}/{0}", 4 * GPUS), "{summary}");
         let others = || async {
@@ -39,7 +26,7 @@ fn a_gpu_is_shared_by_as_many_pods_as_the_policy_says_and_only_the_plugin_moves(
         ensure!(gpus == 1, "a slice is of one GPU: {devices:?}");
 
         f.apply("{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}}}").await?;
-        offers(&f, "nvidia.com/gpu.shared", 2 * GPUS).await?;
+        f.wait_until_ready_with("nvidia.com/gpu.shared", 2 * GPUS).await?;
         ensure!(others().await? == before, "driver and toolkit have nothing to do with it");
         Ok(())
     });

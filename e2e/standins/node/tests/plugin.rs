@@ -25,7 +25,7 @@ impl Plugin {
     }
 
     fn offering(offer: Offer) -> Self {
-        let gpu = |uuid: &str, minor| Gpu { uuid: uuid.into(), minor, healthy: true };
+        let gpu = |uuid: &str, minor| Gpu { uuid: uuid.into(), minor, profile: None, healthy: true };
         let folder = tempfile::tempdir().unwrap();
         let (gpus, list) = watch::channel(vec![gpu("GPU-a", 0), gpu("GPU-b", 1)]);
         let kubelet = folder.path().join("kubelet.sock");
@@ -76,8 +76,8 @@ async fn an_allocation_names_cdi_devices_and_an_unknown_gpu_is_refused() {
 
 #[tokio::test]
 async fn a_shared_gpu_is_several_devices_and_containers_can_be_told_by_environment() {
-    let resource = "nvidia.com/gpu.shared".to_owned();
-    let plugin = Plugin::offering(Offer { resource, replicas: 2, hand_over: HandOver::Environment });
+    let hand_over = HandOver::Environment;
+    let plugin = Plugin::offering(Offer { replicas: 2, renamed: true, hand_over, ..Offer::default() });
     let (registration, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
     assert_eq!(registration.resource_name, "nvidia.com/gpu.shared");
     let mut lists = common::watch(&mut client).await;

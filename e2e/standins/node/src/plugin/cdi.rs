@@ -77,7 +77,7 @@ mod tests {
             cdi_root: here.path().join("cdi"),
             hook: Some("/toolkit/nvidia-cdi-hook".into()),
         };
-        let gpus = [Gpu { uuid: "GPU-b".into(), minor: 7, healthy: true }];
+        let gpus = [Gpu { uuid: "GPU-b".into(), minor: 7, profile: None, healthy: true }];
         write(&config, &gpus, "595.91.07").unwrap();
 
         let written: Value = serde_json::from_slice(&fs::read(config.cdi_root.join(FILE)).unwrap()).unwrap();

@@ -10,7 +10,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use nvml_wrapper::{Nvml, bitmasks::event::EventTypes, enums::event::XidError, error::NvmlError, event::EventSet};
+use nvml_wrapper::{
+    Device, Nvml, bitmasks::event::EventTypes, enums::event::XidError, error::NvmlError, event::EventSet,
+};
 use tokio::sync::{oneshot, watch};
 
 /// Where a driver root may have the library.
@@ -20,13 +22,15 @@ const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 /// How long one wait for events lasts, and so how long the end of the watch may take.
 const WAIT_MS: u32 = 500;
 
-/// One GPU.
+/// One GPU, or one part of a GPU that MIG has divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
     /// What NVML calls it; the device's id towards the kubelet.
     pub uuid: String,
-    /// N of `/dev/nvidiaN`.
+    /// N of `/dev/nvidiaN`, for a part that of its GPU.
     pub minor: u32,
+    /// For a part: its profile, such as `1g.10gb`.
+    pub profile: Option<String>,
     /// Once false it stays so: only a restart takes a GPU back.
     pub healthy: bool,
 }
@@ -47,12 +51,13 @@ impl Session {
     }
 
     pub(super) fn list(&self) -> Result<Vec<Gpu>> {
-        let gpu = |index| -> Result<Gpu, NvmlError> {
-            let device = self.0.device_by_index(index)?;
-            Ok(Gpu { uuid: device.uuid()?, minor: device.minor_number()?, healthy: true })
-        };
         let count = self.0.device_count().context("counting the GPUs")?;
-        (0..count).map(|index| gpu(index).with_context(|| format!("GPU {index}"))).collect()
+        let mut gpus = Vec::new();
+        for index in 0..count {
+            let found = self.0.device_by_index(index).and_then(|device| whole_or_parts(&device));
+            gpus.extend(found.with_context(|| format!("GPU {index}"))?);
+        }
+        Ok(gpus)
     }
 
     /// Keeps the driver in use and marks GPUs with critical XIDs, in a thread, since NVML blocks.
@@ -68,6 +73,22 @@ impl Session {
         });
         Watcher { stop, ended }
     }
+}
+
+/// A GPU, or what MIG makes of it.
+fn whole_or_parts(device: &Device<'_>) -> Result<Vec<Gpu>, NvmlError> {
+    let gpu = Gpu { uuid: device.uuid()?, minor: device.minor_number()?, profile: None, healthy: true };
+    if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+        return Ok(vec![gpu]);
+    }
+    // Places without a part answer that there is none.
+    let parts = (0..device.mig_device_count()?).filter_map(|place| device.mig_device_by_index(place).ok());
+    let part = |part: Device<'_>| {
+        let name = part.name()?;
+        let profile = name.rsplit_once("MIG ").map_or(name.as_str(), |(_, profile)| profile).to_owned();
+        Ok(Gpu { uuid: part.uuid()?, profile: Some(profile), ..gpu.clone() })
+    };
+    parts.map(part).collect()
 }
 
 /// The running watch.
@@ -115,7 +136,8 @@ fn watch_until(nvml: &Nvml, health: &watch::Sender<Vec<Gpu>>, stop: &AtomicBool)
 fn register<'nvml>(nvml: &'nvml Nvml, health: &watch::Sender<Vec<Gpu>>) -> Option<EventSet<'nvml>> {
     let gpus = health.borrow().clone();
     let mut set = nvml.create_event_set().ok()?;
-    for gpu in gpus {
+    // That a part fails is not what this stands in for.
+    for gpu in gpus.into_iter().filter(|gpu| gpu.profile.is_none()) {
         let registered = nvml.device_by_uuid(gpu.uuid.as_str()).map_err(|error| error.to_string()).and_then(|device| {
             let kinds = device.supported_event_types().map_err(|error| error.to_string())?;
             Ok((device, kinds & EventTypes::CRITICAL_XID_ERROR))

@@ -1,6 +1,7 @@
 //! Being registered with the kubelet, however often that restarts.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -8,7 +9,12 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use tokio::{net::UnixListener, sync::watch, task::JoinHandle, time};
+use tokio::{
+    net::UnixListener,
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+    time,
+};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Endpoint, Server};
 
@@ -21,35 +27,51 @@ use super::{
     service::Service,
 };
 
-/// The plugin's own socket, in the kubelet's folder.
-const SOCKET: &str = "nvidia-gpu.sock";
 const API_VERSION: &str = "v1beta1";
 /// How often the kubelet's folder is looked at.
 const POLL: Duration = Duration::from_millis(250);
 /// How long to wait after a refused registration.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Serves the GPUs to the kubelet behind this socket, and registers anew with each kubelet that appears there. Ends
-/// only when dropped.
+/// Serves the GPUs to the kubelet behind this socket, each resource by itself, and registers anew with each kubelet that
+/// appears there. Ends only when dropped.
 ///
 /// # Errors
-/// If the own socket cannot be made.
+/// If an own socket cannot be made.
 pub async fn serve(kubelet: &Path, offer: &Offer, gpus: &watch::Receiver<Vec<Gpu>>) -> Result<()> {
-    let own = own_socket(kubelet);
+    let mut all = JoinSet::new();
+    for resource in resources(offer, &gpus.borrow()) {
+        let (kubelet, offer, gpus) = (kubelet.to_owned(), offer.clone(), gpus.clone());
+        all.spawn(async move { serve_one(&kubelet, &offer, &resource, &gpus).await });
+    }
+    while let Some(ended) = all.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+/// The names by which these GPUs are offered.
+fn resources(offer: &Offer, gpus: &[Gpu]) -> BTreeSet<String> {
+    gpus.iter().map(|gpu| offer.resource_of(gpu)).collect()
+}
+
+async fn serve_one(kubelet: &Path, offer: &Offer, resource: &str, gpus: &watch::Receiver<Vec<Gpu>>) -> Result<()> {
+    let own = own_socket(kubelet, resource);
     loop {
         let Some(this) = identity(kubelet) else {
             time::sleep(POLL).await;
             continue;
         };
         // The kubelet calls back while it registers, so that the server comes first.
-        let server = Serving::start(&own, offer.clone(), gpus.clone())?;
-        if let Err(error) = register(kubelet, &offer.resource).await {
+        let service = Service { offer: offer.clone(), resource: resource.to_owned(), gpus: gpus.clone() };
+        let server = Serving::start(&own, service)?;
+        if let Err(error) = register(kubelet, resource).await {
             eprintln!("registering with the kubelet: {error:#}");
             drop(server);
             time::sleep(RETRY).await;
             continue;
         }
-        println!("registered {} with the kubelet", offer.resource);
+        println!("registered {resource} with the kubelet");
         // A kubelet that starts empties its folder, so that either sign may be seen first.
         while identity(kubelet) == Some(this) && own.exists() {
             time::sleep(POLL).await;
@@ -58,10 +80,12 @@ pub async fn serve(kubelet: &Path, offer: &Offer, gpus: &watch::Receiver<Vec<Gpu
     }
 }
 
-/// Removes the plugin's socket, by which the kubelet notices that it is gone.
-pub(super) fn leave(kubelet: &Path) {
-    if let Err(error) = remove(&own_socket(kubelet)) {
-        eprintln!("removing the socket: {error}");
+/// Removes the plugin's sockets, by which the kubelet notices that it is gone.
+pub(super) fn leave(kubelet: &Path, offer: &Offer, gpus: &[Gpu]) {
+    for resource in resources(offer, gpus) {
+        if let Err(error) = remove(&own_socket(kubelet, &resource)) {
+            eprintln!("removing the socket of {resource}: {error}");
+        }
     }
 }
 
@@ -69,10 +93,10 @@ pub(super) fn leave(kubelet: &Path) {
 struct Serving(JoinHandle<()>);
 
 impl Serving {
-    fn start(own: &Path, offer: Offer, gpus: watch::Receiver<Vec<Gpu>>) -> Result<Self> {
+    fn start(own: &Path, service: Service) -> Result<Self> {
         let listener = remove(own).and_then(|()| UnixListener::bind(own));
         let incoming = UnixListenerStream::new(listener.with_context(|| own.display().to_string())?);
-        let server = Server::builder().add_service(DevicePluginServer::new(Service { offer, gpus }));
+        let server = Server::builder().add_service(DevicePluginServer::new(service));
         Ok(Self(tokio::spawn(async move {
             if let Err(error) = server.serve_with_incoming(incoming).await {
                 eprintln!("serving the kubelet: {error}");
@@ -91,7 +115,7 @@ async fn register(kubelet: &Path, resource: &str) -> Result<()> {
     let channel = Endpoint::from_shared(format!("unix://{}", kubelet.display()))?.connect().await?;
     let request = RegisterRequest {
         version: API_VERSION.into(),
-        endpoint: SOCKET.into(),
+        endpoint: socket(resource),
         resource_name: resource.into(),
         options: Some(DevicePluginOptions::default()),
     };
@@ -99,8 +123,13 @@ async fn register(kubelet: &Path, resource: &str) -> Result<()> {
     Ok(())
 }
 
-fn own_socket(kubelet: &Path) -> PathBuf {
-    kubelet.with_file_name(SOCKET)
+fn own_socket(kubelet: &Path, resource: &str) -> PathBuf {
+    kubelet.with_file_name(socket(resource))
+}
+
+/// The name of a resource's socket in the kubelet's folder, such as `nvidia-gpu.sock`.
+fn socket(resource: &str) -> String {
+    format!("{}.sock", resource.replace(".com/", "-"))
 }
 
 /// What tells one socket from its successor of the same name.

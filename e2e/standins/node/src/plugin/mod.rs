@@ -96,7 +96,7 @@ async fn serve_until_told(gpus: gpus::Session, devices: Vec<Gpu>, kubelet: &Path
         }
     }
     println!("terminating");
-    kubelet::leave(kubelet);
+    kubelet::leave(kubelet, offer, &devices.borrow());
     if time::timeout(FAREWELL, watcher.end()).await.is_err() {
         eprintln!("NVML hangs; ending without its farewell");
     }

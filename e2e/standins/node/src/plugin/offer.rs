@@ -9,6 +9,8 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::Gpu;
+
 /// The resource that containers ask for.
 pub const RESOURCE: &str = "nvidia.com/gpu";
 /// Parts a GPU from the number of one of its replicas.
@@ -17,10 +19,12 @@ const REPLICA: &str = "::";
 /// How GPUs are offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The resource's name.
-    pub resource: String,
     /// How many pods share a GPU.
     pub replicas: u32,
+    /// Whether what is shared bears a name of its own.
+    pub renamed: bool,
+    /// Whether what MIG makes of a GPU is offered by the names of profiles, and not as a GPU.
+    pub by_profile: bool,
     /// How a container is given its own.
     pub hand_over: HandOver,
 }
@@ -44,12 +48,12 @@ pub enum HandOver {
 
 impl Default for Offer {
     fn default() -> Self {
-        Self { resource: RESOURCE.to_owned(), replicas: 1, hand_over: HandOver::Cdi }
+        Self { replicas: 1, renamed: false, by_profile: false, hand_over: HandOver::Cdi }
     }
 }
 
 impl Offer {
-    /// From `DEVICE_LIST_STRATEGY` and the file that `CONFIG_FILE` names.
+    /// From `DEVICE_LIST_STRATEGY`, `MIG_STRATEGY` and the file that `CONFIG_FILE` names.
     ///
     /// # Errors
     /// If that file cannot be read.
@@ -58,7 +62,8 @@ impl Offer {
         let hand_over = if told { HandOver::Environment } else { HandOver::Cdi };
         let file = env::var_os("CONFIG_FILE").filter(|file| !file.is_empty());
         let offer = file.map_or_else(|| Ok(Self::default()), |file| Self::of_file(Path::new(&file)))?;
-        Ok(Self { hand_over, ..offer })
+        let by_profile = env::var("MIG_STRATEGY").is_ok_and(|strategy| strategy == "mixed");
+        Ok(Self { by_profile, hand_over, ..offer })
     }
 
     fn of_file(file: &Path) -> Result<Self> {
@@ -72,8 +77,17 @@ impl Offer {
         let Some(shared) = shared else { return Self::default() };
         let replicas = shared["resources"][0]["replicas"].as_u64().and_then(|replicas| replicas.try_into().ok());
         let renamed = shared["renameByDefault"].as_bool().unwrap_or_default();
-        let resource = if renamed { format!("{RESOURCE}.shared") } else { RESOURCE.to_owned() };
-        Self { resource, replicas: replicas.unwrap_or(1), ..Self::default() }
+        Self { replicas: replicas.unwrap_or(1), renamed, ..Self::default() }
+    }
+
+    /// The resource by which containers ask for a GPU, or for a part of one.
+    #[must_use]
+    pub fn resource_of(&self, gpu: &Gpu) -> String {
+        let shared = if self.renamed { ".shared" } else { "" };
+        match gpu.profile.as_ref().filter(|_| self.by_profile) {
+            Some(profile) => format!("nvidia.com/mig-{profile}{shared}"),
+            None => format!("{RESOURCE}{shared}"),
+        }
     }
 
     /// The devices' ids towards the kubelet that stand for a GPU.
@@ -100,13 +114,23 @@ mod tests {
     fn the_configuration_says_how_many_pods_share_a_gpu_and_by_which_name() {
         let of = |text: &str| {
             let offer = Offer::of_config(&serde_json::from_str(text).unwrap());
-            (offer.resource, offer.replicas)
+            let gpu = Gpu { uuid: "GPU-a".into(), minor: 0, profile: None, healthy: true };
+            (offer.resource_of(&gpu), offer.replicas)
         };
         assert_eq!(of(r#"{"version": "v1"}"#), ("nvidia.com/gpu".into(), 1));
         let slices = r#"{"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}"#;
         assert_eq!(of(slices), ("nvidia.com/gpu".into(), 4));
         let renamed = r#"{"sharing": {"mps": {"renameByDefault": true, "resources": [{"replicas": 2}]}}}"#;
         assert_eq!(of(renamed), ("nvidia.com/gpu.shared".into(), 2));
+    }
+
+    #[test]
+    fn a_part_of_a_gpu_is_a_gpu_or_bears_the_name_of_its_profile() {
+        let part = Gpu { uuid: "MIG-a".into(), minor: 0, profile: Some("1g.10gb".into()), healthy: true };
+        let mixed = Offer { by_profile: true, ..Offer::default() };
+        assert_eq!(mixed.resource_of(&part), "nvidia.com/mig-1g.10gb");
+        assert_eq!(Offer { renamed: true, ..mixed }.resource_of(&part), "nvidia.com/mig-1g.10gb.shared");
+        assert_eq!(Offer::default().resource_of(&part), "nvidia.com/gpu");
     }
 
     #[test]

@@ -20,6 +20,8 @@ use super::{
 /// Answers from the list of GPUs as it is now.
 pub(super) struct Service {
     pub(super) offer: Offer,
+    /// The resource that it serves; what bears another name is not its business.
+    pub(super) resource: String,
     pub(super) gpus: watch::Receiver<Vec<Gpu>>,
 }
 
@@ -32,8 +34,8 @@ impl DevicePlugin for Service {
     }
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let offer = self.offer.clone();
-        let lists = WatchStream::new(self.gpus.clone()).map(move |gpus| Ok(list(&offer, &gpus)));
+        let (offer, resource) = (self.offer.clone(), self.resource.clone());
+        let lists = WatchStream::new(self.gpus.clone()).map(move |gpus| Ok(list(&offer, &resource, &gpus)));
         Ok(Response::new(Box::pin(lists)))
     }
 
@@ -65,7 +67,7 @@ impl DevicePlugin for Service {
         for container in request.into_inner().container_requests {
             let mut gpus = container.device_ids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
             // Two replicas of a GPU are one GPU to the container.
-            gpus.sort_by_key(|gpu| gpu.minor);
+            gpus.sort_by(|a, b| (a.minor, &a.uuid).cmp(&(b.minor, &b.uuid)));
             gpus.dedup();
             container_responses.push(hand_over(&self.offer.hand_over, &gpus));
         }
@@ -109,8 +111,8 @@ fn hand_over(how: &HandOver, gpus: &[Gpu]) -> ContainerAllocateResponse {
     }
 }
 
-fn list(offer: &Offer, gpus: &[Gpu]) -> ListAndWatchResponse {
-    let devices = gpus.iter().flat_map(|gpu| {
+fn list(offer: &Offer, resource: &str, gpus: &[Gpu]) -> ListAndWatchResponse {
+    let devices = gpus.iter().filter(|gpu| offer.resource_of(gpu) == resource).flat_map(|gpu| {
         let health = if gpu.healthy { "Healthy" } else { "Unhealthy" };
         offer.ids(&gpu.uuid).map(|id| Device { id, health: health.into(), topology: None })
     });
