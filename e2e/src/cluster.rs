@@ -169,6 +169,14 @@ impl Cluster {
         node::restart_kubelet(&self.paths, &self.state)
     }
 
+    /// Starts containerd if it has ended, which the node has no init system to do; says whether it had.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn revive_containerd(&self) -> Result<bool> {
+        node::revive_containerd(&self.paths, &self.state)
+    }
+
     /// Ends containerd and starts it anew; containers go on.
     ///
     /// # Errors

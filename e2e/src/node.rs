@@ -167,6 +167,15 @@ pub(crate) fn restart_containerd(paths: &Paths, state: &State) -> Result<()> {
     start_containerd(paths, state)
 }
 
+/// Starts containerd if it has ended, as an init system does; says whether it had.
+pub(crate) fn revive_containerd(paths: &Paths, state: &State) -> Result<bool> {
+    if records(paths).alive(CONTAINERD).is_some() {
+        return Ok(false);
+    }
+    start_containerd(paths, state)?;
+    Ok(true)
+}
+
 /// Cuts the power and turns it on again: every process and mount of the node is gone, its disk stays; what only memory
 /// held (/run, /dev, the loaded driver) is gone too.
 pub(crate) fn reboot(paths: &Paths, state: &State) -> Result<()> {

@@ -17,6 +17,7 @@ mod mig;
 mod policies;
 mod restarts;
 mod rollout;
+mod runtime;
 mod support;
 mod systems;
 mod uninstall;

@@ -57,10 +57,8 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
             node.host_driver = HostDriver::Installed("580.95.05".into());
             wanted = Reason::DriverNotLoaded;
         }
-        12 => {
-            node.runtime = "containerd://1.7.27".into();
-            wanted = Reason::RuntimeUnsupported;
-        }
+        // NVIDIA's runtime is entered into its configuration.
+        12 => node.runtime = "containerd://1.7.27".into(),
         16 => node.runtime = "cri-o://1.34.1".into(),
         20 if wanted == Reason::AllGpusAllocatable => {
             node.behaviour.driver = DriverBehaviour::Crash("no kernel headers".into());

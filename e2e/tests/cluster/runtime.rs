@@ -1,0 +1,95 @@
+//! A container runtime that is configured: NVIDIA's own installer, our restart of the real containerd, and what is left of
+//! it all afterwards.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, eventually};
+use gpu_operator_crd::policy::Stage;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::{Api, ResourceExt};
+
+use crate::support::{Fixture, READY, test};
+
+/// What an init system does: containerd is started again whenever it ends.
+struct Init {
+    starts: Arc<AtomicU32>,
+    done: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Init {
+    fn of(cluster: &Cluster) -> Self {
+        let (starts, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, told, cluster) = (Arc::clone(&starts), Arc::clone(&done), cluster.clone());
+        let thread = thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                if cluster.revive_containerd().is_ok_and(|started| started) {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Self { starts, done, thread: Some(thread) }
+    }
+
+    fn starts(&self) -> u32 {
+        self.starts.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Init {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("it ends");
+        }
+    }
+}
+
+/// The files of containerd's configuration, with their names.
+fn configuration(f: &Fixture) -> Result<String> {
+    let script = "cd /etc/containerd; for file in $(find . -type f | sort); do echo \"== $file\"; cat $file; done";
+    f.cluster.node_exec(&["/bin/sh", "-ec", script])
+}
+
+#[test]
+fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_without_a_trace() {
+    test(|f| async move {
+        let found = configuration(&f)?;
+        let init = Init::of(&f.cluster);
+        f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
+        f.wait_until_ready().await?;
+        ensure!(init.starts() == 1, "containerd was started {} times", init.starts());
+        let entered = configuration(&f)?;
+        ensure!(entered.contains("nvidia-container-runtime"), "{entered}");
+        let class = Api::<RuntimeClass>::all(f.cluster.client()).get("nvidia").await?;
+        ensure!(class.handler == "nvidia", "{class:?}");
+
+        // A pod that is made anew finds all as it should be.
+        let pod = f.operand(Stage::Toolkit).await?;
+        f.cluster.kubectl(&["delete", "pod", &pod.name_any(), "-n", f.cluster.namespace()])?;
+        eventually(READY, "another toolkit pod that runs", || async {
+            let after = f.operand(Stage::Toolkit).await?;
+            let phase = after.status.as_ref().and_then(|status| status.phase.clone()).context("no phase")?;
+            ensure!(after.uid() != pod.uid() && phase == "Running", "{phase}");
+            Ok(())
+        })
+        .await?;
+        ensure!(configuration(&f)? == entered && init.starts() == 1, "started {} times", init.starts());
+
+        f.cluster.kubectl(&["delete", "clustergpupolicies", "--all", "--timeout=60s"])?;
+        f.wait_for_no_operands().await?;
+        let left = configuration(&f)?;
+        ensure!(left == found, "{left}");
+        ensure!(init.starts() == 1, "what is taken out needs no restart");
+        Ok(())
+    });
+}
