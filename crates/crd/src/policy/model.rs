@@ -68,7 +68,7 @@ impl JsonSchema for PciId {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "maxLength": 4, "x-kubernetes-validations": [{
+        schemars::json_schema!({"type": "string", "maxLength": 32, "x-kubernetes-validations": [{
             "rule": "self.matches('^[0-9a-f]{4}$')",
             "message": "write the four lower-case hexadecimal digits of the device without the vendor, such as \"2330\"",
         }]})
