@@ -268,6 +268,12 @@ impl Stage {
         }
     }
 
+    /// The stage of a word that [`Self::as_str`] gives.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.as_str() == word)
+    }
+
     /// The phase of a node that the stage holds up.
     #[must_use]
     pub fn phase(self) -> crate::Phase {

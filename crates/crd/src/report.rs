@@ -7,6 +7,17 @@ use strum::{EnumIter, IntoStaticStr};
 
 use crate::health::GpuHealth;
 
+/// Where NVIDIA's driver container binds its root on the host.
+pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
+/// The host's own root.
+pub const HOST_ROOT: &str = "/";
+/// Where Google's installers put the driver on the host, and where GKE and Google's device plugin look for it. Not a root
+/// file system: the library expects the host's /dev.
+pub const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
+/// Every root into which the probe looks without being told by `GpuNode.spec.driverRoot`, the preferred first: a driver that
+/// was installed by the operator stands in front of one that the host has besides.
+pub const DRIVER_ROOTS: [&str; 3] = [CONTAINER_ROOT, HOST_ROOT, GKE_ROOT];
+
 /// One look at a node. Rewritten only when a fact in it changes.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

@@ -3,19 +3,9 @@
 use std::{collections::BTreeSet, fs, io, os::unix::fs::MetadataExt, path::PathBuf};
 
 use gpu_operator_crd::report::InstalledDriver;
+pub use gpu_operator_crd::report::{CONTAINER_ROOT, DRIVER_ROOTS as ROOTS, GKE_ROOT, HOST_ROOT as HOST};
 
 use crate::host::{HostRoot, present};
-
-/// Where NVIDIA's driver container binds its root on the host.
-pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
-/// The host's own root.
-pub const HOST: &str = "/";
-/// Where GKE's installers put the user-space driver. Not a root file system: the library expects the host's /dev.
-pub const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
-
-/// Every root that is searched, the preferred first: a driver that was installed by the operator stands in front
-/// of one that the host has besides.
-pub const ROOTS: [&str; 3] = [CONTAINER_ROOT, HOST, GKE_ROOT];
 
 /// The folders of a root in which libraries of a driver lie.
 pub const LIBRARY_DIRECTORIES: [&str; 4] =

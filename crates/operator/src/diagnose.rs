@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use strum::{EnumIter, IntoStaticStr};
 
 use fleet::Fleet;
@@ -202,11 +202,6 @@ impl Look {
             Self::Ask { grace } => *grace,
         }
     }
-}
-
-/// A moment so much later.
-fn later(at: Timestamp, by: Duration) -> Timestamp {
-    at.checked_add(SignedDuration::try_from(by).unwrap_or_default()).unwrap_or(at)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod diagnose;
 pub mod error;
 pub mod events;
 pub mod metrics;
+mod moment;
 pub mod observe;
 pub mod pace;
 pub mod plan;

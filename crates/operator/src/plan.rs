@@ -63,6 +63,7 @@ use tell::{annotate, node_transition, ready_transition};
 
 use crate::{
     catalogue::Catalogue,
+    moment::later,
     settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
     world::{NodeFacts, World},
 };
@@ -298,7 +299,7 @@ fn plan_policy(
         plan.questions.extend(decision.questions);
         plan.renew.extend(decision.renew);
         if decision.ask_again {
-            plan.check_by(gpu_node::add(now, SignedDuration::try_from(ASK_AGAIN).unwrap_or_default()));
+            plan.check_by(later(now, ASK_AGAIN));
         }
         if let Some(why) = decision.halted {
             halted.insert(pool.clone(), why);
@@ -361,7 +362,7 @@ fn plan_member(
     }
     // Judgements that need a moment to be sure of themselves look again after it.
     if !status.is_ready() && status.reason.is_some_and(|reason| !reason.is_failure()) {
-        plan.check_by(gpu_node::add(now, SignedDuration::try_from(ASK_AGAIN).unwrap_or_default()));
+        plan.check_by(later(now, ASK_AGAIN));
     }
     let awaited = member.is_awaited(now);
     if awaited {

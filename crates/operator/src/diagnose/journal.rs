@@ -7,7 +7,8 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Finding, Mistake, PendingPod, Symptoms, Voice, later};
+use super::{Finding, Mistake, PendingPod, Symptoms, Voice};
+use crate::moment::later;
 
 /// Events in a minute at most.
 const A_MINUTE: usize = 30;

@@ -13,8 +13,8 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::{Finding, Mistake, host_driver, later, legacy, placement::Placement};
-use crate::plan::Subject;
+use super::{Finding, Mistake, host_driver, legacy, placement::Placement};
+use crate::{moment::later, plan::Subject};
 
 /// What resources of NVIDIA's begin with.
 const NVIDIA: &str = "nvidia.com/";

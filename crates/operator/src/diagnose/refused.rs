@@ -5,8 +5,8 @@ use std::time::Duration;
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 use kube::ResourceExt;
 
-use super::{Finding, Mistake, later};
-use crate::plan::Subject;
+use super::{Finding, Mistake};
+use crate::{moment::later, plan::Subject};
 
 /// Controllers try again at least so often: what was refused longer ago is over.
 const STANDS: Duration = Duration::from_mins(20);

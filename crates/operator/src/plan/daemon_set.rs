@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage};
+use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage, report::CONTAINER_ROOT};
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy},
         core::v1::{
-            Affinity, Capabilities, Container, EnvVar, HostPathVolumeSource, LocalObjectReference, PodAffinityTerm,
-            PodAntiAffinity, PodSpec, PodTemplateSpec, ResourceRequirements, SeccompProfile, SecurityContext,
-            Toleration, Volume, VolumeMount,
+            Affinity, Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource,
+            LocalObjectReference, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, ResourceRequirements,
+            SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
         },
     },
     apimachinery::pkg::{
@@ -279,7 +279,7 @@ pub fn driver_gate_volumes(input: &PodInput<'_>) -> Vec<Volume> {
 /// goes as a mount, and of a host's own root only the part with libraries.
 fn driver_mount(root: &str) -> &str {
     match root {
-        driver::CONTAINER_ROOT => "/run/nvidia",
+        CONTAINER_ROOT => "/run/nvidia",
         "/" => "/usr",
         other => other,
     }
@@ -322,6 +322,12 @@ pub fn host_path(name: &str, path: &str, kind: Option<&str>) -> Volume {
         host_path: Some(HostPathVolumeSource { path: path.to_owned(), type_: kind.map(str::to_owned) }),
         ..Volume::default()
     }
+}
+
+/// A folder that comes and goes with the pod.
+#[must_use]
+pub fn empty_dir(name: &str) -> Volume {
+    Volume { name: name.to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
 }
 
 /// An environment variable.

@@ -22,6 +22,9 @@ use super::{
     variant::{StageSpec, VariantKey},
 };
 
+/// Where kubelet listens for plugins; plugins and kubelet have it built in.
+const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
+
 /// The stage, resolved; `None` where the plugin is not ours to install.
 #[must_use]
 pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {

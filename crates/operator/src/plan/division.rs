@@ -9,12 +9,11 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::{
-    device_plugin::DIVIDER,
-    judge::{named_reason, older},
-    member::Member,
+use super::{device_plugin::DIVIDER, judge::named_reason, member::Member};
+use crate::{
+    moment::older,
+    world::{ContainerFacts, ContainerState, PodFacts},
 };
-use crate::world::{ContainerFacts, ContainerState, PodFacts};
 
 /// How often each profile is wanted on every GPU, by NVML's names. Empty: MIG is to be off.
 pub type Layout = BTreeMap<String, u32>;
@@ -71,14 +70,10 @@ fn words(layout: &Layout) -> String {
 /// The plugin's pod that would divide the GPUs anew if it were made anew: one that has long done so, and runs.
 #[must_use]
 pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
-    let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running() && !pod.deleting)?;
-    let since = pod.containers.iter().find_map(|container| match container.state {
-        ContainerState::Running(since) => since,
-        _ => None,
-    });
+    let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
     let interval = member.health_policy.rules.interval.map_or(Duration::ZERO, Into::into);
     let settled = SETTLED.max(interval.saturating_mul(LOOKS));
-    since.filter(|since| older(*since, settled, now)).map(|_| pod)
+    pod.running_since().filter(|since| older(*since, settled, now)).map(|_| pod)
 }
 
 /// Whether a program holds GPUs that are to be divided: it may be the probe, which then has to let go of them.

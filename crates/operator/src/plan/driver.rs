@@ -11,11 +11,10 @@ mod run_file;
 use gpu_operator_crd::{
     ClusterGpuPolicy,
     policy::{DriverSource, Pool, Stage},
+    report::DRIVER_ROOTS,
 };
 
-pub use choice::{
-    CONTAINER_ROOT, DriverChoice, GKE_DRIVER, Subject, choose, installed_by_gke, theirs, wanted_precompiled,
-};
+pub use choice::{DriverChoice, GKE_DRIVER, Subject, choose, installed_by_gke, theirs, wanted_precompiled};
 pub use complaint::{complaint, says_not_found};
 pub use installer::{GUARD, INSTALLER};
 
@@ -28,7 +27,7 @@ use super::{
 /// Whether the probe looks into a driver's root without being told.
 #[must_use]
 pub fn is_known_root(root: &str) -> bool {
-    [CONTAINER_ROOT, "/", installer::INSTALL_DIR].contains(&root)
+    DRIVER_ROOTS.contains(&root)
 }
 
 /// The stage, resolved; `None` where the driver is not ours to install.

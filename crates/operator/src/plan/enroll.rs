@@ -136,9 +136,9 @@ impl<'w> Sets<'w> {
         let named_pool = pool::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
         let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
         let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
-        let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
-        let have = member::node_groups(node);
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+        let report = status.and_then(|status| status.report.as_ref());
+        let have = member::node_groups(node);
         let foreign = Foreign::of(self.world, node, &have, status, pool::foreign_stack(policy, named_pool));
         let wanted = status.zip(report).map(|(status, report)| {
             let subject = variant::driver_subject(catalogue, policy, node, &discovery, (status, report));

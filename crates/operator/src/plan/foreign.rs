@@ -56,8 +56,7 @@ impl Foreign {
         }
         let remembered = status.map(|status| &status.foreign).filter(|_| !take_over);
         for (stage, set) in remembered.into_iter().flatten() {
-            let stage = Stage::ALL.into_iter().find(|known| known.as_str() == stage);
-            if let Some(stage) = stage.filter(|stage| variant::group(have, *stage).is_none()) {
+            if let Some(stage) = Stage::named(stage).filter(|stage| variant::group(have, *stage).is_none()) {
                 let gone = || Theirs { set: set.clone(), way_off: None, beside_ours: false };
                 foreign.stages.entry(stage).or_insert_with(gone);
             }

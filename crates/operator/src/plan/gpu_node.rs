@@ -24,6 +24,7 @@ use super::{
     variant,
 };
 use crate::{
+    moment::{add, later},
     settings::{NO_POD_YET, PASSING},
     world::NodeFacts,
 };
@@ -174,7 +175,7 @@ fn still_passing<'s>(
     let called_for = |stage: Stage| variant::group(&member.have, stage).is_some() && stage.phase() == verdict.phase;
     let there = |stage: Stage| !called_for(stage) || member.pod(stage).is_some();
     let lasting = if Stage::ALL.into_iter().all(there) { PASSING } else { NO_POD_YET };
-    let until = add(last, SignedDuration::try_from(lasting).unwrap_or_default());
+    let until = later(last, lasting);
     (both && now < until).then_some((before, until))
 }
 
@@ -255,10 +256,4 @@ pub fn status_write(gpu_node: Option<&GpuNode>, status: GpuNodeStatus) -> Option
 #[must_use]
 pub fn clip(message: &str) -> String {
     message.chars().take(MAX_MESSAGE).collect()
-}
-
-/// A moment later on; the end of time where there is none.
-#[must_use]
-pub fn add(time: Timestamp, duration: SignedDuration) -> Timestamp {
-    time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }

@@ -7,13 +7,10 @@ use gpu_operator_crd::{
     reason::Reason,
     report::{Gpu, NvmlState, Report},
 };
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
-use super::{gpu_node::add, note::Note, share};
-use crate::{
-    settings::REPORT_GRACE,
-    world::{ContainerState, PodFacts},
-};
+use super::{note::Note, share};
+use crate::{moment::later, settings::REPORT_GRACE, world::PodFacts};
 
 /// How many GPUs a sentence tells of; the report has them all.
 const TOLD: usize = 3;
@@ -96,12 +93,7 @@ fn listen(probe: Option<&PodFacts>, now: Timestamp) -> Voice {
     if pod.running() {
         return Voice::Heard;
     }
-    let started = pod.containers.iter().find_map(|container| match container.state {
-        ContainerState::Running(since) => since,
-        _ => None,
-    });
-    let until =
-        started.max(pod.created).map(|since| add(since, SignedDuration::try_from(REPORT_GRACE).unwrap_or_default()));
+    let until = pod.running_since().max(pod.created).map(|since| later(since, REPORT_GRACE));
     match until.filter(|until| now < *until) {
         Some(until) => Voice::MayReturn(until),
         None => Voice::Silent(format!(
@@ -170,10 +162,10 @@ mod tests {
         health::{Cause, CauseKind, GpuHealth, Severity},
         report::NvmlFacts,
     };
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
 
     use super::*;
-    use crate::world::{ContainerFacts, Role};
+    use crate::world::{ContainerFacts, ContainerState, Role};
 
     fn now() -> Timestamp {
         "2026-01-01T12:00:00Z".parse().unwrap()

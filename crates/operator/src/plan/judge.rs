@@ -9,7 +9,7 @@ use gpu_operator_crd::{
     reason::{Phase, Reason},
     report::NvmlState,
 };
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
 use super::{
     driver::{complaint, says_not_found},
@@ -17,6 +17,7 @@ use super::{
     variant::{self, daemon_set_name},
 };
 use crate::{
+    moment::older,
     settings::GRACE,
     world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
 };
@@ -355,10 +356,4 @@ pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
 /// are one message, and one transition.
 fn pull_error(message: &str) -> &str {
     message.split_once("ErrImagePull: ").map_or(message, |(_, error)| error)
-}
-
-/// Whether a moment lies further back than a duration.
-#[must_use]
-pub fn older(since: Timestamp, than: std::time::Duration, now: Timestamp) -> bool {
-    SignedDuration::try_from(than).is_ok_and(|than| now.duration_since(since) >= than)
 }

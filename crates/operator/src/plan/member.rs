@@ -10,7 +10,7 @@ use gpu_operator_crd::{
     report::Report,
 };
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
@@ -18,7 +18,6 @@ use super::{
     discover::{self, Discovery},
     driver::DriverChoice,
     foreign::Foreign,
-    gpu_node::add,
     health::{self, NodeHealth},
     note::Note,
     promise::Promise,
@@ -27,8 +26,9 @@ use super::{
     variant::{self, Fault, Variant},
 };
 use crate::{
+    moment::later,
     settings::{PASSING, REPORT_GRACE},
-    world::{ContainerFacts, ContainerState, NodeFacts, PodFacts, Role, TaintFact, Word, World},
+    world::{ContainerFacts, NodeFacts, PodFacts, Role, TaintFact, Word, World},
 };
 
 /// One GPU node of a policy.
@@ -130,8 +130,7 @@ impl<'w> Member<'w> {
     /// Until when it is waited for.
     #[must_use]
     pub fn report_due(&self) -> Option<Timestamp> {
-        let grace = SignedDuration::try_from(REPORT_GRACE).unwrap_or_default();
-        self.report_awaited_since().map(|since| add(since, grace))
+        self.report_awaited_since().map(|since| later(since, REPORT_GRACE))
     }
 
     /// Whether nothing is to be written of the node yet: its probe is about to tell of it, and what is written before would
@@ -216,12 +215,10 @@ impl<'w> Member<'w> {
     /// When the last pod or container of ours on the node was made or started.
     #[must_use]
     pub fn last_stir(&self) -> Option<Timestamp> {
-        let started = |container: &ContainerFacts| match container.state {
-            ContainerState::Running(since) => since,
-            _ => None,
+        let of_pod = |pod: &&PodFacts| {
+            let started = pod.init.iter().chain(&pod.containers).filter_map(ContainerFacts::running_since);
+            started.max().max(pod.created)
         };
-        let of_pod =
-            |pod: &&PodFacts| pod.init.iter().chain(&pod.containers).filter_map(started).max().max(pod.created);
         self.pods.iter().filter_map(of_pod).max()
     }
 
@@ -229,7 +226,7 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn driver_shows_by(&self) -> Option<Timestamp> {
         let created = self.pod(Stage::Driver).filter(|pod| !pod.running())?.created?;
-        Some(add(created, SignedDuration::try_from(PASSING).unwrap_or_default()))
+        Some(later(created, PASSING))
     }
 
     /// All pods of a stage on the node, those on their way out included.

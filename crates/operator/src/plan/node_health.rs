@@ -5,10 +5,11 @@ use gpu_operator_crd::{health::HealthState, keys, policy::Stage, reason::Reason,
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use super::{gpu_node::clip, judge::older, member::Member};
+use super::{gpu_node::clip, member::Member};
 use crate::{
+    moment::older,
     settings::GRACE,
-    world::{ContainerState, HealthCondition, NodeFacts},
+    world::{HealthCondition, NodeFacts},
 };
 
 /// What is to be written of a Node's health.
@@ -94,10 +95,7 @@ fn is_tainted(node: &NodeFacts) -> bool {
 #[must_use]
 pub fn plugin_to_restart(member: &Member<'_>, now: Timestamp) -> Option<String> {
     let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
-    let started = pod.containers.iter().find_map(|container| match container.state {
-        ContainerState::Running(since) => since,
-        _ => None,
-    })?;
+    let started = pod.running_since()?;
     let report = member.report().filter(|report| report.nvml.state == NvmlState::Answering)?;
     let well = |state| matches!(state, HealthState::Healthy | HealthState::Degraded);
     let recovered = report.gpus.iter().filter(|gpu| well(gpu.health.state)).filter_map(|gpu| gpu.health.since.as_ref());

@@ -85,6 +85,13 @@ pub fn driver_of(policy: &ClusterGpuPolicy, key: &VariantKey) -> Driver {
     driver(policy, named)
 }
 
+/// Whether precompiled drivers are asked for: the pool's word over the defaults'.
+#[must_use]
+pub fn is_precompiled(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> bool {
+    let own = pool.and_then(|pool| pool.driver.precompiled);
+    own.or(policy.spec.defaults.driver.precompiled).unwrap_or_default()
+}
+
 /// What holds for the container toolkit: the pool's fields over the defaults.
 #[must_use]
 pub fn toolkit(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Toolkit {

@@ -25,6 +25,10 @@ pub fn look(catalogue: &Catalogue, member: &mut Member<'_>) {
 }
 
 fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
+    // Most policies ask for none, and this is asked of every node.
+    if !pool::is_precompiled(member.policy, member.named_pool) {
+        return None;
+    }
     let (status, report, choice) = (member.status()?, member.report()?, member.driver()?);
     let subject = variant::driver_subject(catalogue, member.policy, member.node, &member.discovery, (status, report));
     let settings = pool::driver(member.policy, member.named_pool);

@@ -13,14 +13,16 @@ use gpu_operator_crd::{
     ClusterGpuPolicy,
     policy::{Pool, Stage},
 };
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, SecurityContext, Volume};
+use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume};
 
 pub use choice::{RuntimeSetup, ToolkitChoice, choose};
 
 use configured::LOADED;
 
 use super::{
-    daemon_set::{Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container, unprivileged},
+    daemon_set::{
+        Mode, PodInput, PodParts, empty_dir, env, host_path, mount, operand_container, own_container, unprivileged,
+    },
     images, pool,
     variant::{StageSpec, VariantKey},
 };
@@ -113,5 +115,5 @@ fn install_volume() -> Volume {
 
 /// For an installer that ends: nobody else looks for the number of its process.
 fn own_pid_volume() -> Volume {
-    Volume { name: "pid-file".to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
+    empty_dir("pid-file")
 }

@@ -13,14 +13,11 @@ use gpu_operator_crd::{
     reason::Reason,
     validated::{Validated, ValidationResult},
 };
-use k8s_openapi::{
-    api::core::v1::Pod,
-    apimachinery::pkg::apis::meta::v1::Time,
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{enroll::Share, gpu_node::clip, hash, is_unreadable, judge::hold_up, member::Member};
 use crate::{
+    moment::later,
     settings::{Settings, VALIDATION_RETRY, VALIDATION_RETRY_AT_MOST, VALIDATION_WAITS},
     world::{PodFacts, Role, World},
 };
@@ -164,10 +161,6 @@ fn served_before(member: &Member<'_>, revision: String) -> Validated {
 
 fn boot<'m>(member: &'m Member<'_>) -> &'m str {
     member.report().map_or("", |report| report.boot_id.as_str())
-}
-
-fn later(time: Timestamp, by: std::time::Duration) -> Timestamp {
-    super::gpu_node::add(time, SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX))
 }
 
 /// The pods that members wait for and that are not there.

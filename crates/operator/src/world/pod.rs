@@ -104,7 +104,7 @@ impl PodFacts {
         let labels = pod.labels();
         let role = match labels.get(keys::STAGE) {
             Some(stage) if stage == keys::VALIDATION => Role::Validation,
-            Some(stage) => Role::Operand(Stage::ALL.into_iter().find(|known| known.as_str() == stage)?),
+            Some(stage) => Role::Operand(Stage::named(stage)?),
             None if labels.get("app.kubernetes.io/name").is_some_and(|name| name == "nvml-probe") => Role::Probe,
             None => return None,
         };
@@ -134,6 +134,12 @@ impl PodFacts {
             init: containers(status.and_then(|status| status.init_container_statuses.as_ref())),
             containers: containers(status.and_then(|status| status.container_statuses.as_ref())),
         })
+    }
+
+    /// Since when a main container of it has been running.
+    #[must_use]
+    pub fn running_since(&self) -> Option<Timestamp> {
+        self.containers.iter().find_map(ContainerFacts::running_since)
     }
 
     /// Whether a main container runs.
@@ -177,6 +183,15 @@ fn intended_node(pod: &Pod) -> Option<&str> {
 }
 
 impl ContainerFacts {
+    /// Since when it has been running.
+    #[must_use]
+    pub fn running_since(&self) -> Option<Timestamp> {
+        match self.state {
+            ContainerState::Running(since) => since,
+            _ => None,
+        }
+    }
+
     fn of(status: &ContainerStatus, words: &Words) -> Self {
         let exit = |ended: &ContainerStateTerminated| Exit {
             code: ended.exit_code,

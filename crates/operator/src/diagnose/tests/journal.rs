@@ -1,6 +1,7 @@
 //! Nothing twice, and not too much at once.
 
 use super::*;
+use crate::moment::later;
 
 fn finding(pod: usize, family: &str) -> Finding {
     let pod = PendingPod { uid: format!("{family}-{pod}"), owner: Some(family.into()), ..PendingPod::default() };

@@ -1,6 +1,7 @@
 //! Pods that wait for a node or for their start.
 
 use super::*;
+use crate::moment::later;
 
 fn asking(more: &str, resource: &str, count: u32) -> String {
     format!("{{{more} containers: [{{name: c, resources: {{limits: {{{resource}: '{count}'}}}}}}]}}")

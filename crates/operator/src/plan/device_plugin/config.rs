@@ -7,11 +7,11 @@ use gpu_operator_crd::{
     keys,
     policy::{MigStrategy, Sharing, TimeSlicing},
 };
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Volume};
+use k8s_openapi::api::core::v1::{Container, Volume};
 use serde_json::{Value, json};
 
 use super::super::{
-    daemon_set::{Mode, mount, own_container},
+    daemon_set::{Mode, empty_dir, mount, own_container},
     promise::{PROFILES, mig_resource},
 };
 use crate::settings::Settings;
@@ -59,12 +59,6 @@ pub fn writer(settings: &Settings, name: &str, text: &str) -> Container {
 #[must_use]
 pub fn volume() -> Volume {
     empty_dir(VOLUME)
-}
-
-/// A volume that goes with the pod.
-#[must_use]
-pub fn empty_dir(name: &str) -> Volume {
-    Volume { name: name.to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! What divides the GPUs by MIG: an init container of the plugin's pod, so that whenever that begins, after a reboot too, the
 //! GPUs are as they should be before it looks at them. With the layout there already it changes nothing.
 
+use gpu_operator_crd::report::CONTAINER_ROOT;
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume};
 
 use super::super::{
     daemon_set::{Mode, PodInput, host_path, mount, own_container},
     division::Layout,
-    driver::CONTAINER_ROOT,
 };
 
 /// Its name.

@@ -7,13 +7,11 @@ use super::{
     super::daemon_set::{
         Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
     },
-    config,
+    SOCKETS, config,
 };
 
 /// Where containers find the driver's folder, and the plugin too.
 const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
-/// Where kubelet listens for plugins.
-const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
 /// Where kubelet tells which container has which device.
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
 /// The name of its file.

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume, VolumeMount
 
 use super::{
     super::daemon_set::{
-        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
-        own_container,
+        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, empty_dir, env, host_path, mount,
+        operand_container, own_container,
     },
     config, nvidia,
 };
@@ -71,11 +71,7 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
     };
     let root = input.key.driver.root();
     let mut volumes = driver_gate_volumes(input);
-    volumes.extend([
-        host_path("driver-root", root, Some("DirectoryOrCreate")),
-        config::volume(),
-        config::empty_dir("links"),
-    ]);
+    volumes.extend([host_path("driver-root", root, Some("DirectoryOrCreate")), config::volume(), empty_dir("links")]);
     volumes.extend(self::volumes());
     let file = config::writer(input.settings, nvidia::FILE, &config::nvidia(sharing, mig));
     // The daemon tells its clients apart by the host's process ids.

@@ -11,13 +11,11 @@ use super::{
         division::Layout,
         toolkit::{self, ToolkitChoice},
     },
-    config, divider, mps,
+    SOCKETS, config, divider, mps,
 };
 
 /// Where the plugin sees the driver's root.
 const DRIVER_ROOT_IN_CONTAINER: &str = "/driver-root";
-/// Where kubelet listens for plugins; plugins have it built in.
-const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
 /// Where CDI specifications are looked for by every runtime that knows CDI.
 const CDI: &str = "/var/run/cdi";
 /// The name of its file.

@@ -3,23 +3,18 @@
 use gpu_operator_crd::{
     policy::{Driver, DriverSource, Images, Stage},
     reason::Reason,
-    report::{InstalledDriver, Report},
+    report::{CONTAINER_ROOT, GKE_ROOT, InstalledDriver, Report},
 };
 use serde::Serialize;
 
 use super::{
     super::{discover::Discovery, images, variant::Fault},
-    gke_cos,
-    installer::INSTALL_DIR,
-    run_file,
+    gke_cos, run_file,
 };
 use crate::{
     catalogue::{Catalogue, Flavour, branch_of, common_module_flavour},
     world::{NodeFacts, Word},
 };
-
-/// The folder into which NVIDIA's driver container binds its root.
-pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
 
 /// The label that GKE puts on every node of its. That of the accelerator proves less: people copy it to other nodes,
 /// for manifests that select by it.
@@ -94,7 +89,7 @@ impl DriverChoice {
         match self {
             Self::Container { .. } => false,
             Self::GkeCos { .. } | Self::GkeUbuntu { .. } | Self::RunFile { .. } => true,
-            Self::Preinstalled { root } => root == INSTALL_DIR,
+            Self::Preinstalled { root } => root == GKE_ROOT,
         }
     }
 
@@ -229,7 +224,7 @@ pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> 
             reason: Reason::DriverNotInstalled,
             message: "no driver is installed on the host; install one, or write source: Auto or Container".into(),
         }),
-        source => from(source, driver, on, driver.install_dir.as_deref().unwrap_or(INSTALL_DIR)),
+        source => from(source, driver, on, driver.install_dir.as_deref().unwrap_or(GKE_ROOT)),
     }
 }
 
@@ -254,16 +249,16 @@ fn from(source: DriverSource, driver: &Driver, on: &Subject<'_>, root: &str) -> 
 /// What is loaded and good stays; what a cloud installs is waited for; else the installer that fits the system.
 fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     let google = on.google();
-    let ours = if google.is_some() { INSTALL_DIR } else { CONTAINER_ROOT };
+    let ours = if google.is_some() { GKE_ROOT } else { CONTAINER_ROOT };
     // A driver of ours that works is not given up because somebody put libraries on the host.
     let ours_works = on.has_ours() && on.works(ours);
     // What an installer of Google's has left is no driver of the host's until it is loaded without one of ours.
     let foreign = |installed: &InstalledDriver| {
-        !ours_works && (google.is_none() || installed.root != INSTALL_DIR || !on.has_ours() && on.works(INSTALL_DIR))
+        !ours_works && (google.is_none() || installed.root != GKE_ROOT || !on.has_ours() && on.works(GKE_ROOT))
     };
     match preinstalled(on, foreign) {
         Some(choice) => Ok(choice),
-        None => from(google.unwrap_or(DriverSource::Container), driver, on, INSTALL_DIR),
+        None => from(google.unwrap_or(DriverSource::Container), driver, on, GKE_ROOT),
     }
 }
 
@@ -272,7 +267,7 @@ fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
 fn preinstalled(on: &Subject<'_>, counts: impl Fn(&InstalledDriver) -> bool) -> Option<DriverChoice> {
     let mut installed = on.report.driver.installed.iter().filter(|installed| installed.root != CONTAINER_ROOT);
     let root = installed.find(|installed| counts(installed)).map(|installed| installed.root.as_str());
-    let root = root.or_else(|| installed_by_gke(on.node).map(|_| INSTALL_DIR))?;
+    let root = root.or_else(|| installed_by_gke(on.node).map(|_| GKE_ROOT))?;
     Some(DriverChoice::Preinstalled { root: root.to_owned() })
 }
 

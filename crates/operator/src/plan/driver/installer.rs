@@ -10,9 +10,7 @@ use super::super::daemon_set::{Mode, PodInput, PodParts, env, host_path, mount, 
 pub const INSTALLER: &str = "install-driver";
 /// The init container that lets no installer at a driver in use.
 pub const GUARD: &str = "guard-driver-in-use";
-/// Where Google's installers put the driver on the host, and where GKE and Google's device plugin look for it.
-pub const INSTALL_DIR: &str = "/home/kubernetes/bin/nvidia";
-/// The same folder as the installers see it.
+/// The folder that they install into, as the installers see it.
 const INSTALL_DIR_IN_CONTAINER: &str = "/usr/local/nvidia";
 /// The host's root as the installers see it.
 const ROOT_IN_CONTAINER: &str = "/root";

@@ -3,18 +3,19 @@
 use gpu_operator_crd::{
     policy::Stage,
     reason::{Phase, Reason},
-    report::{InstalledDriver, NvmlState, Report},
+    report::{CONTAINER_ROOT, InstalledDriver, NvmlState, Report},
 };
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     super::{
-        driver::{CONTAINER_ROOT, DriverChoice, GKE_DRIVER, GUARD, INSTALLER, installed_by_gke},
+        driver::{DriverChoice, GKE_DRIVER, GUARD, INSTALLER, installed_by_gke},
         member::Member,
     },
-    Verdict, hold_up, no_pod, older, starting,
+    Verdict, hold_up, no_pod, starting,
 };
 use crate::{
+    moment::older,
     settings::GRACE,
     world::{ContainerState, PodFacts, World},
 };
@@ -61,7 +62,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
     }
     let other = loaded.filter(|loaded| !choice.fits(loaded));
     let is_there = |found: &InstalledDriver| found.root == choice.root() && choice.fits(&found.version);
-    Some(match (other, running_since(pod)) {
+    Some(match (other, pod.running_since()) {
         (_, None) if in_use_by_others(report) && runs_init(pod, GUARD) => in_use(phase, loaded.unwrap_or("?"), version),
         (Some(other), Some(_)) if choice.root() != CONTAINER_ROOT && report.driver.installed.iter().any(is_there) => {
             Verdict::new(
@@ -99,11 +100,4 @@ fn in_use_by_others(report: &Report) -> bool {
 
 fn runs_init(pod: &PodFacts, name: &str) -> bool {
     pod.init.iter().any(|init| init.name == name && matches!(init.state, ContainerState::Running(_)))
-}
-
-fn running_since(pod: &PodFacts) -> Option<Timestamp> {
-    pod.containers.iter().find_map(|container| match container.state {
-        ContainerState::Running(since) => since,
-        _ => None,
-    })
 }

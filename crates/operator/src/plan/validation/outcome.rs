@@ -4,7 +4,7 @@ use gpu_operator_crd::validated::ValidationResult;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    plan::judge::older,
+    moment::older,
     settings::VALIDATION_WAITS,
     world::{ContainerState, PodEnd, PodFacts},
 };
