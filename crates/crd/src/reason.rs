@@ -55,6 +55,8 @@ pub enum Reason {
     DriverInstalling,
     /// The toolkit's installer is running.
     ToolkitInstalling,
+    /// The container runtime is to be restarted, which is done on one node of a pool at a time.
+    RuntimeTurnPending,
     /// NVIDIA's runtime was taken out of the container runtime's configuration and is entered again.
     RuntimeConfigDrifted,
     /// The device plugin runs; kubelet has not published its GPUs yet.
@@ -241,6 +243,18 @@ impl Reason {
                 | Self::UnknownModel
                 | Self::PoolShadowed
         )
+    }
+
+    /// Whether the Node itself is not there to go on.
+    #[must_use]
+    pub fn is_away(self) -> bool {
+        matches!(self, Self::NodeNotReady | Self::NodeDeleting)
+    }
+
+    /// Whether a node is held up by being away or by others, so that no deadline of its own runs.
+    #[must_use]
+    pub fn stops_the_clock(self) -> bool {
+        self.is_away() || self == Self::RuntimeTurnPending
     }
 
     /// Whether it is said of a node that works, and is yet worth somebody's look.

@@ -3,9 +3,9 @@
 
 mod sim;
 
-use gpu_operator::world::{ContainerState, Exit, RuntimeClassFacts};
-use gpu_operator_crd::{Phase, policy::Stage, reason::Reason};
-use sim::Sim;
+use gpu_operator::world::{ContainerState, Exit, PodFacts, RuntimeClassFacts};
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use sim::{Faults, Sim};
 
 fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
@@ -99,6 +99,129 @@ fn what_was_taken_out_of_a_configuration_is_entered_again_by_a_new_pod() {
     assert_eq!(sim.plan().renew.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+/// A fleet whose container runtime has to be restarted, from its first moment on.
+fn fresh(nodes: &[&str], toolkit: &str) -> Sim {
+    let mut sim = Sim::new().policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
+    for node in nodes {
+        sim.join(node, "2330", 8);
+        sim.nodes.get_mut(*node).expect("a node").runtime = "containerd://1.7.27".into();
+    }
+    sim
+}
+
+/// Nodes that have a toolkit's label but no toolkit that runs: their runtime may be restarted at any moment.
+fn restarting(sim: &Sim) -> Vec<String> {
+    let labelled = sim.nodes.values().filter(|node| node.labels.contains_key(keys::TOOLKIT));
+    let runs = |name: &str| sim.pods.get(&format!("toolkit@{name}")).is_some_and(PodFacts::running);
+    labelled.map(|node| node.name.clone()).filter(|name| !runs(name)).collect()
+}
+
+#[test]
+fn a_first_install_restarts_the_runtime_of_one_node_after_another() {
+    let nodes = ["a", "b", "c"];
+    let mut sim = fresh(&nodes, "{}");
+    let mut had: Vec<&str> = vec![];
+    for _ in 0..200 {
+        let before: Vec<_> = nodes.iter().filter(|node| sim.nodes[**node].labels.contains_key(keys::TOOLKIT)).collect();
+        let happened = sim.step();
+        sim.sleep(1);
+        assert!(restarting(&sim).len() <= 1, "{:?}", restarting(&sim));
+        let after = nodes.iter().filter(|node| sim.nodes[**node].labels.contains_key(keys::TOOLKIT));
+        let new: Vec<_> = after.filter(|node| !before.contains(node)).collect();
+        assert!(new.len() <= 1, "{new:?} at once");
+        had.extend(new.into_iter().copied());
+        if !happened {
+            break;
+        }
+    }
+    assert_eq!(had, nodes);
+    sim.settle();
+    for node in nodes {
+        assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
+    }
+    // What came of the driver is no news of the pools that restart nothing.
+    let mut at_once = fresh(&nodes, "{}");
+    for node in at_once.nodes.values_mut() {
+        node.runtime = "containerd://2.1.4".into();
+    }
+    at_once.settle();
+    for (cdi, runtime) in
+        nodes.iter().map(|node| (at_once.writes[&format!("node/{node}")], sim.writes[&format!("node/{node}")]))
+    {
+        assert_eq!(runtime, cdi + 1, "one more write of labels");
+    }
+}
+
+#[test]
+fn a_runtime_that_does_not_come_back_stops_the_rest_of_its_pool_there() {
+    let spec = "{pools: [{name: p, match: {nodeSelector: {matchLabels: {zone: p}}}}, {name: q}]}";
+    let mut sim = fresh(&["a", "b", "c", "d"], "{}");
+    sim.apply_policy("all", spec);
+    for node in ["a", "b", "c"] {
+        sim.label(node, "zone", Some("p"));
+        let words = "RuntimeDown: it does not come back: unknown key".to_owned();
+        sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
+    }
+    sim.run(120);
+    assert_eq!(restarting(&sim), ["a"]);
+    assert_eq!(sim.status("a").reason, Some(Reason::RuntimeDown));
+    assert_eq!(sim.status("d").phase, Phase::Ready, "another pool goes on");
+    for node in ["b", "c"] {
+        let status = sim.status(node);
+        assert_eq!((status.phase, status.reason), (Phase::Toolkit, Some(Reason::RuntimeTurnPending)), "{status:?}");
+        assert_eq!(status.deadline, None, "what it waits for is not its own");
+        assert!(!sim.nodes[node].labels.contains_key(keys::TOOLKIT));
+        assert!(sim.nodes[node].labels.contains_key(keys::DRIVER), "the driver waits for nobody");
+    }
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    // One that joins waits as well, and a policy that wants something else of the runtime is tried on that one node first.
+    sim.join("b2", "2330", 8);
+    sim.nodes.get_mut("b2").expect("a node").runtime = "containerd://1.7.27".into();
+    sim.label("b2", "zone", Some("p"));
+    sim.run(30);
+    assert!(!sim.nodes["b2"].labels.contains_key(keys::TOOLKIT));
+    sim.apply_policy("all", &spec.replace("{name: p,", "{name: p, toolkit: {runtimeClass: gpu},"));
+    sim.run(30);
+    assert_eq!(restarting(&sim), ["a"]);
+    sim.faults.clear();
+    sim.settle();
+    for node in ["a", "b", "b2", "c", "d"] {
+        assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
+    }
+    assert_eq!(sim.condition("all", "Stalled").0, "False");
+}
+
+#[test]
+fn a_cure_of_many_nodes_restarts_their_runtimes_one_by_one() {
+    let nodes = ["a", "b", "c"];
+    let mut sim = fresh(&nodes, "{injection: Runtime}");
+    sim.settle();
+    // All of them fail at once, which a cure usually mends at once.
+    for node in nodes {
+        let words = "RuntimeConfigRejected: it does not come back: unknown key".to_owned();
+        sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
+        sim.pods.remove(&format!("toolkit@{node}"));
+        sim.nodes.get_mut(node).expect("a node").allocatable = 0.into();
+        sim.pods.remove(&format!("device-plugin@{node}"));
+    }
+    sim.run(30);
+    assert_eq!(restarting(&sim), nodes);
+    sim.faults.clear();
+    sim.apply_policy("all", "{defaults: {toolkit: {injection: Runtime, runtimeClass: gpu}}}");
+    let labels = |sim: &Sim| nodes.map(|node| sim.nodes[node].labels[keys::TOOLKIT].clone());
+    for _ in 0..60 {
+        let before = labels(&sim);
+        sim.step();
+        sim.sleep(1);
+        let moved = before.iter().zip(labels(&sim)).filter(|(before, after)| *before != after).count();
+        assert!(moved <= 1, "{moved} at once");
+    }
+    sim.settle();
+    for node in nodes {
+        assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
+    }
 }
 
 #[test]

@@ -25,16 +25,7 @@ fn the_operands_pods() {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         for stage in PLAIN_STAGES {
-            let before = f.operand(stage).await?.metadata.uid;
-            let selector = format!("gpu.nodestack.dev/stage={}", stage.as_str());
-            f.cluster.kubectl(&["delete", "pods", "-n", f.cluster.namespace(), "-l", &selector])?;
-            eventually(READY, "a new pod that runs", || async {
-                let pod = f.operand(stage).await?;
-                ensure!(pod.metadata.uid != before, "the old one is still there");
-                ensure!(crate::support::started(&pod).is_some(), "{:?}", pod.status);
-                Ok(())
-            })
-            .await?;
+            f.remake(stage).await?;
             f.wait_until_ready().await?;
         }
         wait_for_a_working_gpu_pod(&f, "after-restarts").await

@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, eventually};
+use anyhow::{Result, ensure};
+use e2e::Cluster;
 use gpu_operator_crd::policy::Stage;
 use k8s_openapi::api::node::v1::RuntimeClass;
-use kube::{Api, ResourceExt};
+use kube::Api;
 
-use crate::support::{Fixture, READY, test};
+use crate::support::{Fixture, test};
 
 /// What an init system does: containerd is started again whenever it ends.
 struct Init {
@@ -74,15 +74,7 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
         ensure!(class.handler == "nvidia", "{class:?}");
 
         // A pod that is made anew finds all as it should be.
-        let pod = f.operand(Stage::Toolkit).await?;
-        f.cluster.kubectl(&["delete", "pod", &pod.name_any(), "-n", f.cluster.namespace()])?;
-        eventually(READY, "another toolkit pod that runs", || async {
-            let after = f.operand(Stage::Toolkit).await?;
-            let phase = after.status.as_ref().and_then(|status| status.phase.clone()).context("no phase")?;
-            ensure!(after.uid() != pod.uid() && phase == "Running", "{phase}");
-            Ok(())
-        })
-        .await?;
+        f.remake(Stage::Toolkit).await?;
         ensure!(configuration(&f)? == entered && init.starts() == 1, "started {} times", init.starts());
 
         f.cluster.kubectl(&["delete", "clustergpupolicies", "--all", "--timeout=60s"])?;

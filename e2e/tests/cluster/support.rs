@@ -192,6 +192,19 @@ impl Fixture {
         .await
     }
 
+    /// Deletes the one pod of a stage, and waits for another one that runs.
+    pub async fn remake(&self, stage: Stage) -> Result<Pod> {
+        let before = self.operand(stage).await?;
+        self.cluster.kubectl(&["delete", "pod", &before.name_any(), "-n", self.cluster.namespace()])?;
+        eventually(READY, &format!("another {} pod that runs", stage.as_str()), || async {
+            let pod = self.operand(stage).await?;
+            ensure!(pod.uid() != before.uid(), "the old one is still there");
+            ensure!(started(&pod).is_some(), "{:?}", pod.status);
+            Ok(pod)
+        })
+        .await
+    }
+
     /// Waits until no operand is left.
     pub async fn wait_for_no_operands(&self) -> Result<()> {
         eventually(READY, "no operand pods", || async move {
@@ -250,8 +263,16 @@ impl Fixture {
         .await
     }
 
+    /// Checks that a marked pod sees one GPU and no other.
+    pub fn sees_one_gpu(&self, name: &str) -> Result<()> {
+        let devices = self.gpu_devices_of(name)?;
+        let gpus = devices.iter().filter(|device| device.trim_start_matches("nvidia").parse::<u32>().is_ok()).count();
+        ensure!(gpus == 1 && devices.contains(&"nvidiactl".to_owned()), "{name} sees {devices:?}");
+        Ok(())
+    }
+
     /// The device nodes of NVIDIA that a marked pod sees.
-    pub fn gpu_devices_of(&self, name: &str) -> Result<Vec<String>> {
+    fn gpu_devices_of(&self, name: &str) -> Result<Vec<String>> {
         let script = r#"for process in /proc/[0-9]*; do
             if tr '\0' '\n' < "$process/environ" 2>/dev/null | grep -qx "MARK=$1"; then
                 ls "$process/root/dev" && exit 0

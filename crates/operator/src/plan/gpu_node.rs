@@ -102,7 +102,7 @@ pub fn member_status(
 ) -> (GpuNodeStatus, Option<Timestamp>) {
     let before = member.status();
     let mut verdict = verdict.clone();
-    let waits = verdict.phase != Phase::Ready && !matches!(verdict.reason, Reason::NodeNotReady | Reason::NodeDeleting);
+    let waits = verdict.phase != Phase::Ready && !verdict.reason.stops_the_clock();
     let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
     // The phase's deadline stands as long as the phase does, whatever the reasons in it, unless it begins anew.
     let goes_on = same_phase.filter(|before| !begins_anew(member, before, &verdict));

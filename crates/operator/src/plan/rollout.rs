@@ -1,6 +1,8 @@
 //! Rollout: which groups each node's labels should name. A node without any takes the wanted ones at once; one that
 //! has others gets its turn, one node of a pool at a time, and a node that fails keeps its turn, which halts its pool.
 
+mod runtime_turn;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
@@ -11,6 +13,8 @@ use gpu_operator_crd::{
     report::NvmlState,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use runtime_turn::{RuntimeTurn, restarts};
 
 use super::{division, judge::Verdict, member::Member, note::Note, variant};
 use crate::world::World;
@@ -51,13 +55,17 @@ pub struct PoolDecision {
 pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp) -> PoolDecision {
     let gpu_pods = &world.gpu_pods;
     let mut pool = PoolDecision::default();
+    let mut runtime = RuntimeTurn::of(members);
     let mut waiting = Vec::new();
     for (member, verdict) in members {
         let want = member.want();
         let decision = match (want, member.rollout()) {
             // Nothing can be said of what it should have: it keeps, or goes back to, what it had.
             (None, rollout) => stay(member, rollout),
-            (Some(want), None) if has_nothing_else(&member.have, &want) => settle(member, want),
+            (Some(want), None) if has_nothing_else(&member.have, &want) => {
+                let (labels, note) = runtime.first_install(member, want);
+                Decision { note, ..settle(member, labels) }
+            }
             (Some(want), rollout) if !are_there(&want, world) => {
                 let message = "a new revision waits for its DaemonSets, which are not there yet";
                 Decision { note: Some(Note::new(Reason::RolloutPending, message)), ..stay(member, rollout) }
@@ -76,9 +84,10 @@ pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp
     let moving = pool.nodes.iter().find(|(_, decision)| decision.rollout.is_some());
     let mut turn = moving.map(|(name, _)| name.clone());
     for member in waiting {
-        let decision = take_turn(member, gpu_pods, now, &mut turn, &mut pool);
+        let decision = take_turn(member, gpu_pods, now, (&mut turn, &mut runtime), &mut pool);
         pool.nodes.insert(member.node.name.clone(), decision);
     }
+    pool.halted = pool.halted.or(runtime.halted());
     if turn.is_none() {
         divide_anew(members, gpu_pods, now, &mut pool);
     }
@@ -128,7 +137,7 @@ fn divide_anew(
 /// Why a node in the middle of its move holds up its pool, if it does: it has failed, or is not there to go on.
 fn halts(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
     let name = &member.node.name;
-    if matches!(verdict.reason, Reason::NodeNotReady | Reason::NodeDeleting) {
+    if verdict.reason.is_away() {
         let reason = verdict.reason;
         return Some(format!(
             "node {name} is in the middle of its move and {reason}: bring it back or delete the Node"
@@ -247,7 +256,7 @@ fn take_turn(
     member: &Member<'_>,
     gpu_pods: &BTreeMap<String, Vec<String>>,
     now: Timestamp,
-    turn: &mut Option<String>,
+    (turn, runtime): (&mut Option<String>, &mut RuntimeTurn),
     pool: &mut PoolDecision,
 ) -> Decision {
     let Some(want) = member.want() else {
@@ -280,6 +289,11 @@ fn take_turn(
                 return pending("a new revision waits for this node's turn".to_owned());
             }
         }
+    }
+    if restarts(member, &want)
+        && let Err(other) = runtime.take(member)
+    {
+        return pending(format!("a new revision waits until the container runtime of node {other} is restarted"));
     }
     if nothing_to_lose {
         return Decision { release: driver_moves || must_release(member), ..settle(member, want) };

@@ -13,7 +13,8 @@ pub fn annotate(
     member: &Member<'_>,
 ) -> Verdict {
     let ready = verdict.phase == Phase::Ready;
-    let gentle = ready || !verdict.reason.is_failure() && decision.rollout.is_some();
+    let in_turn = decision.note.as_ref().is_some_and(|note| note.reason == Reason::RuntimeTurnPending);
+    let gentle = ready || !verdict.reason.is_failure() && (decision.rollout.is_some() || in_turn);
     let conflict = conflicts.first().map(|(key, value)| {
         let message = format!(
             "label {key} carries {value:?} already and is left as it is; remove it from the node or from the policy"

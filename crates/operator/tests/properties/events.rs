@@ -71,6 +71,7 @@ pub enum Role {
 pub enum Fault {
     MissingImages,
     DriverCrash,
+    RuntimeDown,
     LoadsAnother,
     PodsForbidden,
     PublishesNone,
@@ -103,6 +104,7 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
     let fault = select(vec![
         Fault::MissingImages,
         Fault::DriverCrash,
+        Fault::RuntimeDown,
         Fault::LoadsAnother,
         Fault::PodsForbidden,
         Fault::PublishesNone,
@@ -284,6 +286,7 @@ fn faults(fault: Fault) -> Faults {
     let words = |word: &str| word.to_owned();
     match fault {
         Fault::MissingImages => Faults { missing_images: [words("590.10.01"), words("580.173.02")].into(), ..none() },
+        Fault::RuntimeDown => Faults { restart: Some(words("RuntimeDown: it does not come back")), ..none() },
         Fault::DriverCrash => Faults { driver_crash: Some(words("no headers")), ..none() },
         Fault::LoadsAnother => Faults { loads_instead: Some(words("1.2.3")), ..none() },
         Fault::PodsForbidden => Faults { pods_forbidden: true, ..none() },

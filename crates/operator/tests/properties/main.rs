@@ -149,9 +149,14 @@ proptest! {
         settle(&mut sim, &mut oracle);
         // Where nodes are tested: that a test is on, what came of it, and its pod, made and deleted.
         let tested = sim.plans.iter().any(|plan| !plan.pods.is_empty());
-        let (node, pod) = if tested { (6, 2) } else { (4, 0) };
-        for (kind, most) in [("node", node), ("daemonset", 1), ("pod", pod)] {
-            let above: Vec<_> = sim.writes_to(kind).into_iter().filter(|(_, writes)| *writes > most).collect();
+        let (tests, pod) = if tested { (2, 2) } else { (0, 0) };
+        // Where runtimes are restarted in turn: that a node waits, and the label of its toolkit.
+        let turn = |node: &str| if sim.restarts_runtime(node) { 2 } else { 0 };
+        let node = |object: &str| 4 + tests + object.strip_prefix("node/").map_or(0, turn);
+        let most: [(_, &dyn Fn(&str) -> u32); 3] = [("node", &node), ("daemonset", &|_| 1), ("pod", &|_| pod)];
+        for (kind, most) in most {
+            let above: Vec<_> =
+                sim.writes_to(kind).into_iter().filter(|(object, writes)| *writes > most(object)).collect();
             prop_assert!(above.is_empty(), "{above:?}");
         }
         let rest: u32 = sim.writes_to("policy").values().sum();

@@ -1,6 +1,6 @@
 //! What must hold at every instant, told from the fleet's own facts and not from what the operator makes of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator::{
     plan::Plan,
@@ -99,7 +99,24 @@ impl Oracle {
                 assert_eq!(other, None, "{name} is moved while another node of its pool {:?} is", pool(name));
             }
         }
+        runtimes_are_restarted_in_turn(sim, &before);
         happened
+    }
+}
+
+/// No two nodes of a pool are given a toolkit at once that restarts their container runtime.
+fn runtimes_are_restarted_in_turn(sim: &Sim, before: &BTreeMap<String, NodeFacts>) {
+    let mut begun: BTreeMap<_, &str> = BTreeMap::new();
+    for (name, node) in &sim.nodes {
+        let label = |node: &NodeFacts| node.labels.get(keys::TOOLKIT).cloned();
+        let had = before.get(name).and_then(label);
+        if label(node).is_none() || label(node) == had || !sim.restarts_runtime(name) {
+            continue;
+        }
+        let pool = (governing(sim, name).map(ResourceExt::name_any), node.labels.get(keys::POOL).cloned());
+        if let Some(other) = begun.insert(pool.clone(), name) {
+            panic!("the runtimes of {other} and {name} of pool {pool:?} are restarted at once");
+        }
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Faults {
     pub driver_crash: Option<String>,
     /// The driver's container loads this version, whatever it is asked for.
     pub loads_instead: Option<String>,
+    /// The container runtime does not come back from the toolkit's restart, which ends with these words.
+    pub restart: Option<String>,
     /// The API server refuses pods of every stage.
     pub pods_forbidden: bool,
     /// The plugin runs but kubelet publishes only so many GPUs.

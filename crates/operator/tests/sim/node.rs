@@ -88,6 +88,13 @@ impl Sim {
         self.sets[set].spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec")
     }
 
+    /// Whether a node's label calls for a toolkit that restarts the container runtime.
+    pub fn restarts_runtime(&self, node: &str) -> bool {
+        let group = self.nodes[node].labels.get(keys::TOOLKIT);
+        let set = group.map(|group| format!("{}-{group}", Stage::Toolkit.as_str()));
+        set.filter(|set| self.sets.contains_key(set)).is_some_and(|set| restarts_runtime(self.template(&set)))
+    }
+
     /// How many pods share a GPU of a node, by the plugin that its label names.
     pub fn replicas(&self, node: &str) -> u32 {
         let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
@@ -110,7 +117,9 @@ impl Sim {
         self.run_driver(node, &faults);
         let [toolkit, mps, plugin] =
             [Stage::Toolkit, Stage::Mps, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
-        self.run_behind_gate(&toolkit, node);
+        if !self.fails_to_restart(&toolkit, &faults) {
+            self.run_behind_gate(&toolkit, node);
+        }
         self.run_behind_gate(&mps, node);
         let runs = |sim: &Self, pod: &str| sim.pods.get(pod).is_some_and(PodFacts::running);
         let template = self.templates.get(&plugin);
@@ -280,12 +289,32 @@ impl Sim {
         true
     }
 
+    /// Whether the container runtime does not come back when its toolkit restarts it.
+    fn fails_to_restart(&mut self, toolkit: &str, faults: &Faults) -> bool {
+        let restarts = self.templates.get(toolkit).is_some_and(restarts_runtime);
+        let Some(pod) = self.pods.get_mut(toolkit).filter(|pod| restarts && !pod.running()) else { return false };
+        pod.init.clear();
+        let Some(message) = faults.restart.clone() else { return false };
+        let state = ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+        let last_failure = Some(Exit { code: 1, message });
+        pod.init = vec![ContainerFacts { name: RESTART.into(), state, last_failure, ready: false }];
+        true
+    }
+
     fn run_behind_gate(&mut self, pod: &str, node: &str) {
         let open = self.templates.get(pod).is_some_and(|template| gate_opens(template, &self.machines[node]));
         if let Some(pod) = self.pods.get_mut(pod).filter(|_| open) {
             run(pod, self.now);
         }
     }
+}
+
+/// The step of a toolkit's pod that restarts the container runtime.
+const RESTART: &str = "restart-runtime";
+
+/// Whether a toolkit's pod restarts the container runtime.
+fn restarts_runtime(template: &PodSpec) -> bool {
+    template.init_containers.iter().flatten().any(|init| init.name == RESTART)
 }
 
 /// What an installer chooses that is told no version.
