@@ -18,7 +18,6 @@ use crate::{
     admin::Admin,
     backoff::Backoff,
     child::{Look, Supervisor, Target},
-    cli::chain,
     driver::{self, DriverError, Library},
     health::{
         node::{NodeHealth, Start},
@@ -31,6 +30,7 @@ use crate::{
     pci::{self, PciError, PciGpu},
     publish::{PublishError, Published, Publisher, Seen},
     report::{Facts, report, with_health},
+    words::chain,
 };
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);

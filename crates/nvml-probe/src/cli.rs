@@ -1,32 +1,24 @@
 //! The command line.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+mod gates;
+mod run;
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
-use tokio::{net::TcpListener, sync::watch};
 
+use self::{
+    gates::{Guard, Wait},
+    run::Run,
+};
 use crate::{
-    admin::{self, Admin},
-    agent::{Agent, Settings, patience},
-    child::{Limits, Supervisor, this_program},
     divide::args::MigArgs,
-    driver::CONTAINER_ROOT,
-    gate::{Configured, Gate},
-    host::HostRoot,
-    metrics::Metrics,
     nvml::{self, ChildError, ChildOptions},
     prepare::{self, PrepareError},
-    publish::{PublishError, Publisher, Seen, client, follow},
-    pulse::Pulse,
+    publish::PublishError,
     runtime::args::Step,
     signal::Shutdown,
+    words::{chain, last_words},
 };
 
 /// What a shell says of a process that SIGTERM ended. A gate that is ended is not open, and must not say so.
@@ -78,96 +70,6 @@ enum Command {
     /// Load NVML and answer for it. The probe starts this itself.
     #[command(hide = true)]
     NvmlChild(NvmlChild),
-}
-
-#[derive(Debug, Args)]
-struct Run {
-    /// Name of the node this runs on.
-    #[arg(long, env = "NODE_NAME")]
-    node_name: String,
-    /// Where the host's / is mounted.
-    #[arg(long, default_value = "/host")]
-    host_root: PathBuf,
-    /// Pause between two looks at the node.
-    #[arg(long, default_value = "10s", value_parser = duration)]
-    interval: Duration,
-    /// How long NVML may take to answer before its process is killed.
-    #[arg(long, default_value = "30s", value_parser = duration)]
-    nvml_deadline: Duration,
-    /// The kernel's log, which tells of XIDs that came while nobody asked NVML. A probe that cannot read it does without.
-    #[arg(long, env = "KERNEL_LOG", default_value = "/dev/kmsg")]
-    kernel_log: PathBuf,
-    /// Load NVML from where it lies, without changing root into the driver's. For a probe that is no container.
-    #[arg(long)]
-    no_chroot: bool,
-    /// Address of /livez, /readyz and /metrics. Nothing is served without it.
-    #[arg(long)]
-    listen: Option<SocketAddr>,
-}
-
-#[derive(Debug, Subcommand)]
-enum Wait {
-    /// Until the NVIDIA driver is loaded and its libraries are installed.
-    Driver {
-        #[command(flatten)]
-        gate: GateArgs,
-        /// The driver's root on the host.
-        #[arg(long, default_value = CONTAINER_ROOT)]
-        driver_root: String,
-        /// The version that must be loaded, or its branch alone, such as 580. Any, where it is not given.
-        #[arg(long)]
-        version: Option<String>,
-    },
-    /// Until the control daemons of MPS run.
-    Mps {
-        #[command(flatten)]
-        gate: GateArgs,
-        /// The folder in which they meet their clients, on the host.
-        #[arg(long, default_value = "/run/nvidia/mps")]
-        mps_root: PathBuf,
-    },
-    /// Until the NVIDIA container toolkit is installed.
-    Toolkit {
-        #[command(flatten)]
-        gate: GateArgs,
-        /// The toolkit's directory on the host.
-        #[arg(long, default_value = "/usr/local/nvidia/toolkit")]
-        install_dir: PathBuf,
-        /// A file that holds the number of the installer's process, where it must be running.
-        #[arg(long)]
-        pid_file: Option<PathBuf>,
-        /// A file of the container runtime's configuration, in one of which NVIDIA's runtime must be entered.
-        #[arg(long, requires = "loaded")]
-        runtime_config: Vec<PathBuf>,
-        /// The folder that says what of them the runtime has loaded.
-        #[arg(long)]
-        loaded: Option<PathBuf>,
-    },
-}
-
-#[derive(Debug, Args)]
-struct Guard {
-    #[command(flatten)]
-    gate: GateArgs,
-    /// The version that is to be installed, or its branch alone. Without it none that is in use is taken for the same.
-    #[arg(long)]
-    version: Option<String>,
-    /// The host's file by which the driver's image knows that what is loaded is its own.
-    #[arg(long, default_value = "/run/nvidia/nvidia-driver.state")]
-    state_file: PathBuf,
-}
-
-#[derive(Debug, Args)]
-struct GateArgs {
-    /// Where the host's directories are mounted.
-    #[arg(long, default_value = "/host")]
-    host_root: PathBuf,
-    /// Pause between two looks.
-    #[arg(long, default_value = "1s", value_parser = duration)]
-    interval: Duration,
-    /// The file whose text Kubernetes shows once the container has ended.
-    #[arg(long, default_value = "/dev/termination-log")]
-    termination_log: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -230,14 +132,9 @@ impl Cli {
         runtime.block_on(async {
             let mut shutdown = Shutdown::listen()?;
             match command {
-                Command::Run(options) => run(options, &mut shutdown).await,
-                Command::Wait(Wait::Driver { gate, driver_root, version }) => {
-                    Ok(pass(&Gate::Driver { root: driver_root, version }, &gate, &mut shutdown).await)
-                }
-                Command::Wait(Wait::Toolkit { gate, install_dir, pid_file, runtime_config, loaded }) => {
-                    let configured = loaded.map(|loaded| Configured { files: runtime_config, loaded });
-                    Ok(pass(&Gate::Toolkit { install_dir, pid_file, configured }, &gate, &mut shutdown).await)
-                }
+                Command::Run(options) => options.run(&mut shutdown).await,
+                Command::Wait(gate) => Ok(gate.pass(&mut shutdown).await),
+                Command::Guard(gate) => Ok(gate.pass(&mut shutdown).await),
                 Command::Runtime { step, termination_log } => Ok(match step.run(&mut shutdown).await {
                     Ok(()) => ExitCode::SUCCESS,
                     Err(error) => {
@@ -246,12 +143,6 @@ impl Cli {
                         ExitCode::FAILURE
                     }
                 }),
-                Command::Wait(Wait::Mps { gate, mps_root }) => {
-                    Ok(pass(&Gate::Mps { root: mps_root }, &gate, &mut shutdown).await)
-                }
-                Command::Guard(Guard { gate, version, state_file }) => {
-                    Ok(pass(&Gate::Guard { version, state_file }, &gate, &mut shutdown).await)
-                }
                 Command::Mig(options) => tokio::select! {
                     code = options.run() => Ok(code?),
                     () = shutdown.requested() => Ok(ExitCode::from(TERMINATED)),
@@ -262,57 +153,6 @@ impl Cli {
                 }
             }
         })
-    }
-}
-
-async fn run(options: Run, shutdown: &mut Shutdown) -> Result<ExitCode, CliError> {
-    tracing::info!(node = options.node_name, host_root = %options.host_root.display(), "{} begins", crate::USER_AGENT);
-    let client = client().await?;
-    let pulse = Pulse::new(patience(options.interval, options.nvml_deadline));
-    let admin = Admin { pulse: Arc::new(pulse), metrics: Arc::new(Metrics::new(&options.node_name)) };
-    if let Some(address) = options.listen {
-        serve(address, admin.clone()).await.map_err(|error| CliError::Listen(address, error))?;
-    }
-    let limits = Limits { answer: options.nvml_deadline, ..Limits::default() };
-    let supervisor = Supervisor::new(this_program(std::env::current_exe()?), limits);
-    let (sender, seen) = watch::channel(Seen::Unknown);
-    let follower = tokio::spawn(follow(client.clone(), options.node_name.clone(), sender));
-    let settings = Settings {
-        host: HostRoot::new(options.host_root),
-        kernel_log: options.kernel_log,
-        interval: options.interval,
-        chroot: !options.no_chroot,
-    };
-    let publisher = Publisher::new(client, &options.node_name);
-    Agent::new(settings, supervisor, publisher, seen, admin).run(shutdown.requested()).await;
-    follower.abort();
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Listens, and answers for as long as the runtime lives.
-async fn serve(address: SocketAddr, admin: Admin) -> std::io::Result<()> {
-    let listener = TcpListener::bind(address).await?;
-    tracing::info!(address = %listener.local_addr()?, "/livez, /readyz and /metrics are served");
-    tokio::spawn(axum::serve(listener, admin::router(admin)).into_future());
-    Ok(())
-}
-
-async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown) -> ExitCode {
-    let host = HostRoot::new(&options.host_root);
-    let say = |text: &str| {
-        tracing::info!("{text}");
-        last_words(&options.termination_log, text);
-    };
-    tokio::select! {
-        () = gate.wait(&host, options.interval, say) => ExitCode::SUCCESS,
-        () = shutdown.requested() => ExitCode::from(TERMINATED),
-    }
-}
-
-/// What Kubernetes shows of a container once it has ended.
-pub(crate) fn last_words(termination_log: &Path, text: &str) {
-    if let Err(error) = fs::write(termination_log, text) {
-        tracing::debug!(%error, "cannot write {}", termination_log.display());
     }
 }
 
@@ -330,22 +170,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(format!("{text} has no unit of time: write 500ms, 10s or 5m")),
     };
     if duration.is_zero() { Err("it must be longer than nothing".to_owned()) } else { Ok(duration) }
-}
-
-/// An error with everything that it stems from, on one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // Some print their cause themselves.
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]
@@ -367,11 +191,5 @@ mod tests {
         for wrong in ["10", "s", "", "1h30", "0s", "-1s"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn the_causes_of_an_error_are_said_once_each() {
-        let error = CliError::Start(std::io::Error::other("why"));
-        assert_eq!(chain(&error), "cannot start: why");
     }
 }

@@ -10,7 +10,6 @@ use std::{
 use tokio::time::sleep;
 
 use crate::{
-    cli::chain,
     driver::{self, DriverError},
     host::HostRoot,
     runtime::{
@@ -19,6 +18,7 @@ use crate::{
         state,
         steps::LOADED,
     },
+    words::chain,
 };
 
 /// The toolkit's binary by which the runtime gives a container its GPUs.

@@ -37,6 +37,7 @@ pub mod pulse;
 pub mod report;
 pub mod runtime;
 pub mod signal;
+pub mod words;
 
 /// Name and version of this probe: its User-Agent.
 pub const USER_AGENT: &str = concat!("nvml-probe/", env!("CARGO_PKG_VERSION"));

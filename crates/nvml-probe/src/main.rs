@@ -3,7 +3,7 @@
 use std::{io, process::ExitCode};
 
 use clap::Parser;
-use nvml_probe::cli::{Cli, chain};
+use nvml_probe::{cli::Cli, words::chain};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {

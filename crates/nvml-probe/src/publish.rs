@@ -244,7 +244,7 @@ pub async fn follow(client: Client, node: String, seen: watch::Sender<Seen>) {
 
 /// An error that repeats is said once.
 fn note(error: &watcher::Error, last: &mut String) {
-    let text = crate::cli::chain(error);
+    let text = crate::words::chain(error);
     if *last != text {
         tracing::warn!(error = text, kind = %GpuNode::kind(&()), "cannot watch; trying again");
         *last = text;

@@ -68,32 +68,35 @@ impl Writer {
     /// off last; labels are named after the DaemonSets they name exist; status tells of what has been written.
     pub async fn apply(&self, plan: &Plan) -> Vec<Written> {
         let finalizers = |on: bool| plan.finalizers.iter().filter(move |(_, put)| **put == on);
-        let steps: [Vec<Write<'_>>; 6] = [
-            finalizers(true).map(|(name, _)| self.finalizer(name, true)).collect(),
-            plan.daemon_sets
-                .iter()
-                .map(|(name, write)| self.daemon_set(name, write))
-                .chain(plan.runtime_classes.iter().map(|(name, class)| self.runtime_class(name, class)))
-                .collect(),
-            plan.gpu_nodes
-                .iter()
-                .filter_map(|(name, write)| Some(self.gpu_node_spec(name, write.spec.as_ref()?)))
-                .collect(),
-            plan.labels
-                .iter()
-                .map(|(name, write)| self.labels(name, write))
-                .chain(plan.node_health.iter().flat_map(|(name, write)| self.node_health(name, write)))
-                .collect(),
-            plan.gpu_nodes
-                .iter()
-                .filter_map(|(name, write)| Some(self.gpu_node_status(name, write.status.as_ref()?)))
-                .chain(plan.policies.iter().map(|(name, status)| self.policy_status(name, status)))
-                .chain(plan.prune.iter().map(|name| self.prune(name)))
-                .chain(plan.prune_classes.iter().map(|name| self.prune_class(name)))
-                .chain(plan.renew.iter().map(|name| self.renew(name)))
-                .chain(plan.pods.iter().map(|(name, pod)| self.pod(name, pod)))
-                .collect(),
-            finalizers(false).map(|(name, _)| self.finalizer(name, false)).collect(),
+        // Made one after another as they are carried out: a whole fleet's at once would be more than all that is known of it.
+        let steps: [Box<dyn Iterator<Item = Write<'_>> + Send>; 6] = [
+            Box::new(finalizers(true).map(|(name, _)| self.finalizer(name, true))),
+            Box::new(
+                plan.daemon_sets
+                    .iter()
+                    .map(|(name, write)| self.daemon_set(name, write))
+                    .chain(plan.runtime_classes.iter().map(|(name, class)| self.runtime_class(name, class))),
+            ),
+            Box::new(
+                plan.gpu_nodes.iter().filter_map(|(name, write)| Some(self.gpu_node_spec(name, write.spec.as_ref()?))),
+            ),
+            Box::new(
+                plan.labels
+                    .iter()
+                    .map(|(name, write)| self.labels(name, write))
+                    .chain(plan.node_health.iter().flat_map(|(name, write)| self.node_health(name, write))),
+            ),
+            Box::new(
+                plan.gpu_nodes
+                    .iter()
+                    .filter_map(|(name, write)| Some(self.gpu_node_status(name, write.status.as_ref()?)))
+                    .chain(plan.policies.iter().map(|(name, status)| self.policy_status(name, status)))
+                    .chain(plan.prune.iter().map(|name| self.prune(name)))
+                    .chain(plan.prune_classes.iter().map(|name| self.prune_class(name)))
+                    .chain(plan.renew.iter().map(|name| self.renew(name)))
+                    .chain(plan.pods.iter().map(|(name, pod)| self.pod(name, pod))),
+            ),
+            Box::new(finalizers(false).map(|(name, _)| self.finalizer(name, false))),
         ];
         let mut written = Vec::new();
         for step in steps {

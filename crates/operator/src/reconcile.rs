@@ -24,7 +24,7 @@ use crate::{
     plan::{self, Plan, Subject},
     settings::Settings,
     watch::Mirrors,
-    world::World,
+    world::{DaemonSetFacts, World},
 };
 
 /// Events that come this close together are answered by one pass.
@@ -101,8 +101,10 @@ impl Loop {
         }
         self.metrics.show(&plan.statuses);
         let held = hold_back(&mut plan, &world, &mut carry.pace, started);
+        // While the plan is written the mirrors learn, and what they put aside is kept by nothing but the world.
+        let World { daemon_sets, .. } = world;
         let written = writer.apply(&plan).await;
-        self.note_futile_repairs(&plan, &world, carry);
+        self.note_futile_repairs(&plan, &daemon_sets, carry);
         stream::iter(&plan.events).for_each_concurrent(4, |transition| publisher.publish(transition)).await;
         self.metrics.count(&written);
         self.metrics.passed(planning, now.as_duration().as_secs_f64());
@@ -117,9 +119,9 @@ impl Loop {
 
     /// Remembers the DaemonSets that were there as planned and yet had to be repaired, and are of the same generation after
     /// it: to repair them again would change nothing either.
-    fn note_futile_repairs(&self, plan: &Plan, world: &World, carry: &mut Carry) {
+    fn note_futile_repairs(&self, plan: &Plan, daemon_sets: &BTreeMap<String, Arc<DaemonSetFacts>>, carry: &mut Carry) {
         for (name, write) in &plan.daemon_sets {
-            let Some(before) = world.daemon_sets.get(name) else { continue };
+            let Some(before) = daemon_sets.get(name) else { continue };
             let repaired = before.applied.as_ref() == write.set.annotations().get(keys::APPLIED);
             let generation = self.mirrors.daemon_set_generation(name).filter(|_| repaired);
             if let Some(generation) = generation.filter(|now| Some(*now) == before.generation) {
@@ -127,7 +129,7 @@ impl Loop {
                 carry.futile.insert(name.clone(), generation);
             }
         }
-        carry.futile.retain(|name, _| world.daemon_sets.contains_key(name));
+        carry.futile.retain(|name, _| daemon_sets.contains_key(name));
     }
 }
 

@@ -7,10 +7,11 @@ use clap::Args;
 use super::divide;
 use crate::{
     child::{Limits, Supervisor, this_program},
-    cli::{chain, duration, last_words},
+    cli::duration,
     driver::CONTAINER_ROOT,
     host::HostRoot,
     mig::Layout,
+    words::{chain, last_words},
 };
 
 /// What is to be divided, and how.

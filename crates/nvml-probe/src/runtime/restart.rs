@@ -8,7 +8,7 @@ use super::{
     daemon::{DaemonError, Identity, Runtime},
     files::Loaded,
 };
-use crate::cli::chain;
+use crate::words::chain;
 
 /// How long is waited for a runtime, and how often it is looked at.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use super::{
     restart::{self, OnDisk, Patience, RestartError},
     state::{self, StateError},
 };
-use crate::cli::chain;
+use crate::words::chain;
 
 /// What is kept of the configuration, below [`Setup::state`].
 const RECORD: &str = "record.json";

@@ -1,11 +1,13 @@
 //! The driver stage: which driver a kind of node gets, and what its pod looks like, one file per source.
 
 mod choice;
+mod choose;
 mod complaint;
 mod container;
 mod gke_cos;
 mod gke_ubuntu;
 mod installer;
+mod precompiled;
 mod run_file;
 
 use gpu_operator_crd::{
@@ -14,9 +16,11 @@ use gpu_operator_crd::{
     report::DRIVER_ROOTS,
 };
 
-pub use choice::{DriverChoice, GKE_DRIVER, Subject, choose, installed_by_gke, theirs, wanted_precompiled};
+pub use choice::DriverChoice;
+pub use choose::{GKE_DRIVER, Subject, choose, installed_by_gke, theirs};
 pub use complaint::{complaint, says_not_found};
 pub use installer::{GUARD, INSTALLER};
+pub use precompiled::wanted as wanted_precompiled;
 
 use super::{
     daemon_set::{PodInput, PodParts},
@@ -46,7 +50,7 @@ pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -
             images::reference(from, custom, images::DRIVER, &format!("{version}-{os}"))
         }
         DriverChoice::Container { version, os, kernel: Some(kernel), .. } => {
-            images::reference(from, custom, images::DRIVER, &choice::precompiled_tag(version, kernel, os))
+            images::reference(from, custom, images::DRIVER, &precompiled::tag(version, kernel, os))
         }
         DriverChoice::GkeCos { .. } => images::preloaded(custom, images::GKE_COS),
         DriverChoice::GkeUbuntu { .. } => images::preloaded(custom, images::GKE_UBUNTU),

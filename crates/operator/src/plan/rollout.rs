@@ -1,6 +1,7 @@
 //! Rollout: which groups each node's labels should name. A node without any takes the wanted ones at once; one that
 //! has others gets its turn, one node of a pool at a time, and a node that fails keeps its turn, which halts its pool.
 
+mod divide_anew;
 mod runtime_turn;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
+use divide_anew::divide_anew;
 use runtime_turn::{RuntimeTurn, restarts};
 
 use super::{division, judge::Verdict, member::Member, note::Note, variant};
@@ -92,46 +94,6 @@ pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp
         divide_anew(members, gpu_pods, now, &mut pool);
     }
     pool
-}
-
-/// GPUs that somebody has divided otherwise since their plugin began are divided anew with another pod of it, one node at a
-/// time and once no pod uses them.
-fn divide_anew(
-    members: &[(&Member<'_>, &Verdict)],
-    gpu_pods: &BTreeMap<String, Vec<String>>,
-    now: Timestamp,
-    pool: &mut PoolDecision,
-) {
-    for (member, _) in members {
-        let name = &member.node.name;
-        let Some(decision) = pool.nodes.get_mut(name).filter(|decision| decision.note.is_none()) else { continue };
-        if member.want().is_none_or(|want| want != member.have) {
-            continue;
-        }
-        let Some(differs) = division::differs(member) else { continue };
-        let Some(pod) = division::settled_pod(member, now) else {
-            // Of the time that has to pass no watch tells.
-            pool.ask_again |= member.pod(Stage::DevicePlugin).is_some_and(crate::world::PodFacts::running);
-            continue;
-        };
-        match gpu_pods.get(name) {
-            None if pool.questions.len() < ASK_AT_ONCE => {
-                pool.questions.insert(name.clone());
-            }
-            None => {}
-            Some(pods) if pods.is_empty() => {
-                pool.renew.insert(pod.name.clone());
-                return;
-            }
-            Some(pods) => {
-                pool.ask_again = true;
-                let message =
-                    format!("{differs}; they are divided anew once {} pods that use them have ended", pods.len());
-                let waits_on = pods.iter().take(10).cloned().collect();
-                decision.note = Some(Note { reason: Reason::MigLayoutDiffers, message, waits_on });
-            }
-        }
-    }
 }
 
 /// Why a node in the middle of its move holds up its pool, if it does: it has failed, or is not there to go on.

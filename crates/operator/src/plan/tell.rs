@@ -2,8 +2,52 @@
 
 use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, Phase, reason::Reason};
 use kube::ResourceExt;
+use serde::Serialize;
 
-use super::{Subject, Transition, judge, judge::Verdict, member::Member, note::Note, policy, rollout::Decision};
+use super::{judge, judge::Verdict, member::Member, note::Note, policy, rollout::Decision};
+
+/// A transition that people should hear of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Transition {
+    /// Whose.
+    pub subject: Subject,
+    /// In one word.
+    pub reason: Reason,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// Whose transition it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Subject {
+    /// A Node, by name and uid.
+    Node(String, String),
+    /// A policy, by name and uid.
+    Policy(String, String),
+    /// An object of somebody else's in a namespace, such as a pod.
+    Namespaced {
+        /// Such as `apps/v1`.
+        api_version: String,
+        /// Such as `ReplicaSet`.
+        kind: String,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
+}
+
+impl Subject {
+    /// The uid of the object.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        match self {
+            Self::Node(_, uid) | Self::Policy(_, uid) | Self::Namespaced { uid, .. } => uid,
+        }
+    }
+}
 
 /// Says beside the verdict what else is the matter, where the verdict itself is not more urgent.
 pub fn annotate(

@@ -152,11 +152,14 @@ proptest! {
         let (tests, pod) = if tested { (2, 2) } else { (0, 0) };
         // Where runtimes are restarted in turn: that a node waits, and the label of its toolkit.
         let turn = |node: &str| if sim.restarts_runtime(node) { 2 } else { 0 };
-        let node = |object: &str| 4 + tests + object.strip_prefix("node/").map_or(0, turn);
-        let most: [(_, &dyn Fn(&str) -> u32); 3] = [("node", &node), ("daemonset", &|_| 1), ("pod", &|_| pod)];
-        for (kind, most) in most {
-            let above: Vec<_> =
-                sim.writes_to(kind).into_iter().filter(|(object, writes)| *writes > most(object)).collect();
+        let most = |object: &str| match object.split_once('/') {
+            Some(("node", name)) => 4 + tests + turn(name),
+            Some(("pod", _)) => pod,
+            _ => 1,
+        };
+        for kind in ["node", "daemonset", "pod"] {
+            let mut above = sim.writes_to(kind);
+            above.retain(|object, writes| *writes > most(object));
             prop_assert!(above.is_empty(), "{above:?}");
         }
         let rest: u32 = sim.writes_to("policy").values().sum();

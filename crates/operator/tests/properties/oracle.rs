@@ -114,9 +114,8 @@ fn runtimes_are_restarted_in_turn(sim: &Sim, before: &BTreeMap<String, NodeFacts
             continue;
         }
         let pool = (governing(sim, name).map(ResourceExt::name_any), node.labels.get(keys::POOL).cloned());
-        if let Some(other) = begun.insert(pool.clone(), name) {
-            panic!("the runtimes of {other} and {name} of pool {pool:?} are restarted at once");
-        }
+        let other = begun.insert(pool.clone(), name);
+        assert_eq!(other, None, "its runtime and that of {name}, of pool {pool:?}, are restarted at once");
     }
 }
 
