@@ -2,17 +2,30 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
+use rustix::{
+    fs::{XattrFlags, getxattr, setxattr},
+    io::Errno,
+};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     files::{File, Text},
     record::Texts,
 };
+
+/// The extended attribute with a file's SELinux label: without it the runtime may not be let at its own configuration.
+const LABEL: &str = "security.selinux";
+
+/// The mode of a file that was not there before, whatever the process' mask.
+const READABLE: u32 = 0o644;
+
+/// More bytes than a label has.
+const LONGEST_LABEL: usize = 4096;
 
 /// A file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +69,7 @@ pub fn write_all(texts: &Texts) -> Result<(), StateError> {
     texts.iter().try_for_each(|(path, text)| write(path, text.as_deref()))
 }
 
-/// Writes a file as a whole, or takes it away. Nobody sees half of it, and its owner and mode stay.
+/// Writes a file as a whole, or takes it away. Nobody sees half of it, and its owner, mode and SELinux label stay.
 ///
 /// # Errors
 /// Where it cannot be written.
@@ -74,12 +87,30 @@ pub fn write(path: &Path, text: Option<&str>) -> Result<(), StateError> {
         fs::create_dir_all(folder).map_err(failed)?;
     }
     let beside = target.with_extension("gpu-operator.new");
-    let mode = fs::metadata(&target).map_or(0o644, |file| file.permissions().mode() & 0o7777);
     fs::write(&beside, text)
-        .and_then(|()| fs::set_permissions(&beside, fs::Permissions::from_mode(mode)))
+        .and_then(|()| resemble(&beside, &target, LABEL))
         .and_then(|()| fs::File::open(&beside)?.sync_all())
         .and_then(|()| fs::rename(&beside, &target))
         .map_err(failed)
+}
+
+/// Gives a new file the owner, mode and label of the one whose place it takes, if there is one.
+fn resemble(new: &Path, old: &Path, label: &str) -> io::Result<()> {
+    let of_old = match fs::metadata(old) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return fs::set_permissions(new, fs::Permissions::from_mode(READABLE));
+        }
+        of_old => of_old?,
+    };
+    // The owner first: with another one a file loses some bits of its mode.
+    chown(new, Some(of_old.uid()), Some(of_old.gid()))?;
+    fs::set_permissions(new, of_old.permissions())?;
+    let mut value = Vec::with_capacity(LONGEST_LABEL);
+    match getxattr(old, label, rustix::buffer::spare_capacity(&mut value)) {
+        Ok(_) => Ok(setxattr(new, label, &value, XattrFlags::empty())?),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What was remembered under a name, if anything.
@@ -121,4 +152,33 @@ pub fn newest(files: &[File]) -> Option<SystemTime> {
 pub fn glance(files: &[File]) -> Vec<Option<(u64, u64, i64, i64)>> {
     let of = |file: &File| fs::metadata(&file.path).ok().map(|it| (it.ino(), it.size(), it.mtime(), it.mtime_nsec()));
     files.iter().map(of).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_file_resembles_the_one_whose_place_it_takes() {
+        // On a file system that has attributes, which that of temporary files need not.
+        let beside = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();
+        let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
+        fs::write(&new, "new").unwrap();
+        let mode = || fs::metadata(&new).unwrap().permissions().mode() & 0o7777;
+        resemble(&new, &old, LABEL).unwrap();
+        assert_eq!(mode(), READABLE, "there is nothing to resemble");
+
+        fs::write(&old, "old").unwrap();
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).unwrap();
+        // Only a system with SELinux, or root, may write a label itself.
+        resemble(&new, &old, "user.label").unwrap();
+        setxattr(&old, "user.label", b"system_u:object_r:etc_t:s0\0", XattrFlags::empty()).unwrap();
+        resemble(&new, &old, "user.label").unwrap();
+        assert_eq!(mode(), 0o640);
+        let mut label = Vec::with_capacity(100);
+        getxattr(&new, "user.label", rustix::buffer::spare_capacity(&mut label)).unwrap();
+        assert_eq!(label, b"system_u:object_r:etc_t:s0\0");
+    }
 }
