@@ -330,17 +330,58 @@ fn a_host_driver_of_an_unknown_branch_tells_its_cuda_version_itself() {
 fn an_installed_driver_that_is_not_the_loaded_one_wants_a_reboot() {
     for spec in ["{}", "{defaults: {driver: {source: RunFile, version: 535.309.01}}}"] {
         let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
-        let driver = &mut sim.report("a").driver;
-        driver.loaded = Some("470.256.02".into());
-        let root = if spec == "{}" { "/" } else { GKE_ROOT };
-        driver.installed.push(InstalledDriver { root: root.into(), version: "535.309.01".into() });
-        // Something on the host holds the old one.
+        if spec == "{}" {
+            let installed = InstalledDriver { root: "/".into(), version: "535.309.01".into() };
+            sim.report("a").driver.installed.push(installed);
+        } else {
+            sim.settle();
+        }
+        // Something on the host has loaded an old one, and holds it.
+        sim.report("a").driver.loaded = Some("470.256.02".into());
         sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
+        sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
         sim.run(60);
         let status = sim.status("a");
         assert_eq!(status.reason, Some(Reason::RebootNeeded), "{spec}: {}", status.message);
         assert!(status.message.contains("470.256.02") && status.message.contains("reboot"), "{}", status.message);
     }
+}
+
+#[test]
+fn the_probe_lets_go_of_a_driver_for_one_that_waits_at_its_guard_and_for_no_other() {
+    let spec = "{defaults: {driver: {source: Container, version: 535.309.01}}}";
+    // A container that loads its module long before it is up, as they do, wants nothing of the probe.
+    let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
+    sim.run(3);
+    let released = |sim: &Sim| sim.gpu_nodes["a"].spec.release_driver;
+    let pod = sim.pods.get_mut("driver@a").expect("a pod");
+    pod.containers[0].ready = false;
+    for _ in 0..60 {
+        let plan = sim.plan();
+        let asked =
+            plan.gpu_nodes.get("a").and_then(|write| write.spec.as_ref()).is_some_and(|(spec, _)| spec.release_driver);
+        assert!(!asked, "nothing waits for it");
+        sim.sleep(1);
+    }
+    // One that finds another driver loaded waits for it.
+    let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
+    sim.report("a").driver.loaded = Some("470.256.02".into());
+    let mut asked = false;
+    for _ in 0..60 {
+        sim.step();
+        sim.sleep(1);
+        asked |= released(&sim);
+    }
+    assert!(asked && !released(&sim), "it was asked, and is not any more");
+    assert_eq!(sim.status("a").phase, Phase::Ready, "{:?}", sim.status("a"));
+    // Once another program holds it, that is said, and the probe keeps away.
+    let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
+    sim.report("a").driver.loaded = Some("470.256.02".into());
+    sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
+    sim.run(60);
+    assert_eq!(sim.status("a").reason, Some(Reason::DriverInUse), "{:?}", sim.status("a"));
+    assert!(released(&sim));
+    assert!(sim.writes["node/a"] <= 5, "{:?}", sim.writes);
 }
 
 #[test]

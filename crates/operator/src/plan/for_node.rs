@@ -68,7 +68,7 @@ pub fn member(
     if let Some(again) = again {
         plan.check_by(again);
     }
-    if let Some(by) = member.driver_shows_by().filter(|by| now < *by) {
+    if let Some(by) = member.driver_waits_until().filter(|by| now < *by) {
         plan.check_by(by);
     }
     // Judgements that need a moment to be sure of themselves look again after it.

@@ -16,7 +16,7 @@ use kube::ResourceExt;
 use super::{
     cuda::Ceilings,
     discover::{self, Discovery},
-    driver::DriverChoice,
+    driver::{DriverChoice, GUARD},
     foreign::Foreign,
     health::{self, NodeHealth},
     note::Note,
@@ -222,11 +222,11 @@ impl<'w> Member<'w> {
         self.pods.iter().filter_map(of_pod).max()
     }
 
-    /// Until when a driver whose module is loaded is given to show itself as running: the report may overtake the pod's.
+    /// Until when a driver's pod that waits at its guard is given to go on by itself: most only pass by.
     #[must_use]
-    pub fn driver_shows_by(&self) -> Option<Timestamp> {
-        let created = self.pod(Stage::Driver).filter(|pod| !pod.running())?.created?;
-        Some(later(created, PASSING))
+    pub fn driver_waits_until(&self) -> Option<Timestamp> {
+        let guard = self.pod(Stage::Driver)?.init.iter().find(|init| init.name == GUARD)?;
+        Some(later(guard.running_since()?, PASSING))
     }
 
     /// All pods of a stage on the node, those on their way out included.

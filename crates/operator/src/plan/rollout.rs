@@ -19,7 +19,7 @@ use divide_anew::divide_anew;
 use runtime_turn::{RuntimeTurn, restarts};
 
 use super::{division, judge::Verdict, member::Member, note::Note, variant};
-use crate::world::World;
+use crate::world::{PodFacts, World};
 
 /// How many nodes of a pool are asked about their GPU pods in one pass, looking for one that is free.
 const ASK_AT_ONCE: usize = 8;
@@ -204,7 +204,7 @@ fn driver_holder(member: &Member<'_>, want: &Groups) -> Option<String> {
         return Some(format!("waiting for pod {} to end", pod.name));
     }
     let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);
-    let probe_runs = member.probe_pod().is_none_or(crate::world::PodFacts::running);
+    let probe_runs = member.probe_pod().is_none_or(PodFacts::running);
     let message = if probe_runs {
         "waiting for the probe to let go of the driver"
     } else {
@@ -286,20 +286,25 @@ fn must_release(member: &Member<'_>) -> bool {
     division::is_blocked(member) || stands_in_the_way(member)
 }
 
-/// Whether the probe stands in the way of a driver of ours: a module is loaded, and the container that should own it
-/// is not up, because it restarts, or another version takes its place, or it is on its way out.
+/// Whether the probe stands in the way of a driver of ours: a module is loaded, and another version is to take its place, or
+/// what should own it has failed or waits at its guard for whoever uses it. A container that is merely not up yet proves
+/// nothing: it loads its module before it is, and its pod's watch may be behind the probe's. Once asked, the probe keeps away
+/// until the driver is up.
 fn stands_in_the_way(member: &Member<'_>) -> bool {
     let Some(loaded) = member.report().and_then(|report| report.driver.loaded.as_deref()) else {
         return false;
     };
     let want = member.want().unwrap_or_default();
-    let leaving = |pod: &crate::world::PodFacts| {
+    let leaving = |pod: &PodFacts| {
         [&want.driver, &member.have.driver].into_iter().all(|group| pod.group.as_deref() != group.as_deref())
     };
     let Some(choice) = member.driver().filter(|choice| choice.is_ours()) else {
         return member.pods_of(Stage::Driver).any(leaving);
     };
-    let up = member.pod(Stage::Driver).is_some_and(crate::world::PodFacts::running);
-    let may_be_up = member.driver_shows_by().is_some_and(|by| member.now < by);
-    !up && !may_be_up || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())
+    let pod = member.pod(Stage::Driver);
+    let failed = pod.is_some_and(|pod| pod.containers.iter().any(|container| container.last_failure.is_some()));
+    let guarded = member.driver_waits_until().is_some_and(|until| member.now >= until);
+    let asked = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
+    let up = pod.is_some_and(PodFacts::running);
+    !up && (failed || guarded || asked) || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())
 }

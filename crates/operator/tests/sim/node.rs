@@ -153,12 +153,14 @@ impl Sim {
     /// The probe holds NVML while a driver works, and lets go when asked.
     fn hold_or_release(&mut self, node: &str, faults: &Faults) {
         let release = self.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.release_driver);
+        let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
         let report = self.report(node);
         report.nvml.state = match (&report.driver.loaded, release || !faults.tells()) {
             (_, true) => NvmlState::Released,
             (Some(_), false) => NvmlState::Answering,
             (None, false) => NvmlState::Absent,
         };
+        report.driver.in_use = report.driver.loaded.is_some() && (used || report.nvml.state == NvmlState::Answering);
         // A GPU that answers is well, unless a test says otherwise.
         let answering = report.nvml.state == NvmlState::Answering;
         for gpu in report.gpus.iter_mut().filter(|gpu| answering && gpu.health.state == HealthState::Unknown) {
@@ -217,8 +219,17 @@ impl Sim {
             return;
         }
         container.last_failure = None;
-        run(pod, now);
         let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
+        let machine = &self.machines[node];
+        let loaded = machine.driver.loaded.as_ref();
+        let same = loaded == Some(&version);
+        let held = loaded.is_some() && !same && (used || machine.nvml.state == NvmlState::Answering);
+        if held && !runs {
+            wait_at_guard(pod, now);
+            return;
+        }
+        pod.init.clear();
+        run(pod, now);
         let machine = self.report(node);
         // It loads when it starts; having loaded the wrong one, it tries again once the cause is gone.
         let wrong = machine.driver.loaded.as_ref() != Some(&version);
@@ -315,6 +326,14 @@ const RESTART: &str = "restart-runtime";
 /// Whether a toolkit's pod restarts the container runtime.
 fn restarts_runtime(template: &PodSpec) -> bool {
     template.init_containers.iter().flatten().any(|init| init.name == RESTART)
+}
+
+/// A driver's pod does not install while the driver that is loaded is in use.
+fn wait_at_guard(pod: &mut PodFacts, now: Timestamp) {
+    if pod.init.is_empty() {
+        let state = ContainerState::Running(Some(now));
+        pod.init = vec![ContainerFacts { name: "guard-driver-in-use".into(), state, last_failure: None, ready: false }];
+    }
 }
 
 /// What an installer chooses that is told no version.
