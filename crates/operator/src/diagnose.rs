@@ -3,6 +3,7 @@
 //!
 //! A false alarm is worse than silence: what is not certain is not said.
 
+mod class_not_named;
 mod cuda;
 mod fleet;
 mod host_driver;
@@ -50,6 +51,8 @@ pub enum Mistake {
     GpuRequestWithoutLimit,
     /// The API server refuses it: its `RuntimeClass` does not exist.
     RuntimeClassMissing,
+    /// Its node gives GPUs by NVIDIA's runtime, and it names no `RuntimeClass` for that.
+    RuntimeClassNotNamed,
     /// Its node's container runtime has nothing configured for its `RuntimeClass`.
     RuntimeHandlerMissing,
     /// Its image is made for a later CUDA version than the driver serves.
@@ -144,6 +147,7 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
             host_driver::find(pod).map(|message| (Mistake::HostDriverMounted, message)),
             not_requested::find(pod).map(|message| (Mistake::GpuNotRequested, message)),
             cuda.map(|message| (Mistake::CudaTooNew, message)),
+            class_not_named::find(pod, &fleet).map(|message| (Mistake::RuntimeClassNotNamed, message)),
         ]
         .into_iter()
         .flatten()

@@ -25,7 +25,7 @@ mod node_health;
 pub mod node_labels;
 mod note;
 mod policy;
-mod pool;
+pub mod pool;
 mod precompiled;
 mod promise;
 mod proxy;

@@ -16,8 +16,8 @@ use crate::schema::{HostPath, RuntimeClassName};
         "Docker takes neither CDI devices from kubelet nor NRI plugins: write injection: Runtime beside runtime: Docker, or remove injection"
     ),
     validation = (
-        "!has(self.setAsDefault) || !self.setAsDefault || !has(self.injection) || !(self.injection in ['Cdi', 'Nri'])",
-        "with injection Cdi or Nri no runtime is configured, so that none can be the default: remove setAsDefault, or write injection: Runtime"
+        "!has(self.setAsDefault) || !self.setAsDefault || !has(self.injection) || !(self.injection in ['Cdi', 'Nri', 'None'])",
+        "with injection Cdi, Nri or None no runtime is configured, so that none can be the default: remove setAsDefault, or write injection: Runtime"
     ),
     validation = (
         "!has(self.runtime) || self.runtime != 'Docker' || !has(self.hostPaths) || !has(self.hostPaths.dropIn)",
@@ -77,6 +77,9 @@ pub enum Injection {
     /// By CDI devices, and besides by NVIDIA's NRI plugin for pods that name such devices in an annotation. Needs
     /// containerd 2.1, CRI-O 1.34 or later. No runtime is configured or restarted.
     Nri,
+    /// By what the host brings: nothing of the toolkit is installed. For machine images whose container runtime runs pods by
+    /// NVIDIA's runtime already. The device plugin then answers with the environment that this runtime reads.
+    None,
     /// By NVIDIA's runtime, which is entered into the container runtime's configuration. The container runtime is
     /// restarted once, and what was entered is taken out again when the toolkit goes.
     Runtime,

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys, policy::Pool, report::DriverFacts};
 
 use super::placement::Placement;
-use crate::world::{NodeFacts, Word, World};
+use crate::{
+    plan::{pool, toolkit},
+    world::{NodeFacts, Word, World},
+};
 
 /// All nodes with GPUs.
 pub struct Fleet<'w> {
@@ -110,6 +113,14 @@ impl<'w> Host<'w> {
         let gpus = self.status().and_then(|status| status.report.as_ref()).map(|report| report.gpus.as_slice());
         let consumer = |product: &str| product.contains("GeForce") || product.contains("TITAN");
         gpus.is_some_and(|gpus| !gpus.is_empty() && gpus.iter().all(|gpu| gpu.product.as_deref().is_some_and(consumer)))
+    }
+
+    /// The class of NVIDIA's runtime, where a toolkit of ours gives GPUs by it and not every pod is run by it.
+    pub fn runtime_to_name(&self) -> Option<String> {
+        // What the label stands for is the choice that is made of the policy and the node now, unless one has just changed.
+        self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
+        let choice = toolkit::choose(&pool::toolkit(self.policy?, self.pool), self.node).ok()?;
+        choice.setup().filter(|setup| !setup.default).map(|setup| setup.handler.clone())
     }
 
     /// The GPU resources that it offers.

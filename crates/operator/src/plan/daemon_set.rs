@@ -28,6 +28,17 @@ use crate::settings::Settings;
 /// User and group of the gates: nobody in particular, and not root.
 const NOBODY: i64 = 65532;
 
+/// Which namespaces of the host's a pod works in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostNamespaces {
+    /// None.
+    None,
+    /// It sees the host's processes.
+    Pid,
+    /// It also goes by the host's network.
+    PidAndNetwork,
+}
+
 /// What one stage puts into its pod.
 pub struct PodParts {
     /// Gates and installers, in order.
@@ -36,8 +47,8 @@ pub struct PodParts {
     pub main: Container,
     /// What they mount.
     pub volumes: Vec<Volume>,
-    /// Whether the pod sees the host's processes.
-    pub host_pid: bool,
+    /// What of the host's it works in.
+    pub host: HostNamespaces,
     /// How long the main container may take to end, in seconds.
     pub grace_seconds: i64,
 }
@@ -132,7 +143,8 @@ fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
         image_pull_secrets: pull_secrets(input.settings, input.policy),
         // No operand talks to the API server.
         automount_service_account_token: Some(false),
-        host_pid: parts.host_pid.then_some(true),
+        host_pid: (parts.host != HostNamespaces::None).then_some(true),
+        host_network: (parts.host == HostNamespaces::PidAndNetwork).then_some(true),
         termination_grace_period_seconds: Some(parts.grace_seconds),
         init_containers: (!parts.init.is_empty()).then_some(parts.init),
         containers: vec![parts.main],

@@ -135,7 +135,8 @@ pub fn choose(
         None => driver::choose(&pool::driver(policy, named), on)?,
     };
     let theirs = foreign.theirs(Stage::DevicePlugin).is_some();
-    let plugin = device_plugin::choose(&pool::device_plugin(policy, named), &driver, theirs)?;
+    let loaded = on.report.driver.loaded.as_deref();
+    let plugin = device_plugin::choose(&pool::device_plugin(policy, named), &driver, loaded, theirs)?;
     // Who brings a plugin that is found here has brought what it needs.
     let needs_toolkit = plugin.needs_toolkit(&driver) && !theirs && foreign.theirs(Stage::Toolkit).is_none();
     let toolkit =

@@ -138,3 +138,37 @@ fn a_pod_that_is_being_deleted_is_left_in_peace() {
     leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:30:00Z")).unwrap();
     assert_eq!(diagnose(&symptoms(&[leaving]), &World::default(), now()).findings, []);
 }
+
+#[test]
+fn where_gpus_come_by_nvidias_runtime_a_pod_has_to_be_run_by_it() {
+    let mut world = world("{defaults: {toolkit: {runtimeClass: gpu}}}");
+    node(&mut world, "old", "nvidia-tesla-t4", 8);
+    edit(&mut world, "old", |node, _| {
+        node.runtime = "containerd://1.7.27".into();
+        node.labels.insert("gpu.nodestack.dev/toolkit".into(), "t4-1".into());
+    });
+    let asks = |more: &str| {
+        format!("{{nodeName: old, {more} containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: '1'}}}}}}]}}")
+    };
+    let message = &found(&asks(""), &world)[0];
+    assert_eq!(message.0, Mistake::RuntimeClassNotNamed);
+    assert!(message.1.contains("runtimeClassName: gpu"), "{}", message.1);
+    let said = |spec: &str, world: &World| reasons(spec, world).contains(&Mistake::RuntimeClassNotNamed);
+    assert!(!said(&asks("runtimeClassName: gpu,"), &world));
+    assert!(!said(&asks("").replace("nodeName: old,", ""), &world), "it may yet get a node that gives them otherwise");
+    assert!(!said("{nodeName: old, containers: [{name: c}]}", &world));
+    for runtime in ["containerd://2.1.4", "containerd://1.7.27"] {
+        let mut other = world.clone();
+        edit(&mut other, "old", |node, _| {
+            node.runtime = runtime.into();
+            if runtime.contains("1.7") {
+                node.labels.remove("gpu.nodestack.dev/toolkit");
+            }
+        });
+        assert!(!said(&asks(""), &other), "by CDI, or by a toolkit that is not ours");
+    }
+    let everybodys: ClusterGpuPolicy =
+        ClusterGpuPolicy::new("all", serde_yaml::from_str("{defaults: {toolkit: {setAsDefault: true}}}").unwrap());
+    world.policies.insert("all".into(), Arc::new(everybodys));
+    assert!(!said(&asks(""), &world));
+}

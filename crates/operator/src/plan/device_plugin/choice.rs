@@ -1,7 +1,7 @@
 //! Who tells kubelet of a node's GPUs.
 
 use gpu_operator_crd::{
-    policy::{DevicePlugin, MigStrategy, Mps, PluginFlavor, Sharing},
+    policy::{DevicePlugin, Mig, MigStrategy, Mps, PluginFlavor, Sharing},
     reason::Reason,
 };
 use serde::Serialize;
@@ -74,21 +74,46 @@ impl PluginChoice {
     }
 }
 
-/// Decides who tells kubelet of a node's GPUs. `theirs` says whether somebody else's plugin serves the node already.
+/// The first driver that NVIDIA's device plugin works with, by its documentation.
+const FIRST_DRIVER: (u32, u32) = (384, 81);
+
+/// Decides who tells kubelet of a node's GPUs. `theirs` says whether somebody else's plugin serves the node already; `loaded`
+/// is the version of the driver that is loaded, which counts where the driver is not ours.
 ///
 /// # Errors
 /// A [`Fault`] where the policy asks for what this node cannot have.
-pub fn choose(plugin: &DevicePlugin, driver: &DriverChoice, theirs: bool) -> Result<PluginChoice, Fault> {
+pub fn choose(
+    plugin: &DevicePlugin,
+    driver: &DriverChoice,
+    loaded: Option<&str>,
+    theirs: bool,
+) -> Result<PluginChoice, Fault> {
     let by_driver = if driver.is_a_folder() { PluginFlavor::Gke } else { PluginFlavor::Nvidia };
     match plugin.flavor.unwrap_or(by_driver) {
         _ if theirs => Ok(PluginChoice::External),
         PluginFlavor::External => Ok(PluginChoice::External),
-        PluginFlavor::Nvidia => nvidia(plugin),
+        PluginFlavor::Nvidia => {
+            works_with(if driver.is_ours() { driver.version() } else { loaded })?;
+            nvidia(plugin)
+        }
         PluginFlavor::Gke if !driver.is_a_folder() => Err(unsupported(format!(
             "Google's device plugin hands containers a driver that lies in a folder of its own, as installers leave it, and this node's is under {}; write devicePlugin.flavor: Nvidia, or driver.source: GkeCos, GkeUbuntu or RunFile",
             driver.root()
         ))),
         PluginFlavor::Gke => gke(plugin),
+    }
+}
+
+/// Of a version that is not known nothing is said.
+fn works_with(version: Option<&str>) -> Result<(), Fault> {
+    let mut parts = version.into_iter().flat_map(|version| version.split('.')).map_while(|part| part.parse().ok());
+    let (branch, minor) = (parts.next(), parts.next().unwrap_or(u32::MAX));
+    match (branch, version) {
+        (Some(branch), Some(version)) if (branch, minor) < FIRST_DRIVER => Err(unsupported(format!(
+            "NVIDIA's device plugin works with driver {}.{} and later, and this node has {version}; give it a later one, or write driver.source: RunFile, which goes with Google's device plugin",
+            FIRST_DRIVER.0, FIRST_DRIVER.1
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -110,6 +135,13 @@ fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
 
 fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     let sharing = plugin.sharing.as_ref();
+    // The flavour may come from the node's driver.
+    let divides =
+        |mig: &Mig| mig.layout.is_some() || mig.strategy.is_some_and(|strategy| strategy != MigStrategy::None);
+    if plugin.mig.as_ref().is_some_and(divides) {
+        let message = "MIG is of NVIDIA's device plugin alone, and nodes with a driver of Google's installers have Google's; remove mig, or write devicePlugin.flavor: Nvidia";
+        return Err(unsupported(message));
+    }
     if sharing.is_some_and(|sharing| sharing.mps.is_some()) {
         let message = "Google's device plugin shares by MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
@@ -149,6 +181,9 @@ mod tests {
             ("{flavor: Gke}", &host, false, "hands containers a driver"),
             ("{flavor: Gke, sharing: {mps: {replicas: 2}}}", &google, false, "where GKE runs the control daemon"),
             ("{sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}", &google, false, "takes replicas alone"),
+            ("{mig: {strategy: Mixed}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
+            ("{mig: {layout: []}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
+            ("{mig: {strategy: None}}", &google, false, "Gke"),
             ("{flavor: External}", &host, false, "External"),
             ("{}", &host, true, "External"),
             ("{flavor: Gke}", &host, true, "External"),
@@ -171,11 +206,33 @@ mod tests {
             ("{sharing: {}}", &host, false, "sharing: None"),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
-            let said = match choose(&plugin, driver, theirs) {
+            let said = match choose(&plugin, driver, None, theirs) {
                 Ok(choice) => format!("{choice:?}"),
                 Err(fault) => fault.message,
             };
             assert!(said.contains(chosen), "{written}: {said}");
+        }
+    }
+
+    #[test]
+    fn nvidias_plugin_is_not_put_onto_a_driver_that_is_too_old_for_it() {
+        let host = DriverChoice::Preinstalled { root: "/".into() };
+        let ours = DriverChoice::RunFile { version: Some("375.26".into()), url: String::new(), root: "/opt".into() };
+        for (written, driver, loaded, words) in [
+            ("{}", &host, Some("375.26"), Some("works with driver 384.81 and later, and this node has 375.26")),
+            ("{}", &host, Some("384.66"), Some("384.66")),
+            ("{}", &host, Some("384.81"), None),
+            ("{}", &host, Some("384.111"), None),
+            ("{}", &host, Some("470.256.02"), None),
+            ("{}", &host, None, None),
+            ("{flavor: External}", &host, Some("375.26"), None),
+            ("{}", &ours, None, None),
+            ("{flavor: Nvidia}", &ours, Some("470.256.02"), Some("375.26")),
+        ] {
+            let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
+            let fault = choose(&plugin, driver, loaded, false).err().map(|fault| fault.message).unwrap_or_default();
+            assert_eq!(!fault.is_empty(), words.is_some(), "{written} on {loaded:?}: {fault}");
+            assert!(fault.contains(words.unwrap_or_default()), "{fault}");
         }
     }
 }

@@ -5,7 +5,8 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, SecurityContext};
 
 use super::{
     super::daemon_set::{
-        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
+        HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount,
+        operand_container,
     },
     SOCKETS, config,
 };
@@ -75,5 +76,5 @@ pub fn pod(
         volume_mounts: Some(mounts),
         ..operand_container(input, "device-plugin", vec![libraries], args)
     };
-    PodParts { init, main, volumes, host_pid: false, grace_seconds: 30 }
+    PodParts { init, main, volumes, host: HostNamespaces::None, grace_seconds: 30 }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume, VolumeMount
 
 use super::{
     super::daemon_set::{
-        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, empty_dir, env, host_path, mount,
+        HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, empty_dir, env, host_path, mount,
         operand_container, own_container,
     },
     config, nvidia,
@@ -79,7 +79,7 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
         init: vec![driver_gate(input), file, links, shared_memory],
         main,
         volumes,
-        host_pid: true,
+        host: HostNamespaces::Pid,
         grace_seconds: GRACE_SECONDS,
     }
 }

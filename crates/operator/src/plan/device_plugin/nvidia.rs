@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{Container, SecurityContext};
 use super::{
     super::{
         daemon_set::{
-            Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount, operand_container,
+            HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount,
+            operand_container,
         },
         division::Layout,
         toolkit::{self, ToolkitChoice},
@@ -82,7 +83,13 @@ pub fn pod(
         volume_mounts: Some(mounts),
         ..operand_container(input, "device-plugin", environment, vec![])
     };
-    PodParts { init, main, volumes, host_pid: layout.is_some(), grace_seconds: 30 }
+    PodParts {
+        init,
+        main,
+        volumes,
+        host: if layout.is_some() { HostNamespaces::Pid } else { HostNamespaces::None },
+        grace_seconds: 30,
+    }
 }
 
 /// How the plugin answers. Its own pod needs no RuntimeClass whichever it is: it sees the driver's root and the device

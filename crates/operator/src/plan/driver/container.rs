@@ -4,7 +4,9 @@ use k8s_openapi::api::core::v1::{ConfigMapVolumeSource, Container, SecurityConte
 
 use super::{
     super::{
-        daemon_set::{Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container},
+        daemon_set::{
+            HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container,
+        },
         pool,
     },
     GUARD,
@@ -79,7 +81,7 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
         host_path("firmware", "/run/nvidia/driver/lib/firmware", Some("DirectoryOrCreate")),
     ];
     volumes.extend(files.into_iter().map(|(volume, _)| volume));
-    PodParts { init: vec![guard], main, volumes, host_pid: true, grace_seconds: GRACE_SECONDS }
+    PodParts { init: vec![guard], main, volumes, host: HostNamespaces::Pid, grace_seconds: GRACE_SECONDS }
 }
 
 /// The user's files: volumes, and where each is mounted.

@@ -1,7 +1,7 @@
 //! Google's installer for Container-Optimized OS, as GKE's nodes have it preloaded.
 
 use super::{
-    super::daemon_set::{PodInput, PodParts, env},
+    super::daemon_set::{HostNamespaces, PodInput, PodParts, env},
     installer::{self, Installer},
 };
 
@@ -31,7 +31,8 @@ pub fn pod(input: &PodInput<'_>, flavour: &str, version: Option<&str>, install_d
             ("nvidia-config", "/etc/nvidia".to_owned(), "/etc/nvidia"),
         ],
         preloaded,
-        host_pid: true,
+        // It downloads before the node has a network for pods, and by the same way out as the node.
+        host: HostNamespaces::PidAndNetwork,
     };
     installer::pod(input, installer)
 }

@@ -1,7 +1,7 @@
 //! Google's installer for Ubuntu, as GKE's nodes have it preloaded.
 
 use super::{
-    super::daemon_set::{PodInput, PodParts, env},
+    super::daemon_set::{HostNamespaces, PodInput, PodParts, env},
     installer::{self, Installer},
 };
 
@@ -17,7 +17,7 @@ pub fn pod(input: &PodInput<'_>, version: &str, install_dir: &str, preloaded: bo
         // It looks there for what the kernel was built with.
         folders: vec![("boot", "/boot".to_owned(), "/boot")],
         preloaded,
-        host_pid: false,
+        host: HostNamespaces::None,
     };
     installer::pod(input, installer)
 }

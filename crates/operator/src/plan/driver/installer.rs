@@ -4,7 +4,9 @@
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext, Volume, VolumeMount};
 
-use super::super::daemon_set::{Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container};
+use super::super::daemon_set::{
+    HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container,
+};
 
 /// The init container that installs.
 pub const INSTALLER: &str = "install-driver";
@@ -31,14 +33,14 @@ pub struct Installer<'a> {
     pub folders: Vec<(&'static str, String, &'static str)>,
     /// Whether the image is on the node and in no registry.
     pub preloaded: bool,
-    /// Whether the installer sees the host's processes.
-    pub host_pid: bool,
+    /// What of the host's the installer works in.
+    pub host: HostNamespaces,
 }
 
 /// The pod of an installer.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
-    let Installer { version, install_dir, env: more, command, args, folders, preloaded, host_pid } = installer;
+    let Installer { version, install_dir, env: more, command, args, folders, preloaded, host } = installer;
     let mut variables = vec![
         env("NVIDIA_INSTALL_DIR_HOST", install_dir),
         env("NVIDIA_INSTALL_DIR_CONTAINER", INSTALL_DIR_IN_CONTAINER),
@@ -73,7 +75,7 @@ pub fn pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
         init: vec![guard(input, version), install],
         main: own_container(input.settings, "driver", &["hold"], vec![]),
         volumes,
-        host_pid,
+        host,
         grace_seconds: 5,
     }
 }

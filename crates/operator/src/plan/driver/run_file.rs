@@ -1,7 +1,7 @@
 //! NVIDIA's `.run` file, by version or by address: for cards, systems and networks that no driver container is made for.
 
 use super::{
-    super::daemon_set::{PodInput, PodParts, env},
+    super::daemon_set::{HostNamespaces, PodInput, PodParts, env},
     installer::{self, Installer},
 };
 use crate::catalogue::{Accelerator, branch_of};
@@ -22,7 +22,7 @@ pub fn pod(input: &PodInput<'_>, version: Option<&str>, url: &str, install_dir: 
         args: Vec::new(),
         folders: Vec::new(),
         preloaded: false,
-        host_pid: false,
+        host: HostNamespaces::None,
     };
     installer::pod(input, installer)
 }

@@ -3,7 +3,7 @@
 use gpu_operator_crd::keys;
 
 use super::{
-    super::daemon_set::{PodInput, PodParts, driver_gate, driver_gate_volumes, own_container},
+    super::daemon_set::{HostNamespaces, PodInput, PodParts, driver_gate, driver_gate_volumes, own_container},
     install_volume, installer, own_pid_volume,
 };
 
@@ -16,7 +16,7 @@ pub fn pod(input: &PodInput<'_>) -> PodParts {
         init: vec![driver_gate(input), installer],
         main: own_container(input.settings, keys::TOOLKIT.trim_start_matches(keys::PREFIX), &["hold"], vec![]),
         volumes,
-        host_pid: false,
+        host: HostNamespaces::None,
         grace_seconds: 5,
     }
 }

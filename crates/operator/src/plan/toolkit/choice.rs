@@ -92,6 +92,7 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts) -> Result<ToolkitChoice, Faul
             })?;
             Ok(ToolkitChoice::Runtime(setup(toolkit, kind, node)))
         }
+        Injection::None => Ok(ToolkitChoice::None),
         Injection::Cdi => Err(fault(format!(
             "the node's container runtime, {runtime}, takes no CDI devices by itself; write injection: Runtime or Auto, or run the node with containerd 2.0 or later, or CRI-O"
         ))),
@@ -161,6 +162,8 @@ mod tests {
             ("{injection: Nri}", "containerd://2.1.0", "Nri"),
             ("{injection: Nri}", "cri-o://1.34.0", "Nri"),
             ("{runtime: Docker}", "docker://27.0.3", "Runtime"),
+            ("{injection: None}", "containerd://1.7.27", "None"),
+            ("{injection: None}", "containerd://2.1.4", "None"),
         ] {
             let choice = format!("{:?}", chosen(toolkit, runtime, "v1.34.0").unwrap());
             assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");

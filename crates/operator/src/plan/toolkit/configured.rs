@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{Container, ExecAction, Lifecycle, LifecycleHand
 
 use super::{
     super::daemon_set::{
-        Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, host_path, mount, own_container, unprivileged,
+        HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, host_path, mount, own_container,
+        unprivileged,
     },
     INSTALL_DIR, PID_DIR, RuntimeSetup, install_volume, installer, own_pid_volume,
     runtime::Kind,
@@ -65,7 +66,7 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
         main,
         volumes,
         // The runtime is known by its process, which is signalled; without this its number is not that of the host.
-        host_pid: true,
+        host: HostNamespaces::Pid,
         // Where it is the default, the runtime is restarted and waited for.
         grace_seconds: if setup.default { 180 } else { 30 },
     }

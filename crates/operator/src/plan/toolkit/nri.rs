@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Container;
 
 use super::{
-    super::daemon_set::{Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, host_path, mount},
+    super::daemon_set::{HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, host_path, mount},
     PID_DIR, install_volume, installer,
 };
 
@@ -31,5 +31,5 @@ pub fn pod(input: &PodInput<'_>, socket: &str) -> PodParts {
         // Not made where it is missing: then NRI is switched off in the runtime, and the pod's Event says what is not there.
         host_path("nri-socket", folder, Some("Directory")),
     ]);
-    PodParts { init: vec![driver_gate(input)], main, volumes, host_pid: false, grace_seconds: 30 }
+    PodParts { init: vec![driver_gate(input)], main, volumes, host: HostNamespaces::None, grace_seconds: 30 }
 }

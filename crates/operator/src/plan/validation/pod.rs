@@ -76,6 +76,7 @@ pub fn pod(settings: &Settings, member: &Member<'_>, name: String) -> Pod {
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             restart_policy: Some("Never".to_owned()),
+            runtime_class_name: runtime_class(member),
             active_deadline_seconds: Some(i64::try_from(timeout.as_secs()).unwrap_or(LONGEST).clamp(1, LONGEST)),
             // There is nothing that it could put in order.
             termination_grace_period_seconds: Some(1),
@@ -84,6 +85,12 @@ pub fn pod(settings: &Settings, member: &Member<'_>, name: String) -> Pod {
         }),
         status: None,
     }
+}
+
+/// The class of NVIDIA's runtime, where GPUs come by it and not every pod is run by it.
+fn runtime_class(member: &Member<'_>) -> Option<String> {
+    let setup = member.toolkit()?.setup()?;
+    (!setup.default).then(|| setup.handler.clone())
 }
 
 fn container(member: &Member<'_>) -> Container {
