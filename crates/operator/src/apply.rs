@@ -1,7 +1,7 @@
 //! Apply: carries out a plan. Server-side apply throughout, so that a write which is repeated after a crash changes
 //! nothing. Each object's failure is its own: the others are written all the same.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
 use futures::{StreamExt, future::BoxFuture, stream};
 use gpu_operator_crd::{
@@ -65,45 +65,44 @@ impl Writer {
     /// Carries out a plan and says how each write ended.
     ///
     /// The order holds back what depends on other writes: finalizers go on before anything else is written, and come
-    /// off last; labels are named after the DaemonSets they name exist; status tells of what has been written.
+    /// off last; labels are written after the DaemonSets that they name, and after the GpuNode's spec that records why, if
+    /// that could be written; status tells of what has been written.
     pub async fn apply(&self, plan: &Plan) -> Vec<Written> {
         let finalizers = |on: bool| plan.finalizers.iter().filter(move |(_, put)| **put == on);
-        // Made one after another as they are carried out: a whole fleet's at once would be more than all that is known of it.
-        let steps: [Box<dyn Iterator<Item = Write<'_>> + Send>; 6] = [
-            Box::new(finalizers(true).map(|(name, _)| self.finalizer(name, true))),
-            Box::new(
-                plan.daemon_sets
-                    .iter()
-                    .map(|(name, write)| self.daemon_set(name, write))
-                    .chain(plan.runtime_classes.iter().map(|(name, class)| self.runtime_class(name, class))),
-            ),
-            Box::new(
-                plan.gpu_nodes.iter().filter_map(|(name, write)| Some(self.gpu_node_spec(name, write.spec.as_ref()?))),
-            ),
-            Box::new(
-                plan.labels
-                    .iter()
-                    .map(|(name, write)| self.labels(name, write))
-                    .chain(plan.node_health.iter().flat_map(|(name, write)| self.node_health(name, write))),
-            ),
-            Box::new(
-                plan.gpu_nodes
-                    .iter()
-                    .filter_map(|(name, write)| Some(self.gpu_node_status(name, write.status.as_ref()?)))
+        let sets = plan.daemon_sets.iter().map(|(name, write)| self.daemon_set(name, write));
+        let classes = plan.runtime_classes.iter().map(|(name, class)| self.runtime_class(name, class));
+        let statuses = plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name, write.status.as_ref()?)));
+        let mut written = carry_out(finalizers(true).map(|(name, _)| self.finalizer(name, true))).await;
+        written.extend(carry_out(sets.chain(classes)).await);
+        let (unrecorded, specs) = self.gpu_node_specs(plan).await;
+        written.extend(specs);
+        // A move that is not on record would be nobody's turn.
+        let labels = plan.labels.iter().filter(|(name, _)| !unrecorded.contains(name.as_str()));
+        let health = plan.node_health.iter().flat_map(|(name, write)| self.node_health(name, write));
+        written.extend(carry_out(labels.map(|(name, write)| self.labels(name, write)).chain(health)).await);
+        written.extend(
+            carry_out(
+                statuses
+                    .map(|(name, status)| self.gpu_node_status(name, status))
                     .chain(plan.policies.iter().map(|(name, status)| self.policy_status(name, status)))
                     .chain(plan.prune.iter().map(|name| self.prune(name)))
                     .chain(plan.prune_classes.iter().map(|name| self.prune_class(name)))
                     .chain(plan.renew.iter().map(|name| self.renew(name)))
                     .chain(plan.pods.iter().map(|(name, pod)| self.pod(name, pod))),
-            ),
-            Box::new(finalizers(false).map(|(name, _)| self.finalizer(name, false))),
-        ];
-        let mut written = Vec::new();
-        for step in steps {
-            let ended: Vec<_> = stream::iter(step).buffer_unordered(AT_ONCE).collect().await;
-            written.extend(ended);
-        }
+            )
+            .await,
+        );
+        written.extend(carry_out(finalizers(false).map(|(name, _)| self.finalizer(name, false))).await);
         written
+    }
+
+    /// Writes the GpuNodes' specs; also of which nodes that failed.
+    async fn gpu_node_specs<'p>(&self, plan: &'p Plan) -> (BTreeSet<&'p str>, Vec<Written>) {
+        let specs = plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name.as_str(), write.spec.as_ref()?)));
+        let named = specs.map(|(name, spec)| async move { (name, self.gpu_node_spec(name, spec).await) });
+        let ended: Vec<_> = stream::iter(named).buffer_unordered(AT_ONCE).collect().await;
+        let failed = ended.iter().filter(|(_, written)| written.result.is_err()).map(|(name, _)| *name).collect();
+        (failed, ended.into_iter().map(|(_, written)| written).collect())
     }
 
     fn finalizer<'a>(&'a self, name: &'a str, on: bool) -> Write<'a> {
@@ -263,6 +262,12 @@ impl Writer {
             Written { target, result }
         })
     }
+}
+
+/// Carries writes out, some at once. They are made one after another as that goes on: a whole fleet's at once would be more
+/// than all that is known of it.
+async fn carry_out<'a>(writes: impl Iterator<Item = Write<'a>>) -> Vec<Written> {
+    stream::iter(writes).buffer_unordered(AT_ONCE).collect().await
 }
 
 /// Deletes an object; one that is gone already is as good.

@@ -186,8 +186,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     }
     children::plan(&mut plan, settings, world, &sets);
     toolkit::class::plan(&mut plan, world, sets.all());
-    plan.renew.extend(children::stuck_pods(world, now));
-    plan.renew.extend(children::undone_pods(world));
+    children::renew(&mut plan, world, now);
     plan
 }
 

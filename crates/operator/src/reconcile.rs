@@ -31,8 +31,6 @@ use crate::{
 const GATHER: Duration = Duration::from_millis(200);
 /// Without anything to wait for, the fleet is looked over once in a while all the same.
 const IDLE: Duration = Duration::from_hours(1);
-/// Rounds of questions and answers in one pass: each asks about the next few nodes of every pool.
-const MAX_ROUNDS: usize = 64;
 
 /// What the loop works with.
 pub struct Loop {
@@ -86,10 +84,8 @@ impl Loop {
         let started = Instant::now();
         let mut plan = plan::plan(&self.settings, &self.catalogue, &world, now);
         let planning = started.elapsed();
-        for _ in 0..MAX_ROUNDS {
-            if plan.questions.is_empty() {
-                break;
-            }
+        // Each round asks about the next few nodes of every pool, and about none again.
+        while !plan.questions.is_empty() {
             match observe::gpu_pods(&self.client, &plan.questions).await {
                 Ok(answers) => world.gpu_pods.extend(answers),
                 Err(error) => {
@@ -158,7 +154,7 @@ fn refusals(written: &[Written], carry: &mut Carry) -> Option<Duration> {
         tracing::warn!(class = error.class().as_str(), %error, "a write was refused");
     }
     // What passes by itself is tried again and nobody's trouble.
-    let lasting = |error: &&&Error| matches!(error.class(), Class::Forbidden | Class::Invalid | Class::Refused);
+    let lasting = |error: &&&Error| matches!(error.class(), Class::Forbidden | Class::Invalid);
     carry.refused = errors.iter().filter(lasting).map(ToString::to_string).collect();
     carry.refused.sort();
     carry.refused.truncate(3);

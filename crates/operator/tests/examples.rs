@@ -63,6 +63,7 @@ fn an_example_has_no_field_that_the_api_does_not_know_and_bears_the_name_of_its_
         assert_eq!(written["spec"], read["spec"], "{name}");
         assert_eq!(policy.metadata.name.as_ref(), Some(&name));
         assert!(text.starts_with("# "), "{name} says what it is for");
+        assert!(text.contains("o expect: "), "{name} says what comes of it");
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod sim;
 
-use gpu_operator::world::{ContainerState, Exit, PodFacts, RuntimeClassFacts};
+use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
 use sim::{Faults, Sim};
 
@@ -221,6 +221,90 @@ fn a_cure_of_many_nodes_restarts_their_runtimes_one_by_one() {
     sim.settle();
     for node in nodes {
         assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
+    }
+}
+
+#[test]
+fn while_a_runtime_does_not_tell_its_version_nothing_moves() {
+    let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
+    let (labels, sets, writes) = (sim.nodes["a"].labels.clone(), sim.sets.clone(), sim.writes["node/a"]);
+    sim.nodes.get_mut("a").expect("a node").runtime = "containerd://Unknown".into();
+    sim.run(60);
+    assert_eq!((&sim.nodes["a"].labels, sim.writes["node/a"]), (&labels, writes));
+    assert!(sim.sets == sets);
+    assert_eq!(sim.status("a").phase, Phase::Ready, "allocatable alone tells");
+    not_allocatable(&mut sim);
+    let status = sim.plan().gpu_nodes["a"].status.clone().expect("a status");
+    assert_eq!(status.reason, Some(Reason::NodeNotReady), "{status:?}");
+    // One that joins so is given nothing yet.
+    let mut sim = fresh(&["a"], "{}");
+    sim.nodes.get_mut("a").expect("a node").runtime = "containerd://Unknown".into();
+    sim.run(60);
+    assert!(sim.sets.is_empty() && !sim.nodes["a"].labels.contains_key(keys::DRIVER));
+    sim.nodes.get_mut("a").expect("a node").runtime = "containerd://1.7.27".into();
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+#[test]
+fn configurations_that_somebody_rewrites_everywhere_are_mended_on_one_node_after_another() {
+    let nodes = ["a", "b", "c"];
+    let mut sim = fresh(&nodes, "{}");
+    sim.settle();
+    for node in nodes {
+        let container = &mut sim.pods.get_mut(&format!("toolkit@{node}")).expect("a pod").containers[0];
+        let message = "RuntimeConfigDrifted: runtime nvidia is not in /etc/containerd/config.toml any more".into();
+        container.state = ContainerState::Ended(Exit { code: 1, message });
+        container.ready = false;
+        let words = "RuntimeConfigRejected: it does not come back: unknown key".to_owned();
+        sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
+    }
+    assert_eq!(sim.plan().renew.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
+    sim.run(60);
+    let restarted = |sim: &Sim, node: &str| {
+        matches!(sim.pods[&format!("toolkit@{node}")].containers[0].state, ContainerState::Waiting { .. })
+    };
+    assert_eq!(
+        nodes.map(|node| restarted(&sim, node)),
+        [true, false, false],
+        "what one does not survive, no other meets"
+    );
+    sim.faults.clear();
+    sim.run(120);
+    sim.settle();
+    assert!(nodes.iter().all(|node| sim.pods[&format!("toolkit@{node}")].running()));
+}
+
+#[test]
+fn a_node_that_is_kept_from_its_restart_or_is_past_it_keeps_nobody_waiting() {
+    for case in ["no image", "past"] {
+        let mut sim = fresh(&["a"], "{}");
+        sim.settle();
+        let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
+        let waiting = |reason: &str| ContainerState::Waiting { reason: reason.into(), message: "not found".into() };
+        if case == "past" {
+            pod.containers[0].last_failure = Some(Exit { code: 1, message: "it broke".into() });
+            pod.containers[0].state = waiting("CrashLoopBackOff");
+        } else {
+            pod.containers[0].state = waiting("PodInitializing");
+            let named = |name: &str, reason: &str| ContainerFacts {
+                name: name.into(),
+                state: waiting(reason),
+                last_failure: None,
+                ready: false,
+            };
+            pod.init = vec![named("install-toolkit", "ImagePullBackOff"), named("restart-runtime", "PodInitializing")];
+        }
+        pod.containers[0].ready = false;
+        let kept = sim.pods["toolkit@a"].clone();
+        sim.join("b", "2330", 8);
+        sim.nodes.get_mut("b").expect("a node").runtime = "containerd://1.7.27".into();
+        for _ in 0..30 {
+            sim.step();
+            sim.sleep(1);
+            sim.pods.insert("toolkit@a".into(), kept.clone());
+        }
+        assert!(sim.nodes["b"].labels.contains_key(keys::TOOLKIT), "{case}");
     }
 }
 

@@ -358,3 +358,22 @@ fn a_test_goes_with_the_wish_for_it() {
         assert_eq!(result(&sim, "a"), None);
     }
 }
+
+#[test]
+fn the_test_is_run_by_nvidias_runtime_where_gpus_come_by_it() {
+    for (runtime, toolkit, class) in [
+        ("containerd://2.1.4", "{}", None),
+        ("containerd://1.7.27", "{}", Some("nvidia")),
+        ("containerd://1.7.27", "{runtimeClass: gpu}", Some("gpu")),
+        ("containerd://1.7.27", "{setAsDefault: true}", None),
+        ("containerd://2.1.4", "{injection: Runtime}", Some("nvidia")),
+        ("containerd://1.7.27", "{injection: None}", None),
+    ] {
+        let spec = format!("{{readiness: {{validation: {{mode: OnInstall}}}}, defaults: {{toolkit: {toolkit}}}}}");
+        let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &spec);
+        sim.nodes.get_mut("a").expect("a node").runtime = runtime.into();
+        sim.settle();
+        let pod = test_pod(&sim).spec.expect("a spec");
+        assert_eq!(pod.runtime_class_name.as_deref(), class, "{runtime}, {toolkit}");
+    }
+}

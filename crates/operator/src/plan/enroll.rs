@@ -140,7 +140,9 @@ impl<'w> Sets<'w> {
         let report = status.and_then(|status| status.report.as_ref());
         let have = member::node_groups(node);
         let foreign = Foreign::of(self.world, node, &have, status, pool::foreign_stack(policy, named_pool));
-        let wanted = status.zip(report).map(|(status, report)| {
+        // What a node wants goes by its container runtime, which says nothing of itself while it is down.
+        let known = status.zip(report).filter(|_| !node.runtime_is_silent());
+        let wanted = known.map(|(status, report)| {
             let subject = variant::driver_subject(catalogue, policy, node, &discovery, (status, report));
             let key = variant::choose(policy, (&pool, named_pool), &subject, &foreign)?;
             Ok(self.resolve(policy, named_pool, key))

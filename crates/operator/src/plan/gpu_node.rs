@@ -166,6 +166,10 @@ fn still_passing<'s>(
     };
     let since = before.since()?;
     let both = passing(before.phase, before.reason?) && passing(verdict.phase, verdict.reason);
+    let health = &member.health;
+    if (before.gpus.unhealthy, before.gpus.degraded) != (health.unhealthy, health.degraded) {
+        return None;
+    }
     if both && before.phase == verdict.phase && before.reason == Some(verdict.reason) {
         // Other words for the same, such as the container that a pod is at.
         return Some((before, Timestamp::MAX));

@@ -56,7 +56,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
         return Verdict::new(Phase::Ready, Reason::AllGpusAllocatable, allocatable(member));
     }
     let Some(wanted) = &member.wanted else {
-        return without_report(member, now);
+        return if node.runtime_is_silent() { silent_runtime(member, now) } else { without_report(member, now) };
     };
     if let Err(fault) = wanted {
         return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
@@ -89,6 +89,15 @@ fn last_phase(member: &Member<'_>) -> Phase {
         Some(Phase::Unmanaged) | None => Phase::Discovery,
         Some(phase) => phase,
     }
+}
+
+/// Such a Node is about to be NotReady, if the runtime does not come back. Who restarted it knows more.
+fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
+    if let Some((reason, message)) = member.pod(Stage::Toolkit).and_then(|pod| hold_up(pod, now)) {
+        return Verdict::new(Phase::Toolkit, reason, message);
+    }
+    let message = "kubelet cannot tell the version of its container runtime, which does not answer; what is on the node stays as it is";
+    Verdict::new(last_phase(member), Reason::NodeNotReady, message)
 }
 
 fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {

@@ -16,7 +16,7 @@ use gpu_operator_crd::{
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use divide_anew::divide_anew;
-use runtime_turn::{RuntimeTurn, restarts};
+use runtime_turn::RuntimeTurn;
 
 use super::{division, judge::Verdict, member::Member, note::Note, variant};
 use crate::world::{PodFacts, World};
@@ -57,7 +57,7 @@ pub struct PoolDecision {
 pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp) -> PoolDecision {
     let gpu_pods = &world.gpu_pods;
     let mut pool = PoolDecision::default();
-    let mut runtime = RuntimeTurn::of(members);
+    let mut runtime = RuntimeTurn::of(members, world);
     let mut waiting = Vec::new();
     for (member, verdict) in members {
         let want = member.want();
@@ -65,14 +65,16 @@ pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp
             // Nothing can be said of what it should have: it keeps, or goes back to, what it had.
             (None, rollout) => stay(member, rollout),
             (Some(want), None) if has_nothing_else(&member.have, &want) => {
-                let (labels, note) = runtime.first_install(member, want);
-                Decision { note, ..settle(member, labels) }
+                in_turn(settle(member, want), member, &mut runtime)
             }
             (Some(want), rollout) if !are_there(&want, world) => {
                 let message = "a new revision waits for its DaemonSets, which are not there yet";
                 Decision { note: Some(Note::new(Reason::RolloutPending, message)), ..stay(member, rollout) }
             }
-            (Some(want), Some(rollout)) => go_on(member, verdict, want, rollout, gpu_pods, &mut pool),
+            (Some(want), Some(rollout)) => {
+                let decision = go_on(member, verdict, want, rollout, gpu_pods, &mut pool);
+                in_turn(decision, member, &mut runtime)
+            }
             (Some(_), None) => {
                 waiting.push(*member);
                 continue;
@@ -86,7 +88,8 @@ pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp
     let moving = pool.nodes.iter().find(|(_, decision)| decision.rollout.is_some());
     let mut turn = moving.map(|(name, _)| name.clone());
     for member in waiting {
-        let decision = take_turn(member, gpu_pods, now, (&mut turn, &mut runtime), &mut pool);
+        let decision = take_turn(member, gpu_pods, now, &mut turn, &mut pool);
+        let decision = in_turn(decision, member, &mut runtime);
         pool.nodes.insert(member.node.name.clone(), decision);
     }
     pool.halted = pool.halted.or(runtime.halted());
@@ -140,6 +143,12 @@ fn stay(member: &Member<'_>, rollout: Option<&Rollout>) -> Decision {
         }
         other => Decision { labels: member.have.clone(), rollout: other.cloned(), release: false, note: None },
     }
+}
+
+/// What is left of a decision while the node's container runtime may not be restarted yet.
+fn in_turn(decision: Decision, member: &Member<'_>, runtime: &mut RuntimeTurn) -> Decision {
+    let (labels, note) = runtime.of_these(member, decision.labels);
+    Decision { labels, note: decision.note.or(note), ..decision }
 }
 
 /// The node takes, or has, what is wanted.
@@ -218,7 +227,7 @@ fn take_turn(
     member: &Member<'_>,
     gpu_pods: &BTreeMap<String, Vec<String>>,
     now: Timestamp,
-    (turn, runtime): (&mut Option<String>, &mut RuntimeTurn),
+    turn: &mut Option<String>,
     pool: &mut PoolDecision,
 ) -> Decision {
     let Some(want) = member.want() else {
@@ -251,11 +260,6 @@ fn take_turn(
                 return pending("a new revision waits for this node's turn".to_owned());
             }
         }
-    }
-    if restarts(member, &want)
-        && let Err(other) = runtime.take(member)
-    {
-        return pending(format!("a new revision waits until the container runtime of node {other} is restarted"));
     }
     if nothing_to_lose {
         return Decision { release: driver_moves || must_release(member), ..settle(member, want) };

@@ -180,7 +180,16 @@ impl std::fmt::Display for TaintFact {
     }
 }
 
+/// What kubelet writes in place of the container runtime's version while that does not answer.
+const UNKNOWN_VERSION: &str = "://Unknown";
+
 impl NodeFacts {
+    /// Whether kubelet cannot tell which version of its container runtime it has, because that does not answer.
+    #[must_use]
+    pub fn runtime_is_silent(&self) -> bool {
+        self.runtime.as_str().ends_with(UNKNOWN_VERSION)
+    }
+
     /// The taints of a Node, all of them.
     #[must_use]
     pub fn taints_of(node: &TrimmedNode) -> &[Taint] {

@@ -94,7 +94,7 @@ pub fn machine() -> BoxedStrategy<Machine> {
     let runtime = prop_oneof![
         6 => Just("containerd://2.1.4"),
         1 => Just("cri-o://1.34.1"),
-        1 => Just("containerd://1.7.27"),
+        3 => Just("containerd://1.7.27"),
     ];
     let host_driver = prop_oneof![8 => Just(None), 1 => Just(Some(true)), 1 => Just(Some(false))];
     let probe = prop_oneof![12 => Just(Probe::Tells), 1 => Just(Probe::Mute), 1 => Just(Probe::Absent)];

@@ -87,7 +87,7 @@ impl Oracle {
         let plan = sim.plan();
         check(sim, &plan);
         let out_of_work: BTreeSet<_> = self.moved.iter().filter(|name| is_out_of_work(sim, name)).cloned().collect();
-        let before = sim.nodes.clone();
+        let (before, on_their_way) = (sim.nodes.clone(), on_their_way(sim));
         let happened = carry_out(sim, plan);
         for name in before.values().filter(|node| is_taken_out(sim, node)).map(|node| &node.name) {
             if self.moved.insert(name.clone()) {
@@ -99,22 +99,44 @@ impl Oracle {
                 assert_eq!(other, None, "{name} is moved while another node of its pool {:?} is", pool(name));
             }
         }
-        runtimes_are_restarted_in_turn(sim, &before);
+        runtimes_are_restarted_in_turn(sim, &before, on_their_way);
         happened
     }
 }
 
-/// No two nodes of a pool are given a toolkit at once that restarts their container runtime.
-fn runtimes_are_restarted_in_turn(sim: &Sim, before: &BTreeMap<String, NodeFacts>) {
-    let mut begun: BTreeMap<_, &str> = BTreeMap::new();
+/// The policy and the pool of a node.
+type PoolOf = (Option<String>, Option<Word>);
+
+fn pool_of(sim: &Sim, node: &NodeFacts) -> PoolOf {
+    (governing(sim, &node.name).map(ResourceExt::name_any), node.labels.get(keys::POOL).cloned())
+}
+
+/// Nodes whose container runtime may be restarted at any moment, by pool: they have a toolkit to come that does so, and it has
+/// not failed.
+fn on_their_way(sim: &Sim) -> BTreeMap<PoolOf, String> {
+    let comes = |node: &&NodeFacts| {
+        let pod = sim.pods.get(&format!("toolkit@{}", node.name));
+        let pod = pod.filter(|pod| pod.group.as_ref() == node.labels.get(keys::TOOLKIT));
+        let to_come = pod.map_or(node.ready, |pod| !pod.has_started() && pod.init.is_empty());
+        sim.restarts_runtime(&node.name) && to_come
+    };
+    sim.nodes.values().filter(comes).map(|node| (pool_of(sim, node), node.name.clone())).collect()
+}
+
+/// No node is given a toolkit that restarts its container runtime while another one of its pool has one that is to come.
+fn runtimes_are_restarted_in_turn(
+    sim: &Sim,
+    before: &BTreeMap<String, NodeFacts>,
+    mut on_their_way: BTreeMap<PoolOf, String>,
+) {
     for (name, node) in &sim.nodes {
         let label = |node: &NodeFacts| node.labels.get(keys::TOOLKIT).cloned();
         let had = before.get(name).and_then(label);
         if label(node).is_none() || label(node) == had || !sim.restarts_runtime(name) {
             continue;
         }
-        let pool = (governing(sim, name).map(ResourceExt::name_any), node.labels.get(keys::POOL).cloned());
-        let other = begun.insert(pool.clone(), name);
+        let pool = pool_of(sim, node);
+        let other = on_their_way.insert(pool.clone(), name.clone()).filter(|other| other != name);
         assert_eq!(other, None, "its runtime and that of {name}, of pool {pool:?}, are restarted at once");
     }
 }

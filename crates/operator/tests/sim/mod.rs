@@ -14,7 +14,9 @@ use gpu_operator::{
     catalogue::Catalogue,
     plan::{Plan, plan},
     settings::Settings,
-    world::{DaemonSetFacts, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts, World},
+    world::{
+        DaemonSetFacts, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts, Word, World,
+    },
 };
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Report, policy::Stage};
 use k8s_openapi::{
@@ -37,6 +39,8 @@ pub struct Sim {
     pub user_labels: BTreeMap<String, NodeLabels>,
     /// What is true of each machine with GPUs, whether or not its probe has told of it.
     pub machines: BTreeMap<String, Report>,
+    /// The container runtimes of nodes on which they do not answer.
+    silent: BTreeMap<String, Word>,
     /// The driver that a machine's host loads when it starts.
     boots_with: BTreeMap<String, String>,
     pub gpu_nodes: BTreeMap<String, GpuNode>,
@@ -73,6 +77,7 @@ impl Sim {
             nodes: BTreeMap::new(),
             user_labels: BTreeMap::new(),
             machines: BTreeMap::new(),
+            silent: BTreeMap::new(),
             boots_with: BTreeMap::new(),
             gpu_nodes: BTreeMap::new(),
             sets: BTreeMap::new(),

@@ -117,7 +117,9 @@ impl Sim {
         self.run_driver(node, &faults);
         let [toolkit, mps, plugin] =
             [Stage::Toolkit, Stage::Mps, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
-        if !self.fails_to_restart(&toolkit, &faults) {
+        if self.fails_to_restart(&toolkit, &faults) {
+            self.silence(node, &faults);
+        } else {
             self.run_behind_gate(&toolkit, node);
         }
         self.run_behind_gate(&mps, node);
@@ -303,13 +305,29 @@ impl Sim {
     /// Whether the container runtime does not come back when its toolkit restarts it.
     fn fails_to_restart(&mut self, toolkit: &str, faults: &Faults) -> bool {
         let restarts = self.templates.get(toolkit).is_some_and(restarts_runtime);
-        let Some(pod) = self.pods.get_mut(toolkit).filter(|pod| restarts && !pod.running()) else { return false };
+        let first = |pod: &&mut PodFacts| matches!(pod.containers[0].state, ContainerState::Waiting { .. });
+        let Some(pod) = self.pods.get_mut(toolkit).filter(|_| restarts).filter(first) else { return false };
         pod.init.clear();
-        let Some(message) = faults.restart.clone() else { return false };
+        let Some(message) = faults.restart.clone() else {
+            let node = pod.node.to_string();
+            if let Some((facts, runtime)) = self.nodes.get_mut(&node).zip(self.silent.remove(&node)) {
+                facts.runtime = runtime;
+            }
+            return false;
+        };
         let state = ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
         let last_failure = Some(Exit { code: 1, message });
         pod.init = vec![ContainerFacts { name: RESTART.into(), state, last_failure, ready: false }];
         true
+    }
+
+    /// Kubelet asks in vain for the version of a runtime that is down.
+    fn silence(&mut self, node: &str, faults: &Faults) {
+        let down = faults.restart.as_ref().is_some_and(|words| words.starts_with("RuntimeDown"));
+        let facts = self.nodes.get_mut(node).expect("a node");
+        if down && !facts.runtime_is_silent() {
+            self.silent.insert(node.into(), std::mem::replace(&mut facts.runtime, "containerd://Unknown".into()));
+        }
     }
 
     fn run_behind_gate(&mut self, pod: &str, node: &str) {
@@ -398,6 +416,10 @@ fn new_pod(name: &str, node: &str, role: Role, now: Timestamp) -> PodFacts {
 
 fn run(pod: &mut PodFacts, now: Timestamp) {
     for container in &mut pod.containers {
+        // What found its work undone finds that again, however often it is started.
+        if matches!(&container.state, ContainerState::Ended(exit) if exit.message.starts_with("RuntimeConfigDrifted")) {
+            continue;
+        }
         if !matches!(container.state, ContainerState::Running(_)) {
             container.state = ContainerState::Running(Some(now));
         }

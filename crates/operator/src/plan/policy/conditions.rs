@@ -114,7 +114,8 @@ impl Verdicts<'_> {
             return (true, reason, format!("pool {}: {}", pool.name, pool.message));
         }
         let failed = self.attention.iter().find(|node| node.reason.is_failure());
-        match failed.filter(|_| !self.is_ready()) {
+        // A word of failure may also be a remark on a node that is ready.
+        match failed.filter(|_| !self.is_ready() && self.counts.failed > 0) {
             Some(node) => (true, node.reason, format!("node {}: {}", node.node, node.message)),
             None => (false, Reason::Settled, "nothing stands still".to_owned()),
         }

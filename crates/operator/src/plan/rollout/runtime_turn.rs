@@ -1,12 +1,17 @@
 //! Whose turn it is to have its container runtime restarted: one node of a pool at a time, first installs included, so that
 //! a configuration that a runtime does not survive is met on one node and not on all.
 
-use gpu_operator_crd::{Phase, gpunode::Groups, policy::Stage, reason::Reason};
+use gpu_operator_crd::{gpunode::Groups, policy::Stage, reason::Reason};
 
 use super::halts;
 use crate::{
-    plan::{judge::Verdict, member::Member, note::Note},
-    world::PodFacts,
+    plan::{
+        judge::{Verdict, hold_up},
+        member::Member,
+        note::Note,
+        toolkit::restart,
+    },
+    world::World,
 };
 
 /// The turn of one pool.
@@ -20,45 +25,46 @@ pub struct RuntimeTurn {
 
 impl RuntimeTurn {
     /// Who has it already.
-    pub fn of(members: &[(&Member<'_>, &Verdict)]) -> Self {
-        let held = members.iter().filter(|(member, verdict)| is_restarting(member, verdict));
-        let holders = held.map(|(member, verdict)| (member.node.name.clone(), halts(member, verdict))).collect();
+    pub fn of(members: &[(&Member<'_>, &Verdict)], world: &World) -> Self {
+        let held = members.iter().filter(|(member, _)| {
+            let tolerated = member.untolerated.is_none() || member.pod(Stage::Toolkit).is_some();
+            let pod = member.pod(Stage::Toolkit);
+            tolerated && restart::is_on_its_way(world, member.node, &member.have, pod, member.now)
+        });
+        let holders = held.map(|(member, verdict)| (member.node.name.clone(), failure(member, verdict))).collect();
         Self { holders, awaited: false }
     }
 
-    /// Gives a node the turn, if no other has it. Of several that have failed, as they do where a runtime breaks that was
-    /// well, none stands in the way of another's cure.
-    ///
-    /// # Errors
-    /// The node that has it.
-    pub fn take(&mut self, member: &Member<'_>) -> Result<(), String> {
-        let name = &member.node.name;
-        let (own, others): (Vec<_>, Vec<_>) = self.holders.iter().partition(|(holder, _)| holder == name);
-        let in_the_way = others.into_iter().find(|(_, failure)| failure.is_none() || own.is_empty());
-        if let Some((other, _)) = in_the_way {
-            self.awaited = true;
-            return Err(other.clone());
+    /// What a node takes now of these groups, and why it takes no more yet. All but a toolkit that restarts the runtime comes
+    /// at once; that comes when it would have nothing else to wait for, and no other node has the turn.
+    pub fn of_these(&mut self, member: &Member<'_>, groups: Groups) -> (Groups, Option<Note>) {
+        if !restarts(member, &groups) {
+            return (groups, None);
         }
-        self.holders.retain(|(holder, _)| holder != name);
-        self.holders.push((name.clone(), None));
-        Ok(())
-    }
-
-    /// What a node that has nothing else takes of what is wanted, and why it takes no more yet. All but the toolkit comes
-    /// at once; a node takes the turn when its toolkit would have nothing else to wait for.
-    pub fn first_install(&mut self, member: &Member<'_>, want: Groups) -> (Groups, Option<Note>) {
-        if !restarts(member, &want) {
-            return (want, None);
-        }
-        let ripe = member.node.ready && !member.node.deleting && member.untolerated.is_none() && member.driver_proven();
-        if ripe && self.take(member).is_ok() {
-            return (want, None);
+        let there = member.node.ready && !member.node.deleting && member.untolerated.is_none();
+        let ripe = there && groups.driver == member.have.driver && member.driver_done();
+        if ripe && self.take(member) {
+            return (groups, None);
         }
         // Who has the turn is not said here: it would be another status for every node with every turn.
         let message =
             "container runtimes are restarted on one node of a pool at a time, and this one waits for its turn";
         let note = ripe.then(|| Note::new(Reason::RuntimeTurnPending, message));
-        (Groups { toolkit: member.have.toolkit.clone(), ..want }, note)
+        (Groups { toolkit: member.have.toolkit.clone(), ..groups }, note)
+    }
+
+    /// Gives a node the turn, if no other has it. Of several that have failed, as they do where a runtime breaks that was
+    /// well, none stands in the way of another's cure.
+    fn take(&mut self, member: &Member<'_>) -> bool {
+        let name = &member.node.name;
+        let (own, others): (Vec<_>, Vec<_>) = self.holders.iter().partition(|(holder, _)| holder == name);
+        if others.into_iter().any(|(_, failure)| failure.is_none() || own.is_empty()) {
+            self.awaited = true;
+            return false;
+        }
+        self.holders.retain(|(holder, _)| holder != name);
+        self.holders.push((name.clone(), None));
+        true
     }
 
     /// Why nobody gets it, if a failure is why and somebody waits for it.
@@ -67,19 +73,17 @@ impl RuntimeTurn {
     }
 }
 
+/// What is the matter with a node that has the turn, if anything is. One that is ready nevertheless does not say so itself.
+fn failure(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
+    let of_pod = || {
+        let (reason, message) = hold_up(member.pod(Stage::Toolkit)?, member.now)?;
+        Some(format!("node {}: {reason}: {message}", member.node.name))
+    };
+    halts(member, verdict).or_else(of_pod)
+}
+
 /// Whether these groups would have a node's runtime restarted. It may turn out to need none, which only the node can tell.
-pub fn restarts(member: &Member<'_>, want: &Groups) -> bool {
-    is_configured(member) && want.toolkit.is_some() && want.toolkit != member.have.toolkit
-}
-
-/// Whether a toolkit is on its way that restarts the runtime. One that waits for a driver that fails will not do so soon.
-fn is_restarting(member: &Member<'_>, verdict: &Verdict) -> bool {
-    let stuck = verdict.reason.is_failure() || verdict.reason.is_away();
-    let stuck_before = stuck && verdict.phase < Phase::Toolkit;
-    let runs = member.pod(Stage::Toolkit).is_some_and(PodFacts::running);
-    is_configured(member) && member.have.toolkit.is_some() && !runs && !stuck_before
-}
-
-fn is_configured(member: &Member<'_>) -> bool {
-    member.toolkit().is_some_and(|toolkit| toolkit.setup().is_some())
+fn restarts(member: &Member<'_>, groups: &Groups) -> bool {
+    let configured = member.toolkit().is_some_and(|toolkit| toolkit.setup().is_some());
+    configured && groups.toolkit.is_some() && groups.toolkit != member.have.toolkit
 }

@@ -10,6 +10,7 @@ use super::{
         unprivileged,
     },
     INSTALL_DIR, PID_DIR, RuntimeSetup, install_volume, installer, own_pid_volume,
+    restart::STEP,
     runtime::Kind,
 };
 
@@ -38,7 +39,7 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
     let snapshot = ours("keep-configuration", "snapshot", files().chain(state()).collect(), false);
     let mut install = installer(input, installer_args(setup));
     install.volume_mounts.get_or_insert_default().extend(files());
-    let apply = ours("restart-runtime", "apply", files().chain(state()).chain([socket()]).collect(), true);
+    let apply = ours(STEP, "apply", files().chain(state()).chain([socket()]).collect(), true);
     // Only a runtime that runs every pod has to be restarted when it goes.
     let socket_too = setup.default.then(socket);
     let mut main = ours("toolkit", "keep", files().chain(state()).chain(socket_too).collect(), setup.default);

@@ -1,0 +1,51 @@
+//! Restarts of container runtimes that are about to be: which nodes have a toolkit on its way to one.
+
+use gpu_operator_crd::{gpunode::Groups, policy::Stage};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    plan::{judge::hold_up, variant},
+    world::{ContainerState, NodeFacts, PodFacts, World},
+};
+
+/// The step of a toolkit's pod that restarts the container runtime.
+pub const STEP: &str = "restart-runtime";
+
+/// Whether the toolkit that a node's label names restarts the container runtime: by what the label stands for, not by what
+/// is wanted now, which changes with the policy and with what kubelet says of a runtime that is down.
+#[must_use]
+pub fn is_called_for(world: &World, have: &Groups) -> bool {
+    let set = have.toolkit.as_deref().map(|group| variant::daemon_set_name(Stage::Toolkit, group));
+    let spec = set.and_then(|set| world.daemon_sets.get(&set)).and_then(|set| set.spec.as_ref());
+    let pod = spec.and_then(|spec| spec.template.spec.as_ref());
+    pod.and_then(|pod| pod.init_containers.as_ref()).into_iter().flatten().any(|init| init.name == STEP)
+}
+
+/// Whether a node's runtime may be restarted at any moment: its label calls for a toolkit that does so, and that has neither
+/// got past it nor is kept from getting there. `pod` is the one that belongs to the label.
+#[must_use]
+pub fn is_on_its_way(world: &World, node: &NodeFacts, have: &Groups, pod: Option<&PodFacts>, now: Timestamp) -> bool {
+    is_called_for(world, have)
+        && match pod.filter(|pod| !pod.deleting) {
+            Some(pod) => !is_past(pod) && !is_kept_from_it(pod, now),
+            // It is about to be made.
+            None => node.ready,
+        }
+}
+
+/// What comes before a pod's main container runs once in the pod's life.
+fn is_past(pod: &PodFacts) -> bool {
+    pod.containers
+        .iter()
+        .any(|container| !matches!(container.state, ContainerState::Waiting { .. }) || container.last_failure.is_some())
+}
+
+/// Whether something else is the matter with a pod, before that step.
+fn is_kept_from_it(pod: &PodFacts, now: Timestamp) -> bool {
+    let begun = pod
+        .init
+        .iter()
+        .filter(|init| init.name == STEP)
+        .any(|step| !matches!(step.state, ContainerState::Waiting { .. }) || step.last_failure.is_some());
+    !begun && hold_up(pod, now).is_some()
+}
