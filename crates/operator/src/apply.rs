@@ -100,7 +100,7 @@ impl Writer {
     async fn gpu_node_specs<'p>(&self, plan: &'p Plan) -> (BTreeSet<&'p str>, Vec<Written>) {
         let specs = plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name.as_str(), write.spec.as_ref()?)));
         let named = specs.map(|(name, spec)| async move { (name, self.gpu_node_spec(name, spec).await) });
-        let ended: Vec<_> = stream::iter(named).buffer_unordered(AT_ONCE).collect().await;
+        let ended = carry_out(named).await;
         let failed = ended.iter().filter(|(_, written)| written.result.is_err()).map(|(name, _)| *name).collect();
         (failed, ended.into_iter().map(|(_, written)| written).collect())
     }
@@ -266,7 +266,7 @@ impl Writer {
 
 /// Carries writes out, some at once. They are made one after another as that goes on: a whole fleet's at once would be more
 /// than all that is known of it.
-async fn carry_out<'a>(writes: impl Iterator<Item = Write<'a>>) -> Vec<Written> {
+async fn carry_out<T>(writes: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     stream::iter(writes).buffer_unordered(AT_ONCE).collect().await
 }
 

@@ -186,7 +186,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     }
     children::plan(&mut plan, settings, world, &sets);
     toolkit::class::plan(&mut plan, world, sets.all());
-    children::renew(&mut plan, world, now);
+    plan.renew.extend(children::pods_to_renew(world, now));
     plan
 }
 

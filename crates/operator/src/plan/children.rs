@@ -1,9 +1,6 @@
 //! Children: which DaemonSets have to be applied or pruned, and which of their pods to be made anew.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{gpunode::Groups, keys, policy::Stage, reason::Reason};
 use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
@@ -20,7 +17,7 @@ use super::{
 };
 use crate::{
     settings::Settings,
-    world::{ContainerFacts, ContainerState, DaemonSetFacts, Exit, NodeFacts, PodFacts, Role, Word, World},
+    world::{ContainerFacts, ContainerState, DaemonSetFacts, Exit, PodFacts, Role, World},
 };
 
 /// One write of a DaemonSet.
@@ -80,68 +77,34 @@ fn mark(set: &mut DaemonSet, hash: &str) {
     }
 }
 
-/// Pods to make anew. Of those that restart a container runtime, one of a pool at a time, and none beside a toolkit that is
-/// on its way to that or has just been called for.
-pub fn renew(plan: &mut Plan, world: &World, now: Timestamp) {
-    let pods: BTreeSet<String> = stuck_pods(world, now).into_iter().chain(undone_pods(world)).collect();
-    let pod_of = |name: &String| world.pods.get(name);
-    let node_of = |pod: &PodFacts| world.nodes.get(pod.node.as_str());
-    let restarts = |pod: &PodFacts| {
-        let of_toolkit = pod.role == Role::Operand(Stage::Toolkit);
-        of_toolkit && node_of(pod).is_some_and(|node| restart::is_called_for(world, &node_groups(node)))
-    };
-    let (in_turn, at_once): (Vec<_>, Vec<_>) = pods.iter().filter_map(pod_of).partition(|pod| restarts(pod));
-    plan.renew.extend(at_once.into_iter().map(|pod| pod.name.clone()));
-    if in_turn.is_empty() {
-        return;
-    }
-    let label = |node: &NodeFacts| node.labels.get(keys::TOOLKIT).cloned();
-    let of_label = |pod: &&Arc<PodFacts>| {
-        let toolkit = pod.role == Role::Operand(Stage::Toolkit);
-        toolkit && node_of(pod).is_some_and(|node| label(node) == pod.group)
-    };
-    let toolkits: BTreeMap<&str, &PodFacts> =
-        world.pods.values().filter(of_label).map(|pod| (pod.node.as_str(), pod.as_ref())).collect();
-    let waiting: BTreeSet<&str> = in_turn.iter().map(|pod| pod.node.as_str()).collect();
-    let busy = world.nodes.values().filter(|node| {
-        let written = plan.labels.get(&node.name).and_then(|write| write.labels.get(keys::TOOLKIT));
-        let called_for = written.is_some_and(|toolkit| label(node).is_none_or(|had| had != *toolkit));
-        let pod = toolkits.get(node.name.as_str()).copied();
-        let waits = waiting.contains(node.name.as_str());
-        called_for || !waits && restart::is_on_its_way(world, node, &node_groups(node), pod, now)
-    });
-    let mut taken: BTreeSet<_> = busy.map(|node| pool_of(world, node)).collect();
-    for pod in in_turn {
-        if node_of(pod).is_some_and(|node| taken.insert(pool_of(world, node))) {
-            plan.renew.insert(pod.name.clone());
-        }
-    }
+/// Pods to make anew, but for those that restart a container runtime: of these a pool has its turns.
+#[must_use]
+pub fn pods_to_renew(world: &World, now: Timestamp) -> BTreeSet<String> {
+    let pods = world.pods.values().filter(|pod| is_to_be_renewed(world, pod, now));
+    let restarts =
+        |pod: &PodFacts| pod.role == Role::Operand(Stage::Toolkit) && restart::is_by(world, pod.group.as_deref());
+    pods.filter(|pod| !restarts(pod)).map(|pod| pod.name.clone()).collect()
 }
 
-/// The policy and the pool of a node.
-fn pool_of<'w>(world: &'w World, node: &'w NodeFacts) -> (Option<&'w str>, Option<&'w str>) {
-    let policy = world.gpu_nodes.get(&node.name).and_then(|gpu_node| gpu_node.spec.policy.as_deref());
-    (policy, node.labels.get(keys::POOL).map(Word::as_str))
+/// Whether nothing but a new pod can do what this one should.
+#[must_use]
+pub fn is_to_be_renewed(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
+    !pod.deleting && (is_stuck(world, pod, now) || is_undone(pod))
 }
 
-/// Pods that cannot start and are of an older content than their DaemonSet: nothing but a new pod takes up the cure,
-/// and there is nothing running in them that it could disturb.
-fn stuck_pods(world: &World, now: Timestamp) -> BTreeSet<String> {
-    let pods = world.pods.values().filter(|pod| !pod.deleting && !pod.running() && !pod.has_started());
-    let outdated = pods.filter(|pod| {
-        let Role::Operand(stage) = pod.role else { return false };
-        let set = pod.group.as_deref().and_then(|group| world.daemon_sets.get(&variant::daemon_set_name(stage, group)));
-        set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref())
-    });
-    outdated.filter(|pod| judge::hold_up(pod, now).is_some()).map(|pod| pod.name.clone()).collect()
+/// Whether a pod cannot start and is of an older content than its DaemonSet: nothing but a new pod takes up the cure, and
+/// there is nothing running in it that it could disturb.
+fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
+    let Role::Operand(stage) = pod.role else { return false };
+    let set = pod.group.as_deref().and_then(|group| world.daemon_sets.get(&variant::daemon_set_name(stage, group)));
+    let outdated = set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref());
+    outdated && !pod.has_started() && judge::hold_up(pod, now).is_some()
 }
 
-/// Pods of the toolkit that found their work undone: only what comes before a pod's main container does it again, and that
+/// Whether a pod of the toolkit found its work undone: only what comes before a pod's main container does it again, and that
 /// runs once in a pod's life. A pod looks no more than once a minute, so that this cannot go round in circles.
-fn undone_pods(world: &World) -> BTreeSet<String> {
-    let pods = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit) && !pod.deleting);
-    let undone = pods.filter(|pod| pod.containers.iter().filter_map(last_exit).any(says_undone));
-    undone.map(|pod| pod.name.clone()).collect()
+fn is_undone(pod: &PodFacts) -> bool {
+    pod.role == Role::Operand(Stage::Toolkit) && pod.containers.iter().filter_map(last_exit).any(says_undone)
 }
 
 fn last_exit(container: &ContainerFacts) -> Option<&Exit> {

@@ -48,7 +48,7 @@ pub struct PoolDecision {
     pub questions: BTreeSet<String>,
     /// Whether a node waits for what no watch tells of.
     pub ask_again: bool,
-    /// Plugin pods to make anew, so that GPUs are divided as they should be.
+    /// Pods to make anew: a plugin's, so that GPUs are divided as they should be, and a toolkit's that restarts the runtime.
     pub renew: BTreeSet<String>,
 }
 
@@ -92,6 +92,7 @@ pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp
         let decision = in_turn(decision, member, &mut runtime);
         pool.nodes.insert(member.node.name.clone(), decision);
     }
+    pool.renew.extend(members.iter().filter_map(|(member, _)| runtime.renews(member, world)));
     pool.halted = pool.halted.or(runtime.halted());
     if turn.is_none() {
         divide_anew(members, gpu_pods, now, &mut pool);

@@ -6,6 +6,7 @@ use gpu_operator_crd::{gpunode::Groups, policy::Stage, reason::Reason};
 use super::halts;
 use crate::{
     plan::{
+        children,
         judge::{Verdict, hold_up},
         member::Member,
         note::Note,
@@ -27,8 +28,8 @@ impl RuntimeTurn {
     /// Who has it already.
     pub fn of(members: &[(&Member<'_>, &Verdict)], world: &World) -> Self {
         let held = members.iter().filter(|(member, _)| {
-            let tolerated = member.untolerated.is_none() || member.pod(Stage::Toolkit).is_some();
             let pod = member.pod(Stage::Toolkit);
+            let tolerated = member.untolerated.is_none() || pod.is_some();
             tolerated && restart::is_on_its_way(world, member.node, &member.have, pod, member.now)
         });
         let holders = held.map(|(member, verdict)| (member.node.name.clone(), failure(member, verdict))).collect();
@@ -51,6 +52,12 @@ impl RuntimeTurn {
             "container runtimes are restarted on one node of a pool at a time, and this one waits for its turn";
         let note = ripe.then(|| Note::new(Reason::RuntimeTurnPending, message));
         (Groups { toolkit: member.have.toolkit.clone(), ..groups }, note)
+    }
+
+    /// The toolkit's pod of a node that is to be made anew and restarts the runtime, if that may be now.
+    pub fn renews(&mut self, member: &Member<'_>, world: &World) -> Option<String> {
+        let pod = member.pod(Stage::Toolkit).filter(|pod| children::is_to_be_renewed(world, pod, member.now))?;
+        (restart::is_by(world, pod.group.as_deref()) && self.take(member)).then(|| pod.name.clone())
     }
 
     /// Gives a node the turn, if no other has it. Of several that have failed, as they do where a runtime breaks that was

@@ -11,11 +11,11 @@ use crate::{
 /// The step of a toolkit's pod that restarts the container runtime.
 pub const STEP: &str = "restart-runtime";
 
-/// Whether the toolkit that a node's label names restarts the container runtime: by what the label stands for, not by what
-/// is wanted now, which changes with the policy and with what kubelet says of a runtime that is down.
+/// Whether the toolkit of a group restarts the container runtime: by what the group stands for, not by what is wanted now,
+/// which changes with the policy and with what kubelet says of a runtime that is down.
 #[must_use]
-pub fn is_called_for(world: &World, have: &Groups) -> bool {
-    let set = have.toolkit.as_deref().map(|group| variant::daemon_set_name(Stage::Toolkit, group));
+pub fn is_by(world: &World, group: Option<&str>) -> bool {
+    let set = group.map(|group| variant::daemon_set_name(Stage::Toolkit, group));
     let spec = set.and_then(|set| world.daemon_sets.get(&set)).and_then(|set| set.spec.as_ref());
     let pod = spec.and_then(|spec| spec.template.spec.as_ref());
     pod.and_then(|pod| pod.init_containers.as_ref()).into_iter().flatten().any(|init| init.name == STEP)
@@ -25,7 +25,7 @@ pub fn is_called_for(world: &World, have: &Groups) -> bool {
 /// got past it nor is kept from getting there. `pod` is the one that belongs to the label.
 #[must_use]
 pub fn is_on_its_way(world: &World, node: &NodeFacts, have: &Groups, pod: Option<&PodFacts>, now: Timestamp) -> bool {
-    is_called_for(world, have)
+    is_by(world, have.toolkit.as_deref())
         && match pod.filter(|pod| !pod.deleting) {
             Some(pod) => !is_past(pod) && !is_kept_from_it(pod, now),
             // It is about to be made.
