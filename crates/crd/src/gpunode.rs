@@ -158,8 +158,8 @@ pub struct GpuNodeStatus {
     /// What came of its last validation, where its policy asks for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validated>,
-    /// What of the node's GPU stack is somebody else's, by stage (`driver`, `toolkit`, `device-plugin`): their DaemonSet, by
-    /// namespace and name. It stays here when they are gone, for as long as the policy leaves foreign stacks alone.
+    /// What of the node's GPU stack is somebody else's, by stage (`driver`, `toolkit`, `device-plugin`, or `dra-driver` in place
+    /// of the last): their DaemonSet, by namespace and name. It stays here when they are gone, for as long as the policy leaves foreign stacks alone.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 4), inner(length(max = 317)))]
     pub foreign: std::collections::BTreeMap<String, String>,

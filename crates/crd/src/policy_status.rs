@@ -66,13 +66,14 @@ pub struct NodeCounts {
     /// Nodes that are held up by a failure.
     #[serde(default)]
     pub failed: u32,
-    /// Nodes that are NotReady, cordoned or being deleted: not counted for `readiness.minReadyNodes`.
+    /// Nodes that are NotReady, cordoned, being deleted, or whose GPUs a DRA driver hands out: not counted for
+    /// `readiness.minReadyNodes`.
     #[serde(default)]
     pub excluded: u32,
     /// Nodes that the policy selects and that are out by their label `gpu.nodestack.dev/managed`; they are in no other count.
     #[serde(default)]
     pub opted_out: u32,
-    /// Nodes, of those that can serve, whose revision is not the wanted one yet.
+    /// Nodes, of those that can serve, that have another revision than the wanted one.
     #[serde(default)]
     pub outdated: u32,
 }

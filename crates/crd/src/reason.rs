@@ -41,6 +41,8 @@ pub enum Reason {
     ForeignDevicePlugin,
     /// Somebody else installs more of the node's GPU stack than the device plugin; ours is not placed.
     ForeignStack,
+    /// Somebody else's DRA driver hands out the node's GPUs by claims; no device plugin is placed.
+    ForeignDraDriver,
 
     // On the way.
     /// No policy governs the node.
@@ -251,10 +253,16 @@ impl Reason {
         matches!(self, Self::NodeNotReady | Self::NodeDeleting)
     }
 
-    /// Whether a node is held up by being away or by others, so that no deadline of its own runs.
+    /// Whether a node does not count among those that are to be ready: it is away, or offers its GPUs another way.
+    #[must_use]
+    pub fn counts_apart(self) -> bool {
+        self.is_away() || self == Self::ForeignDraDriver
+    }
+
+    /// Whether a node is held up by others, or not held up at all, so that no deadline of its own runs.
     #[must_use]
     pub fn stops_the_clock(self) -> bool {
-        self.is_away() || self == Self::RuntimeTurnPending
+        self.counts_apart() || self == Self::RuntimeTurnPending
     }
 
     /// Whether it is said of a node that works, and is yet worth somebody's look.

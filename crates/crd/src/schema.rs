@@ -100,6 +100,13 @@ word! {
         "write the whole path of a file in a folder of the host, without '.', '..' and a '/' at its end, such as /etc/containerd/config.toml",
 }
 
+word! {
+    /// A folder of the host, by its whole path, which is none of the root's own.
+    HostFolder: 256 bytes,
+    "self.matches('^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$')" =>
+        "write a folder below another one, without a slash at its end, such as /home/kubernetes/bin/nvidia",
+}
+
 /// The labels of a selector.
 pub(crate) struct MatchLabels;
 

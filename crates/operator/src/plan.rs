@@ -20,6 +20,7 @@ mod images;
 mod judge;
 mod member;
 mod misfit;
+mod misnomer;
 mod models;
 mod node_health;
 pub mod node_labels;

@@ -309,20 +309,17 @@ where
         let mirror = mirror(&mirrors);
         let fact = |object| fact(&mirrors.words, object);
         let mut events = watcher(api, config).default_backoff().boxed();
-        let mut list = BTreeMap::new();
         while let Some(event) = events.next().await {
             let changed = match event {
                 Ok(watcher::Event::Init) => {
-                    list.clear();
+                    mirror.begin_list();
                     false
                 }
                 Ok(watcher::Event::InitApply(object)) => {
                     let version = version(&object);
-                    let room = list.len() < mirror.most();
-                    list.extend(fact(object).filter(|_| room).map(|(name, fact)| (name, (version, fact))));
-                    false
+                    fact(object).is_some_and(|(name, fact)| mirror.list(name, version, fact))
                 }
-                Ok(watcher::Event::InitDone) => mirror.replace(std::mem::take(&mut list)),
+                Ok(watcher::Event::InitDone) => mirror.end_list(),
                 Ok(watcher::Event::Apply(object)) => {
                     let version = version(&object);
                     fact(object).is_some_and(|(name, fact)| mirror.set(name, version, fact))

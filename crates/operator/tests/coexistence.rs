@@ -158,12 +158,55 @@ fn a_plugin_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
     assert_eq!(sim.policies["all"].status.clone().expect("a status").attention[0].node, "a");
 }
 
+fn dra_driver(sim: &mut Sim) {
+    let pod = "{nodeSelector: {dra: \"true\"}, volumes: [{name: r, hostPath: {path: /var/lib/kubelet/plugins_registry}}], containers: [{name: gpus, image: nvcr.io/nvidia/k8s-dra-driver-gpu:v1}]}";
+    set(sim, "nvidia-dra-driver-gpu-kubelet-plugin", "{}", pod);
+}
+
 #[test]
-fn a_dra_driver_is_told_of_and_disturbs_nothing() {
+fn a_dra_driver_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
-    let pod = "{volumes: [{name: r, hostPath: {path: /var/lib/kubelet/plugins_registry}}], containers: [{name: c, image: nvcr.io/nvidia/k8s-dra-driver-gpu:v1}]}";
-    set(&mut sim, "nvidia-dra-driver-gpu-kubelet-plugin", "{}", pod);
+    sim.settle();
+    dra_driver(&mut sim);
+    label(&mut sim, "a", "dra");
     sim.settle();
     assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Ready, Some(Reason::StackConflict)));
     assert_eq!(ours(&sim, "a").len(), 3);
+}
+
+#[test]
+fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
+    let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
+    dra_driver(&mut sim);
+    label(&mut sim, "claims", "dra");
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    assert_eq!(
+        (ours(&sim, "claims"), ours(&sim, "plain").len()),
+        (vec![Stage::Driver], 3),
+        "the driver is nobody else's"
+    );
+    let status = sim.status("claims");
+    assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::ForeignDraDriver)));
+    assert!(status.message.contains("kube-system/nvidia-dra-driver-gpu-kubelet-plugin"), "{}", status.message);
+    assert_eq!(status.deadline, None, "nothing is late");
+    let policy = sim.policies["all"].status.clone().expect("a status");
+    assert_eq!((policy.nodes.ready, policy.nodes.excluded, policy.attention.len()), (1, 1, 0));
+    assert_eq!(sim.condition("all", "Ready").0, "True");
+    assert_eq!(sim.condition("all", "Reconciling").0, "False");
+    // Its DaemonSet is made anew by an upgrade: nothing slips in.
+    let before = std::mem::take(&mut sim.foreign_sets);
+    sim.run(40);
+    assert_eq!(
+        (ours(&sim, "claims"), sim.status("claims").reason),
+        (vec![Stage::Driver], Some(Reason::ForeignDraDriver))
+    );
+    sim.foreign_sets = before;
+    sim.settle();
+    sim.apply_policy("all", TAKE_OVER);
+    sim.settle();
+    assert!(sim.status("claims").message.contains("delete it"), "{}", sim.status("claims").message);
+    sim.foreign_sets.clear();
+    sim.settle();
+    assert_eq!((ours(&sim, "claims").len(), sim.status("claims").reason), (3, Some(Reason::AllGpusAllocatable)));
 }

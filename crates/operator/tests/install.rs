@@ -3,6 +3,9 @@
 
 mod sim;
 
+use std::time::{Duration, Instant};
+
+use gpu_operator::pace::Pace;
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
 use sim::{Faults, Sim};
 
@@ -85,6 +88,33 @@ fn a_host_driver_is_left_alone_whether_loaded_or_not() {
 }
 
 #[test]
+fn a_node_that_joins_slowly_costs_ten_requests() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+    let before = sim.plans.len();
+    sim.faults.insert("new".into(), Faults { slow: 120, ..Faults::default() });
+    let joined = sim.now;
+    sim.join("new", "2330", 8);
+    let (mut pace, start) = (Pace::default(), Instant::now());
+    let mut told = sim.policies["all"].status.clone();
+    let mut policy = 0;
+    while sim.status("new").phase != Phase::Ready {
+        sim.step();
+        let status = sim.plans.last().expect("a plan").statuses["all"].clone();
+        let now = start + Duration::try_from(sim.now.duration_since(joined)).expect("time passes");
+        if told.as_ref() != Some(&status) && pace.wait("all", told.as_ref(), &status, now).is_none() {
+            pace.written("all", now);
+            told = Some(status);
+            policy += 1;
+        }
+        sim.sleep(1);
+    }
+    // Where it is, stage by stage, its spec and its labels.
+    assert_eq!((sim.writes["node/new"], policy), (6, 2));
+    let events = sim.plans[before..].iter().flat_map(|plan| &plan.events).map(|event| event.reason);
+    assert_eq!(events.collect::<Vec<_>>(), [Reason::NodesNotReady, Reason::MinimumNodesReady]);
+}
+
+#[test]
 fn an_install_costs_four_writes_a_node_at_most() {
     let mut sim = Sim::new().policy("all", "{}");
     for node in 0..20 {
@@ -134,7 +164,7 @@ fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
 fn a_phase_that_lasts_too_long_is_a_failure_that_says_what_it_waited_for() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {progressDeadline: 5m}}");
     sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
-    sim.run(30);
+    sim.run(40);
     sim.sleep(300);
     sim.run(3);
     let status = sim.status("a");

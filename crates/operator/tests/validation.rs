@@ -75,7 +75,7 @@ fn pass(sim: &mut Sim, seconds: u32) {
 #[test]
 fn a_node_is_ready_once_its_test_has_passed_and_nothing_is_left_of_that() {
     let mut sim = node(ON_INSTALL, hanging());
-    pass(&mut sim, 30);
+    pass(&mut sim, 40);
     assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::Validating));
     assert_eq!(sim.condition("all", "Ready").0, "False");
     sim.faults.clear();
@@ -179,7 +179,7 @@ fn a_failed_node_is_tried_again_at_once_after_a_reboot_and_with_another_image() 
         assert!(record(&sim, "a").failures > 3);
         sim.faults.clear();
         cure(&mut sim);
-        pass(&mut sim, 30);
+        pass(&mut sim, 40);
         assert_eq!((said(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
     }
 }
@@ -237,7 +237,7 @@ fn a_node_that_was_ready_before_is_not_put_to_the_test() {
     assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Skipped), 0));
     // Nor when it comes back from having been away.
     sim.nodes.get_mut("a").expect("a node").ready = false;
-    pass(&mut sim, 30);
+    pass(&mut sim, 40);
     assert_eq!(said(&sim, "a").1, Reason::NodeNotReady);
     sim.nodes.get_mut("a").expect("a node").ready = true;
     sim.reboot("a", 0);
@@ -282,7 +282,7 @@ fn a_driver_moves_though_its_node_is_being_tested() {
         "{readiness: {validation: {mode: OnUpgrade}}, pools: [{name: p, driver: {version: 595.91.07}}]}",
         hanging(),
     );
-    pass(&mut sim, 30);
+    pass(&mut sim, 40);
     assert_eq!(said(&sim, "a").1, Reason::Validating);
     sim.faults.clear();
     sim.apply_policy(

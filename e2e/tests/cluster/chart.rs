@@ -43,6 +43,7 @@ fn values_that_cannot_work_are_refused() {
         "probe.interval=30",
         "extraEnv[0].name=RUST_LOG",
         "podDiagnosis=sometimes",
+        "gkeHealthMonitoring=yes please",
         "operator.listenAddress=127.0.0.1:8080",
         "probe.listenAddress=127.0.0.1:9484",
         "probe.listenAddress=9484",
@@ -71,6 +72,23 @@ fn without_diagnosis_of_pods_there_is_neither_the_flag_nor_the_right() {
             rule["apiGroups"] == serde_json::json!([""]) && rule["resources"] == serde_json::json!(["events"])
         });
         assert_eq!(reads_events, wanted);
+    }
+}
+
+#[test]
+fn the_rights_of_googles_device_plugin_are_there_where_they_are_asked_for_alone() {
+    let cluster = cluster();
+    for (wanted, set) in [(false, "podDiagnosis=true"), (true, "gkeHealthMonitoring=true")] {
+        let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
+        let rendered = documents(&rendered).expect("YAML");
+        let made = |kind: &str| {
+            let named = |name: &str| name.split('.').next() == Some("gke-device-plugin");
+            let of_kind = rendered.iter().filter(|document| document["kind"] == kind);
+            of_kind.filter(|document| document["metadata"]["name"].as_str().is_some_and(named)).count()
+        };
+        for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"] {
+            assert_eq!(made(kind), usize::from(wanted), "{kind} with {set}");
+        }
     }
 }
 

@@ -1,11 +1,88 @@
-//! What systems ask for that need a real kubelet and a real runtime to be believed: GPUs shared, and a stack without
-//! NVIDIA's container toolkit.
+//! What systems ask for that need a real kubelet and a real runtime to be believed: from their examples to the Job by which
+//! their users check, GPUs shared, and a stack without NVIDIA's container toolkit.
 
-use anyhow::ensure;
-use gpu_operator_crd::{keys, policy::Stage};
-use kube::ResourceExt;
+use std::{fs, path::Path};
 
-use crate::support::{GPUS, test};
+use anyhow::{Context, Result, ensure};
+use e2e::Gpu;
+use gpu_operator_crd::{
+    ClusterGpuPolicy, keys,
+    policy::{Image, Stage},
+};
+use k8s_openapi::api::batch::v1::Job;
+use kube::{Api, ResourceExt, api::PostParams};
+use serde_json::json;
+
+use crate::support::{Fixture, GPUS, test};
+
+/// Applies an example as it is in its file, but for its name and where its images come from.
+async fn apply_example(f: &Fixture, example: &str) -> Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{example}.yaml"));
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let policy: ClusterGpuPolicy = serde_yaml::from_str(&text)?;
+    let mut spec = policy.spec;
+    let standin = |image: &mut Option<Image>| {
+        if let Some(image) = image {
+            image.repository = Some("localhost:5999/google/stand-in".to_owned());
+            image.tag = Some("dev".to_owned());
+        }
+    };
+    for pool in &mut spec.pools {
+        standin(&mut pool.driver.operand.image);
+        standin(&mut pool.device_plugin.operand.image);
+    }
+    f.apply(&serde_yaml::to_string(&spec)?).await
+}
+
+/// The check that users make: a Job of NVIDIA's sample that asks for one GPU where a label is, and its log.
+async fn job_passes(f: &Fixture, label: &str, value: &str) -> Result<()> {
+    let job = serde_json::from_value(json!({
+        "metadata": {"name": "vectoradd"},
+        "spec": {"template": {"spec": {
+            "restartPolicy": "OnFailure",
+            "nodeSelector": {label: value},
+            "containers": [{
+                "name": "vectoradd",
+                "image": "localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
+                "resources": {"limits": {keys::GPU_RESOURCE: "1"}},
+            }],
+        }}},
+    }))?;
+    Api::<Job>::namespaced(f.cluster.client(), "default").create(&PostParams::default(), &job).await?;
+    f.cluster.kubectl(&["wait", "--for=condition=Complete", "job/vectoradd", "--timeout=60s"])?;
+    let log = f.cluster.kubectl(&["logs", "job/vectoradd"])?;
+    f.cluster.kubectl(&["delete", "job", "vectoradd"])?;
+    ensure!(log.contains("Test PASSED"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn kubeadms_example_ends_in_a_job_that_passes() {
+    test(|f| async move {
+        apply_example(&f, "kubeadm").await?;
+        f.wait_until_ready().await?;
+        job_passes(&f, keys::MODEL, "nvidia-h100-80gb").await
+    });
+}
+
+#[test]
+fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes() {
+    test(|f| async move {
+        f.cluster.set_install_dir(true)?;
+        f.cluster.standin().plug(&Gpu::several(GPUS, "Quadro K620", 0x13bb, 2_000))?;
+        let node = f.cluster.node_name();
+        f.cluster.kubectl(&["label", "node", node, "gpu/nividia=P630"])?;
+        apply_example(&f, "bare-metal-run-file").await?;
+        f.wait_until_ready().await?;
+        let passed = job_passes(&f, "gpu/nividia", "P630").await;
+        // It is the user's, and so outlives the policy.
+        f.cluster.kubectl(&["label", "node", node, "gpu/nividia-"])?;
+        passed?;
+        let status = f.status().await?;
+        ensure!(status.model.as_deref() == Some("nvidia-quadro-k620"), "{:?}", status.model);
+        Ok(())
+    });
+}
 
 #[test]
 fn a_gpu_is_shared_by_as_many_pods_as_the_policy_says_and_only_the_plugin_moves() {
@@ -46,6 +123,8 @@ fn a_run_file_and_googles_plugin_need_no_toolkit() {
         f.wait_until_ready().await?;
         ensure!(f.operands(Stage::Toolkit).await?.is_empty(), "no toolkit is needed");
         ensure!(f.node().await?.labels().get("gpu/nividia").is_some_and(|value| value == "P630"));
+        let message = f.status().await?.message;
+        ensure!(message.contains("gpu/nividia=P630") && message.contains("nvidia-h100-80gb"), "{message}");
 
         f.run_gpu_pod("vectoradd").await?;
         f.sees_one_gpu("vectoradd")?;

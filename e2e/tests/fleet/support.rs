@@ -31,7 +31,7 @@ pub const QUIET: Duration = Duration::from_secs(12);
 /// Silence after which a single event has come to its end, though not what waits for a time to pass.
 pub const SOON_QUIET: Duration = Duration::from_secs(2);
 /// A phase that lasts so long on the way to another is written: `PASSING` of the operator's.
-const LASTING: SignedDuration = SignedDuration::from_secs(10);
+const LASTING: SignedDuration = SignedDuration::from_secs(30);
 /// The policy's name.
 pub const POLICY: &str = "simulated";
 

@@ -59,7 +59,9 @@ pub struct DevicePlugin {
     /// Has Google's plugin serve metrics of the containers that use GPUs. Absent: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_metrics: Option<ContainerMetrics>,
-    /// Whether Google's plugin withdraws GPUs on critical XIDs. Absent: `false`; the probe judges health in any case.
+    /// Whether Google's plugin withdraws GPUs on critical XIDs, and tells of them by a condition of the Node. It needs rights
+    /// for that, which come with the chart's value `gkeHealthMonitoring`. Absent: `false`; the probe judges health in any
+    /// case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_monitoring: Option<bool>,
     /// Image, environment, arguments and resources of the plugin's container.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Operand, is_default};
-use crate::schema::ObjectName;
+use crate::schema::{HostFolder, ObjectName};
 
 /// How a driver gets onto a node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -91,11 +91,7 @@ pub struct Driver {
     /// The folder of the host into which the installers of `GkeCos`, `GkeUbuntu` and `RunFile` put the driver. Absent:
     /// `/home/kubernetes/bin/nvidia`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    #[x_kube(validation = (
-        "self.matches('^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$')",
-        "write a folder below another one, without a slash at its end, such as /home/kubernetes/bin/nvidia"
-    ))]
+    #[schemars(with = "Option<HostFolder>")]
     pub install_dir: Option<String>,
     /// Image, environment, arguments and resources of the installing container.
     #[serde(flatten)]

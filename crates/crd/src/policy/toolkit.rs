@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Operand, is_default};
-use crate::schema::{HostPath, RuntimeClassName};
+use crate::schema::{HostFolder, HostPath, RuntimeClassName};
 
 /// How containers get at the driver of their node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -41,6 +41,11 @@ pub struct Toolkit {
     /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_as_default: Option<bool>,
+    /// The folder of the host under which the toolkit is installed, as `toolkit`: for hosts on which the usual one cannot be
+    /// written to. Absent: `/usr/local/nvidia`, and `/home/kubernetes/bin/nvidia` on nodes with a driver in that folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<HostFolder>")]
+    pub install_dir: Option<String>,
     /// The distribution of Kubernetes, which says where the runtime keeps its files. Absent: `Auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Distribution>,

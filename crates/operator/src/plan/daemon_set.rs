@@ -132,6 +132,7 @@ fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
     }
     parts.volumes.extend(proxy::volume(way_out));
     let stage = input.spec.stage;
+    let account = device_plugin::account(&input.key.plugin).filter(|_| stage == Stage::DevicePlugin);
     let defaults = &input.policy.spec.defaults;
     PodSpec {
         node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_owned())])),
@@ -141,8 +142,9 @@ fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
             defaults.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".to_owned()),
         ),
         image_pull_secrets: pull_secrets(input.settings, input.policy),
-        // No operand talks to the API server.
-        automount_service_account_token: Some(false),
+        // One operand alone talks to the API server, and only if told to.
+        automount_service_account_token: Some(account.is_some()),
+        service_account_name: account.map(str::to_owned),
         host_pid: (parts.host != HostNamespaces::None).then_some(true),
         host_network: (parts.host == HostNamespaces::PidAndNetwork).then_some(true),
         termination_grace_period_seconds: Some(parts.grace_seconds),

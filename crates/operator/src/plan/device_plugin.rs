@@ -48,6 +48,15 @@ pub fn mps_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKe
     Some(StageSpec { stage: Stage::Mps, image: plugin.image, operand })
 }
 
+/// The service account of the plugin's pod, where it has to do with the API server.
+#[must_use]
+pub fn account(plugin: &PluginChoice) -> Option<&'static str> {
+    match plugin {
+        PluginChoice::Gke { health_monitoring: true, .. } => Some(gke::ACCOUNT),
+        PluginChoice::Gke { .. } | PluginChoice::Nvidia { .. } | PluginChoice::External => None,
+    }
+}
+
 /// The stage's pod; `None` where the plugin is not ours to install.
 #[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {

@@ -1,6 +1,6 @@
 //! What a plan writes for one node: as a member of its policy, or as one that no policy governs.
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeSpec, reason::Reason};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeSpec, gpunode::Groups, reason::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
@@ -60,7 +60,7 @@ pub fn member(
     let of_label = cuda::label(member, &decision.labels);
     let known = node_labels::Known { model: member.model(), cuda: of_label.as_deref() };
     let labels = node_labels::of(member.node, known, &member.pool, &decision.labels, &wanted_labels);
-    let verdict = annotate(verdict, decision, &labels.conflicts, member);
+    let verdict = annotate(verdict, decision, (&labels.conflicts, &wanted_labels), member);
     for again in member.health.check_again.into_iter().chain(member.trial.check_again.filter(|at| now < *at)) {
         plan.check_by(again);
     }
@@ -107,8 +107,9 @@ pub fn member(
     Counted {
         node: member.node.name.clone(),
         pool: member.pool.clone(),
-        serves: member.node.serves(),
-        current: member.want().is_none_or(|want| want == member.have),
+        serves: member.node.serves() && !status.reason.is_some_and(Reason::counts_apart),
+        // What has nothing of ours yet is being installed, and moves from no revision to another.
+        current: member.have == Groups::default() || member.want().is_none_or(|want| want == member.have),
         driver_version: member.driver().and_then(|driver| driver.version()).map(str::to_owned),
         fault: member
             .wanted

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gpu_operator_crd::{
     GpuNodeStatus,
     gpunode::Groups,
+    keys,
     policy::{ForeignStack, Stage},
     reason::Reason,
 };
@@ -16,7 +17,8 @@ use crate::world::{ForeignPart, NodeFacts, World};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Foreign {
     stages: BTreeMap<Stage, Theirs>,
-    dra: Option<String>,
+    /// A DRA driver where there is a device plugin as well.
+    rival: Option<String>,
     take_over: bool,
 }
 
@@ -29,6 +31,19 @@ pub struct Theirs {
     way_off: Option<String>,
     /// Whether a DaemonSet of ours serves the node as well: it came first, and stays.
     beside_ours: bool,
+    /// Whether it is a DRA driver, and the stage that of the device plugin which there is none of beside it.
+    by_claims: bool,
+}
+
+/// The name under which a DRA driver is remembered, among the names of stages.
+const DRA: &str = "dra-driver";
+
+/// The stage that a name which is remembered stands for, and whether it is a DRA driver.
+fn named(name: &str) -> Option<(Stage, bool)> {
+    match name {
+        DRA => Some((Stage::DevicePlugin, true)),
+        stage => Some((Stage::named(stage)?, false)),
+    }
 }
 
 impl Foreign {
@@ -44,20 +59,35 @@ impl Foreign {
     ) -> Self {
         let take_over = policy == ForeignStack::TakeOver;
         let mut foreign = Self { take_over, ..Self::default() };
+        let mut dra = None;
         for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {
+            let theirs = |beside_ours, by_claims| Theirs {
+                set: name.clone(),
+                way_off: Some(set.way_off()),
+                beside_ours,
+                by_claims,
+            };
             match set.part {
-                ForeignPart::Dra => foreign.dra = Some(name.clone()),
+                ForeignPart::Dra => dra = Some(theirs(false, true)),
                 ForeignPart::Stage(stage) => {
                     let beside_ours = variant::group(have, stage).is_some();
-                    let theirs = Theirs { set: name.clone(), way_off: Some(set.way_off()), beside_ours };
-                    foreign.stages.insert(stage, theirs);
+                    foreign.stages.insert(stage, theirs(beside_ours, false));
                 }
             }
         }
+        if let Some(dra) = dra {
+            let plugin = Stage::DevicePlugin;
+            if variant::group(have, plugin).is_some() || foreign.stages.contains_key(&plugin) {
+                foreign.rival = Some(dra.set);
+            } else {
+                foreign.stages.insert(plugin, dra);
+            }
+        }
         let remembered = status.map(|status| &status.foreign).filter(|_| !take_over);
-        for (stage, set) in remembered.into_iter().flatten() {
-            if let Some(stage) = Stage::named(stage).filter(|stage| variant::group(have, *stage).is_none()) {
-                let gone = || Theirs { set: set.clone(), way_off: None, beside_ours: false };
+        for (name, set) in remembered.into_iter().flatten() {
+            let stage = named(name).filter(|(stage, _)| variant::group(have, *stage).is_none());
+            if let Some((stage, by_claims)) = stage {
+                let gone = || Theirs { set: set.clone(), way_off: None, beside_ours: false, by_claims };
                 foreign.stages.entry(stage).or_insert_with(gone);
             }
         }
@@ -74,7 +104,8 @@ impl Foreign {
     #[must_use]
     pub fn remembered(&self) -> BTreeMap<String, String> {
         let theirs = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?)));
-        theirs.map(|(stage, theirs)| (stage.as_str().to_owned(), theirs.set.clone())).collect()
+        let name = |stage: Stage, theirs: &Theirs| if theirs.by_claims { DRA } else { stage.as_str() };
+        theirs.map(|(stage, theirs)| (name(stage, theirs).to_owned(), theirs.set.clone())).collect()
     }
 
     /// What is to be said of it.
@@ -88,13 +119,13 @@ impl Foreign {
             );
             Note::new(Reason::StackConflict, message)
         });
-        let dra = self.dra.iter().map(|set| {
+        let rival = self.rival.iter().map(|set| {
             let message = format!(
                 "DaemonSet {set} is a DRA driver on this node: it and the device plugin know nothing of each other and may hand out the same GPU; keep one of them off the node"
             );
             Note::new(Reason::StackConflict, message)
         });
-        both.chain(dra).chain(self.left_alone())
+        both.chain(rival).chain(self.left_alone())
     }
 
     /// What is left alone, in one sentence.
@@ -120,6 +151,25 @@ impl Foreign {
         });
         let message = told.collect::<Vec<_>>().join("; ");
         (!theirs.is_empty()).then(|| Note::new(reason, message))
+    }
+
+    /// That the node's GPUs are handed out by claims, in a sentence, where they are.
+    #[must_use]
+    pub fn by_claims(&self) -> Option<String> {
+        let theirs = self.theirs(Stage::DevicePlugin).filter(|theirs| theirs.by_claims)?;
+        let set = &theirs.set;
+        Some(match &theirs.way_off {
+            Some(way_off) if self.take_over => format!(
+                "the device plugin is placed once DRA driver {set} is gone from the node: {way_off}; until then claims of pods get its GPUs, and the node counts apart"
+            ),
+            Some(_) => format!(
+                "DRA driver {set} hands out the node's GPUs to claims of pods, so that no device plugin is placed beside it and the node offers no {}; it counts apart",
+                keys::GPU_RESOURCE
+            ),
+            None => format!(
+                "DRA driver {set} handed out the node's GPUs and is gone; bring it back, or write foreignStack: TakeOver to have the device plugin placed"
+            ),
+        })
     }
 
     /// What is to be said of a stage that is somebody else's, where the node waits for it.

@@ -66,6 +66,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
         return verdict;
     }
     driver::judge(member, world, now)
+        .or_else(|| by_claims(member))
         .or_else(|| toolkit(member, world, now))
         .or_else(|| mps(member, world, now))
         .unwrap_or_else(|| device_plugin(member, world, now))
@@ -160,6 +161,12 @@ fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
         let message = format!("kubelet does not know runtime {handler} yet");
         Verdict::new(phase, Reason::ToolkitInstalling, message)
     })
+}
+
+/// That claims of pods get the node's GPUs, and no device plugin.
+fn by_claims(member: &Member<'_>) -> Option<Verdict> {
+    let message = member.foreign.by_claims()?;
+    Some(Verdict::new(Phase::DevicePlugin, Reason::ForeignDraDriver, message))
 }
 
 fn mps(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     moment::later,
-    settings::{PASSING, REPORT_GRACE},
+    settings::{AT_GUARD, REPORT_GRACE},
     world::{ContainerFacts, NodeFacts, PodFacts, Role, TaintFact, Word, World},
 };
 
@@ -226,7 +226,7 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn driver_waits_until(&self) -> Option<Timestamp> {
         let guard = self.pod(Stage::Driver)?.init.iter().find(|init| init.name == GUARD)?;
-        Some(later(guard.running_since()?, PASSING))
+        Some(later(guard.running_since()?, AT_GUARD))
     }
 
     /// All pods of a stage on the node, those on their way out included.

@@ -173,6 +173,8 @@ fn attention(nodes: &[Counted]) -> Vec<Attention> {
     let mut needy: Vec<&Counted> = nodes
         .iter()
         .filter(|node| !node.status.is_ready() || node.status.reason.is_some_and(Reason::is_note))
+        // Somebody wants it so.
+        .filter(|node| node.status.reason != Some(Reason::ForeignDraDriver))
         .collect();
     needy.sort_by_key(|node| (node.status.is_ready(), !node.failed(), node.status.since(), node.node.clone()));
     needy.truncate(MAX_ATTENTION);

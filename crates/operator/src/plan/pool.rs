@@ -104,6 +104,7 @@ pub fn toolkit(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Toolkit {
         injection: own.injection.or(defaults.injection),
         runtime_class: own.runtime_class.clone().or_else(|| defaults.runtime_class.clone()),
         set_as_default: own.set_as_default.or(defaults.set_as_default),
+        install_dir: own.install_dir.clone().or_else(|| defaults.install_dir.clone()),
         distribution: own.distribution.or(defaults.distribution),
         host_paths: runtime_paths(&defaults.host_paths, &own.host_paths),
         operand: operand(&defaults.operand, Some(&own.operand)),

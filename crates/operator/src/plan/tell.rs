@@ -1,10 +1,12 @@
 //! What is told: of a node beside how far it is, and to people as Events.
 
-use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, Phase, reason::Reason};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, Phase, policy::Labels, reason::Reason,
+};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::{judge, judge::Verdict, member::Member, note::Note, policy, rollout::Decision};
+use super::{judge, judge::Verdict, member::Member, misnomer, note::Note, policy, rollout::Decision};
 
 /// A transition that people should hear of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,7 +55,7 @@ impl Subject {
 pub fn annotate(
     verdict: &Verdict,
     decision: &Decision,
-    conflicts: &[(String, String)],
+    (conflicts, published): (&[(String, String)], &Labels),
     member: &Member<'_>,
 ) -> Verdict {
     let ready = verdict.phase == Phase::Ready;
@@ -69,11 +71,15 @@ pub fn annotate(
     let of_move = decision.note.iter().filter(|_| gentle);
     let of_ready = member.health.note.iter().chain(&missing).chain(&conflict).chain(&member.notes).filter(|_| ready);
     let standing: Vec<&Note> = of_move.chain(of_ready).collect();
+    // What the user wrote is no trouble, and has no word of its own.
+    let misnomer = misnomer::remark(published, member.model()).filter(|_| ready);
     let Some(first) = standing.first() else {
-        return verdict.clone();
+        let message = [Some(verdict.message.clone()), misnomer].into_iter().flatten().collect::<Vec<_>>().join("; ");
+        return Verdict { message, ..verdict.clone() };
     };
     // One word, but every sentence.
-    let message = standing.iter().map(|note| note.message.as_str()).collect::<Vec<_>>().join("; ");
+    let sentences = standing.iter().map(|note| note.message.as_str()).chain(misnomer.as_deref());
+    let message = sentences.collect::<Vec<_>>().join("; ");
     Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), ..verdict.clone() }
 }
 

@@ -12,7 +12,8 @@ mod runtime;
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
-    policy::{Pool, Stage},
+    policy::{Pool, Stage, Toolkit},
+    report::GKE_ROOT,
 };
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume};
 
@@ -24,16 +25,34 @@ use super::{
     daemon_set::{
         Mode, PodInput, PodParts, empty_dir, env, host_path, mount, operand_container, own_container, unprivileged,
     },
+    driver::DriverChoice,
     images, pool,
     variant::{StageSpec, VariantKey},
 };
 
-/// Folder of the host that the installer owns a part of.
-pub const INSTALL_PARENT: &str = "/usr/local/nvidia";
-/// Folder into which the installer puts its binaries; it replaces it as a whole, so it cannot be a mount itself.
-pub const INSTALL_DIR: &str = "/usr/local/nvidia/toolkit";
+/// Folder of the host that the installer owns a part of, where the policy and the driver do not call for another.
+const FOLDER: &str = "/usr/local/nvidia";
 /// Where the installer keeps the number of its process.
 pub const PID_DIR: &str = "/run/nvidia/toolkit";
+
+/// Under which folder of the host the toolkit is installed, where that is not the usual one. Where Google's installers put
+/// drivers is the one folder of Container-Optimized OS that can be written to and run from.
+#[must_use]
+pub fn folder(toolkit: &Toolkit, driver: &DriverChoice) -> Option<String> {
+    let beside_driver = || Some(GKE_ROOT).filter(|root| *root == driver.root()).map(str::to_owned);
+    toolkit.install_dir.clone().or_else(beside_driver).filter(|folder| folder != FOLDER)
+}
+
+/// Folder of the host that a variant's installer owns a part of.
+fn parent(key: &VariantKey) -> &str {
+    key.toolkit_folder.as_deref().unwrap_or(FOLDER)
+}
+
+/// Folder into which the installer puts its binaries; it replaces it as a whole, so it cannot be a mount itself.
+#[must_use]
+pub fn install_dir(key: &VariantKey) -> String {
+    format!("{}/toolkit", parent(key))
+}
 
 /// The stage, resolved; `None` where no toolkit of ours is needed.
 #[must_use]
@@ -64,9 +83,10 @@ pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
 #[must_use]
 pub fn gate(input: &PodInput<'_>) -> Option<(Container, Vec<Volume>)> {
     let mut args = ["wait", "toolkit", "--host-root=/host"].map(str::to_owned).to_vec();
-    args.push(format!("--install-dir={INSTALL_DIR}"));
-    let mut volumes = vec![host_path("toolkit", INSTALL_PARENT, Some("DirectoryOrCreate"))];
-    let mut mounts = vec![mount("toolkit", &format!("/host{INSTALL_PARENT}"), Mode::ReadOnly)];
+    args.push(format!("--install-dir={}", install_dir(input.key)));
+    let parent = parent(input.key);
+    let mut volumes = vec![host_path("toolkit", parent, Some("DirectoryOrCreate"))];
+    let mut mounts = vec![mount("toolkit", &format!("/host{parent}"), Mode::ReadOnly)];
     let mut look = |name: &str, path: &str| {
         volumes.push(host_path(name, path, Some("DirectoryOrCreate")));
         mounts.push(mount(name, &format!("/host{path}"), Mode::ReadOnly));
@@ -92,12 +112,13 @@ pub fn gate(input: &PodInput<'_>) -> Option<(Container, Vec<Volume>)> {
 }
 
 /// The installing container, and where it installs to.
-fn installer(input: &PodInput<'_>, args: Vec<String>) -> Container {
+fn installer(input: &PodInput<'_>, mut args: Vec<String>) -> Container {
+    args.extend(input.key.toolkit_folder.iter().map(|folder| format!("--toolkit-install-dir={folder}")));
     Container {
         // Root, because it writes to folders of the host's root; nothing else.
         security_context: Some(SecurityContext { run_as_user: Some(0), ..unprivileged() }),
         volume_mounts: Some(vec![
-            mount("install", INSTALL_PARENT, Mode::Writable),
+            mount("install", parent(input.key), Mode::Writable),
             mount("pid-file", PID_DIR, Mode::Writable),
         ]),
         ..operand_container(
@@ -110,8 +131,8 @@ fn installer(input: &PodInput<'_>, args: Vec<String>) -> Container {
     }
 }
 
-fn install_volume() -> Volume {
-    host_path("install", INSTALL_PARENT, Some("DirectoryOrCreate"))
+fn install_volume(input: &PodInput<'_>) -> Volume {
+    host_path("install", parent(input.key), Some("DirectoryOrCreate"))
 }
 
 /// For an installer that ends: nobody else looks for the number of its process.

@@ -51,6 +51,8 @@ pub struct VariantKey {
     pub driver: DriverChoice,
     /// What its container runtime needs.
     pub toolkit: ToolkitChoice,
+    /// Under which folder of the host the toolkit is installed, where that is not the usual one.
+    pub toolkit_folder: Option<String>,
     /// Who tells kubelet of its GPUs.
     pub plugin: PluginChoice,
     /// Processor architecture.
@@ -139,14 +141,19 @@ pub fn choose(
     let plugin = device_plugin::choose(&pool::device_plugin(policy, named), &driver, loaded, theirs)?;
     // Who brings a plugin that is found here has brought what it needs.
     let needs_toolkit = plugin.needs_toolkit(&driver) && !theirs && foreign.theirs(Stage::Toolkit).is_none();
-    let toolkit =
-        if needs_toolkit { toolkit::choose(&pool::toolkit(policy, named), on.node)? } else { ToolkitChoice::None };
+    let (toolkit, toolkit_folder) = if needs_toolkit {
+        let wanted = pool::toolkit(policy, named);
+        (toolkit::choose(&wanted, on.node)?, toolkit::folder(&wanted, &driver))
+    } else {
+        (ToolkitChoice::None, None)
+    };
     Ok(VariantKey {
         policy: policy.name_any(),
         pool: name.to_owned(),
         named: named.is_some(),
         driver,
         toolkit,
+        toolkit_folder,
         plugin,
         arch: on.node.arch.to_string(),
     })
@@ -182,10 +189,15 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
 /// A readable beginning and a hash of everything that makes this revision: the value of the node's label. A stage's
 /// revision covers what it stands on, and not what stands on it: a change of the plugin moves the plugin alone.
 fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
-    let VariantKey { policy, pool, named, driver, toolkit, plugin, arch } = key;
+    let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, arch } = key;
     let toolkit = (spec.stage >= Stage::Toolkit).then_some(toolkit);
     let plugin = (spec.stage >= Stage::Mps).then_some(plugin);
-    let digest = hash::short(&(policy, pool, named, driver, toolkit, plugin, arch, spec), 8);
+    let made_of = (policy, pool, named, driver, toolkit, plugin, arch, spec);
+    // What is where it always is needs no mention.
+    let digest = match toolkit_folder.as_ref().filter(|_| spec.stage >= Stage::Toolkit) {
+        Some(folder) => hash::short(&(made_of, folder), 8),
+        None => hash::short(&made_of, 8),
+    };
     let slug: String =
         pool.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(SLUG).collect();
     format!("{}-{digest}", slug.trim_matches('-'))

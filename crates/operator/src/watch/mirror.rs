@@ -1,7 +1,7 @@
 //! A mirror of one kind: the facts of its objects, by name.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
@@ -31,6 +31,8 @@ struct Content<F> {
     known: BTreeMap<String, (Version, Arc<F>)>,
     /// The last version of objects that are gone.
     deleted: BTreeMap<String, Version>,
+    /// While a list is being taken: the objects that were listed, or learned of, since it was begun.
+    listing: Option<BTreeSet<String>>,
 }
 
 impl<F> Default for Mirror<F> {
@@ -43,14 +45,8 @@ impl<F> Mirror<F> {
     /// A mirror that passes over what comes after so many objects: for what may be of any number, and need not be complete.
     #[must_use]
     pub fn of_at_most(most: usize) -> Self {
-        let content = Content { synced: false, known: BTreeMap::new(), deleted: BTreeMap::new() };
+        let content = Content { synced: false, known: BTreeMap::new(), deleted: BTreeMap::new(), listing: None };
         Self { content: RwLock::new(content), most }
-    }
-
-    /// How many objects it holds at most.
-    #[must_use]
-    pub fn most(&self) -> usize {
-        self.most
     }
 }
 
@@ -91,19 +87,41 @@ impl<F: PartialEq> Mirror<F> {
         if newest.is_some_and(|newest| newest > version) {
             return false;
         }
-        content.deleted.remove(&name);
         let full = content.known.len() >= self.most;
-        match content.known.get_mut(&name) {
-            Some((known_version, known)) if **known == fact => {
-                *known_version = version;
-                false
-            }
-            None if full => false,
-            _ => {
-                content.known.insert(name, (version, Arc::new(fact)));
-                true
-            }
+        content.put(name, version, fact, full)
+    }
+
+    /// Begins a list of all objects. What was known stays known until the list is complete.
+    pub fn begin_list(&self) {
+        self.write().listing = Some(BTreeSet::new());
+    }
+
+    /// Puts the facts of one object of the list in place, at once: a list of its own would hold everything twice. Whether
+    /// that changed anything. What was learned of the object since the list was begun is newer.
+    ///
+    /// The list has the last word on everything else, also where its versions are older than those that were known, as
+    /// after a restored backup.
+    pub fn list(&self, name: String, version: Version, fact: F) -> bool {
+        let content = &mut *self.write();
+        let Some(seen) = &content.listing else {
+            return false;
+        };
+        let full = seen.len() >= self.most;
+        if full || seen.contains(&name) {
+            return false;
         }
+        content.put(name, version, fact, full)
+    }
+
+    /// Ends the list: what was not in it is gone. Whether that changed anything.
+    pub fn end_list(&self) -> bool {
+        let content = &mut *self.write();
+        let seen = content.listing.take().unwrap_or_default();
+        let before = content.known.len();
+        content.known.retain(|name, _| seen.contains(name));
+        content.deleted.clear();
+        let first = !std::mem::replace(&mut content.synced, true);
+        first || content.known.len() != before
     }
 
     /// Takes one object out; whether it was there. Its version stays: the answer to a write from before the deletion
@@ -121,19 +139,32 @@ impl<F: PartialEq> Mirror<F> {
         }
         there
     }
+}
 
-    /// Puts a whole list in place; whether that changed anything.
-    pub fn replace(&self, list: BTreeMap<String, (Version, F)>) -> bool {
-        let content = &mut *self.write();
-        let known: BTreeMap<_, _> =
-            list.into_iter().map(|(name, (version, fact))| (name, (version, Arc::new(fact)))).collect();
-        let facts = |known: &BTreeMap<String, (Version, Arc<F>)>, other: &BTreeMap<String, (Version, Arc<F>)>| {
-            known.len() == other.len()
-                && known.iter().zip(other).all(|((a, (_, fact_a)), (b, (_, fact_b)))| a == b && fact_a == fact_b)
-        };
-        let changed = !content.synced || !facts(&content.known, &known);
-        *content = Content { synced: true, known, deleted: BTreeMap::new() };
-        changed
+impl<F: PartialEq> Content<F> {
+    /// Puts one object's facts in place, unless it would be one too many; whether that changed anything.
+    fn put(&mut self, name: String, version: Version, fact: F, full: bool) -> bool {
+        self.deleted.remove(&name);
+        match self.known.get_mut(&name) {
+            None if full => false,
+            Some((known_version, known)) if **known == fact => {
+                *known_version = version;
+                self.see(name);
+                false
+            }
+            _ => {
+                self.known.insert(name.clone(), (version, Arc::new(fact)));
+                self.see(name);
+                true
+            }
+        }
+    }
+
+    /// Takes note of an object while a list is being taken.
+    fn see(&mut self, name: String) {
+        if let Some(seen) = &mut self.listing {
+            seen.insert(name);
+        }
     }
 }
 
@@ -163,14 +194,66 @@ mod tests {
         assert!(mirror.set("a".into(), 14, "made anew"));
     }
 
+    /// A whole list; whether anything of it changed what was known.
+    fn list<F: PartialEq>(mirror: &Mirror<F>, objects: impl IntoIterator<Item = (&'static str, Version, F)>) -> bool {
+        mirror.begin_list();
+        let objects = objects.into_iter();
+        let changed = objects.fold(false, |changed, (name, version, fact)| {
+            // Without `||`, which would leave out what comes after a change.
+            mirror.list(name.to_owned(), version, fact) | changed
+        });
+        mirror.end_list() | changed
+    }
+
+    fn names<F: PartialEq>(mirror: &Mirror<F>) -> Vec<String> {
+        mirror.facts().unwrap_or_default().into_keys().collect()
+    }
+
     #[test]
     fn a_list_takes_the_place_of_what_was_known() {
         let mirror = Mirror::default();
         mirror.set("gone".into(), 1, 1);
         assert!(mirror.facts().is_none(), "one object is no list");
-        assert!(mirror.replace(BTreeMap::from([("here".to_owned(), (2, 2))])));
-        assert!(!mirror.replace(BTreeMap::from([("here".to_owned(), (3, 2))])));
-        assert_eq!(mirror.facts().unwrap_or_default().keys().collect::<Vec<_>>(), ["here"]);
+        assert!(list(&mirror, [("here", 2, 2)]));
+        assert_eq!(names(&mirror), ["here"]);
+        assert!(!list(&mirror, [("here", 3, 2)]), "the same list again is no change");
+        assert!(list(&mirror, [("here", 4, 3)]), "another fact is one");
+        assert!(list(&mirror, []), "and so is an object that is gone");
+        assert!(names(&mirror).is_empty());
+    }
+
+    #[test]
+    fn what_was_known_stays_known_until_a_list_is_complete() {
+        let mirror = Mirror::default();
+        list(&mirror, [("a", 1, 1), ("b", 1, 1)]);
+        mirror.begin_list();
+        assert!(mirror.list("b".into(), 2, 2), "what is listed is known at once");
+        assert_eq!(names(&mirror), ["a", "b"]);
+        assert_eq!(mirror.get("b").as_deref(), Some(&2));
+        // The list is broken off and begun anew.
+        assert!(list(&mirror, [("a", 3, 1)]));
+        assert_eq!(names(&mirror), ["a"], "what only the list that was broken off had is gone");
+    }
+
+    #[test]
+    fn what_is_learned_during_a_list_is_newer_than_the_list() {
+        let mirror = Mirror::default();
+        list(&mirror, [("a", 1, "listed before")]);
+        mirror.begin_list();
+        assert!(mirror.set("a".into(), 9, "answer") && mirror.set("made".into(), 10, "answer"));
+        assert!(!mirror.list("a".into(), 2, "listed"));
+        assert!(!mirror.end_list(), "nothing is gone");
+        assert_eq!((mirror.get("a").as_deref(), mirror.get("made").as_deref()), (Some(&"answer"), Some(&"answer")));
+    }
+
+    #[test]
+    fn a_list_has_the_last_word_though_its_versions_are_older() {
+        let mirror = Mirror::default();
+        list(&mirror, [("a", 10, "before the backup was restored")]);
+        mirror.remove("b".into(), 11);
+        assert!(list(&mirror, [("a", 5, "restored")]));
+        assert_eq!(mirror.get("a").as_deref(), Some(&"restored"));
+        assert!(mirror.set("a".into(), 6, "after") && mirror.set("b".into(), 7, "made again"));
     }
 
     #[test]
@@ -191,10 +274,15 @@ mod tests {
         assert!(!mirror.set("c".into(), 1, 1), "there is no room");
         assert!(mirror.set("a".into(), 2, 2), "what is known stays known");
         assert!(mirror.remove("b".into(), 2) && mirror.set("c".into(), 3, 1));
+        assert!(
+            list(&mirror, [("d", 4, 1), ("e", 4, 1), ("f", 4, 1)]),
+            "a list needs no room of what it takes the place of"
+        );
+        assert_eq!(names(&mirror), ["d", "e"]);
     }
 
     #[test]
     fn an_empty_list_is_a_change_too_because_the_kind_is_known_from_then_on() {
-        assert!(Mirror::<u32>::default().replace(BTreeMap::new()));
+        assert!(list(&Mirror::<u32>::default(), []));
     }
 }

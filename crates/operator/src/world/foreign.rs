@@ -17,6 +17,10 @@ use super::{node::NodeFacts, word::Word};
 
 /// By these labels of nodes NVIDIA's GPU Operator places its DaemonSets.
 const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
+/// The end of the label by which it places its DRA driver, where it is told to by a `GPUCluster`.
+const DRA: &str = "dra-driver";
+/// The container of NVIDIA's DRA driver that hands out channels between nodes, and no GPUs.
+const COMPUTE_DOMAINS: &str = "compute-domains";
 
 /// Somebody else's DaemonSet that serves nodes with a part of a GPU stack.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,7 +39,7 @@ pub struct ForeignSet {
 pub enum ForeignPart {
     /// What a stage of ours would be.
     Stage(Stage),
-    /// A DRA driver, which hands out GPUs past the device plugin.
+    /// A DRA driver, which hands out GPUs by claims and past the device plugin.
     Dra,
 }
 
@@ -117,6 +121,7 @@ impl ForeignSet {
                 let word = if stage == Stage::Toolkit { "container-toolkit" } else { stage.as_str() };
                 format!("label the node {NVIDIA_OPERATOR}{word}=false")
             }
+            (ForeignOwner::NvidiaOperator, ForeignPart::Dra) => format!("label the node {NVIDIA_OPERATOR}{DRA}=false"),
             _ => "delete it, or keep it off the node by its nodeSelector".to_owned(),
         }
     }
@@ -135,7 +140,9 @@ fn part(set: &DaemonSet, pod: &PodSpec) -> Option<ForeignPart> {
     let plugin = ["nvidia-device-plugin", "nvidia-gpu-device-plugin"].into_iter().any(|name| is_named(set, name));
     // What waits on kubelet's plugins is a plugin; feature discovery and MPS's daemon are of the same image.
     let plugin = mounts("/device-plugins") && (plugin || nvidias_image());
+    let hands_out_gpus = pod.containers.iter().any(|container| container.name != COMPUTE_DOMAINS);
     let dra = mounts("/plugins_registry")
+        && hands_out_gpus
         && (is_named(set, "nvidia-dra-driver") || is_named(set, "dra-driver-nvidia") || images().any(is_dra_driver));
     if deploys("driver") || is_named(set, "nvidia-driver-installer") || is_named(set, "nvidia-driver-daemonset") {
         Some(ForeignPart::Stage(Stage::Driver))
@@ -144,7 +151,7 @@ fn part(set: &DaemonSet, pod: &PodSpec) -> Option<ForeignPart> {
     } else if deploys("device-plugin") || plugin {
         Some(ForeignPart::Stage(Stage::DevicePlugin))
     } else {
-        dra.then_some(ForeignPart::Dra)
+        (dra || deploys(DRA)).then_some(ForeignPart::Dra)
     }
 }
 
@@ -210,6 +217,7 @@ mod tests {
         ))
     }
 
+    const REGISTRY: &str = "volumes: [{name: r, hostPath: {path: /var/lib/kubelet/plugins_registry}}]";
     const SOCKETS: &str = "volumes: [{name: s, hostPath: {path: /var/lib/kubelet/device-plugins}}]";
 
     #[test]
@@ -217,7 +225,9 @@ mod tests {
         let plugin = |image: &str| format!("{{{SOCKETS}, containers: [{{name: c, image: \"{image}\"}}]}}");
         let selected =
             |what: &str| format!("{{containers: [], nodeSelector: {{nvidia.com/gpu.deploy.{what}: \"true\"}}}}");
-        let dra = "{volumes: [{name: r, hostPath: {path: /var/lib/kubelet/plugins_registry}}], containers: [{name: c, image: nvcr.io/nvidia/k8s-dra-driver-gpu:v1}]}";
+        let dra = format!(
+            "{{{REGISTRY}, containers: [{{name: compute-domains}}, {{name: gpus, image: nvcr.io/nvidia/k8s-dra-driver-gpu:v1}}]}}"
+        );
         let gke = "{k8s-app: nvidia-gpu-device-plugin}";
         let fixed = "{name: nvidia-device-plugin-ds}";
         let installer = "{k8s-app: nvidia-driver-installer}";
@@ -243,7 +253,8 @@ mod tests {
             ("nvidia-driver-daemonset", "{}", selected("driver"), stage(Stage::Driver), operator),
             ("t", "{}", selected("container-toolkit"), stage(Stage::Toolkit), operator),
             ("nvidia-driver-installer", installer, "{containers: []}".to_owned(), stage(Stage::Driver), other),
-            ("dra-kubelet-plugin", "{}", dra.to_owned(), ForeignPart::Dra, other),
+            ("dra-kubelet-plugin", "{}", dra, ForeignPart::Dra, other),
+            ("nvidia-dra-driver-gpu-kubelet-plugin", "{}", selected("dra-driver"), ForeignPart::Dra, operator),
         ] {
             let facts = ForeignSet::of(&written(name, labels, &pod));
             assert_eq!(facts.map(|facts| (facts.part, facts.owner)), Some((part, owner)), "{name} {pod}");
@@ -258,9 +269,10 @@ mod tests {
             ("rdma", "{}", SOCKETS, "nvcr.io/nvidia/mellanox/k8s-rdma-shared-dev-plugin:1"),
             ("gpu-feature-discovery", "{}", "volumes: []", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
             ("dcgm-exporter", "{}", "volumes: []", "nvcr.io/nvidia/k8s/dcgm-exporter:4"),
+            ("dra-driver-nvidia-gpu", "{}", REGISTRY, "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v1"),
             ("device-plugin-all", ours, SOCKETS, "nvidia/k8s-device-plugin:1"),
         ] {
-            let pod = format!("{{{volumes}, containers: [{{name: c, image: \"{image}\"}}]}}");
+            let pod = format!("{{{volumes}, containers: [{{name: compute-domains, image: \"{image}\"}}]}}");
             assert_eq!(ForeignSet::of(&written(name, labels, &pod)), None, "{name}");
         }
     }

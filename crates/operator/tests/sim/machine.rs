@@ -24,6 +24,8 @@ pub struct Faults {
     pub loads_instead: Option<String>,
     /// The container runtime does not come back from the toolkit's restart, which ends with these words.
     pub restart: Option<String>,
+    /// Pods of the stages take so many seconds each, from when what they wait for is there.
+    pub slow: i64,
     /// The API server refuses pods of every stage.
     pub pods_forbidden: bool,
     /// The plugin runs but kubelet publishes only so many GPUs.

@@ -120,15 +120,15 @@ impl Sim {
         if self.fails_to_restart(&toolkit, &faults) {
             self.silence(node, &faults);
         } else {
-            self.run_behind_gate(&toolkit, node);
+            self.run_behind_gate(&toolkit, node, &faults);
         }
-        self.run_behind_gate(&mps, node);
+        self.run_behind_gate(&mps, node, &faults);
         let runs = |sim: &Self, pod: &str| sim.pods.get(pod).is_some_and(PodFacts::running);
         let template = self.templates.get(&plugin);
         let waits_for = |stage| template.is_some_and(|template| waits_for(template, stage));
         let before = (runs(self, &toolkit) || !waits_for("toolkit")) && (runs(self, &mps) || !waits_for("mps"));
         if before && self.divide(&plugin, node, &faults) {
-            self.run_behind_gate(&plugin, node);
+            self.run_behind_gate(&plugin, node, &faults);
         }
         self.run_tests(node, &faults);
         let seen = faults.publishes.unwrap_or(on_bus);
@@ -221,6 +221,9 @@ impl Sim {
             return;
         }
         container.last_failure = None;
+        if !runs && takes_its_time(pod, now, faults) {
+            return;
+        }
         let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
         let machine = &self.machines[node];
         let loaded = machine.driver.loaded.as_ref();
@@ -330,12 +333,33 @@ impl Sim {
         }
     }
 
-    fn run_behind_gate(&mut self, pod: &str, node: &str) {
-        let open = self.templates.get(pod).is_some_and(|template| gate_opens(template, &self.machines[node]));
-        if let Some(pod) = self.pods.get_mut(pod).filter(|_| open) {
-            run(pod, self.now);
+    fn run_behind_gate(&mut self, pod: &str, node: &str, faults: &Faults) {
+        let (now, templates, machine) = (self.now, &self.templates, &self.machines[node]);
+        let open = templates.get(pod).is_some_and(|template| gate_opens(template, machine));
+        let Some(pod) = self.pods.get_mut(pod).filter(|_| open) else { return };
+        if pod.has_started() || !takes_its_time(pod, now, faults) {
+            run(pod, now);
         }
     }
+}
+
+/// Whether a pod is at work for longer than a moment, and has not ended it yet.
+fn takes_its_time(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bool {
+    const STEP: &str = "takes-its-time";
+    if faults.slow == 0 {
+        return false;
+    }
+    let Some(at) = pod.init.iter().position(|init| init.name == STEP) else {
+        let state = ContainerState::Running(Some(now));
+        pod.init.push(ContainerFacts { name: STEP.into(), state, last_failure: None, ready: false });
+        return true;
+    };
+    let since = pod.init[at].running_since().unwrap_or(now);
+    if now.duration_since(since).as_secs() < faults.slow {
+        return true;
+    }
+    pod.init.remove(at);
+    false
 }
 
 /// The step of a toolkit's pod that restarts the container runtime.

@@ -1,7 +1,9 @@
 //! Google's device plugin, which mounts the driver's folder into containers and needs no container toolkit.
 //! (Flags, mounts and port as its sources have them; the image's name is unverified.)
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, SecurityContext};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector, SecurityContext,
+};
 
 use super::{
     super::daemon_set::{
@@ -17,6 +19,17 @@ const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
 /// The name of its file.
 const FILE: &str = "gpu_config.json";
+
+/// The service account of a plugin that watches for critical XIDs, and writes what it finds to its Node. The chart makes it
+/// where `gkeHealthMonitoring` says so.
+pub const ACCOUNT: &str = "gke-device-plugin";
+
+/// By which the plugin finds its Node. (Unverified.)
+fn node_name() -> EnvVar {
+    let field = ObjectFieldSelector { field_path: "spec.nodeName".to_owned(), ..ObjectFieldSelector::default() };
+    let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
+    EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(source) }
+}
 
 /// The plugin's pod.
 #[must_use]
@@ -61,7 +74,10 @@ pub fn pod(
         mounts.push(mount(config::VOLUME, "/etc/nvidia", Mode::ReadOnly));
         volumes.push(config::volume());
     }
-    let libraries = env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"));
+    let mut environment = vec![env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))];
+    if health_monitoring {
+        environment.push(node_name());
+    }
     let main = Container {
         command: Some(vec!["/usr/bin/nvidia-gpu-device-plugin".to_owned()]),
         ports: metrics_port.map(|port| {
@@ -74,7 +90,7 @@ pub fn pod(
         // Privileged: NVML opens the GPUs' device nodes.
         security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
         volume_mounts: Some(mounts),
-        ..operand_container(input, "device-plugin", vec![libraries], args)
+        ..operand_container(input, "device-plugin", environment, args)
     };
     PodParts { init, main, volumes, host: HostNamespaces::None, grace_seconds: 30 }
 }

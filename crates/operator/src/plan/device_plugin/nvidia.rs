@@ -37,7 +37,7 @@ pub fn pod(
         env("NVIDIA_DRIVER_ROOT", root),
         env("NVIDIA_DEV_ROOT", input.key.driver.dev_root()),
         env("DRIVER_ROOT_CTR_PATH", DRIVER_ROOT_IN_CONTAINER),
-        env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", toolkit::INSTALL_DIR)),
+        env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", toolkit::install_dir(input.key))),
         // A runtime that injects by environment must leave this container alone.
         env("NVIDIA_VISIBLE_DEVICES", "void"),
     ];

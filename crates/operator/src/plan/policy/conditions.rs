@@ -66,6 +66,12 @@ impl Verdicts<'_> {
             (false, Reason::PodsForbidden, format!("no node is known, because the probe's pods are refused: {refusal}"))
         } else if self.counts.total == 0 {
             (false, Reason::NoMatchingNodes, self.no_nodes())
+        } else if self.serving() == 0 {
+            let nodes = format!(
+                "none of the {} nodes counts: they are not Ready, cordoned or being deleted, or a DRA driver hands out their GPUs",
+                self.counts.total
+            );
+            (false, Reason::NodesNotReady, nodes + &first)
         } else if !self.is_ready() {
             (false, Reason::NodesNotReady, counts + &first)
         } else if self.counts.ready == self.counts.total {

@@ -11,7 +11,7 @@ use super::{
 pub fn pod(input: &PodInput<'_>) -> PodParts {
     let installer = installer(input, vec!["--no-daemon".to_owned(), "--no-runtime-config".to_owned()]);
     let mut volumes = driver_gate_volumes(input);
-    volumes.extend([install_volume(), own_pid_volume()]);
+    volumes.extend([install_volume(input), own_pid_volume()]);
     PodParts {
         init: vec![driver_gate(input), installer],
         main: own_container(input.settings, keys::TOOLKIT.trim_start_matches(keys::PREFIX), &["hold"], vec![]),

@@ -9,7 +9,8 @@ use super::{
         HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, host_path, mount, own_container,
         unprivileged,
     },
-    INSTALL_DIR, PID_DIR, RuntimeSetup, install_volume, installer, own_pid_volume,
+    super::variant::VariantKey,
+    PID_DIR, RuntimeSetup, install_dir, install_volume, installer, own_pid_volume,
     restart::STEP,
     runtime::Kind,
 };
@@ -29,7 +30,7 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
     let state = || [mount("state", STATE, Mode::Writable), mount("loaded", LOADED, Mode::Writable)];
     let socket = || mount("socket", SOCKET_DIR, Mode::Writable);
     let ours = |name: &str, step: &str, mounts: Vec<_>, privileged: bool| {
-        let args = own_args(setup, step);
+        let args = own_args(input.key, setup, step);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         Container {
             security_context: Some(if privileged { privileged_root() } else { root() }),
@@ -46,7 +47,7 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
     // Kubelet runs this when the pod is deleted, and not when a container crashes, its node shuts down or loses power: what
     // is entered stays over a reboot.
     let mut revert = vec!["/usr/bin/entrypoint".to_owned()];
-    revert.extend(own_args(setup, "revert"));
+    revert.extend(own_args(input.key, setup, "revert"));
     main.lifecycle = Some(Lifecycle {
         pre_stop: Some(LifecycleHandler {
             exec: Some(ExecAction { command: Some(revert) }),
@@ -55,7 +56,7 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
         ..Lifecycle::default()
     });
     let mut volumes = driver_gate_volumes(input);
-    volumes.extend([install_volume(), own_pid_volume()]);
+    volumes.extend([install_volume(input), own_pid_volume()]);
     volumes.extend(folders.iter().map(|(name, path)| host_path(name, path, Some("DirectoryOrCreate"))));
     volumes.extend([
         host_path("state", STATE, Some("DirectoryOrCreate")),
@@ -113,7 +114,7 @@ fn installer_args(setup: &RuntimeSetup) -> Vec<String> {
 }
 
 /// The arguments of a step of ours.
-fn own_args(setup: &RuntimeSetup, step: &str) -> Vec<String> {
+fn own_args(key: &VariantKey, setup: &RuntimeSetup, step: &str) -> Vec<String> {
     let name = setup.socket.rsplit_once('/').map_or(setup.socket.as_str(), |(_, name)| name);
     let mut args = vec![
         "runtime".to_owned(),
@@ -121,7 +122,7 @@ fn own_args(setup: &RuntimeSetup, step: &str) -> Vec<String> {
         format!("--kind={}", setup.kind.as_str()),
         format!("--socket={SOCKET_DIR}/{name}"),
         format!("--handler={}", setup.handler),
-        format!("--install-dir={INSTALL_DIR}"),
+        format!("--install-dir={}", install_dir(key)),
         format!("--state={STATE}"),
         format!("--loaded={LOADED}"),
     ];

@@ -25,7 +25,7 @@ pub fn pod(input: &PodInput<'_>, socket: &str) -> PodParts {
     let main = Container { name: "toolkit".to_owned(), volume_mounts: Some(mounts), ..installer };
     let mut volumes = driver_gate_volumes(input);
     volumes.extend([
-        install_volume(),
+        install_volume(input),
         // The host's: the gate before the device plugin looks for a plugin that runs.
         host_path("pid-file", PID_DIR, Some("DirectoryOrCreate")),
         // Not made where it is missing: then NRI is switched off in the runtime, and the pod's Event says what is not there.
