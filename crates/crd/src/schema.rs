@@ -107,6 +107,13 @@ word! {
         "write a folder below another one, without a slash at its end, such as /home/kubernetes/bin/nvidia",
 }
 
+word! {
+    /// The name of an extended resource.
+    ResourceName: 253 bytes,
+    "self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.split('/')[0].endsWith('kubernetes.io')" =>
+        "write the name of a resource as the Node's status has it: a lower-case DNS name that is none of kubernetes.io, '/' and a word, such as example.com/gpu",
+}
+
 /// The labels of a selector.
 pub(crate) struct MatchLabels;
 

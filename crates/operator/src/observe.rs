@@ -14,11 +14,16 @@ use crate::{
 /// Nodes that are looked at side by side.
 const AT_ONCE: usize = 4;
 
-/// The pods that use a GPU, by node. Asked for only where a driver is about to move: no cache of all pods is kept.
+/// The pods that use a GPU, by node; `resources` are names of GPUs beside NVIDIA's own. Asked for only where a driver is about
+/// to move: no cache of all pods is kept.
 ///
 /// # Errors
 /// When the API server does not answer; nothing is moved then.
-pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<String>) -> Result<BTreeMap<String, Vec<String>>, Error> {
+pub async fn gpu_pods(
+    client: &Client,
+    nodes: &BTreeSet<String>,
+    resources: &BTreeSet<String>,
+) -> Result<BTreeMap<String, Vec<String>>, Error> {
     let pods = Api::<Pod>::all(client.clone());
     stream::iter(nodes.iter().cloned())
         .map(|node| {
@@ -30,7 +35,7 @@ pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<String>) -> Result<BTree
                 let found = request(format!("list the pods of node {node}"), pods.list(&params)).await?;
                 let mut names: Vec<_> = found
                     .iter()
-                    .filter(|pod| uses_gpu(pod))
+                    .filter(|pod| uses_gpu(pod, resources))
                     .map(|pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()))
                     .collect();
                 names.sort();

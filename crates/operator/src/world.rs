@@ -18,7 +18,7 @@ pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Role, uses_gpu};
-pub use resources::{Offer, Resources};
+pub use resources::{Offer, Resources, is_gpu};
 pub use word::{Word, Words};
 
 /// Everything the plan knows of the cluster. Keys are object names.
@@ -51,6 +51,18 @@ pub struct World {
     pub unreadable_policies: BTreeSet<String>,
     /// GpuNodes that are there but cannot be read. Their nodes stay as they are.
     pub unreadable_gpu_nodes: BTreeSet<String>,
+}
+
+impl World {
+    /// The names, other than NVIDIA's, under which policies say that device plugins offer GPUs.
+    #[must_use]
+    pub fn gpu_resources(&self) -> BTreeSet<String> {
+        let plugins = self.policies.values().flat_map(|policy| {
+            let of_pools = policy.spec.pools.iter().map(|pool| &pool.device_plugin);
+            of_pools.chain([&policy.spec.defaults.device_plugin])
+        });
+        plugins.filter_map(|plugin| plugin.resource_name.clone()).collect()
+    }
 }
 
 /// What the plan reads of a RuntimeClass.

@@ -71,6 +71,20 @@ fn a_static_plugin_is_left_alone_on_its_nodes_and_they_count_as_ready_by_what_it
 }
 
 #[test]
+fn somebody_elses_plugin_may_offer_gpus_by_a_name_of_its_own() {
+    let mut sim = beside_a_static_plugin(
+        "{defaults: {devicePlugin: {flavor: External, resourceName: example.com/gpu}}, readiness: {validation: {mode: OnInstall}}}",
+    );
+    assert!(sim.status("theirs").message.contains("0 of 8 example.com/gpu"), "{}", sim.status("theirs").message);
+    sim.foreign_resource = "example.com/gpu".into();
+    sim.settle();
+    let status = sim.status("theirs");
+    assert_eq!((status.phase, status.gpus.summary.as_str()), (Phase::Ready, "8/8"));
+    assert_eq!(status.gpus.resources, [("example.com/gpu".to_owned(), 8)].into());
+    assert_eq!(sim.status("plain").phase, Phase::DevicePlugin, "what another node offers is none of its");
+}
+
+#[test]
 fn what_was_theirs_stays_theirs_until_it_is_taken_over_by_one_field() {
     let mut sim = beside_a_static_plugin("{}");
     sim.foreign_sets.clear();

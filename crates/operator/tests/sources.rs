@@ -122,6 +122,21 @@ fn auto_takes_what_fits_the_system_and_leaves_what_works() {
 }
 
 #[test]
+fn nvidias_plugin_goes_with_googles_installer_and_its_toolkit_lies_beside_the_driver() {
+    let spec = "{defaults: {driver: {source: GkeCos}, devicePlugin: {flavor: Nvidia}}}";
+    let mut sim = node(spec, ("cos", "117"), &[]);
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+    let text = |stage| serde_json::to_string(&sim.sets_of(stage)[0].spec).expect("JSON");
+    let (toolkit, plugin) = (text(Stage::Toolkit), text(Stage::DevicePlugin));
+    assert!(toolkit.contains("--toolkit-install-dir=/home/kubernetes/bin/nvidia\""), "{toolkit}");
+    assert!(plugin.contains("/home/kubernetes/bin/nvidia/toolkit/nvidia-cdi-hook"), "{plugin}");
+    for set in [toolkit, plugin] {
+        assert!(!set.contains("/usr/local/nvidia"), "it cannot be written to: {set}");
+    }
+}
+
+#[test]
 fn what_gke_installs_is_waited_for_and_said_so() {
     for source in ["Auto", "Preinstalled"] {
         let spec = format!("{{defaults: {{driver: {{source: {source}}}}}}}");

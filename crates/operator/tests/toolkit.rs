@@ -27,6 +27,7 @@ fn the_pods_for_every_runtime_and_distribution_are_as_reviewed() {
         ("rke2", "containerd://1.7.27-k3s1", "v1.33.1+rke2r1", "{}"),
         ("microk8s", "containerd://1.7.27", "v1.33.1", "{distribution: MicroK8s}"),
         ("k0s", "containerd://1.7.27", "v1.33.1+k0s", "{}"),
+        ("folder", "containerd://1.7.27", "v1.34.1", "{installDir: /opt/nvidia}"),
     ] {
         let sim = fleet(runtime, kubelet, toolkit);
         assert_eq!(sim.status("a").phase, Phase::Ready, "{name}: {:?}", sim.status("a"));

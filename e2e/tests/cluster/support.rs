@@ -67,7 +67,7 @@ impl Fixture {
         fixture.wait_for_allocatable(0, READY).await?;
         cluster.set_host_driver(&HostDriver::Absent)?;
         cluster.set_install_dir(false)?;
-        let leftovers = "rm -rf /usr/local/nvidia/toolkit /run/nvidia/nvidia-driver.state";
+        let leftovers = "rm -rf /usr/local/nvidia/toolkit /opt/nvidia /run/nvidia/nvidia-driver.state";
         cluster.node_exec(&["/bin/sh", "-ec", leftovers])?;
         // A new GpuNode: what was seen in other tests is forgotten.
         cluster.kubectl(&["delete", "gpunodes", "--all", "--timeout=60s"])?;

@@ -87,7 +87,13 @@ fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes(
 #[test]
 fn a_gpu_is_shared_by_as_many_pods_as_the_policy_says_and_only_the_plugin_moves() {
     test(|f| async move {
-        f.apply("{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4}}}}}").await?;
+        // In a folder of its own: what containers are given then proves that the plugin finds the toolkit there.
+        let policy = |sharing: &str| {
+            format!(
+                "{{defaults: {{toolkit: {{installDir: /opt/nvidia}}, devicePlugin: {{sharing: {{timeSlicing: {sharing}}}}}}}}}"
+            )
+        };
+        f.apply(&policy("{replicas: 4}")).await?;
         f.wait_until_ready_with(keys::GPU_RESOURCE, 4 * GPUS).await?;
         let summary = f.status().await?.gpus.summary;
         ensure!(summary == format!("{0}/{0}", 4 * GPUS), "{summary}");
@@ -99,7 +105,13 @@ fn a_gpu_is_shared_by_as_many_pods_as_the_policy_says_and_only_the_plugin_moves(
         f.run_gpu_pod("slice").await?;
         f.sees_one_gpu("slice")?;
 
-        f.apply("{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}}}").await?;
+        f.cluster.node_exec(&[
+            "/bin/sh",
+            "-ec",
+            "test -x /opt/nvidia/toolkit/nvidia-cdi-hook && ! test -e /usr/local/nvidia/toolkit",
+        ])?;
+
+        f.apply(&policy("{replicas: 2, renameByDefault: true}")).await?;
         f.wait_until_ready_with("nvidia.com/gpu.shared", 2 * GPUS).await?;
         ensure!(others().await? == before, "driver and toolkit have nothing to do with it");
         Ok(())

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Mig, Operand};
+use crate::schema::ResourceName;
 
 /// How kubelet comes to offer a node's GPUs.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -17,6 +18,10 @@ use super::{Mig, Operand};
     validation = (
         "!has(self.flavor) || self.flavor != 'External' || !has(self.mig) || !has(self.mig.layout)",
         "flavor External is somebody else's device plugin, and nothing divides GPUs beneath it: remove mig.layout, or write flavor: Nvidia"
+    ),
+    validation = (
+        "!has(self.resourceName) || has(self.flavor) && self.flavor == 'External'",
+        "NVIDIA's and Google's device plugins offer GPUs as nvidia.com/gpu and take no other name: remove resourceName, or write flavor: External beside it"
     ),
     validation = (
         "!has(self.sharing) || !has(self.sharing.mps) || !has(self.mig) || !has(self.mig.layout)",
@@ -47,6 +52,10 @@ pub struct DevicePlugin {
     /// Whose device plugin. Absent: `Gke` on nodes with a driver where Google's installers put it, else `Nvidia`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flavor: Option<PluginFlavor>,
+    /// The name under which somebody else's device plugin offers whole GPUs. Absent: `nvidia.com/gpu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ResourceName>")]
+    pub resource_name: Option<String>,
     /// How many pods share a GPU. Absent: one pod to a GPU; in a pool, what `defaults` say, and `sharing: {}` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus,
     gpunode::{Groups, Rollout},
+    keys,
     policy::{Health, Pool, Stage},
     reason::Reason,
     report::Report,
@@ -28,7 +29,7 @@ use super::{
 use crate::{
     moment::later,
     settings::{AT_GUARD, REPORT_GRACE},
-    world::{ContainerFacts, NodeFacts, PodFacts, Role, TaintFact, Word, World},
+    world::{ContainerFacts, NodeFacts, PodFacts, Role, TaintFact, Word, World, is_gpu},
 };
 
 /// One GPU node of a policy.
@@ -158,7 +159,20 @@ impl<'w> Member<'w> {
     /// What the scheduler can give out, in its own units: a GPU that four pods share is four.
     #[must_use]
     pub fn allocatable(&self) -> u32 {
-        self.node.allocatable.total()
+        let there = &self.node.allocatable;
+        // By another name than NVIDIA's, if somebody's plugin has one.
+        let promised = self.promise.iter().flat_map(|promise| promise.whole.keys());
+        let others = promised.filter(|name| !is_gpu(name)).map(|name| there.amount(name));
+        there.total() + others.sum::<u32>()
+    }
+
+    /// A resource by which a pod can ask for a GPU of its, or a part of one.
+    #[must_use]
+    pub fn offered(&self) -> &str {
+        let there = &self.node.allocatable;
+        let mut promised = self.promise.iter().flat_map(|promise| promise.whole.keys());
+        let other = promised.find(|name| !is_gpu(name) && there.amount(name) > 0).map(AsRef::as_ref);
+        other.or(there.first_gpu().map(Word::as_str)).unwrap_or(keys::GPU_RESOURCE)
     }
 
     /// What it should be able to give out, in the same units.

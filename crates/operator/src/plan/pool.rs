@@ -139,6 +139,7 @@ pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePl
     let layout = layout(own.mig.as_ref()).or_else(|| layout(inherited.mig.as_ref()).filter(|_| !has_strategy));
     DevicePlugin {
         flavor,
+        resource_name: own.resource_name.clone().or_else(|| inherited.resource_name.clone()),
         sharing: own.sharing.clone().or_else(|| inherited.sharing.clone()),
         mig: (strategy.is_some() || layout.is_some()).then_some(Mig { strategy, layout }),
         fail_on_init_error: own.fail_on_init_error.or(inherited.fail_on_init_error),

@@ -56,8 +56,9 @@ impl Promise {
             }
         }
         let usable = plain.saturating_sub(plain_unhealthy);
-        promise.add(gpu_resource(offer.renamed), usable * offer.replicas, true);
-        promise.add(gpu_resource(offer.renamed), (plain - usable) * offer.replicas, false);
+        let whole = || offer.resource.clone().map_or_else(|| gpu_resource(offer.renamed), Cow::Owned);
+        promise.add(whole(), usable * offer.replicas, true);
+        promise.add(whole(), (plain - usable) * offer.replicas, false);
         promise
     }
 
@@ -134,7 +135,7 @@ mod tests {
         let halves: Option<&[(&str, u32)]> = Some(&[("3g.40gb", 2)]);
         let media: Option<&[(&str, u32)]> = Some(&[("1g.10gb+me", 1)]);
         let empty: Option<&[(&str, u32)]> = Some(&[]);
-        let offer = |replicas, renamed, mig| Offer { replicas, renamed, mig };
+        let offer = |replicas, renamed, mig| Offer { resource: None, replicas, renamed, mig };
         let plain = Offer::default();
         for (case, gpus, unhealthy, offer, whole, usable) in [
             ("whole", vec![gpu(well, None); 2], 0, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=2"),
@@ -210,7 +211,7 @@ mod tests {
 
     #[test]
     fn what_is_lacking_is_told_by_name() {
-        let promise = Promise::of(2, 0, None, &Offer { replicas: 2, renamed: true, mig: MigStrategy::None });
+        let promise = Promise::of(2, 0, None, &Offer { replicas: 2, renamed: true, ..Offer::default() });
         assert_eq!(promise.lacks(&Resources::from(4)), Some(("nvidia.com/gpu.shared", 0, 4)));
         assert_eq!(promise.lacks(&Resources::from_iter([("nvidia.com/gpu.shared", 4)])), None);
         assert_eq!(promise.units(), 4);

@@ -234,13 +234,6 @@ impl NodeFacts {
         }
     }
 
-    /// A resource by which a pod can ask for a GPU of its, or a part of one.
-    #[must_use]
-    pub fn offered(&self) -> &str {
-        let offered = self.allocatable.names().find(|name| self.allocatable.amount(name) > 0);
-        offered.map_or(keys::GPU_RESOURCE, |resource| resource)
-    }
-
     /// Whether the node can be expected to serve: the ones that cannot are counted apart.
     #[must_use]
     pub fn serves(&self) -> bool {

@@ -1,5 +1,7 @@
 //! What the plan reads of Pods.
 
+use std::collections::BTreeSet;
+
 use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
@@ -219,9 +221,10 @@ impl ContainerFacts {
     }
 }
 
-/// Whether a pod has, or is about to have, a GPU of its node: it requests one and has not ended.
+/// Whether a pod has, or is about to have, a GPU of its node: it requests one, by NVIDIA's names or by `others`, and has not
+/// ended.
 #[must_use]
-pub fn uses_gpu(pod: &Pod) -> bool {
+pub fn uses_gpu(pod: &Pod, others: &BTreeSet<String>) -> bool {
     let ended = pod
         .status
         .as_ref()
@@ -234,7 +237,8 @@ pub fn uses_gpu(pod: &Pod) -> bool {
         let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
         limits.is_some_and(|limits| {
             // MIG slices (`nvidia.com/mig-…`) and shared GPUs (`nvidia.com/gpu.shared`) hold the driver as well.
-            limits.iter().any(|(name, quantity)| name.starts_with("nvidia.com/") && quantity.0 != "0")
+            let is_gpu = |name: &String| name.starts_with("nvidia.com/") || others.contains(name);
+            limits.iter().any(|(name, quantity)| is_gpu(name) && quantity.0 != "0")
         })
     })
 }

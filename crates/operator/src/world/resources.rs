@@ -11,16 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use super::word::{Word, Words};
 
-/// Amounts of NVIDIA's GPU resources, by name: a handful at most, and most nodes have one.
+/// Amounts of extended resources, by name: a handful at most, and most nodes have one. Any of them may be what somebody's
+/// device plugin offers GPUs as.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Resources(Box<[(Word, u32)]>);
 
 impl Resources {
-    /// The GPU resources among a Node's.
+    /// The extended resources among a Node's.
     #[must_use]
     pub fn of(all: &BTreeMap<String, Quantity>, words: &Words) -> Self {
-        let gpus = all.iter().filter(|(name, _)| is_gpu(name));
-        Self(gpus.filter_map(|(name, amount)| Some((words.word(name), amount.0.parse().ok()?))).collect())
+        let extended = all.iter().filter(|(name, _)| name.contains('/'));
+        Self(extended.filter_map(|(name, amount)| Some((words.word(name), amount.0.parse().ok()?))).collect())
     }
 
     /// How much there is of one; none of what there is no word of.
@@ -29,16 +30,16 @@ impl Resources {
         self.0.iter().find(|(known, _)| known == name).map_or(0, |(_, amount)| *amount)
     }
 
-    /// All of them, whatever their names.
+    /// All GPUs and parts of GPUs, by the names that NVIDIA's plugin has for them.
     #[must_use]
     pub fn total(&self) -> u32 {
-        self.0.iter().map(|(_, amount)| amount).sum()
+        self.0.iter().filter(|(name, _)| is_gpu(name)).map(|(_, amount)| amount).sum()
     }
 
-    /// Whether there is none, not even an amount of nothing.
+    /// The first of those of which there is any.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub fn first_gpu(&self) -> Option<&Word> {
+        self.0.iter().find(|(name, amount)| is_gpu(name) && *amount > 0).map(|(name, _)| name)
     }
 
     /// Their names.
@@ -66,8 +67,9 @@ impl From<u32> for Resources {
     }
 }
 
-/// Whether a resource is a GPU, or a part of one, and nothing that only bears NVIDIA's name.
-fn is_gpu(name: &str) -> bool {
+/// Whether a resource is a GPU, or a part of one, by NVIDIA's plugin, and nothing that only bears NVIDIA's name.
+#[must_use]
+pub fn is_gpu(name: &str) -> bool {
     name.strip_prefix(keys::RESOURCES)
         .is_some_and(|name| name == "gpu" || name == "gpu.shared" || name.starts_with("mig-"))
 }
@@ -75,6 +77,9 @@ fn is_gpu(name: &str) -> bool {
 /// What a device plugin makes of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Offer {
+    /// As what somebody else's plugin offers whole GPUs, where that is another name than NVIDIA's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
     /// How many pods share what is one otherwise.
     pub replicas: u32,
     /// Whether what is shared bears a name of its own.
@@ -85,7 +90,7 @@ pub struct Offer {
 
 impl Default for Offer {
     fn default() -> Self {
-        Self { replicas: 1, renamed: false, mig: MigStrategy::None }
+        Self { resource: None, replicas: 1, renamed: false, mig: MigStrategy::None }
     }
 }
 
@@ -99,7 +104,8 @@ impl Offer {
         let mps = sharing.and_then(|sharing| sharing.mps.as_ref()).map(|mps| (mps.replicas, mps.rename_by_default));
         let (replicas, renamed) = slicing.or(mps).unwrap_or((1, None));
         let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
-        Self { replicas, renamed: renamed.unwrap_or_default(), mig }
+        let resource = plugin.resource_name.clone().filter(|name| name != keys::GPU_RESOURCE);
+        Self { resource, replicas, renamed: renamed.unwrap_or_default(), mig }
     }
 
     /// What a DaemonSet's annotation says; one GPU for each where it says nothing.
@@ -120,9 +126,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_gpus_and_parts_of_them_are_read_of_a_nodes_resources() {
+    fn of_a_nodes_resources_gpus_and_parts_of_them_are_counted() {
         let all = [
             ("cpu", "8"),
+            ("hugepages-2Mi", "0"),
             ("nvidia.com/gpu", "0"),
             ("nvidia.com/gpu.shared", "32"),
             ("nvidia.com/mig-1g.10gb", "7"),
@@ -133,14 +140,21 @@ mod tests {
         let read = Resources::of(&all, &Words::default());
         assert_eq!(
             read,
-            Resources::from_iter([("nvidia.com/gpu", 0), ("nvidia.com/gpu.shared", 32), ("nvidia.com/mig-1g.10gb", 7)])
+            Resources::from_iter([
+                ("example.com/gpu", 1),
+                ("nvidia.com/gpu", 0),
+                ("nvidia.com/gpu.shared", 32),
+                ("nvidia.com/hostdev", 4),
+                ("nvidia.com/mig-1g.10gb", 7)
+            ])
         );
+        assert_eq!(read.first_gpu().map(Word::as_str), Some("nvidia.com/gpu.shared"));
         assert_eq!((read.total(), read.amount("nvidia.com/gpu.shared"), read.amount("nvidia.com/mig-2g")), (39, 32, 0));
     }
 
     #[test]
     fn an_offer_is_read_as_it_was_written_and_the_plain_one_is_not_written() {
-        let offer = Offer { replicas: 4, renamed: true, mig: MigStrategy::Mixed };
+        let offer = Offer { resource: None, replicas: 4, renamed: true, mig: MigStrategy::Mixed };
         assert_eq!(Offer::read(offer.annotation().as_ref()), offer);
         assert_eq!(Offer::default().annotation(), None);
         assert_eq!(Offer::read(None), Offer::default());

@@ -45,6 +45,8 @@ pub struct Sim {
     boots_with: BTreeMap<String, String>,
     pub gpu_nodes: BTreeMap<String, GpuNode>,
     pub sets: BTreeMap<String, DaemonSet>,
+    /// The name under which other people's device plugins offer GPUs.
+    pub foreign_resource: String,
     /// Other people's DaemonSets, by namespace and name.
     pub foreign_sets: BTreeMap<String, DaemonSet>,
     pub pods: BTreeMap<String, PodFacts>,
@@ -81,6 +83,7 @@ impl Sim {
             boots_with: BTreeMap::new(),
             gpu_nodes: BTreeMap::new(),
             sets: BTreeMap::new(),
+            foreign_resource: gpu_operator_crd::keys::GPU_RESOURCE.into(),
             foreign_sets: BTreeMap::new(),
             pods: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),

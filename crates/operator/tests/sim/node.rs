@@ -134,7 +134,8 @@ impl Sim {
         let seen = faults.publishes.unwrap_or(on_bus);
         let of_ours = self.templates.get(&plugin).filter(|_| runs(self, &plugin));
         let offered = of_ours.map(|template| offered(template, &self.machines[node], seen));
-        let theirs = || self.foreign_plugin_serves(node).then(|| Resources::from(seen));
+        let theirs =
+            || self.foreign_plugin_serves(node).then(|| Resources::from_iter([(self.foreign_resource.as_str(), seen)]));
         let offered = offered.or_else(theirs);
         let facts = self.nodes.get_mut(node).expect("a node");
         // Kubelet keeps the names of what is gone, with nothing to them.
@@ -255,7 +256,8 @@ impl Sim {
     /// A test is placed where a GPU is free, runs, and has ended a moment later.
     fn run_tests(&mut self, node: &str, faults: &Faults) {
         let now = self.now;
-        let free = self.nodes[node].allocatable.total() > 0 && faults.test != Test::FindsNoPlace;
+        let there = &self.nodes[node].allocatable;
+        let free = there.names().any(|name| there.amount(name) > 0) && faults.test != Test::FindsNoPlace;
         let tests = self.pods.values_mut().filter(|pod| pod.role == Role::Validation && pod.node == node);
         for pod in tests.filter(|pod| pod.end.is_none()) {
             if pod.containers.is_empty() && !free {

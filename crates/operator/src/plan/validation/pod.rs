@@ -94,7 +94,7 @@ fn runtime_class(member: &Member<'_>) -> Option<String> {
 }
 
 fn container(member: &Member<'_>) -> Container {
-    let resource = member.node.offered();
+    let resource = member.offered();
     Container {
         name: "test".to_owned(),
         image: Some(image(member)),
