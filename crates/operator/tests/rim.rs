@@ -181,13 +181,16 @@ async fn only_running_pods_with_a_gpu_are_told_of() {
             pod("slice", json!({"nvidia.com/mig-1g.5gb": "1"}), "Pending"),
             pod("none", json!({"cpu": "1"}), "Running"),
             pod("zero", json!({"nvidia.com/gpu": "0"}), "Running"),
+            pod("theirs", json!({"example.com/gpu": "1"}), "Running"),
+            pod("other", json!({"example.com/fpga": "1"}), "Running"),
             pod("ended", json!({"nvidia.com/gpu": "1"}), "Succeeded"),
         ];
         (StatusCode::OK, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
     }
     let (client, made) = server(pods);
-    let found = observe::gpu_pods(&client, &BTreeSet::from(["a".to_owned()])).await.expect("an answer");
-    assert_eq!(found["a"], ["team/gpu", "team/slice"]);
+    let set = |word: &str| BTreeSet::from([word.to_owned()]);
+    let found = observe::gpu_pods(&client, &set("a"), &set("example.com/gpu")).await.expect("an answer");
+    assert_eq!(found["a"], ["team/gpu", "team/slice", "team/theirs"]);
     assert_eq!(made.lock().expect("the list").len(), 1);
 }
 
