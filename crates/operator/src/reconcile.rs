@@ -98,8 +98,10 @@ impl Loop {
         }
         self.metrics.show(&plan.statuses);
         let held = hold_back(&mut plan, &world, &mut carry.pace, started);
-        // While the plan is written the mirrors learn, and what they put aside is kept by nothing but the world.
-        let World { daemon_sets, .. } = world;
+        // While the plan is written the mirrors learn, and what they put aside is kept by nothing but the world. (To take it
+        // apart by a pattern would keep what the pattern leaves out until the end.)
+        let daemon_sets = std::mem::take(&mut world.daemon_sets);
+        drop(world);
         let written = writer.apply(&plan).await;
         self.note_futile_repairs(&plan, &daemon_sets, carry);
         stream::iter(&plan.events).for_each_concurrent(4, |transition| publisher.publish(transition)).await;
