@@ -204,7 +204,9 @@ impl Writer {
     fn labels<'a>(&'a self, name: &'a str, planned: &'a LabelWrite) -> Write<'a> {
         self.write("Node", format!("label node {name}"), async move {
             let labels = (!planned.labels.is_empty()).then(|| planned.labels.clone());
-            let meta = ObjectMeta { labels, ..ObjectMeta::default() }.into_request_partial::<Node>();
+            // Without the uid a Node that is gone would be made anew, which is refused for want of a right and not as a conflict.
+            let uid = Some(planned.uid.clone());
+            let meta = ObjectMeta { labels, uid, ..ObjectMeta::default() }.into_request_partial::<Node>();
             let params = PatchParams { force: planned.force, ..PatchParams::apply(keys::LABEL_MANAGER) };
             let node = Api::<TrimmedNode>::all(self.client.clone()).patch(name, &params, &Patch::Apply(&meta)).await?;
             Ok(Answer::Node(Box::new(node)))

@@ -126,7 +126,7 @@ async fn the_labels_of_a_node_are_applied_by_a_manager_of_their_own_and_nothing_
     assert!(labels.path.contains("fieldManager=gpu-operator%2Flabels"), "{}", labels.path);
     assert!(!labels.path.contains("force=true"), "a user's key is published without force: {}", labels.path);
     let keys: Vec<_> = labels.body["metadata"].as_object().expect("metadata").keys().collect();
-    assert_eq!(keys, ["labels"]);
+    assert_eq!(keys, ["labels", "uid"], "of this very Node");
     assert!(labels.body.get("spec").is_none() && labels.body.get("status").is_none());
 }
 

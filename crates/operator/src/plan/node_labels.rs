@@ -10,6 +10,8 @@ use crate::world::NodeFacts;
 /// One write to a Node: all the labels that should be ours from then on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LabelWrite {
+    /// The Node that is meant: another one may bear its name by now, or none.
+    pub uid: String,
     /// The whole set; what we applied before and is not in it goes.
     pub labels: Labels,
     /// Whether to take keys over from other writers. Never where a user's key is published for the first time.
@@ -87,7 +89,7 @@ fn write_if_needed(node: &NodeFacts, mut labels: Labels, mut result: NodeLabels)
     let ours = node.owned_labels.iter().filter_map(|key| Some((key.as_str(), node.labels.get(key)?.as_str())));
     if !ours.eq(labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))) {
         let force = result.published.keys().all(|key| node.owned_labels.contains(key.as_str()));
-        result.write = Some(LabelWrite { labels, force });
+        result.write = Some(LabelWrite { uid: node.uid.clone(), labels, force });
     }
     result
 }
