@@ -57,6 +57,7 @@ use gpu_node::Unmanaged;
 pub use node_health::NodeHealthWrite;
 pub use node_labels::LabelWrite;
 pub use tell::{Subject, Transition};
+use toolkit::removal::Removals;
 
 use crate::{catalogue::Catalogue, settings::Settings, world::World};
 
@@ -144,6 +145,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     let catalogue = with_models.as_ref().unwrap_or(catalogue);
     let mut sets = Sets { catalogue, world, now, variants: HashMap::new(), policies: BTreeMap::new() };
     let pods = member::pods_by_node(world);
+    let mut removals = Removals::of(world);
     let mut fleet: BTreeMap<&str, Share<'_>> = BTreeMap::new();
     for (name, node) in &world.nodes {
         let gpu_node = world.gpu_nodes.get(name).map(Arc::as_ref);
@@ -151,20 +153,20 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
             continue;
         }
         let Some(discovery) = discover::discover(catalogue, node, gpu_node) else {
-            for_node::unmanaged(&mut plan, node, gpu_node, Unmanaged::NoGpu, None, now);
+            for_node::unmanaged(&mut plan, &mut removals, node, gpu_node, Unmanaged::NoGpu, None, now);
             continue;
         };
         let mut claims = policies.iter().copied().filter(|policy| governs(policy, node));
         let governing = claims.next();
         if opted_out(node) {
-            for_node::unmanaged(&mut plan, node, gpu_node, Unmanaged::OptedOut, discovery.model, now);
+            for_node::unmanaged(&mut plan, &mut removals, node, gpu_node, Unmanaged::OptedOut, discovery.model, now);
             if let Some(policy) = governing {
                 fleet.entry(name_of(policy)).or_default().opted_out += 1;
             }
             continue;
         }
         let Some(policy) = governing else {
-            for_node::unmanaged(&mut plan, node, gpu_node, Unmanaged::NoPolicy, discovery.model, now);
+            for_node::unmanaged(&mut plan, &mut removals, node, gpu_node, Unmanaged::NoPolicy, discovery.model, now);
             continue;
         };
         let others: Vec<&str> = claims.map(name_of).collect();

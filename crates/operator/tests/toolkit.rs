@@ -155,6 +155,49 @@ fn a_first_install_restarts_the_runtime_of_one_node_after_another() {
     }
 }
 
+/// Nodes whose label calls for a toolkit.
+fn with_toolkit(sim: &Sim) -> usize {
+    sim.nodes.values().filter(|node| node.labels.contains_key(keys::TOOLKIT)).count()
+}
+
+#[test]
+fn where_nvidias_runtime_is_the_default_toolkits_leave_one_node_after_another() {
+    let mut sim = fresh(&["a", "b", "c"], "{setAsDefault: true}");
+    sim.settle();
+    sim.delete_policy("all");
+    for left in (0..3).rev() {
+        sim.step();
+        assert_eq!(with_toolkit(&sim), left);
+        sim.sleep(1);
+    }
+    sim.settle();
+    assert!(sim.sets.is_empty() && sim.policies.is_empty(), "nothing of ours is left");
+
+    let mut sim = fresh(&["a", "b", "c"], "{}");
+    sim.settle();
+    sim.delete_policy("all");
+    sim.step();
+    assert_eq!(with_toolkit(&sim), 0, "where no runtime is restarted, nobody waits");
+}
+
+#[test]
+fn a_toolkit_leaves_when_the_one_before_it_has_ended() {
+    let mut sim = fresh(&["a", "b", "c"], "{setAsDefault: true}");
+    sim.settle();
+    sim.delete_policy("all");
+    sim.label("a", keys::TOOLKIT, None);
+    sim.pods.get_mut("toolkit@a").expect("a pod").deleting = true;
+    let leaving = |sim: &Sim| -> Vec<String> {
+        let plan = sim.plan();
+        let gone = plan.labels.iter().filter(|(_, write)| !write.labels.contains_key(keys::TOOLKIT));
+        gone.map(|(name, _)| name.clone()).filter(|name| name != "a").collect()
+    };
+    assert!(leaving(&sim).is_empty());
+    // A node that is down never ends it.
+    sim.nodes.get_mut("a").expect("a node").ready = false;
+    assert_eq!(leaving(&sim), ["b"]);
+}
+
 #[test]
 fn a_runtime_that_does_not_come_back_stops_the_rest_of_its_pool_there() {
     let spec = "{pools: [{name: p, match: {nodeSelector: {matchLabels: {zone: p}}}}, {name: q}]}";

@@ -13,19 +13,21 @@ use super::{
     pool,
     rollout::Decision,
     tell::{annotate, node_transition},
+    toolkit::removal::Removals,
 };
 use crate::{moment::later, settings::ASK_AGAIN, world::NodeFacts};
 
-/// A node that no policy governs: nothing of ours stays on it.
-pub fn unmanaged(
+/// A node that no policy governs: nothing of ours stays on it, but for a toolkit whose end waits for its turn.
+pub fn unmanaged<'w>(
     plan: &mut Plan,
-    node: &NodeFacts,
+    removals: &mut Removals<'w>,
+    node: &'w NodeFacts,
     gpu_node: Option<&GpuNode>,
     why: Unmanaged,
     model: Option<String>,
     now: Timestamp,
 ) {
-    if let Some(write) = node_labels::none(node).write {
+    if let Some(write) = node_labels::none(node, removals.kept_by(node)).write {
         plan.labels.insert(node.name.clone(), write);
     }
     let health = node_health::none(node);

@@ -29,10 +29,11 @@ pub struct NodeLabels {
     pub conflicts: Vec<(String, String)>,
 }
 
-/// The labels of a node that no policy governs: none of ours.
+/// The labels of a node that no policy governs: none of ours, but for the toolkit that it keeps for now.
 #[must_use]
-pub fn none(node: &NodeFacts) -> NodeLabels {
-    write_if_needed(node, Labels::new(), NodeLabels::default())
+pub fn none(node: &NodeFacts, toolkit: Option<&str>) -> NodeLabels {
+    let kept = toolkit.map(|group| (keys::TOOLKIT.to_owned(), group.to_owned()));
+    write_if_needed(node, kept.into_iter().collect(), NodeLabels::default())
 }
 
 /// What our own labels say of a node.
@@ -144,10 +145,10 @@ mod tests {
     #[test]
     fn a_key_of_ours_that_somebody_wrote_and_nobody_wants_is_taken_and_then_let_go() {
         for theirs in ["x", ""] {
-            let taken = none(&node(&[(keys::DRIVER, theirs)], &[])).write.expect("a write");
+            let taken = none(&node(&[(keys::DRIVER, theirs)], &[]), None).write.expect("a write");
             assert!(taken.force && taken.labels[keys::DRIVER] != theirs, "{taken:?}");
             let ours = node(&[(keys::DRIVER, &taken.labels[keys::DRIVER])], &[keys::DRIVER]);
-            assert_eq!(none(&ours).write.expect("a write").labels, Labels::new());
+            assert_eq!(none(&ours, None).write.expect("a write").labels, Labels::new());
         }
         let governed = of(&node(&[(keys::DRIVER, "x")], &[]), KNOWN, "p", &Groups::default(), &publish("ours"));
         let write = governed.write.expect("a write");
@@ -162,8 +163,8 @@ mod tests {
 
     #[test]
     fn a_node_without_a_policy_keeps_nothing_of_ours_and_everything_of_others() {
-        let write = none(&node(&[(keys::MODEL, "m"), ("x", "y")], &[keys::MODEL])).write.expect("a write");
+        let write = none(&node(&[(keys::MODEL, "m"), ("x", "y")], &[keys::MODEL]), None).write.expect("a write");
         assert!(write.labels.is_empty());
-        assert_eq!(none(&node(&[("x", "y")], &[])).write, None);
+        assert_eq!(none(&node(&[("x", "y")], &[]), None).write, None);
     }
 }

@@ -7,6 +7,7 @@ pub mod class;
 mod configured;
 mod distribution;
 mod nri;
+pub mod removal;
 pub mod restart;
 mod runtime;
 

@@ -11,7 +11,7 @@ use super::{
     },
     super::variant::VariantKey,
     PID_DIR, RuntimeSetup, install_dir, install_volume, installer, own_pid_volume,
-    restart::STEP,
+    restart::{DEFAULT, STEP},
     runtime::Kind,
 };
 
@@ -129,7 +129,7 @@ fn own_args(key: &VariantKey, setup: &RuntimeSetup, step: &str) -> Vec<String> {
     args.extend(setup.config.iter().map(|path| format!("--config={path}")));
     args.extend(setup.drop_in.iter().map(|path| format!("--drop-in={path}")));
     if setup.default {
-        args.push("--default".to_owned());
+        args.push(DEFAULT.to_owned());
     }
     args
 }

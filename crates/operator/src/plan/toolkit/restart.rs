@@ -1,7 +1,7 @@
 //! Restarts of container runtimes that are about to be: which nodes have a toolkit on its way to one.
 
 use gpu_operator_crd::{gpunode::Groups, policy::Stage};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
 
 use crate::{
     plan::{judge::hold_up, variant},
@@ -10,15 +10,29 @@ use crate::{
 
 /// The step of a toolkit's pod that restarts the container runtime.
 pub const STEP: &str = "restart-runtime";
+/// Says to every step that NVIDIA's runtime is the default.
+pub const DEFAULT: &str = "--default";
 
 /// Whether the toolkit of a group restarts the container runtime: by what the group stands for, not by what is wanted now,
 /// which changes with the policy and with what kubelet says of a runtime that is down.
 #[must_use]
 pub fn is_by(world: &World, group: Option<&str>) -> bool {
-    let set = group.map(|group| variant::daemon_set_name(Stage::Toolkit, group));
-    let spec = set.and_then(|set| world.daemon_sets.get(&set)).and_then(|set| set.spec.as_ref());
-    let pod = spec.and_then(|spec| spec.template.spec.as_ref());
+    let pod = group.and_then(|group| pod_of(world, group));
     pod.and_then(|pod| pod.init_containers.as_ref()).into_iter().flatten().any(|init| init.name == STEP)
+}
+
+/// Whether the toolkit of a group restarts the container runtime as it goes: only one that runs every pod has to be told
+/// then.
+#[must_use]
+pub fn is_at_end(world: &World, group: &str) -> bool {
+    let main = pod_of(world, group).and_then(|pod| pod.containers.first());
+    let hook = main.and_then(|main| main.lifecycle.as_ref()?.pre_stop.as_ref()?.exec.as_ref()?.command.as_ref());
+    hook.into_iter().flatten().any(|word| word == DEFAULT)
+}
+
+fn pod_of<'w>(world: &'w World, group: &str) -> Option<&'w PodSpec> {
+    let set = world.daemon_sets.get(&variant::daemon_set_name(Stage::Toolkit, group))?;
+    set.spec.as_ref()?.template.spec.as_ref()
 }
 
 /// Whether a node's runtime may be restarted at any moment: its label calls for a toolkit that does so, and that has neither
