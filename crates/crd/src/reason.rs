@@ -253,16 +253,16 @@ impl Reason {
         matches!(self, Self::NodeNotReady | Self::NodeDeleting)
     }
 
-    /// Whether a node does not count among those that are to be ready: it is away, or offers its GPUs another way.
+    /// Whether a node offers its GPUs another way, and so counts apart from those that are to be ready.
     #[must_use]
     pub fn counts_apart(self) -> bool {
-        self.is_away() || self == Self::ForeignDraDriver
+        self == Self::ForeignDraDriver
     }
 
-    /// Whether a node is held up by others, or not held up at all, so that no deadline of its own runs.
+    /// Whether a node is held up by being away or by others, or not held up at all, so that no deadline of its own runs.
     #[must_use]
     pub fn stops_the_clock(self) -> bool {
-        self.counts_apart() || self == Self::RuntimeTurnPending
+        self.is_away() || self.counts_apart() || self == Self::RuntimeTurnPending
     }
 
     /// Whether it is said of a node that works, and is yet worth somebody's look.

@@ -8,21 +8,20 @@ use kube::{Api, Client, ResourceExt, api::ListParams};
 
 use crate::{
     error::{Error, request},
-    world::uses_gpu,
+    world::{GpuAsks, uses_gpu},
 };
 
 /// Nodes that are looked at side by side.
 const AT_ONCE: usize = 4;
 
-/// The pods that use a GPU, by node; `resources` are names of GPUs beside NVIDIA's own. Asked for only where a driver is about
-/// to move: no cache of all pods is kept.
+/// The pods that use a GPU, by node. Asked for only where a driver is about to move: no cache of all pods is kept.
 ///
 /// # Errors
 /// When the API server does not answer; nothing is moved then.
 pub async fn gpu_pods(
     client: &Client,
     nodes: &BTreeSet<String>,
-    resources: &BTreeSet<String>,
+    asks: &GpuAsks,
 ) -> Result<BTreeMap<String, Vec<String>>, Error> {
     let pods = Api::<Pod>::all(client.clone());
     stream::iter(nodes.iter().cloned())
@@ -35,7 +34,7 @@ pub async fn gpu_pods(
                 let found = request(format!("list the pods of node {node}"), pods.list(&params)).await?;
                 let mut names: Vec<_> = found
                     .iter()
-                    .filter(|pod| uses_gpu(pod, resources))
+                    .filter(|pod| uses_gpu(pod, asks))
                     .map(|pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()))
                     .collect();
                 names.sort();

@@ -84,10 +84,10 @@ impl Loop {
         let started = Instant::now();
         let mut plan = plan::plan(&self.settings, &self.catalogue, &world, now);
         let planning = started.elapsed();
-        let resources = world.gpu_resources();
+        let asks = world.gpu_asks();
         // Each round asks about the next few nodes of every pool, and about none again.
         while !plan.questions.is_empty() {
-            match observe::gpu_pods(&self.client, &plan.questions, &resources).await {
+            match observe::gpu_pods(&self.client, &plan.questions, &asks).await {
                 Ok(answers) => world.gpu_pods.extend(answers),
                 Err(error) => {
                     tracing::warn!(%error, "a rollout waits for an answer");

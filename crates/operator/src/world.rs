@@ -17,7 +17,7 @@ pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
-pub use pod::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Role, uses_gpu};
+pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, uses_gpu};
 pub use resources::{Offer, Resources, is_gpu};
 pub use word::{Word, Words};
 
@@ -54,14 +54,15 @@ pub struct World {
 }
 
 impl World {
-    /// The names, other than NVIDIA's, under which policies say that device plugins offer GPUs.
+    /// By what pods ask for GPUs here: the names that policies give, and claims where somebody's DRA driver is.
     #[must_use]
-    pub fn gpu_resources(&self) -> BTreeSet<String> {
+    pub fn gpu_asks(&self) -> GpuAsks {
         let plugins = self.policies.values().flat_map(|policy| {
             let of_pools = policy.spec.pools.iter().map(|pool| &pool.device_plugin);
             of_pools.chain([&policy.spec.defaults.device_plugin])
         });
-        plugins.filter_map(|plugin| plugin.resource_name.clone()).collect()
+        let resources = plugins.filter_map(|plugin| plugin.resource_name.clone()).collect();
+        GpuAsks { resources, claims: self.foreign_sets.values().any(|set| set.part == ForeignPart::Dra) }
     }
 }
 

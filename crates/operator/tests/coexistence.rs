@@ -189,6 +189,54 @@ fn a_dra_driver_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
 }
 
 #[test]
+fn a_driver_moves_under_a_dra_driver_too_and_the_pool_goes_on() {
+    let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
+    dra_driver(&mut sim);
+    label(&mut sim, "claims", "dra");
+    let version = |version: &str| format!("{{pools: [{{name: p, driver: {{version: {version}}}}}]}}");
+    sim.apply_policy("all", &version("595.91.07"));
+    sim.settle();
+    // A pod has one of its GPUs by a claim.
+    sim.gpu_pods.insert("claims".into(), vec!["team/train".into()]);
+    sim.apply_policy("all", &version("590.10.01"));
+    sim.run(60);
+    assert_eq!(sim.report("claims").driver.loaded.as_deref(), Some("595.91.07"));
+    assert_eq!(sim.report("plain").driver.loaded.as_deref(), Some("590.10.01"), "nobody waits for the other");
+    sim.gpu_pods.clear();
+    sim.run(60);
+    sim.settle();
+    assert_eq!(sim.report("claims").driver.loaded.as_deref(), Some("590.10.01"));
+    assert!(!sim.is_moving("claims"), "it has arrived");
+    assert_eq!(sim.condition("all", "Reconciling").0, "False");
+}
+
+#[test]
+fn what_is_the_matter_with_gpus_is_told_of_a_node_with_a_dra_driver_as_well() {
+    let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
+    dra_driver(&mut sim);
+    label(&mut sim, "claims", "dra");
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    sim.report("claims").gpus.pop();
+    sim.run(40);
+    let status = sim.status("claims");
+    assert_eq!(status.reason, Some(Reason::ForeignDraDriver));
+    assert!(status.message.contains("7 of 8 GPUs are on the PCI bus"), "{}", status.message);
+    assert_eq!(sim.policies["all"].status.clone().expect("a status").attention.len(), 1);
+}
+
+#[test]
+fn a_dra_driver_beside_a_plugin_that_only_the_policy_knows_of_takes_no_toolkit_away() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{defaults: {devicePlugin: {flavor: External}}}");
+    sim.run(40);
+    assert_eq!(ours(&sim, "a"), [Stage::Driver, Stage::Toolkit]);
+    dra_driver(&mut sim);
+    label(&mut sim, "a", "dra");
+    sim.run(40);
+    assert_eq!(ours(&sim, "a"), [Stage::Driver, Stage::Toolkit]);
+}
+
+#[test]
 fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
     let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
     dra_driver(&mut sim);
@@ -208,15 +256,17 @@ fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
     assert_eq!((policy.nodes.ready, policy.nodes.excluded, policy.attention.len()), (1, 1, 0));
     assert_eq!(sim.condition("all", "Ready").0, "True");
     assert_eq!(sim.condition("all", "Reconciling").0, "False");
-    // Its DaemonSet is made anew by an upgrade: nothing slips in.
+    assert_eq!((policy.gpus.allocatable, policy.gpus.expected), (8, 8), "of claims nothing is expected here");
+    // It is gone, for a moment or for good: nothing slips in, and the node is missed.
     let before = std::mem::take(&mut sim.foreign_sets);
     sim.run(40);
-    assert_eq!(
-        (ours(&sim, "claims"), sim.status("claims").reason),
-        (vec![Stage::Driver], Some(Reason::ForeignDraDriver))
-    );
+    let status = sim.status("claims");
+    assert_eq!((ours(&sim, "claims"), status.reason), (vec![Stage::Driver], Some(Reason::WaitingForAllocatable)));
+    assert!(status.message.contains("foreignStack: TakeOver"), "{}", status.message);
+    assert_eq!(sim.condition("all", "Ready").0, "False");
     sim.foreign_sets = before;
     sim.settle();
+    assert_eq!(sim.status("claims").reason, Some(Reason::ForeignDraDriver));
     sim.apply_policy("all", TAKE_OVER);
     sim.settle();
     assert!(sim.status("claims").message.contains("delete it"), "{}", sim.status("claims").message);

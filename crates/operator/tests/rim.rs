@@ -12,7 +12,7 @@ use axum::{
     body::Body,
     http::{Method, Request, Response, StatusCode},
 };
-use gpu_operator::{apply::Writer, error::Class, observe, watch::Mirrors};
+use gpu_operator::{apply::Writer, error::Class, observe, watch::Mirrors, world::GpuAsks};
 use kube::Client;
 use serde_json::{Value, json};
 use sim::Sim;
@@ -176,7 +176,12 @@ async fn only_running_pods_with_a_gpu_are_told_of() {
                 "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}, "status": {"phase": phase},
             })
         };
+        let claim = json!({
+            "metadata": {"name": "claim", "namespace": "team"},
+            "spec": {"containers": [{"name": "c"}], "resourceClaims": [{"name": "gpu"}]}, "status": {"phase": "Running"},
+        });
         let items = [
+            claim,
             pod("gpu", json!({"nvidia.com/gpu": "2"}), "Running"),
             pod("slice", json!({"nvidia.com/mig-1g.5gb": "1"}), "Pending"),
             pod("none", json!({"cpu": "1"}), "Running"),
@@ -189,9 +194,17 @@ async fn only_running_pods_with_a_gpu_are_told_of() {
     }
     let (client, made) = server(pods);
     let set = |word: &str| BTreeSet::from([word.to_owned()]);
-    let found = observe::gpu_pods(&client, &set("a"), &set("example.com/gpu")).await.expect("an answer");
-    assert_eq!(found["a"], ["team/gpu", "team/slice", "team/theirs"]);
-    assert_eq!(made.lock().expect("the list").len(), 1);
+    for (asks, told) in [
+        (GpuAsks::default(), &["team/gpu", "team/slice"][..]),
+        (
+            GpuAsks { resources: set("example.com/gpu"), claims: true },
+            &["team/claim", "team/gpu", "team/slice", "team/theirs"],
+        ),
+    ] {
+        let found = observe::gpu_pods(&client, &set("a"), &asks).await.expect("an answer");
+        assert_eq!(found["a"], told);
+    }
+    assert_eq!(made.lock().expect("the list").len(), 2);
 }
 
 #[tokio::test]

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys, policy::Pool, report::DriverFacts};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys, policy::Pool, reason::Reason, report::DriverFacts,
+};
 
 use super::placement::Placement;
 use crate::{
     plan::{pool, toolkit},
-    world::{NodeFacts, Word, World},
+    world::{NodeFacts, Word, World, is_gpu},
 };
 
 /// All nodes with GPUs.
@@ -125,8 +127,11 @@ impl<'w> Host<'w> {
 
     /// The GPU resources that it offers.
     pub fn resources(&self) -> impl Iterator<Item = &'w str> {
+        let plugin = self.policy.map(|policy| pool::device_plugin(policy, self.pool));
+        let own_name = plugin.and_then(|plugin| plugin.resource_name);
+        let has_gpus = move |name: &Word| is_gpu(name) || own_name.as_deref() == Some(name.as_str());
         let offered = self.node.allocatable.names().filter(|name| self.node.allocatable.amount(name) > 0);
-        offered.map(Word::as_str)
+        offered.filter(move |name| has_gpus(name)).map(Word::as_str)
     }
 
     /// How much of a resource it offers now.
@@ -138,7 +143,7 @@ impl<'w> Host<'w> {
     pub fn may_offer(&self, resource: &str) -> Option<u64> {
         let now = self.offers(resource);
         match self.status() {
-            Some(status) if status.is_ready() => Some(now),
+            Some(status) if status.is_ready() || status.reason.is_some_and(Reason::counts_apart) => Some(now),
             // Somebody else's plugin, and no word of ours: what is there is all there is to go by.
             None => (self.gpu_node.is_none() && !self.unread).then_some(now),
             Some(status) if resource == keys::GPU_RESOURCE => Some(now.max(status.gpus.expected?.into())),

@@ -142,8 +142,8 @@ fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
             defaults.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".to_owned()),
         ),
         image_pull_secrets: pull_secrets(input.settings, input.policy),
-        // One operand alone talks to the API server, and only if told to.
-        automount_service_account_token: Some(account.is_some()),
+        // One operand alone talks to the API server, only if told to, and mounts the token itself.
+        automount_service_account_token: Some(false),
         service_account_name: account.map(str::to_owned),
         host_pid: (parts.host != HostNamespaces::None).then_some(true),
         host_network: (parts.host == HostNamespaces::PidAndNetwork).then_some(true),

@@ -139,7 +139,8 @@ impl<'w> Sets<'w> {
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
         let report = status.and_then(|status| status.report.as_ref());
         let have = member::node_groups(node);
-        let foreign = Foreign::of(self.world, node, &have, status, pool::foreign_stack(policy, named_pool));
+        let foreign_policy = (pool::foreign_stack(policy, named_pool), pool::device_plugin(policy, named_pool).flavor);
+        let foreign = Foreign::of(self.world, node, &have, status, foreign_policy);
         // What a node wants goes by its container runtime, which says nothing of itself while it is down.
         let known = status.zip(report).filter(|_| !node.runtime_is_silent());
         let wanted = known.map(|(status, report)| {

@@ -1,6 +1,6 @@
 //! What a plan writes for one node: as a member of its policy, or as one that no policy governs.
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeSpec, gpunode::Groups, reason::Reason};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeSpec, reason::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     node_health, node_labels,
     policy::Counted,
     pool,
-    rollout::Decision,
+    rollout::{self, Decision},
     tell::{annotate, node_transition},
     toolkit::removal::Removals,
 };
@@ -110,8 +110,8 @@ pub fn member(
         node: member.node.name.clone(),
         pool: member.pool.clone(),
         serves: member.node.serves() && !status.reason.is_some_and(Reason::counts_apart),
-        // What has nothing of ours yet is being installed, and moves from no revision to another.
-        current: member.have == Groups::default() || member.want().is_none_or(|want| want == member.have),
+        // What has nothing else is being installed, and moves from no revision to another.
+        current: member.want().is_none_or(|want| rollout::has_nothing_else(&member.have, &want)),
         driver_version: member.driver().and_then(|driver| driver.version()).map(str::to_owned),
         fault: member
             .wanted

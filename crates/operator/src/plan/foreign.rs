@@ -6,7 +6,7 @@ use gpu_operator_crd::{
     GpuNodeStatus,
     gpunode::Groups,
     keys,
-    policy::{ForeignStack, Stage},
+    policy::{ForeignStack, PluginFlavor, Stage},
     reason::Reason,
 };
 
@@ -48,16 +48,17 @@ fn named(name: &str) -> Option<(Stage, bool)> {
 
 impl Foreign {
     /// What of a node's GPU stack is somebody else's. `have` is what the node has of ours; `status`, what is remembered of
-    /// it: DaemonSets come and go while they are upgraded, and nothing of ours is to slip in between.
+    /// it: DaemonSets come and go while they are upgraded, and nothing of ours is to slip in between. `policy` says what is to
+    /// become of it, and whose device plugin there is.
     #[must_use]
     pub fn of(
         world: &World,
         node: &NodeFacts,
         have: &Groups,
         status: Option<&GpuNodeStatus>,
-        policy: ForeignStack,
+        policy: (ForeignStack, Option<PluginFlavor>),
     ) -> Self {
-        let take_over = policy == ForeignStack::TakeOver;
+        let take_over = policy.0 == ForeignStack::TakeOver;
         let mut foreign = Self { take_over, ..Self::default() };
         let mut dra = None;
         for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {
@@ -77,7 +78,9 @@ impl Foreign {
         }
         if let Some(dra) = dra {
             let plugin = Stage::DevicePlugin;
-            if variant::group(have, plugin).is_some() || foreign.stages.contains_key(&plugin) {
+            // The policy says that there is one, if nothing else does.
+            let told_of = policy.1 == Some(PluginFlavor::External);
+            if told_of || variant::group(have, plugin).is_some() || foreign.stages.contains_key(&plugin) {
                 foreign.rival = Some(dra.set);
             } else {
                 foreign.stages.insert(plugin, dra);
@@ -153,22 +156,20 @@ impl Foreign {
         (!theirs.is_empty()).then(|| Note::new(reason, message))
     }
 
-    /// That the node's GPUs are handed out by claims, in a sentence, where they are.
+    /// That the node's GPUs are handed out by claims, in a sentence, while they are.
     #[must_use]
     pub fn by_claims(&self) -> Option<String> {
         let theirs = self.theirs(Stage::DevicePlugin).filter(|theirs| theirs.by_claims)?;
-        let set = &theirs.set;
-        Some(match &theirs.way_off {
-            Some(way_off) if self.take_over => format!(
+        let (set, way_off) = (&theirs.set, theirs.way_off.as_ref()?);
+        Some(if self.take_over {
+            format!(
                 "the device plugin is placed once DRA driver {set} is gone from the node: {way_off}; until then claims of pods get its GPUs, and the node counts apart"
-            ),
-            Some(_) => format!(
+            )
+        } else {
+            format!(
                 "DRA driver {set} hands out the node's GPUs to claims of pods, so that no device plugin is placed beside it and the node offers no {}; it counts apart",
                 keys::GPU_RESOURCE
-            ),
-            None => format!(
-                "DRA driver {set} handed out the node's GPUs and is gone; bring it back, or write foreignStack: TakeOver to have the device plugin placed"
-            ),
+            )
         })
     }
 

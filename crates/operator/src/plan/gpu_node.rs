@@ -162,7 +162,8 @@ fn still_passing<'s>(
     now: Timestamp,
 ) -> Option<(&'s GpuNodeStatus, Timestamp)> {
     let passing = |phase: Phase, reason: Reason| {
-        !matches!(phase, Phase::Ready | Phase::Unmanaged) && !reason.is_failure() && !reason.counts_apart()
+        let underway = !reason.is_failure() && !reason.counts_apart() && reason != Reason::NodeNotReady;
+        underway && !matches!(phase, Phase::Ready | Phase::Unmanaged)
     };
     let since = before.since()?;
     let both = passing(before.phase, before.reason?) && passing(verdict.phase, verdict.reason);

@@ -165,7 +165,11 @@ fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
 
 /// That claims of pods get the node's GPUs, and no device plugin.
 fn by_claims(member: &Member<'_>) -> Option<Verdict> {
-    let message = member.foreign.by_claims()?;
+    let how = member.foreign.by_claims()?;
+    let missing = gpu_missing(member, Phase::DevicePlugin).map(|verdict| verdict.message);
+    // What is the matter with its GPUs concerns claims as well.
+    let sick = member.health.note.as_ref().map(|note| note.message.clone());
+    let message = [Some(how), missing, sick].into_iter().flatten().collect::<Vec<_>>().join("; ");
     Some(Verdict::new(Phase::DevicePlugin, Reason::ForeignDraDriver, message))
 }
 

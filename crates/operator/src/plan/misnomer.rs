@@ -20,12 +20,18 @@ pub fn remark(published: &Labels, model: Option<&str>) -> Option<String> {
         .then(|| format!("the policy publishes {}, and the GPUs are of model {model}", labels.join(" and ")))
 }
 
-/// Whether a word, in lower case, is formed like a product's name: `k620`, `rtx4090`, `l40s`.
+/// Whether a word, in lower case, is formed like a product's name and like little else: a letter and three digits, or `rtx` or
+/// `gtx` and more of them. Shorter names, such as `t4`, are formed like too much.
 fn is_product(word: &str) -> bool {
-    let letters = word.bytes().take_while(u8::is_ascii_lowercase).count();
-    let digits = word.bytes().skip(letters).take_while(u8::is_ascii_digit).count();
-    let rest = word.len() - letters - digits;
-    (1..=3).contains(&letters) && (2..=4).contains(&digits) && rest <= 2
+    let (digits, counts) = match word.strip_prefix("rtx").or_else(|| word.strip_prefix("gtx")) {
+        Some(rest) => (rest, 3..=4),
+        None => (word.trim_start_matches(|c: char| c.is_ascii_lowercase()), 3..=3),
+    };
+    let letters = word.len() - digits.len();
+    let number = digits.trim_end_matches(|c: char| c.is_ascii_lowercase());
+    let rest = digits.len() - number.len();
+    let named = letters == 1 || letters == 3 && counts != (3..=3);
+    named && rest <= 2 && counts.contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -44,6 +50,11 @@ mod tests {
             ("yes", "nvidia-quadro-k620", false),
             ("team-a", "nvidia-quadro-k620", false),
             ("rack12345", "nvidia-quadro-k620", false),
+            ("gpu01", "nvidia-quadro-k620", false),
+            ("row12", "nvidia-quadro-k620", false),
+            ("x86-64", "nvidia-quadro-k620", false),
+            ("dc101", "nvidia-quadro-k620", false),
+            ("v12", "nvidia-quadro-k620", false),
             ("", "nvidia-quadro-k620", false),
         ] {
             let published = Labels::from([("gpu/nividia".to_owned(), value.to_owned())]);

@@ -38,6 +38,11 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// Whether it offers its GPUs another way than by a device plugin.
+    fn is_apart(&self) -> bool {
+        self.status.reason.is_some_and(Reason::counts_apart)
+    }
+
     fn failed(&self) -> bool {
         !self.status.is_ready() && self.status.reason.is_some_and(Reason::is_failure)
     }
@@ -121,7 +126,7 @@ fn count<'c>(nodes: impl Iterator<Item = &'c Counted>) -> (NodeCounts, GpuTotals
         };
         *class += 1;
         counts.outdated += u32::from(!node.current && node.serves);
-        gpus.expected += node.status.gpus.expected.unwrap_or_default();
+        gpus.expected += node.status.gpus.expected.filter(|_| !node.is_apart()).unwrap_or_default();
         gpus.allocatable += node.status.gpus.allocatable;
         gpus.unhealthy += node.status.gpus.unhealthy;
         gpus.degraded += node.status.gpus.degraded;
@@ -174,7 +179,7 @@ fn attention(nodes: &[Counted]) -> Vec<Attention> {
         .iter()
         .filter(|node| !node.status.is_ready() || node.status.reason.is_some_and(Reason::is_note))
         // Somebody wants it so.
-        .filter(|node| node.status.reason != Some(Reason::ForeignDraDriver))
+        .filter(|node| !node.is_apart() || node.status.gpus.unhealthy + node.status.gpus.degraded > 0)
         .collect();
     needy.sort_by_key(|node| (node.status.is_ready(), !node.failed(), node.status.since(), node.node.clone()));
     needy.truncate(MAX_ATTENTION);

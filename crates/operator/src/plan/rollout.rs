@@ -121,7 +121,7 @@ fn missed_a_gpu_before(verdict: &Verdict) -> bool {
 
 /// Whether a node has nothing but what is wanted, though some of it may be missing: it never had it, or somebody took a
 /// label off. Putting that back moves nothing, because a group's name holds the driver beneath it.
-fn has_nothing_else(have: &Groups, want: &Groups) -> bool {
+pub fn has_nothing_else(have: &Groups, want: &Groups) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let had = variant::group(have, stage);
         had.is_none() || had == variant::group(want, stage)
@@ -203,7 +203,7 @@ fn go_on(
 
 /// Whether a node has arrived. A GPU that is missing or sick is not the new revision's doing, and does not hold up the pool.
 fn is_done(member: &Member<'_>, verdict: &Verdict, want: &Groups) -> bool {
-    let arrived = verdict.phase == Phase::Ready || missed_a_gpu_before(verdict);
+    let arrived = verdict.phase == Phase::Ready || verdict.reason.counts_apart() || missed_a_gpu_before(verdict);
     member.have == *want && member.stack_proven() && arrived
 }
 
@@ -236,7 +236,7 @@ fn take_turn(
     };
     let driver_moves = moves_driver(&member.have, &want);
     // A node that is failing offers nothing that could be disturbed, so it needs no turn: the cure comes at once.
-    let nothing_to_lose = member.was_failing() && member.allocatable() == 0;
+    let nothing_to_lose = member.was_failing() && member.allocatable() == 0 && member.foreign.by_claims().is_none();
     let pending = |message: String| Decision {
         note: Some(Note::new(Reason::RolloutPending, message)),
         ..settle(member, member.have.clone())

@@ -72,7 +72,9 @@ pub fn annotate(
     let of_ready = member.health.note.iter().chain(&missing).chain(&conflict).chain(&member.notes).filter(|_| ready);
     let standing: Vec<&Note> = of_move.chain(of_ready).collect();
     // What the user wrote is no trouble, and has no word of its own.
-    let misnomer = misnomer::remark(published, member.model()).filter(|_| ready);
+    let known = member.discovery.accelerators.first().map(|accelerator| accelerator.name.as_str());
+    let model = member.model().filter(|model| ready && Some(*model) == known);
+    let misnomer = misnomer::remark(published, model);
     let Some(first) = standing.first() else {
         let message = [Some(verdict.message.clone()), misnomer].into_iter().flatten().collect::<Vec<_>>().join("; ");
         return Verdict { message, ..verdict.clone() };

@@ -31,8 +31,19 @@ struct Content<F> {
     known: BTreeMap<String, (Version, Arc<F>)>,
     /// The last version of objects that are gone.
     deleted: BTreeMap<String, Version>,
-    /// While a list is being taken: the objects that were listed, or learned of, since it was begun.
-    listing: Option<BTreeSet<String>>,
+    /// The list that is being taken.
+    listing: Option<Listing>,
+}
+
+/// A list that is being taken.
+#[derive(Debug, Default)]
+struct Listing {
+    /// What was in it so far.
+    listed: BTreeSet<String>,
+    /// What was learned of since it was begun, in it or not.
+    learned: BTreeSet<String>,
+    /// The newest version of anything in it.
+    newest: Version,
 }
 
 impl<F> Default for Mirror<F> {
@@ -87,38 +98,46 @@ impl<F: PartialEq> Mirror<F> {
         if newest.is_some_and(|newest| newest > version) {
             return false;
         }
-        let full = content.known.len() >= self.most;
-        content.put(name, version, fact, full)
+        if content.known.len() >= self.most && !content.known.contains_key(&name) {
+            return false;
+        }
+        if let Some(listing) = &mut content.listing {
+            listing.learned.insert(name.clone());
+        }
+        content.put(name, version, fact)
     }
 
     /// Begins a list of all objects. What was known stays known until the list is complete.
     pub fn begin_list(&self) {
-        self.write().listing = Some(BTreeSet::new());
+        self.write().listing = Some(Listing::default());
     }
 
     /// Puts the facts of one object of the list in place, at once: a list of its own would hold everything twice. Whether
-    /// that changed anything. What was learned of the object since the list was begun is newer.
+    /// that changed anything. What was learned of the object meanwhile stays if it is newer.
     ///
     /// The list has the last word on everything else, also where its versions are older than those that were known, as
     /// after a restored backup.
     pub fn list(&self, name: String, version: Version, fact: F) -> bool {
         let content = &mut *self.write();
-        let Some(seen) = &content.listing else {
+        let Some(listing) = content.listing.as_mut().filter(|listing| listing.listed.len() < self.most) else {
             return false;
         };
-        let full = seen.len() >= self.most;
-        if full || seen.contains(&name) {
+        listing.newest = listing.newest.max(version);
+        listing.listed.insert(name.clone());
+        let learned = listing.learned.contains(&name);
+        if learned && content.known.get(&name).is_some_and(|(known, _)| *known > version) {
             return false;
         }
-        content.put(name, version, fact, full)
+        content.put(name, version, fact)
     }
 
-    /// Ends the list: what was not in it is gone. Whether that changed anything.
+    /// Ends the list: what was not in it is gone, but for what was learned of since, and is newer than all that was in it.
+    /// Whether that changed anything.
     pub fn end_list(&self) -> bool {
         let content = &mut *self.write();
-        let seen = content.listing.take().unwrap_or_default();
+        let Listing { listed, learned, newest } = content.listing.take().unwrap_or_default();
         let before = content.known.len();
-        content.known.retain(|name, _| seen.contains(name));
+        content.known.retain(|name, (version, _)| listed.contains(name) || learned.contains(name) && *version > newest);
         content.deleted.clear();
         let first = !std::mem::replace(&mut content.synced, true);
         first || content.known.len() != before
@@ -142,28 +161,18 @@ impl<F: PartialEq> Mirror<F> {
 }
 
 impl<F: PartialEq> Content<F> {
-    /// Puts one object's facts in place, unless it would be one too many; whether that changed anything.
-    fn put(&mut self, name: String, version: Version, fact: F, full: bool) -> bool {
+    /// Puts one object's facts in place; whether that changed anything.
+    fn put(&mut self, name: String, version: Version, fact: F) -> bool {
         self.deleted.remove(&name);
         match self.known.get_mut(&name) {
-            None if full => false,
             Some((known_version, known)) if **known == fact => {
                 *known_version = version;
-                self.see(name);
                 false
             }
             _ => {
-                self.known.insert(name.clone(), (version, Arc::new(fact)));
-                self.see(name);
+                self.known.insert(name, (version, Arc::new(fact)));
                 true
             }
-        }
-    }
-
-    /// Takes note of an object while a list is being taken.
-    fn see(&mut self, name: String) {
-        if let Some(seen) = &mut self.listing {
-            seen.insert(name);
         }
     }
 }
@@ -236,14 +245,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_learned_during_a_list_is_newer_than_the_list() {
+    fn what_is_learned_during_a_list_stays_if_it_is_newer() {
         let mirror = Mirror::default();
-        list(&mirror, [("a", 1, "listed before")]);
+        list(&mirror, [("a", 1, "listed before"), ("b", 1, "listed before")]);
         mirror.begin_list();
-        assert!(mirror.set("a".into(), 9, "answer") && mirror.set("made".into(), 10, "answer"));
-        assert!(!mirror.list("a".into(), 2, "listed"));
-        assert!(!mirror.end_list(), "nothing is gone");
-        assert_eq!((mirror.get("a").as_deref(), mirror.get("made").as_deref()), (Some(&"answer"), Some(&"answer")));
+        for (name, version) in [("a", 9), ("b", 4), ("gone", 5), ("made", 10)] {
+            assert!(mirror.set(name.into(), version, "answer"));
+        }
+        assert!(!mirror.list("a".into(), 2, "listed"), "the answer is newer");
+        assert!(mirror.list("b".into(), 8, "listed"), "somebody else wrote after our write, and before the list");
+        assert!(mirror.end_list(), "what is older than the list and not in it is gone");
+        assert_eq!(names(&mirror), ["a", "b", "made"]);
+        assert_eq!((mirror.get("a").as_deref(), mirror.get("b").as_deref()), (Some(&"answer"), Some(&"listed")));
     }
 
     #[test]

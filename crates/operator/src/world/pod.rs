@@ -221,10 +221,18 @@ impl ContainerFacts {
     }
 }
 
-/// Whether a pod has, or is about to have, a GPU of its node: it requests one, by NVIDIA's names or by `others`, and has not
-/// ended.
+/// By what pods of a cluster ask for GPUs, beside NVIDIA's names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuAsks {
+    /// Names under which somebody's device plugin offers them.
+    pub resources: BTreeSet<String>,
+    /// Whether a DRA driver hands them out, so that any claim may be one of a GPU.
+    pub claims: bool,
+}
+
+/// Whether a pod has, or is about to have, a GPU of its node: it asks for one, and has not ended.
 #[must_use]
-pub fn uses_gpu(pod: &Pod, others: &BTreeSet<String>) -> bool {
+pub fn uses_gpu(pod: &Pod, asks: &GpuAsks) -> bool {
     let ended = pod
         .status
         .as_ref()
@@ -233,11 +241,14 @@ pub fn uses_gpu(pod: &Pod, others: &BTreeSet<String>) -> bool {
     let Some(spec) = pod.spec.as_ref().filter(|_| !ended) else {
         return false;
     };
+    if asks.claims && spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+        return true;
+    }
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(|container| {
         let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
         limits.is_some_and(|limits| {
             // MIG slices (`nvidia.com/mig-…`) and shared GPUs (`nvidia.com/gpu.shared`) hold the driver as well.
-            let is_gpu = |name: &String| name.starts_with("nvidia.com/") || others.contains(name);
+            let is_gpu = |name: &String| name.starts_with("nvidia.com/") || asks.resources.contains(name);
             limits.iter().any(|(name, quantity)| is_gpu(name) && quantity.0 != "0")
         })
     })

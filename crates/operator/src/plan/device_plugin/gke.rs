@@ -2,7 +2,8 @@
 //! (Flags, mounts and port as its sources have them; the image's name is unverified.)
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector, SecurityContext,
+    ConfigMapProjection, Container, ContainerPort, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
+    ProjectedVolumeSource, SecurityContext, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 
 use super::{
@@ -29,6 +30,32 @@ fn node_name() -> EnvVar {
     let field = ObjectFieldSelector { field_path: "spec.nodeName".to_owned(), ..ObjectFieldSelector::default() };
     let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
     EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(source) }
+}
+
+/// The volume of the account's token, for the plugin alone: its pod's gate has nothing to do with the API server.
+const TOKEN: &str = "api-access";
+
+/// What kubelet mounts by itself where it may.
+fn token() -> Volume {
+    let token = ServiceAccountTokenProjection {
+        path: "token".to_owned(),
+        expiration_seconds: Some(3607),
+        ..ServiceAccountTokenProjection::default()
+    };
+    let authority = ConfigMapProjection {
+        name: "kube-root-ca.crt".to_owned(),
+        items: Some(vec![KeyToPath { key: "ca.crt".to_owned(), path: "ca.crt".to_owned(), mode: None }]),
+        ..ConfigMapProjection::default()
+    };
+    let sources = vec![
+        VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() },
+        VolumeProjection { config_map: Some(authority), ..VolumeProjection::default() },
+    ];
+    Volume {
+        name: TOKEN.to_owned(),
+        projected: Some(ProjectedVolumeSource { sources: Some(sources), ..ProjectedVolumeSource::default() }),
+        ..Volume::default()
+    }
 }
 
 /// The plugin's pod.
@@ -77,6 +104,8 @@ pub fn pod(
     let mut environment = vec![env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))];
     if health_monitoring {
         environment.push(node_name());
+        mounts.push(mount(TOKEN, "/var/run/secrets/kubernetes.io/serviceaccount", Mode::ReadOnly));
+        volumes.push(token());
     }
     let main = Container {
         command: Some(vec!["/usr/bin/nvidia-gpu-device-plugin".to_owned()]),
