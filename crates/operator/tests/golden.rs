@@ -86,6 +86,45 @@ fn every_daemon_set_of_the_driver_is_the_one_that_was_reviewed() {
     check(&DRIVER, Stage::Driver);
 }
 
+/// DaemonSets that stand on a driver of the host's, or of Google's: file, spec, container runtime, os-release ID.
+const ON_HOST_DRIVER: [(&str, &str, &str, &str); 6] = [
+    ("host-cdi", "{}", "containerd://2.1.4", "ubuntu"),
+    ("host-runtime", "{}", "containerd://1.7.27", "ubuntu"),
+    ("host-brings-toolkit", "{defaults: {toolkit: {injection: None}}}", "containerd://1.7.27", "ubuntu"),
+    (
+        "host-mig",
+        "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}",
+        "containerd://2.1.4",
+        "ubuntu",
+    ),
+    ("host-mps", "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}", "containerd://2.1.4", "ubuntu"),
+    (
+        "cos-nvidia",
+        "{defaults: {driver: {source: GkeCos}, devicePlugin: {flavor: Nvidia}}}",
+        "containerd://2.1.4",
+        "cos",
+    ),
+];
+
+#[test]
+fn every_daemon_set_on_a_driver_of_the_hosts_is_the_one_that_was_reviewed() {
+    for (name, spec, runtime, os) in ON_HOST_DRIVER {
+        let mut sim = Sim::new().gpu_node("a", "2330", 1);
+        if os == "ubuntu" {
+            sim.host_driver("a", "580.1.1", true);
+        }
+        sim.report("a").os.id = os.into();
+        sim.nodes.get_mut("a").expect("a node").runtime = runtime.into();
+        sim.apply_policy("all", spec);
+        sim.settle();
+        let stages = [Stage::Toolkit, Stage::Mps, Stage::DevicePlugin];
+        let sets: Vec<_> = stages.into_iter().flat_map(|stage| sim.sets_of(stage)).collect();
+        insta::with_settings!({ snapshot_path => "golden", prepend_module_to_snapshot => false, omit_expression => true }, {
+            insta::assert_yaml_snapshot!(name, sets);
+        });
+    }
+}
+
 #[test]
 fn the_proxy_reaches_every_container_of_an_operand_and_none_of_ours() {
     let spec = "{proxy: {httpsProxy: \"http://proxy.example.com:3128\", trustedCAConfigMap: ca}}";

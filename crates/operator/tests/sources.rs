@@ -55,7 +55,7 @@ fn every_source_takes_a_node_to_ready() {
         ),
         (
             "{defaults: {driver: {source: RunFile, url: \"http://10.0.0.1/a.run\", allowPlainHttp: true, installDir: /opt/nvidia}}}",
-            ("plan9", "4"),
+            ("ubuntu", "16.04"),
             "gcr.io/google-containers/ubuntu-nvidia-driver-installer@sha256:70a572cf27316a7eac168107f5da823effe49a8d69e38d3292cf1a9d52c4c1d7",
         ),
     ] {
@@ -65,6 +65,40 @@ fn every_source_takes_a_node_to_ready() {
         assert_eq!(status.reason, Some(Reason::AllGpusAllocatable), "{spec}: {}", status.message);
         assert_eq!(installer(&sim).image.as_deref(), Some(image), "{spec}");
         assert!(sim.writes["node/a"] <= 4, "{spec}: {:?}", sim.writes);
+    }
+}
+
+#[test]
+fn a_run_file_needs_an_installer_that_was_made_for_the_system() {
+    let mut sim = node("{defaults: {driver: {source: RunFile, version: 450.66}}}", ("centos", "7"), &[]);
+    sim.run(40);
+    let status = sim.status("a");
+    assert_eq!(status.reason, Some(Reason::NoDriverImageForOS));
+    assert!(status.message.contains("an image of your own"), "{}", status.message);
+    assert!(sim.sets_of(Stage::Driver).is_empty());
+}
+
+#[test]
+fn a_host_driver_that_has_left_the_nodes_gpus_is_told_of_unless_they_work() {
+    for (version, publishes, reason) in [
+        ("550.54.14", Some(0), Reason::DriverUnsupported),
+        ("470.256.02", Some(0), Reason::WaitingForAllocatable),
+        // The catalogue may be wrong.
+        ("550.54.14", None, Reason::AllGpusAllocatable),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "102d", 4);
+        sim.host_driver("a", version, true);
+        sim.faults.insert("a".into(), Faults { publishes, ..Faults::default() });
+        sim.apply_policy("all", "{}");
+        sim.run(60);
+        let status = sim.status("a");
+        assert_eq!(status.reason, Some(reason), "{version}: {}", status.message);
+        let said = match reason {
+            Reason::DriverUnsupported => "write a version such as 470.256.02",
+            Reason::AllGpusAllocatable => "driver 550.54.14 is the host's and left alone",
+            _ => "0 of 4 GPUs",
+        };
+        assert!(status.message.contains(said), "{}", status.message);
     }
 }
 

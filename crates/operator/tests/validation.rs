@@ -360,6 +360,19 @@ fn a_test_goes_with_the_wish_for_it() {
 }
 
 #[test]
+fn the_test_is_told_where_googles_plugin_puts_the_driver() {
+    for (driver, folder) in [("{source: RunFile, version: 580.173.02}", Some("/usr/local/nvidia/lib64")), ("{}", None)]
+    {
+        let spec = format!("{{readiness: {{validation: {{mode: OnInstall}}}}, defaults: {{driver: {driver}}}}}");
+        let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &spec);
+        sim.settle();
+        let pod = test_pod(&sim).spec.expect("a spec");
+        let env = pod.containers[0].env.iter().flatten().find(|variable| variable.name == "LD_LIBRARY_PATH");
+        assert_eq!(env.and_then(|variable| variable.value.as_deref()), folder, "{driver}");
+    }
+}
+
+#[test]
 fn the_test_is_run_by_nvidias_runtime_where_gpus_come_by_it() {
     for (runtime, toolkit, class) in [
         ("containerd://2.1.4", "{}", None),

@@ -61,8 +61,7 @@ fn gpus_are_divided_before_the_plugin_begins_and_a_new_pod_of_it_changes_nothing
 fn parts_of_several_sizes_are_offered_by_name_and_a_layout_that_cannot_be_is_explained() {
     test(|f| async move {
         whole(&f)?;
-        let parts = "[{profile: 3g.40gb, count: 1}, {profile: 1g.10gb, count: 4}]";
-        f.apply(&format!("{{defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {parts}}}}}}}}}")).await?;
+        f.apply_example("mig").await?;
         f.wait_until_ready_with("nvidia.com/mig-1g.10gb", 4 * GPUS).await?;
         f.wait_until_ready_with("nvidia.com/mig-3g.40gb", GPUS).await?;
         let summary = f.status().await?.gpus.summary;

@@ -2,9 +2,11 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     future::Future,
     io::{Read, Write},
     net::TcpStream,
+    path::Path,
     time::Duration,
 };
 
@@ -88,6 +90,21 @@ impl Fixture {
         let params = kube::api::PatchParams::apply("test").force();
         self.policies().patch("fleet", &params, &kube::api::Patch::Apply(&policy)).await?;
         Ok(())
+    }
+
+    /// Applies an example as it is in its file, but for its name and where its images come from.
+    pub async fn apply_example(&self, example: &str) -> Result<()> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{example}.yaml"));
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let policy: ClusterGpuPolicy = serde_yaml::from_str(&text)?;
+        let mut spec = policy.spec;
+        for pool in &mut spec.pools {
+            for image in [&mut pool.driver.operand.image, &mut pool.device_plugin.operand.image].into_iter().flatten() {
+                image.repository = Some("localhost:5999/google/stand-in".to_owned());
+                image.tag = Some("dev".to_owned());
+            }
+        }
+        self.apply(&serde_yaml::to_string(&spec)?).await
     }
 
     pub fn policies(&self) -> Api<ClusterGpuPolicy> {

@@ -1,38 +1,14 @@
 //! What systems ask for that need a real kubelet and a real runtime to be believed: from their examples to the Job by which
 //! their users check, GPUs shared, and a stack without NVIDIA's container toolkit.
 
-use std::{fs, path::Path};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use e2e::Gpu;
-use gpu_operator_crd::{
-    ClusterGpuPolicy, keys,
-    policy::{Image, Stage},
-};
+use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
 
 use crate::support::{Fixture, GPUS, test};
-
-/// Applies an example as it is in its file, but for its name and where its images come from.
-async fn apply_example(f: &Fixture, example: &str) -> Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{example}.yaml"));
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let policy: ClusterGpuPolicy = serde_yaml::from_str(&text)?;
-    let mut spec = policy.spec;
-    let standin = |image: &mut Option<Image>| {
-        if let Some(image) = image {
-            image.repository = Some("localhost:5999/google/stand-in".to_owned());
-            image.tag = Some("dev".to_owned());
-        }
-    };
-    for pool in &mut spec.pools {
-        standin(&mut pool.driver.operand.image);
-        standin(&mut pool.device_plugin.operand.image);
-    }
-    f.apply(&serde_yaml::to_string(&spec)?).await
-}
 
 /// The check that users make: a Job of NVIDIA's sample that asks for one GPU where a label is, and its log.
 async fn job_passes(f: &Fixture, label: &str, value: &str) -> Result<()> {
@@ -59,7 +35,7 @@ async fn job_passes(f: &Fixture, label: &str, value: &str) -> Result<()> {
 #[test]
 fn kubeadms_example_ends_in_a_job_that_passes() {
     test(|f| async move {
-        apply_example(&f, "kubeadm").await?;
+        f.apply_example("kubeadm").await?;
         f.wait_until_ready().await?;
         job_passes(&f, keys::MODEL, "nvidia-h100-80gb").await
     });
@@ -72,7 +48,7 @@ fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes(
         f.cluster.standin().plug(&Gpu::several(GPUS, "Quadro K620", 0x13bb, 2_000))?;
         let node = f.cluster.node_name();
         f.cluster.kubectl(&["label", "node", node, "gpu/nividia=P630"])?;
-        apply_example(&f, "bare-metal-run-file").await?;
+        f.apply_example("bare-metal-run-file").await?;
         f.wait_until_ready().await?;
         let passed = job_passes(&f, "gpu/nividia", "P630").await;
         // It is the user's, and so outlives the policy.

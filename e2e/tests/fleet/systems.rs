@@ -8,7 +8,7 @@ use e2e::{
     HostDriver, eventually,
     fleet::{FleetNode, MEMBER, os},
 };
-use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, policy::Stage};
+use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, policy::Stage, reason::Reason};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Node, Pod},
@@ -270,20 +270,68 @@ fn gke_that_installs_driver_and_plugin_itself() {
     });
 }
 
+#[test]
+fn a_static_device_plugin_that_is_left_alone_until_its_node_is_taken_over() {
+    test(|f| async move {
+        let theirs =
+            with_label(with_driver(node("theirs", A100, 8, ("ubuntu", "22.04")), "580.173.02"), "static", "yes");
+        let bare = with_driver(node("bare", A100, 8, ("ubuntu", "22.04")), "580.173.02");
+        let name = "nvidia-device-plugin-daemonset";
+        let sets = Api::<DaemonSet>::namespaced(f.cluster.client(), "kube-system");
+        let apply = PatchParams::apply("test").force();
+        sets.patch(name, &apply, &Patch::Apply(&plugin(name, ("static", "yes"))?)).await?;
+        let s = System::ready(f, "beside-other-stacks", vec![theirs, bare]).await?;
+        s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
+        let status = s.f.gpu_nodes().get("theirs").await?.status.unwrap_or_default();
+        ensure!(status.reason == Some(Reason::ForeignDevicePlugin), "{:?}: {}", status.reason, status.message);
+        ensure!(s.label("theirs", keys::DEVICE_PLUGIN).await?.is_none(), "nothing of ours is beside theirs");
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"static": "yes"})).await? == "theirs");
+
+        let label = |key: &'static str, value: Value| {
+            let nodes = Api::<Node>::all(s.f.cluster.client());
+            let patch = json!({"metadata": {"labels": {key: value}}});
+            async move { nodes.patch("theirs", &PatchParams::default(), &Patch::Merge(patch)).await }
+        };
+        label("example.com/gpu-stack", json!("ours")).await?;
+        eventually(DEADLINE, "the way to get theirs off the node", || async {
+            let status = s.f.gpu_nodes().get("theirs").await?.status.unwrap_or_default();
+            ensure!(status.message.contains("nodeSelector"), "{}", status.message);
+            Ok(())
+        })
+        .await?;
+        label("static", Value::Null).await?;
+        eventually(DEADLINE, "ours in the place of theirs", || async {
+            let status = s.f.gpu_nodes().get("theirs").await?.status.unwrap_or_default();
+            let all = status.is_ready() && status.foreign.is_empty();
+            ensure!(all && status.reason == Some(Reason::AllGpusAllocatable), "{:?} {}", status.reason, status.message);
+            ensure!(s.label("theirs", keys::DEVICE_PLUGIN).await?.is_some());
+            Ok(())
+        })
+        .await?;
+        sets.delete(name, &DeleteParams::default()).await?;
+        s.end().await
+    });
+}
+
 /// GKE's device plugin, as its add-on manager places it.
 fn addon() -> Result<DaemonSet> {
-    let labels = json!({"k8s-app": "nvidia-gpu-device-plugin"});
+    plugin("nvidia-gpu-device-plugin", (GKE, "nvidia-h100-80gb"))
+}
+
+/// Somebody else's device plugin on the nodes with a label.
+fn plugin(name: &str, (key, value): (&str, &str)) -> Result<DaemonSet> {
+    let labels = json!({"k8s-app": name});
     Ok(serde_json::from_value(json!({
-        "metadata": {"name": "nvidia-gpu-device-plugin", "namespace": "kube-system", "labels": labels},
+        "metadata": {"name": name, "namespace": "kube-system", "labels": labels},
         "spec": {
             "selector": {"matchLabels": labels},
             "template": {
                 "metadata": {"labels": labels},
                 "spec": {
-                    "nodeSelector": {GKE: "nvidia-h100-80gb"},
+                    "nodeSelector": {key: value},
                     "tolerations": [{"operator": "Exists"}],
                     "containers": [{
-                        "name": "nvidia-gpu-device-plugin",
+                        "name": name,
                         "image": "registry.example.com/nvidia-gpu-device-plugin:1",
                         "volumeMounts": [{"name": "sockets", "mountPath": "/device-plugin"}],
                     }],

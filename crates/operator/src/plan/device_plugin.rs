@@ -15,6 +15,7 @@ use gpu_operator_crd::{
 
 pub use choice::{PluginChoice, choose};
 pub use divider::DIVIDER;
+pub use gke::DRIVER_IN_CONTAINER;
 
 use super::{
     daemon_set::{PodInput, PodParts},

@@ -20,7 +20,7 @@ use super::{
     cuda::{self, Ceilings},
     discover::{self, Expected},
     foreign::Foreign,
-    health,
+    health, host_driver,
     member::{self, Member},
     note::Note,
     pool, precompiled,
@@ -179,6 +179,7 @@ impl<'w> Sets<'w> {
             wanted,
             have,
             missing_image: None,
+            host_misfit: None,
             cuda: Ceilings::default(),
             expected,
             promise,
@@ -188,6 +189,7 @@ impl<'w> Sets<'w> {
             now,
         };
         precompiled::look(catalogue, &mut member);
+        member.host_misfit = host_driver::misfit(catalogue, &member);
         member.trial = validation::of(&member);
         member.cuda = cuda::ceilings(catalogue, &member);
         member

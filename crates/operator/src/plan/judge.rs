@@ -15,6 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 pub use pod::{hold_up, lacks_its_image, named_reason, probe_refusal};
 
 use super::{
+    driver::DriverChoice,
     member::Member,
     variant::{self, daemon_set_name},
 };
@@ -65,6 +66,9 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     if let Some(verdict) = gpu_missing(member, Phase::Driver).filter(|_| member.on_bus() == 0) {
         return verdict;
     }
+    if let Some(why) = &member.host_misfit {
+        return Verdict::new(Phase::Driver, Reason::DriverUnsupported, why.clone());
+    }
     driver::judge(member, world, now)
         .or_else(|| by_claims(member))
         .or_else(|| toolkit(member, world, now))
@@ -75,10 +79,19 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
 /// What the scheduler can give out, in a sentence.
 fn allocatable(member: &Member<'_>) -> String {
     let (units, gpus) = (member.allocatable(), member.expected.unwrap_or_default());
-    if member.promised() == member.expected {
-        return format!("{units} GPUs are allocatable");
+    let whole = member.promised() == member.expected;
+    let told = if whole {
+        format!("{units} GPUs are allocatable")
+    } else {
+        format!("{units} parts of {gpus} GPUs are allocatable")
+    };
+    let driver = member.report().map(|report| &report.driver);
+    match (member.driver(), driver.and_then(|driver| driver.loaded.as_deref())) {
+        (Some(DriverChoice::Preinstalled { .. }), Some(version)) => {
+            format!("{told}; driver {version} is the host's and left alone")
+        }
+        _ => told,
     }
-    format!("{units} parts of {gpus} GPUs are allocatable")
 }
 
 /// A node that is away keeps the phase it had.

@@ -1,5 +1,7 @@
 //! Pods that wait for a node or for their start.
 
+use gpu_operator_crd::{Phase, reason::Reason};
+
 use super::*;
 use crate::moment::later;
 
@@ -17,7 +19,12 @@ fn fleet() -> World {
     node(&mut world, "p100", "nvidia-tesla-p100", 8);
     node(&mut world, "h100", "nvidia-h100-80gb", 4);
     for (name, model) in [("p100", "nvidia-tesla-p100"), ("h100", "nvidia-h100-80gb")] {
-        edit(&mut world, name, |node, _| drop(node.labels.insert("accelerator".into(), model.into())));
+        edit(&mut world, name, |node, _| {
+            drop(node.labels.insert("accelerator".into(), model.into()));
+            let gpus = node.allocatable.total();
+            // What else a node may offer is nothing to GPUs.
+            node.allocatable = [("devices.kubevirt.io/kvm", 110), ("nvidia.com/gpu", gpus)].into_iter().collect();
+        });
     }
     world
 }
@@ -51,6 +58,18 @@ fn a_pod_that_no_node_can_ever_take_is_told_why() {
         assert_eq!(found.iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), [Mistake::NoNodeFits], "{spec}");
         assert!(found[0].1.contains(words), "{}", found[0].1);
     }
+}
+
+#[test]
+fn a_node_whose_gpus_claims_get_offers_none_by_name_and_never_will() {
+    let mut world = fleet();
+    edit(&mut world, "h100", |node, gpu_node| {
+        node.allocatable = Resources::default();
+        let status = gpu_node.status.as_mut().unwrap();
+        (status.phase, status.reason) = (Phase::DevicePlugin, Some(Reason::ForeignDraDriver));
+    });
+    let found = found(&gpus("nodeSelector: {accelerator: nvidia-h100-80gb},", 1), &world);
+    assert_eq!(found.iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), [Mistake::NoNodeFits]);
 }
 
 #[test]

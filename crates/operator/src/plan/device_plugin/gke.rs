@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Where containers find the driver's folder, and the plugin too.
-const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
+pub const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
 /// Where kubelet tells which container has which device.
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
 /// The name of its file.

@@ -177,7 +177,7 @@ fn gke_ubuntu(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverC
     Ok(DriverChoice::GkeUbuntu { version, root })
 }
 
-/// No table of operating systems binds a `.run` file.
+/// No table of operating systems binds a `.run` file, but for the one that the installer was made for.
 fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
     let told = driver.url.as_deref().and_then(run_file::version_of);
     let version = match (&driver.version, &driver.url) {
@@ -195,6 +195,8 @@ fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverCho
     if let Some(version) = &version {
         on.supports(version)?;
     }
+    // The installer that comes without being asked for is Google's.
+    on.must_run(driver, "ubuntu", "Ubuntu")?;
     let public = || {
         let version = version.as_deref().unwrap_or_default();
         run_file::public_url(version, &on.discovery.accelerators, &on.node.arch)

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use gpu_operator_crd::keys;
 use k8s_openapi::{
     api::core::v1::{
-        Affinity, Container, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
-        ResourceRequirements, SecurityContext, Toleration,
+        Affinity, Container, EnvVar, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
+        PodSpec, ResourceRequirements, SecurityContext, Toleration,
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
@@ -14,7 +14,12 @@ use kube::Resource;
 use serde::Serialize;
 
 use crate::{
-    plan::{daemon_set, hash, images, member::Member},
+    plan::{
+        daemon_set,
+        device_plugin::{DRIVER_IN_CONTAINER, PluginChoice},
+        hash, images,
+        member::Member,
+    },
     settings::{Settings, VALIDATION_TIMEOUT},
 };
 
@@ -93,12 +98,20 @@ fn runtime_class(member: &Member<'_>) -> Option<String> {
     (!setup.default).then(|| setup.handler.clone())
 }
 
+/// Where the driver's libraries are for a test on a node with Google's plugin, which mounts them and sets nothing.
+fn handed_over(member: &Member<'_>) -> Option<Vec<EnvVar>> {
+    let key = &member.wanted.as_ref()?.as_ref().ok()?.key;
+    let google = key.driver.is_a_folder() && !matches!(key.plugin, PluginChoice::Nvidia { .. });
+    google.then(|| vec![daemon_set::env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
+}
+
 fn container(member: &Member<'_>) -> Container {
     let resource = member.offered();
     Container {
         name: "test".to_owned(),
         image: Some(image(member)),
         image_pull_policy: Some(member.policy.spec.images.pull_policy.unwrap_or_default().as_str().to_owned()),
+        env: handed_over(member),
         resources: Some(ResourceRequirements {
             limits: Some(BTreeMap::from([(resource.to_owned(), Quantity("1".to_owned()))])),
             ..ResourceRequirements::default()
