@@ -15,6 +15,8 @@ pub const TOOLKIT: &str = "gpu.nodestack.dev/toolkit";
 pub const MPS: &str = "gpu.nodestack.dev/mps";
 /// Like [`DRIVER`], for the device plugin.
 pub const DEVICE_PLUGIN: &str = "gpu.nodestack.dev/device-plugin";
+/// The name under which `GpuNode.status.foreign` has a DRA driver, among the names of stages.
+pub const DRA_DRIVER: &str = "dra-driver";
 
 /// Node label: the highest CUDA version that the node's driver serves, such as `13.0`. Absent where
 /// the driver's installer chooses the version itself; `GpuNode.status.cuda` has it.

@@ -146,7 +146,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     let catalogue = with_models.as_ref().unwrap_or(catalogue);
     let mut sets = Sets { catalogue, world, now, variants: HashMap::new(), policies: BTreeMap::new() };
     let pods = member::pods_by_node(world);
-    let mut removals = Removals::of(world);
+    let mut removals = Removals::of(world, now);
     let mut fleet: BTreeMap<&str, Share<'_>> = BTreeMap::new();
     for (name, node) in &world.nodes {
         let gpu_node = world.gpu_nodes.get(name).map(Arc::as_ref);

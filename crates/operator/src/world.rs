@@ -15,7 +15,7 @@ use std::{
 
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, uses_gpu};
 pub use resources::{Offer, Resources, is_gpu};
@@ -62,7 +62,13 @@ impl World {
             of_pools.chain([&policy.spec.defaults.device_plugin])
         });
         let resources = plugins.filter_map(|plugin| plugin.resource_name.clone()).collect();
-        GpuAsks { resources, claims: self.foreign_sets.values().any(|set| set.part == ForeignPart::Dra) }
+        // Pods outlive the driver that has given them their GPUs.
+        let remembered = |gpu_node: &Arc<GpuNode>| {
+            gpu_node.status.as_ref().is_some_and(|status| status.foreign.contains_key(keys::DRA_DRIVER))
+        };
+        let claims = self.foreign_sets.values().any(|set| set.part == ForeignPart::Dra)
+            || self.gpu_nodes.values().any(remembered);
+        GpuAsks { resources, claims }
     }
 }
 

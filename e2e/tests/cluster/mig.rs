@@ -67,8 +67,10 @@ fn parts_of_several_sizes_are_offered_by_name_and_a_layout_that_cannot_be_is_exp
         let summary = f.status().await?.gpus.summary;
         ensure!(summary == format!("{0}/{0}", 5 * GPUS), "{summary}");
 
-        let parts = "[{profile: 4g.20gb, count: 1}]";
-        f.apply(&format!("{{defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {parts}}}}}}}}}")).await?;
+        // The same pool, so that nothing else moves.
+        let mig = "{strategy: Mixed, layout: [{profile: 4g.20gb, count: 1}]}";
+        let pool = format!("{{name: h100, match: {{models: [nvidia-h100-80gb]}}, devicePlugin: {{mig: {mig}}}}}");
+        f.apply(&format!("{{pools: [{pool}]}}")).await?;
         let message = f.wait_for_reason(Reason::MigLayoutRefused).await?;
         ensure!(message.contains("4g.20gb") && message.contains("4g.40gb"), "it says what there is: {message}");
         Ok(())

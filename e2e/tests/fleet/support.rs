@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 /// No fleet of these tests takes longer for anything.
 pub const DEADLINE: Duration = Duration::from_mins(3);
 /// Silence after which nothing more is expected: longer than any pause that the operator makes by itself.
-pub const QUIET: Duration = Duration::from_secs(12);
+pub const QUIET: Duration = Duration::from_secs(32);
 /// Silence after which a single event has come to its end, though not what waits for a time to pass.
 pub const SOON_QUIET: Duration = Duration::from_secs(2);
 /// A phase that lasts so long on the way to another is written: `PASSING` of the operator's.

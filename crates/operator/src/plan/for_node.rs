@@ -27,7 +27,11 @@ pub fn unmanaged<'w>(
     model: Option<String>,
     now: Timestamp,
 ) {
-    if let Some(write) = node_labels::none(node, removals.kept_by(node)).write {
+    let kept = removals.kept_by(node);
+    if let Some((_, until)) = kept {
+        plan.check_by(until);
+    }
+    if let Some(write) = node_labels::none(node, kept.map(|(group, _)| group)).write {
         plan.labels.insert(node.name.clone(), write);
     }
     let health = node_health::none(node);

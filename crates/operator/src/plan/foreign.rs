@@ -35,13 +35,10 @@ pub struct Theirs {
     by_claims: bool,
 }
 
-/// The name under which a DRA driver is remembered, among the names of stages.
-const DRA: &str = "dra-driver";
-
 /// The stage that a name which is remembered stands for, and whether it is a DRA driver.
 fn named(name: &str) -> Option<(Stage, bool)> {
     match name {
-        DRA => Some((Stage::DevicePlugin, true)),
+        keys::DRA_DRIVER => Some((Stage::DevicePlugin, true)),
         stage => Some((Stage::named(stage)?, false)),
     }
 }
@@ -107,7 +104,7 @@ impl Foreign {
     #[must_use]
     pub fn remembered(&self) -> BTreeMap<String, String> {
         let theirs = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?)));
-        let name = |stage: Stage, theirs: &Theirs| if theirs.by_claims { DRA } else { stage.as_str() };
+        let name = |stage: Stage, theirs: &Theirs| if theirs.by_claims { keys::DRA_DRIVER } else { stage.as_str() };
         theirs.map(|(stage, theirs)| (name(stage, theirs).to_owned(), theirs.set.clone())).collect()
     }
 

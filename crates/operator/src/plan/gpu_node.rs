@@ -115,7 +115,7 @@ pub fn member_status(
         );
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
     }
-    if let Some((before, until)) = before.and_then(|before| still_passing(member, before, &verdict, now)) {
+    if let Some((before, until)) = before.and_then(|before| still_passing(member, before, &verdict, (deadline, now))) {
         return (GpuNodeStatus { report: None, ..before.clone() }, Some(until.min(due)));
     }
     let since = same_phase
@@ -159,7 +159,7 @@ fn still_passing<'s>(
     member: &Member<'_>,
     before: &'s GpuNodeStatus,
     verdict: &Verdict,
-    now: Timestamp,
+    (deadline, now): (SignedDuration, Timestamp),
 ) -> Option<(&'s GpuNodeStatus, Timestamp)> {
     let passing = |phase: Phase, reason: Reason| {
         let underway = !reason.is_failure() && !reason.counts_apart() && reason != Reason::NodeNotReady;
@@ -180,7 +180,7 @@ fn still_passing<'s>(
     let called_for = |stage: Stage| variant::group(&member.have, stage).is_some() && stage.phase() == verdict.phase;
     let there = |stage: Stage| !called_for(stage) || member.pod(stage).is_some();
     let lasting = if Stage::ALL.into_iter().all(there) { PASSING } else { NO_POD_YET };
-    let until = later(last, lasting);
+    let until = later(last, lasting).min(add(last, deadline));
     (both && now < until).then_some((before, until))
 }
 

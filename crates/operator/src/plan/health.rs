@@ -184,6 +184,7 @@ mod tests {
             applied: None,
             created: Some(then),
             deleting: false,
+            gone_by: None,
             unschedulable: None,
             end: None,
             init: vec![],

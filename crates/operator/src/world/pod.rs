@@ -29,6 +29,8 @@ pub struct PodFacts {
     pub created: Option<Timestamp>,
     /// Has a deletion timestamp.
     pub deleting: bool,
+    /// By when it should have ended then.
+    pub gone_by: Option<Timestamp>,
     /// Why the scheduler finds no place for it.
     pub unschedulable: Option<String>,
     /// How it has ended as a whole, if it has.
@@ -127,6 +129,7 @@ impl PodFacts {
             applied: pod.annotations().get(keys::APPLIED).map(|hash| words.word(hash)),
             created: pod.creation_timestamp().map(|time| time.0),
             deleting: pod.meta().deletion_timestamp.is_some(),
+            gone_by: pod.meta().deletion_timestamp.as_ref().map(|time| time.0),
             unschedulable: status
                 .and_then(|status| status.conditions.as_ref())
                 .and_then(|conditions| conditions.iter().find(|condition| condition.type_ == "PodScheduled"))

@@ -433,6 +433,7 @@ fn new_pod(name: &str, node: &str, role: Role, now: Timestamp) -> PodFacts {
         applied: None,
         created: Some(now),
         deleting: false,
+        gone_by: None,
         unschedulable: None,
         end: None,
         init: vec![],

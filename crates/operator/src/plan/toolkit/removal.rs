@@ -1,39 +1,67 @@
 //! Toolkits that go: where NVIDIA's runtime is the default, the container runtime is restarted as its toolkit's pod ends, and
 //! that is on one node of a group at a time, however many are to lose it at once.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeMap, time::Duration};
 
 use gpu_operator_crd::{keys, policy::Stage};
+use k8s_openapi::jiff::Timestamp;
 
 use super::restart;
-use crate::world::{NodeFacts, Role, Word, World};
+use crate::{
+    moment::later,
+    settings::ASK_AGAIN,
+    world::{NodeFacts, PodFacts, Role, Word, World},
+};
+
+/// How long a pod that should have ended is waited for all the same: one that is stuck must not keep a policy for ever.
+const LATE: Duration = Duration::from_mins(2);
 
 /// Whose turn it is to lose its toolkit.
 #[derive(Debug)]
 pub struct Removals<'w> {
     world: &'w World,
-    /// Groups of which a pod is on its way out.
-    busy: BTreeSet<&'w str>,
+    /// Groups of which a pod is on its way out, and until when it is waited for.
+    busy: BTreeMap<&'w str, Timestamp>,
+    now: Timestamp,
 }
 
 impl<'w> Removals<'w> {
-    /// Who is losing it already. A node that is not Ready does not end its pods, and keeps nobody waiting.
+    /// Who is losing it already.
     #[must_use]
-    pub fn of(world: &'w World) -> Self {
-        let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit));
-        let leaving = toolkits.filter_map(|pod| {
-            let group = pod.group.as_deref()?;
-            let node = world.nodes.get(pod.node.as_str()).filter(|node| node.ready)?;
-            let stays = !pod.deleting && node.labels.get(keys::TOOLKIT).is_some_and(|named| named == group);
-            (!stays).then_some(group)
-        });
-        Self { world, busy: leaving.collect() }
+    pub fn of(world: &'w World, now: Timestamp) -> Self {
+        let mut busy = BTreeMap::new();
+        for pod in world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit)) {
+            if let Some((group, until)) = leaves(world, pod, now).filter(|(_, until)| now < *until) {
+                let known = busy.entry(group).or_insert(until);
+                *known = until.max(*known);
+            }
+        }
+        Self { world, busy, now }
     }
 
-    /// The group whose toolkit a node keeps for now, though none of ours is to stay on it.
-    pub fn kept_by(&mut self, node: &'w NodeFacts) -> Option<&'w str> {
+    /// The group whose toolkit a node keeps for now, though none of ours is to stay on it, and when that is to be looked at
+    /// again. A node that is not Ready ends no pod, and keeps none.
+    pub fn kept_by(&mut self, node: &'w NodeFacts) -> Option<(&'w str, Timestamp)> {
         let group = node.labels.get(keys::TOOLKIT).map(Word::as_str).filter(|_| node.ready)?;
-        let kept = restart::is_at_end(self.world, group) && !self.busy.insert(group);
-        kept.then_some(group)
+        if !restart::is_at_end(self.world, group) {
+            return None;
+        }
+        if let Some(until) = self.busy.get(group) {
+            return Some((group, *until));
+        }
+        self.busy.insert(group, later(self.now, ASK_AGAIN));
+        None
     }
+}
+
+/// The group of a pod that is on its way out, and until when that is waited for.
+fn leaves<'w>(world: &'w World, pod: &'w PodFacts, now: Timestamp) -> Option<(&'w str, Timestamp)> {
+    let group = pod.group.as_deref()?;
+    let node = world.nodes.get(pod.node.as_str())?;
+    if let Some(by) = pod.gone_by {
+        return Some((group, later(by, LATE)));
+    }
+    let called_for = node.labels.get(keys::TOOLKIT).is_some_and(|named| named == group);
+    // The DaemonSet's controller is about to delete it.
+    (!called_for && node.ready).then(|| (group, later(now, ASK_AGAIN)))
 }

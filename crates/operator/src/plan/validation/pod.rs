@@ -102,7 +102,9 @@ fn runtime_class(member: &Member<'_>) -> Option<String> {
 fn handed_over(member: &Member<'_>) -> Option<Vec<EnvVar>> {
     let key = &member.wanted.as_ref()?.as_ref().ok()?.key;
     let google = key.driver.is_a_folder() && !matches!(key.plugin, PluginChoice::Nvidia { .. });
-    google.then(|| vec![daemon_set::env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
+    // An image of the user's knows its own way.
+    let own = member.policy.spec.readiness.validation.image.is_some();
+    (google && !own).then(|| vec![daemon_set::env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
 }
 
 fn container(member: &Member<'_>) -> Container {
