@@ -227,6 +227,7 @@ fn pod(of: &str, node: &str, role: Role, group: Option<&str>, now: Timestamp) ->
         applied: None,
         created: Some(now),
         deleting: false,
+        gone_by: None,
         unschedulable: None,
         end: None,
         init: Vec::new(),
