@@ -16,7 +16,6 @@ mod foreign;
 mod gpu_node;
 mod hash;
 mod health;
-mod host_driver;
 mod images;
 mod judge;
 mod member;

@@ -20,7 +20,7 @@ use super::{
     cuda::{self, Ceilings},
     discover::{self, Expected},
     foreign::Foreign,
-    health, host_driver,
+    health,
     member::{self, Member},
     note::Note,
     pool, precompiled,
@@ -179,7 +179,6 @@ impl<'w> Sets<'w> {
             wanted,
             have,
             missing_image: None,
-            host_misfit: None,
             cuda: Ceilings::default(),
             expected,
             promise,
@@ -189,7 +188,6 @@ impl<'w> Sets<'w> {
             now,
         };
         precompiled::look(catalogue, &mut member);
-        member.host_misfit = host_driver::misfit(catalogue, &member);
         member.trial = validation::of(&member);
         member.cuda = cuda::ceilings(catalogue, &member);
         member

@@ -66,9 +66,6 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     if let Some(verdict) = gpu_missing(member, Phase::Driver).filter(|_| member.on_bus() == 0) {
         return verdict;
     }
-    if let Some(why) = &member.host_misfit {
-        return Verdict::new(Phase::Driver, Reason::DriverUnsupported, why.clone());
-    }
     driver::judge(member, world, now)
         .or_else(|| by_claims(member))
         .or_else(|| toolkit(member, world, now))

@@ -35,8 +35,6 @@ use crate::{
 /// One GPU node of a policy.
 #[derive(Clone, Debug)]
 pub struct Member<'w> {
-    /// Why the host's own driver does not serve the node's GPUs, if it does not.
-    pub host_misfit: Option<String>,
     /// The Node.
     pub node: &'w NodeFacts,
     /// Its GpuNode, if there is one yet.
