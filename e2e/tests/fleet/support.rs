@@ -27,11 +27,11 @@ use serde::de::DeserializeOwned;
 /// No fleet of these tests takes longer for anything.
 pub const DEADLINE: Duration = Duration::from_mins(3);
 /// Silence after which nothing more is expected: longer than any pause that the operator makes by itself.
-pub const QUIET: Duration = Duration::from_secs(32);
+pub const QUIET: Duration = Duration::from_secs(12);
 /// Silence after which a single event has come to its end, though not what waits for a time to pass.
 pub const SOON_QUIET: Duration = Duration::from_secs(2);
 /// A phase that lasts so long on the way to another is written: `PASSING` of the operator's.
-const LASTING: SignedDuration = SignedDuration::from_secs(30);
+const LASTING: SignedDuration = SignedDuration::from_secs(10);
 /// The policy's name.
 pub const POLICY: &str = "simulated";
 
