@@ -44,6 +44,28 @@ pub struct Report {
     /// Whether NVML answers, and for whom it was let go.
     #[serde(default)]
     pub nvml: NvmlFacts,
+    /// NVIDIA's runtimes that the host itself brings, by whoever made its image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub runtimes: Vec<HostRuntime>,
+}
+
+/// NVIDIA's runtime in a container runtime's configuration, with a program that the host itself has.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct HostRuntime {
+    /// The container runtime's main file, such as `/etc/docker/daemon.json`.
+    #[schemars(length(max = 256))]
+    #[serde(default)]
+    pub file: String,
+    /// The name under which it is entered: what a RuntimeClass has for its handler.
+    #[schemars(length(max = 63))]
+    #[serde(default)]
+    pub handler: String,
+    /// Whether it runs the pods that name no RuntimeClass.
+    #[serde(default)]
+    pub default: bool,
 }
 
 /// The two words of `/etc/os-release` by which driver images are named.

@@ -17,6 +17,7 @@ use tokio::{
 use crate::{
     admin::Admin,
     backoff::Backoff,
+    brought,
     child::{Look, Supervisor, Target},
     driver::{self, DriverError, Library},
     health::{
@@ -282,6 +283,7 @@ impl Agent {
             load_id: start.load_id,
             in_use: driver::in_use(host)?,
             installed: libraries.iter().map(Into::into).collect(),
+            runtimes: brought::runtimes(host),
         };
         Ok(report(&facts, look, &self.known_health()))
     }

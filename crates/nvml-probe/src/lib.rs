@@ -2,7 +2,7 @@
 //! make the pods of one stage wait for the stage before.
 //!
 //! ```text
-//!  sysfs, os-release ──▶ pci, os, driver ─┐
+//!  sysfs, /etc ──▶ pci, os, driver, … ────┐
 //!  /dev/kmsg ──▶ kernel_log ──────────────┼──▶ report (pure) ──▶ publish ──▶ GpuNode.status.report
 //!  NVML ◀── inventory ◀─pipe─ child ──────┘                         │
 //!            (a process of its own)   ▲                             │
@@ -17,6 +17,7 @@
 pub mod admin;
 pub mod agent;
 pub mod backoff;
+pub mod brought;
 pub mod child;
 pub mod cli;
 pub mod divide;

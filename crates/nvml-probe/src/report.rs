@@ -1,6 +1,8 @@
 //! Facts → report. Pure.
 
-use gpu_operator_crd::report::{DriverFacts, Gpu, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report};
+use gpu_operator_crd::report::{
+    DriverFacts, Gpu, HostRuntime, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report,
+};
 
 use crate::{child::Look, health::node::NodeHealth, inventory::Inventory, pci::PciGpu};
 
@@ -21,6 +23,8 @@ pub struct Facts {
     pub in_use: bool,
     /// The user-space drivers found.
     pub installed: Vec<InstalledDriver>,
+    /// NVIDIA's runtimes that the host brings.
+    pub runtimes: Vec<HostRuntime>,
 }
 
 // The bounds of the API type: a report beyond them is refused as a whole, and one bad string would hide a node.
@@ -55,6 +59,7 @@ pub fn report(facts: &Facts, look: &Look, health: &NodeHealth) -> Report {
                 .map(|version| bounded(version, MAX_CUDA)),
         },
         nvml: nvml(look, facts.gpus.len()),
+        runtimes: facts.runtimes.clone(),
     }
 }
 

@@ -18,11 +18,15 @@ pub struct Settings {
 /// A passing phase is written to the GpuNode only after the last one has stood for so long: an install that takes
 /// seconds to a stage costs two writes of status, one that takes minutes shows where it is.
 pub const PASSING: Duration = Duration::from_secs(10);
+/// The same for each node that is in such a phase, where that is more in all: two of these writes a second are enough,
+/// however many nodes are installed at once. What is wrong with one of them is told at once.
+pub const PASSING_PER_NODE: Duration = Duration::from_millis(500);
+/// How long a node that has become ready counts as one of those.
+pub const JUST_THROUGH: Duration = Duration::from_mins(1);
+/// The most that it comes to.
+pub const PASSING_AT_MOST: Duration = Duration::from_mins(10);
 /// How long a driver's pod is at its guard that only passes by it.
 pub const AT_GUARD: Duration = Duration::from_secs(10);
-/// The same as [`PASSING`] for a phase that only waits for a pod to be made: for thousands of nodes that takes the DaemonSet
-/// controller minutes, and where it is refused, that is told at once.
-pub const NO_POD_YET: Duration = Duration::from_mins(5);
 /// What may look like a failure while things start: not before it has lasted for so long.
 pub const GRACE: Duration = Duration::from_secs(20);
 /// How soon a node that has not reported is called `ProbeMissing`.

@@ -5,13 +5,14 @@
 
 mod mirror;
 mod pods;
+mod said;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use futures::{StreamExt, future::BoxFuture};
+use futures::{Stream, StreamExt, future::BoxFuture};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use k8s_openapi::{
     api::{
@@ -26,11 +27,11 @@ use kube::{
     core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
-use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use mirror::{Facts, Mirror, Version};
 pub use pods::follow_pods;
+use said::follow_said;
 
 use crate::{
     diagnose::{PendingPod, RefusedPods},
@@ -192,10 +193,8 @@ pub fn follow_all(
     mirrors: &Arc<Mirrors>,
     wake: &Arc<Notify>,
 ) -> Vec<BoxFuture<'static, ()>> {
-    let any = || watcher::Config::default().page_size(PAGE);
     // By a key of ours alone: NVIDIA's operator bears the same name, and what is watched here is pruned.
     let ours = any().labels(keys::STAGE);
-    let refused = any().fields("involvedObject.kind=DaemonSet,reason=FailedCreate");
     let mirror = || Arc::clone(mirrors);
     let wake = || Arc::clone(wake);
     let all = client.clone();
@@ -207,28 +206,38 @@ pub fn follow_all(
     let daemon_sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     let events = Api::<Event>::namespaced(client.clone(), namespace);
+    let refused = follow_said(events, "involvedObject.kind=DaemonSet,reason=FailedCreate");
     vec![
-        follow(policies, any(), mirror(), |mirrors| &mirrors.policies, |_, policy| Some(valid(policy)), wake()),
         follow(
-            nodes,
-            any(),
+            watcher(policies, any()),
+            mirror(),
+            |mirrors| &mirrors.policies,
+            |_, policy| Some(valid(policy)),
+            wake(),
+        ),
+        follow(
+            watcher(nodes, any()),
             mirror(),
             |mirrors| &mirrors.nodes,
             |words, node| Some((node.name_any(), NodeFacts::of(&node, words))),
             wake(),
         ),
-        follow(gpu_nodes, any(), mirror(), |mirrors| &mirrors.gpu_nodes, |_, gpu_node| Some(valid(gpu_node)), wake()),
         follow(
-            daemon_sets,
-            ours,
+            watcher(gpu_nodes, any()),
+            mirror(),
+            |mirrors| &mirrors.gpu_nodes,
+            |_, gpu_node| Some(valid(gpu_node)),
+            wake(),
+        ),
+        follow(
+            watcher(daemon_sets, ours),
             mirror(),
             |mirrors| &mirrors.daemon_sets,
             |_, set| Some((set.name_any(), DaemonSetFacts::of(&set))),
             wake(),
         ),
         follow(
-            foreign_sets,
-            any(),
+            watcher(foreign_sets, any()),
             mirror(),
             |mirrors| &mirrors.foreign_sets,
             |_, set| {
@@ -238,23 +247,26 @@ pub fn follow_all(
             wake(),
         ),
         follow(
-            pods,
-            any(),
+            watcher(pods, any()),
             mirror(),
             |mirrors| &mirrors.pods,
             |words, pod| Some((pod.name_any(), PodFacts::of(&pod, words)?)),
             wake(),
         ),
         follow(
-            runtime_classes,
-            any(),
+            watcher(runtime_classes, any()),
             mirror(),
             |mirrors| &mirrors.runtime_classes,
             |_, class| Some((class.name_any(), class::facts(&class))),
             wake(),
         ),
-        follow(events, refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event), wake()),
+        follow(refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event), wake()),
     ]
+}
+
+/// All objects, listed page by page.
+fn any() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
 }
 
 /// The DaemonSets that are a part of somebody's GPU stack.
@@ -293,22 +305,21 @@ fn trimmed<K: Resource>(mut object: K) -> K {
 
 /// Keeps one mirror up to date and wakes the loop when a fact in it has changed.
 fn follow<K, F>(
-    api: Api<K>,
-    config: watcher::Config,
+    events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     mirrors: Arc<Mirrors>,
     mirror: fn(&Mirrors) -> &Mirror<F>,
     fact: fn(&Words, K) -> Option<(String, F)>,
     wake: Arc<Notify>,
 ) -> BoxFuture<'static, ()>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    K: Resource<DynamicType = ()> + Send + 'static,
     F: PartialEq + Send + Sync + 'static,
 {
     Box::pin(async move {
         let changed_here = &mirrors.changed;
         let mirror = mirror(&mirrors);
         let fact = |object| fact(&mirrors.words, object);
-        let mut events = watcher(api, config).default_backoff().boxed();
+        let mut events = events.default_backoff().boxed();
         while let Some(event) = events.next().await {
             let changed = match event {
                 Ok(watcher::Event::Init) => {

@@ -131,6 +131,26 @@ fn an_install_costs_four_writes_a_node_at_most() {
 }
 
 #[test]
+fn the_more_nodes_are_on_their_way_the_longer_a_phase_lasts_that_is_told_of() {
+    for (nodes, told) in [(4, true), (60, false)] {
+        let mut sim = Sim::new().policy("all", "{}");
+        for node in 0..nodes {
+            let name = format!("n{node}");
+            sim.faults.insert(name.clone(), Faults { slow: 15, ..Faults::default() });
+            sim.join(&name, "2330", 8);
+        }
+        while (0..nodes).any(|node| sim.status(&format!("n{node}")).phase != Phase::Ready) {
+            sim.step();
+            sim.sleep(1);
+        }
+        for node in 0..nodes {
+            let writes = sim.writes[&format!("node/n{node}")];
+            assert_eq!(writes > 4, told, "n{node} of {nodes}: {writes}");
+        }
+    }
+}
+
+#[test]
 fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
     let missing = Faults { missing_images: ["595.91.07".to_owned()].into(), ..Faults::default() };
     let crash = Faults { driver_crash: Some("kernel headers not found".into()), ..Faults::default() };

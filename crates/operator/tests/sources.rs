@@ -79,14 +79,27 @@ fn a_run_file_needs_an_installer_that_was_made_for_the_system() {
 }
 
 #[test]
-fn a_driver_of_the_hosts_is_named_as_such_whatever_the_catalogue_knows_of_it() {
-    let mut sim = Sim::new().gpu_node("a", "102d", 4);
-    sim.host_driver("a", "550.54.14", true);
-    sim.apply_policy("all", "{}");
-    sim.settle();
-    let status = sim.status("a");
-    assert_eq!(status.reason, Some(Reason::AllGpusAllocatable));
-    assert_eq!(status.message, "4 GPUs are allocatable; driver 550.54.14 is the host's and left alone");
+fn a_host_driver_that_has_left_the_nodes_gpus_is_told_of_unless_they_work() {
+    for (version, publishes, reason) in [
+        ("550.54.14", Some(0), Reason::DriverUnsupported),
+        ("470.256.02", Some(0), Reason::WaitingForAllocatable),
+        // The catalogue may be wrong.
+        ("550.54.14", None, Reason::AllGpusAllocatable),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "102d", 4);
+        sim.host_driver("a", version, true);
+        sim.faults.insert("a".into(), Faults { publishes, ..Faults::default() });
+        sim.apply_policy("all", "{}");
+        sim.run(60);
+        let status = sim.status("a");
+        assert_eq!(status.reason, Some(reason), "{version}: {}", status.message);
+        let said = match reason {
+            Reason::DriverUnsupported => "write a version such as 470.256.02",
+            Reason::AllGpusAllocatable => "driver 550.54.14 is the host's and left alone",
+            _ => "0 of 4 GPUs",
+        };
+        assert!(status.message.contains(said), "{}", status.message);
+    }
 }
 
 #[test]

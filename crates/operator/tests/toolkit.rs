@@ -4,7 +4,7 @@
 mod sim;
 
 use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
-use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
 use sim::{Faults, Sim};
 
 fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
@@ -423,4 +423,32 @@ fn a_runtime_class_that_somebody_else_has_made_is_left_alone() {
 fn where_nothing_is_configured_no_runtime_class_is_made() {
     assert!(fleet("containerd://2.1.4", "v1.34.1", "{}").runtime_classes.is_empty());
     assert!(fleet("containerd://2.1.4", "v1.34.1", "{injection: Nri}").runtime_classes.is_empty());
+}
+
+#[test]
+fn a_runtime_that_the_host_brings_is_left_alone_until_it_is_taken_over_and_ours_then_stays() {
+    let (file, handler) = ("/etc/containerd/config.toml".to_owned(), "nvidia".to_owned());
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.nodes.get_mut("a").expect("a node").runtime = "containerd://1.7.27".into();
+    sim.report("a").runtimes = vec![HostRuntime { file, handler, default: false }];
+    sim.apply_policy("all", "{readiness: {validation: {mode: OnInstall}}}");
+    let named: Vec<_> = (0..60)
+        .flat_map(|_| {
+            sim.step();
+            sim.sleep(1);
+            sim.plans.last().expect("a plan").pods.values().cloned().collect::<Vec<_>>()
+        })
+        .filter_map(|pod| pod.spec?.runtime_class_name)
+        .collect();
+    assert_eq!(named, ["nvidia"], "the test is run by it");
+    assert!(sim.sets_of(Stage::Toolkit).is_empty());
+    assert_eq!(sim.runtime_classes.keys().collect::<Vec<_>>(), ["nvidia"], "for pods to name");
+    assert_eq!(sim.status("a").message, "8 GPUs are allocatable; runtime nvidia is the host's and left alone");
+
+    sim.apply_policy("all", "{defaults: {foreignStack: TakeOver}}");
+    sim.settle();
+    assert_eq!((sim.sets_of(Stage::Toolkit).len(), sim.status("a").phase), (1, Phase::Ready));
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    assert_eq!(sim.sets_of(Stage::Toolkit).len(), 1, "what came first stays");
 }

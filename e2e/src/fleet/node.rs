@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{GpuHealth, keys, report::OsRelease};
+use gpu_operator_crd::{
+    GpuHealth, keys,
+    report::{HostRuntime, OsRelease},
+};
 use k8s_openapi::{
     api::core::v1::{ContainerImage, Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo, Taint},
     apimachinery::pkg::{
@@ -47,6 +50,8 @@ pub struct FleetNode {
     pub host_driver: HostDriver,
     /// Where on the host that driver lies.
     pub host_driver_root: String,
+    /// NVIDIA's runtimes that the node's own system brings.
+    pub host_runtimes: Vec<HostRuntime>,
     /// What else the Node object carries, for its size.
     pub stuffing: Stuffing,
     /// How the node behaves.
@@ -119,6 +124,7 @@ impl FleetNode {
             taints: Vec::new(),
             host_driver: HostDriver::Absent,
             host_driver_root: "/".to_owned(),
+            host_runtimes: Vec::new(),
             stuffing: Stuffing::default(),
             behaviour: Behaviour::default(),
         }

@@ -47,6 +47,7 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
             cuda_version: answering.then(|| "13.1".to_owned()),
         },
         nvml: NvmlFacts { state, message: failure.cloned() },
+        runtimes: node.host_runtimes.clone(),
     }
 }
 

@@ -8,7 +8,7 @@ use e2e::{
     HostDriver, eventually,
     fleet::{FleetNode, MEMBER, os},
 };
-use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Node, Pod},
@@ -436,6 +436,26 @@ fn eks_with_accelerated_images() {
         let s = System::ready(f, "eks", vec![node]).await?;
         s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
         ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": "nvidia-tesla-a100"})).await? == "eks");
+        s.end().await
+    });
+}
+
+#[test]
+fn aks_and_eks_with_a_driver_and_nvidias_runtime_of_their_own() {
+    test(|f| async move {
+        let image = |name: &str, gpu: &str, system| {
+            let mut node = with_runtime(with_driver(node(name, gpu, 4, system), "580.95.05"), "containerd://1.7.27");
+            let (file, handler) = ("/etc/containerd/config.toml".into(), "nvidia".into());
+            node.host_runtimes = vec![HostRuntime { file, handler, default: true }];
+            node
+        };
+        let aks = with_label(image("aks", T4, ("ubuntu", "22.04")), "kubernetes.azure.com/accelerator", "nvidia");
+        let eks = image("eks", A100, ("amzn", "2023"));
+        let s = System::ready(f, "eks", vec![aks, eks]).await?;
+        s.has_stages(&[(Stage::DevicePlugin, 2)]).await?;
+        let message = s.f.gpu_nodes().get("aks").await?.status.context("no status")?.message;
+        ensure!(message.ends_with("runtime nvidia is the host's and left alone"), "{message}");
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": "nvidia-tesla-t4"})).await? == "aks");
         s.end().await
     });
 }

@@ -50,13 +50,15 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
         // Driver branch 470, the last for Kepler, has no image for these.
         wanted = Reason::NoDriverImageForOS;
     }
+    // The host's own, where it has one, is of a branch that the model has not left.
+    let driver = if model == "102d" { "470.256.02" } else { "580.95.05" };
     match index % 25 {
         3 => {
-            node.host_driver = HostDriver::Loaded("580.95.05".into());
+            node.host_driver = HostDriver::Loaded(driver.into());
             wanted = Reason::AllGpusAllocatable;
         }
         7 => {
-            node.host_driver = HostDriver::Installed("580.95.05".into());
+            node.host_driver = HostDriver::Installed(driver.into());
             wanted = Reason::DriverNotLoaded;
         }
         // NVIDIA's runtime is entered into its configuration.

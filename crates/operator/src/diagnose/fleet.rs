@@ -8,7 +8,10 @@ use gpu_operator_crd::{
 
 use super::placement::Placement;
 use crate::{
-    plan::{pool, toolkit},
+    plan::{
+        pool,
+        toolkit::{self, ToolkitChoice},
+    },
     world::{NodeFacts, Word, World, is_gpu},
 };
 
@@ -117,12 +120,14 @@ impl<'w> Host<'w> {
         gpus.is_some_and(|gpus| !gpus.is_empty() && gpus.iter().all(|gpu| gpu.product.as_deref().is_some_and(consumer)))
     }
 
-    /// The class of NVIDIA's runtime, where a toolkit of ours gives GPUs by it and not every pod is run by it.
+    /// The class of NVIDIA's runtime, where a toolkit of ours or the host's gives GPUs by it and not every pod is run by it.
     pub fn runtime_to_name(&self) -> Option<String> {
         // What the label stands for is the choice that is made of the policy and the node now, unless one has just changed.
-        self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
-        let choice = toolkit::choose(&pool::toolkit(self.policy?, self.pool), self.node).ok()?;
-        choice.setup().filter(|setup| !setup.default).map(|setup| setup.handler.clone())
+        let (policy, report) = (self.policy?, self.status().and_then(|status| status.report.as_ref()));
+        let brought = toolkit::brought(pool::foreign_stack(policy, self.pool), self.node, report);
+        let choice = toolkit::choose(&pool::toolkit(policy, self.pool), self.node, brought).ok()?;
+        let there = toolkit::is_ours(self.node) || matches!(choice, ToolkitChoice::Host { .. });
+        choice.class_to_name().filter(|_| there).map(str::to_owned)
     }
 
     /// The GPU resources that it offers.

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use gpu_operator_crd::{
@@ -20,7 +21,7 @@ use super::{
     cuda::{self, Ceilings},
     discover::{self, Expected},
     foreign::Foreign,
-    health,
+    health, host_driver,
     member::{self, Member},
     note::Note,
     pool, precompiled,
@@ -105,6 +106,7 @@ pub struct Sets<'w> {
     pub catalogue: &'w Catalogue,
     pub world: &'w World,
     pub now: Timestamp,
+    pub lull: Duration,
     pub variants: HashMap<String, BTreeMap<VariantKey, Arc<Variant>>>,
     pub policies: BTreeMap<String, &'w ClusterGpuPolicy>,
 }
@@ -179,6 +181,7 @@ impl<'w> Sets<'w> {
             wanted,
             have,
             missing_image: None,
+            host_misfit: None,
             cuda: Ceilings::default(),
             expected,
             promise,
@@ -186,8 +189,10 @@ impl<'w> Sets<'w> {
             pods,
             trial: Trial::default(),
             now,
+            lull: self.lull,
         };
         precompiled::look(catalogue, &mut member);
+        member.host_misfit = host_driver::misfit(catalogue, &member);
         member.trial = validation::of(&member);
         member.cuda = cuda::ceilings(catalogue, &member);
         member

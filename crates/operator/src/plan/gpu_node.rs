@@ -1,12 +1,10 @@
 //! What is to be written of one node: its GpuNode's spec and status, and the Event that a transition is worth.
 
+use std::time::Duration;
+
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, Phase,
-    gpunode::GpuCounts,
-    health::HealthState,
-    keys,
-    policy::{Labels, Stage},
-    reason::Reason,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, Phase, gpunode::GpuCounts, health::HealthState, keys,
+    policy::Labels, reason::Reason,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
@@ -21,11 +19,10 @@ use super::{
     member::Member,
     promise::Promise,
     rollout::Decision,
-    variant,
 };
 use crate::{
-    moment::{add, later},
-    settings::{NO_POD_YET, PASSING},
+    moment::{add, later, older},
+    settings::{JUST_THROUGH, PASSING, PASSING_AT_MOST, PASSING_PER_NODE},
     world::NodeFacts,
 };
 
@@ -115,7 +112,7 @@ pub fn member_status(
         );
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
     }
-    if let Some((before, until)) = before.and_then(|before| still_passing(member, before, &verdict, (deadline, now))) {
+    if let Some((before, until)) = before.and_then(|before| still_passing(member, before, &verdict, deadline)) {
         return (GpuNodeStatus { report: None, ..before.clone() }, Some(until.min(due)));
     }
     let since = same_phase
@@ -153,20 +150,36 @@ fn begins_anew(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -
     cured || member.want().is_some_and(|want| known != Some(&want))
 }
 
+/// Whether a node is on its way from one phase to another, with nothing wrong.
+fn is_passing(phase: Phase, reason: Reason) -> bool {
+    let underway = !reason.is_failure() && !reason.counts_apart() && reason != Reason::NodeNotReady;
+    underway && !matches!(phase, Phase::Ready | Phase::Unmanaged)
+}
+
+/// For how long a passing phase stands before the next one is worth a write: the longer, the more nodes are in one, or have
+/// just come through. (The last of many are as slow as those before them.)
+#[must_use]
+pub fn lull<'s>(statuses: impl Iterator<Item = &'s GpuNodeStatus>, now: Timestamp) -> Duration {
+    let is_through = |status: &GpuNodeStatus| {
+        status.is_ready() && status.since().is_some_and(|since| !older(since, JUST_THROUGH, now))
+    };
+    let counts = |status: &&GpuNodeStatus| {
+        is_through(status) || status.reason.is_some_and(|reason| is_passing(status.phase, reason))
+    };
+    let nodes = u32::try_from(statuses.filter(counts).count()).unwrap_or(u32::MAX);
+    PASSING_PER_NODE.saturating_mul(nodes).clamp(PASSING, PASSING_AT_MOST)
+}
+
 /// While one passing phase follows another within moments, what was written of the first stands: until it has stood for a
 /// while, and nothing has stirred on the node for as long.
 fn still_passing<'s>(
     member: &Member<'_>,
     before: &'s GpuNodeStatus,
     verdict: &Verdict,
-    (deadline, now): (SignedDuration, Timestamp),
+    deadline: SignedDuration,
 ) -> Option<(&'s GpuNodeStatus, Timestamp)> {
-    let passing = |phase: Phase, reason: Reason| {
-        let underway = !reason.is_failure() && !reason.counts_apart() && reason != Reason::NodeNotReady;
-        underway && !matches!(phase, Phase::Ready | Phase::Unmanaged)
-    };
     let since = before.since()?;
-    let both = passing(before.phase, before.reason?) && passing(verdict.phase, verdict.reason);
+    let both = is_passing(before.phase, before.reason?) && is_passing(verdict.phase, verdict.reason);
     let health = &member.health;
     if (before.gpus.unhealthy, before.gpus.degraded) != (health.unhealthy, health.degraded) {
         return None;
@@ -176,12 +189,8 @@ fn still_passing<'s>(
         return Some((before, Timestamp::MAX));
     }
     let last = member.last_stir().map_or(since, |stir| stir.max(since));
-    // That a pod is not there yet is the DaemonSet controller's business, which takes its time with a large fleet.
-    let called_for = |stage: Stage| variant::group(&member.have, stage).is_some() && stage.phase() == verdict.phase;
-    let there = |stage: Stage| !called_for(stage) || member.pod(stage).is_some();
-    let lasting = if Stage::ALL.into_iter().all(there) { PASSING } else { NO_POD_YET };
-    let until = later(last, lasting).min(add(last, deadline));
-    (both && now < until).then_some((before, until))
+    let until = later(last, member.lull).min(add(last, deadline));
+    (both && member.now < until).then_some((before, until))
 }
 
 /// Why a node is nobody's.

@@ -17,6 +17,7 @@ pub use pod::{hold_up, lacks_its_image, named_reason, probe_refusal};
 use super::{
     driver::DriverChoice,
     member::Member,
+    toolkit::ToolkitChoice,
     variant::{self, daemon_set_name},
 };
 use crate::world::{ContainerState, PodFacts, Role, World};
@@ -66,6 +67,9 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     if let Some(verdict) = gpu_missing(member, Phase::Driver).filter(|_| member.on_bus() == 0) {
         return verdict;
     }
+    if let Some(why) = &member.host_misfit {
+        return Verdict::new(Phase::Driver, Reason::DriverUnsupported, why.clone());
+    }
     driver::judge(member, world, now)
         .or_else(|| by_claims(member))
         .or_else(|| toolkit(member, world, now))
@@ -83,12 +87,17 @@ fn allocatable(member: &Member<'_>) -> String {
         format!("{units} parts of {gpus} GPUs are allocatable")
     };
     let driver = member.report().map(|report| &report.driver);
-    match (member.driver(), driver.and_then(|driver| driver.loaded.as_deref())) {
-        (Some(DriverChoice::Preinstalled { .. }), Some(version)) => {
-            format!("{told}; driver {version} is the host's and left alone")
-        }
-        _ => told,
-    }
+    let of_host = match (member.driver(), driver.and_then(|driver| driver.loaded.as_deref())) {
+        (Some(DriverChoice::Preinstalled { .. }), Some(version)) => Some(format!("driver {version}")),
+        _ => None,
+    };
+    let runtime = match member.toolkit() {
+        Some(ToolkitChoice::Host { handler, .. }) => Some(format!("runtime {handler}")),
+        _ => None,
+    };
+    let left_alone = |what| format!("{what} is the host's and left alone");
+    let told = [told].into_iter().chain(of_host.into_iter().chain(runtime).map(left_alone));
+    told.collect::<Vec<_>>().join("; ")
 }
 
 /// A node that is away keeps the phase it had.
@@ -164,9 +173,9 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
 /// That kubelet does not know NVIDIA's runtime yet. One that tells of no runtimes at all, for want of a container runtime
 /// that does, proves nothing.
 fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
-    let handler = &member.toolkit()?.setup()?.handler;
+    let handler = member.toolkit()?.handler()?;
     let known = &member.node.runtime_handlers;
-    let missing = !known.is_empty() && !known.contains(handler.as_str());
+    let missing = !known.is_empty() && !known.contains(handler);
     missing.then(|| {
         let message = format!("kubelet does not know runtime {handler} yet");
         Verdict::new(phase, Reason::ToolkitInstalling, message)

@@ -1,6 +1,6 @@
 //! A member: one GPU node of a policy with everything the later steps want to know of it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus,
@@ -35,6 +35,8 @@ use crate::{
 /// One GPU node of a policy.
 #[derive(Clone, Debug)]
 pub struct Member<'w> {
+    /// Why the host's own driver does not serve the node's GPUs, if it does not.
+    pub host_misfit: Option<String>,
     /// The Node.
     pub node: &'w NodeFacts,
     /// Its GpuNode, if there is one yet.
@@ -75,6 +77,8 @@ pub struct Member<'w> {
     pub trial: Trial,
     /// The moment of the plan.
     pub now: Timestamp,
+    /// For how long one of its passing phases stands before the next is worth a write.
+    pub lull: Duration,
 }
 
 impl<'w> Member<'w> {

@@ -143,7 +143,8 @@ pub fn choose(
     let needs_toolkit = plugin.needs_toolkit(&driver) && !theirs && foreign.theirs(Stage::Toolkit).is_none();
     let (toolkit, toolkit_folder) = if needs_toolkit {
         let wanted = pool::toolkit(policy, named);
-        (toolkit::choose(&wanted, on.node)?, toolkit::folder(&wanted, &driver))
+        let brought = toolkit::brought(pool::foreign_stack(policy, named), on.node, Some(on.report));
+        (toolkit::choose(&wanted, on.node, brought)?, toolkit::folder(&wanted, &driver))
     } else {
         (ToolkitChoice::None, None)
     };

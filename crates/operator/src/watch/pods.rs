@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
-use super::{Mirrors, PAGE, follow};
+use super::{Mirrors, any, follow, follow_said};
 use crate::diagnose::{PendingPod, RefusedPods, Symptoms};
 
 /// Pods and refusals that are looked at: where more are pending, the others are looked at once some of these are gone and
@@ -28,21 +28,21 @@ impl Mirrors {
 /// Follows what diagnosis reads of pods, but for those in the operator's own namespace, until dropped.
 #[must_use]
 pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> Vec<BoxFuture<'static, ()>> {
-    let any = || watcher::Config::default().page_size(PAGE);
     let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={EQUIPMENT}");
     let nobody = Arc::<Notify>::default;
     vec![
         follow(
-            Api::<Pod>::all(client.clone()),
-            any().fields(&fields),
+            watcher(Api::<Pod>::all(client.clone()), any().fields(&fields)),
             Arc::clone(mirrors),
             |mirrors| &mirrors.pending,
             |_, pod| PendingPod::of(&pod),
             nobody(),
         ),
         follow(
-            Api::<Event>::all(client.clone()),
-            any().fields(&format!("reason=FailedCreate,metadata.namespace!={namespace}")),
+            follow_said(
+                Api::<Event>::all(client.clone()),
+                &format!("reason=FailedCreate,metadata.namespace!={namespace}"),
+            ),
             Arc::clone(mirrors),
             |mirrors| &mirrors.refused,
             |_, event| RefusedPods::of(&event),

@@ -1,8 +1,10 @@
 //! What a node's container runtime needs, so that containers get at the driver: the least disruptive that works.
 
 use gpu_operator_crd::{
-    policy::{ContainerRuntime, Injection, Toolkit},
+    keys,
+    policy::{ContainerRuntime, ForeignStack, Injection, Toolkit},
     reason::Reason,
+    report::{HostRuntime, Report},
 };
 use serde::Serialize;
 
@@ -21,6 +23,13 @@ const HANDLER: &str = "nvidia";
 pub enum ToolkitChoice {
     /// Nothing of ours: whoever tells kubelet of the GPUs needs no toolkit, or the host has one.
     None,
+    /// Nothing of ours: the host brings NVIDIA's runtime, entered into the container runtime's configuration already.
+    Host {
+        /// The name under which it is entered.
+        handler: String,
+        /// Whether it runs the pods that name no RuntimeClass as well.
+        default: bool,
+    },
     /// The runtime takes CDI devices by itself: NVIDIA's hooks are installed and nothing is configured.
     Cdi,
     /// The same, and NVIDIA's NRI plugin runs beside it.
@@ -38,8 +47,27 @@ impl ToolkitChoice {
     pub fn setup(&self) -> Option<&RuntimeSetup> {
         match self {
             Self::Runtime(setup) => Some(setup),
-            Self::None | Self::Cdi | Self::Nri { .. } => None,
+            Self::None | Self::Host { .. } | Self::Cdi | Self::Nri { .. } => None,
         }
+    }
+
+    /// The name of NVIDIA's runtime, where containers get GPUs by it.
+    #[must_use]
+    pub fn handler(&self) -> Option<&str> {
+        match self {
+            Self::Host { handler, .. } => Some(handler),
+            _ => self.setup().map(|setup| setup.handler.as_str()),
+        }
+    }
+
+    /// The RuntimeClass that pods have to name, where containers get GPUs by NVIDIA's runtime and not every pod is run by it.
+    #[must_use]
+    pub fn class_to_name(&self) -> Option<&str> {
+        let default = match self {
+            Self::Host { default, .. } => *default,
+            _ => self.setup().is_some_and(|setup| setup.default),
+        };
+        self.handler().filter(|_| !default)
     }
 }
 
@@ -69,11 +97,26 @@ impl RuntimeSetup {
     }
 }
 
-/// Decides what a node's container runtime needs.
+/// Whether a node has a toolkit of ours, by its label.
+#[must_use]
+pub fn is_ours(node: &NodeFacts) -> bool {
+    node.labels.get(keys::TOOLKIT).is_some_and(|group| !group.is_empty())
+}
+
+/// NVIDIA's runtimes that a host brings, as far as they are to be left alone: not under `TakeOver`, and not where a toolkit of
+/// ours came first.
+#[must_use]
+pub fn brought<'r>(foreign: ForeignStack, node: &NodeFacts, report: Option<&'r Report>) -> &'r [HostRuntime] {
+    let left_alone = foreign != ForeignStack::TakeOver && !is_ours(node);
+    report.filter(|_| left_alone).map_or(&[], |report| &report.runtimes)
+}
+
+/// Decides what a node's container runtime needs. `brought` are NVIDIA's runtimes that the host brings, as far as they are
+/// to be left alone: one of them does where the policy asks for nothing in particular.
 ///
 /// # Errors
 /// A [`Fault`] where the policy asks for what this node cannot have.
-pub fn choose(toolkit: &Toolkit, node: &NodeFacts) -> Result<ToolkitChoice, Fault> {
+pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> Result<ToolkitChoice, Fault> {
     let runtime = Runtime::of(&node.runtime);
     if let Some(wanted) = toolkit.runtime.and_then(named)
         && runtime.kind.is_some_and(|kind| kind != wanted)
@@ -90,7 +133,8 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts) -> Result<ToolkitChoice, Faul
                     "the node's container runtime, {runtime}, is none that can be configured; write injection: Cdi"
                 ))
             })?;
-            Ok(ToolkitChoice::Runtime(setup(toolkit, kind, node)))
+            let setup = setup(toolkit, kind, node);
+            Ok(of_host(toolkit, &setup, brought).unwrap_or(ToolkitChoice::Runtime(setup)))
         }
         Injection::None => Ok(ToolkitChoice::None),
         Injection::Cdi => Err(fault(format!(
@@ -104,6 +148,19 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts) -> Result<ToolkitChoice, Faul
             "the node's container runtime, {runtime}, takes no NRI plugins; write injection: Auto, or run the node with containerd 2.1 or later, or CRI-O 1.34 or later"
         ))),
     }
+}
+
+/// NVIDIA's runtime of the host's in the file that ours would be entered into, unless the policy says anything of ours.
+fn of_host(toolkit: &Toolkit, ours: &RuntimeSetup, brought: &[HostRuntime]) -> Option<ToolkitChoice> {
+    let Toolkit { injection, runtime_class, set_as_default, .. } = toolkit;
+    if injection.is_some_and(|injection| injection != Injection::Auto) || runtime_class.is_some() {
+        return None;
+    }
+    let fits = |runtime: &&HostRuntime| {
+        ours.config.as_ref() == Some(&runtime.file) && set_as_default.is_none_or(|default| default == runtime.default)
+    };
+    let found = brought.iter().filter(fits).max_by_key(|runtime| (runtime.default, runtime.handler == HANDLER))?;
+    Some(ToolkitChoice::Host { handler: found.handler.clone(), default: found.default })
 }
 
 fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
@@ -143,7 +200,34 @@ mod tests {
     fn chosen(toolkit: &str, runtime: &str, kubelet: &str) -> Result<ToolkitChoice, String> {
         let toolkit: Toolkit = serde_yaml::from_str(toolkit).unwrap();
         let node = NodeFacts { runtime: runtime.into(), kubelet: kubelet.into(), ..NodeFacts::default() };
-        choose(&toolkit, &node).map_err(|fault| fault.message)
+        choose(&toolkit, &node, &[]).map_err(|fault| fault.message)
+    }
+
+    #[test]
+    fn a_runtime_that_the_host_brings_does_where_the_policy_asks_for_none_in_particular() {
+        let docker = "/etc/docker/daemon.json";
+        let brought =
+            |file: &str, handler: &str, default| HostRuntime { file: file.into(), handler: handler.into(), default };
+        for (toolkit, runtime, brought, expected) in [
+            ("{}", "docker://27.0.3", brought(docker, "nvidia", true), r#"Host { handler: "nvidia", default: true }"#),
+            ("{}", "docker://27.0.3", brought(docker, "gpu", false), r#"Host { handler: "gpu", default: false }"#),
+            ("{setAsDefault: false}", "docker://27.0.3", brought(docker, "gpu", false), "Host"),
+            ("{setAsDefault: true}", "docker://27.0.3", brought(docker, "nvidia", true), "Host"),
+            // Of another runtime than kubelet's.
+            ("{}", "containerd://1.7.27", brought(docker, "nvidia", true), "Runtime"),
+            ("{}", "containerd://2.1.4", brought("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
+            // The policy asks for ours.
+            ("{injection: Runtime}", "docker://27.0.3", brought(docker, "nvidia", true), "Runtime"),
+            ("{setAsDefault: true}", "docker://27.0.3", brought(docker, "nvidia", false), "Runtime"),
+            ("{setAsDefault: false}", "docker://27.0.3", brought(docker, "nvidia", true), "Runtime"),
+            ("{runtimeClass: gpu}", "docker://27.0.3", brought(docker, "nvidia", false), "Runtime"),
+            ("{injection: None}", "docker://27.0.3", brought(docker, "nvidia", false), "None"),
+        ] {
+            let toolkit_wanted: Toolkit = serde_yaml::from_str(toolkit).unwrap();
+            let node = NodeFacts { runtime: runtime.into(), ..NodeFacts::default() };
+            let choice = format!("{:?}", choose(&toolkit_wanted, &node, &[brought]).unwrap());
+            assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");
+        }
     }
 
     #[test]

@@ -18,8 +18,8 @@ pub fn plan<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = (
         live.filter_map(|policy| policy.owner_ref(&())).map(|owner| (owner.uid.clone(), owner)).collect();
     let mut wanted: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for (policy, variant) in variants {
-        if let Some(setup) = variant.key.toolkit.setup() {
-            wanted.entry(&setup.handler).or_default().extend(policy.uid());
+        if let Some(handler) = variant.key.toolkit.handler() {
+            wanted.entry(handler).or_default().extend(policy.uid());
         }
     }
     for (name, class) in world.runtime_classes.iter().filter(|(_, class)| class.ours) {

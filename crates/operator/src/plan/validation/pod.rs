@@ -94,8 +94,7 @@ pub fn pod(settings: &Settings, member: &Member<'_>, name: String) -> Pod {
 
 /// The class of NVIDIA's runtime, where GPUs come by it and not every pod is run by it.
 fn runtime_class(member: &Member<'_>) -> Option<String> {
-    let setup = member.toolkit()?.setup()?;
-    (!setup.default).then(|| setup.handler.clone())
+    member.toolkit()?.class_to_name().map(str::to_owned)
 }
 
 /// Where the driver's libraries are for a test on a node with Google's plugin, which mounts them and sets nothing.

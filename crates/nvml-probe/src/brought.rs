@@ -1,0 +1,265 @@
+//! NVIDIA's runtimes that the host itself brings: entered into a container runtime's configuration by whoever made the host's
+//! image, with a program of the host's. What a container has installed, ours or another operator's, is not the host's.
+
+use std::path::Path;
+
+use gpu_operator_crd::report::HostRuntime;
+use serde_json::Value as Json;
+use toml_edit::{Document, Item, Table};
+
+use crate::host::HostRoot;
+
+/// Docker's configuration.
+const DOCKER: &str = "/etc/docker/daemon.json";
+/// The main files of containerd, as packages, k3s and RKE2 have it. `MicroK8s` enters a runtime of that name whether or not
+/// there is any, and k0s's main file is its own.
+const CONTAINERD: [&str; 3] = [
+    "/etc/containerd/config.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+];
+/// CRI-O's main file, and the folder whose files it takes up by itself.
+const CRIO: (&str, &str) = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d");
+/// What the names of NVIDIA's runtimes begin with.
+const PROGRAM: &str = "nvidia-container-runtime";
+/// The folder that containers install the toolkit into, wherever that lies.
+const OF_A_CONTAINER: &str = "toolkit";
+/// Where a program without a path is looked for.
+const SEARCHED: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin"];
+/// The bounds of the API type.
+const MOST: usize = 8;
+const MAX_HANDLER: usize = 63;
+
+/// A runtime as a configuration has it.
+#[derive(Debug, PartialEq, Eq)]
+struct Entered {
+    name: String,
+    program: String,
+}
+
+/// What some files say together.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Configured {
+    runtimes: Vec<Entered>,
+    default: Option<String>,
+}
+
+/// NVIDIA's runtimes on the host, by the main file of the container runtime that has them. A file that cannot be read says
+/// nothing.
+#[must_use]
+pub fn runtimes(host: &HostRoot) -> Vec<HostRuntime> {
+    let docker = [(DOCKER, host.read(DOCKER).map_or_else(|_| Configured::default(), |text| docker(&text)))];
+    let containerd = CONTAINERD.into_iter().map(|file| (file, containerd(host, file)));
+    let crio = [(CRIO.0, crio(host))];
+    let all = docker.into_iter().chain(containerd).chain(crio);
+    all.flat_map(|(file, configured)| brought(host, file, &configured)).take(MOST).collect()
+}
+
+fn brought(host: &HostRoot, file: &str, configured: &Configured) -> Vec<HostRuntime> {
+    let is_hosts = |entered: &&Entered| entered.name.len() <= MAX_HANDLER && is_hosts(host, &entered.program);
+    let runtimes = configured.runtimes.iter().filter(is_hosts).map(|entered| HostRuntime {
+        file: file.to_owned(),
+        handler: entered.name.clone(),
+        default: configured.default.as_ref() == Some(&entered.name),
+    });
+    runtimes.collect()
+}
+
+/// Whether a program is one of NVIDIA's runtimes, is there, and was installed on the host itself.
+fn is_hosts(host: &HostRoot, program: &str) -> bool {
+    let path = Path::new(program);
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str().map(str::to_owned));
+    if !name(path).is_some_and(|name| name.starts_with(PROGRAM)) {
+        return false;
+    }
+    if path.is_absolute() {
+        let of_a_container = path.parent().and_then(name).is_some_and(|folder| folder == OF_A_CONTAINER);
+        return !of_a_container && host.resolve(path).is_ok();
+    }
+    SEARCHED.into_iter().any(|folder| host.resolve(Path::new(folder).join(path)).is_ok())
+}
+
+fn docker(text: &str) -> Configured {
+    let whole: Json = serde_json::from_str(text).unwrap_or_default();
+    let entered = |(name, runtime): (&String, &Json)| {
+        Some(Entered { name: name.clone(), program: runtime["path"].as_str()?.to_owned() })
+    };
+    let runtimes = whole["runtimes"].as_object().into_iter().flatten().filter_map(entered).collect();
+    Configured { runtimes, default: whole["default-runtime"].as_str().map(str::to_owned) }
+}
+
+/// The main file and what it imports.
+fn containerd(host: &HostRoot, file: &str) -> Configured {
+    let mut configured = Configured::default();
+    let Ok(text) = host.read(file) else { return configured };
+    let imports = configured.read(&text);
+    for import in imports {
+        for path in imported(host, file, &import) {
+            if let Ok(text) = host.read(path) {
+                configured.read(&text);
+            }
+        }
+    }
+    configured
+}
+
+/// The files that an import stands for: one, or all of a folder with an ending.
+fn imported(host: &HostRoot, file: &str, import: &str) -> Vec<String> {
+    let folder = Path::new(file).parent().unwrap_or(Path::new("/"));
+    let import = folder.join(import).display().to_string();
+    match import.rsplit_once("/*") {
+        Some((folder, ending)) => {
+            let names = host.names(folder).unwrap_or_default().into_iter().filter(|name| name.ends_with(ending));
+            names.map(|name| format!("{folder}/{name}")).collect()
+        }
+        None => vec![import],
+    }
+}
+
+fn crio(host: &HostRoot) -> Configured {
+    let (main, folder) = CRIO;
+    let mut configured = Configured::default();
+    let dropped_in = host.names(folder).unwrap_or_default().into_iter().map(|name| format!("{folder}/{name}"));
+    for path in [main.to_owned()].into_iter().chain(dropped_in) {
+        if let Ok(text) = host.read(path) {
+            configured.read(&text);
+        }
+    }
+    configured
+}
+
+impl Configured {
+    /// Takes in what a TOML file says, over what those before it did; the files that it imports.
+    fn read(&mut self, text: &str) -> Vec<String> {
+        let Ok(document) = Document::parse(text) else { return Vec::new() };
+        let root = document.as_table();
+        self.take(root);
+        let imports = root.get("imports").and_then(Item::as_array);
+        imports.into_iter().flatten().filter_map(|import| import.as_str().map(str::to_owned)).collect()
+    }
+
+    /// Runtimes and default stand in one table, whatever the schema calls that.
+    fn take(&mut self, table: &Table) {
+        for (key, item) in table {
+            match item {
+                Item::Value(value) if ["default_runtime_name", "default_runtime"].contains(&key) => {
+                    self.default = value.as_str().map(str::to_owned).or(self.default.take());
+                }
+                Item::Table(runtimes) if key == "runtimes" => {
+                    for (name, runtime) in runtimes {
+                        if let Some(program) = runtime.as_table().and_then(program) {
+                            self.runtimes.retain(|known| known.name != name);
+                            self.runtimes.push(Entered { name: name.to_owned(), program });
+                        }
+                    }
+                }
+                Item::Table(below) => self.take(below),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The program that a runtime's table names, itself or among its options.
+fn program(runtime: &Table) -> Option<String> {
+    runtime.iter().find_map(|(key, item)| match item {
+        Item::Value(value) if ["BinaryName", "Runtime", "runtime_path"].contains(&key) => {
+            value.as_str().map(str::to_owned)
+        }
+        Item::Table(options) => program(options),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What the probe finds on a host with these files, and programs at these paths.
+    fn found(files: &[(&str, &str)], programs: &[&str]) -> Vec<(String, String, bool)> {
+        let directory = tempfile::tempdir().unwrap();
+        for (path, text) in files.iter().copied().chain(programs.iter().map(|path| (*path, ""))) {
+            let path = directory.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let runtimes = runtimes(&HostRoot::new(directory.path()));
+        runtimes.into_iter().map(|runtime| (runtime.file, runtime.handler, runtime.default)).collect()
+    }
+
+    const OF_PACKAGE: &str = "/usr/bin/nvidia-container-runtime";
+
+    fn one(file: &str, handler: &str, default: bool) -> Vec<(String, String, bool)> {
+        vec![(file.to_owned(), handler.to_owned(), default)]
+    }
+
+    #[test]
+    fn dockers_is_found_by_path_or_by_name() {
+        for (path, default) in [(OF_PACKAGE, true), ("nvidia-container-runtime", false)] {
+            let default_runtime = if default { r#""default-runtime": "nvidia","# } else { "" };
+            let text = format!(
+                r#"{{{default_runtime} "runtimes": {{"nvidia": {{"path": "{path}", "runtimeArgs": []}}, "gvisor": {{"path": "/usr/bin/runsc"}}}}}}"#
+            );
+            assert_eq!(found(&[(DOCKER, &text)], &[OF_PACKAGE]), one(DOCKER, "nvidia", default));
+        }
+    }
+
+    #[test]
+    fn containerds_is_found_in_every_schema_and_in_what_its_file_imports() {
+        let of = |plugin: &str| {
+            format!(
+                "[plugins.'{plugin}'.containerd]\ndefault_runtime_name = 'nvidia'\n\
+                 [plugins.'{plugin}'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n\
+                 [plugins.'{plugin}'.containerd.runtimes.nvidia.options]\nBinaryName = '{OF_PACKAGE}'\n"
+            )
+        };
+        for text in [
+            format!("version = 2\n{}", of("io.containerd.grpc.v1.cri")),
+            format!("version = 3\n{}", of("io.containerd.cri.v1.runtime")),
+            of("cri"),
+        ] {
+            for main in CONTAINERD {
+                assert_eq!(found(&[(main, &text)], &[OF_PACKAGE]), one(main, "nvidia", true), "{text}");
+            }
+        }
+        let dropped_in = ("/etc/containerd/conf.d/nvidia.toml", &*of("io.containerd.cri.v1.runtime"));
+        for (main, there) in [
+            ("imports = ['/etc/containerd/conf.d/*.toml']\nversion = 3\n", true),
+            ("imports = ['conf.d/nvidia.toml']\n", true),
+            ("imports = ['/etc/containerd/conf.d/*.conf']\n", false),
+            ("version = 3\n", false),
+        ] {
+            let all = found(&[(CONTAINERD[0], main), dropped_in], &[OF_PACKAGE]);
+            assert_eq!(all, if there { one(CONTAINERD[0], "nvidia", true) } else { vec![] }, "{main}");
+        }
+    }
+
+    #[test]
+    fn crios_is_found_in_its_folder_and_the_last_word_on_the_default_holds() {
+        let runtime = format!("[crio.runtime.runtimes.nvidia]\nruntime_path = '{OF_PACKAGE}'\n");
+        let files = [
+            ("/etc/crio/crio.conf.d/10-nvidia.conf", format!("[crio.runtime]\ndefault_runtime = 'nvidia'\n{runtime}")),
+            ("/etc/crio/crio.conf.d/99-site.conf", "[crio.runtime]\ndefault_runtime = 'crun'\n".to_owned()),
+        ];
+        let files = files.each_ref().map(|(path, text)| (*path, text.as_str()));
+        assert_eq!(found(&files[..1], &[OF_PACKAGE]), one(CRIO.0, "nvidia", true));
+        assert_eq!(found(&files, &[OF_PACKAGE]), one(CRIO.0, "nvidia", false));
+    }
+
+    #[test]
+    fn what_a_container_has_installed_is_not_the_hosts_and_what_is_not_there_is_nobodys() {
+        let docker = |path: &str| format!(r#"{{"runtimes": {{"nvidia": {{"path": "{path}"}}}}}}"#);
+        for program in [
+            "/usr/local/nvidia/toolkit/nvidia-container-runtime",
+            "/home/kubernetes/bin/nvidia/toolkit/nvidia-container-runtime",
+        ] {
+            assert!(found(&[(DOCKER, &docker(program))], &[program]).is_empty(), "{program}");
+        }
+        assert!(found(&[(DOCKER, &docker(OF_PACKAGE))], &[]).is_empty());
+        assert!(found(&[(DOCKER, &docker("/usr/bin/runsc"))], &["/usr/bin/runsc"]).is_empty());
+        assert!(found(&[(DOCKER, "no JSON"), (CONTAINERD[0], "no = TOML = here")], &[OF_PACKAGE]).is_empty());
+        assert!(found(&[], &[OF_PACKAGE]).is_empty());
+    }
+}
