@@ -30,6 +30,11 @@ const EVENTS: &str = "/api/v1/events";
 
 type Line = Result<Bytes, std::convert::Infallible>;
 
+/// A line of a watch.
+fn line(kind: &str, object: &Value) -> Bytes {
+    (json!({"type": kind, "object": object}).to_string() + "\n").into()
+}
+
 /// A model of the API server: lists, watches that stay open, and what was asked of it.
 struct Server {
     lists: BTreeMap<&'static str, Vec<Value>>,
@@ -48,8 +53,14 @@ impl Server {
             self.posts.unbounded_send(body.clone()).expect("somebody listens");
             return Body::from(body.to_string());
         }
-        if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
+        let query = request.uri().query().unwrap_or_default();
+        if query.contains("watch=true") {
             let (sender, lines) = mpsc::unbounded();
+            // Of no version, it begins with what there is.
+            let there = self.lists.get(path.as_str()).filter(|_| query.ends_with("resourceVersion="));
+            for object in there.into_iter().flatten() {
+                sender.unbounded_send(Ok(line("ADDED", object))).expect("it is open");
+            }
             self.watches.lock().expect("the watches").insert(path, sender);
             // Stays open when nobody has anything to say any more.
             return Body::from_stream(lines.chain(stream::pending()));
@@ -113,9 +124,8 @@ impl Scene {
 
     /// Says something on a watch, once it is there: the answers to lists come first.
     fn say(&self, path: &str, kind: &str, object: &Value) {
-        let line = json!({"type": kind, "object": object}).to_string() + "\n";
         let watches = self.server.watches.lock().expect("the watches");
-        watches.get(path).expect("a watch").unbounded_send(Ok(line.into())).expect("it is open");
+        watches.get(path).expect("a watch").unbounded_send(Ok(line(kind, object))).expect("it is open");
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     node_health, node_labels,
     policy::Counted,
     pool,
-    rollout::{self, Decision},
+    rollout::Decision,
     tell::{annotate, node_transition},
     toolkit::removal::Removals,
 };
@@ -52,15 +52,15 @@ pub fn unmanaged<'w>(
 }
 
 /// A node that its policy governs; how the policy counts it.
-pub fn member(
+pub fn member<'m>(
     plan: &mut Plan,
     policy: &ClusterGpuPolicy,
-    member: &Member<'_>,
+    member: &'m Member<'_>,
     verdict: &Verdict,
     decision: &Decision,
     deadline: SignedDuration,
     now: Timestamp,
-) -> Counted {
+) -> Counted<'m> {
     let wanted_labels = pool::published(policy, member.named_pool, member.model());
     let cuda = cuda::of(member, &decision.labels);
     let of_label = cuda::label(member, &decision.labels);
@@ -110,18 +110,5 @@ pub fn member(
     if let Some(write) = labels.write.filter(|_| !awaited || member.model().is_some()) {
         plan.labels.insert(member.node.name.clone(), write);
     }
-    Counted {
-        node: member.node.name.clone(),
-        pool: member.pool.clone(),
-        serves: member.node.serves() && !status.reason.is_some_and(Reason::counts_apart),
-        // What has nothing else is being installed, and moves from no revision to another.
-        current: member.want().is_none_or(|want| rollout::has_nothing_else(&member.have, &want)),
-        driver_version: member.driver().and_then(|driver| driver.version()).map(str::to_owned),
-        fault: member
-            .wanted
-            .as_ref()
-            .and_then(|wanted| wanted.as_ref().err())
-            .map(|fault| (fault.reason, fault.message.clone())),
-        status,
-    }
+    Counted::of(member, status)
 }

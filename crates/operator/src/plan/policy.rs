@@ -11,40 +11,76 @@ use gpu_operator_crd::{
     },
     reason::Reason,
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt;
 
 use conditions::Verdicts;
 
-use super::{gpu_node::clip, misfit::Misfits};
+use super::{driver::DriverChoice, gpu_node::clip, member::Member, misfit::Misfits, rollout, variant::Fault};
 
-/// One node as its policy counts it.
+/// Longest message in `attention`.
+const MAX_TOLD: usize = 512;
+
+/// One node as its policy counts it: no more of its status than that, since all of them are held at once.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct Counted<'m> {
     /// Its name.
-    pub node: String,
+    pub node: &'m str,
     /// Its pool.
-    pub pool: String,
+    pub pool: &'m str,
+    /// Its model, once it is known.
+    pub model: Option<&'m str>,
     /// Whether it can be expected to serve at all.
     pub serves: bool,
     /// Whether its revision is the wanted one.
     pub current: bool,
     /// The driver version that is wanted for it, where it is ours to install.
-    pub driver_version: Option<String>,
+    pub driver_version: Option<&'m str>,
     /// Why what the policy asks for cannot be carried out here.
-    pub fault: Option<(Reason, String)>,
-    /// What its GpuNode says, or is about to.
-    pub status: GpuNodeStatus,
+    pub fault: Option<&'m Fault>,
+    /// Whether it is ready, as its GpuNode says or is about to.
+    pub ready: bool,
+    /// Why it is as it is, in one word.
+    pub reason: Reason,
+    /// Since when.
+    pub since: Option<Time>,
+    /// What is to be said of it; nothing where all is well.
+    pub message: String,
+    /// Its GPUs.
+    pub gpus: GpuTotals,
 }
 
-impl Counted {
-    /// Whether it offers its GPUs another way than by a device plugin.
-    fn is_apart(&self) -> bool {
-        self.status.reason.is_some_and(Reason::counts_apart)
+impl<'m> Counted<'m> {
+    /// How a node counts whose status is, or is about to be, this one.
+    #[must_use]
+    pub fn of(member: &'m Member<'_>, status: GpuNodeStatus) -> Self {
+        let reason = status.reason.unwrap_or(Reason::WaitingForReport);
+        let told = !status.is_ready() || reason.is_note();
+        Self {
+            node: &member.node.name,
+            pool: &member.pool,
+            model: member.model(),
+            serves: member.node.serves() && !reason.counts_apart(),
+            // What has nothing else is being installed, and moves from no revision to another.
+            current: member.want().is_none_or(|want| rollout::has_nothing_else(&member.have, &want)),
+            driver_version: member.driver().and_then(DriverChoice::version),
+            fault: member.wanted.as_ref().and_then(|wanted| wanted.as_ref().err()),
+            ready: status.is_ready(),
+            reason,
+            since: status.since,
+            message: if told { status.message.chars().take(MAX_TOLD).collect() } else { String::new() },
+            gpus: GpuTotals {
+                expected: status.gpus.expected.filter(|_| !reason.counts_apart()).unwrap_or_default(),
+                allocatable: status.gpus.allocatable,
+                unhealthy: status.gpus.unhealthy,
+                degraded: status.gpus.degraded,
+                unknown: status.gpus.unknown,
+            },
+        }
     }
 
     fn failed(&self) -> bool {
-        !self.status.is_ready() && self.status.reason.is_some_and(Reason::is_failure)
+        !self.ready && self.reason.is_failure()
     }
 }
 
@@ -76,7 +112,7 @@ pub struct Others {
 #[must_use]
 pub fn status(
     policy: &ClusterGpuPolicy,
-    nodes: &[Counted],
+    nodes: &[Counted<'_>],
     others: Others,
     trouble: Trouble<'_>,
     now: Timestamp,
@@ -111,13 +147,13 @@ pub fn status(
     }
 }
 
-fn count<'c>(nodes: impl Iterator<Item = &'c Counted>) -> (NodeCounts, GpuTotals) {
+fn count<'c, 'm: 'c>(nodes: impl Iterator<Item = &'c Counted<'m>>) -> (NodeCounts, GpuTotals) {
     let (mut counts, mut gpus) = (NodeCounts::default(), GpuTotals::default());
     for node in nodes {
         counts.total += 1;
         let class = if !node.serves {
             &mut counts.excluded
-        } else if node.status.is_ready() {
+        } else if node.ready {
             &mut counts.ready
         } else if node.failed() {
             &mut counts.failed
@@ -126,19 +162,19 @@ fn count<'c>(nodes: impl Iterator<Item = &'c Counted>) -> (NodeCounts, GpuTotals
         };
         *class += 1;
         counts.outdated += u32::from(!node.current && node.serves);
-        gpus.expected += node.status.gpus.expected.filter(|_| !node.is_apart()).unwrap_or_default();
-        gpus.allocatable += node.status.gpus.allocatable;
-        gpus.unhealthy += node.status.gpus.unhealthy;
-        gpus.degraded += node.status.gpus.degraded;
-        gpus.unknown += node.status.gpus.unknown;
+        gpus.expected += node.gpus.expected;
+        gpus.allocatable += node.gpus.allocatable;
+        gpus.unhealthy += node.gpus.unhealthy;
+        gpus.degraded += node.gpus.degraded;
+        gpus.unknown += node.gpus.unknown;
     }
     (counts, gpus)
 }
 
-fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], trouble: Trouble<'_>) -> Vec<PoolStatus> {
-    let mut by_pool: BTreeMap<&str, Vec<&Counted>> = BTreeMap::new();
+fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>) -> Vec<PoolStatus> {
+    let mut by_pool: BTreeMap<&str, Vec<&Counted<'_>>> = BTreeMap::new();
     for node in nodes {
-        by_pool.entry(&node.pool).or_default().push(node);
+        by_pool.entry(node.pool).or_default().push(node);
     }
     // Named pools in the user's order, those without nodes too, then the implicit ones.
     let named: Vec<&str> = policy.spec.pools.iter().map(|pool| pool.name.as_str()).collect();
@@ -150,7 +186,7 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], trouble: Trouble<'_>) -> 
             let members = by_pool.get(name).map(Vec::as_slice).unwrap_or_default();
             let (counts, gpus) = count(members.iter().copied());
             let fault = members.iter().find_map(|node| {
-                node.fault.clone().map(|(reason, message)| (reason, format!("{} {message}", label(node))))
+                node.fault.map(|fault| (fault.reason, format!("{} {}", label(node), fault.message)))
             });
             let halted = trouble.halted.get(name).map(|why| (Reason::RolloutHalted, why.clone()));
             let misfit = trouble.misfits.get(name).cloned();
@@ -161,7 +197,7 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], trouble: Trouble<'_>) -> 
                 name: name.to_owned(),
                 nodes: counts,
                 gpus,
-                driver_version: members.iter().find_map(|node| node.driver_version.clone()),
+                driver_version: members.iter().find_map(|node| node.driver_version).map(str::to_owned),
                 reason: told.first().map(|(reason, _)| *reason),
                 message: clip(&message),
             }
@@ -169,28 +205,28 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted], trouble: Trouble<'_>) -> 
         .collect()
 }
 
-fn label(node: &Counted) -> String {
-    format!("node {} ({}):", node.node, node.status.model.as_deref().unwrap_or("model unknown"))
+fn label(node: &Counted<'_>) -> String {
+    format!("node {} ({}):", node.node, node.model.unwrap_or("model unknown"))
 }
 
 /// Failures first, then those that wait longest, then those that work and are yet worth a look.
-fn attention(nodes: &[Counted]) -> Vec<Attention> {
-    let mut needy: Vec<&Counted> = nodes
+fn attention(nodes: &[Counted<'_>]) -> Vec<Attention> {
+    let mut needy: Vec<&Counted<'_>> = nodes
         .iter()
-        .filter(|node| !node.status.is_ready() || node.status.reason.is_some_and(Reason::is_note))
-        // Somebody wants it so.
-        .filter(|node| !node.is_apart() || node.status.gpus.unhealthy + node.status.gpus.degraded > 0)
+        .filter(|node| !node.ready || node.reason.is_note())
+        // Where GPUs are offered another way than by a device plugin, somebody wants it so.
+        .filter(|node| !node.reason.counts_apart() || node.gpus.unhealthy + node.gpus.degraded > 0)
         .collect();
-    needy.sort_by_key(|node| (node.status.is_ready(), !node.failed(), node.status.since(), node.node.clone()));
+    needy.sort_by_key(|node| (node.ready, !node.failed(), node.since.as_ref().map(|since| since.0), node.node));
     needy.truncate(MAX_ATTENTION);
     needy
         .into_iter()
         .map(|node| Attention {
-            node: node.node.clone(),
-            pool: node.pool.clone(),
-            reason: node.status.reason.unwrap_or(Reason::WaitingForReport),
-            message: node.status.message.chars().take(512).collect(),
-            since: node.status.since.clone(),
+            node: node.node.to_owned(),
+            pool: node.pool.to_owned(),
+            reason: node.reason,
+            message: node.message.clone(),
+            since: node.since.clone(),
         })
         .collect()
 }

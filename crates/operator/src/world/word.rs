@@ -10,10 +10,11 @@ use std::{
 
 use serde::Serialize;
 
-/// A string that may be shared, such as one from [`Words`]. A fleet's nodes carry the same labels over and over: shared, each costs two pointers.
+/// A string that may be shared, such as one from [`Words`]. A fleet's nodes carry the same labels over and over: shared, each
+/// costs a pointer.
 #[derive(Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(transparent)]
-pub struct Word(#[serde(serialize_with = "as_str")] Arc<str>);
+pub struct Word(#[serde(serialize_with = "as_str")] Arc<Box<str>>);
 
 impl Word {
     /// The string itself.
@@ -23,13 +24,13 @@ impl Word {
     }
 }
 
-fn as_str<S: serde::Serializer>(word: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_str<S: serde::Serializer>(word: &Arc<Box<str>>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(word)
 }
 
 impl Default for Word {
     fn default() -> Self {
-        Self("".into())
+        Self::from("")
     }
 }
 
@@ -49,37 +50,37 @@ impl Borrow<str> for Word {
 
 impl From<&str> for Word {
     fn from(text: &str) -> Self {
-        Self(text.into())
+        Self(Arc::new(text.into()))
     }
 }
 
 impl From<String> for Word {
     fn from(text: String) -> Self {
-        Self(text.into())
+        Self(Arc::new(text.into()))
     }
 }
 
 impl From<&String> for Word {
     fn from(text: &String) -> Self {
-        Self(text.as_str().into())
+        Self::from(text.as_str())
     }
 }
 
 impl PartialEq<str> for Word {
     fn eq(&self, other: &str) -> bool {
-        &*self.0 == other
+        self.as_str() == other
     }
 }
 
 impl PartialEq<&str> for Word {
     fn eq(&self, other: &&str) -> bool {
-        &*self.0 == *other
+        self.as_str() == *other
     }
 }
 
 impl PartialEq<String> for Word {
     fn eq(&self, other: &String) -> bool {
-        &*self.0 == other.as_str()
+        self.as_str() == other.as_str()
     }
 }
 
@@ -91,7 +92,7 @@ impl fmt::Display for Word {
 
 impl fmt::Debug for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
