@@ -134,7 +134,8 @@ pub struct GpuNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 700))]
     pub missing_image: Option<String>,
-    /// How far the node is.
+    /// How far the node is. On its way to ready it passes through phases, and one that takes moments is passed over; where many
+    /// nodes are on their way at once, one that takes minutes as well.
     #[serde(default)]
     pub phase: Phase,
     /// Why it is there, in one word.

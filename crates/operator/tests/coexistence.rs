@@ -177,6 +177,16 @@ fn dra_driver(sim: &mut Sim) {
     set(sim, "nvidia-dra-driver-gpu-kubelet-plugin", "{}", pod);
 }
 
+/// A settled fleet of node "claims", which a DRA driver serves, and node "plain".
+fn beside_a_dra_driver(policy: &str) -> Sim {
+    let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
+    dra_driver(&mut sim);
+    label(&mut sim, "claims", "dra");
+    sim.apply_policy("all", policy);
+    sim.settle();
+    sim
+}
+
 #[test]
 fn a_dra_driver_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
@@ -190,12 +200,8 @@ fn a_dra_driver_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
 
 #[test]
 fn a_driver_moves_under_a_dra_driver_too_and_the_pool_goes_on() {
-    let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
-    dra_driver(&mut sim);
-    label(&mut sim, "claims", "dra");
     let version = |version: &str| format!("{{pools: [{{name: p, driver: {{version: {version}}}}}]}}");
-    sim.apply_policy("all", &version("595.91.07"));
-    sim.settle();
+    let mut sim = beside_a_dra_driver(&version("595.91.07"));
     // A pod has one of its GPUs by a claim.
     sim.gpu_pods.insert("claims".into(), vec!["team/train".into()]);
     sim.apply_policy("all", &version("590.10.01"));
@@ -212,11 +218,7 @@ fn a_driver_moves_under_a_dra_driver_too_and_the_pool_goes_on() {
 
 #[test]
 fn what_is_the_matter_with_gpus_is_told_of_a_node_with_a_dra_driver_as_well() {
-    let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
-    dra_driver(&mut sim);
-    label(&mut sim, "claims", "dra");
-    sim.apply_policy("all", "{}");
-    sim.settle();
+    let mut sim = beside_a_dra_driver("{}");
     sim.report("claims").gpus.pop();
     sim.run(40);
     let status = sim.status("claims");
@@ -238,11 +240,7 @@ fn a_dra_driver_beside_a_plugin_that_only_the_policy_knows_of_takes_no_toolkit_a
 
 #[test]
 fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
-    let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
-    dra_driver(&mut sim);
-    label(&mut sim, "claims", "dra");
-    sim.apply_policy("all", "{}");
-    sim.settle();
+    let mut sim = beside_a_dra_driver("{}");
     assert_eq!(
         (ours(&sim, "claims"), ours(&sim, "plain").len()),
         (vec![Stage::Driver], 3),

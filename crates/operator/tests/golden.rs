@@ -68,16 +68,21 @@ const DRIVER: [Case; 10] = [
     },
 ];
 
+/// Holds the DaemonSets of some stages against their file.
+fn review(name: &str, sim: &Sim, stages: &[Stage]) {
+    let sets: Vec<_> = stages.iter().flat_map(|stage| sim.sets_of(*stage)).collect();
+    insta::with_settings!({ snapshot_path => "golden", prepend_module_to_snapshot => false, omit_expression => true }, {
+        insta::assert_yaml_snapshot!(name, sets);
+    });
+}
+
 fn check(cases: &[Case], stage: Stage) {
     for case in cases {
         let mut sim = Sim::new().gpu_node("a", case.gpu, 1).policy("all", case.spec);
         let os = &mut sim.report("a").os;
         (os.id, os.version_id) = (case.os.0.into(), case.os.1.into());
         sim.settle();
-        let sets = sim.sets_of(stage);
-        insta::with_settings!({ snapshot_path => "golden", prepend_module_to_snapshot => false, omit_expression => true }, {
-            insta::assert_yaml_snapshot!(case.name, sets);
-        });
+        review(case.name, &sim, &[stage]);
     }
 }
 
@@ -117,11 +122,7 @@ fn every_daemon_set_on_a_driver_of_the_hosts_is_the_one_that_was_reviewed() {
         sim.nodes.get_mut("a").expect("a node").runtime = runtime.into();
         sim.apply_policy("all", spec);
         sim.settle();
-        let stages = [Stage::Toolkit, Stage::Mps, Stage::DevicePlugin];
-        let sets: Vec<_> = stages.into_iter().flat_map(|stage| sim.sets_of(stage)).collect();
-        insta::with_settings!({ snapshot_path => "golden", prepend_module_to_snapshot => false, omit_expression => true }, {
-            insta::assert_yaml_snapshot!(name, sets);
-        });
+        review(name, &sim, &[Stage::Toolkit, Stage::Mps, Stage::DevicePlugin]);
     }
 }
 

@@ -105,7 +105,7 @@ fn what_a_node_may_have_to_go_back_to_is_not_pruned() {
         name: "slow".into(),
         role: Role::Operand(Stage::DevicePlugin),
         group: Some("old".into()),
-        deleting: true,
+        gone_by: Some(sim.now),
         ..sim.pods["driver@a"].clone()
     };
     sim.pods.insert("slow".into(), slow);

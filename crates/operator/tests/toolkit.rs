@@ -188,7 +188,7 @@ fn a_toolkit_leaves_when_the_one_before_it_has_ended() {
     sim.label("a", keys::TOOLKIT, None);
     let by = sim.now + k8s_openapi::jiff::SignedDuration::from_secs(180);
     let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
-    (pod.deleting, pod.gone_by) = (true, Some(by));
+    pod.gone_by = Some(by);
     let leaving = |sim: &Sim| -> Vec<String> {
         let plan = sim.plan();
         let gone = plan.labels.iter().filter(|(_, write)| !write.labels.contains_key(keys::TOOLKIT));

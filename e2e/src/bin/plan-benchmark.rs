@@ -226,7 +226,6 @@ fn pod(of: &str, node: &str, role: Role, group: Option<&str>, now: Timestamp) ->
         group: group.map(Into::into),
         applied: None,
         created: Some(now),
-        deleting: false,
         gone_by: None,
         unschedulable: None,
         end: None,

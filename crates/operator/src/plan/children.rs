@@ -89,7 +89,7 @@ pub fn pods_to_renew(world: &World, now: Timestamp) -> BTreeSet<String> {
 /// Whether nothing but a new pod can do what this one should.
 #[must_use]
 pub fn is_to_be_renewed(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
-    !pod.deleting && (is_stuck(world, pod, now) || is_undone(pod))
+    !pod.is_leaving() && (is_stuck(world, pod, now) || is_undone(pod))
 }
 
 /// Whether a pod cannot start and is of an older content than its DaemonSet: nothing but a new pod takes up the cure, and

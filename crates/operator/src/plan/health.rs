@@ -183,7 +183,6 @@ mod tests {
             group: None,
             applied: None,
             created: Some(then),
-            deleting: false,
             gone_by: None,
             unschedulable: None,
             end: None,

@@ -227,7 +227,7 @@ impl<'w> Member<'w> {
         let group = variant::group(&self.have, stage)?;
         let of_group = self.pods_of(stage).filter(|pod| pod.group.as_deref() == Some(group));
         // A pod on its way out counts only where there is no other.
-        of_group.min_by_key(|pod| pod.deleting)
+        of_group.min_by_key(|pod| pod.is_leaving())
     }
 
     /// When the last pod or container of ours on the node was made or started.
@@ -300,7 +300,7 @@ impl<'w> Member<'w> {
 /// The probe's pod among those of a node; one on its way out only where there is no other.
 #[must_use]
 pub fn probe_pod<'w>(pods: &[&'w PodFacts]) -> Option<&'w PodFacts> {
-    pods.iter().copied().filter(|pod| pod.role == Role::Probe).min_by_key(|pod| pod.deleting)
+    pods.iter().copied().filter(|pod| pod.role == Role::Probe).min_by_key(|pod| pod.is_leaving())
 }
 
 /// The groups that a node's labels name.

@@ -185,9 +185,9 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
         .map(|name| {
             let members = by_pool.get(name).map(Vec::as_slice).unwrap_or_default();
             let (counts, gpus) = count(members.iter().copied());
-            let fault = members.iter().find_map(|node| {
-                node.fault.map(|fault| (fault.reason, format!("{} {}", label(node), fault.message)))
-            });
+            let fault = members
+                .iter()
+                .find_map(|node| node.fault.map(|fault| (fault.reason, format!("{} {}", label(node), fault.message))));
             let halted = trouble.halted.get(name).map(|why| (Reason::RolloutHalted, why.clone()));
             let misfit = trouble.misfits.get(name).cloned();
             // What the policy has to say differently comes first: `Accepted` goes by it. One word, but every sentence.

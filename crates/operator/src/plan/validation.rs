@@ -99,7 +99,7 @@ fn test(member: &Member<'_>, revision: String, failed: Option<Validated>) -> Tri
     let image = pod::image(member);
     let name = pod::name(&(&member.node.uid, &revision, &image, boot(member), failures));
     let pod = member.pods.iter().copied().find(|pod| pod.role == Role::Validation && pod.name == name);
-    let present = pod.filter(|pod| !pod.deleting);
+    let present = pod.filter(|pod| !pod.is_leaving());
     let ended = present.and_then(|pod| outcome(pod, member.now));
     let trial = Trial { pod: Some(name), ..Trial::default() };
     let Some((result, message)) = ended else {
@@ -176,8 +176,12 @@ pub fn pods_to_make<'m>(
 
 /// The pods that have done their work, or that nobody waits for any more.
 pub fn pods_to_end(world: &World, fleet: &BTreeMap<&str, Share<'_>>) -> BTreeSet<String> {
-    let there: Vec<&PodFacts> =
-        world.pods.values().map(AsRef::as_ref).filter(|pod| pod.role == Role::Validation && !pod.deleting).collect();
+    let there: Vec<&PodFacts> = world
+        .pods
+        .values()
+        .map(AsRef::as_ref)
+        .filter(|pod| pod.role == Role::Validation && !pod.is_leaving())
+        .collect();
     if there.is_empty() {
         return BTreeSet::new();
     }

@@ -27,9 +27,7 @@ pub struct PodFacts {
     pub applied: Option<Word>,
     /// When it was created.
     pub created: Option<Timestamp>,
-    /// Has a deletion timestamp.
-    pub deleting: bool,
-    /// By when it should have ended then.
+    /// By when it should have ended, where it is on its way out.
     pub gone_by: Option<Timestamp>,
     /// Why the scheduler finds no place for it.
     pub unschedulable: Option<String>,
@@ -128,7 +126,6 @@ impl PodFacts {
             group: group.map(|group| words.word(group)),
             applied: pod.annotations().get(keys::APPLIED).map(|hash| words.word(hash)),
             created: pod.creation_timestamp().map(|time| time.0),
-            deleting: pod.meta().deletion_timestamp.is_some(),
             gone_by: pod.meta().deletion_timestamp.as_ref().map(|time| time.0),
             unschedulable: status
                 .and_then(|status| status.conditions.as_ref())
@@ -153,10 +150,16 @@ impl PodFacts {
         self.containers.iter().any(|container| matches!(container.state, ContainerState::Running(_)))
     }
 
+    /// Whether it is on its way out.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.gone_by.is_some()
+    }
+
     /// Whether its main containers run, which they only do once every gate before them has opened.
     #[must_use]
     pub fn running(&self) -> bool {
-        !self.deleting
+        !self.is_leaving()
             && !self.containers.is_empty()
             && self
                 .containers

@@ -432,7 +432,6 @@ fn new_pod(name: &str, node: &str, role: Role, now: Timestamp) -> PodFacts {
         group: None,
         applied: None,
         created: Some(now),
-        deleting: false,
         gone_by: None,
         unschedulable: None,
         end: None,

@@ -20,23 +20,16 @@ const LATE: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub struct Removals<'w> {
     world: &'w World,
-    /// Groups of which a pod is on its way out, and until when it is waited for.
-    busy: BTreeMap<&'w str, Timestamp>,
+    /// Groups of which a pod is on its way out, and until when it is waited for; not looked at before the first node asks.
+    busy: Option<BTreeMap<&'w str, Timestamp>>,
     now: Timestamp,
 }
 
 impl<'w> Removals<'w> {
-    /// Who is losing it already.
+    /// Before any node has asked.
     #[must_use]
     pub fn of(world: &'w World, now: Timestamp) -> Self {
-        let mut busy = BTreeMap::new();
-        for pod in world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit)) {
-            if let Some((group, until)) = leaves(world, pod, now).filter(|(_, until)| now < *until) {
-                let known = busy.entry(group).or_insert(until);
-                *known = until.max(*known);
-            }
-        }
-        Self { world, busy, now }
+        Self { world, busy: None, now }
     }
 
     /// The group whose toolkit a node keeps for now, though none of ours is to stay on it, and when that is to be looked at
@@ -46,12 +39,25 @@ impl<'w> Removals<'w> {
         if !restart::is_at_end(self.world, group) {
             return None;
         }
-        if let Some(until) = self.busy.get(group) {
+        let busy = self.busy.get_or_insert_with(|| leaving(self.world, self.now));
+        if let Some(until) = busy.get(group) {
             return Some((group, *until));
         }
-        self.busy.insert(group, later(self.now, ASK_AGAIN));
+        busy.insert(group, later(self.now, ASK_AGAIN));
         None
     }
+}
+
+/// Groups of which a pod is on its way out, and until when it is waited for.
+fn leaving(world: &World, now: Timestamp) -> BTreeMap<&str, Timestamp> {
+    let mut groups = BTreeMap::new();
+    for pod in world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit)) {
+        if let Some((group, until)) = leaves(world, pod, now).filter(|(_, until)| now < *until) {
+            let known = groups.entry(group).or_insert(until);
+            *known = until.max(*known);
+        }
+    }
+    groups
 }
 
 /// The group of a pod that is on its way out, and until when that is waited for.

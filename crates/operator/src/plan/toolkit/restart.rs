@@ -40,7 +40,7 @@ fn pod_of<'w>(world: &'w World, group: &str) -> Option<&'w PodSpec> {
 #[must_use]
 pub fn is_on_its_way(world: &World, node: &NodeFacts, have: &Groups, pod: Option<&PodFacts>, now: Timestamp) -> bool {
     is_by(world, have.toolkit.as_deref())
-        && match pod.filter(|pod| !pod.deleting) {
+        && match pod.filter(|pod| !pod.is_leaving()) {
             Some(pod) => !is_past(pod) && !is_kept_from_it(pod, now),
             // It is about to be made.
             None => node.ready,
