@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     health::{HealthRules, HealthState},
     reason::Phase,
-    report::Report,
+    report::{HostRuntime, Report},
     validated::Validated,
 };
 
@@ -164,6 +164,10 @@ pub struct GpuNodeStatus {
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 4), inner(length(max = 317)))]
     pub foreign: std::collections::BTreeMap<String, String>,
+    /// NVIDIA's runtime of the host's own by which containers get GPUs here, so that no toolkit of ours is installed. It stays
+    /// here, whatever the probe finds, for as long as the policy leaves it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_runtime: Option<HostRuntime>,
     /// The labels outside our own prefix that this node carries because its policy names them.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub published_labels: std::collections::BTreeMap<String, String>,

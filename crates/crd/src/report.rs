@@ -52,7 +52,7 @@ pub struct Report {
 }
 
 /// NVIDIA's runtime in a container runtime's configuration, with a program that the host itself has.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct HostRuntime {
     /// The container runtime's main file, such as `/etc/docker/daemon.json`.

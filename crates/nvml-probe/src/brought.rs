@@ -26,6 +26,8 @@ const PROGRAM: &str = "nvidia-container-runtime";
 const OF_A_CONTAINER: &str = "toolkit";
 /// Where a program without a path is looked for.
 const SEARCHED: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin"];
+/// More files than that belong to no one's configuration.
+const MOST_FILES: usize = 64;
 /// The bounds of the API type.
 const MOST: usize = 8;
 const MAX_HANDLER: usize = 63;
@@ -68,15 +70,18 @@ fn brought(host: &HostRoot, file: &str, configured: &Configured) -> Vec<HostRunt
 /// Whether a program is one of NVIDIA's runtimes, is there, and was installed on the host itself.
 fn is_hosts(host: &HostRoot, program: &str) -> bool {
     let path = Path::new(program);
-    let name = |path: &Path| path.file_name().and_then(|name| name.to_str().map(str::to_owned));
-    if !name(path).is_some_and(|name| name.starts_with(PROGRAM)) {
+    if !is_nvidias(path) {
         return false;
     }
     if path.is_absolute() {
-        let of_a_container = path.parent().and_then(name).is_some_and(|folder| folder == OF_A_CONTAINER);
+        let of_a_container = path.parent().and_then(Path::file_name).is_some_and(|folder| folder == OF_A_CONTAINER);
         return !of_a_container && host.resolve(path).is_ok();
     }
     SEARCHED.into_iter().any(|folder| host.resolve(Path::new(folder).join(path)).is_ok())
+}
+
+fn is_nvidias(program: &Path) -> bool {
+    program.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM))
 }
 
 fn docker(text: &str) -> Configured {
@@ -92,15 +97,24 @@ fn docker(text: &str) -> Configured {
 fn containerd(host: &HostRoot, file: &str) -> Configured {
     let mut configured = Configured::default();
     let Ok(text) = host.read(file) else { return configured };
-    let imports = configured.read(&text);
-    for import in imports {
-        for path in imported(host, file, &import) {
-            if let Ok(text) = host.read(path) {
-                configured.read(&text);
-            }
+    let mut read = vec![file.to_owned()];
+    let mut left = importing(host, file, &configured.read(&text));
+    // What is imported may import more.
+    while let Some(path) = left.pop().filter(|_| read.len() < MOST_FILES) {
+        if !read.contains(&path)
+            && let Ok(text) = host.read(&path)
+        {
+            let imports = configured.read(&text);
+            left.extend(importing(host, &path, &imports));
+            read.push(path);
         }
     }
     configured
+}
+
+/// The files that a file imports, the last one first.
+fn importing(host: &HostRoot, file: &str, imports: &[String]) -> Vec<String> {
+    imports.iter().flat_map(|import| imported(host, file, import)).rev().collect()
 }
 
 /// The files that an import stands for: one, or all of a folder with an ending.
@@ -160,12 +174,10 @@ impl Configured {
     }
 }
 
-/// The program that a runtime's table names, itself or among its options.
+/// The program of NVIDIA's that a runtime's table names, itself or among its options.
 fn program(runtime: &Table) -> Option<String> {
-    runtime.iter().find_map(|(key, item)| match item {
-        Item::Value(value) if ["BinaryName", "Runtime", "runtime_path"].contains(&key) => {
-            value.as_str().map(str::to_owned)
-        }
+    runtime.iter().find_map(|(_, item)| match item {
+        Item::Value(value) => value.as_str().filter(|program| is_nvidias(Path::new(program))).map(str::to_owned),
         Item::Table(options) => program(options),
         _ => None,
     })
@@ -212,7 +224,8 @@ mod tests {
             format!(
                 "[plugins.'{plugin}'.containerd]\ndefault_runtime_name = 'nvidia'\n\
                  [plugins.'{plugin}'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n\
-                 [plugins.'{plugin}'.containerd.runtimes.nvidia.options]\nBinaryName = '{OF_PACKAGE}'\n"
+                 [plugins.'{plugin}'.containerd.runtimes.nvidia]\nruntime_path = ''\nruntime_type = 'io.containerd.runc.v2'\n\
+                 [plugins.'{plugin}'.containerd.runtimes.nvidia.options]\nBinaryName = '{OF_PACKAGE}'\nRoot = ''\n"
             )
         };
         for text in [
@@ -228,10 +241,12 @@ mod tests {
         for (main, there) in [
             ("imports = ['/etc/containerd/conf.d/*.toml']\nversion = 3\n", true),
             ("imports = ['conf.d/nvidia.toml']\n", true),
+            ("imports = ['/etc/containerd/conf.d/more.toml']\n", true),
             ("imports = ['/etc/containerd/conf.d/*.conf']\n", false),
             ("version = 3\n", false),
         ] {
-            let all = found(&[(CONTAINERD[0], main), dropped_in], &[OF_PACKAGE]);
+            let more = ("/etc/containerd/conf.d/more.toml", "imports = ['nvidia.toml', 'more.toml']\n");
+            let all = found(&[(CONTAINERD[0], main), more, dropped_in], &[OF_PACKAGE]);
             assert_eq!(all, if there { one(CONTAINERD[0], "nvidia", true) } else { vec![] }, "{main}");
         }
     }

@@ -144,8 +144,8 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     let policies = by_age(world);
     let models::Added { catalogue: with_models, conflicts } = models::added(catalogue, &policies);
     let catalogue = with_models.as_ref().unwrap_or(catalogue);
-    let lull = gpu_node::lull(world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.status.as_ref()), now);
-    let mut sets = Sets { catalogue, world, now, lull, variants: HashMap::new(), policies: BTreeMap::new() };
+    let lulls = gpu_node::lulls(world.gpu_nodes.values().map(Arc::as_ref), now);
+    let mut sets = Sets { catalogue, world, now, lulls, variants: HashMap::new(), policies: BTreeMap::new() };
     let pods = member::pods_by_node(world);
     let mut removals = Removals::of(world, now);
     let mut fleet: BTreeMap<&str, Share<'_>> = BTreeMap::new();

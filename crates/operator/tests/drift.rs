@@ -97,3 +97,18 @@ fn a_repair_that_changes_nothing_is_not_made_again_until_something_changes() {
     world.futile_repairs.insert(name.clone(), generation - 1);
     assert!(sim.plan_for(world).daemon_sets.contains_key(&name));
 }
+
+#[test]
+fn a_runtime_class_that_somebody_deletes_and_a_spec_that_somebody_edits_come_back() {
+    let mut sim = Sim::settled_fleet("{defaults: {toolkit: {injection: Runtime}}}", &["a", "b"]);
+    let (classes, gpu_node) = (sim.runtime_classes.clone(), sim.gpu_nodes["a"].clone());
+    assert_eq!(classes.len(), 1);
+    sim.runtime_classes.clear();
+    let edited = &mut sim.gpu_nodes.get_mut("a").expect("a GpuNode").spec;
+    (edited.pool, edited.release_driver, edited.wanted.driver) = (Some("other".into()), true, None);
+    let plan = sim.plan();
+    assert_eq!(plan.gpu_nodes.keys().collect::<Vec<_>>(), ["a"]);
+    assert!(plan.labels.is_empty() && plan.daemon_sets.is_empty(), "{plan:#?}");
+    sim.settle();
+    assert_eq!((&sim.runtime_classes, &sim.gpu_nodes["a"].spec), (&classes, &gpu_node.spec));
+}

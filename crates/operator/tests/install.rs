@@ -155,7 +155,7 @@ fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
     let missing = Faults { missing_images: ["595.91.07".to_owned()].into(), ..Faults::default() };
     let crash = Faults { driver_crash: Some("kernel headers not found".into()), ..Faults::default() };
     let wrong = Faults { loads_instead: Some("570.1.1".into()), ..Faults::default() };
-    let forbidden = Faults { pods_forbidden: true, ..Faults::default() };
+    let forbidden = Faults { pods_forbidden: Some("violates PodSecurity"), ..Faults::default() };
     let short = Faults { publishes: Some(7), ..Faults::default() };
     for (faults, reason, words) in [
         (missing, Reason::DriverImageNotFound, "not found"),
@@ -286,6 +286,74 @@ fn a_refusal_from_before_a_pod_was_taken_says_nothing_of_the_next_one() {
     assert_eq!(sim.status("b").phase, Phase::Ready);
 }
 
+/// A node whose probe, if it speaks, shows so many GPUs on the bus, and of whose number so much is said.
+fn expecting(on_bus: Option<u32>, pool: Option<u32>, annotated: Option<u32>, cloud: Option<u32>) -> Sim {
+    let mut sim = Sim::new();
+    match on_bus {
+        Some(count) => sim.join("a", "1eb8", count),
+        None => sim.join_plain("a"),
+    }
+    sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-t4"));
+    if let Some(count) = cloud {
+        sim.label("a", "cloud.google.com/gke-accelerator-count", Some(&count.to_string()));
+    }
+    sim.nodes.get_mut("a").expect("the node").gpu_count = annotated.map(|count| count.to_string());
+    let promise = pool.map_or_else(String::new, |count| format!(", gpusPerNode: {count}"));
+    sim.apply_policy("all", &format!("{{pools: [{{name: p{promise}}}]}}"));
+    // Longer than a probe is waited for.
+    for _ in 0..100 {
+        sim.step();
+        sim.sleep(1);
+    }
+    sim
+}
+
+#[test]
+fn gpus_are_expected_by_annotation_promise_history_and_cloud_in_this_order() {
+    let (ready, missing, silent) = (Reason::AllGpusAllocatable, Reason::GpuMissing, Reason::ProbeMissing);
+    for (on_bus, pool, annotated, cloud, expected, reason) in [
+        (Some(4), None, None, None, Some(4), ready),
+        (Some(4), None, None, Some(8), Some(4), ready),
+        (Some(4), Some(8), None, Some(2), Some(8), missing),
+        (Some(4), Some(8), Some(4), Some(2), Some(4), ready),
+        (None, Some(8), None, Some(2), Some(8), silent),
+        (None, None, None, Some(2), Some(2), silent),
+        (None, None, None, None, None, silent),
+    ] {
+        let sim = expecting(on_bus, pool, annotated, cloud);
+        let status = sim.status("a");
+        let found = (status.gpus.expected, status.reason);
+        assert_eq!(found, (expected, Some(reason)), "{on_bus:?} {pool:?} {annotated:?} {cloud:?}: {status:?}");
+        assert_eq!(status.phase == Phase::Ready, reason == ready, "what is not known is not ready");
+        assert_eq!(sim.condition("all", "Ready").0, if reason == ready { "True" } else { "False" });
+    }
+}
+
+#[test]
+fn pods_that_a_quota_refuses_are_told_of_in_the_api_servers_words() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    // It takes some and refuses others.
+    let words = Some("exceeded quota: gpu-operator, used: pods=3, limited: pods=3");
+    sim.faults.insert("b".into(), Faults { pods_forbidden: words, ..Faults::default() });
+    sim.join("b", "2330", 8);
+    sim.run(60);
+    let status = sim.status("b");
+    assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::PodsForbidden)));
+    assert!(status.message.contains("exceeded quota: gpu-operator"), "{}", status.message);
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+#[test]
+fn a_node_that_is_being_deleted_counts_apart() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+    sim.nodes.get_mut("b").expect("the node").deleting = true;
+    sim.settle();
+    assert_eq!(sim.status("b").reason, Some(Reason::NodeDeleting));
+    let counts = sim.policies["all"].status.clone().expect("a status").nodes;
+    assert_eq!((counts.ready, counts.excluded, counts.total), (1, 1, 2));
+    assert_eq!(sim.condition("all", "Ready").0, "True", "all that can serve are ready");
+}
+
 #[test]
 fn a_gpu_that_is_missing_after_a_reboot_is_not_forgotten() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
@@ -334,4 +402,22 @@ fn the_daemon_sets_of_a_pool_are_as_reviewed() {
         set.metadata.generation = None;
         insta::assert_yaml_snapshot!(stage.as_str(), set);
     }
+}
+
+#[test]
+fn a_phase_that_is_passed_over_in_silence_has_its_deadline_all_the_same() {
+    let mut sim = Sim::new().policy("all", "{readiness: {progressDeadline: 2m}}");
+    let nodes: Vec<String> = (0..100).map(|node| format!("n{node}")).collect();
+    for name in &nodes {
+        sim.faults.insert(name.clone(), Faults { publishes: Some(0), ..Faults::default() });
+        sim.join(name, "2330", 8);
+    }
+    let late = |sim: &Sim| sim.status("n0").reason == Some(Reason::ProgressDeadlineExceeded);
+    while !late(&sim) {
+        sim.step();
+        sim.sleep(1);
+    }
+    let started = sim.pods["device-plugin@n0"].created.expect("a time");
+    let after = sim.now.duration_since(started).as_secs();
+    assert!((115..=125).contains(&after), "{after} s");
 }

@@ -427,10 +427,14 @@ fn where_nothing_is_configured_no_runtime_class_is_made() {
 
 #[test]
 fn a_runtime_that_the_host_brings_is_left_alone_until_it_is_taken_over_and_ours_then_stays() {
-    let (file, handler) = ("/etc/containerd/config.toml".to_owned(), "nvidia".to_owned());
+    let brought = || {
+        let (file, handler) = ("/etc/containerd/config.toml".to_owned(), "nvidia".to_owned());
+        vec![HostRuntime { file, handler, default: false }]
+    };
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.host_driver("a", "580.95.05", true);
     sim.nodes.get_mut("a").expect("a node").runtime = "containerd://1.7.27".into();
-    sim.report("a").runtimes = vec![HostRuntime { file, handler, default: false }];
+    sim.report("a").runtimes = brought();
     sim.apply_policy("all", "{readiness: {validation: {mode: OnInstall}}}");
     let named: Vec<_> = (0..60)
         .flat_map(|_| {
@@ -443,7 +447,18 @@ fn a_runtime_that_the_host_brings_is_left_alone_until_it_is_taken_over_and_ours_
     assert_eq!(named, ["nvidia"], "the test is run by it");
     assert!(sim.sets_of(Stage::Toolkit).is_empty());
     assert_eq!(sim.runtime_classes.keys().collect::<Vec<_>>(), ["nvidia"], "for pods to name");
-    assert_eq!(sim.status("a").message, "8 GPUs are allocatable; runtime nvidia is the host's and left alone");
+    assert!(sim.status("a").message.ends_with("; runtime nvidia is the host's and left alone"));
+
+    // Its file is being rewritten: nothing moves, and the plugin stays what it is.
+    let groups = |sim: &Sim| member_labels(sim, "a");
+    let before = groups(&sim);
+    sim.report("a").runtimes.clear();
+    sim.settle();
+    assert_eq!(groups(&sim), before);
+    sim.report("a").runtimes = brought();
+    sim.report("a").runtimes[0].default = true;
+    sim.settle();
+    assert_eq!(groups(&sim), before, "what is the host's to change is no revision");
 
     sim.apply_policy("all", "{defaults: {foreignStack: TakeOver}}");
     sim.settle();
@@ -451,4 +466,21 @@ fn a_runtime_that_the_host_brings_is_left_alone_until_it_is_taken_over_and_ours_
     sim.apply_policy("all", "{}");
     sim.settle();
     assert_eq!(sim.sets_of(Stage::Toolkit).len(), 1, "what came first stays");
+}
+
+fn member_labels(sim: &Sim, node: &str) -> Vec<(String, String)> {
+    let ours = sim.nodes[node].labels.iter().filter(|(key, _)| key.starts_with(keys::PREFIX));
+    ours.map(|(key, value)| (key.to_string(), value.to_string())).collect()
+}
+
+#[test]
+fn a_runtime_of_the_hosts_finds_no_driver_but_the_hosts() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.nodes.get_mut("a").expect("a node").runtime = "docker://27.0.3".into();
+    let (file, handler) = ("/etc/docker/daemon.json".to_owned(), "nvidia".to_owned());
+    sim.report("a").runtimes = vec![HostRuntime { file, handler, default: true }];
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    let stages = [Stage::Driver, Stage::Toolkit].map(|stage| sim.sets_of(stage).len());
+    assert_eq!((stages, sim.status("a").phase), ([1, 1], Phase::Ready));
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -11,8 +11,12 @@ use e2e::{
     fleet::{DriverBehaviour, FleetNode},
 };
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, ListParams},
+};
 
-use crate::support::{DEADLINE, Fixture, QUIET, SOON_QUIET, test};
+use crate::support::{DEADLINE, Fixture, POLICY, QUIET, SOON_QUIET, test};
 
 /// Four pools of three nodes: H100, T4, L4 and A100.
 const POOLS: [(&str, &str); 4] = [("h100", "2330"), ("t4", "1eb8"), ("l4", "27b8"), ("a100", "20b0")];
@@ -86,25 +90,47 @@ fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_bac
     });
 }
 
-/// What the fleet comes to, whenever that was.
-async fn outcome(
-    f: &Fixture,
-) -> Result<(BTreeMap<String, String>, BTreeMap<String, (Phase, Option<Reason>, String)>, Vec<String>)> {
-    let told = f.statuses().await?.into_iter();
-    let told = told.map(|(name, status)| (name, (status.phase, status.reason, status.gpus.summary))).collect();
-    Ok((revisions(f), told, f.daemon_sets().await?.into_keys().collect()))
+/// What the fleet comes to, whenever that was: everything of ours, but for times and what the API server counts.
+async fn outcome(f: &Fixture) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for gpu_node in f.gpu_nodes().list(&ListParams::default()).await? {
+        let status = gpu_node.status.clone().unwrap_or_default();
+        let told = (status.phase, status.reason, &status.model, &status.gpus, &status.published_labels, &status.health);
+        lines.push(format!("{}: {:?} {told:?}", gpu_node.name_any(), gpu_node.spec));
+    }
+    for name in f.fleet.names() {
+        lines.push(format!("{name}: {:?}", f.fleet.observe(&name).map(|node| (node.labels, node.gpus))));
+    }
+    for (name, set) in f.daemon_sets().await? {
+        lines.push(format!("{name}: {}", serde_json::to_string(&set.spec)?));
+    }
+    let status = f.policy().await?.status.context("no status")?;
+    lines.push(format!("{:?} {:?} {:?} {:?}", status.nodes, status.gpus, status.pools, status.attention));
+    lines.extend(status.conditions.iter().map(|condition| format!("{}={}", condition.type_, condition.status)));
+    Ok(lines)
 }
 
-/// A generator of moments; the same seed gives the same ones.
-fn moments(seed: u64) -> impl Iterator<Item = Duration> {
+/// A generator of moments within a time; the same seed gives the same ones.
+fn moments(seed: u64, within: Duration) -> impl Iterator<Item = Duration> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     std::iter::repeat_with(move || {
         // xorshift64
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        Duration::from_millis(20 + state % 1500)
+        within.mul_f64(f64::from(u32::try_from(state % 1000).unwrap_or_default()) / 1000.0)
     })
+}
+
+/// Kills the operator at two moments within a time, and starts it again.
+async fn kill_twice(f: &Fixture, seed: u64, within: Duration) -> Result<()> {
+    for moment in moments(seed, within / 2).take(2) {
+        // The moment is what is tried here.
+        tokio::time::sleep(moment).await;
+        f.operator.kill()?;
+        f.operator.start_again()?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -114,23 +140,31 @@ fn an_operator_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does()
         // Undisturbed: there and back again.
         ready_fleet(&f, DRIVERS[0]).await?;
         let mut undisturbed = Vec::new();
+        let began = Instant::now();
         for driver in [DRIVERS[1], DRIVERS[0]] {
             f.apply(&spec(driver)).await?;
             settled(&f).await?;
             undisturbed.push(outcome(&f).await?);
         }
+        let takes = began.elapsed() / 2;
         for seed in 0..20 {
             let there = usize::from(seed % 2 == 1);
-            f.apply(&spec(DRIVERS[1 - there])).await?;
-            for moment in moments(seed).take(2) {
-                // The moment is what is tried here.
-                tokio::time::sleep(moment).await;
-                f.operator.kill()?;
-                f.operator.start_again()?;
+            if seed % 10 == 9 {
+                // From nothing to an installed fleet, and before that from one to nothing.
+                f.policies().delete(POLICY, &DeleteParams::default()).await?;
+                kill_twice(&f, seed + 20, takes / 2).await?;
+                eventually(DEADLINE, "the end of the policy", || async {
+                    ensure!(f.policies().get_opt(POLICY).await?.is_none(), "it is still there");
+                    Ok(())
+                })
+                .await?;
             }
+            f.apply(&spec(DRIVERS[1 - there])).await?;
+            kill_twice(&f, seed, takes).await?;
             settled(&f).await.with_context(|| format!("seed {seed}"))?;
             let found = outcome(&f).await?;
-            ensure!(found == undisturbed[there], "seed {seed}: {found:#?}\nand not {:#?}", undisturbed[there]);
+            let differing: Vec<_> = found.iter().filter(|line| !undisturbed[there].contains(line)).collect();
+            ensure!(found == undisturbed[there], "seed {seed}: {differing:#?}\nin place of {:#?}", undisturbed[there]);
         }
         Ok(f)
     });

@@ -10,7 +10,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Fleet, OperatorProcess, eventually, fleet::MEMBER, operator_process::Build};
+use e2e::{
+    Cluster, Fleet, OperatorProcess,
+    audit::OPERATOR,
+    eventually,
+    fleet::{MEMBER, Published},
+    operator_process::Build,
+};
 use futures::StreamExt;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, reason::Reason};
 use k8s_openapi::{
@@ -166,8 +172,8 @@ impl Fixture {
             .collect())
     }
 
-    /// Lets something happen to these nodes, waits for quiet, and checks that it has changed no DaemonSet and nobody
-    /// else's line.
+    /// Lets something happen to these nodes and come to its end, waits for quiet, and checks that it has changed no DaemonSet
+    /// and nobody else's line, and that the operator has written to nothing but theirs, its policy's status and Events.
     pub async fn only_touches(
         &self,
         what: &str,
@@ -175,6 +181,7 @@ impl Fixture {
         happen: impl Future<Output = Result<()>>,
     ) -> Result<()> {
         let (mut before, generations) = (self.lines().await?, self.generations().await?);
+        let mark = self.cluster.audit().mark()?;
         happen.await.context(what.to_owned())?;
         self.fleet.quiet(SOON_QUIET, DEADLINE).await?;
         let mut after = self.lines().await?;
@@ -185,6 +192,11 @@ impl Fixture {
         let touched: Vec<_> = after.iter().filter(|(name, line)| before.get(*name) != Some(line)).collect();
         ensure!(touched.is_empty() && before.len() == after.len(), "{nodes:?} {what}: touched {touched:?}");
         ensure!(self.generations().await? == generations, "{nodes:?} {what}: a DaemonSet changed");
+        let elsewhere = self.cluster.audit().requests(OPERATOR, mark)?.writes().only(|request| {
+            let told = ["clustergpupolicies/status", "events"].contains(&request.resource.as_str());
+            !told && !nodes.contains(&request.name.as_str())
+        });
+        ensure!(elsewhere.count() == 0, "{nodes:?} {what}: the operator wrote {elsewhere}");
         Ok(())
     }
 
@@ -229,7 +241,31 @@ where
     }
 }
 
+/// What a node has published by the time of an object's version.
+fn published_before(published: &[Published], version: Option<String>) -> Result<BTreeMap<&str, u32>> {
+    let version: u64 = version.context("no version")?.parse()?;
+    let before = published.iter().filter(|change| change.version < version);
+    Ok(before.map(|change| (change.node.as_str(), change.gpus)).collect())
+}
+
 impl Seen<GpuNode> {
+    /// Checks every status with what its node had published when it was written: none says Ready before all GPUs of its
+    /// are allocatable.
+    pub fn never_early(&self, f: &Fixture, gpus: &BTreeMap<String, u32>) -> Result<()> {
+        let published = f.fleet.published();
+        let seen = self.seen.lock().expect("the list");
+        let ready = seen.iter().filter(|gpu_node| gpu_node.status.as_ref().is_some_and(GpuNodeStatus::is_ready));
+        let mut words = 0;
+        for gpu_node in ready {
+            let name = gpu_node.name_any();
+            let offers = published_before(&published, gpu_node.resource_version())?.get(name.as_str()).copied();
+            ensure!(offers == gpus.get(&name).copied(), "{name} is told Ready and has published {offers:?}");
+            words += 1;
+        }
+        ensure!(words > 0, "nothing was watched");
+        Ok(())
+    }
+
     /// How many phases of nodes lasted so long on the way that they were worth a write: more, the slower the machine.
     pub fn lasting_phases(self) -> usize {
         let mut last: BTreeMap<String, (SignedDuration, bool)> = BTreeMap::new();
@@ -248,27 +284,22 @@ impl Seen<GpuNode> {
 }
 
 impl Seen<ClusterGpuPolicy> {
-    /// Checks every status with what the nodes had published when it was written: no node counts as ready before its GPUs
-    /// are allocatable, and the policy is not Ready before enough of them are.
-    pub fn never_early(self, f: &Fixture) -> Result<()> {
+    /// Checks every status with what the nodes had published when it was written: no node counts as ready before all its GPUs
+    /// are allocatable, and the policy is not Ready before so many percent of its nodes are.
+    pub fn never_early(self, f: &Fixture, gpus: &BTreeMap<String, u32>, percent: u32) -> Result<()> {
         let published = f.fleet.published();
         let seen = self.end();
         let mut words = 0;
         for policy in &seen {
             let Some(status) = &policy.status else { continue };
-            let version: u64 = policy.resource_version().context("no version")?.parse()?;
-            let mut offering: BTreeMap<&str, u32> = BTreeMap::new();
-            for change in published.iter().filter(|change| change.version < version) {
-                offering.insert(&change.node, change.gpus);
-            }
-            let able = offering.values().filter(|gpus| **gpus > 0).count();
-            let gpus: u32 = offering.values().sum();
-            ensure!(
-                usize::try_from(status.nodes.ready)? <= able,
-                "{} ready, {able} able: {status:?}",
-                status.nodes.ready
-            );
-            ensure!(status.gpus.allocatable <= gpus, "{} told, {gpus} published: {status:?}", status.gpus.allocatable);
+            let offering = published_before(&published, policy.resource_version())?;
+            let able = offering.iter().filter(|(node, offered)| gpus.get(**node) == Some(offered)).count();
+            let able = u32::try_from(able)?;
+            ensure!(status.nodes.ready <= able, "{} ready, {able} able: {status:?}", status.nodes.ready);
+            let offered: u32 = offering.values().sum();
+            ensure!(status.gpus.allocatable <= offered, "{offered} published: {status:?}");
+            let enough = able * 100 >= percent * (status.nodes.total - status.nodes.excluded);
+            ensure!(!is_ready(policy) || enough, "Ready with {able} able: {status:?}");
             words += 1;
         }
         let ready = seen.iter().filter(|policy| is_ready(policy)).count();

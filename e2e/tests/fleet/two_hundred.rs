@@ -13,7 +13,7 @@ use e2e::{
     eventually,
     fleet::{DriverBehaviour, FleetNode, os},
 };
-use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason, report::NvmlState};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Node, Pod},
@@ -63,6 +63,7 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
         }
         // NVIDIA's runtime is entered into its configuration.
         12 => node.runtime = IN_TURN.into(),
+        15 => node.behaviour.pod_seconds = 5,
         16 => node.runtime = "cri-o://1.34.1".into(),
         20 if wanted == Reason::AllGpusAllocatable => {
             node.behaviour.driver = DriverBehaviour::Crash("no kernel headers".into());
@@ -128,14 +129,18 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
     let members = nodes.iter().filter(|(_, wanted)| wanted.is_some()).count();
     // The label of a toolkit that restarts the runtime comes in its turn, and that a node waits for it is told.
     let in_turn = nodes.iter().filter(|(node, _)| node.runtime == IN_TURN).count();
+    let gpus = |node: &FleetNode| Some((node.name.clone(), u32::try_from(node.gpus.len()).ok()?));
+    let gpus: BTreeMap<String, u32> = nodes.iter().filter_map(|(node, _)| gpus(node)).collect();
+    lines.never_early(f, &gpus)?;
     let allowed = 4 * members + 2 * in_turn + sets.len() + 20 + lines.lasting_phases();
     ensure!(writes.count() <= allowed, "{} of {allowed}: {writes}", writes.count());
-    watcher.never_early(f)?;
-    places(f, &sets).await
+    watcher.never_early(f, &gpus, 60)?;
+    places(f, &sets, nodes).await
 }
 
-/// Each DaemonSet's pods are on the nodes that name it, on all of them, and nowhere else.
-async fn places(f: &Fixture, sets: &BTreeMap<String, DaemonSet>) -> Result<()> {
+/// Each DaemonSet's pods are on the nodes that name it, on all of them, and nowhere else; and those nodes are of one model and
+/// system to a driver, and of one kind of container runtime to a toolkit.
+async fn places(f: &Fixture, sets: &BTreeMap<String, DaemonSet>, nodes: &[(FleetNode, Option<Reason>)]) -> Result<()> {
     let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in Api::<Node>::all(f.cluster.client()).list(&ListParams::default()).await? {
         for stage in Stage::ALL {
@@ -156,6 +161,17 @@ async fn places(f: &Fixture, sets: &BTreeMap<String, DaemonSet>) -> Result<()> {
     ensure!(unused.is_empty() && sets.len() == named.len(), "{unused:?}");
     let drivers = sets.keys().filter(|set| set.starts_with("driver-")).count();
     ensure!(drivers >= 20, "eight models on up to three systems each have {drivers} drivers");
+    let nodes: BTreeMap<&str, &FleetNode> = nodes.iter().map(|(node, _)| (node.name.as_str(), node)).collect();
+    for (set, on) in &placed {
+        let of =
+            |what: fn(&FleetNode) -> String| on.iter().map(|node| what(nodes[node.as_str()])).collect::<BTreeSet<_>>();
+        let kinds = match set.split_once('-') {
+            Some(("driver", _)) => of(|node| format!("{:?} {:?}", node.gpus.first(), node.os)),
+            Some(("toolkit", _)) => of(|node| (node.runtime == IN_TURN).to_string()),
+            _ => continue,
+        };
+        ensure!(kinds.len() == 1, "{set} is on nodes of {kinds:?}");
+    }
     Ok(())
 }
 
@@ -176,8 +192,11 @@ async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
     let h100 = |index: usize| format!("n{index:03}");
     // Of the kinds that are there already, so that no DaemonSet is new.
     let like_n004 = |name: &str| FleetNode { name: name.into(), ..node(4).0 };
-    f.only_touches("joins", &["joiner"], async { f.fleet.join([like_n004("joiner")]).await }).await?;
-    f.until_reason("joiner", Reason::AllGpusAllocatable).await?;
+    f.only_touches("joins", &["joiner"], async {
+        f.fleet.join([like_n004("joiner")]).await?;
+        f.until_reason("joiner", Reason::AllGpusAllocatable).await
+    })
+    .await?;
     f.only_touches("leaves", &["joiner"], async { f.fleet.leave("joiner").await }).await?;
     let name = h100(4);
     f.only_touches("is relabelled", &[&name], f.fleet.relabel(&name, &[("zone", Some("b"))])).await?;
@@ -186,28 +205,67 @@ async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
     ensure!(f.statuses().await?[&name].reason == Some(Reason::AllGpusAllocatable));
     f.only_touches("reboots with fewer GPUs", &[&name], async {
         f.fleet.reboot(&name, 7);
-        Ok(())
+        f.until_reason(&name, Reason::GpuMissing).await
     })
     .await?;
-    f.until_reason(&name, Reason::GpuMissing).await?;
     let status = f.statuses().await?.remove(&name).context("no status")?;
     ensure!(status.message.contains("7 of 8") && status.message.contains("0000:"), "{}", status.message);
     let count = serde_json::json!({"metadata": {"annotations": {keys::GPU_COUNT: "7"}}});
     f.only_touches("is said to have seven", &[&name], async {
         let nodes = Api::<Node>::all(f.cluster.client());
         nodes.patch(&name, &PatchParams::default(), &Patch::Merge(&count)).await?;
-        Ok(())
+        f.until_reason(&name, Reason::AllGpusAllocatable).await
     })
     .await?;
-    f.until_reason(&name, Reason::AllGpusAllocatable).await?;
-    f.only_touches("dies", &[&name], f.fleet.die(&name)).await?;
-    f.until_reason(&name, Reason::NodeNotReady).await?;
-    f.only_touches("comes back", &[&name], f.fleet.revive(&name)).await?;
-    f.until_reason(&name, Reason::AllGpusAllocatable).await?;
-    f.only_touches("opts out", &[&name], f.fleet.relabel(&name, &[(keys::MANAGED, Some("false"))])).await?;
-    f.until_reason(&name, Reason::OptedOut).await?;
-    f.only_touches("opts in", &[&name], f.fleet.relabel(&name, &[(keys::MANAGED, None)])).await?;
-    f.until_reason(&name, Reason::AllGpusAllocatable).await
+    // One whose runtime is restarted in its turn, and one with a driver of the host's, too.
+    for name in [&name, "n012", "n003"] {
+        f.only_touches("dies and comes back, again and again", &[name], async {
+            for _ in 0..3 {
+                f.fleet.die(name).await?;
+                f.until_reason(name, Reason::NodeNotReady).await?;
+                f.fleet.revive(name).await?;
+                f.until_reason(name, Reason::AllGpusAllocatable).await?;
+            }
+            Ok(())
+        })
+        .await?;
+    }
+    f.only_touches("has a driver whose library does not fit it", &[&name], async {
+        f.fleet.change(&name, |node| node.behaviour.nvml_failure = Some("Driver/library version mismatch".into()));
+        until_nvml_is(f, &name, NvmlState::Failing).await
+    })
+    .await?;
+    f.only_touches("is mended", &[&name], async {
+        f.fleet.change(&name, |node| node.behaviour.nvml_failure = None);
+        until_nvml_is(f, &name, NvmlState::Answering).await?;
+        f.until_reason(&name, Reason::AllGpusAllocatable).await
+    })
+    .await?;
+    f.only_touches("opts out", &[&name], async {
+        f.fleet.relabel(&name, &[(keys::MANAGED, Some("false"))]).await?;
+        f.until_reason(&name, Reason::OptedOut).await
+    })
+    .await?;
+    f.only_touches("opts in", &[&name], async {
+        f.fleet.relabel(&name, &[(keys::MANAGED, None)]).await?;
+        f.until_reason(&name, Reason::AllGpusAllocatable).await
+    })
+    .await?;
+    // Known by its cloud's label alone: what has been known once stays known.
+    f.only_touches("loses its only signal", &["n022"], f.fleet.relabel("n022", &[(GKE, None)])).await?;
+    let lost = f.statuses().await?.remove("n022").context("no status")?;
+    ensure!((lost.reason, lost.model.as_deref()) == (Some(Reason::ProbeMissing), Some("nvidia-tesla-t4")), "{lost:?}");
+    f.only_touches("has it back", &["n022"], f.fleet.relabel("n022", &[(GKE, Some("nvidia-tesla-t4"))])).await
+}
+
+/// Waits until a node's probe tells this of NVML.
+async fn until_nvml_is(f: &Fixture, node: &str, wanted: NvmlState) -> Result<()> {
+    eventually(DEADLINE, &format!("{node}: NVML {wanted:?}"), || async {
+        let report = f.gpu_nodes().get(node).await?.status.and_then(|status| status.report).context("no report")?;
+        ensure!(report.nvml.state == wanted, "{:?}", report.nvml);
+        Ok(())
+    })
+    .await
 }
 
 /// Cordoned, NotReady and deleted nodes are no part of what `minReadyNodes` is of.

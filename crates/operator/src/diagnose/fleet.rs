@@ -8,10 +8,7 @@ use gpu_operator_crd::{
 
 use super::placement::Placement;
 use crate::{
-    plan::{
-        pool,
-        toolkit::{self, ToolkitChoice},
-    },
+    plan::{pool, toolkit},
     world::{NodeFacts, Word, World, is_gpu},
 };
 
@@ -122,12 +119,13 @@ impl<'w> Host<'w> {
 
     /// The class of NVIDIA's runtime, where a toolkit of ours or the host's gives GPUs by it and not every pod is run by it.
     pub fn runtime_to_name(&self) -> Option<String> {
+        if let Some(runtime) = self.status().and_then(|status| status.host_runtime.as_ref()) {
+            return (!runtime.default).then(|| runtime.handler.clone());
+        }
         // What the label stands for is the choice that is made of the policy and the node now, unless one has just changed.
-        let (policy, report) = (self.policy?, self.status().and_then(|status| status.report.as_ref()));
-        let brought = toolkit::brought(pool::foreign_stack(policy, self.pool), self.node, report);
-        let choice = toolkit::choose(&pool::toolkit(policy, self.pool), self.node, brought).ok()?;
-        let there = toolkit::is_ours(self.node) || matches!(choice, ToolkitChoice::Host { .. });
-        choice.class_to_name().filter(|_| there).map(str::to_owned)
+        self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
+        let choice = toolkit::choose(&pool::toolkit(self.policy?, self.pool), self.node, &[]).ok()?;
+        choice.class_to_name().map(str::to_owned)
     }
 
     /// The GPU resources that it offers.

@@ -31,6 +31,7 @@ use super::{
 };
 use crate::{
     catalogue::Catalogue,
+    settings::PASSING,
     world::{NodeFacts, Offer, PodFacts, TaintFact, World},
 };
 
@@ -106,7 +107,8 @@ pub struct Sets<'w> {
     pub catalogue: &'w Catalogue,
     pub world: &'w World,
     pub now: Timestamp,
-    pub lull: Duration,
+    /// For how long a passing phase stands, by policy.
+    pub lulls: HashMap<&'w str, Duration>,
     pub variants: HashMap<String, BTreeMap<VariantKey, Arc<Variant>>>,
     pub policies: BTreeMap<String, &'w ClusterGpuPolicy>,
 }
@@ -189,7 +191,7 @@ impl<'w> Sets<'w> {
             pods,
             trial: Trial::default(),
             now,
-            lull: self.lull,
+            lull: self.lulls.get(name_of(policy)).copied().unwrap_or(PASSING),
         };
         precompiled::look(catalogue, &mut member);
         member.host_misfit = host_driver::misfit(catalogue, &member);

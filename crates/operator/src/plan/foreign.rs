@@ -8,6 +8,7 @@ use gpu_operator_crd::{
     keys,
     policy::{ForeignStack, PluginFlavor, Stage},
     reason::Reason,
+    report::HostRuntime,
 };
 
 use super::{note::Note, variant};
@@ -19,6 +20,8 @@ pub struct Foreign {
     stages: BTreeMap<Stage, Theirs>,
     /// A DRA driver where there is a device plugin as well.
     rival: Option<String>,
+    /// NVIDIA's runtimes that the host brings, as far as they are left alone.
+    runtimes: Vec<HostRuntime>,
     take_over: bool,
 }
 
@@ -43,6 +46,14 @@ fn named(name: &str) -> Option<(Stage, bool)> {
     }
 }
 
+/// What the probe finds, and what the node goes by already: a file that is being rewritten says nothing for a moment.
+fn runtimes(status: Option<&GpuNodeStatus>) -> Vec<HostRuntime> {
+    let reported = status.and_then(|status| status.report.as_ref()).map_or(&[][..], |report| &report.runtimes);
+    let known = status.and_then(|status| status.host_runtime.as_ref());
+    let kept = known.filter(|known| reported.iter().all(|found| found.file != known.file));
+    reported.iter().chain(kept).cloned().collect()
+}
+
 impl Foreign {
     /// What of a node's GPU stack is somebody else's. `have` is what the node has of ours; `status`, what is remembered of
     /// it: DaemonSets come and go while they are upgraded, and nothing of ours is to slip in between. `policy` says what is to
@@ -56,7 +67,8 @@ impl Foreign {
         policy: (ForeignStack, Option<PluginFlavor>),
     ) -> Self {
         let take_over = policy.0 == ForeignStack::TakeOver;
-        let mut foreign = Self { take_over, ..Self::default() };
+        let runtimes = if take_over || have.toolkit.is_some() { Vec::new() } else { runtimes(status) };
+        let mut foreign = Self { runtimes, take_over, ..Self::default() };
         let mut dra = None;
         for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {
             let theirs = |beside_ours, by_claims| Theirs {
@@ -92,6 +104,13 @@ impl Foreign {
             }
         }
         foreign
+    }
+
+    /// NVIDIA's runtimes that the host brings, where they are left alone: not where the policy takes over, and not where a
+    /// toolkit of ours came first.
+    #[must_use]
+    pub fn runtimes(&self) -> &[HostRuntime] {
+        &self.runtimes
     }
 
     /// Whose a stage is, if it is somebody else's.

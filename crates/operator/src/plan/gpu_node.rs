@@ -1,6 +1,6 @@
 //! What is to be written of one node: its GpuNode's spec and status, and the Event that a transition is worth.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use gpu_operator_crd::{
     GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, Phase, gpunode::GpuCounts, health::HealthState, keys,
@@ -19,6 +19,7 @@ use super::{
     member::Member,
     promise::Promise,
     rollout::Decision,
+    toolkit::ToolkitChoice,
 };
 use crate::{
     moment::{add, later, older},
@@ -103,7 +104,11 @@ pub fn member_status(
     let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
     // The phase's deadline stands as long as the phase does, whatever the reasons in it, unless it begins anew.
     let goes_on = same_phase.filter(|before| !begins_anew(member, before, &verdict));
-    let due = goes_on.and_then(|before| before.deadline.clone()).map_or_else(|| add(now, deadline), |time| time.0);
+    let held = before.and_then(|before| held(member, before, &verdict));
+    // A phase that is passed over in silence began all the same.
+    let passed_over = held.as_ref().filter(|held| same_phase.is_none() && held.status.deadline.is_some());
+    let begun = passed_over.map_or(now, |held| held.began);
+    let due = goes_on.and_then(|before| before.deadline.clone()).map_or_else(|| add(begun, deadline), |time| time.0);
     if waits && now >= due && !verdict.reason.is_failure() {
         let message = format!(
             "{} has lasted longer than readiness.progressDeadline: {}",
@@ -112,8 +117,11 @@ pub fn member_status(
         );
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
     }
-    if let Some((before, until)) = before.and_then(|before| still_passing(member, before, &verdict, deadline)) {
-        return (GpuNodeStatus { report: None, ..before.clone() }, Some(until.min(due)));
+    if let Some(Held { status, until, .. }) = held {
+        let until = if waits { until.min(due) } else { until };
+        if now < until {
+            return (GpuNodeStatus { report: None, ..status.clone() }, Some(until));
+        }
     }
     let since = same_phase
         .filter(|before| before.reason == Some(verdict.reason))
@@ -137,6 +145,11 @@ pub fn member_status(
         deadline: waits.then_some(Time(due)),
         validation: member.trial.record.clone(),
         foreign: member.foreign.remembered(),
+        host_runtime: match member.toolkit() {
+            Some(ToolkitChoice::Host(runtime)) => Some(runtime.clone()),
+            Some(_) => None,
+            None => before.and_then(|before| before.host_runtime.clone()),
+        },
         published_labels: published.clone(),
     };
     (status, (waits && due > now).then_some(due))
@@ -156,41 +169,53 @@ fn is_passing(phase: Phase, reason: Reason) -> bool {
     underway && !matches!(phase, Phase::Ready | Phase::Unmanaged)
 }
 
-/// For how long a passing phase stands before the next one is worth a write: the longer, the more nodes are in one, or have
-/// just come through. (The last of many are as slow as those before them.)
+/// For how long a passing phase of a policy's node stands before the next one is worth a write, by policy: the longer, the more
+/// of its nodes are in one, or have just come through. (The last of many are as slow as those before them.)
 #[must_use]
-pub fn lull<'s>(statuses: impl Iterator<Item = &'s GpuNodeStatus>, now: Timestamp) -> Duration {
+pub fn lulls<'w>(gpu_nodes: impl Iterator<Item = &'w GpuNode>, now: Timestamp) -> HashMap<&'w str, Duration> {
     let is_through = |status: &GpuNodeStatus| {
         status.is_ready() && status.since().is_some_and(|since| !older(since, JUST_THROUGH, now))
     };
-    let counts = |status: &&GpuNodeStatus| {
-        is_through(status) || status.reason.is_some_and(|reason| is_passing(status.phase, reason))
+    // Those that wait for their turn are in no hurry, and keep nobody else waiting.
+    let is_on_its_way = |status: &GpuNodeStatus| {
+        status.reason.is_some_and(|reason| is_passing(status.phase, reason) && !reason.stops_the_clock())
     };
-    let nodes = u32::try_from(statuses.filter(counts).count()).unwrap_or(u32::MAX);
-    PASSING_PER_NODE.saturating_mul(nodes).clamp(PASSING, PASSING_AT_MOST)
+    let mut nodes: HashMap<&str, u32> = HashMap::new();
+    for gpu_node in gpu_nodes {
+        let counts = gpu_node.status.as_ref().is_some_and(|status| is_through(status) || is_on_its_way(status));
+        if let Some(policy) = gpu_node.spec.policy.as_deref().filter(|_| counts) {
+            *nodes.entry(policy).or_default() += 1;
+        }
+    }
+    let lull = |nodes: u32| PASSING_PER_NODE.saturating_mul(nodes).clamp(PASSING, PASSING_AT_MOST);
+    nodes.into_iter().map(|(policy, nodes)| (policy, lull(nodes))).collect()
+}
+
+/// What was written of a passing phase and stands though another one has come.
+struct Held<'s> {
+    status: &'s GpuNodeStatus,
+    /// When what is not told yet began, at the latest.
+    began: Timestamp,
+    /// When it will be told, if nothing else comes before.
+    until: Timestamp,
 }
 
 /// While one passing phase follows another within moments, what was written of the first stands: until it has stood for a
-/// while, and nothing has stirred on the node for as long.
-fn still_passing<'s>(
-    member: &Member<'_>,
-    before: &'s GpuNodeStatus,
-    verdict: &Verdict,
-    deadline: SignedDuration,
-) -> Option<(&'s GpuNodeStatus, Timestamp)> {
+/// while, and nothing has stirred on the node for as long, or its deadline has come.
+fn held<'s>(member: &Member<'_>, before: &'s GpuNodeStatus, verdict: &Verdict) -> Option<Held<'s>> {
     let since = before.since()?;
     let both = is_passing(before.phase, before.reason?) && is_passing(verdict.phase, verdict.reason);
     let health = &member.health;
-    if (before.gpus.unhealthy, before.gpus.degraded) != (health.unhealthy, health.degraded) {
+    if !both || (before.gpus.unhealthy, before.gpus.degraded) != (health.unhealthy, health.degraded) {
         return None;
     }
-    if both && before.phase == verdict.phase && before.reason == Some(verdict.reason) {
+    let began = member.last_stir().map_or(since, |stir| stir.max(since));
+    if before.phase == verdict.phase && before.reason == Some(verdict.reason) {
         // Other words for the same, such as the container that a pod is at.
-        return Some((before, Timestamp::MAX));
+        return Some(Held { status: before, began, until: Timestamp::MAX });
     }
-    let last = member.last_stir().map_or(since, |stir| stir.max(since));
-    let until = later(last, member.lull).min(add(last, deadline));
-    (both && member.now < until).then_some((before, until))
+    let deadline = before.deadline.as_ref().map_or(Timestamp::MAX, |deadline| deadline.0);
+    Some(Held { status: before, began, until: later(began, member.lull).min(deadline) })
 }
 
 /// Why a node is nobody's.

@@ -1,13 +1,13 @@
 //! The host's own driver: whether it is one that the node's GPUs work with. It is never changed, and the catalogue may not know
 //! everything, so that this is said only of a node that is not ready by it.
 
-use gpu_operator_crd::policy::Stage;
+use gpu_operator_crd::{policy::Stage, report::NvmlState};
 
 use super::{
     driver::{DriverChoice, installed_by_gke},
     member::Member,
 };
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Accelerator, Catalogue};
 
 /// Why the host's driver does not serve the node's GPUs, in a sentence; `None` where it does, or the driver is not the host's.
 #[must_use]
@@ -19,14 +19,18 @@ pub fn misfit(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
     // Not the host's own: somebody's DaemonSet brings it, or GKE is about to.
     let theirs = member.foreign.theirs(Stage::Driver).is_some();
     let awaited = installed_by_gke(member.node).is_some() && report.driver.loaded.is_none();
-    // GPUs that NVML has opened are served, whatever the catalogue knows.
-    let served = !report.gpus.is_empty() && report.gpus.iter().all(|gpu| gpu.uuid.is_some());
-    if theirs || awaited || served {
+    if theirs || awaited || report.nvml.state == NvmlState::Released {
         return None;
     }
+    // A model of which NVML has opened one is served, whatever the catalogue knows.
+    let served = |accelerator: &Accelerator| {
+        let opened = report.gpus.iter().filter(|gpu| gpu.uuid.is_some());
+        let mut ids = opened.filter_map(|gpu| u16::from_str_radix(&gpu.device_id, 16).ok());
+        ids.any(|id| accelerator.is_pci(id))
+    };
     let installed = report.driver.installed.iter().find(|found| found.root == *root)?;
     let version = installed.version.as_str();
-    let mut accelerators = member.discovery.accelerators.iter();
+    let mut accelerators = member.discovery.accelerators.iter().filter(|accelerator| !served(accelerator));
     let error = accelerators.find_map(|accelerator| catalogue.supports(accelerator, version).err())?;
     Some(format!("the host has driver {version} under {root}, and {error}, and have it installed on the host"))
 }

@@ -8,7 +8,7 @@ use gpu_operator_crd::{
     keys,
     policy::Stage,
     reason::{Phase, Reason},
-    report::NvmlState,
+    report::{HostRuntime, NvmlState},
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -91,13 +91,19 @@ fn allocatable(member: &Member<'_>) -> String {
         (Some(DriverChoice::Preinstalled { .. }), Some(version)) => Some(format!("driver {version}")),
         _ => None,
     };
+    let driver = of_host.map(|driver| format!("{driver} is the host's and left alone"));
     let runtime = match member.toolkit() {
-        Some(ToolkitChoice::Host { handler, .. }) => Some(format!("runtime {handler}")),
+        Some(ToolkitChoice::Host(runtime)) => Some(of_host_runtime(member, runtime)),
         _ => None,
     };
-    let left_alone = |what| format!("{what} is the host's and left alone");
-    let told = [told].into_iter().chain(of_host.into_iter().chain(runtime).map(left_alone));
-    told.collect::<Vec<_>>().join("; ")
+    [Some(told), driver, runtime].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+fn of_host_runtime(member: &Member<'_>, HostRuntime { file, handler, .. }: &HostRuntime) -> String {
+    if member.report().is_some_and(|report| report.runtimes.iter().any(|found| found.file == *file)) {
+        return format!("runtime {handler} is the host's and left alone");
+    }
+    format!("runtime {handler} was the host's and is in {file} no more; write foreignStack: TakeOver to have ours")
 }
 
 /// A node that is away keeps the phase it had.
@@ -150,8 +156,10 @@ fn stage_hold_up(member: &Member<'_>, stage: Stage, pod: &PodFacts, phase: Phase
 
 fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Toolkit;
-    // Some plugins need none.
-    member.want()?.toolkit?;
+    if member.want()?.toolkit.is_none() {
+        // Some plugins need none, and some hosts bring it.
+        return handler_missing(member, phase);
+    }
     let Some(pod) = member.pod(Stage::Toolkit) else {
         return Some(no_pod(member, world, Stage::Toolkit, phase));
     };
@@ -177,7 +185,15 @@ fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     let known = &member.node.runtime_handlers;
     let missing = !known.is_empty() && !known.contains(handler);
     missing.then(|| {
-        let message = format!("kubelet does not know runtime {handler} yet");
+        let message = match member.toolkit() {
+            Some(ToolkitChoice::Host(runtime)) => {
+                format!(
+                    "{} has runtime {handler}, and kubelet does not know it; restart the container runtime",
+                    runtime.file
+                )
+            }
+            _ => format!("kubelet does not know runtime {handler} yet"),
+        };
         Verdict::new(phase, Reason::ToolkitInstalling, message)
     })
 }

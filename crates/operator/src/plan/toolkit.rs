@@ -18,7 +18,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume};
 
-pub use choice::{RuntimeSetup, ToolkitChoice, brought, choose, is_ours};
+pub use choice::{RuntimeSetup, ToolkitChoice, choose};
 
 use configured::LOADED;
 
@@ -59,7 +59,7 @@ pub fn install_dir(key: &VariantKey) -> String {
 #[must_use]
 pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     let operand = match key.toolkit {
-        ToolkitChoice::None | ToolkitChoice::Host { .. } => return None,
+        ToolkitChoice::None | ToolkitChoice::Host(_) => return None,
         ToolkitChoice::Cdi | ToolkitChoice::Nri { .. } | ToolkitChoice::Runtime(_) => {
             pool::toolkit(policy, pool).operand
         }
@@ -73,7 +73,7 @@ pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -
 #[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.toolkit {
-        ToolkitChoice::None | ToolkitChoice::Host { .. } => None,
+        ToolkitChoice::None | ToolkitChoice::Host(_) => None,
         ToolkitChoice::Cdi => Some(cdi::pod(input)),
         ToolkitChoice::Nri { socket } => Some(nri::pod(input, socket)),
         ToolkitChoice::Runtime(setup) => Some(configured::pod(input, setup)),
@@ -93,7 +93,7 @@ pub fn gate(input: &PodInput<'_>) -> Option<(Container, Vec<Volume>)> {
         mounts.push(mount(name, &format!("/host{path}"), Mode::ReadOnly));
     };
     match &input.key.toolkit {
-        ToolkitChoice::None | ToolkitChoice::Host { .. } => return None,
+        ToolkitChoice::None | ToolkitChoice::Host(_) => return None,
         ToolkitChoice::Cdi => {}
         ToolkitChoice::Nri { .. } => {
             look("toolkit-pid", PID_DIR);

@@ -8,7 +8,7 @@ use gpu_operator_crd::{
     gpunode::Groups,
     policy::{Operand, Pool, Stage},
     reason::Reason,
-    report::Report,
+    report::{HOST_ROOT, Report},
 };
 use kube::ResourceExt;
 use serde::Serialize;
@@ -143,7 +143,9 @@ pub fn choose(
     let needs_toolkit = plugin.needs_toolkit(&driver) && !theirs && foreign.theirs(Stage::Toolkit).is_none();
     let (toolkit, toolkit_folder) = if needs_toolkit {
         let wanted = pool::toolkit(policy, named);
-        let brought = toolkit::brought(pool::foreign_stack(policy, named), on.node, Some(on.report));
+        // What the host itself brings looks for the driver in the host's own root.
+        let of_host = matches!(&driver, DriverChoice::Preinstalled { root } if root == HOST_ROOT);
+        let brought = if of_host { foreign.runtimes() } else { &[] };
         (toolkit::choose(&wanted, on.node, brought)?, toolkit::folder(&wanted, &driver))
     } else {
         (ToolkitChoice::None, None)
@@ -191,7 +193,7 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
 /// revision covers what it stands on, and not what stands on it: a change of the plugin moves the plugin alone.
 fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
     let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, arch } = key;
-    let toolkit = (spec.stage >= Stage::Toolkit).then_some(toolkit);
+    let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
     let plugin = (spec.stage >= Stage::Mps).then_some(plugin);
     let made_of = (policy, pool, named, driver, toolkit, plugin, arch, spec);
     // What is where it always is needs no mention.

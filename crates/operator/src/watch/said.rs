@@ -14,22 +14,30 @@ use kube::{
     core::WatchEvent,
     runtime::watcher::{self, Error},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Silence after which a watch is past its beginning.
+/// Silence after which a watch is past its beginning: the first one, which the operator waits for, …
 const SILENCE: Duration = Duration::from_secs(1);
-
+/// … and every other one, which may be slow.
+const LATER_SILENCE: Duration = Duration::from_secs(10);
+/// The longest beginning: where more and more is said, there is no silence.
+const LONGEST: Duration = Duration::from_secs(10);
+/// The API server ends every watch before that. A connection on which nothing comes for longer is dead.
+const IDLE: Duration = Duration::from_mins(5);
 /// What the API server answers where it has forgotten what came after a version: HTTP's "Gone".
 const TOO_OLD: u16 = 410;
+
+type Watch = BoxStream<'static, kube::Result<WatchEvent<Event>>>;
+type Told = Option<watcher::Result<watcher::Event<Event>>>;
 
 /// Where the following of Events is.
 enum At {
     /// No watch is open.
     Closed,
-    /// A watch tells what there is.
-    Beginning(BoxStream<'static, kube::Result<WatchEvent<Event>>>),
+    /// A watch tells what there is, and has until then to do so.
+    Beginning(Watch, Instant),
     /// A watch tells what is new.
-    Open(BoxStream<'static, kube::Result<WatchEvent<Event>>>),
+    Open(Watch),
 }
 
 /// Follows Events by their fields, as [`watcher::watcher`] follows objects that have a history.
@@ -38,76 +46,105 @@ pub fn follow_said(
     fields: &str,
 ) -> impl Stream<Item = watcher::Result<watcher::Event<Event>>> + use<> {
     let params = WatchParams::default().fields(fields);
-    stream::unfold((At::Closed, String::new()), move |(mut at, mut version)| {
-        let (api, params) = (api.clone(), params.clone());
-        async move {
-            loop {
-                let told;
-                (told, at) = step(&api, &params, at, &mut version).await;
-                if let Some(told) = told {
-                    return Some((told, (at, version)));
-                }
+    let follower = Follower { api, params, version: String::new(), begun: false };
+    stream::unfold((follower, At::Closed), |(mut follower, mut at)| async move {
+        loop {
+            let told;
+            (told, at) = follower.step(at).await;
+            if let Some(told) = told {
+                return Some((told, (follower, at)));
             }
         }
     })
 }
 
-type Told = Option<watcher::Result<watcher::Event<Event>>>;
+struct Follower {
+    api: Api<Event>,
+    params: WatchParams,
+    /// That of the last Event that was told of, from which a watch goes on if it can.
+    version: String,
+    /// Whether a beginning has been told to its end.
+    begun: bool,
+}
 
-/// One step; `version` is that of the last Event that was told of, from which a watch goes on if it can.
-async fn step(api: &Api<Event>, params: &WatchParams, at: At, version: &mut String) -> (Told, At) {
-    let (mut watch, beginning) = match at {
-        At::Closed => {
-            return match api.watch(params, version).await {
-                Ok(watch) if version.is_empty() => (Some(Ok(watcher::Event::Init)), At::Beginning(watch.boxed())),
-                Ok(watch) => (None, At::Open(watch.boxed())),
-                Err(kube::Error::Api(status)) if status.code == TOO_OLD && !version.is_empty() => {
-                    version.clear();
-                    (None, At::Closed)
+impl Follower {
+    async fn step(&mut self, at: At) -> (Told, At) {
+        match at {
+            At::Closed => self.open().await,
+            At::Beginning(mut watch, until) => {
+                let silence = if self.begun { LATER_SILENCE } else { SILENCE };
+                let by = until.min(Instant::now() + silence);
+                match timeout_at(by, watch.next()).await {
+                    Err(_) => self.begins_no_more(watch),
+                    // What has changed is not from the beginning.
+                    Ok(Some(Ok(event @ (WatchEvent::Modified(_) | WatchEvent::Deleted(_))))) => {
+                        let rest = stream::iter([Ok(event)]).chain(watch).boxed();
+                        self.begins_no_more(rest)
+                    }
+                    Ok(Some(Ok(WatchEvent::Added(event)))) => {
+                        self.version = event.resource_version().unwrap_or_default();
+                        (Some(Ok(watcher::Event::InitApply(event))), At::Beginning(watch, until))
+                    }
+                    Ok(Some(Ok(WatchEvent::Bookmark(_)))) => (None, At::Beginning(watch, until)),
+                    Ok(broken_off) => {
+                        // What it has not told the next one does, which must not be asked for again and again at once.
+                        self.version.clear();
+                        sleep(SILENCE).await;
+                        ended(broken_off)
+                    }
                 }
-                Err(error) => (Some(Err(Error::WatchStartFailed(error))), At::Closed),
-            };
-        }
-        At::Beginning(watch) => (watch, true),
-        At::Open(watch) => (watch, false),
-    };
-    let next = if beginning { timeout(SILENCE, watch.next()).await } else { Ok(watch.next().await) };
-    let Ok(next) = next else {
-        return (Some(Ok(watcher::Event::InitDone)), At::Open(watch));
-    };
-    let told = match next {
-        Some(Ok(WatchEvent::Added(event) | WatchEvent::Modified(event))) => {
-            *version = event.resource_version().unwrap_or_default();
-            Some(if beginning { watcher::Event::InitApply(event) } else { watcher::Event::Apply(event) })
-        }
-        Some(Ok(WatchEvent::Deleted(event))) => {
-            *version = event.resource_version().unwrap_or_default();
-            Some(watcher::Event::Delete(event))
-        }
-        Some(Ok(WatchEvent::Bookmark(bookmark))) => {
-            version.clone_from(&bookmark.metadata.resource_version);
-            None
-        }
-        // It was ended, as every watch is after some minutes; what it has not told in its beginning the next one does.
-        None => {
-            if beginning {
-                version.clear();
             }
-            return (None, At::Closed);
+            At::Open(mut watch) => match timeout(IDLE, watch.next()).await {
+                Err(_) | Ok(None) => (None, At::Closed),
+                Ok(Some(Ok(WatchEvent::Added(event) | WatchEvent::Modified(event)))) => {
+                    self.version = event.resource_version().unwrap_or_default();
+                    (Some(Ok(watcher::Event::Apply(event))), At::Open(watch))
+                }
+                Ok(Some(Ok(WatchEvent::Deleted(event)))) => {
+                    self.version = event.resource_version().unwrap_or_default();
+                    (Some(Ok(watcher::Event::Delete(event))), At::Open(watch))
+                }
+                Ok(Some(Ok(WatchEvent::Bookmark(bookmark)))) => {
+                    self.version.clone_from(&bookmark.metadata.resource_version);
+                    (None, At::Open(watch))
+                }
+                Ok(broken_off) => {
+                    self.version.clear();
+                    ended(broken_off)
+                }
+            },
         }
-        Some(Ok(WatchEvent::Error(status))) => {
-            version.clear();
-            // There is nothing that would have kept it young.
-            let told = (status.code != TOO_OLD).then_some(Err(Error::WatchError(status)));
-            return (told, At::Closed);
+    }
+
+    async fn open(&mut self) -> (Told, At) {
+        match self.api.watch(&self.params, &self.version).await {
+            Ok(watch) if self.version.is_empty() => {
+                (Some(Ok(watcher::Event::Init)), At::Beginning(watch.boxed(), Instant::now() + LONGEST))
+            }
+            Ok(watch) => (None, At::Open(watch.boxed())),
+            Err(kube::Error::Api(status)) if status.code == TOO_OLD && !self.version.is_empty() => {
+                self.version.clear();
+                (None, At::Closed)
+            }
+            Err(error) => (Some(Err(Error::WatchStartFailed(error))), At::Closed),
         }
-        Some(Err(error)) => {
-            version.clear();
-            return (Some(Err(Error::WatchFailed(error))), At::Closed);
-        }
+    }
+
+    fn begins_no_more(&mut self, watch: Watch) -> (Told, At) {
+        self.begun = true;
+        (Some(Ok(watcher::Event::InitDone)), At::Open(watch))
+    }
+}
+
+/// What is told of a watch that has come to its end, if that is worth a word.
+fn ended(last: Option<kube::Result<WatchEvent<Event>>>) -> (Told, At) {
+    let told = match last {
+        Some(Err(error)) => Some(Err(Error::WatchFailed(error))),
+        // There is nothing that would have kept a version young.
+        Some(Ok(WatchEvent::Error(status))) => (status.code != TOO_OLD).then_some(Err(Error::WatchError(status))),
+        _ => None,
     };
-    let at = if beginning { At::Beginning(watch) } else { At::Open(watch) };
-    (told.map(Ok), at)
+    (told, At::Closed)
 }
 
 #[cfg(test)]
@@ -123,12 +160,17 @@ mod tests {
 
     use super::*;
 
+    /// Longer than any silence in which something is waited for; time passes by itself here.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
     /// What the API server does with a watch.
     enum Step {
         /// It tells something.
         Tell(Value),
-        /// It has nothing to tell for a while.
+        /// It has nothing to tell for a while, …
         Pause,
+        /// … or for half a second.
+        Breath,
         /// It ends it. Without, it stays open.
         End,
     }
@@ -147,7 +189,7 @@ mod tests {
     }
 
     /// What is told of, in words, until nothing comes any more, and the versions from which watches were asked for.
-    async fn follow(watches: Vec<Vec<Step>>) -> (Vec<String>, Vec<String>) {
+    async fn follow(watches: Vec<Vec<Step>>, patience: Duration) -> (Vec<String>, Vec<String>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&asked);
         let watches = Mutex::new(watches.into_iter());
@@ -160,7 +202,11 @@ mod tests {
             let lines = stream::iter(steps).filter_map(async |step| match step {
                 Step::Tell(event) => Some(Ok::<_, std::io::Error>(format!("{event}\n"))),
                 Step::Pause => {
-                    tokio::time::sleep(SILENCE * 3 / 2).await;
+                    sleep(SILENCE * 3 / 2).await;
+                    None
+                }
+                Step::Breath => {
+                    sleep(SILENCE / 2).await;
                     None
                 }
                 Step::End => None,
@@ -171,7 +217,7 @@ mod tests {
         let api = Api::<Event>::all(Client::new(service, "default"));
         let mut events = follow_said(api, "reason=FailedCreate").boxed();
         let mut words = Vec::new();
-        while let Ok(Some(event)) = timeout(SILENCE * 2, events.next()).await {
+        while let Ok(Some(event)) = timeout(patience, events.next()).await {
             words.push(match event.unwrap() {
                 watcher::Event::Init => "begin".to_owned(),
                 watcher::Event::InitApply(event) => format!("there {}", event.name_any()),
@@ -184,33 +230,54 @@ mod tests {
         (words, asked)
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_watch_goes_on_where_it_can_and_begins_anew_where_it_cannot() {
-        let (words, asked) = follow(vec![
+        let (words, asked) = follow(
             vec![
-                told("ADDED", "a", "5"),
-                Step::Pause,
-                told("MODIFIED", "b", "7"),
-                told("DELETED", "a", "8"),
-                Step::End,
+                vec![
+                    told("ADDED", "a", "5"),
+                    Step::Pause,
+                    told("MODIFIED", "b", "7"),
+                    told("DELETED", "a", "8"),
+                    Step::End,
+                ],
+                vec![told("ADDED", "c", "9"), Step::End],
+                vec![too_old()],
+                vec![told("ADDED", "c", "9")],
             ],
-            vec![told("ADDED", "c", "9"), Step::End],
-            vec![too_old()],
-            vec![told("ADDED", "c", "9")],
-        ])
+            PATIENCE,
+        )
         .await;
         assert_eq!(words, ["begin", "there a", "done", "new b", "gone a", "new c", "begin", "there c", "done"]);
         assert_eq!(asked, ["", "8", "9", ""]);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_beginning_that_is_broken_off_is_told_anew() {
-        let (words, asked) = follow(vec![
-            vec![told("ADDED", "a", "5"), Step::End],
-            vec![told("ADDED", "a", "5"), told("ADDED", "b", "6")],
-        ])
+        let (words, asked) = follow(
+            vec![vec![told("ADDED", "a", "5"), Step::End], vec![told("ADDED", "a", "5"), told("ADDED", "b", "6")]],
+            PATIENCE,
+        )
         .await;
         assert_eq!(words, ["begin", "there a", "begin", "there a", "there b", "done"]);
         assert_eq!(asked, ["", ""]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_ends_the_beginning_and_so_does_time() {
+        let (words, _) = follow(vec![vec![told("ADDED", "a", "5"), told("MODIFIED", "a", "6")]], PATIENCE).await;
+        assert_eq!(words, ["begin", "there a", "done", "new a"]);
+        let short = || [told("ADDED", "a", "5"), Step::Breath];
+        let (words, _) = follow(vec![std::iter::repeat_with(short).take(30).flatten().collect()], PATIENCE).await;
+        let done = words.iter().position(|word| word == "done").unwrap();
+        assert!((15..25).contains(&done) && words[done + 1] == "new a", "{words:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_on_which_nothing_comes_is_given_up() {
+        let watches = vec![vec![told("ADDED", "a", "5")], vec![told("ADDED", "b", "6")]];
+        let (words, asked) = follow(watches, IDLE + PATIENCE).await;
+        assert_eq!(words, ["begin", "there a", "done", "new b"]);
+        assert_eq!(asked, ["", "5", "6"]);
     }
 }

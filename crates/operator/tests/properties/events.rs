@@ -289,7 +289,7 @@ fn faults(fault: Fault) -> Faults {
         Fault::RuntimeDown => Faults { restart: Some(words("RuntimeDown: it does not come back")), ..none() },
         Fault::DriverCrash => Faults { driver_crash: Some(words("no headers")), ..none() },
         Fault::LoadsAnother => Faults { loads_instead: Some(words("1.2.3")), ..none() },
-        Fault::PodsForbidden => Faults { pods_forbidden: true, ..none() },
+        Fault::PodsForbidden => Faults { pods_forbidden: Some("violates PodSecurity"), ..none() },
         Fault::PublishesNone => Faults { publishes: Some(0), ..none() },
         Fault::MuteProbe => Faults { mute_probe: true, ..none() },
         Fault::NoProbe => Faults { no_probe: true, ..none() },

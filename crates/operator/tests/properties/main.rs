@@ -9,10 +9,18 @@ mod oracle;
 mod sim;
 mod wish;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use events::{Event, OnNode, beginning, event, happen, happen_to, nth, on_node, policies};
-use gpu_operator_crd::{keys, policy::Stage};
+use gpu_operator::world::Role;
+use gpu_operator_crd::{
+    ClusterGpuPolicySpec, GpuNodeSpec, keys,
+    policy::{Defaults, PullPolicy, Stage},
+};
+use k8s_openapi::{
+    api::core::v1::ResourceRequirements,
+    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
+};
 use oracle::{Oracle, count, says_ready};
 use proptest::{
     collection::vec,
@@ -80,7 +88,44 @@ proptest! {
             prop_assert_eq!(&node.labels, &sim.user_labels[&node.name], "{}: what is not the users' goes, what is theirs stays", node.name);
             let left: Vec<_> = node.labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
             prop_assert!(left.iter().all(|key| [keys::MANAGED, keys::MODEL_OVERRIDE].contains(&key.as_str())), "{:?}", left);
+            let ours = node.taints.iter().any(|taint| taint.key.starts_with(keys::PREFIX)) || node.health_condition.is_some();
+            prop_assert!(!ours, "{}: {:?} {:?}", node.name, node.taints, node.health_condition);
         }
+        let ours: Vec<_> = sim.runtime_classes.iter().filter(|(_, class)| class.ours).collect();
+        prop_assert!(ours.is_empty(), "{ours:?}");
+        let pods: Vec<_> = sim.pods.values().filter(|pod| pod.role != Role::Probe && sim.nodes[pod.node.as_str()].ready).collect();
+        prop_assert!(pods.is_empty(), "{pods:#?}");
+        for gpu_node in sim.gpu_nodes.values() {
+            prop_assert_eq!(&gpu_node.spec, &GpuNodeSpec::default(), "{:?}", gpu_node.metadata.name);
+        }
+    }
+
+    #[test]
+    fn what_disrupts_nothing_moves_nothing(
+        beginning in beginning(),
+        events in vec(event(), 0..10),
+        least in 0..4,
+    ) {
+        let (mut sim, mut oracle) = after(&[&beginning, &events]);
+        heal(&mut sim);
+        settle(&mut sim, &mut oracle);
+        let running = |sim: &Sim| -> Vec<_> {
+            let operands = sim.pods.values().filter(|pod| matches!(pod.role, Role::Operand(_)) && pod.running());
+            operands.map(|pod| (pod.name.clone(), pod.group.clone(), pod.created)).collect()
+        };
+        let before: Vec<_> = sim.nodes.values().map(|node| (node.name.clone(), node.labels.clone())).collect();
+        let pods = running(&sim);
+        for (name, policy) in sim.policies.clone() {
+            if policy.metadata.deletion_timestamp.is_none() {
+                sim.apply_spec(&name, cosmetic(policy.spec, least));
+            }
+        }
+        settle(&mut sim, &mut oracle);
+        for (name, labels) in before {
+            prop_assert_eq!(&sim.nodes[&name].labels, &labels, "{}", name);
+        }
+        let after = running(&sim);
+        prop_assert!(pods.iter().all(|pod| after.contains(pod)), "{pods:#?} {after:#?}");
     }
 
     #[test]
@@ -103,6 +148,11 @@ proptest! {
             others.pop_first();
         }
         prop_assert!(others.is_empty(), "{what:?} on {name} touches {others:?}: {plan:#?}");
+        let of_health = plan.node_health.keys().find(|node| **node != name);
+        let renewed = plan.renew.iter().find(|pod| sim.pods[*pod].node != name);
+        let tested = plan.pods.values().find(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) != Some(&name));
+        prop_assert!(had_its_turn || (of_health, renewed, tested) == (None, None, None), "{what:?} on {name}: {plan:#?}");
+        prop_assert!(plan.prune_classes.is_empty(), "{what:?} on {name}: {plan:#?}");
         for set in plan.daemon_sets.keys() {
             prop_assert!(!sim.sets.contains_key(set), "{what:?} on {name} changes {set}");
         }
@@ -165,6 +215,23 @@ proptest! {
         let rest: u32 = sim.writes_to("policy").values().sum();
         prop_assert!(rest <= 20, "{rest} writes of policies");
     }
+}
+
+/// A policy's spec with everything changed that disrupts nothing: what containers may take, when the policy is ready, and what
+/// becomes of sick GPUs.
+fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec {
+    let limits = BTreeMap::from([("memory".to_owned(), Quantity(format!("{}Gi", least + 2)))]);
+    let limited = Some(ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() });
+    let Defaults { driver, toolkit, device_plugin, priority_class_name, .. } = &mut spec.defaults;
+    for operand in [&mut driver.operand, &mut toolkit.operand, &mut device_plugin.operand] {
+        operand.resources.clone_from(&limited);
+    }
+    *priority_class_name = Some(format!("priority-{least}"));
+    spec.readiness.min_ready_nodes = Some(IntOrString::Int(least));
+    spec.readiness.progress_deadline = Some("45m".parse().expect("a duration"));
+    spec.images.pull_policy = Some(PullPolicy::Always);
+    spec.health.taint_unhealthy = Some(true);
+    spec
 }
 
 /// Whether an event means the same a moment sooner or later.

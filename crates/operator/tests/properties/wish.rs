@@ -1,4 +1,5 @@
-//! Random policies: every field that there is, in every combination that the API server would take.
+//! Random policies: what decides which nodes get what and when they count as ready, in every combination that the API server
+//! would take.
 
 use std::{collections::BTreeMap, fmt};
 

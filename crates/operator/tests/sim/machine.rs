@@ -26,8 +26,8 @@ pub struct Faults {
     pub restart: Option<String>,
     /// Pods of the stages take so many seconds each, from when what they wait for is there.
     pub slow: i64,
-    /// The API server refuses pods of every stage.
-    pub pods_forbidden: bool,
+    /// The API server refuses pods of every stage, with these words.
+    pub pods_forbidden: Option<&'static str>,
     /// The plugin runs but kubelet publishes only so many GPUs.
     pub publishes: Option<u32>,
     /// The probe has no pod here.

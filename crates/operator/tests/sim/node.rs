@@ -72,8 +72,8 @@ impl Sim {
                 continue; // The new one comes when the old one is gone.
             }
             let Some(set) = set.filter(|set| self.tolerates(set, node)) else { continue };
-            if self.faults_of(node).pods_forbidden {
-                let message = "pods is forbidden: violates PodSecurity".into();
+            if let Some(words) = self.faults_of(node).pods_forbidden {
+                let message = format!("pods is forbidden: {words}");
                 self.refusals.insert(set, Refusal { message, at: Some(self.now) });
             } else if !self.pods.contains_key(&name) {
                 let applied = self.sets[&set].annotations().get(keys::APPLIED).map(Word::from);

@@ -98,6 +98,6 @@ fn strategy(toolkit: &ToolkitChoice) -> &'static str {
     match toolkit {
         ToolkitChoice::Cdi | ToolkitChoice::Nri { .. } => "cdi-cri",
         // NVIDIA's runtime, ours or the host's own, reads it.
-        ToolkitChoice::Runtime(_) | ToolkitChoice::Host { .. } | ToolkitChoice::None => "envvar",
+        ToolkitChoice::Runtime(_) | ToolkitChoice::Host(_) | ToolkitChoice::None => "envvar",
     }
 }

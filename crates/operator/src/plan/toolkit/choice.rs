@@ -1,10 +1,11 @@
 //! What a node's container runtime needs, so that containers get at the driver: the least disruptive that works.
 
+use std::borrow::Cow;
+
 use gpu_operator_crd::{
-    keys,
-    policy::{ContainerRuntime, ForeignStack, Injection, Toolkit},
+    policy::{ContainerRuntime, Injection, Toolkit},
     reason::Reason,
-    report::{HostRuntime, Report},
+    report::HostRuntime,
 };
 use serde::Serialize;
 
@@ -24,12 +25,7 @@ pub enum ToolkitChoice {
     /// Nothing of ours: whoever tells kubelet of the GPUs needs no toolkit, or the host has one.
     None,
     /// Nothing of ours: the host brings NVIDIA's runtime, entered into the container runtime's configuration already.
-    Host {
-        /// The name under which it is entered.
-        handler: String,
-        /// Whether it runs the pods that name no RuntimeClass as well.
-        default: bool,
-    },
+    Host(HostRuntime),
     /// The runtime takes CDI devices by itself: NVIDIA's hooks are installed and nothing is configured.
     Cdi,
     /// The same, and NVIDIA's NRI plugin runs beside it.
@@ -47,7 +43,16 @@ impl ToolkitChoice {
     pub fn setup(&self) -> Option<&RuntimeSetup> {
         match self {
             Self::Runtime(setup) => Some(setup),
-            Self::None | Self::Host { .. } | Self::Cdi | Self::Nri { .. } => None,
+            Self::None | Self::Host(_) | Self::Cdi | Self::Nri { .. } => None,
+        }
+    }
+
+    /// What of it a revision consists of: of the host's own runtime nothing is ours to change.
+    #[must_use]
+    pub fn revision(&self) -> Cow<'_, Self> {
+        match self {
+            Self::Host(_) => Cow::Owned(Self::Host(HostRuntime::default())),
+            ours => Cow::Borrowed(ours),
         }
     }
 
@@ -55,7 +60,7 @@ impl ToolkitChoice {
     #[must_use]
     pub fn handler(&self) -> Option<&str> {
         match self {
-            Self::Host { handler, .. } => Some(handler),
+            Self::Host(runtime) => Some(&runtime.handler),
             _ => self.setup().map(|setup| setup.handler.as_str()),
         }
     }
@@ -64,7 +69,7 @@ impl ToolkitChoice {
     #[must_use]
     pub fn class_to_name(&self) -> Option<&str> {
         let default = match self {
-            Self::Host { default, .. } => *default,
+            Self::Host(runtime) => runtime.default,
             _ => self.setup().is_some_and(|setup| setup.default),
         };
         self.handler().filter(|_| !default)
@@ -95,20 +100,6 @@ impl RuntimeSetup {
     pub fn files(&self) -> impl Iterator<Item = &str> {
         [&self.config, &self.drop_in].into_iter().flatten().map(String::as_str)
     }
-}
-
-/// Whether a node has a toolkit of ours, by its label.
-#[must_use]
-pub fn is_ours(node: &NodeFacts) -> bool {
-    node.labels.get(keys::TOOLKIT).is_some_and(|group| !group.is_empty())
-}
-
-/// NVIDIA's runtimes that a host brings, as far as they are to be left alone: not under `TakeOver`, and not where a toolkit of
-/// ours came first.
-#[must_use]
-pub fn brought<'r>(foreign: ForeignStack, node: &NodeFacts, report: Option<&'r Report>) -> &'r [HostRuntime] {
-    let left_alone = foreign != ForeignStack::TakeOver && !is_ours(node);
-    report.filter(|_| left_alone).map_or(&[], |report| &report.runtimes)
 }
 
 /// Decides what a node's container runtime needs. `brought` are NVIDIA's runtimes that the host brings, as far as they are
@@ -160,7 +151,7 @@ fn of_host(toolkit: &Toolkit, ours: &RuntimeSetup, brought: &[HostRuntime]) -> O
         ours.config.as_ref() == Some(&runtime.file) && set_as_default.is_none_or(|default| default == runtime.default)
     };
     let found = brought.iter().filter(fits).max_by_key(|runtime| (runtime.default, runtime.handler == HANDLER))?;
-    Some(ToolkitChoice::Host { handler: found.handler.clone(), default: found.default })
+    Some(ToolkitChoice::Host(found.clone()))
 }
 
 fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
@@ -209,8 +200,18 @@ mod tests {
         let brought =
             |file: &str, handler: &str, default| HostRuntime { file: file.into(), handler: handler.into(), default };
         for (toolkit, runtime, brought, expected) in [
-            ("{}", "docker://27.0.3", brought(docker, "nvidia", true), r#"Host { handler: "nvidia", default: true }"#),
-            ("{}", "docker://27.0.3", brought(docker, "gpu", false), r#"Host { handler: "gpu", default: false }"#),
+            (
+                "{}",
+                "docker://27.0.3",
+                brought(docker, "nvidia", true),
+                r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "nvidia", default: true"#,
+            ),
+            (
+                "{}",
+                "docker://27.0.3",
+                brought(docker, "gpu", false),
+                r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "gpu""#,
+            ),
             ("{setAsDefault: false}", "docker://27.0.3", brought(docker, "gpu", false), "Host"),
             ("{setAsDefault: true}", "docker://27.0.3", brought(docker, "nvidia", true), "Host"),
             // Of another runtime than kubelet's.
