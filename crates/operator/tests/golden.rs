@@ -4,7 +4,7 @@
 
 mod sim;
 
-use gpu_operator_crd::policy::Stage;
+use gpu_operator_crd::{policy::Stage, report::HostRuntime};
 use sim::Sim;
 
 /// A kind of node under a policy.
@@ -91,32 +91,93 @@ fn every_daemon_set_of_the_driver_is_the_one_that_was_reviewed() {
     check(&DRIVER, Stage::Driver);
 }
 
-/// DaemonSets that stand on a driver of the host's, or of Google's: file, spec, container runtime, os-release ID.
-const ON_HOST_DRIVER: [(&str, &str, &str, &str); 6] = [
-    ("host-cdi", "{}", "containerd://2.1.4", "ubuntu"),
-    ("host-runtime", "{}", "containerd://1.7.27", "ubuntu"),
-    ("host-brings-toolkit", "{defaults: {toolkit: {injection: None}}}", "containerd://1.7.27", "ubuntu"),
-    (
-        "host-mig",
-        "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}",
-        "containerd://2.1.4",
-        "ubuntu",
-    ),
-    ("host-mps", "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}", "containerd://2.1.4", "ubuntu"),
-    (
-        "cos-nvidia",
-        "{defaults: {driver: {source: GkeCos}, devicePlugin: {flavor: Nvidia}}}",
-        "containerd://2.1.4",
-        "cos",
-    ),
+/// What stands on a driver that a container of ours does not bring.
+struct OnHost {
+    /// The file's name.
+    name: &'static str,
+    /// The policy's spec.
+    spec: &'static str,
+    /// The node's container runtime.
+    runtime: &'static str,
+    /// `ID` of the node's os-release.
+    os: &'static str,
+    /// What the host brings.
+    host: Brings,
+}
+
+/// What a host brings.
+#[derive(PartialEq)]
+enum Brings {
+    Nothing,
+    Driver,
+    DriverAndRuntime,
+}
+
+const ON_HOST_DRIVER: [OnHost; 10] = [
+    OnHost { name: "host-cdi", spec: "{}", runtime: "containerd://2.1.4", os: "ubuntu", host: Brings::Driver },
+    OnHost { name: "host-runtime", spec: "{}", runtime: "containerd://1.7.27", os: "ubuntu", host: Brings::Driver },
+    OnHost {
+        name: "host-brings-toolkit",
+        spec: "{defaults: {toolkit: {injection: None}}}",
+        runtime: "containerd://1.7.27",
+        os: "ubuntu",
+        host: Brings::Driver,
+    },
+    OnHost {
+        name: "host-brings-runtime",
+        spec: "{}",
+        runtime: "docker://27.0.3",
+        os: "ubuntu",
+        host: Brings::DriverAndRuntime,
+    },
+    OnHost {
+        name: "host-mig",
+        spec: "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}",
+        runtime: "containerd://2.1.4",
+        os: "ubuntu",
+        host: Brings::Driver,
+    },
+    OnHost {
+        name: "host-mps",
+        spec: "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}",
+        runtime: "containerd://2.1.4",
+        os: "ubuntu",
+        host: Brings::Driver,
+    },
+    OnHost {
+        name: "cos-nvidia",
+        spec: "{defaults: {driver: {source: GkeCos}, devicePlugin: {flavor: Nvidia}}}",
+        runtime: "containerd://2.1.4",
+        os: "cos",
+        host: Brings::Nothing,
+    },
+    OnHost { name: "cos-google", spec: "{}", runtime: "containerd://2.1.4", os: "cos", host: Brings::Nothing },
+    OnHost {
+        name: "ubuntu-google",
+        spec: "{defaults: {driver: {source: GkeUbuntu}}}",
+        runtime: "containerd://2.1.4",
+        os: "ubuntu",
+        host: Brings::Nothing,
+    },
+    OnHost {
+        name: "run-file-google",
+        spec: "{defaults: {driver: {source: RunFile, installDir: /opt/nvidia}, devicePlugin: {flavor: Gke}}}",
+        runtime: "docker://27.0.3",
+        os: "ubuntu",
+        host: Brings::Nothing,
+    },
 ];
 
 #[test]
 fn every_daemon_set_on_a_driver_of_the_hosts_is_the_one_that_was_reviewed() {
-    for (name, spec, runtime, os) in ON_HOST_DRIVER {
+    for OnHost { name, spec, runtime, os, host } in ON_HOST_DRIVER {
         let mut sim = Sim::new().gpu_node("a", "2330", 1);
-        if os == "ubuntu" {
+        if host != Brings::Nothing {
             sim.host_driver("a", "580.1.1", true);
+        }
+        if host == Brings::DriverAndRuntime {
+            let (file, handler) = ("/etc/docker/daemon.json".to_owned(), "nvidia".to_owned());
+            sim.report("a").runtimes = vec![HostRuntime { file, handler, default: true }];
         }
         sim.report("a").os.id = os.into();
         sim.nodes.get_mut("a").expect("a node").runtime = runtime.into();

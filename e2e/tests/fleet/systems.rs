@@ -51,6 +51,12 @@ fn with_runtime(mut node: FleetNode, runtime: &str) -> FleetNode {
     node
 }
 
+/// A node whose image brings NVIDIA's runtime and makes it the default.
+fn with_host_runtime(mut node: FleetNode, file: &str) -> FleetNode {
+    node.host_runtimes = vec![HostRuntime { file: file.into(), handler: "nvidia".into(), default: true }];
+    node
+}
+
 /// What comes of an example on its nodes.
 struct System {
     f: Fixture,
@@ -197,19 +203,25 @@ fn centos_7_with_tesla_k80s_and_a_run_file_from_a_mirror() {
 #[test]
 fn docker_with_two_geforce_cards_to_a_node() {
     test(|f| async move {
-        let cards =
-            with_driver(with_runtime(node("geforce", GEFORCE, 2, ("rhel", "8.10")), "docker://27.0.3"), "430.34");
+        let cards = |name: &str| {
+            let node = with_runtime(node(name, GEFORCE, 2, ("rhel", "8.10")), "docker://27.0.3");
+            with_label(with_driver(node, "430.34"), "host", name)
+        };
+        // One whose daemon.json has NVIDIA's runtime by hand, and one whose has not.
+        let by_hand = with_host_runtime(cards("by-hand"), "/etc/docker/daemon.json");
         let cpu = FleetNode::without_gpus("cpu-only");
-        let s = System::ready(f, "docker", vec![cards]).await?;
+        let s = System::ready(f, "docker", vec![cards("geforce"), by_hand]).await?;
         s.f.fleet.join([cpu]).await?;
-        s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
+        s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 2)]).await?;
+        ensure!(s.label("by-hand", keys::TOOLKIT).await?.is_none(), "what was made by hand stays as it is");
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"host": "by-hand"})).await? == "by-hand");
         let toolkit = text(&s.stages().await?["toolkit"][0])?;
         for word in ["/etc/docker", "docker.sock", "--no-daemon"] {
             ensure!(toolkit.contains(word), "no {word} in {toolkit}");
         }
         ensure!(s.allocatable("geforce", keys::GPU_RESOURCE).await?.as_deref() == Some("2"));
         ensure!(s.allocatable("cpu-only", keys::GPU_RESOURCE).await?.is_none());
-        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({})).await? == "geforce");
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"host": "geforce"})).await? == "geforce");
         s.end().await
     });
 }
@@ -275,13 +287,25 @@ fn a_static_device_plugin_that_is_left_alone_until_its_node_is_taken_over() {
     test(|f| async move {
         let theirs =
             with_label(with_driver(node("theirs", A100, 8, ("ubuntu", "22.04")), "580.173.02"), "static", "yes");
-        let bare = with_driver(node("bare", A100, 8, ("ubuntu", "22.04")), "580.173.02");
+        let a100 = |name: &str| with_driver(node(name, A100, 8, ("ubuntu", "22.04")), "580.173.02");
+        let operated = with_label(a100("operated"), "nvidia.com/gpu.deploy.device-plugin", "true");
         let name = "nvidia-device-plugin-daemonset";
         let sets = Api::<DaemonSet>::namespaced(f.cluster.client(), "kube-system");
         let apply = PatchParams::apply("test").force();
-        sets.patch(name, &apply, &Patch::Apply(&plugin(name, ("static", "yes"))?)).await?;
-        let s = System::ready(f, "beside-other-stacks", vec![theirs, bare]).await?;
+        let of_operator = plugin("of-nvidias-operator", ("nvidia.com/gpu.deploy.device-plugin", "true"))?;
+        let dra = dra_driver("nvidia-dra-driver-gpu-kubelet-plugin", ("claims", "yes"))?;
+        for set in [plugin(name, ("static", "yes"))?, of_operator, dra] {
+            let name = set.metadata.name.clone().context("no name")?;
+            sets.patch(&name, &apply, &Patch::Apply(&set)).await?;
+        }
+        let s = System::ready(f, "beside-other-stacks", vec![theirs, operated, a100("bare")]).await?;
         s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
+        let status = s.f.gpu_nodes().get("operated").await?.status.unwrap_or_default();
+        ensure!(status.message.contains("kube-system/of-nvidias-operator"), "{}", status.message);
+        s.f.fleet.join([with_label(a100("claimed"), "claims", "yes")]).await?;
+        s.f.until_reason("claimed", Reason::ForeignDraDriver).await?;
+        ensure!(s.label("claimed", keys::DEVICE_PLUGIN).await?.is_none(), "no plugin is beside a DRA driver");
+        s.f.until_condition("Ready", "True").await?;
         let status = s.f.gpu_nodes().get("theirs").await?.status.unwrap_or_default();
         ensure!(status.reason == Some(Reason::ForeignDevicePlugin), "{:?}: {}", status.reason, status.message);
         ensure!(s.label("theirs", keys::DEVICE_PLUGIN).await?.is_none(), "nothing of ours is beside theirs");
@@ -304,11 +328,16 @@ fn a_static_device_plugin_that_is_left_alone_until_its_node_is_taken_over() {
             let status = s.f.gpu_nodes().get("theirs").await?.status.unwrap_or_default();
             let all = status.is_ready() && status.foreign.is_empty();
             ensure!(all && status.reason == Some(Reason::AllGpusAllocatable), "{:?} {}", status.reason, status.message);
-            ensure!(s.label("theirs", keys::DEVICE_PLUGIN).await?.is_some());
+            let pods = Api::<Pod>::namespaced(s.f.cluster.client(), s.f.cluster.namespace());
+            let plugins = format!("{}={}", keys::STAGE, Stage::DevicePlugin.as_str());
+            let here = ListParams::default().labels(&plugins).fields("spec.nodeName=theirs,status.phase=Running");
+            ensure!(pods.list(&here).await?.items.len() == 1, "no plugin of ours runs");
             Ok(())
         })
         .await?;
-        sets.delete(name, &DeleteParams::default()).await?;
+        for name in [name, "of-nvidias-operator", "nvidia-dra-driver-gpu-kubelet-plugin"] {
+            sets.delete(name, &DeleteParams::default()).await?;
+        }
         s.end().await
     });
 }
@@ -316,6 +345,17 @@ fn a_static_device_plugin_that_is_left_alone_until_its_node_is_taken_over() {
 /// GKE's device plugin, as its add-on manager places it.
 fn addon() -> Result<DaemonSet> {
     plugin("nvidia-gpu-device-plugin", (GKE, "nvidia-h100-80gb"))
+}
+
+/// Somebody else's DRA driver on the nodes with a label.
+fn dra_driver(name: &str, label: (&str, &str)) -> Result<DaemonSet> {
+    let mut set = plugin(name, label)?;
+    let pod = set.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()).context("no pod")?;
+    let folder = json!([{"name": "sockets", "hostPath": {"path": "/var/lib/kubelet/plugins_registry"}}]);
+    pod.volumes = serde_json::from_value(folder)?;
+    pod.containers[0].name = "gpus".into();
+    pod.containers[0].image = Some("registry.example.com/nvidia/k8s-dra-driver-gpu:v25".into());
+    Ok(set)
 }
 
 /// Somebody else's device plugin on the nodes with a label.
@@ -347,10 +387,11 @@ fn workstations_that_a_label_of_ones_own_calls_p630() {
     test(|f| async move {
         let workstation = |name: &str| {
             let node = with_runtime(node(name, K620, 1, ("ubuntu", "20.04")), "docker://20.10.24");
-            with_driver(node, "450.66")
+            with_host_runtime(with_driver(node, "450.66"), "/etc/docker/daemon.json")
         };
         let nodes = (1..=3).map(|n| workstation(&format!("worker-amd64-gpuceph-node{n}"))).collect();
         let s = System::ready(f, "bare-metal-labels", nodes).await?;
+        s.has_stages(&[(Stage::DevicePlugin, 1)]).await?;
         ensure!(s.label("worker-amd64-gpuceph-node2", "gpu/nividia").await?.as_deref() == Some("P630"));
         let model = s.label("worker-amd64-gpuceph-node2", keys::MODEL).await?;
         ensure!(model.as_deref() == Some("nvidia-quadro-k620"), "{model:?}");
@@ -444,10 +485,8 @@ fn eks_with_accelerated_images() {
 fn aks_and_eks_with_a_driver_and_nvidias_runtime_of_their_own() {
     test(|f| async move {
         let image = |name: &str, gpu: &str, system| {
-            let mut node = with_runtime(with_driver(node(name, gpu, 4, system), "580.95.05"), "containerd://1.7.27");
-            let (file, handler) = ("/etc/containerd/config.toml".into(), "nvidia".into());
-            node.host_runtimes = vec![HostRuntime { file, handler, default: true }];
-            node
+            let node = with_runtime(with_driver(node(name, gpu, 4, system), "580.95.05"), "containerd://1.7.27");
+            with_host_runtime(node, "/etc/containerd/config.toml")
         };
         let aks = with_label(image("aks", T4, ("ubuntu", "22.04")), "kubernetes.azure.com/accelerator", "nvidia");
         let eks = image("eks", A100, ("amzn", "2023"));

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use gpu_operator_crd::{
-    policy::{ContainerRuntime, Injection, Toolkit},
+    policy::{ContainerRuntime, Distribution, Injection, Toolkit},
     reason::Reason,
     report::HostRuntime,
 };
@@ -125,6 +125,12 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> R
                 ))
             })?;
             let setup = setup(toolkit, kind, node);
+            if setup.default && writes_its_own(toolkit, kind, node) {
+                return Err(fault(
+                    "k3s and RKE2 write their containerd's configuration anew at every start, so that no runtime stays the default; remove setAsDefault, and start k3s with --default-runtime=nvidia, or have pods name the RuntimeClass"
+                        .to_owned(),
+                ));
+            }
             Ok(of_host(toolkit, &setup, brought).unwrap_or(ToolkitChoice::Runtime(setup)))
         }
         Injection::None => Ok(ToolkitChoice::None),
@@ -139,6 +145,15 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> R
             "the node's container runtime, {runtime}, takes no NRI plugins; write injection: Auto, or run the node with containerd 2.1 or later, or CRI-O 1.34 or later"
         ))),
     }
+}
+
+/// Whether a distribution writes its runtime's configuration itself, and the policy knows no file that it leaves alone.
+fn writes_its_own(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> bool {
+    let own = &toolkit.host_paths;
+    kind == Kind::Containerd
+        && matches!(distribution::of(toolkit.distribution, node), Distribution::K3s | Distribution::Rke2)
+        && own.config.is_none()
+        && own.drop_in.is_none()
 }
 
 /// NVIDIA's runtime of the host's in the file that ours would be entered into, unless the policy says anything of ours.
@@ -269,6 +284,10 @@ mod tests {
             let error = chosen(toolkit, runtime, "v1.34.0").unwrap_err();
             assert!(error.contains(words), "{toolkit} on {runtime}: {error}");
         }
+        let k3s = |toolkit: &str| chosen(toolkit, "containerd://2.1.4-k3s1", "v1.34.1+k3s1");
+        assert!(k3s("{setAsDefault: true}").unwrap_err().contains("--default-runtime=nvidia"));
+        assert!(k3s("{injection: Runtime}").is_ok());
+        assert!(k3s("{setAsDefault: true, hostPaths: {dropIn: /etc/k3s/nvidia.toml}}").is_ok());
     }
 
     #[test]
