@@ -256,7 +256,10 @@ fn end(sim: &Sim) -> String {
         use std::fmt::Write;
         writeln!(text, "{what:#?}").expect("a string takes everything");
     };
-    say(&sim.nodes);
+    for mut node in sim.nodes.values().cloned() {
+        node.health_condition.iter_mut().for_each(|condition| condition.since = None);
+        say(&node);
+    }
     for mut gpu_node in sim.gpu_nodes.values().cloned() {
         let status = gpu_node.status.get_or_insert_default();
         (status.since, status.deadline) = (None, None);
