@@ -421,3 +421,21 @@ fn a_phase_that_is_passed_over_in_silence_has_its_deadline_all_the_same() {
     let after = sim.now.duration_since(started).as_secs();
     assert!((115..=125).contains(&after), "{after} s");
 }
+
+#[test]
+fn what_a_node_has_to_remember_waits_for_no_phase_to_be_told_of() {
+    let mut sim = Sim::new().policy("all", "{}");
+    for node in 0..60 {
+        let name = format!("n{node}");
+        sim.faults.insert(name.clone(), Faults { slow: 15, ..Faults::default() });
+        sim.join(&name, "2330", 8);
+    }
+    sim.run(25);
+    let before = sim.status("n0");
+    sim.apply_policy("all", "{nodeLabels: [accelerator]}");
+    sim.run(2);
+    let after = sim.status("n0");
+    assert_ne!(before.phase, Phase::Ready);
+    assert_eq!(sim.nodes["n0"].labels["accelerator"], *"nvidia-h100-80gb");
+    assert!(after.published_labels.contains_key("accelerator"), "{after:?}");
+}

@@ -11,12 +11,12 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use e2e::Cluster;
+use e2e::{Cluster, eventually};
 use gpu_operator_crd::policy::Stage;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 
-use crate::support::{Fixture, test};
+use crate::support::{Fixture, READY, test};
 
 /// What an init system does: containerd is started again whenever it ends.
 struct Init {
@@ -77,11 +77,21 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
         f.remake(Stage::Toolkit).await?;
         ensure!(configuration(&f)? == entered && init.starts() == 1, "started {} times", init.starts());
 
+        // Somebody takes it out: a pod of the toolkit's sees that within a minute, and another one enters it again.
+        f.cluster.node_exec(&["/bin/rm", "/etc/containerd/conf.d/99-nvidia.toml"])?;
+        eventually(2 * READY, "what was taken out", || async {
+            ensure!(configuration(&f)? == entered, "it is still out");
+            ensure!(init.starts() == 2, "containerd was started {} times", init.starts());
+            Ok(())
+        })
+        .await?;
+        f.wait_until_ready().await?;
+
         f.cluster.kubectl(&["delete", "clustergpupolicies", "--all", "--timeout=60s"])?;
         f.wait_for_no_operands().await?;
         let left = configuration(&f)?;
         ensure!(left == found, "{left}");
-        ensure!(init.starts() == 1, "what is taken out needs no restart");
+        ensure!(init.starts() == 2, "what is taken out needs no restart");
         Ok(())
     });
 }

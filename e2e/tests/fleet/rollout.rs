@@ -53,6 +53,7 @@ fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_bac
             let others = revisions.iter().filter(|(name, _)| !name.starts_with("h100"));
             others.map(|(name, revision)| (name.clone(), revision.clone())).collect::<BTreeMap<_, _>>()
         };
+        let lines = f.watch_nodes();
         // One node cannot pull what it is to have.
         f.fleet.change("h100-1", |node| node.behaviour.driver = DriverBehaviour::ImageMissing);
         f.apply(&spec("590.10.01")).await?;
@@ -86,6 +87,9 @@ fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_bac
         f.fleet.quiet(SOON_QUIET, DEADLINE).await?;
         ensure!(revisions(&f) == before, "{:?}", revisions(&f));
         ensure!(f.generations().await? == generations, "what nobody names any more is pruned, and the rest as it was");
+        let (moved, most) = lines.moves()?;
+        ensure!(moved.iter().eq(["h100-0", "h100-1"]), "there and back, and no other: {moved:?}");
+        ensure!(most == 1, "{most} at once");
         Ok(f)
     });
 }

@@ -266,6 +266,26 @@ impl Seen<GpuNode> {
         Ok(())
     }
 
+    /// The nodes that were given another revision meanwhile, and how many at most at one time.
+    pub fn moves(self) -> Result<(BTreeSet<String>, usize)> {
+        let mut seen = self.end();
+        let version = |gpu_node: &GpuNode| gpu_node.resource_version().and_then(|version| version.parse::<u64>().ok());
+        seen.sort_by_key(version);
+        let (mut all, mut moving, mut most) = (BTreeSet::new(), BTreeSet::new(), 0);
+        for gpu_node in seen {
+            let name = gpu_node.name_any();
+            if gpu_node.spec.rollout.is_some() {
+                all.insert(name.clone());
+                moving.insert(name);
+            } else {
+                moving.remove(&name);
+            }
+            most = most.max(moving.len());
+        }
+        ensure!(!all.is_empty(), "nothing was watched");
+        Ok((all, most))
+    }
+
     /// How many phases of nodes lasted so long on the way that they were worth a write: more, the slower the machine.
     pub fn lasting_phases(self) -> usize {
         let mut last: BTreeMap<String, (SignedDuration, bool)> = BTreeMap::new();

@@ -19,6 +19,10 @@ struct Host {
     folder: TempDir,
     kind: Kind,
     main: PathBuf,
+    /// Whether the main file is the distribution's alone, as in k0s.
+    main_is_theirs: bool,
+    /// What the main file is made into, where that is a template, as in `MicroK8s`.
+    made: Option<PathBuf>,
     drop_in: Option<PathBuf>,
 }
 
@@ -35,9 +39,22 @@ impl Host {
         if let Some(found) = found {
             fs::write(&main, found).expect("written");
         }
-        let host = Self { folder, kind, main, drop_in };
+        let host = Self { folder, kind, main, main_is_theirs: false, made: None, drop_in };
         host.artifacts();
         host
+    }
+
+    /// A host whose distribution keeps its containerd's main file for itself and takes up a drop-in by itself.
+    fn k0s() -> Self {
+        Self { main_is_theirs: true, ..Self::new(Kind::Containerd, Some(V3)) }
+    }
+
+    /// A host whose distribution makes its containerd's file from a template with placeholders.
+    fn microk8s() -> Self {
+        let host = Self::new(Kind::Containerd, Some(TEMPLATE));
+        let made = host.at("etc/made.toml");
+        fs::write(&made, TEMPLATE.replace("${SNAPSHOTTER}", "overlayfs")).expect("written");
+        Self { made: Some(made), ..host }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -62,7 +79,7 @@ impl Host {
     }
 
     fn files(&self) -> Vec<File> {
-        files(self.kind, Some(&self.main), self.drop_in.as_deref())
+        files(self.kind, (!self.main_is_theirs).then_some(&*self.main), self.drop_in.as_deref())
     }
 
     fn ours(&self) -> Ours {
@@ -84,14 +101,16 @@ impl Host {
             .arg(option("pid-file", &self.at("run/toolkit.pid")))
             .arg(option("toolkit-install-dir", &self.at("install")))
             .arg(option("toolkit-source-root", &self.at("src")))
-            .arg(option("config", &self.main));
+            .arg(option("config", &if self.main_is_theirs { self.at("run/unread.toml") } else { self.main.clone() }));
         command.arg(match self.kind {
             Kind::Containerd => "--runtime=containerd",
             Kind::Docker => "--runtime=docker",
             Kind::CriO => "--runtime=crio",
         });
         if let Some(drop_in) = &self.drop_in {
-            command.arg(option("drop-in-config", drop_in)).arg("--config-source=file");
+            command.arg(option("drop-in-config", drop_in));
+            let source = self.made.as_ref().map_or_else(String::new, |made| format!("={}", made.display()));
+            command.arg(format!("--config-source=file{source}"));
         }
         let output = command.output().expect("the installer");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -119,6 +138,12 @@ const V1: &str = "# mine\n[plugins.cri]\n  sandbox_image = 'x' # why\n[plugins.c
 const V2: &str = "# mine\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = 'x' # why\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"crun\"\n";
 const V3: &str = "# mine\nversion = 3\nimports = [\"/etc/containerd/x/*.toml\"]\n[plugins.'io.containerd.cri.v1.images']\n  snapshotter = \"native\" # why\n";
 const CRIO: &str = "# mine\n[crio.runtime]\n  conmon_cgroup = \"pod\" # why\n[crio.runtime.runtimes.crun]\n  runtime_path = \"/usr/bin/crun\"\n";
+
+const TEMPLATE: &str = "# mine\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"${SNAPSHOTTER}\" # why\n  no_pivot = false\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n";
+/// NVIDIA's runtime by hand, under the name that ours has.
+const JSON_BY_HAND: &str =
+    "{\"runtimes\": {\"nvidia\": {\"path\": \"/usr/bin/nvidia-container-runtime\", \"runtimeArgs\": []}}}\n";
+const V2_BY_HAND: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\n  runtime_type = \"io.containerd.runc.v2\"\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\n  BinaryName = \"/usr/bin/nvidia-container-runtime\" # by hand\n";
 
 const CASES: [(Kind, Option<&str>); 8] = [
     (Kind::Docker, Some(JSON)),
@@ -172,5 +197,35 @@ fn what_others_write_meanwhile_stays_and_nothing_of_ours_does() {
                 );
             }
         }
+    }
+}
+
+/// Every kind of host, those of distributions of their own and with a runtime by hand included.
+fn hosts() -> impl Iterator<Item = (String, Host)> {
+    let plain = CASES.into_iter().map(|(kind, found)| (format!("{kind:?} {found:?}"), Host::new(kind, found)));
+    let by_hand = [(Kind::Docker, JSON_BY_HAND), (Kind::Containerd, V2_BY_HAND)];
+    let by_hand = by_hand.map(|(kind, found)| (format!("{kind:?} by hand"), Host::new(kind, Some(found))));
+    plain.chain(by_hand).chain([("k0s".to_owned(), Host::k0s()), ("MicroK8s".to_owned(), Host::microk8s())])
+}
+
+#[test]
+fn upgrades_that_change_what_is_entered_leave_no_trace_either() {
+    for (what, host) in hosts() {
+        let found = host.main();
+        let mut record = host.install(None, false);
+        let plain = host.texts();
+        for default in [true, false] {
+            // The pod of the one revision takes out what it has entered before that of the next enters anything.
+            host.revert(&record);
+            record = host.install(None, default);
+            assert_eq!(host.texts() == plain, !default, "{what}: default {default}");
+            record = host.install(Some(&record), default);
+        }
+        if host.main_is_theirs {
+            assert_eq!(host.main(), found, "{what}: its main file is not touched");
+        }
+        host.revert(&record);
+        assert_eq!(host.main(), found, "{what}");
+        assert!(host.drop_in.iter().all(|path| !path.exists()), "{what}");
     }
 }

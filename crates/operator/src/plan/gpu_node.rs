@@ -117,12 +117,6 @@ pub fn member_status(
         );
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
     }
-    if let Some(Held { status, until, .. }) = held {
-        let until = if waits { until.min(due) } else { until };
-        if now < until {
-            return (GpuNodeStatus { report: None, ..status.clone() }, Some(until));
-        }
-    }
     let since = same_phase
         .filter(|before| before.reason == Some(verdict.reason))
         .and_then(|before| before.since.clone())
@@ -152,7 +146,24 @@ pub fn member_status(
         },
         published_labels: published.clone(),
     };
+    if let Some(Held { status: told, until, .. }) = held.filter(|held| remember_the_same(held.status, &status)) {
+        let until = if waits { until.min(due) } else { until };
+        if now < until {
+            return (GpuNodeStatus { report: None, ..told.clone() }, Some(until));
+        }
+    }
     (status, (waits && due > now).then_some(due))
+}
+
+/// Whether two statuses remember the same: what later plans decide by, and nothing else keeps, waits for no phase to be told of.
+fn remember_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
+    let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_on.clone());
+    one.missing_image == other.missing_image
+        && one.validation == other.validation
+        && one.foreign == other.foreign
+        && one.host_runtime == other.host_runtime
+        && one.published_labels == other.published_labels
+        && seen(&one.gpus) == seen(&other.gpus)
 }
 
 /// Whether a phase begins anew though it is the same: a failure has been cured, or another revision is wanted.
