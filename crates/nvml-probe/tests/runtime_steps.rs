@@ -191,3 +191,25 @@ async fn what_is_taken_out_by_others_is_told_of() {
     let error = steps::keep(&setup, Duration::from_millis(5)).await.to_string();
     assert!(error.starts_with("RuntimeConfigDrifted: runtime nvidia is not in "), "{error}");
 }
+
+#[tokio::test]
+async fn what_a_pod_that_died_has_entered_is_taken_out_before_something_else_is() {
+    let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
+    for (default, handler, goes) in [(true, "nvidia", false), (false, "nvidia", true), (true, "gpu", true)] {
+        let mut node = Node::new(Some(found));
+        let setup = node.setup(true);
+        steps::snapshot(&setup).unwrap();
+        node.install("x");
+        let with_default = node.text().unwrap().replacen('{', "{\"default-runtime\": \"nvidia\",", 1);
+        fs::write(node.config(), with_default).unwrap();
+        steps::apply(&setup).await.unwrap();
+        assert_eq!(node.says(), "loaded true");
+        let entered = node.text();
+        // Its node crashes, and comes back with another revision's pod.
+        let mut next = node.setup(default);
+        next.ours.handler = handler.into();
+        steps::snapshot(&next).unwrap();
+        let wanted = if goes { Some(found.to_owned()) } else { entered };
+        assert_eq!(node.text(), wanted, "{default} {handler}");
+    }
+}

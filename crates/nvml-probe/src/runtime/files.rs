@@ -20,7 +20,7 @@ pub enum Kind {
 }
 
 /// By what our own entries are told from those of others.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Ours {
     /// The name under which NVIDIA's runtime is entered.
     pub handler: String,

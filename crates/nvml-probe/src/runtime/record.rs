@@ -19,6 +19,18 @@ pub struct Record {
     pub files: BTreeMap<PathBuf, Kept>,
     /// Whether [`Kept::left`] is known: an installer may have been and gone without it.
     pub settled: bool,
+    /// What was entered. Absent in records from before it was kept.
+    #[serde(default)]
+    pub entered: Option<Entered>,
+}
+
+/// What is entered into a configuration.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// By what it is told from what others enter.
+    pub ours: Ours,
+    /// Whether NVIDIA's runtime is the default.
+    pub default: bool,
 }
 
 /// What is kept of a file.
@@ -68,7 +80,7 @@ impl Record {
             };
             Ok((file.path.clone(), Kept { role: file.role.clone(), found, left: None }))
         });
-        Ok(Self { files: kept.collect::<Result<_, _>>()?, settled: false })
+        Ok(Self { files: kept.collect::<Result<_, _>>()?, settled: false, entered: None })
     }
 
     /// What is kept once the installer has run.
@@ -102,10 +114,12 @@ impl Record {
         Ok(writes)
     }
 
-    /// Whether it is of these files: a policy may name others now.
+    /// Whether it is of these files and of what is to be entered into them: a policy may name others now.
     #[must_use]
-    pub fn is_of(&self, files: &[File]) -> bool {
-        self.files.len() == files.len() && files.iter().all(|file| self.files.contains_key(&file.path))
+    pub fn is_of(&self, files: &[File], entered: &Entered) -> bool {
+        self.files.len() == files.len()
+            && files.iter().all(|file| self.files.contains_key(&file.path))
+            && self.entered.as_ref().is_none_or(|known| known == entered)
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::{
     daemon::Daemon,
     files::{self, File, Kind, Loaded, Ours},
-    record::{self, AtFile, Record, Texts},
+    record::{self, AtFile, Entered, Record, Texts},
     restart::{self, OnDisk, Patience, RestartError},
     state::{self, StateError},
 };
@@ -86,12 +86,14 @@ pub enum StepError {
 /// Where a file cannot be read, or is not of its form: the installer must not touch it then.
 pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
     let mut known: Option<Record> = state::recall(&setup.state, RECORD)?;
-    if let Some(other) = known.take_if(|known| !known.is_of(&setup.files)) {
+    let entered = Entered { ours: setup.ours.clone(), default: setup.default };
+    // A pod that died with its node has taken nothing out, and the installer only adds: a default would stay one.
+    if let Some(other) = known.take_if(|known| !known.is_of(&setup.files, &entered)) {
         take_out(setup, &other)?;
     }
     let now = read(setup)?;
     let record = Record::snapshot(&setup.files, &now, known.as_ref(), &setup.ours)?;
-    state::remember(&setup.state, RECORD, &record)?;
+    state::remember(&setup.state, RECORD, &Record { entered: Some(entered), ..record })?;
     state::forget(&setup.loaded, REJECTED)?;
     Ok(())
 }
@@ -199,7 +201,8 @@ pub async fn revert(setup: &Setup) -> Result<(), StepError> {
 /// Gives the files of a record back what they were, and forgets it.
 fn take_out(setup: &Setup, record: &Record) -> Result<(), StepError> {
     let now = state::read_all(record.files.keys())?;
-    state::write_all(&record.revert(&now, &setup.ours)?)?;
+    let ours = record.entered.as_ref().map_or(&setup.ours, |entered| &entered.ours);
+    state::write_all(&record.revert(&now, ours)?)?;
     Ok(state::forget(&setup.state, RECORD)?)
 }
 
