@@ -5,7 +5,7 @@ use e2e::eventually;
 use gpu_operator_crd::policy::Stage;
 use kube::ResourceExt;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, PLAIN_STAGES, READY, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, PLAIN_STAGES, READY, test};
 
 async fn wait_for_a_working_gpu_pod(f: &Fixture, name: &str) -> Result<()> {
     f.wait_until_ready().await?;
@@ -67,6 +67,8 @@ fn the_whole_node() {
             Ok(())
         })
         .await?;
+        // Until the operator is back as well, what it wrote before the reboot stands.
+        f.wait_for_allocatable(GPUS, READY).await?;
         wait_for_a_working_gpu_pod(&f, "after-reboot").await
     });
 }

@@ -17,9 +17,11 @@ use kube::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Silence after which a watch is past its beginning: the first one, which the operator waits for, …
-const SILENCE: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_millis(250);
 /// … and every other one, which may be slow.
 const LATER_SILENCE: Duration = Duration::from_secs(10);
+/// Pause after a beginning that was broken off.
+const PAUSE: Duration = Duration::from_secs(1);
 /// The longest beginning: where more and more is said, there is no silence.
 const LONGEST: Duration = Duration::from_secs(10);
 /// The API server ends every watch before that. A connection on which nothing comes for longer is dead.
@@ -89,7 +91,7 @@ impl Follower {
                     Ok(broken_off) => {
                         // What it has not told the next one does, which must not be asked for again and again at once.
                         self.version.clear();
-                        sleep(SILENCE).await;
+                        sleep(PAUSE).await;
                         ended(broken_off)
                     }
                 }
@@ -169,7 +171,7 @@ mod tests {
         Tell(Value),
         /// It has nothing to tell for a while, …
         Pause,
-        /// … or for half a second.
+        /// … or for a moment.
         Breath,
         /// It ends it. Without, it stays open.
         End,
@@ -268,9 +270,9 @@ mod tests {
         let (words, _) = follow(vec![vec![told("ADDED", "a", "5"), told("MODIFIED", "a", "6")]], PATIENCE).await;
         assert_eq!(words, ["begin", "there a", "done", "new a"]);
         let short = || [told("ADDED", "a", "5"), Step::Breath];
-        let (words, _) = follow(vec![std::iter::repeat_with(short).take(30).flatten().collect()], PATIENCE).await;
+        let (words, _) = follow(vec![std::iter::repeat_with(short).take(120).flatten().collect()], PATIENCE).await;
         let done = words.iter().position(|word| word == "done").unwrap();
-        assert!((15..25).contains(&done) && words[done + 1] == "new a", "{words:?}");
+        assert!((70..90).contains(&done) && words[done + 1] == "new a", "{words:?}");
     }
 
     #[tokio::test(start_paused = true)]
