@@ -16,7 +16,7 @@ use gpu_operator_crd::policy::Stage;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 
-use crate::support::{Fixture, READY, test};
+use crate::support::{Fixture, READY, started, test};
 
 /// What an init system does: containerd is started again whenever it ends.
 struct Init {
@@ -81,6 +81,8 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
         f.cluster.node_exec(&["/bin/rm", "/etc/containerd/conf.d/99-nvidia.toml"])?;
         eventually(2 * READY, "what was taken out", || async {
             ensure!(configuration(&f)? == entered, "it is still out");
+            let pod = f.operand(Stage::Toolkit).await?;
+            ensure!(started(&pod).is_some(), "it is not done yet: {:?}", pod.status);
             Ok(())
         })
         .await?;
