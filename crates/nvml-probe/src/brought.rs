@@ -32,7 +32,7 @@ const MOST_FILES: usize = 64;
 const MOST: usize = 8;
 const MAX_HANDLER: usize = 63;
 
-/// A runtime as a configuration has it.
+/// A runtime of NVIDIA's as a configuration has it.
 #[derive(Debug, PartialEq, Eq)]
 struct Entered {
     name: String,
@@ -67,12 +67,9 @@ fn brought(host: &HostRoot, file: &str, configured: &Configured) -> Vec<HostRunt
     runtimes.collect()
 }
 
-/// Whether a program is one of NVIDIA's runtimes, is there, and was installed on the host itself.
+/// Whether a program is there, and was installed on the host itself.
 fn is_hosts(host: &HostRoot, program: &str) -> bool {
     let path = Path::new(program);
-    if !is_nvidias(path) {
-        return false;
-    }
     if path.is_absolute() {
         let of_a_container = path.parent().and_then(Path::file_name).is_some_and(|folder| folder == OF_A_CONTAINER);
         return !of_a_container && host.resolve(path).is_ok();
@@ -80,14 +77,16 @@ fn is_hosts(host: &HostRoot, program: &str) -> bool {
     SEARCHED.into_iter().any(|folder| host.resolve(Path::new(folder).join(path)).is_ok())
 }
 
-fn is_nvidias(program: &Path) -> bool {
-    program.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM))
+/// Whether a program is one of NVIDIA's runtimes, by its name.
+fn is_nvidias(program: &str) -> bool {
+    Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM))
 }
 
 fn docker(text: &str) -> Configured {
     let whole: Json = serde_json::from_str(text).unwrap_or_default();
     let entered = |(name, runtime): (&String, &Json)| {
-        Some(Entered { name: name.clone(), program: runtime["path"].as_str()?.to_owned() })
+        let program = runtime["path"].as_str().filter(|program| is_nvidias(program))?;
+        Some(Entered { name: name.clone(), program: program.to_owned() })
     };
     let runtimes = whole["runtimes"].as_object().into_iter().flatten().filter_map(entered).collect();
     Configured { runtimes, default: whole["default-runtime"].as_str().map(str::to_owned) }
@@ -177,7 +176,7 @@ impl Configured {
 /// The program of NVIDIA's that a runtime's table names, itself or among its options.
 fn program(runtime: &Table) -> Option<String> {
     runtime.iter().find_map(|(_, item)| match item {
-        Item::Value(value) => value.as_str().filter(|program| is_nvidias(Path::new(program))).map(str::to_owned),
+        Item::Value(value) => value.as_str().filter(|program| is_nvidias(program)).map(str::to_owned),
         Item::Table(options) => program(options),
         _ => None,
     })

@@ -87,11 +87,12 @@ fn allocatable(member: &Member<'_>) -> String {
         format!("{units} parts of {gpus} GPUs are allocatable")
     };
     let driver = member.report().map(|report| &report.driver);
-    let of_host = match (member.driver(), driver.and_then(|driver| driver.loaded.as_deref())) {
-        (Some(DriverChoice::Preinstalled { .. }), Some(version)) => Some(format!("driver {version}")),
+    let driver = match (member.driver(), driver.and_then(|driver| driver.loaded.as_deref())) {
+        (Some(DriverChoice::Preinstalled { .. }), Some(version)) => {
+            Some(format!("driver {version} is the host's and left alone"))
+        }
         _ => None,
     };
-    let driver = of_host.map(|driver| format!("{driver} is the host's and left alone"));
     let runtime = match member.toolkit() {
         Some(ToolkitChoice::Host(runtime)) => Some(of_host_runtime(member, runtime)),
         _ => None,

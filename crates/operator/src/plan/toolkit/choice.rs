@@ -59,20 +59,22 @@ impl ToolkitChoice {
     /// The name of NVIDIA's runtime, where containers get GPUs by it.
     #[must_use]
     pub fn handler(&self) -> Option<&str> {
-        match self {
-            Self::Host(runtime) => Some(&runtime.handler),
-            _ => self.setup().map(|setup| setup.handler.as_str()),
-        }
+        self.entered().map(|(handler, _)| handler)
     }
 
     /// The RuntimeClass that pods have to name, where containers get GPUs by NVIDIA's runtime and not every pod is run by it.
     #[must_use]
     pub fn class_to_name(&self) -> Option<&str> {
-        let default = match self {
-            Self::Host(runtime) => runtime.default,
-            _ => self.setup().is_some_and(|setup| setup.default),
-        };
-        self.handler().filter(|_| !default)
+        self.entered().filter(|(_, default)| !default).map(|(handler, _)| handler)
+    }
+
+    /// The name of NVIDIA's runtime in the container runtime's configuration, and whether it is the default.
+    fn entered(&self) -> Option<(&str, bool)> {
+        match self {
+            Self::Host(runtime) => Some((&runtime.handler, runtime.default)),
+            Self::Runtime(setup) => Some((&setup.handler, setup.default)),
+            Self::None | Self::Cdi | Self::Nri { .. } => None,
+        }
     }
 }
 
