@@ -18,6 +18,7 @@ pub mod cluster;
 mod config;
 mod control_plane;
 mod demo;
+pub mod failures;
 pub mod faults;
 pub mod fleet;
 mod images;

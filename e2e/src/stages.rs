@@ -1,7 +1,8 @@
 //! `test`: all tests, in stages, each with the time it took.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::{self, Write},
     path::Path,
     process::Command,
     time::{Duration, Instant},
@@ -10,10 +11,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    chart, images,
+    chart,
+    failures::failures,
+    images,
     lifecycle::{self, Extent},
     paths::Paths,
-    process::{begin_cleaning, interrupted, wait_for},
+    process::{begin_cleaning, create, interrupted, wait_for},
     progress::{elapsed, heading},
     state::{NodeKind, Purpose},
 };
@@ -55,10 +58,13 @@ impl Run {
         }
         let total = self.outcomes.iter().map(|outcome| outcome.time).sum();
         say!("    {:<12} {:>8}", "total", elapsed(total));
-        let failed: Vec<&str> =
-            self.outcomes.iter().filter(|outcome| outcome.failure.is_some()).map(|outcome| outcome.stage).collect();
+        let failed: Vec<String> = self
+            .outcomes
+            .iter()
+            .filter_map(|outcome| Some(format!("{}: {}", outcome.stage, outcome.failure.as_ref()?)))
+            .collect();
         if !failed.is_empty() {
-            bail!("failed: {}", failed.join(", "));
+            bail!("failed\n\n{}", failed.join("\n\n"));
         }
         Ok(())
     }
@@ -82,7 +88,7 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
                     ["crates/crd", "crates/nvml-probe", "crates/operator", "e2e/standins/nvml", "e2e/standins/node"];
                 let tests: Vec<String> =
                     folders.iter().flat_map(|folder| targets(&paths.root.join(folder).join("tests"))).collect();
-                cargo(paths, &["--lib", "--bins"], &tests, &[])
+                cargo(paths, "unit-tests", &["--lib", "--bins"], &tests, &[])
             });
         }
         if run.stage("cluster up", || lifecycle::up(paths, Purpose::Test, Extent::Chart, kind).map(drop)) {
@@ -98,7 +104,7 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
                 }
                 let mut args = vec!["--test-threads=1"];
                 args.extend(filter);
-                cargo(paths, &[], &tests, &args)
+                cargo(paths, "e2e-tests", &[], &tests, &args)
             });
             if !well && !interrupted() {
                 let text = chart::diagnosis(paths);
@@ -113,9 +119,10 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
     run.finish()
 }
 
-/// Runs tests of the workspace. Always of the whole workspace, so that every dependency is built with the same features,
-/// and so once.
-fn cargo(paths: &Paths, kinds: &[&str], tests: &[String], rest: &[&str]) -> Result<()> {
+/// Runs tests of the workspace, and keeps what they print in a log. Always of the whole workspace, so that every dependency
+/// is built with the same features, and so once.
+fn cargo(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: &[&str]) -> Result<()> {
+    let log = paths.log(log);
     let mut command = Command::new("cargo");
     command
         .current_dir(&paths.root)
@@ -123,11 +130,17 @@ fn cargo(paths: &Paths, kinds: &[&str], tests: &[String], rest: &[&str]) -> Resu
         .args(kinds)
         .args(tests.iter().flat_map(|name| ["--test", name]))
         .arg("--")
-        .args(rest);
-    command.env("E2E_KUBECONFIG", paths.kubeconfig());
-    let status = wait_for(&mut command, || {})?;
+        .args(rest)
+        .env("E2E_KUBECONFIG", paths.kubeconfig())
+        .stdout(create(&log)?);
+    let mut printed = File::open(&log)?;
+    // What is written goes on to where we print, as it comes.
+    let mut echo = || drop(io::copy(&mut printed, &mut io::stdout()).and_then(|_| io::stdout().flush()));
+    let status = wait_for(&mut command, &mut echo)?;
+    echo();
     if !status.success() {
-        bail!("cargo test ended with {status}");
+        let told = failures(&String::from_utf8_lossy(&fs::read(&log)?));
+        bail!("cargo test ended with {status}; all its output is in {}\n{}", log.display(), told.join("\n"));
     }
     Ok(())
 }
@@ -151,7 +164,7 @@ mod tests {
     fn helpers_beside_the_tests_are_no_tests() {
         let dir = tempfile::tempdir().unwrap();
         for file in ["b.rs", "a/main.rs", "common/mod.rs", "data.json"] {
-            drop(crate::process::create(&dir.path().join(file)).unwrap());
+            drop(create(&dir.path().join(file)).unwrap());
         }
         assert_eq!(targets(dir.path()), ["a", "b"]);
     }

@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use e2e::{Cluster, DriverMode, Gpu, HostDriver, eventually};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use e2e::{Cluster, DriverMode, Gpu, HostDriver, eventually, failures::CLUSTER};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
@@ -37,7 +37,7 @@ where
     let outcome: Result<()> = runtime.block_on(async {
         let fixture = Fixture::clean().await.context("a clean start")?;
         let cluster = fixture.cluster.clone();
-        body(fixture).await.with_context(|| cluster.diagnosis())
+        body(fixture).await.map_err(|error| anyhow!("{error:?}\n{CLUSTER}\n{}", cluster.diagnosis()))
     });
     if let Err(error) = outcome {
         panic!("{error:?}");

@@ -1,0 +1,91 @@
+//! What failed in a run of tests, in a few lines for each: said last, where it is still seen when only the end of a long
+//! output is kept.
+
+/// Lines of a failed test's own words that are repeated.
+const LINES: usize = 12;
+/// Characters of such a line.
+const WIDTH: usize = 400;
+/// With this line a test begins to show the cluster; what went wrong stands before it.
+pub const CLUSTER: &str = "--- the cluster";
+/// Begins what follows an error where backtraces are asked for.
+const BACKTRACE: &str = "Stack backtrace:";
+
+/// The failed tests in what `cargo test` printed, each with the first lines of what it said.
+pub(crate) fn failures(output: &str) -> Vec<String> {
+    let mut failures = Vec::new();
+    let mut lines = output.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(test) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) else { continue };
+        let mut words = vec![test.to_owned()];
+        while let Some(said) = lines.next_if(|line| !ends(line)) {
+            if said == CLUSTER || said == BACKTRACE {
+                break;
+            }
+            if !said.trim().is_empty() && words.len() <= LINES {
+                words.push(format!("    {}", said.chars().take(WIDTH).collect::<String>()));
+            }
+        }
+        failures.push(words.join("\n"));
+    }
+    failures
+}
+
+/// Whether a line is no longer of what a failed test has said.
+fn ends(line: &str) -> bool {
+    line == "failures:" || (line.starts_with("---- ") && line.ends_with(" stdout ----"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failed_test_is_told_with_its_own_first_words() {
+        let output = "
+running 3 tests
+test a::works ... ok
+test a::breaks ... FAILED
+test b::breaks ... FAILED
+
+failures:
+
+---- a::breaks stdout ----
+
+thread 'a::breaks' (7) panicked at tests/a.rs:30:9:
+a ready node: not within 60 s
+
+Caused by:
+    Driver Pulling
+--- the cluster
+NAME    STATUS
+
+---- b::breaks stdout ----
+no status
+
+Stack backtrace:
+   0: std::rt
+
+
+failures:
+    a::breaks
+    b::breaks
+
+test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
+";
+        let expected = [
+            "a::breaks\n    thread 'a::breaks' (7) panicked at tests/a.rs:30:9:\n    a ready node: not within 60 s\n    \
+             Caused by:\n        Driver Pulling",
+            "b::breaks\n    no status",
+        ];
+        assert_eq!(failures(output), expected);
+        assert_eq!(failures("test a ... ok\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_test_that_says_much_is_cut() {
+        let output = format!("---- a stdout ----\n{}", format!("{}\n", "x".repeat(9_999)).repeat(99));
+        let told = failures(&output).remove(0);
+        assert_eq!(told.lines().count(), LINES + 1);
+        assert!(told.len() < (LINES + 1) * (WIDTH + 10), "{}", told.len());
+    }
+}
