@@ -1,18 +1,30 @@
 //! Observe: the world as the mirrors show it, and the answers to what no mirror holds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube::{Api, Client, ResourceExt, api::{ListParams, LogParams}};
+use tokio::time::timeout;
 
 use crate::{
     error::{Error, request},
-    world::{GpuAsks, uses_gpu},
+    world::{GpuAsks, LastWords, uses_gpu},
 };
 
 /// Nodes that are looked at side by side.
 const AT_ONCE: usize = 4;
+/// Logs that are read in one pass, side by side: a node that does not answer must not keep the others waiting, …
+const LOGS: usize = 32;
+/// … and not the pass either.
+const LOG_WITHIN: Duration = Duration::from_secs(2);
+/// Lines of a log that are read, the last ones.
+const LOG_LINES: i64 = 20;
+/// Bytes of those.
+const LOG_BYTES: i64 = 4096;
 
 /// The pods that use a GPU, by node. Asked for only where a driver is about to move: no cache of all pods is kept.
 ///
@@ -43,5 +55,25 @@ pub async fn gpu_pods(
         })
         .buffer_unordered(AT_ONCE)
         .try_collect()
+        .await
+}
+
+/// The ends of the logs of pods of ours, of some of them at a time, or why they cannot be had.
+pub async fn last_words(client: &Client, namespace: &str, pods: &BTreeSet<String>) -> LastWords {
+    let api = Api::<Pod>::namespaced(client.clone(), namespace);
+    let params = LogParams { tail_lines: Some(LOG_LINES), limit_bytes: Some(LOG_BYTES), ..LogParams::default() };
+    stream::iter(pods.iter().take(LOGS).cloned())
+        .map(|pod| {
+            let (api, params) = (api.clone(), &params);
+            async move {
+                let words = match timeout(LOG_WITHIN, api.logs(&pod, params)).await {
+                    Ok(words) => words.map_err(|error| error.to_string()),
+                    Err(_) => Err(format!("no answer within {} s", LOG_WITHIN.as_secs())),
+                };
+                (pod, words)
+            }
+        })
+        .buffer_unordered(LOGS)
+        .collect()
         .await
 }

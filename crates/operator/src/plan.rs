@@ -31,6 +31,7 @@ pub mod pool;
 mod precompiled;
 mod promise;
 mod proxy;
+mod questions;
 mod rollout;
 mod share;
 mod signal;
@@ -57,6 +58,7 @@ pub use gpu_node::GpuNodeWrite;
 use gpu_node::Unmanaged;
 pub use node_health::NodeHealthWrite;
 pub use node_labels::LabelWrite;
+pub use questions::Questions;
 pub use tell::{Subject, Transition};
 use toolkit::removal::Removals;
 
@@ -90,8 +92,8 @@ pub struct Plan {
     pub finalizers: BTreeMap<String, bool>,
     /// Transitions that people should hear of.
     pub events: Vec<Transition>,
-    /// Nodes whose pods have to be looked at before more can be decided; see [`World::gpu_pods`].
-    pub questions: BTreeSet<String>,
+    /// What has to be known before more can be decided.
+    pub questions: Questions,
     /// When to plan again even if nothing changes.
     pub check_again: Option<Timestamp>,
     /// Every policy's status as it should be, written or not: what metrics show.

@@ -84,10 +84,15 @@ impl Loop {
         let started = Instant::now();
         let mut plan = plan::plan(&self.settings, &self.catalogue, &world, now);
         let planning = started.elapsed();
+        if !plan.questions.last_words.is_empty() {
+            let (namespace, pods) = (&self.settings.namespace, &plan.questions.last_words);
+            world.last_words = observe::last_words(&self.client, namespace, pods).await;
+            plan = plan::plan(&self.settings, &self.catalogue, &world, now);
+        }
         let asks = world.gpu_asks();
         // Each round asks about the next few nodes of every pool, and about none again.
-        while !plan.questions.is_empty() {
-            match observe::gpu_pods(&self.client, &plan.questions, &asks).await {
+        while !plan.questions.gpu_pods.is_empty() {
+            match observe::gpu_pods(&self.client, &plan.questions.gpu_pods, &asks).await {
                 Ok(answers) => world.gpu_pods.extend(answers),
                 Err(error) => {
                     tracing::warn!(%error, "a rollout waits for an answer");
@@ -108,7 +113,8 @@ impl Loop {
         self.metrics.count(&written);
         self.metrics.passed(planning, now.as_duration().as_secs_f64());
         // A mirror that has learned of a write is not woken by the watch that tells of it again.
-        if written.iter().any(|write| write.result.is_ok()) {
+        // And the next pass reads what this one had no time for.
+        if written.iter().any(|write| write.result.is_ok()) || !plan.questions.last_words.is_empty() {
             self.wake.notify_one();
         }
         let retry = refusals(&written, carry);

@@ -21,6 +21,9 @@ pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, R
 pub use resources::{Offer, Resources, is_gpu};
 pub use word::{Word, Words};
 
+/// What tests have said at the end of their logs, or why that cannot be had, by pod.
+pub type LastWords = BTreeMap<String, Result<String, String>>;
+
 /// Everything the plan knows of the cluster. Keys are object names.
 #[derive(Clone, Debug, Default)]
 pub struct World {
@@ -40,9 +43,11 @@ pub struct World {
     pub refusals: BTreeMap<String, Arc<Refusal>>,
     /// RuntimeClasses, anybody's.
     pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
-    /// Answers to [`crate::plan::Plan::questions`]: pods that use a GPU, `namespace/name`, by node. A node that is
+    /// Answers to [`crate::plan::Questions::gpu_pods`]: pods that use a GPU, `namespace/name`, by node. A node that is
     /// not a key has not been asked about.
     pub gpu_pods: BTreeMap<String, Vec<String>>,
+    /// Answers to [`crate::plan::Questions::last_words`]: the end of the log of a test, or why it cannot be had, by pod.
+    pub last_words: LastWords,
     /// DaemonSets whose repair changed nothing, by the generation that it found: something else mends them back at once.
     pub futile_repairs: BTreeMap<String, i64>,
     /// What the API server said to writes of ours that it refused in the last pass.

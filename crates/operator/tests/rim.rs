@@ -6,6 +6,7 @@ mod sim;
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use axum::{
@@ -205,6 +206,42 @@ async fn only_running_pods_with_a_gpu_are_told_of() {
         assert_eq!(found["a"], told);
     }
     assert_eq!(made.lock().expect("the list").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_test_the_end_of_its_log_is_read_and_a_node_that_does_not_answer_keeps_nobody_waiting() {
+    let made = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&made);
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let path = request.uri().to_string();
+        kept.lock().expect("the list").push(path.clone());
+        async move {
+            let (status, text) = match path {
+                path if path.contains("/silent") => std::future::pending().await,
+                path if path.contains("/gone/") => {
+                    let (status, body) = refusal(StatusCode::NOT_FOUND, "NotFound");
+                    (status, body.to_string())
+                }
+                _ => (StatusCode::OK, "Test PASSED\nDone\n".to_owned()),
+            };
+            Response::builder().status(status).body(Body::from(text))
+        }
+    });
+    let client = Client::new(service, "default");
+    let pods = ["gone", "passed", "silent"].map(str::to_owned).into();
+    let words = observe::last_words(&client, "gpu-operator", &pods).await;
+    assert_eq!(words["passed"], Ok("Test PASSED\nDone\n".to_owned()));
+    assert!(words["gone"].as_ref().is_err_and(|why| why.contains("NotFound")), "{words:?}");
+    assert_eq!(words["silent"], Err("no answer within 2 s".to_owned()));
+    let asked = std::mem::take(&mut *made.lock().expect("the list"));
+    let log = "/api/v1/namespaces/gpu-operator/pods/passed/log?&limitBytes=4096&tailLines=20";
+    assert!(asked.iter().any(|path| path == log), "{asked:?}");
+
+    // However many do not answer, a pass waits once for some, and the others' turn comes in the next.
+    let pods: BTreeSet<String> = (0..100).map(|number| format!("silent-{number}")).collect();
+    let began = tokio::time::Instant::now();
+    let words = observe::last_words(&client, "gpu-operator", &pods).await;
+    assert!(began.elapsed() < Duration::from_secs(3) && (1..100).contains(&words.len()), "{}", words.len());
 }
 
 #[tokio::test]

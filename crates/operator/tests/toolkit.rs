@@ -23,7 +23,7 @@ fn the_pods_for_every_runtime_and_distribution_are_as_reviewed() {
         ("containerd-default", "containerd://1.7.27", "v1.34.1", "{setAsDefault: true}"),
         ("docker", "docker://27.0.3", "v1.34.1", "{runtimeClass: gpu}"),
         ("crio", "cri-o://1.34.1", "v1.34.1", "{injection: Runtime}"),
-        ("k3s", "containerd://1.7.27-k3s1", "v1.33.1+k3s1", "{}"),
+        ("k3s", "containerd://2.1.4-k3s1", "v1.34.1+k3s1", "{injection: Runtime}"),
         ("rke2", "containerd://1.7.27-k3s1", "v1.33.1+rke2r1", "{}"),
         ("microk8s", "containerd://1.7.27", "v1.33.1", "{distribution: MicroK8s}"),
         ("k0s", "containerd://1.7.27", "v1.33.1+k0s", "{}"),

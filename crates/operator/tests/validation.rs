@@ -89,6 +89,50 @@ fn a_node_is_ready_once_its_test_has_passed_and_nothing_is_left_of_that() {
 }
 
 #[test]
+fn what_proves_a_node_is_that_its_test_says_so_or_that_one_of_the_users_ends_well() {
+    const OWN: &str = "{readiness: {validation: {mode: OnInstall, image: {repository: example.com/burn, tag: v1}}}}";
+    let (passed, failed) = (ValidationResult::Passed, ValidationResult::Failed);
+    let silent = || Ok("\n".to_owned());
+    let other = || Ok("[Vector addition of 50000 elements]\nFound 0 GPUs\n".to_owned());
+    let unread = || Err("no answer within 2 s".to_owned());
+    for (spec, words, result, told) in [
+        (ON_INSTALL, Ok("Test PASSED\nDone\n".to_owned()), passed, "has said Test PASSED"),
+        (ON_INSTALL, other(), failed, "not said Test PASSED, but [Vector addition of 50000 elements]\nFound 0 GPUs"),
+        (ON_INSTALL, silent(), failed, "not said Test PASSED, but nothing at all"),
+        (ON_INSTALL, unread(), passed, "exit code is 0, and what it has said cannot be read: no answer within 2 s"),
+        (OWN, silent(), passed, "has passed: its exit code is 0"),
+    ] {
+        let mut sim = node(spec, Faults::default());
+        sim.test_words = words;
+        pass(&mut sim, 50);
+        let record = record(&sim, "a");
+        assert_eq!(record.result, result, "{told}");
+        assert!(record.message.contains(told), "{}", record.message);
+        let phase = if result == passed { Phase::Ready } else { Phase::Validation };
+        assert_eq!(said(&sim, "a").0, phase);
+    }
+}
+
+#[test]
+fn a_log_is_asked_for_once_its_test_has_ended_and_never_again() {
+    let mut sim = node(ON_INSTALL, Faults::default());
+    let mut asked = Vec::new();
+    for _ in 0..40 {
+        let plan = gpu_operator::plan::plan(&sim.settings, &sim.catalogue, &sim.world(), sim.now);
+        let ended = |pod: &&String| sim.pods[*pod].end.as_ref().is_some_and(|end| end.succeeded);
+        assert!(plan.questions.last_words.iter().all(|pod| ended(&pod)), "{:?}", plan.questions);
+        // Until it is answered nothing is written of the test, and its pod stays.
+        if !plan.questions.last_words.is_empty() {
+            assert!(plan.renew.is_empty() && sim.status("a").validation.is_none());
+        }
+        asked.push(plan.questions.last_words.len());
+        sim.step();
+        sim.sleep(1);
+    }
+    assert_eq!((asked.iter().sum::<usize>(), said(&sim, "a").0), (1, Phase::Ready), "{asked:?}");
+}
+
+#[test]
 fn a_test_asks_for_one_gpu_of_its_node_and_preempts_nobody() {
     let mut sim = node(
         "{readiness: {validation: {mode: OnInstall, timeout: 90s}}, images: {registry: mirror.example.com, pullSecrets: [mirror]}}",

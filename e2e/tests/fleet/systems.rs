@@ -512,15 +512,21 @@ fn aks_without_a_driver_of_its_own() {
 #[test]
 fn k3s_with_its_own_containerd() {
     test(|f| async move {
-        let mut new = with_runtime(node("k3s-new", T4, 1, ("ubuntu", "22.04")), "containerd://2.1.4-k3s1");
-        new.kubelet = "v1.36.3+k3s1".into();
-        let mut old = with_runtime(node("k3s-old", T4, 1, ("ubuntu", "22.04")), "containerd://1.7.27-k3s1");
-        old.kubelet = "v1.33.3+k3s1".into();
-        let s = System::ready(f, "k3s", vec![new, old]).await?;
+        let mut node = with_runtime(node("k3s", T4, 1, ("ubuntu", "22.04")), "containerd://2.1.4-k3s1");
+        node.kubelet = "v1.36.3+k3s1".into();
+        let s = System::ready(f, "k3s", vec![node]).await?;
         let sets = &s.stages().await?["toolkit"];
-        ensure!(sets.len() == 2, "{} toolkits", sets.len());
-        let configured = sets.iter().filter(|set| text(set).is_ok_and(|text| text.contains("/run/k3s/containerd")));
-        ensure!(configured.count() == 1, "the older one's runtime is configured, and the newer one's is not");
+        ensure!(sets.len() == 1 && !text(&sets[0])?.contains("containerd.sock"), "{sets:?}");
+        // Entered into its configuration where that is asked for: k3s's own file and socket.
+        let runtime = json!({"spec": {"defaults": {"toolkit": {"injection": "Runtime"}}}});
+        s.f.policies().patch(POLICY, &PatchParams::default(), &Patch::Merge(&runtime)).await?;
+        eventually(DEADLINE, "a toolkit that configures k3s's containerd", || async {
+            let sets = &s.stages().await?["toolkit"];
+            ensure!(sets.len() == 1 && text(&sets[0])?.contains("/run/k3s/containerd"), "{sets:?}");
+            Ok(())
+        })
+        .await?;
+        s.f.until_reason("k3s", Reason::AllGpusAllocatable).await?;
         s.end().await
     });
 }

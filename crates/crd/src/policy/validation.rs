@@ -19,7 +19,8 @@ pub struct Validation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ValidationMode>,
     /// The test's image. It is started as it is, passes by ending with exit code 0, and what it printed last becomes the
-    /// node's message otherwise. Absent: NVIDIA's vectorAdd, for the CUDA that the node's driver serves.
+    /// node's message otherwise. Absent: NVIDIA's vectorAdd, for the CUDA that the node's driver serves, which passes by
+    /// saying "Test PASSED".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
     /// How long the test may take once it has a GPU, pulling its image included. Absent: 5m.

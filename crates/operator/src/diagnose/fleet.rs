@@ -8,7 +8,10 @@ use gpu_operator_crd::{
 
 use super::placement::Placement;
 use crate::{
-    plan::{pool, toolkit},
+    plan::{
+        pool,
+        toolkit::{self, ToolkitChoice},
+    },
     world::{NodeFacts, Word, World, is_gpu},
 };
 
@@ -119,12 +122,14 @@ impl<'w> Host<'w> {
 
     /// The class of NVIDIA's runtime, where a toolkit of ours or the host's gives GPUs by it and not every pod is run by it.
     pub fn runtime_to_name(&self) -> Option<String> {
-        if let Some(runtime) = self.status().and_then(|status| status.host_runtime.as_ref()) {
-            return (!runtime.default).then(|| runtime.handler.clone());
-        }
-        // What the label stands for is the choice that is made of the policy and the node now, unless one has just changed.
-        self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
-        let choice = toolkit::choose(&pool::toolkit(self.policy?, self.pool), self.node, &[]).ok()?;
+        let of_host = self.status().and_then(|status| status.host_runtime.clone());
+        let choice = if let Some(runtime) = of_host {
+            ToolkitChoice::Host(runtime)
+        } else {
+            // What the label stands for is the choice that is made of the policy and the node now, unless one has just changed.
+            self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
+            toolkit::choose(&pool::toolkit(self.policy?, self.pool), self.node, &[]).ok()?
+        };
         choice.class_to_name().map(str::to_owned)
     }
 

@@ -195,7 +195,7 @@ impl<'w> Sets<'w> {
         };
         precompiled::look(catalogue, &mut member);
         member.host_misfit = host_driver::misfit(catalogue, &member);
-        member.trial = validation::of(&member);
+        member.trial = validation::of(&member, &self.world.last_words);
         member.cuda = cuda::ceilings(catalogue, &member);
         member
     }

@@ -41,7 +41,7 @@ pub fn policy(
         let verdicts: Vec<_> = members.iter().map(|member| judge::judge(member, world, now)).collect();
         let judged: Vec<_> = members.iter().zip(&verdicts).collect();
         let decision = rollout::decide(&judged, world, now);
-        plan.questions.extend(decision.questions);
+        plan.questions.gpu_pods.extend(decision.questions);
         plan.renew.extend(decision.renew);
         if decision.ask_again {
             plan.check_by(later(now, ASK_AGAIN));
@@ -53,6 +53,7 @@ pub fn policy(
             |verdict: &Verdict| verdict.phase == Phase::Validation && verdict.reason != Reason::NodeNotReady;
         let tests = judged.iter().map(|(member, verdict)| (*member, awaits_test(verdict)));
         plan.pods.extend(validation::pods_to_make(settings, tests));
+        plan.questions.last_words.extend(members.iter().filter_map(|member| member.trial.asks.clone()));
         for (member, verdict) in judged {
             let Some(decision) = decision.nodes.get(&member.node.name) else {
                 continue;

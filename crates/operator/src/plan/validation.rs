@@ -19,9 +19,9 @@ use super::{enroll::Share, gpu_node::clip, hash, is_unreadable, judge::hold_up, 
 use crate::{
     moment::later,
     settings::{Settings, VALIDATION_RETRY, VALIDATION_RETRY_AT_MOST, VALIDATION_WAITS},
-    world::{PodFacts, Role, World},
+    world::{LastWords, PodFacts, Role, World},
 };
-use outcome::outcome;
+use outcome::{Outcome, Proof, outcome};
 
 /// Where the validation of a node stands.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,13 +32,15 @@ pub struct Trial {
     pub hold: Option<(Reason, String)>,
     /// The pod that belongs on the node: it tests, or what came of it is not written yet.
     pub pod: Option<String>,
+    /// That pod, where its log has to be read before it is known what has come of it.
+    pub asks: Option<String>,
     /// When to look again.
     pub check_again: Option<Timestamp>,
 }
 
 /// Where the validation of a node stands.
 #[must_use]
-pub fn of(member: &Member<'_>) -> Trial {
+pub fn of(member: &Member<'_>, last_words: &LastWords) -> Trial {
     let mode = member.policy.spec.readiness.validation.mode.unwrap_or_default();
     if mode == ValidationMode::Never {
         return Trial::default();
@@ -62,13 +64,13 @@ pub fn of(member: &Member<'_>) -> Trial {
                 hold: Some((Reason::ValidationFailed, said(&record, at))),
                 record: Some(record),
                 check_again: Some(at),
-                pod: None,
+                ..Trial::default()
             },
-            Some(_) => test(member, revision, Some(record)),
-            None => test(member, revision, None),
+            Some(_) => test(member, last_words, revision, Some(record)),
+            None => test(member, last_words, revision, None),
         },
         Some(record) if is_of_this(&record) => Trial { record: Some(record), ..Trial::default() },
-        _ => test(member, revision, None),
+        _ => test(member, last_words, revision, None),
     }
 }
 
@@ -94,15 +96,17 @@ fn said(failed: &Validated, again: Timestamp) -> String {
 }
 
 /// A test that is due, or under way, or over and not written of yet.
-fn test(member: &Member<'_>, revision: String, failed: Option<Validated>) -> Trial {
+fn test(member: &Member<'_>, last_words: &LastWords, revision: String, failed: Option<Validated>) -> Trial {
     let failures = failed.as_ref().map_or(0, |failed| failed.failures);
     let image = pod::image(member);
     let name = pod::name(&(&member.node.uid, &revision, &image, boot(member), failures));
     let pod = member.pods.iter().copied().find(|pod| pod.role == Role::Validation && pod.name == name);
     let present = pod.filter(|pod| !pod.is_leaving());
-    let ended = present.and_then(|pod| outcome(pod, member.now));
-    let trial = Trial { pod: Some(name), ..Trial::default() };
-    let Some((result, message)) = ended else {
+    let proof = if pod::is_the_users(member) { Proof::ExitCode } else { Proof::Words(last_words.get(&name)) };
+    let outcome = present.map_or(Outcome::Open, |pod| outcome(pod, proof, member.now));
+    let asks = (outcome == Outcome::Unread).then(|| name.clone());
+    let trial = Trial { pod: Some(name), asks, ..Trial::default() };
+    let Outcome::Ended(result, message) = outcome else {
         let again = failed.as_ref().map(retry_at);
         let hold = match (failed.as_ref().zip(again), present) {
             // Until it passes, the last word stands, and nothing has to be written.

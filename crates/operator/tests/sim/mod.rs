@@ -55,6 +55,8 @@ pub struct Sim {
     templates: BTreeMap<String, PodSpec>,
     pub refusals: BTreeMap<String, Refusal>,
     pub gpu_pods: BTreeMap<String, Vec<String>>,
+    /// What tests that end well have said, or why that cannot be had.
+    pub test_words: Result<String, String>,
     pub faults: BTreeMap<String, Faults>,
     /// Writes so far, by object.
     pub writes: BTreeMap<String, u32>,
@@ -90,6 +92,7 @@ impl Sim {
             templates: BTreeMap::new(),
             refusals: BTreeMap::new(),
             gpu_pods: BTreeMap::new(),
+            test_words: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
             faults: BTreeMap::new(),
             writes: BTreeMap::new(),
             plans: vec![],
@@ -173,7 +176,9 @@ impl Sim {
                 let users = self.gpu_pods.get(node).cloned().unwrap_or_default();
                 (node.clone(), users.into_iter().chain(tests).collect())
             };
-            world.gpu_pods.extend(plan.questions.iter().map(answer));
+            world.gpu_pods.extend(plan.questions.gpu_pods.iter().map(answer));
+            let words = |pod: &String| (pod.clone(), self.test_words.clone());
+            world.last_words.extend(plan.questions.last_words.iter().map(words));
         }
     }
 

@@ -127,13 +127,16 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> R
                 ))
             })?;
             let setup = setup(toolkit, kind, node);
+            if let Some(host) = of_host(toolkit, &setup, brought) {
+                return Ok(host);
+            }
             if setup.default && writes_its_own(toolkit, kind, node) {
                 return Err(fault(
                     "k3s and RKE2 write their containerd's configuration anew at every start, so that no runtime stays the default; remove setAsDefault, and start k3s with --default-runtime=nvidia, or have pods name the RuntimeClass"
                         .to_owned(),
                 ));
             }
-            Ok(of_host(toolkit, &setup, brought).unwrap_or(ToolkitChoice::Runtime(setup)))
+            Ok(ToolkitChoice::Runtime(setup))
         }
         Injection::None => Ok(ToolkitChoice::None),
         Injection::Cdi => Err(fault(format!(
@@ -172,7 +175,8 @@ fn of_host(toolkit: &Toolkit, ours: &RuntimeSetup, brought: &[HostRuntime]) -> O
 }
 
 fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
-    let files = distribution::files(kind, distribution::of(toolkit.distribution, node));
+    let first = Runtime::of(&node.runtime).is_first_containerd();
+    let files = distribution::files(kind, first, distribution::of(toolkit.distribution, node));
     let own = &toolkit.host_paths;
     let or = |own: &Option<String>, known: Option<&str>| own.clone().or_else(|| known.map(str::to_owned));
     RuntimeSetup {
@@ -288,7 +292,15 @@ mod tests {
         }
         let k3s = |toolkit: &str| chosen(toolkit, "containerd://2.1.4-k3s1", "v1.34.1+k3s1");
         assert!(k3s("{setAsDefault: true}").unwrap_err().contains("--default-runtime=nvidia"));
-        assert!(k3s("{injection: Runtime}").is_ok());
+        let theirs = HostRuntime {
+            file: "/var/lib/rancher/k3s/agent/etc/containerd/config.toml".into(),
+            handler: "nvidia".into(),
+            default: true,
+        };
+        let toolkit = serde_yaml::from_str("{setAsDefault: true}").unwrap();
+        let mut node = NodeFacts { kubelet: "v1.34.1+k3s1".into(), ..NodeFacts::default() };
+        node.runtime = "containerd://2.1.4-k3s1".into();
+        assert_eq!(choose(&toolkit, &node, std::slice::from_ref(&theirs)), Ok(ToolkitChoice::Host(theirs)));
         assert!(k3s("{setAsDefault: true, hostPaths: {dropIn: /etc/k3s/nvidia.toml}}").is_ok());
     }
 
@@ -302,5 +314,17 @@ mod tests {
         assert_eq!(setup.socket, "/run/k3s/containerd/containerd.sock");
         assert_eq!(setup.handler, "gpu");
         assert!(!setup.default);
+    }
+
+    #[test]
+    fn k3s_imports_a_folder_for_each_version_of_the_configuration() {
+        for (runtime, folder) in [("containerd://1.7.27-k3s1", "config.toml.d"), ("containerd://2.1.4-k3s1", "config-v3.toml.d")]
+        {
+            let ToolkitChoice::Runtime(setup) = chosen("{injection: Runtime}", runtime, "v1.34.1+k3s1").unwrap() else {
+                panic!("Runtime")
+            };
+            let expected = format!("/var/lib/rancher/k3s/agent/etc/containerd/{folder}/99-nvidia.toml");
+            assert_eq!(setup.drop_in, Some(expected));
+        }
     }
 }

@@ -37,10 +37,10 @@ pub fn of(wanted: Option<Distribution>, node: &NodeFacts) -> Distribution {
     }
 }
 
-/// Where a runtime keeps its files in a distribution. Docker and CRI-O are never brought along by one, so that theirs are
-/// where their packages put them.
+/// Where a runtime keeps its files in a distribution, `first` if it is containerd 1. Docker and CRI-O are never brought
+/// along by one, so that theirs are where their packages put them.
 #[must_use]
-pub fn files(kind: Kind, distribution: Distribution) -> Files {
+pub fn files(kind: Kind, first: bool, distribution: Distribution) -> Files {
     match (kind, distribution) {
         (Kind::Docker, _) => Files {
             config: Some("/etc/docker/daemon.json"),
@@ -60,17 +60,25 @@ pub fn files(kind: Kind, distribution: Distribution) -> Files {
             source: None,
             socket: "/run/containerd/containerd.sock",
         },
-        // Both write this file anew whenever they start, and enter NVIDIA's runtime by themselves once it is installed.
-        // Their drop-in is unverified.
+        // Both write this file anew whenever they start, and enter NVIDIA's runtime by themselves once it is installed. Since
+        // k3s-io/k3s#13680 it imports these folders, each for its own version of the configuration (unverified for RKE2).
         (Kind::Containerd, Distribution::K3s) => Files {
             config: Some("/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
-            drop_in: Some("/var/lib/rancher/k3s/agent/etc/containerd/conf.d/99-nvidia.toml"),
+            drop_in: Some(if first {
+                "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.d/99-nvidia.toml"
+            } else {
+                "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/99-nvidia.toml"
+            }),
             source: None,
             socket: "/run/k3s/containerd/containerd.sock",
         },
         (Kind::Containerd, Distribution::Rke2) => Files {
             config: Some("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
-            drop_in: Some("/var/lib/rancher/rke2/agent/etc/containerd/conf.d/99-nvidia.toml"),
+            drop_in: Some(if first {
+                "/var/lib/rancher/rke2/agent/etc/containerd/config.toml.d/99-nvidia.toml"
+            } else {
+                "/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/99-nvidia.toml"
+            }),
             source: None,
             socket: "/run/k3s/containerd/containerd.sock",
         },

@@ -73,10 +73,16 @@ impl Runtime {
     #[must_use]
     pub fn takes_cdi(&self) -> bool {
         match self.kind {
-            Some(Kind::Containerd) => self.is_at_least((2, 0)),
+            Some(Kind::Containerd) => !self.is_first_containerd(),
             Some(Kind::Docker) => false,
             Some(Kind::CriO) | None => true,
         }
+    }
+
+    /// Whether it is containerd 1, whose configuration is of another version than its successor's.
+    #[must_use]
+    pub fn is_first_containerd(&self) -> bool {
+        self.kind == Some(Kind::Containerd) && !self.is_at_least((2, 0))
     }
 
     /// Whether it takes NRI plugins that add CDI devices. That is asked for by name, so that nothing is doubted in favour.

@@ -14,22 +14,71 @@ const OVERDUE: &str = "DeadlineExceeded";
 /// How kubelet's words begin where a pod came that it has nothing left for, such as `OutOfnvidia.com/gpu`.
 const OUT_OF: &str = "OutOf";
 
-/// What has come of a test, with what is to be said of it; nothing while it may still pass.
+/// What a test that passes says: NVIDIA's samples do.
+const PASSED: &str = "Test PASSED";
+
+/// By what a test that has ended well has passed.
+#[derive(Clone, Copy, Debug)]
+pub enum Proof<'w> {
+    /// By that alone.
+    ExitCode,
+    /// By what it has said at the end, once that has been asked for.
+    Words(Option<&'w Result<String, String>>),
+}
+
+/// What has come of a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It may still pass.
+    Open,
+    /// It has ended well, and what it has said has to be read.
+    Unread,
+    /// That came of it, with what is to be said of it.
+    Ended(ValidationResult, String),
+}
+
+/// What has come of a test.
 #[must_use]
-pub fn outcome(pod: &PodFacts, now: Timestamp) -> Option<(ValidationResult, String)> {
+pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
     let name = &pod.name;
     let Some(end) = &pod.end else {
-        let since = pod.created.filter(|created| older(*created, VALIDATION_WAITS, now))?;
-        let why = pod.unschedulable.as_ref()?;
-        return Some((ValidationResult::Skipped, format!("there was no place for pod {name} since {since}: {why}")));
+        let since = pod.created.filter(|created| older(*created, VALIDATION_WAITS, now));
+        return match (since, &pod.unschedulable) {
+            (Some(since), Some(why)) => {
+                Outcome::Ended(ValidationResult::Skipped, format!("there was no place for pod {name} since {since}: {why}"))
+            }
+            _ => Outcome::Open,
+        };
     };
-    Some(if end.succeeded {
-        (ValidationResult::Passed, format!("pod {name} has passed"))
-    } else if end.reason.starts_with(OUT_OF) {
+    if end.succeeded {
+        return ended_well(name, proof);
+    }
+    let (result, message) = if end.reason.starts_with(OUT_OF) {
         (ValidationResult::Skipped, format!("there was no place for pod {name}: {}", end.message))
     } else {
         (ValidationResult::Failed, format!("pod {name}: {}", why_it_failed(pod, end)))
-    })
+    };
+    Outcome::Ended(result, message)
+}
+
+fn ended_well(name: &str, proof: Proof<'_>) -> Outcome {
+    let (result, message) = match proof {
+        Proof::ExitCode => (ValidationResult::Passed, format!("pod {name} has passed: its exit code is 0")),
+        Proof::Words(None) => return Outcome::Unread,
+        Proof::Words(Some(Ok(words))) if words.contains(PASSED) => {
+            (ValidationResult::Passed, format!("pod {name} has said {PASSED}"))
+        }
+        Proof::Words(Some(Ok(words))) => {
+            let words = if words.trim().is_empty() { "nothing at all" } else { words.trim() };
+            (ValidationResult::Failed, format!("pod {name} has ended well and not said {PASSED}, but {words}"))
+        }
+        // NVIDIA's samples exit with 0 for no other reason, and a log that nobody can read is no fault of the GPUs.
+        Proof::Words(Some(Err(why))) => (
+            ValidationResult::Passed,
+            format!("pod {name} has passed: its exit code is 0, and what it has said cannot be read: {why}"),
+        ),
+    };
+    Outcome::Ended(result, message)
 }
 
 /// The test's own words first, and what kubelet has to say where it was kubelet that ended it.

@@ -31,6 +31,12 @@ const OLDEST_TEST: &str = "vectoradd-cuda10.2";
 /// What Kubernetes takes of a pod's deadline, in seconds.
 const LONGEST: i64 = i32::MAX as i64;
 
+/// Whether the test is one of the user's, which we know nothing of.
+#[must_use]
+pub fn is_the_users(member: &Member<'_>) -> bool {
+    member.policy.spec.readiness.validation.image.is_some()
+}
+
 /// The image of a node's test.
 #[must_use]
 pub fn image(member: &Member<'_>) -> String {
@@ -102,8 +108,7 @@ fn handed_over(member: &Member<'_>) -> Option<Vec<EnvVar>> {
     let key = &member.wanted.as_ref()?.as_ref().ok()?.key;
     let google = key.driver.is_a_folder() && !matches!(key.plugin, PluginChoice::Nvidia { .. });
     // An image of the user's knows its own way.
-    let own = member.policy.spec.readiness.validation.image.is_some();
-    (google && !own).then(|| vec![daemon_set::env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
+    (google && !is_the_users(member)).then(|| vec![daemon_set::env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
 }
 
 fn container(member: &Member<'_>) -> Container {
