@@ -208,18 +208,22 @@ impl Cluster {
         if version.is_some_and(|version| !version.bytes().all(|b| b.is_ascii_digit() || b == b'.')) {
             bail!("a driver's version is digits and dots");
         }
-        let library = images::built(&self.paths, "libstandin_nvml.so");
         // Programs on the node may hold the old file open, so it is replaced and not written.
-        let kept = self.paths.cluster().join("libnvidia-ml.so");
-        std::fs::copy(&library, &kept).with_context(|| format!("copying {}", library.display()))?;
+        let keep = |name: &str| {
+            let (built, kept) = (images::built(&self.paths, name), self.paths.cluster().join(name));
+            std::fs::copy(&built, &kept).with_context(|| format!("copying {}", built.display()))?;
+            anyhow::Ok(kept.display().to_string())
+        };
+        let (library, program) = (keep("libstandin_nvml.so")?, keep("nvidia-smi")?);
         self.node_exec(&[
             "/bin/sh",
             "-ec",
             HOST_DRIVER,
             "host-driver",
-            &kept.display().to_string(),
+            &library,
             version.unwrap_or_default(),
             if loaded { "loaded" } else { "" },
+            &program,
         ])?;
         self.standin().set_module(version.filter(|_| loaded))
     }
@@ -259,13 +263,14 @@ if [ -n \"$1\" ]; then
 fi
 ";
 
-/// Arguments: the stand-in library, the version or nothing, `loaded` or nothing.
+/// Arguments: the stand-in library, the version or nothing, `loaded` or nothing, the stand-in of nvidia-smi.
 const HOST_DRIVER: &str = "
 folder=/usr/lib/x86_64-linux-gnu
-rm -f $folder/libnvidia-ml.so.* /dev/nvidia*
+rm -f $folder/libnvidia-ml.so.* /usr/bin/nvidia-smi /dev/nvidia*
 if mountpoint -q /etc/standin; then umount --lazy /etc/standin; fi
 if [ -n \"$2\" ]; then
   cp \"$1\" $folder/libnvidia-ml.so.$2
+  cp \"$4\" /usr/bin/nvidia-smi
   ln -s libnvidia-ml.so.$2 $folder/libnvidia-ml.so.1
   mkdir -p /etc/standin
   mount --bind /run/nvidia/standin /etc/standin

@@ -86,7 +86,7 @@ fn images(all: bool) -> Vec<Image> {
         name: GOOGLE.to_owned(),
         dockerfile: "e2e/standins/google.Dockerfile",
         args: Vec::new(),
-        context: ["libstandin_nvml.so", "nvidia-installer", "nvidia-gpu-device-plugin"]
+        context: ["libstandin_nvml.so", "nvidia-installer", "nvidia-gpu-device-plugin", "nvidia-smi"]
             .map(|name| (Source::Cargo(name), name))
             .into(),
     };
@@ -97,6 +97,7 @@ fn images(all: bool) -> Vec<Image> {
         context: vec![
             (Source::Cargo("libstandin_nvml.so"), "libstandin_nvml.so"),
             (Source::Cargo("nvidia-driver"), "nvidia-driver"),
+            (Source::Cargo("nvidia-smi"), "nvidia-smi"),
         ],
     };
     let ours = [product("gpu-operator"), product("nvml-probe")];

@@ -4,6 +4,7 @@
 # The build's context:
 #   libstandin_nvml.so   built from package standin-nvml
 #   nvidia-driver        built from package standin-node, executable
+#   nvidia-smi           likewise
 # The links libnvidia-ml.so.1 and libcuda.so.1 are made by `nvidia-driver init`, as the real installer makes them.
 ARG BASE
 FROM ${BASE}
@@ -13,6 +14,6 @@ ENV DRIVER_VERSION=${DRIVER_VERSION} \
 COPY libstandin_nvml.so /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.${DRIVER_VERSION}
 # A container that gets a GPU gets a libcuda too; which one is never asked here.
 COPY libstandin_nvml.so /usr/lib/x86_64-linux-gnu/libcuda.so.${DRIVER_VERSION}
-COPY nvidia-driver /usr/bin/nvidia-driver
+COPY nvidia-driver nvidia-smi /usr/bin/
 ENTRYPOINT ["nvidia-driver"]
 CMD ["init"]

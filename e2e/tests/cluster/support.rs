@@ -12,7 +12,11 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use e2e::{Cluster, DriverMode, Gpu, HostDriver, eventually, failures::CLUSTER};
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys,
+    policy::{DriverSource, PluginFlavor, Stage},
+    reason::Reason,
+};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 
@@ -98,10 +102,17 @@ impl Fixture {
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let policy: ClusterGpuPolicy = serde_yaml::from_str(&text)?;
         let mut spec = policy.spec;
-        for pool in &mut spec.pools {
-            for image in [&mut pool.driver.operand.image, &mut pool.device_plugin.operand.image].into_iter().flatten() {
-                image.repository = Some("localhost:5999/google/stand-in".to_owned());
-                image.tag = Some("dev".to_owned());
+        let pools = spec.pools.iter_mut().map(|pool| (&mut pool.driver, &mut pool.device_plugin));
+        for (driver, plugin) in pools.chain([(&mut spec.defaults.driver, &mut spec.defaults.device_plugin)]) {
+            let installs = matches!(driver.source, Some(DriverSource::GkeUbuntu | DriverSource::RunFile));
+            for (is_googles, operand) in
+                [(installs, &mut driver.operand), (plugin.flavor == Some(PluginFlavor::Gke), &mut plugin.operand)]
+            {
+                if is_googles || operand.image.is_some() {
+                    let image = operand.image.get_or_insert_default();
+                    image.repository = Some("localhost:5999/google/stand-in".to_owned());
+                    image.tag = Some("dev".to_owned());
+                }
             }
         }
         self.apply(&serde_yaml::to_string(&spec)?).await

@@ -1,34 +1,67 @@
 //! What systems ask for that need a real kubelet and a real runtime to be believed: from their examples to the Job by which
 //! their users check, GPUs shared, and a stack without NVIDIA's container toolkit.
 
-use anyhow::{Result, ensure};
-use e2e::Gpu;
+use anyhow::{Context, Result, ensure};
+use e2e::{Gpu, HostDriver};
 use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
 
-use crate::support::{Fixture, GPUS, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, started, test};
 
-/// The check that users make: a Job of NVIDIA's sample that asks for one GPU where a label is, and its log.
-async fn job_passes(f: &Fixture, label: &str, value: &str) -> Result<()> {
-    let job = serde_json::from_value(json!({
-        "metadata": {"name": "vectoradd"},
-        "spec": {"template": {"spec": {
-            "restartPolicy": "OnFailure",
-            "nodeSelector": {label: value},
-            "containers": [{
-                "name": "vectoradd",
-                "image": "localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
-                "resources": {"limits": {keys::GPU_RESOURCE: "1"}},
-            }],
-        }}},
-    }))?;
-    Api::<Job>::namespaced(f.cluster.client(), "default").create(&PostParams::default(), &job).await?;
-    f.cluster.kubectl(&["wait", "--for=condition=Complete", "job/vectoradd", "--timeout=60s"])?;
-    let log = f.cluster.kubectl(&["logs", "job/vectoradd"])?;
-    f.cluster.kubectl(&["delete", "job", "vectoradd"])?;
+/// What users check a system with: a Job that asks for one GPU where a label is.
+struct Check<'a> {
+    label: (&'a str, &'a str),
+    /// What is run, unless it is the image's own program, which is NVIDIA's sample.
+    command: &'a [&'a str],
+    /// Where the container finds the driver's libraries, if it has to be told.
+    libraries: Option<&'a str>,
+}
+
+impl Check<'_> {
+    /// Runs the Job to its end, without privileges; its log.
+    async fn run(&self, f: &Fixture) -> Result<String> {
+        let env: Vec<_> = self.libraries.iter().map(|path| json!({"name": "LD_LIBRARY_PATH", "value": path})).collect();
+        let job = serde_json::from_value(json!({
+            "metadata": {"name": "check"},
+            "spec": {"backoffLimit": 0, "template": {"spec": {
+                "restartPolicy": "Never",
+                "nodeSelector": {self.label.0: self.label.1},
+                "containers": [{
+                    "name": "check",
+                    "image": "localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
+                    "command": self.command,
+                    "env": env,
+                    "resources": {"limits": {keys::GPU_RESOURCE: "1"}},
+                }],
+            }}},
+        }))?;
+        Api::<Job>::namespaced(f.cluster.client(), "default").create(&PostParams::default(), &job).await?;
+        let completes = f.cluster.kubectl(&["wait", "--for=condition=Complete", "job/check", "--timeout=60s"]);
+        let log = f.cluster.kubectl(&["logs", "job/check"]);
+        f.cluster.kubectl(&["delete", "job", "check"])?;
+        completes.with_context(|| format!("{log:?}"))?;
+        log
+    }
+}
+
+/// NVIDIA's sample passes where a label is.
+async fn vector_add_passes(f: &Fixture, label: (&str, &str)) -> Result<()> {
+    let log = Check { label, command: &[], libraries: None }.run(f).await?;
     ensure!(log.contains("Test PASSED"), "{log}");
+    Ok(())
+}
+
+/// nvidia-smi, which comes with the driver, shows one GPU and the driver.
+async fn nvidia_smi_shows(f: &Fixture, label: (&str, &str), gpu: &str, driver: &str) -> Result<()> {
+    shows_one(&Check { label, command: &["nvidia-smi"], libraries: None }.run(f).await?, gpu, driver)
+}
+
+fn shows_one(log: &str, gpu: &str, driver: &str) -> Result<()> {
+    ensure!(log.contains(&format!("Driver Version: {driver}")), "{log}");
+    let shown: Vec<_> = log.lines().filter(|line| line.starts_with("GPU ")).collect();
+    ensure!(shown.len() == 1 && shown[0].contains(gpu), "{log}");
     Ok(())
 }
 
@@ -37,7 +70,65 @@ fn kubeadms_example_ends_in_a_job_that_passes() {
     test(|f| async move {
         f.apply_example("kubeadm").await?;
         f.wait_until_ready().await?;
-        job_passes(&f, keys::MODEL, "nvidia-h100-80gb").await
+        let label = (keys::MODEL, "nvidia-h100-80gb");
+        vector_add_passes(&f, label).await?;
+        nvidia_smi_shows(&f, label, "NVIDIA H100 80GB HBM3 81559MiB", DEFAULT_DRIVER).await?;
+        // By these columns people look at a cluster's GPUs.
+        let columns = "-o=custom-columns=NAME:.metadata.name,GPU:.status.allocatable.nvidia\\.com/gpu";
+        let table = f.cluster.kubectl(&["get", "nodes", columns])?;
+        let shown: Vec<_> = table.split_whitespace().collect();
+        ensure!(shown == ["NAME", "GPU", f.cluster.node_name(), "8"], "{table}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_tesla_k80_on_an_old_host_with_the_hosts_driver() {
+    test(|f| async move {
+        const DRIVER: &str = "470.256.02";
+        f.cluster.standin().plug(&Gpu::several(4, "Tesla K80", 0x102d, 11_441))?;
+        f.cluster.set_host_driver(&HostDriver::Loaded(DRIVER.into()))?;
+        f.apply_example("legacy-k80").await?;
+        f.wait_until_ready_with(keys::GPU_RESOURCE, 4).await?;
+        ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");
+        let capacity = f.node().await?.status.and_then(|status| status.capacity).unwrap_or_default();
+        ensure!(capacity.get(keys::GPU_RESOURCE).is_some_and(|gpus| gpus.0 == "4"), "{capacity:?}");
+        // Without isolation all four would be seen.
+        nvidia_smi_shows(&f, ("accelerator", "nvidia-tesla-k80"), "Tesla K80 11441MiB", DRIVER).await
+    });
+}
+
+#[test]
+fn gke_ubuntu_with_googles_installer_and_plugin() {
+    test(|f| async move {
+        f.cluster.set_install_dir(true)?;
+        f.cluster.standin().plug(&Gpu::several(GPUS, "Tesla T4", 0x1eb8, 15_360))?;
+        f.apply_example("gke-ubuntu").await?;
+        f.wait_until_ready().await?;
+        ensure!(f.operands(Stage::Toolkit).await?.is_empty(), "no toolkit is needed");
+        let driver = f.operand(Stage::Driver).await?;
+        ensure!(started(&driver).is_some(), "its pod stays once the driver is installed");
+        let args = ["logs", &driver.name_any(), "-c", "install-driver", "-n", f.cluster.namespace()];
+        let log = f.cluster.kubectl(&args)?;
+        ensure!(log.contains("Verifying Nvidia installation... DONE."), "{log}");
+        // Where Google's plugin mounts the driver, as pods on GKE have it.
+        let label = (keys::MODEL, "nvidia-tesla-t4");
+        let command = &["/usr/local/nvidia/bin/nvidia-smi"][..];
+        let log = Check { label, command, libraries: Some("/usr/local/nvidia/lib64") }.run(&f).await?;
+        shows_one(&log, "Tesla T4 15360MiB", "535.309.01")
+    });
+}
+
+#[test]
+fn mixed_models_are_chosen_by_the_label_accelerator() {
+    test(|f| async move {
+        f.cluster.standin().plug(&Gpu::several(GPUS, "Tesla P100-PCIE-16GB", 0x15f8, 16_280))?;
+        f.apply_example("mixed-models").await?;
+        f.wait_until_ready().await?;
+        let label = ("accelerator", "nvidia-tesla-p100");
+        vector_add_passes(&f, label).await?;
+        // Of the branch that Pascal stays on, and not of the newest.
+        nvidia_smi_shows(&f, label, "Tesla P100-PCIE-16GB 16280MiB", "580.173.02").await
     });
 }
 
@@ -50,7 +141,7 @@ fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes(
         f.cluster.kubectl(&["label", "node", node, "gpu/nividia=P630"])?;
         f.apply_example("bare-metal-run-file").await?;
         f.wait_until_ready().await?;
-        let passed = job_passes(&f, "gpu/nividia", "P630").await;
+        let passed = vector_add_passes(&f, ("gpu/nividia", "P630")).await;
         // It is the user's, and so outlives the policy.
         f.cluster.kubectl(&["label", "node", node, "gpu/nividia-"])?;
         passed?;

@@ -20,6 +20,8 @@ pub struct Folders {
     pub root: PathBuf,
     /// The library to install.
     pub library: PathBuf,
+    /// The program to install beside it.
+    pub program: PathBuf,
 }
 
 impl Folders {
@@ -31,6 +33,7 @@ impl Folders {
             install: path("NVIDIA_INSTALL_DIR_CONTAINER", "/usr/local/nvidia"),
             root: path("ROOT_MOUNT_DIR", "/root"),
             library: path("STANDIN_LIBRARY", "/usr/lib/libstandin_nvml.so"),
+            program: path("STANDIN_PROGRAM", "/usr/bin/nvidia-smi"),
         }
     }
 }
@@ -52,6 +55,7 @@ pub fn install(folders: &Folders, version: &str) -> Result<()> {
     } else {
         println!("installing driver {version}");
         libraries(&folders.library, &folders.install.join("lib64"), &version)?;
+        program(&folders.program, &folders.install.join("bin"))?;
         fs::write(&cache, &version).context("writing the cache")?;
     }
     let module = Module::new(&standin);
@@ -79,6 +83,13 @@ fn libraries(from: &Path, folder: &Path, version: &str) -> Result<()> {
     Ok(())
 }
 
+fn program(from: &Path, folder: &Path) -> Result<()> {
+    let file = folder.join("nvidia-smi");
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    remove(&file)?;
+    fs::copy(from, &file).map(drop).with_context(|| format!("copying to {}", file.display()))
+}
+
 fn remove(file: &Path) -> Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| file.display().to_string()),
@@ -99,7 +110,8 @@ mod tests {
         }
         let library = host.path().join("library");
         fs::write(&library, "first").unwrap();
-        let folders = Folders { install: host.path().join("nvidia"), root: host.path().into(), library };
+        let program = library.clone();
+        let folders = Folders { install: host.path().join("nvidia"), root: host.path().into(), library, program };
         // Only root can make device nodes; everything before them is there all the same.
         let _ = install(&folders, "460.56");
         let installed = folders.install.join("lib64/libnvidia-ml.so.1");

@@ -11,6 +11,10 @@ const KIND: &str = "k8s.device-plugin.nvidia.com/gpu";
 const FILE: &str = "k8s.device-plugin.nvidia.com-gpu.json";
 /// Where the libraries are in a driver root and in containers.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// The program by which people look at GPUs, likewise.
+const PROGRAM: &str = "usr/bin/nvidia-smi";
+/// Where the stand-in of the driver's library finds what a real one asks the kernel for.
+const STANDIN: &str = "etc/standin";
 
 /// The full name of the device for this GPU.
 pub(super) fn name(uuid: &str) -> String {
@@ -38,17 +42,18 @@ fn specification(config: &Config, gpus: &[Gpu], driver: &str) -> Value {
 
     let present = |name: &&str| config.driver_root_here.join(LIBRARIES).join(format!("{name}.{driver}")).exists();
     let libraries: Vec<&str> = ["libcuda.so", "libnvidia-ml.so"].into_iter().filter(present).collect();
-    let mounts: Vec<Value> = libraries
-        .iter()
-        .map(|name| {
-            let path = Path::new(LIBRARIES).join(format!("{name}.{driver}"));
-            json!({
-                "hostPath": config.driver_root.join(&path),
-                "containerPath": Path::new("/").join(&path),
-                "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
-            })
+    let mount = |path: &Path| {
+        json!({
+            "hostPath": config.driver_root.join(path),
+            "containerPath": Path::new("/").join(path),
+            "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
         })
-        .collect();
+    };
+    let library = |name: &&str| mount(&Path::new(LIBRARIES).join(format!("{name}.{driver}")));
+    let mut mounts: Vec<Value> = libraries.iter().map(library).collect();
+
+    let programs = [PROGRAM, STANDIN].into_iter().filter(|path| config.driver_root_here.join(path).exists());
+    mounts.extend(programs.map(|path| mount(Path::new(path))));
 
     let mut edits = json!({ "deviceNodes": [node("nvidiactl"), node("nvidia-uvm")], "mounts": mounts });
     if let Some(hook) = config.hook.as_ref().filter(|_| !libraries.is_empty()) {
