@@ -15,7 +15,9 @@ pub(crate) fn failures(output: &str) -> Vec<String> {
     let mut failures = Vec::new();
     let mut lines = output.lines().peekable();
     while let Some(line) = lines.next() {
-        let Some(test) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) else { continue };
+        let Some(test) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) else {
+            continue;
+        };
         let mut words = vec![test.to_owned()];
         while let Some(said) = lines.next_if(|line| !ends(line)) {
             if said == CLUSTER || said == BACKTRACE {

@@ -7,7 +7,10 @@ use std::{
 
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, ResourceExt, api::{ListParams, LogParams}};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, LogParams},
+};
 use tokio::time::timeout;
 
 use crate::{

@@ -199,7 +199,7 @@ fn the_pods_of_every_way_to_share_are_as_reviewed() {
     for (name, policy, stages) in [
         (
             "time-slicing",
-            "{sharing: {timeSlicing: {replicas: 4}}, mig: {strategy: Single}, failOnInitError: false}",
+            "{sharing: {timeSlicing: {replicas: 4}}, mig: {strategy: Single}, flags: {failOnInitError: false, passDeviceSpecs: true, deviceIDStrategy: Index, gdrcopyEnabled: true, gdsEnabled: false, mofedEnabled: true}}",
             vec![Stage::DevicePlugin],
         ),
         ("mps", "{sharing: {mps: {replicas: 2}}}", vec![Stage::Mps, Stage::DevicePlugin]),

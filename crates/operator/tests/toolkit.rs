@@ -5,6 +5,7 @@ mod sim;
 
 use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
+use k8s_openapi::jiff::Timestamp;
 use sim::{Faults, Sim};
 
 fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
@@ -202,6 +203,50 @@ fn a_toolkit_leaves_when_the_one_before_it_has_ended() {
     // One that never ends keeps nobody for ever.
     sim.sleep(1);
     assert_eq!(leaving(&sim), ["b"]);
+}
+
+/// The steps of a toolkit's pod as far as it has come, and whether its main container runs.
+fn come_so_far(sim: &mut Sim, steps: &[(&str, ContainerState)], runs: bool) {
+    let step = |(name, state): &(&str, ContainerState)| ContainerFacts {
+        name: (*name).into(),
+        state: state.clone(),
+        last_failure: None,
+        ready: false,
+    };
+    let waiting = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
+    let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
+    pod.init = steps.iter().map(step).collect();
+    pod.containers[0].state = if runs { ContainerState::Running(None) } else { waiting };
+}
+
+#[test]
+fn a_toolkit_that_is_just_being_entered_goes_once_it_can_take_itself_out_again() {
+    let ended = |code| ContainerState::Ended(Exit { code, message: String::new() });
+    let waits = || ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
+    let running = || ContainerState::Running(None);
+    let long_ago = ContainerState::Running(Some(Timestamp::UNIX_EPOCH));
+    let (install, restart) = ("install-toolkit", "restart-runtime");
+    for (steps, runs, stays) in [
+        (vec![("wait-for-driver", running()), (install, waits())], false, false),
+        (vec![(install, running()), (restart, waits())], false, true),
+        (vec![(install, ended(0)), (restart, waits())], false, true),
+        (vec![(install, ended(0)), (restart, running())], false, true),
+        (vec![(install, ended(0)), (restart, ended(0))], false, true),
+        (vec![(install, ended(0)), (restart, ended(0))], true, false),
+        // Those are stuck.
+        (vec![(install, ended(1)), (restart, waits())], false, false),
+        (vec![(install, ended(0)), (restart, ended(1))], false, false),
+        (vec![(install, long_ago), (restart, waits())], false, false),
+    ] {
+        let mut sim = fresh(&["a"], "{}");
+        sim.settle();
+        sim.delete_policy("all");
+        come_so_far(&mut sim, &steps, runs);
+        let plan = sim.plan();
+        let keeps = plan.labels["a"].labels.contains_key(keys::TOOLKIT);
+        assert_eq!(keeps, stays, "{steps:?} {runs}");
+        assert!(!keeps || plan.check_again.is_some());
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Mig, Operand};
+use super::{Mig, Operand, PluginFlags};
 use crate::schema::ResourceName;
 
 /// How kubelet comes to offer a node's GPUs.
@@ -32,8 +32,8 @@ use crate::schema::ResourceName;
         "containerMetrics and healthMonitoring are of Google's device plugin alone: remove them, or write flavor: Gke"
     ),
     validation = (
-        "!has(self.flavor) || self.flavor != 'Gke' || (!has(self.mig) && !has(self.failOnInitError))",
-        "mig and failOnInitError are of NVIDIA's device plugin alone: remove them, or write flavor: Nvidia"
+        "!has(self.flavor) || self.flavor != 'Gke' || (!has(self.mig) && !has(self.flags))",
+        "mig and flags are of NVIDIA's device plugin alone: remove them, or write flavor: Nvidia"
     ),
     validation = (
         "!has(self.flavor) || self.flavor != 'Gke' || !has(self.sharing) || !has(self.sharing.timeSlicing) || (!has(self.sharing.timeSlicing.renameByDefault) && !has(self.sharing.timeSlicing.failRequestsGreaterThanOne))",
@@ -62,9 +62,9 @@ pub struct DevicePlugin {
     /// How GPUs are divided by MIG, and how their parts are offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
-    /// Whether NVIDIA's plugin ends with an error where it cannot begin. `false`: it waits. Absent: `true`.
+    /// Flags of NVIDIA's plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fail_on_init_error: Option<bool>,
+    pub flags: Option<PluginFlags>,
     /// Has Google's plugin serve metrics of the containers that use GPUs. Absent: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_metrics: Option<ContainerMetrics>,

@@ -62,8 +62,8 @@ pub fn account(plugin: &PluginChoice) -> Option<&'static str> {
 #[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.plugin {
-        PluginChoice::Nvidia { sharing, mig, layout, fail_on_init_error } => {
-            Some(nvidia::pod(input, sharing.as_ref(), *mig, layout.as_ref(), *fail_on_init_error))
+        PluginChoice::Nvidia { sharing, mig, layout, flags } => {
+            Some(nvidia::pod(input, sharing.as_ref(), *mig, layout.as_ref(), *flags))
         }
         PluginChoice::Gke { replicas, metrics_port, health_monitoring } => {
             Some(gke::pod(input, *replicas, *metrics_port, *health_monitoring))

@@ -142,7 +142,10 @@ pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePl
         resource_name: own.resource_name.clone().or_else(|| inherited.resource_name.clone()),
         sharing: own.sharing.clone().or_else(|| inherited.sharing.clone()),
         mig: (strategy.is_some() || layout.is_some()).then_some(Mig { strategy, layout }),
-        fail_on_init_error: own.fail_on_init_error.or(inherited.fail_on_init_error),
+        flags: match (own.flags, inherited.flags) {
+            (Some(own), Some(inherited)) => Some(own.or(inherited)),
+            (own, inherited) => own.or(inherited),
+        },
         container_metrics: own.container_metrics.clone().or_else(|| inherited.container_metrics.clone()),
         health_monitoring: own.health_monitoring.or(inherited.health_monitoring),
         operand: operand(&inherited.operand, Some(&own.operand)),

@@ -31,6 +31,8 @@ use super::{
     variant::{StageSpec, VariantKey},
 };
 
+/// The step of a toolkit's pod in which NVIDIA's installer runs.
+const INSTALL: &str = "install-toolkit";
 /// Folder of the host that the installer owns a part of, where the policy and the driver do not call for another.
 const FOLDER: &str = "/usr/local/nvidia";
 /// Where the installer keeps the number of its process.
@@ -124,7 +126,7 @@ fn installer(input: &PodInput<'_>, mut args: Vec<String>) -> Container {
         ]),
         ..operand_container(
             input,
-            "install-toolkit",
+            INSTALL,
             vec![env("NVIDIA_DRIVER_ROOT", input.key.driver.root())],
             // Arguments, not environment: an installer too old for them refuses them aloud.
             args,

@@ -1,7 +1,7 @@
 //! Who tells kubelet of a node's GPUs.
 
 use gpu_operator_crd::{
-    policy::{DevicePlugin, Mig, MigStrategy, Mps, PluginFlavor, Sharing},
+    policy::{DevicePlugin, Mig, MigStrategy, Mps, PluginFlags, PluginFlavor, Sharing},
     reason::Reason,
 };
 use serde::Serialize;
@@ -27,8 +27,8 @@ pub enum PluginChoice {
         /// What GPUs are divided into before it begins, if that is ours to do.
         #[serde(skip_serializing_if = "Option::is_none")]
         layout: Option<Layout>,
-        /// Whether it ends where it cannot begin, if the user says so.
-        fail_on_init_error: Option<bool>,
+        /// What else it is told.
+        flags: PluginFlags,
     },
     /// Google's device plugin.
     Gke {
@@ -130,7 +130,7 @@ fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
         let message = "MPS's control daemon would hold the GPUs that are to be divided; write sharing.timeSlicing instead of mps, or remove mig.layout";
         return Err(unsupported(message));
     }
-    Ok(PluginChoice::Nvidia { sharing, mig, layout, fail_on_init_error: plugin.fail_on_init_error })
+    Ok(PluginChoice::Nvidia { sharing, mig, layout, flags: plugin.flags.unwrap_or_default() })
 }
 
 fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {

@@ -1,7 +1,7 @@
 //! NVIDIA's device plugin, which answers with CDI devices, or with an environment where NVIDIA's runtime reads that.
 
-use gpu_operator_crd::policy::{MigStrategy, Sharing};
-use k8s_openapi::api::core::v1::{Container, SecurityContext};
+use gpu_operator_crd::policy::{DeviceIdStrategy, MigStrategy, PluginFlags, Sharing};
+use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext};
 
 use super::{
     super::{
@@ -29,7 +29,7 @@ pub fn pod(
     sharing: Option<&Sharing>,
     mig: MigStrategy,
     layout: Option<&Layout>,
-    fail_on_init_error: Option<bool>,
+    flags: PluginFlags,
 ) -> PodParts {
     let root = input.key.driver.root();
     let mut environment = vec![
@@ -44,7 +44,7 @@ pub fn pod(
     if mig != MigStrategy::None {
         environment.extend([env("MIG_STRATEGY", mig.as_str()), env("NVIDIA_MIG_MONITOR_DEVICES", "all")]);
     }
-    environment.extend(fail_on_init_error.map(|fail| env("FAIL_ON_INIT_ERROR", &fail.to_string())));
+    environment.extend(told(flags));
     let mut mounts = vec![
         mount("sockets", SOCKETS, Mode::Writable),
         mount("driver-root", DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
@@ -90,6 +90,28 @@ pub fn pod(
         host: if layout.is_some() { HostNamespaces::Pid } else { HostNamespaces::None },
         grace_seconds: 30,
     }
+}
+
+/// The flags as the plugin is told of them.
+fn told(flags: PluginFlags) -> impl Iterator<Item = EnvVar> {
+    let PluginFlags {
+        fail_on_init_error,
+        pass_device_specs,
+        device_id_strategy,
+        gdrcopy_enabled,
+        gds_enabled,
+        mofed_enabled,
+    } = flags;
+    let switch = |on: Option<bool>| on.map(|on| if on { "true" } else { "false" });
+    let told = [
+        ("FAIL_ON_INIT_ERROR", switch(fail_on_init_error)),
+        ("PASS_DEVICE_SPECS", switch(pass_device_specs)),
+        ("DEVICE_ID_STRATEGY", device_id_strategy.map(DeviceIdStrategy::as_str)),
+        ("GDRCOPY_ENABLED", switch(gdrcopy_enabled)),
+        ("GDS_ENABLED", switch(gds_enabled)),
+        ("MOFED_ENABLED", switch(mofed_enabled)),
+    ];
+    told.into_iter().filter_map(|(name, value)| Some(env(name, value?)))
 }
 
 /// How the plugin answers. Its own pod needs no RuntimeClass whichever it is: it sees the driver's root and the device

@@ -318,7 +318,8 @@ mod tests {
 
     #[test]
     fn k3s_imports_a_folder_for_each_version_of_the_configuration() {
-        for (runtime, folder) in [("containerd://1.7.27-k3s1", "config.toml.d"), ("containerd://2.1.4-k3s1", "config-v3.toml.d")]
+        for (runtime, folder) in
+            [("containerd://1.7.27-k3s1", "config.toml.d"), ("containerd://2.1.4-k3s1", "config-v3.toml.d")]
         {
             let ToolkitChoice::Runtime(setup) = chosen("{injection: Runtime}", runtime, "v1.34.1+k3s1").unwrap() else {
                 panic!("Runtime")

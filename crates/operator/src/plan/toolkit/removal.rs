@@ -1,4 +1,4 @@
-//! Toolkits that go: where NVIDIA's runtime is the default, the container runtime is restarted as its toolkit's pod ends, and
+//! Toolkits that go: one that is just being entered into a runtime's configuration goes when it is through; and where NVIDIA's runtime is the default, the container runtime is restarted as its toolkit's pod ends, and
 //! that is on one node of a group at a time, however many are to lose it at once.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -22,6 +22,8 @@ pub struct Removals<'w> {
     world: &'w World,
     /// Groups of which a pod is on its way out, and until when it is waited for; not looked at before the first node asks.
     busy: Option<BTreeMap<&'w str, Timestamp>>,
+    /// Toolkits that are just being entered, by node; likewise.
+    entering: Option<BTreeMap<&'w str, &'w str>>,
     now: Timestamp,
 }
 
@@ -29,13 +31,18 @@ impl<'w> Removals<'w> {
     /// Before any node has asked.
     #[must_use]
     pub fn of(world: &'w World, now: Timestamp) -> Self {
-        Self { world, busy: None, now }
+        Self { world, busy: None, entering: None, now }
     }
 
     /// The group whose toolkit a node keeps for now, though none of ours is to stay on it, and when that is to be looked at
     /// again. A node that is not Ready ends no pod, and keeps none.
     pub fn kept_by(&mut self, node: &'w NodeFacts) -> Option<(&'w str, Timestamp)> {
         let group = node.labels.get(keys::TOOLKIT).map(Word::as_str).filter(|_| node.ready)?;
+        // It goes once it can take itself out again.
+        let entering = self.entering.get_or_insert_with(|| entering(self.world, self.now));
+        if entering.get(node.name.as_str()) == Some(&group) {
+            return Some((group, later(self.now, ASK_AGAIN)));
+        }
         if !restart::is_at_end(self.world, group) {
             return None;
         }
@@ -46,6 +53,13 @@ impl<'w> Removals<'w> {
         busy.insert(group, later(self.now, ASK_AGAIN));
         None
     }
+}
+
+/// The groups of toolkits that are just being entered into their nodes' container runtimes, by node.
+fn entering(world: &World, now: Timestamp) -> BTreeMap<&str, &str> {
+    let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit) && !pod.is_leaving());
+    let entering = toolkits.filter(|pod| restart::is_by(world, pod.group.as_deref()) && restart::is_entering(pod, now));
+    entering.filter_map(|pod| Some((pod.node.as_str(), pod.group.as_deref()?))).collect()
 }
 
 /// Groups of which a pod is on its way out, and until when it is waited for.

@@ -1,13 +1,19 @@
 //! Restarts of container runtimes that are about to be: which nodes have a toolkit on its way to one.
 
+use std::time::Duration;
+
 use gpu_operator_crd::{gpunode::Groups, policy::Stage};
 use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
 
+use super::INSTALL;
 use crate::{
+    moment::older,
     plan::{judge::hold_up, variant},
-    world::{ContainerState, NodeFacts, PodFacts, World},
+    world::{ContainerFacts, ContainerState, NodeFacts, PodFacts, World},
 };
 
+/// How long a step of entering NVIDIA's runtime may take.
+const ENTERING_AT_MOST: Duration = Duration::from_mins(10);
 /// The step of a toolkit's pod that restarts the container runtime.
 pub const STEP: &str = "restart-runtime";
 /// Says to every step that NVIDIA's runtime is the default.
@@ -45,6 +51,20 @@ pub fn is_on_its_way(world: &World, node: &NodeFacts, have: &Groups, pod: Option
             // It is about to be made.
             None => node.ready,
         }
+}
+
+/// Whether a toolkit's pod is in the midst of entering NVIDIA's runtime: what it has entered by then stays if it goes, since
+/// only its main container takes that out again. One that is stuck there is in no midst.
+#[must_use]
+pub fn is_entering(pod: &PodFacts, now: Timestamp) -> bool {
+    let went_wrong = |step: &ContainerFacts| match &step.state {
+        ContainerState::Ended(exit) => exit.code != 0,
+        ContainerState::Running(since) => since.is_some_and(|since| older(since, ENTERING_AT_MOST, now)),
+        ContainerState::Waiting { .. } => step.last_failure.is_some(),
+    };
+    let steps = || pod.init.iter().skip_while(|step| step.name != INSTALL);
+    let begun = steps().next().is_some_and(|install| !matches!(install.state, ContainerState::Waiting { .. }));
+    begun && !is_past(pod) && !steps().any(went_wrong)
 }
 
 /// What comes before a pod's main container runs once in the pod's life.

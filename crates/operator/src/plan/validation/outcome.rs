@@ -44,9 +44,10 @@ pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
     let Some(end) = &pod.end else {
         let since = pod.created.filter(|created| older(*created, VALIDATION_WAITS, now));
         return match (since, &pod.unschedulable) {
-            (Some(since), Some(why)) => {
-                Outcome::Ended(ValidationResult::Skipped, format!("there was no place for pod {name} since {since}: {why}"))
-            }
+            (Some(since), Some(why)) => Outcome::Ended(
+                ValidationResult::Skipped,
+                format!("there was no place for pod {name} since {since}: {why}"),
+            ),
             _ => Outcome::Open,
         };
     };

@@ -108,7 +108,8 @@ fn handed_over(member: &Member<'_>) -> Option<Vec<EnvVar>> {
     let key = &member.wanted.as_ref()?.as_ref().ok()?.key;
     let google = key.driver.is_a_folder() && !matches!(key.plugin, PluginChoice::Nvidia { .. });
     // An image of the user's knows its own way.
-    (google && !is_the_users(member)).then(|| vec![daemon_set::env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
+    (google && !is_the_users(member))
+        .then(|| vec![daemon_set::env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
 }
 
 fn container(member: &Member<'_>) -> Container {
