@@ -6,7 +6,10 @@ mod sim;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use gpu_operator_crd::{ClusterGpuPolicy, policy::Stage};
+use gpu_operator_crd::{
+    ClusterGpuPolicy,
+    policy::{Stage, ValidationMode},
+};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
 use sim::Sim;
 
@@ -78,10 +81,11 @@ fn every_example_is_listed() {
 
 #[test]
 fn with_a_mirror_no_image_of_any_example_comes_from_elsewhere() {
-    let mut stages = BTreeMap::new();
+    let (mut stages, mut tested) = (BTreeMap::new(), 0);
     for (name, (_, policy)) in examples() {
         let mut spec = policy.spec;
         spec.images.registry = MIRROR.to_owned();
+        spec.readiness.validation.mode = Some(ValidationMode::OnInstall);
         let pools = spec.pools.iter();
         let named = pools.flat_map(|pool| [&pool.driver.operand, &pool.toolkit.operand, &pool.device_plugin.operand]);
         let own: Vec<String> = named.filter_map(|operand| operand.image.as_ref()?.repository.clone()).collect();
@@ -90,6 +94,12 @@ fn with_a_mirror_no_image_of_any_example_comes_from_elsewhere() {
         sim.settings.probe_image = format!("{MIRROR}/nvml-probe:1");
         sim.apply_spec("all", spec);
         sim.run(40);
+        let tests = sim.plans.iter().flat_map(|plan| plan.pods.values());
+        for container in tests.filter_map(|pod| pod.spec.as_ref()).flat_map(|pod| &pod.containers) {
+            let image = container.image.as_deref().expect("an image");
+            assert!(image.starts_with(&format!("{MIRROR}/")), "{name}, a test: {image}");
+            tested += 1;
+        }
         for (stage, set) in
             Stage::ALL.iter().flat_map(|stage| sim.sets_of(*stage).into_iter().map(move |set| (stage, set)))
         {
@@ -108,4 +118,5 @@ fn with_a_mirror_no_image_of_any_example_comes_from_elsewhere() {
         Stage::ALL.iter().all(|stage| stages.contains_key(stage.as_str())),
         "every stage was looked at: {stages:?}"
     );
+    assert!(tested > 0, "and tests too");
 }

@@ -182,6 +182,15 @@ fn where_nvidias_runtime_is_the_default_toolkits_leave_one_node_after_another() 
 }
 
 #[test]
+fn nobody_but_the_operator_takes_toolkits_away_that_restart_the_runtime_as_they_go() {
+    for (toolkit, owned) in [("{}", true), ("{setAsDefault: true}", false)] {
+        let sim = fleet("containerd://1.7.27", "v1.34.1", toolkit);
+        let has_owner = |stage| sim.sets_of(stage)[0].metadata.owner_references.is_some();
+        assert_eq!((has_owner(Stage::Toolkit), has_owner(Stage::DevicePlugin)), (owned, true), "{toolkit}");
+    }
+}
+
+#[test]
 fn a_toolkit_leaves_when_the_one_before_it_has_ended() {
     let mut sim = fresh(&["a", "b", "c"], "{setAsDefault: true}");
     sim.settle();

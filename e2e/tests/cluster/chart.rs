@@ -32,6 +32,31 @@ fn without_a_repository_it_says_how_to_build_and_push() {
 }
 
 #[test]
+fn every_image_of_the_chart_comes_from_where_it_is_told() {
+    fn images(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("image").and_then(Value::as_str).map(str::to_owned));
+                fields.values().for_each(|field| images(field, found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| images(item, found)),
+            // The image of gates is told to the operator by its arguments.
+            Value::String(word) if word.contains("/nvml-probe:") => found.push(word.clone()),
+            _ => {}
+        }
+    }
+    let yaml = template(&cluster(), &["image.repository=mirror.example.com/x"]).expect("the chart");
+    let mut found = Vec::new();
+    for document in
+        documents(&yaml).expect("YAML").iter().filter(|document| document["kind"] != "CustomResourceDefinition")
+    {
+        images(document, &mut found);
+    }
+    assert!(found.len() >= 3, "operator, probe and gates: {found:?}");
+    assert!(found.iter().all(|image| image.starts_with("mirror.example.com/x/")), "{found:?}");
+}
+
+#[test]
 fn values_that_cannot_work_are_refused() {
     let cluster = cluster();
     for wrong in [

@@ -14,7 +14,7 @@ use anyhow::{Result, ensure};
 use e2e::{Cluster, eventually};
 use gpu_operator_crd::policy::Stage;
 use k8s_openapi::api::node::v1::RuntimeClass;
-use kube::Api;
+use kube::{Api, ResourceExt};
 
 use crate::support::{Fixture, READY, started, test};
 
@@ -94,6 +94,24 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
         let left = configuration(&f)?;
         ensure!(left == found, "{left}");
         ensure!(init.starts() == 1, "what is taken out needs no restart");
+        Ok(())
+    });
+}
+
+#[test]
+fn nvidias_nri_plugin_runs_beside_containerd_which_nobody_configures_or_restarts() {
+    test(|f| async move {
+        let found = configuration(&f)?;
+        let init = Init::of(&f.cluster);
+        f.apply("{defaults: {toolkit: {injection: Nri}}}").await?;
+        f.wait_until_ready().await?;
+        f.run_gpu_pod("nri").await?;
+        f.sees_one_gpu("nri")?;
+        let toolkit = f.operand(Stage::Toolkit).await?;
+        ensure!(started(&toolkit).is_some(), "NVIDIA's installer stays and answers: {:?}", toolkit.status);
+        let log = f.cluster.kubectl(&["logs", &toolkit.name_any(), "-n", f.cluster.namespace()])?;
+        ensure!(log.contains("NRI"), "{log}");
+        ensure!(configuration(&f)? == found && init.starts() == 0, "containerd was started {} times", init.starts());
         Ok(())
     });
 }

@@ -14,7 +14,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{
         api::resource::Quantity,
-        apis::meta::v1::{LabelSelector, ObjectMeta},
+        apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference},
     },
 };
 use kube::Resource;
@@ -103,7 +103,7 @@ fn daemon_set(input: &PodInput<'_>, group: &str, parts: PodParts) -> DaemonSet {
             name: Some(daemon_set_name(stage, group)),
             namespace: Some(input.settings.namespace.clone()),
             labels: Some(labels.clone()),
-            owner_references: input.policy.controller_owner_ref(&()).map(|owner| vec![owner]),
+            owner_references: owner(input),
             ..ObjectMeta::default()
         },
         spec: Some(DaemonSetSpec {
@@ -122,6 +122,13 @@ fn daemon_set(input: &PodInput<'_>, group: &str, parts: PodParts) -> DaemonSet {
         }),
         ..DaemonSet::default()
     }
+}
+
+/// The policy, with which a DaemonSet goes. Not so a toolkit that restarts the container runtime as it goes: with a policy that
+/// is deleted in the foreground, as Argo CD does, the API server would have all of them go at once. It is pruned in its turn.
+fn owner(input: &PodInput<'_>) -> Option<Vec<OwnerReference>> {
+    let in_turn = input.spec.stage == Stage::Toolkit && input.key.toolkit.setup().is_some_and(|setup| setup.default);
+    input.policy.controller_owner_ref(&()).filter(|_| !in_turn).map(|owner| vec![owner])
 }
 
 fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
