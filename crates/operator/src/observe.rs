@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::{
     error::{Error, request},
+    plan::validation::CONTAINER,
     world::{GpuAsks, LastWords, uses_gpu},
 };
 
@@ -24,6 +25,8 @@ const AT_ONCE: usize = 4;
 const LOGS: usize = 32;
 /// … and not the pass either.
 const LOG_WITHIN: Duration = Duration::from_secs(2);
+/// How kubelet's words begin where it answers well and has no log.
+const NO_LOG: &str = "unable to retrieve container logs";
 /// Lines of a log that are read, the last ones.
 const LOG_LINES: i64 = 20;
 /// Bytes of those.
@@ -64,12 +67,19 @@ pub async fn gpu_pods(
 /// The ends of the logs of pods of ours, of some of them at a time, or why they cannot be had.
 pub async fn last_words(client: &Client, namespace: &str, pods: &BTreeSet<String>) -> LastWords {
     let api = Api::<Pod>::namespaced(client.clone(), namespace);
-    let params = LogParams { tail_lines: Some(LOG_LINES), limit_bytes: Some(LOG_BYTES), ..LogParams::default() };
+    let params = LogParams {
+        // A service mesh may have added another one.
+        container: Some(CONTAINER.to_owned()),
+        tail_lines: Some(LOG_LINES),
+        limit_bytes: Some(LOG_BYTES),
+        ..LogParams::default()
+    };
     stream::iter(pods.iter().take(LOGS).cloned())
         .map(|pod| {
             let (api, params) = (api.clone(), &params);
             async move {
                 let words = match timeout(LOG_WITHIN, api.logs(&pod, params)).await {
+                    Ok(Ok(words)) if words.starts_with(NO_LOG) => Err(words.trim().to_owned()),
                     Ok(words) => words.map_err(|error| error.to_string()),
                     Err(_) => Err(format!("no answer within {} s", LOG_WITHIN.as_secs())),
                 };

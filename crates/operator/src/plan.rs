@@ -37,7 +37,7 @@ mod share;
 mod signal;
 mod tell;
 pub mod toolkit;
-mod validation;
+pub mod validation;
 mod variant;
 
 use std::{

@@ -113,8 +113,9 @@ impl Loop {
         self.metrics.count(&written);
         self.metrics.passed(planning, now.as_duration().as_secs_f64());
         // A mirror that has learned of a write is not woken by the watch that tells of it again.
-        // And the next pass reads what this one had no time for.
-        if written.iter().any(|write| write.result.is_ok()) || !plan.questions.last_words.is_empty() {
+        // And the next pass reads what this one had no time for, unless it would only find the API server as little willing.
+        let well = written.iter().all(|write| write.result.is_ok());
+        if written.iter().any(|write| write.result.is_ok()) || well && !plan.questions.last_words.is_empty() {
             self.wake.notify_one();
         }
         let retry = refusals(&written, carry);

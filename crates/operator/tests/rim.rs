@@ -222,19 +222,23 @@ async fn of_a_test_the_end_of_its_log_is_read_and_a_node_that_does_not_answer_ke
                     let (status, body) = refusal(StatusCode::NOT_FOUND, "NotFound");
                     (status, body.to_string())
                 }
+                path if path.contains("/rotated/") => {
+                    (StatusCode::OK, "unable to retrieve container logs for containerd://7".to_owned())
+                }
                 _ => (StatusCode::OK, "Test PASSED\nDone\n".to_owned()),
             };
             Response::builder().status(status).body(Body::from(text))
         }
     });
     let client = Client::new(service, "default");
-    let pods = ["gone", "passed", "silent"].map(str::to_owned).into();
+    let pods = ["gone", "passed", "rotated", "silent"].map(str::to_owned).into();
     let words = observe::last_words(&client, "gpu-operator", &pods).await;
     assert_eq!(words["passed"], Ok("Test PASSED\nDone\n".to_owned()));
     assert!(words["gone"].as_ref().is_err_and(|why| why.contains("NotFound")), "{words:?}");
+    assert!(words["rotated"].is_err(), "kubelet answers well, and it is no log: {words:?}");
     assert_eq!(words["silent"], Err("no answer within 2 s".to_owned()));
     let asked = std::mem::take(&mut *made.lock().expect("the list"));
-    let log = "/api/v1/namespaces/gpu-operator/pods/passed/log?&limitBytes=4096&tailLines=20";
+    let log = "/api/v1/namespaces/gpu-operator/pods/passed/log?&container=test&limitBytes=4096&tailLines=20";
     assert!(asked.iter().any(|path| path == log), "{asked:?}");
 
     // However many do not answer, a pass waits once for some, and the others' turn comes in the next.

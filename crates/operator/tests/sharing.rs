@@ -195,6 +195,17 @@ fn somebody_elses_plugin_is_tracked_by_what_it_offers() {
 }
 
 #[test]
+fn a_flag_of_the_plugin_moves_the_plugin_and_no_control_daemon() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &mps(2));
+    sim.settle();
+    let before = sim.nodes["a"].labels.clone();
+    sim.apply_policy("all", &mps(2).replace("sharing:", "flags: {passDeviceSpecs: true}, sharing:"));
+    sim.settle();
+    let moved = |key: &str| sim.nodes["a"].labels.get(key) != before.get(key);
+    assert!(moved(Stage::DevicePlugin.key()) && !moved(Stage::Mps.key()));
+}
+
+#[test]
 fn the_pods_of_every_way_to_share_are_as_reviewed() {
     for (name, policy, stages) in [
         (

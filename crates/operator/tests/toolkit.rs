@@ -182,9 +182,14 @@ fn where_nvidias_runtime_is_the_default_toolkits_leave_one_node_after_another() 
 }
 
 #[test]
-fn nobody_but_the_operator_takes_toolkits_away_that_restart_the_runtime_as_they_go() {
-    for (toolkit, owned) in [("{}", true), ("{setAsDefault: true}", false)] {
-        let sim = fleet("containerd://1.7.27", "v1.34.1", toolkit);
+fn nobody_but_the_operator_takes_toolkits_away_that_are_entered_into_a_runtime() {
+    for (runtime, toolkit, owned) in [
+        ("containerd://2.1.4", "{}", true),
+        ("containerd://2.1.4", "{injection: Nri}", true),
+        ("containerd://1.7.27", "{}", false),
+        ("containerd://1.7.27", "{setAsDefault: true}", false),
+    ] {
+        let sim = fleet(runtime, "v1.34.1", toolkit);
         let has_owner = |stage| sim.sets_of(stage)[0].metadata.owner_references.is_some();
         assert_eq!((has_owner(Stage::Toolkit), has_owner(Stage::DevicePlugin)), (owned, true), "{toolkit}");
     }
@@ -233,6 +238,7 @@ fn a_toolkit_that_is_just_being_entered_goes_once_it_can_take_itself_out_again()
     let ended = |code| ContainerState::Ended(Exit { code, message: String::new() });
     let waits = || ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
     let running = || ContainerState::Running(None);
+    let no_image = ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: String::new() };
     let long_ago = ContainerState::Running(Some(Timestamp::UNIX_EPOCH));
     let (install, restart) = ("install-toolkit", "restart-runtime");
     for (steps, runs, stays) in [
@@ -243,6 +249,7 @@ fn a_toolkit_that_is_just_being_entered_goes_once_it_can_take_itself_out_again()
         (vec![(install, ended(0)), (restart, ended(0))], false, true),
         (vec![(install, ended(0)), (restart, ended(0))], true, false),
         // Those are stuck.
+        (vec![(install, ended(0)), (restart, no_image)], false, false),
         (vec![(install, ended(1)), (restart, waits())], false, false),
         (vec![(install, ended(0)), (restart, ended(1))], false, false),
         (vec![(install, long_ago), (restart, waits())], false, false),
@@ -255,7 +262,37 @@ fn a_toolkit_that_is_just_being_entered_goes_once_it_can_take_itself_out_again()
         let keeps = plan.labels["a"].labels.contains_key(keys::TOOLKIT);
         assert_eq!(keeps, stays, "{steps:?} {runs}");
         assert!(!keeps || plan.check_again.is_some());
+        sim.pods.get_mut("toolkit@a").expect("a pod").created = Some(Timestamp::UNIX_EPOCH);
+        assert!(!sim.plan().labels["a"].labels.contains_key(keys::TOOLKIT), "nor is one waited for that is too old");
     }
+}
+
+#[test]
+fn a_toolkit_that_is_just_being_entered_gives_way_to_another_once_it_can_take_itself_out_again() {
+    let mut sim = fleet("containerd://2.1.4", "v1.34.1", "{injection: Runtime}");
+    let entered = sim.nodes["a"].labels[keys::TOOLKIT].clone();
+    come_so_far(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
+    sim.apply_policy("all", "{defaults: {toolkit: {injection: Cdi}}}");
+    for _ in 0..5 {
+        let plan = sim.plan();
+        sim.carry_out(&plan);
+        sim.sleep(1);
+        assert_eq!(sim.nodes["a"].labels.get(keys::TOOLKIT), Some(&entered));
+    }
+    come_so_far(&mut sim, &[], true);
+    sim.settle();
+    assert_ne!(sim.nodes["a"].labels.get(keys::TOOLKIT), Some(&entered));
+}
+
+#[test]
+fn no_runtime_is_restarted_by_one_toolkit_that_goes_and_one_that_comes_at_once() {
+    let mut sim = fresh(&["a", "b"], "{setAsDefault: true}");
+    sim.settle();
+    sim.delete_policy("all");
+    come_so_far(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
+    let plan = sim.plan();
+    let stays = |node: &str| plan.labels[node].labels.contains_key(keys::TOOLKIT);
+    assert!(stays("a") && stays("b"), "{:?}", plan.labels);
 }
 
 #[test]

@@ -9,14 +9,7 @@ use crate::support::test;
 #[test]
 fn a_loaded_host_driver_is_used_and_no_driver_pod_made() {
     test(|f| async move {
-        f.cluster.set_host_driver(&HostDriver::Loaded("580.173.02".into()))?;
-        f.wait_for_status("the host's driver in the report", |status| {
-            let report = status.report.clone().unwrap_or_default();
-            ensure!(report.driver.loaded.as_deref() == Some("580.173.02"), "{report:?}");
-            ensure!(report.driver.installed.iter().any(|found| found.root == "/"), "{report:?}");
-            Ok(())
-        })
-        .await?;
+        f.load_host_driver("580.173.02").await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");

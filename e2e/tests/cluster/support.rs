@@ -87,6 +87,34 @@ impl Fixture {
         Ok(fixture)
     }
 
+    /// Puts these GPUs into the machine, and waits until the probe has seen them: what a policy does before goes by others.
+    pub async fn plug(&self, gpus: &[Gpu]) -> Result<()> {
+        self.cluster.standin().plug(gpus)?;
+        let id =
+            |gpu: &Gpu| gpu.pci_device_id.trim_start_matches("0x").chars().take(4).collect::<String>().to_lowercase();
+        let plugged: Vec<_> = gpus.iter().map(|gpu| (gpu.pci_address.clone(), id(gpu))).collect();
+        self.wait_for_status("the GPUs in the probe's report", |status| {
+            let report = status.report.as_ref().context("no report")?;
+            let seen: Vec<_> = report.gpus.iter().map(|gpu| (gpu.pci_address.clone(), gpu.device_id.clone())).collect();
+            ensure!(seen == plugged, "{seen:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Makes the host bring a loaded driver, and waits until the probe has seen it: a policy that is applied before may bring
+    /// its own.
+    pub async fn load_host_driver(&self, version: &str) -> Result<()> {
+        self.cluster.set_host_driver(&HostDriver::Loaded(version.into()))?;
+        self.wait_for_status("the host's driver in the report", |status| {
+            let report = status.report.clone().unwrap_or_default();
+            ensure!(report.driver.loaded.as_deref() == Some(version), "{report:?}");
+            ensure!(report.driver.installed.iter().any(|found| found.root == "/"), "{report:?}");
+            Ok(())
+        })
+        .await
+    }
+
     /// Applies a policy of this spec, written as YAML, whose images are the local ones.
     pub async fn apply(&self, spec: &str) -> Result<()> {
         let mut policy = ClusterGpuPolicy::new("fleet", serde_yaml::from_str(spec)?);

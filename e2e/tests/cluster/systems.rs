@@ -2,7 +2,7 @@
 //! their users check, GPUs shared, and a stack without NVIDIA's container toolkit.
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Gpu, HostDriver};
+use e2e::Gpu;
 use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt, api::PostParams};
@@ -86,8 +86,8 @@ fn kubeadms_example_ends_in_a_job_that_passes() {
 fn a_tesla_k80_on_an_old_host_with_the_hosts_driver() {
     test(|f| async move {
         const DRIVER: &str = "470.256.02";
-        f.cluster.standin().plug(&Gpu::several(4, "Tesla K80", 0x102d, 11_441))?;
-        f.cluster.set_host_driver(&HostDriver::Loaded(DRIVER.into()))?;
+        f.plug(&Gpu::several(4, "Tesla K80", 0x102d, 11_441)).await?;
+        f.load_host_driver(DRIVER).await?;
         f.apply_example("legacy-k80").await?;
         f.wait_until_ready_with(keys::GPU_RESOURCE, 4).await?;
         ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");
@@ -102,7 +102,7 @@ fn a_tesla_k80_on_an_old_host_with_the_hosts_driver() {
 fn gke_ubuntu_with_googles_installer_and_plugin() {
     test(|f| async move {
         f.cluster.set_install_dir(true)?;
-        f.cluster.standin().plug(&Gpu::several(GPUS, "Tesla T4", 0x1eb8, 15_360))?;
+        f.plug(&Gpu::several(GPUS, "Tesla T4", 0x1eb8, 15_360)).await?;
         f.apply_example("gke-ubuntu").await?;
         f.wait_until_ready().await?;
         ensure!(f.operands(Stage::Toolkit).await?.is_empty(), "no toolkit is needed");
@@ -122,7 +122,7 @@ fn gke_ubuntu_with_googles_installer_and_plugin() {
 #[test]
 fn mixed_models_are_chosen_by_the_label_accelerator() {
     test(|f| async move {
-        f.cluster.standin().plug(&Gpu::several(GPUS, "Tesla P100-PCIE-16GB", 0x15f8, 16_280))?;
+        f.plug(&Gpu::several(GPUS, "Tesla P100-PCIE-16GB", 0x15f8, 16_280)).await?;
         f.apply_example("mixed-models").await?;
         f.wait_until_ready().await?;
         let label = ("accelerator", "nvidia-tesla-p100");
@@ -136,7 +136,7 @@ fn mixed_models_are_chosen_by_the_label_accelerator() {
 fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes() {
     test(|f| async move {
         f.cluster.set_install_dir(true)?;
-        f.cluster.standin().plug(&Gpu::several(GPUS, "Quadro K620", 0x13bb, 2_000))?;
+        f.plug(&Gpu::several(GPUS, "Quadro K620", 0x13bb, 2_000)).await?;
         let node = f.cluster.node_name();
         f.cluster.kubectl(&["label", "node", node, "gpu/nividia=P630"])?;
         f.apply_example("bare-metal-run-file").await?;

@@ -12,8 +12,8 @@ use crate::schema::ResourceName;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = (
-        "!has(self.flavor) || self.flavor != 'External' || (!has(self.image) && !has(self.env) && !has(self.args) && !has(self.resources))",
-        "flavor External is somebody else's device plugin, which we only track: remove image, env, args and resources, or write flavor: Nvidia"
+        "!has(self.flavor) || self.flavor != 'External' || (!has(self.image) && !has(self.env) && !has(self.args) && !has(self.resources) && !has(self.flags))",
+        "flavor External is somebody else's device plugin, which we only track: remove image, env, args, resources and flags, or write flavor: Nvidia"
     ),
     validation = (
         "!has(self.flavor) || self.flavor != 'External' || !has(self.mig) || !has(self.mig.layout)",

@@ -124,10 +124,11 @@ fn daemon_set(input: &PodInput<'_>, group: &str, parts: PodParts) -> DaemonSet {
     }
 }
 
-/// The policy, with which a DaemonSet goes. Not so a toolkit that restarts the container runtime as it goes: with a policy that
-/// is deleted in the foreground, as Argo CD does, the API server would have all of them go at once. It is pruned in its turn.
+/// The policy, with which a DaemonSet goes. Not so a toolkit that is entered into the container runtime's configuration: with a
+/// policy that is deleted in the foreground, as Argo CD does, the API server would have all of them go at once, also those
+/// that restart the runtime as they go or cannot take themselves out yet. It is pruned in its turn.
 fn owner(input: &PodInput<'_>) -> Option<Vec<OwnerReference>> {
-    let in_turn = input.spec.stage == Stage::Toolkit && input.key.toolkit.setup().is_some_and(|setup| setup.default);
+    let in_turn = input.spec.stage == Stage::Toolkit && input.key.toolkit.setup().is_some();
     input.policy.controller_owner_ref(&()).filter(|_| !in_turn).map(|owner| vec![owner])
 }
 

@@ -18,10 +18,11 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time, j
 use super::{enroll::Share, gpu_node::clip, hash, is_unreadable, judge::hold_up, member::Member};
 use crate::{
     moment::later,
-    settings::{Settings, VALIDATION_RETRY, VALIDATION_RETRY_AT_MOST, VALIDATION_WAITS},
+    settings::{ASK_AGAIN, Settings, VALIDATION_RETRY, VALIDATION_RETRY_AT_MOST, VALIDATION_WAITS},
     world::{LastWords, PodFacts, Role, World},
 };
 use outcome::{Outcome, Proof, outcome};
+pub use pod::CONTAINER;
 
 /// Where the validation of a node stands.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,22 +105,15 @@ fn test(member: &Member<'_>, last_words: &LastWords, revision: String, failed: O
     let present = pod.filter(|pod| !pod.is_leaving());
     let proof = if pod::is_the_users(member) { Proof::ExitCode } else { Proof::Words(last_words.get(&name)) };
     let outcome = present.map_or(Outcome::Open, |pod| outcome(pod, proof, member.now));
-    let asks = (outcome == Outcome::Unread).then(|| name.clone());
-    let trial = Trial { pod: Some(name), asks, ..Trial::default() };
-    let Outcome::Ended(result, message) = outcome else {
-        let again = failed.as_ref().map(retry_at);
-        let hold = match (failed.as_ref().zip(again), present) {
-            // Until it passes, the last word stands, and nothing has to be written.
-            (Some((failed, again)), _) => (Reason::ValidationFailed, said(failed, again)),
-            (None, pod) => under_way(pod, member.now),
-        };
-        let waits = present.filter(|pod| pod.unschedulable.is_some()).and_then(|pod| pod.created);
-        return Trial {
-            record: failed,
-            hold: Some(hold),
-            check_again: waits.map(|since| later(since, VALIDATION_WAITS)),
-            ..trial
-        };
+    let trial = Trial { pod: Some(name), ..Trial::default() };
+    let (result, message) = match outcome {
+        Outcome::Ended(result, message) => (result, message),
+        Outcome::Unread => return Trial { asks: trial.pod.clone(), ..until_passed(member, failed, present, trial) },
+        Outcome::Unreadable(why) => {
+            let hold = Some((Reason::Validating, format!("a test has ended, and its log cannot be read yet: {why}")));
+            return Trial { record: failed, hold, check_again: Some(later(member.now, ASK_AGAIN)), ..trial };
+        }
+        Outcome::Open => return until_passed(member, failed, present, trial),
     };
     let record = Validated {
         result,
@@ -138,6 +132,18 @@ fn test(member: &Member<'_>, last_words: &LastWords, revision: String, failed: O
     let again = retry_at(&record);
     let hold = Some((Reason::ValidationFailed, said(&record, again)));
     Trial { record: Some(record), hold, check_again: Some(again), ..trial }
+}
+
+/// A test that may still pass.
+fn until_passed(member: &Member<'_>, failed: Option<Validated>, pod: Option<&PodFacts>, trial: Trial) -> Trial {
+    let again = failed.as_ref().map(retry_at);
+    let hold = match failed.as_ref().zip(again) {
+        // Until it passes, the last word stands, and nothing has to be written.
+        Some((failed, again)) => (Reason::ValidationFailed, said(failed, again)),
+        None => under_way(pod, member.now),
+    };
+    let waits = pod.filter(|pod| pod.unschedulable.is_some()).and_then(|pod| pod.created);
+    Trial { record: failed, hold: Some(hold), check_again: waits.map(|since| later(since, VALIDATION_WAITS)), ..trial }
 }
 
 /// What is to be said of a test that is under way.

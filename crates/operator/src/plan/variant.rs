@@ -194,7 +194,11 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
 fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
     let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, arch } = key;
     let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
-    let plugin = (spec.stage >= Stage::Mps).then_some(plugin);
+    let plugin = match spec.stage {
+        Stage::Driver | Stage::Toolkit => None,
+        Stage::Mps => Some(plugin.without_flags()),
+        Stage::DevicePlugin => Some(plugin.clone()),
+    };
     let made_of = (policy, pool, named, driver, toolkit, plugin, arch, spec);
     // What is where it always is needs no mention.
     let digest = match toolkit_folder.as_ref().filter(|_| spec.stage >= Stage::Toolkit) {

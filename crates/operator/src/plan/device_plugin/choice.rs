@@ -55,6 +55,16 @@ impl PluginChoice {
         }
     }
 
+    /// The same, told nothing but how GPUs are divided and shared, which is all that MPS' control daemon depends on.
+    #[must_use]
+    pub fn without_flags(&self) -> Self {
+        let mut choice = self.clone();
+        if let Self::Nvidia { flags, .. } = &mut choice {
+            *flags = PluginFlags::default();
+        }
+        choice
+    }
+
     /// What GPUs are divided into by MIG, if that is ours to do.
     #[must_use]
     pub fn layout(&self) -> Option<&Layout> {

@@ -1,6 +1,8 @@
 //! Whose turn it is to have its container runtime restarted: one node of a pool at a time, first installs included, so that
 //! a configuration that a runtime does not survive is met on one node and not on all.
 
+use std::collections::BTreeSet;
+
 use gpu_operator_crd::{gpunode::Groups, policy::Stage, reason::Reason};
 
 use super::halts;
@@ -22,6 +24,8 @@ pub struct RuntimeTurn {
     holders: Vec<(String, Option<String>)>,
     /// Whether a node was refused the turn.
     awaited: bool,
+    /// Nodes whose toolkit is just being entered: it goes, or gives way to another, once it can take itself out again.
+    entering: BTreeSet<String>,
 }
 
 impl RuntimeTurn {
@@ -33,12 +37,20 @@ impl RuntimeTurn {
             tolerated && restart::is_on_its_way(world, member.node, &member.have, pod, member.now)
         });
         let holders = held.map(|(member, verdict)| (member.node.name.clone(), failure(member, verdict))).collect();
-        Self { holders, awaited: false }
+        let enters = |member: &Member<'_>| {
+            member.pod(Stage::Toolkit).is_some_and(|pod| restart::is_entering(world, pod, member.now))
+        };
+        let entering = members.iter().filter(|(member, _)| enters(member));
+        let entering = entering.map(|(member, _)| member.node.name.clone()).collect();
+        Self { holders, awaited: false, entering }
     }
 
     /// What a node takes now of these groups, and why it takes no more yet. All but a toolkit that restarts the runtime comes
     /// at once; that comes when it would have nothing else to wait for, and no other node has the turn.
     pub fn of_these(&mut self, member: &Member<'_>, groups: Groups) -> (Groups, Option<Note>) {
+        if self.entering.contains(&member.node.name) {
+            return (Groups { toolkit: member.have.toolkit.clone(), ..groups }, None);
+        }
         if !restarts(member, &groups) {
             return (groups, None);
         }

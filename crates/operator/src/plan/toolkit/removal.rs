@@ -57,8 +57,8 @@ impl<'w> Removals<'w> {
 
 /// The groups of toolkits that are just being entered into their nodes' container runtimes, by node.
 fn entering(world: &World, now: Timestamp) -> BTreeMap<&str, &str> {
-    let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit) && !pod.is_leaving());
-    let entering = toolkits.filter(|pod| restart::is_by(world, pod.group.as_deref()) && restart::is_entering(pod, now));
+    let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit));
+    let entering = toolkits.filter(|pod| restart::is_entering(world, pod, now));
     entering.filter_map(|pod| Some((pod.node.as_str(), pod.group.as_deref()?))).collect()
 }
 
@@ -74,7 +74,7 @@ fn leaving(world: &World, now: Timestamp) -> BTreeMap<&str, Timestamp> {
     groups
 }
 
-/// The group of a pod that is on its way out, and until when that is waited for.
+/// The group of a pod on whose way out, or in, its node's runtime is restarted, and until when that is waited for.
 fn leaves<'w>(world: &'w World, pod: &'w PodFacts, now: Timestamp) -> Option<(&'w str, Timestamp)> {
     let group = pod.group.as_deref()?;
     let node = world.nodes.get(pod.node.as_str())?;
@@ -82,6 +82,7 @@ fn leaves<'w>(world: &'w World, pod: &'w PodFacts, now: Timestamp) -> Option<(&'
         return Some((group, later(by, LATE)));
     }
     let called_for = node.labels.get(keys::TOOLKIT).is_some_and(|named| named == group);
-    // The DaemonSet's controller is about to delete it.
-    (!called_for && node.ready).then(|| (group, later(now, ASK_AGAIN)))
+    // The DaemonSet's controller is about to delete it, or it restarts the runtime on its way in.
+    let busy = !called_for && node.ready || restart::is_entering(world, pod, now);
+    busy.then(|| (group, later(now, ASK_AGAIN)))
 }

@@ -12,8 +12,10 @@ use crate::{
     world::{ContainerFacts, ContainerState, NodeFacts, PodFacts, World},
 };
 
-/// How long a step of entering NVIDIA's runtime may take.
-const ENTERING_AT_MOST: Duration = Duration::from_mins(10);
+/// How long a step of entering NVIDIA's runtime may take, …
+const STEP_AT_MOST: Duration = Duration::from_mins(10);
+/// … and how old its pod may be, which may have waited long for a driver.
+const ENTERING_AT_MOST: Duration = Duration::from_hours(1);
 /// The step of a toolkit's pod that restarts the container runtime.
 pub const STEP: &str = "restart-runtime";
 /// Says to every step that NVIDIA's runtime is the default.
@@ -54,17 +56,18 @@ pub fn is_on_its_way(world: &World, node: &NodeFacts, have: &Groups, pod: Option
 }
 
 /// Whether a toolkit's pod is in the midst of entering NVIDIA's runtime: what it has entered by then stays if it goes, since
-/// only its main container takes that out again. One that is stuck there is in no midst.
+/// only its main container takes that out again. One that is stuck there is waited for no longer.
 #[must_use]
-pub fn is_entering(pod: &PodFacts, now: Timestamp) -> bool {
-    let went_wrong = |step: &ContainerFacts| match &step.state {
-        ContainerState::Ended(exit) => exit.code != 0,
-        ContainerState::Running(since) => since.is_some_and(|since| older(since, ENTERING_AT_MOST, now)),
-        ContainerState::Waiting { .. } => step.last_failure.is_some(),
-    };
-    let steps = || pod.init.iter().skip_while(|step| step.name != INSTALL);
-    let begun = steps().next().is_some_and(|install| !matches!(install.state, ContainerState::Waiting { .. }));
-    begun && !is_past(pod) && !steps().any(went_wrong)
+pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
+    let begun = |step: &ContainerFacts| step.name == INSTALL && !matches!(step.state, ContainerState::Waiting { .. });
+    let too_long = |since: Option<Timestamp>, at_most| since.is_some_and(|since| older(since, at_most, now));
+    !pod.is_leaving()
+        && is_by(world, pod.group.as_deref())
+        && pod.init.iter().any(begun)
+        && !is_past(pod)
+        && hold_up(pod, now).is_none()
+        && !pod.init.iter().any(|step| too_long(step.running_since(), STEP_AT_MOST))
+        && !too_long(pod.created, ENTERING_AT_MOST)
 }
 
 /// What comes before a pod's main container runs once in the pod's life.

@@ -33,6 +33,8 @@ pub enum Outcome {
     Open,
     /// It has ended well, and what it has said has to be read.
     Unread,
+    /// That could not be read, for this reason, and is tried again.
+    Unreadable(String),
     /// That came of it, with what is to be said of it.
     Ended(ValidationResult, String),
 }
@@ -52,7 +54,8 @@ pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
         };
     };
     if end.succeeded {
-        return ended_well(name, proof);
+        let late = pod.created.is_none_or(|created| older(created, VALIDATION_WAITS, now));
+        return ended_well(name, proof, late);
     }
     let (result, message) = if end.reason.starts_with(OUT_OF) {
         (ValidationResult::Skipped, format!("there was no place for pod {name}: {}", end.message))
@@ -62,7 +65,7 @@ pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
     Outcome::Ended(result, message)
 }
 
-fn ended_well(name: &str, proof: Proof<'_>) -> Outcome {
+fn ended_well(name: &str, proof: Proof<'_>, late: bool) -> Outcome {
     let (result, message) = match proof {
         Proof::ExitCode => (ValidationResult::Passed, format!("pod {name} has passed: its exit code is 0")),
         Proof::Words(None) => return Outcome::Unread,
@@ -73,6 +76,7 @@ fn ended_well(name: &str, proof: Proof<'_>) -> Outcome {
             let words = if words.trim().is_empty() { "nothing at all" } else { words.trim() };
             (ValidationResult::Failed, format!("pod {name} has ended well and not said {PASSED}, but {words}"))
         }
+        Proof::Words(Some(Err(why))) if !late => return Outcome::Unreadable(why.clone()),
         // NVIDIA's samples exit with 0 for no other reason, and a log that nobody can read is no fault of the GPUs.
         Proof::Words(Some(Err(why))) => (
             ValidationResult::Passed,

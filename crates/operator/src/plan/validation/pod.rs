@@ -26,6 +26,8 @@ use crate::{
 /// A driver serves every CUDA of the major version that came with its branch, and the older ones. The newest first: the
 /// first branch of a CUDA, and NVIDIA's vectorAdd built with it.
 const TESTS: [(u32, &str); 2] = [(525, "vectoradd-cuda12.5.0"), (450, "vectoradd-cuda11.7.1")];
+/// The container that tests.
+pub const CONTAINER: &str = "test";
 /// For the drivers before those.
 const OLDEST_TEST: &str = "vectoradd-cuda10.2";
 /// What Kubernetes takes of a pod's deadline, in seconds.
@@ -115,7 +117,7 @@ fn handed_over(member: &Member<'_>) -> Option<Vec<EnvVar>> {
 fn container(member: &Member<'_>) -> Container {
     let resource = member.offered();
     Container {
-        name: "test".to_owned(),
+        name: CONTAINER.to_owned(),
         image: Some(image(member)),
         image_pull_policy: Some(member.policy.spec.images.pull_policy.unwrap_or_default().as_str().to_owned()),
         env: handed_over(member),
