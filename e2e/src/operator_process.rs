@@ -171,6 +171,8 @@ pub(crate) fn stop(paths: &Paths) -> Result<()> {
 fn scale(paths: &Paths, replicas: u32) -> Result<()> {
     kubectl(paths, &["scale", DEPLOYMENT, "--namespace", RELEASE, &format!("--replicas={replicas}")])?;
     if replicas == 0 {
+        // Until the controllers have seen it, there may be no pod yet of those that they are about to make.
+        kubectl(paths, &["rollout", "status", DEPLOYMENT, "--namespace", RELEASE, "--timeout=60s"])?;
         let pods = "--selector=app.kubernetes.io/name=gpu-operator";
         kubectl(paths, &["wait", "--for=delete", "pods", pods, "--namespace", RELEASE, "--timeout=60s"])?;
     }

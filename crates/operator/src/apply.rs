@@ -84,7 +84,6 @@ impl Writer {
             carry_out(
                 statuses
                     .map(|(name, status)| self.gpu_node_status(name, status))
-                    .chain(plan.policies.iter().map(|(name, status)| self.policy_status(name, status)))
                     .chain(plan.prune.iter().map(|name| self.prune(name)))
                     .chain(plan.prune_classes.iter().map(|name| self.prune_class(name)))
                     .chain(plan.renew.iter().map(|name| self.renew(name)))
@@ -92,6 +91,8 @@ impl Writer {
             )
             .await,
         );
+        // A policy tells of its nodes, and not before they do.
+        written.extend(carry_out(plan.policies.iter().map(|(name, status)| self.policy_status(name, status))).await);
         written.extend(carry_out(finalizers(false).map(|(name, _)| self.finalizer(name, false))).await);
         written
     }
@@ -99,8 +100,12 @@ impl Writer {
     /// Writes the GpuNodes' specs; also of which nodes that failed.
     async fn gpu_node_specs<'p>(&self, plan: &'p Plan) -> (BTreeSet<&'p str>, Vec<Written>) {
         let specs = plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name.as_str(), write.spec.as_ref()?)));
-        let named = specs.map(|(name, spec)| async move { (name, self.gpu_node_spec(name, spec).await) });
-        let ended = carry_out(named).await;
+        let begins = |spec: &(GpuNodeSpec, OwnerReference)| spec.0.rollout.is_some();
+        // Whose move is over gives up its turn before another takes it, so that nobody sees two that have it.
+        let (later, first): (Vec<_>, Vec<_>) = specs.partition(|(_, spec)| begins(spec));
+        let named = |(name, spec)| async move { (name, self.gpu_node_spec(name, spec).await) };
+        let mut ended = carry_out(first.into_iter().map(named)).await;
+        ended.extend(carry_out(later.into_iter().map(named)).await);
         let failed = ended.iter().filter(|(_, written)| written.result.is_err()).map(|(name, _)| *name).collect();
         (failed, ended.into_iter().map(|(_, written)| written).collect())
     }

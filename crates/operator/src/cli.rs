@@ -89,6 +89,9 @@ impl Run {
     async fn run(self) -> Result<(), CliError> {
         let Self { namespace, probe_image, probe_image_pull_policy, image_pull_secrets, listen, no_pod_diagnosis } =
             self;
+        // First of all: the first process of a container passes over what it has not asked for.
+        let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
+        let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
         let mut config = Config::infer().await?;
         let agent = format!("gpu-operator/{}", env!("CARGO_PKG_VERSION"));
         config.headers.push((axum::http::header::USER_AGENT, agent.parse()?));
@@ -109,8 +112,6 @@ impl Run {
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let serve = axum::serve(listener, admin::router(admin));
         let reconcile = Loop { settings, catalogue: Catalogue::builtin()?, client, mirrors, wake, metrics };
-        let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
-        let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator runs");
         // Every write is whole in itself, so that ending at any instant loses nothing.
         tokio::select! {

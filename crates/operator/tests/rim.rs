@@ -14,6 +14,8 @@ use axum::{
     http::{Method, Request, Response, StatusCode},
 };
 use gpu_operator::{apply::Writer, error::Class, observe, watch::Mirrors, world::GpuAsks};
+use gpu_operator_crd::gpunode::{Groups, Rollout, RolloutStep};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use serde_json::{Value, json};
 use sim::Sim;
@@ -83,11 +85,26 @@ async fn what_depends_on_other_writes_comes_after_them() {
         at("PATCH /apis/gpu.nodestack.dev/v1alpha1/gpunodes/a"),
         at("PATCH /api/v1/nodes/a"),
         at("PATCH /apis/gpu.nodestack.dev/v1alpha1/gpunodes/a/status"),
+        at("PATCH /apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies/all/status"),
     ];
     assert!(order.is_sorted(), "{order:?}: {paths:#?}");
     assert_eq!(paths.len(), 8, "finalizer, three DaemonSets, spec, labels, two statuses: {paths:#?}");
     for made in made.lock().expect("the list").iter() {
         assert!(made.path.contains("fieldManager=gpu-operator"), "{}", made.path);
+    }
+}
+
+#[tokio::test]
+async fn a_node_whose_move_is_over_says_so_before_another_begins_its_own() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
+    let mut plan = sim.plan();
+    let (spec, _) = plan.gpu_nodes.get_mut("a").and_then(|write| write.spec.as_mut()).expect("a spec");
+    spec.rollout = Some(Rollout { step: RolloutStep::Install, from: Groups::default(), since: Time(sim.now) });
+    for _ in 0..20 {
+        let (client, made) = server(accept);
+        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan).await;
+        let specs = paths(&made).into_iter().filter(|path| path.contains("/gpunodes/") && !path.ends_with("/status"));
+        assert!(specs.map(|path| path.chars().last()).eq([Some('b'), Some('a')]));
     }
 }
 

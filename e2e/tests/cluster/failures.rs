@@ -1,10 +1,10 @@
 //! A driver that fails shows within a minute, in the pod's own words, and heals once its cause is gone.
 
 use anyhow::{Result, ensure};
-use e2e::DriverMode;
+use e2e::{DriverMode, eventually};
 use gpu_operator_crd::reason::Reason;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, READY, test};
 
 /// The failure is the node's and the policy's, and it is a Warning Event on the Node.
 async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
@@ -45,6 +45,12 @@ fn another_version_than_asked_for() {
     test(|f| async move {
         f.cluster.standin().set_driver_mode(&DriverMode::WrongVersion { loads: "570.1.1".into() })?;
         f.apply("{}").await?;
+        // From here on it is a failure.
+        eventually(READY, "the other version", || async {
+            ensure!(f.cluster.standin().loaded_driver().as_deref() == Some("570.1.1"));
+            Ok(())
+        })
+        .await?;
         shows(&f, Reason::DriverVersionMismatch, "570.1.1").await?;
         f.cluster.standin().set_driver_mode(&DriverMode::Ok)?;
         f.wait_until_ready().await

@@ -48,6 +48,8 @@ fn kubelet_and_containerd() {
             Ok(())
         })
         .await?;
+        // What the new kubelet publishes first may be none, and what the operator wrote before stands for a moment.
+        f.wait_for_allocatable(GPUS, READY).await?;
         wait_for_a_working_gpu_pod(&f, "after-kubelet").await
     });
 }

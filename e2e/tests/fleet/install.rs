@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
-    HostDriver,
+    HostDriver, eventually,
     fleet::{DriverBehaviour, FleetNode},
 };
 use gpu_operator_crd::{Phase, reason::Reason};
@@ -47,10 +47,17 @@ fn every_node_comes_as_far_as_its_own_hardware_and_images_let_it() {
         let kinds = kinds();
         f.fleet.join(kinds.iter().map(|(node, _)| node.clone())).await?;
         f.apply("{}").await?;
+        let all_come = async || {
+            for (node, wanted) in &kinds {
+                let found = verdict(&f, &node.name).await?;
+                ensure!(found == *wanted, "{}: {found:?} and not {wanted:?}", node.name);
+            }
+            Ok(())
+        };
+        eventually(DEADLINE, "how far each node comes", all_come).await?;
         f.fleet.quiet(QUIET, DEADLINE).await?;
-        for (node, wanted) in kinds {
-            let found = verdict(&f, &node.name).await?;
-            ensure!(found == wanted, "{}: {found:?} and not {wanted:?}", node.name);
+        all_come().await?;
+        for (node, wanted) in &kinds {
             let gpus = f.fleet.observe(&node.name).context("no such node")?.gpus;
             ensure!((gpus == Some(8) || gpus == Some(4)) == wanted.is_some_and(|(phase, _)| phase == Phase::Ready));
         }

@@ -33,7 +33,7 @@ pub enum Outcome {
     Open,
     /// It has ended well, and what it has said has to be read.
     Unread,
-    /// That could not be read, for this reason, and is tried again.
+    /// That could not be read, or not all of it, for this reason, and is tried again.
     Unreadable(String),
     /// That came of it, with what is to be said of it.
     Ended(ValidationResult, String),
@@ -72,6 +72,8 @@ fn ended_well(name: &str, proof: Proof<'_>, late: bool) -> Outcome {
         Proof::Words(Some(Ok(words))) if words.contains(PASSED) => {
             (ValidationResult::Passed, format!("pod {name} has said {PASSED}"))
         }
+        // The runtime may still be writing it.
+        Proof::Words(Some(Ok(_))) if !late => return Outcome::Unreadable(format!("it does not say {PASSED}")),
         Proof::Words(Some(Ok(words))) => {
             let words = if words.trim().is_empty() { "nothing at all" } else { words.trim() };
             (ValidationResult::Failed, format!("pod {name} has ended well and not said {PASSED}, but {words}"))
