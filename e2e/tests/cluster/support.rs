@@ -26,6 +26,8 @@ pub const GPUS: u32 = 8;
 pub const PLAIN_STAGES: [Stage; 3] = [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin];
 /// The driver that an H100 gets by default.
 pub const DEFAULT_DRIVER: &str = "595.91.07";
+/// The driver that Google's installer brings, where an example names none.
+pub const GOOGLES_DRIVER: &str = "535.309.01";
 /// From a policy to a ready node, on a slow machine.
 pub const READY: Duration = Duration::from_mins(2);
 /// Within a minute a failure must show.
@@ -133,6 +135,10 @@ impl Fixture {
         let pools = spec.pools.iter_mut().map(|pool| (&mut pool.driver, &mut pool.device_plugin));
         for (driver, plugin) in pools.chain([(&mut spec.defaults.driver, &mut spec.defaults.device_plugin)]) {
             let installs = matches!(driver.source, Some(DriverSource::GkeUbuntu | DriverSource::RunFile));
+            if installs && driver.version.is_none() {
+                // An image of one's own is used with its version alone.
+                driver.version = Some(GOOGLES_DRIVER.to_owned());
+            }
             for (is_googles, operand) in
                 [(installs, &mut driver.operand), (plugin.flavor == Some(PluginFlavor::Gke), &mut plugin.operand)]
             {

@@ -8,7 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, started, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, GOOGLES_DRIVER, GPUS, started, test};
 
 /// What users check a system with: a Job that asks for one GPU where a label is.
 struct Check<'a> {
@@ -115,7 +115,7 @@ fn gke_ubuntu_with_googles_installer_and_plugin() {
         let label = (keys::MODEL, "nvidia-tesla-t4");
         let command = &["/usr/local/nvidia/bin/nvidia-smi"][..];
         let log = Check { label, command, libraries: Some("/usr/local/nvidia/lib64") }.run(&f).await?;
-        shows_one(&log, "Tesla T4 15360MiB", "535.309.01")
+        shows_one(&log, "Tesla T4 15360MiB", GOOGLES_DRIVER)
     });
 }
 
