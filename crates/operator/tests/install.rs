@@ -181,6 +181,23 @@ fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
 }
 
 #[test]
+fn what_a_device_plugin_holds_for_unhealthy_is_told_apart_from_what_kubelet_does_not_know_yet() {
+    for (publishes, withheld, words) in [
+        (7, 1, "7 of 8 GPUs are allocatable; kubelet knows 1 more, which pod device-plugin@a holds for unhealthy"),
+        (7, 0, "7 of 8 GPUs are allocatable; waiting for kubelet and pod device-plugin@a"),
+        // A plugin that has just begun.
+        (0, 8, "0 of 8 GPUs are allocatable; waiting for kubelet and pod device-plugin@a"),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+        sim.faults.insert("a".into(), Faults { publishes: Some(publishes), ..Faults::default() });
+        sim.nodes.get_mut("a").expect("a node").withheld = withheld.into();
+        sim.run(40);
+        let message = sim.status("a").message;
+        assert!(message.starts_with(words), "{message}");
+    }
+}
+
+#[test]
 fn a_phase_that_lasts_too_long_is_a_failure_that_says_what_it_waited_for() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {progressDeadline: 5m}}");
     sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });

@@ -254,6 +254,7 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
         return Verdict::new(phase, Reason::GpuUnhealthy, message);
     }
     let lacking = member.promise.as_ref().and_then(|promise| promise.lacks(&member.node.allocatable));
+    let waits_for = lacking.and_then(|(name, there, _)| withheld(member, name, there)).unwrap_or(waits_for);
     let message = match lacking {
         None if member.promised() == Some(0) => {
             "its GPUs are in MIG mode and have no MIG device; make some, or write devicePlugin.mig.strategy: None"
@@ -265,6 +266,17 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
         _ => format!("{} of {expected} GPUs are allocatable; {waits_for}", member.allocatable()),
     };
     Verdict::new(phase, Reason::WaitingForAllocatable, message)
+}
+
+/// What a device plugin that serves holds back, where nothing else is known to be the matter.
+fn withheld(member: &Member<'_>, name: &str, there: u32) -> Option<String> {
+    let withheld = member.node.withheld.amount(name);
+    // Of a plugin that has just begun, or is gone, kubelet knows all and offers none.
+    (withheld > 0 && there > 0).then(|| {
+        let plugin =
+            member.pod(Stage::DevicePlugin).map_or("the device plugin".to_owned(), |pod| format!("pod {}", pod.name));
+        format!("kubelet knows {withheld} more, which {plugin} holds for unhealthy: its log says why")
+    })
 }
 
 /// Whether the bus shows fewer GPUs than the node should have.

@@ -43,6 +43,7 @@ struct TrimmedSpec {
 #[serde(rename_all = "camelCase", default)]
 struct TrimmedStatus {
     conditions: Vec<NodeCondition>,
+    capacity: BTreeMap<String, Quantity>,
     allocatable: BTreeMap<String, Quantity>,
     node_info: TrimmedInfo,
     runtime_handlers: Vec<NodeRuntimeHandler>,
@@ -113,6 +114,8 @@ pub struct NodeFacts {
     pub gpu_count: Option<String>,
     /// Allocatable GPUs and parts of GPUs, by resource name.
     pub allocatable: Resources,
+    /// What kubelet knows beyond that, as far as there is any: what a device plugin holds for unhealthy.
+    pub withheld: Resources,
     /// Processor architecture in Kubernetes' words, such as `amd64`.
     pub arch: Word,
     /// The kernel's release, as `uname -r` prints it.
@@ -199,7 +202,8 @@ impl NodeFacts {
     /// The facts of a Node, in words that it shares with others.
     #[must_use]
     pub fn of(node: &TrimmedNode, words: &Words) -> Self {
-        let TrimmedStatus { conditions, allocatable, node_info, runtime_handlers } = &node.status;
+        let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
+        let allocatable = Resources::of(allocatable, words);
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
         Self {
             name: node.name_any(),
@@ -220,7 +224,8 @@ impl NodeFacts {
             ready: ready.is_some_and(|ready| ready.status == "True"),
             cordoned: node.spec.unschedulable,
             deleting: node.meta().deletion_timestamp.is_some(),
-            allocatable: Resources::of(allocatable, words),
+            withheld: Resources::of(capacity, words).without(&allocatable),
+            allocatable,
             arch: words.word(&node_info.architecture),
             kernel: words.word(&node_info.kernel_version),
             runtime: words.word(&node_info.container_runtime_version),

@@ -30,6 +30,13 @@ impl Resources {
         self.0.iter().find(|(known, _)| known == name).map_or(0, |(_, amount)| *amount)
     }
 
+    /// What is more here than there.
+    #[must_use]
+    pub fn without(&self, there: &Self) -> Self {
+        let more = |(name, amount): &(Word, u32)| (name.clone(), amount.saturating_sub(there.amount(name)));
+        self.0.iter().map(more).filter(|(_, amount)| *amount > 0).collect()
+    }
+
     /// All GPUs and parts of GPUs, by the names that NVIDIA's plugin has for them.
     #[must_use]
     pub fn total(&self) -> u32 {
@@ -150,6 +157,14 @@ mod tests {
         );
         assert_eq!(read.first_gpu().map(Word::as_str), Some("nvidia.com/gpu.shared"));
         assert_eq!((read.total(), read.amount("nvidia.com/gpu.shared"), read.amount("nvidia.com/mig-2g")), (39, 32, 0));
+    }
+
+    #[test]
+    fn what_is_more_in_one_than_in_another_is_told_by_name() {
+        let amounts = |amounts: &[(&'static str, u32)]| amounts.iter().copied().collect::<Resources>();
+        let capacity = amounts(&[("nvidia.com/gpu", 8), ("nvidia.com/mig-1g.5gb", 2), ("example.com/nic", 1)]);
+        let allocatable = amounts(&[("nvidia.com/gpu", 7), ("nvidia.com/mig-1g.5gb", 3), ("example.com/nic", 1)]);
+        assert_eq!(capacity.without(&allocatable), Resources::from(1));
     }
 
     #[test]
