@@ -105,9 +105,15 @@ impl Writer {
         let (later, first): (Vec<_>, Vec<_>) = specs.partition(|(_, spec)| begins(spec));
         let named = |(name, spec)| async move { (name, self.gpu_node_spec(name, spec).await) };
         let mut ended = carry_out(first.into_iter().map(named)).await;
-        ended.extend(carry_out(later.into_iter().map(named)).await);
-        let failed = ended.iter().filter(|(_, written)| written.result.is_err()).map(|(name, _)| *name).collect();
-        (failed, ended.into_iter().map(|(_, written)| written).collect())
+        let mut unrecorded = BTreeSet::new();
+        if ended.iter().all(|(_, written)| written.result.is_ok()) {
+            ended.extend(carry_out(later.into_iter().map(named)).await);
+        } else {
+            // One of those may still have the turn on record. The next pass tries again.
+            unrecorded.extend(later.into_iter().map(|(name, _)| name));
+        }
+        unrecorded.extend(ended.iter().filter(|(_, written)| written.result.is_err()).map(|(name, _)| *name));
+        (unrecorded, ended.into_iter().map(|(_, written)| written).collect())
     }
 
     fn finalizer<'a>(&'a self, name: &'a str, on: bool) -> Write<'a> {

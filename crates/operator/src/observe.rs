@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, LogParams},
@@ -64,8 +64,9 @@ pub async fn gpu_pods(
         .await
 }
 
-/// The ends of the logs of pods of ours, of some of them at a time, or why they cannot be had.
-pub async fn last_words(client: &Client, namespace: &str, pods: &BTreeSet<String>) -> LastWords {
+/// The ends of the logs of pods of ours, of some of them at a time and of others at another, or why they cannot be had.
+pub async fn last_words(client: &Client, namespace: &str, pods: &BTreeSet<String>, now: Timestamp) -> LastWords {
+    let turn = usize::try_from(now.as_second()).unwrap_or_default() * LOGS % pods.len().max(1);
     let api = Api::<Pod>::namespaced(client.clone(), namespace);
     let params = LogParams {
         // A service mesh may have added another one.
@@ -74,7 +75,7 @@ pub async fn last_words(client: &Client, namespace: &str, pods: &BTreeSet<String
         limit_bytes: Some(LOG_BYTES),
         ..LogParams::default()
     };
-    stream::iter(pods.iter().take(LOGS).cloned())
+    stream::iter(pods.iter().cycle().skip(turn).take(LOGS.min(pods.len())).cloned())
         .map(|pod| {
             let (api, params) = (api.clone(), &params);
             async move {

@@ -2,7 +2,7 @@
 //! by one pass. It keeps nothing between passes but what the API server refused last.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,10 +19,11 @@ use crate::{
     error::{Class, Error},
     events::Publisher,
     metrics::Metrics,
+    moment::older,
     observe,
     pace::Pace,
     plan::{self, Plan, Subject},
-    settings::Settings,
+    settings::{ASK_AGAIN, Settings},
     watch::Mirrors,
     world::{DaemonSetFacts, World},
 };
@@ -53,6 +54,8 @@ pub struct Loop {
 struct Carry {
     refused: Vec<String>,
     futile: BTreeMap<String, i64>,
+    /// Tests whose logs could not be read: when that was tried last, and why not.
+    unread: BTreeMap<String, (Timestamp, String)>,
     pace: Pace,
 }
 
@@ -84,11 +87,7 @@ impl Loop {
         let started = Instant::now();
         let mut plan = plan::plan(&self.settings, &self.catalogue, &world, now);
         let planning = started.elapsed();
-        if !plan.questions.last_words.is_empty() {
-            let (namespace, pods) = (&self.settings.namespace, &plan.questions.last_words);
-            world.last_words = observe::last_words(&self.client, namespace, pods).await;
-            plan = plan::plan(&self.settings, &self.catalogue, &world, now);
-        }
+        self.read_last_words(&mut plan, &mut world, carry, now).await;
         let asks = world.gpu_asks();
         // Each round asks about the next few nodes of every pool, and about none again.
         while !plan.questions.gpu_pods.is_empty() {
@@ -113,14 +112,33 @@ impl Loop {
         self.metrics.count(&written);
         self.metrics.passed(planning, now.as_duration().as_secs_f64());
         // A mirror that has learned of a write is not woken by the watch that tells of it again.
-        // And the next pass reads what this one had no time for, unless it would only find the API server as little willing.
-        let well = written.iter().all(|write| write.result.is_ok());
-        if written.iter().any(|write| write.result.is_ok()) || well && !plan.questions.last_words.is_empty() {
+        if written.iter().any(|write| write.result.is_ok()) {
             self.wake.notify_one();
         }
         let retry = refusals(&written, carry);
         tracing::debug!(?planning, writes = written.len(), "a pass");
         next_pass(&plan, now, held, retry)
+    }
+
+    /// Reads the logs that a plan asks for, and plans anew with them. What could not be read is asked for again after a while
+    /// and not in every pass; of many, each time others.
+    async fn read_last_words(&self, plan: &mut Plan, world: &mut World, carry: &mut Carry, now: Timestamp) {
+        carry.unread.retain(|_, (at, _)| !older(*at, ASK_AGAIN, now));
+        let asked = std::mem::take(&mut plan.questions.last_words);
+        let (known, unknown): (BTreeSet<_>, BTreeSet<_>) =
+            asked.into_iter().partition(|pod| carry.unread.contains_key(pod));
+        if known.is_empty() && unknown.is_empty() {
+            return;
+        }
+        world.last_words = observe::last_words(&self.client, &self.settings.namespace, &unknown, now).await;
+        for (pod, words) in &world.last_words {
+            if let Err(why) = words {
+                carry.unread.insert(pod.clone(), (now, why.clone()));
+            }
+        }
+        let again = known.into_iter().filter_map(|pod| Some((pod.clone(), Err(carry.unread.get(&pod)?.1.clone()))));
+        world.last_words.extend(again);
+        *plan = plan::plan(&self.settings, &self.catalogue, world, now);
     }
 
     /// Remembers the DaemonSets that were there as planned and yet had to be repaired, and are of the same generation after

@@ -198,6 +198,23 @@ fn what_a_device_plugin_holds_for_unhealthy_is_told_apart_from_what_kubelet_does
 }
 
 #[test]
+fn a_count_that_stays_another_is_told_though_its_reason_is_the_same() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
+    sim.run(40);
+    sim.sleep(60);
+    sim.run(3);
+    assert!(sim.status("a").message.starts_with("0 of 8"), "{}", sim.status("a").message);
+    sim.faults.insert("a".into(), Faults { publishes: Some(7), ..Faults::default() });
+    for _ in 0..30 {
+        sim.step();
+        sim.sleep(1);
+    }
+    let status = sim.status("a");
+    assert!(status.message.starts_with("7 of 8") && status.gpus.allocatable == 7, "{}", status.message);
+}
+
+#[test]
 fn a_phase_that_lasts_too_long_is_a_failure_that_says_what_it_waited_for() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {progressDeadline: 5m}}");
     sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });

@@ -109,6 +109,21 @@ async fn a_node_whose_move_is_over_says_so_before_another_begins_its_own() {
 }
 
 #[tokio::test]
+async fn a_move_does_not_begin_where_it_cannot_be_written_that_another_is_over() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
+    let mut plan = sim.plan();
+    let (spec, _) = plan.gpu_nodes.get_mut("a").and_then(|write| write.spec.as_mut()).expect("a spec");
+    spec.rollout = Some(Rollout { step: RolloutStep::Install, from: Groups::default(), since: Time(sim.now) });
+    let (client, made) = server(|made| {
+        if made.path.contains("/gpunodes/b?") { refusal(StatusCode::FORBIDDEN, "Forbidden") } else { accept(made) }
+    });
+    let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan).await;
+    assert_eq!(written.iter().filter(|write| write.result.is_err()).count(), 1, "{written:?}");
+    let of_a = |path: &String| path.ends_with("/gpunodes/a") || path.ends_with("/nodes/a");
+    assert!(!paths(&made).iter().any(of_a), "{:?}", paths(&made));
+}
+
+#[tokio::test]
 async fn a_daemon_set_that_others_have_added_to_is_applied_and_then_replaced_as_a_whole() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     let mut plan = sim.plan();
@@ -248,8 +263,9 @@ async fn of_a_test_the_end_of_its_log_is_read_and_a_node_that_does_not_answer_ke
         }
     });
     let client = Client::new(service, "default");
+    let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
     let pods = ["gone", "passed", "rotated", "silent"].map(str::to_owned).into();
-    let words = observe::last_words(&client, "gpu-operator", &pods).await;
+    let words = observe::last_words(&client, "gpu-operator", &pods, now).await;
     assert_eq!(words["passed"], Ok("Test PASSED\nDone\n".to_owned()));
     assert!(words["gone"].as_ref().is_err_and(|why| why.contains("NotFound")), "{words:?}");
     assert!(words["rotated"].is_err(), "kubelet answers well, and it is no log: {words:?}");
@@ -261,8 +277,14 @@ async fn of_a_test_the_end_of_its_log_is_read_and_a_node_that_does_not_answer_ke
     // However many do not answer, a pass waits once for some, and the others' turn comes in the next.
     let pods: BTreeSet<String> = (0..100).map(|number| format!("silent-{number}")).collect();
     let began = tokio::time::Instant::now();
-    let words = observe::last_words(&client, "gpu-operator", &pods).await;
+    let words = observe::last_words(&client, "gpu-operator", &pods, now).await;
     assert!(began.elapsed() < Duration::from_secs(3) && (1..100).contains(&words.len()), "{}", words.len());
+    let mut asked: BTreeSet<String> = words.into_keys().collect();
+    for second in 1..10 {
+        let now = k8s_openapi::jiff::Timestamp::from_second(second).expect("a time");
+        asked.extend(observe::last_words(&client, "gpu-operator", &pods, now).await.into_keys());
+    }
+    assert_eq!(asked, pods, "in the end each has been asked for");
 }
 
 #[tokio::test]

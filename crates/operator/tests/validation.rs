@@ -214,6 +214,22 @@ fn a_failure_is_told_in_the_tests_own_words_and_tried_again_more_and_more_seldom
 }
 
 #[test]
+fn while_the_log_of_another_try_is_not_read_yet_the_last_word_stands() {
+    let mut sim = node(ON_INSTALL, failing());
+    pass(&mut sim, 60);
+    sim.faults.clear();
+    sim.test_words = Err("no answer within 2 s".into());
+    let mut told = std::collections::BTreeSet::new();
+    for _ in 0..400 {
+        sim.step();
+        sim.sleep(1);
+        told.insert(format!("{:?}", said(&sim, "a").1));
+    }
+    assert_eq!(told.into_iter().collect::<Vec<_>>(), ["AllGpusAllocatable", "ValidationFailed"]);
+    assert!(record(&sim, "a").message.contains("cannot be read"), "{}", record(&sim, "a").message);
+}
+
+#[test]
 fn a_failed_node_is_tried_again_at_once_after_a_reboot_and_with_another_image() {
     for cure in [
         (|sim: &mut Sim| sim.reboot("a", 0)) as fn(&mut Sim),

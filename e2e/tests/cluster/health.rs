@@ -170,6 +170,10 @@ fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
             let reasons: Vec<Reason> = [reason(state)].into_iter().chain(withheld).collect();
             let told = f.times_told(&reasons).await?;
             f.afflict(&device)?;
+            if kind == CauseKind::Xid {
+                // Later it might be taken for the next one's doing, or a new plugin have it back.
+                f.wait_for_allocatable(GPUS - 1, SHOWN).await.with_context(|| what.clone())?;
+            }
             let health = f
                 .wait_for_health(&format!("a GPU that {what}"), |health| {
                     health.state == state && health.causes.first().is_some_and(|cause| cause.kind == kind)
@@ -181,10 +185,6 @@ fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
             // A plugin withholds a GPU for an XID, and the node's readiness follows that: see the tests below.
             let ready = f.status().await?.phase == Phase::Ready;
             ensure!(ready || kind == CauseKind::Xid, "{what}: seven of eight are enough");
-            if kind == CauseKind::Xid {
-                // Or its being withheld would be taken for the next one's doing.
-                f.wait_for_allocatable(GPUS - 1, SHOWN).await.with_context(|| what.clone())?;
-            }
 
             f.afflict(&well)?;
             f.wait_for_health(&format!("the end of: {what}"), |health| health.state == HealthState::Healthy).await?;

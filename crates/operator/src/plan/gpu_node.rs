@@ -222,8 +222,10 @@ fn held<'s>(member: &Member<'_>, before: &'s GpuNodeStatus, verdict: &Verdict) -
     }
     let began = member.last_stir().map_or(since, |stir| stir.max(since));
     if before.phase == verdict.phase && before.reason == Some(verdict.reason) {
-        // Other words for the same, such as the container that a pod is at.
-        return Some(Held { status: before, began, until: Timestamp::MAX });
+        // Other words for the same, such as the container that a pod is at; but for a count that stays another.
+        let same = before.gpus.allocatable == member.allocatable();
+        let until = if same { Timestamp::MAX } else { later(began, member.lull) };
+        return Some(Held { status: before, began, until });
     }
     let deadline = before.deadline.as_ref().map_or(Timestamp::MAX, |deadline| deadline.0);
     Some(Held { status: before, began, until: later(began, member.lull).min(deadline) })

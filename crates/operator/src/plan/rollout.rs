@@ -92,6 +92,7 @@ pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp
         let decision = in_turn(decision, member, &mut runtime);
         pool.nodes.insert(member.node.name.clone(), decision);
     }
+    pool.ask_again |= runtime.waits_for_entry;
     pool.renew.extend(members.iter().filter_map(|(member, _)| runtime.renews(member, world)));
     pool.halted = pool.halted.or(runtime.halted());
     if turn.is_none() {

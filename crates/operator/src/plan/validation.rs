@@ -108,10 +108,18 @@ fn test(member: &Member<'_>, last_words: &LastWords, revision: String, failed: O
     let trial = Trial { pod: Some(name), ..Trial::default() };
     let (result, message) = match outcome {
         Outcome::Ended(result, message) => (result, message),
-        Outcome::Unread => return Trial { asks: trial.pod.clone(), ..until_passed(member, failed, present, trial) },
+        Outcome::Unread => {
+            // Of many, only some are read at a time.
+            let check_again = Some(later(member.now, ASK_AGAIN));
+            let asks = trial.pod.clone();
+            return Trial { asks, check_again, ..until_passed(member, failed, present, trial) };
+        }
         Outcome::Unreadable(why) => {
-            let hold = Some((Reason::Validating, format!("a test has ended, and its log cannot be read yet: {why}")));
-            return Trial { record: failed, hold, check_again: Some(later(member.now, ASK_AGAIN)), ..trial };
+            let check_again = Some(later(member.now, ASK_AGAIN));
+            let unread = format!("a test has ended, and its log cannot be read yet: {why}");
+            let trial = until_passed(member, failed, present, trial);
+            let hold = trial.hold.filter(|(reason, _)| *reason == Reason::ValidationFailed);
+            return Trial { hold: hold.or(Some((Reason::Validating, unread))), check_again, ..trial };
         }
         Outcome::Open => return until_passed(member, failed, present, trial),
     };

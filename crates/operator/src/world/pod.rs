@@ -59,6 +59,8 @@ pub struct PodEnd {
     pub reason: String,
     /// Kubelet's words for that.
     pub message: String,
+    /// When the last of its containers ended, as far as that is told.
+    pub at: Option<Timestamp>,
 }
 
 /// What the plan reads of a container's status.
@@ -176,7 +178,11 @@ impl PodEnd {
             _ => return None,
         };
         let (reason, message) = (status.reason.clone(), status.message.clone());
-        Some(Self { succeeded, reason: reason.unwrap_or_default(), message: message.unwrap_or_default() })
+        let ends = status.container_statuses.iter().flatten().filter_map(|container| {
+            container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|time| time.0)
+        });
+        let at = ends.max();
+        Some(Self { succeeded, reason: reason.unwrap_or_default(), message: message.unwrap_or_default(), at })
     }
 }
 

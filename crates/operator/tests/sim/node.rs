@@ -395,7 +395,7 @@ fn told<'c>(container: &'c Container, name: &str) -> Option<&'c str> {
 /// A test ends: well, or with an exit of its own.
 pub fn end_test(pod: &mut PodFacts, failure: Option<Exit>) {
     let (reason, message) = (String::new(), String::new());
-    pod.end = Some(PodEnd { succeeded: failure.is_none(), reason, message });
+    pod.end = Some(PodEnd { succeeded: failure.is_none(), reason, message, at: None });
     let exit = failure.unwrap_or(Exit { code: 0, message: "Completed".into() });
     for container in &mut pod.containers {
         container.state = ContainerState::Ended(exit.clone());

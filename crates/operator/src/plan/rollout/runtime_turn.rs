@@ -26,6 +26,8 @@ pub struct RuntimeTurn {
     awaited: bool,
     /// Nodes whose toolkit is just being entered: it goes, or gives way to another, once it can take itself out again.
     entering: BTreeSet<String>,
+    /// Whether one of those is to have another, which may come by time alone.
+    pub waits_for_entry: bool,
 }
 
 impl RuntimeTurn {
@@ -42,14 +44,17 @@ impl RuntimeTurn {
         };
         let entering = members.iter().filter(|(member, _)| enters(member));
         let entering = entering.map(|(member, _)| member.node.name.clone()).collect();
-        Self { holders, awaited: false, entering }
+        Self { holders, awaited: false, entering, waits_for_entry: false }
     }
 
     /// What a node takes now of these groups, and why it takes no more yet. All but a toolkit that restarts the runtime comes
     /// at once; that comes when it would have nothing else to wait for, and no other node has the turn.
     pub fn of_these(&mut self, member: &Member<'_>, groups: Groups) -> (Groups, Option<Note>) {
-        if self.entering.contains(&member.node.name) {
-            return (Groups { toolkit: member.have.toolkit.clone(), ..groups }, None);
+        if groups.toolkit != member.have.toolkit && self.entering.contains(&member.node.name) {
+            self.waits_for_entry = true;
+            let message = "its toolkit is just being entered into the container runtime, and gives way to another then";
+            let note = Note::new(Reason::RolloutPending, message);
+            return (Groups { toolkit: member.have.toolkit.clone(), ..groups }, Some(note));
         }
         if !restarts(member, &groups) {
             return (groups, None);

@@ -35,15 +35,15 @@ impl<'w> Removals<'w> {
     }
 
     /// The group whose toolkit a node keeps for now, though none of ours is to stay on it, and when that is to be looked at
-    /// again. A node that is not Ready ends no pod, and keeps none.
+    /// again. A node that is not Ready ends no pod, and keeps none but one whose own doing that may be.
     pub fn kept_by(&mut self, node: &'w NodeFacts) -> Option<(&'w str, Timestamp)> {
-        let group = node.labels.get(keys::TOOLKIT).map(Word::as_str).filter(|_| node.ready)?;
+        let group = node.labels.get(keys::TOOLKIT).map(Word::as_str)?;
         // It goes once it can take itself out again.
         let entering = self.entering.get_or_insert_with(|| entering(self.world, self.now));
         if entering.get(node.name.as_str()) == Some(&group) {
             return Some((group, later(self.now, ASK_AGAIN)));
         }
-        if !restart::is_at_end(self.world, group) {
+        if !node.ready || !restart::is_at_end(self.world, group) {
             return None;
         }
         let busy = self.busy.get_or_insert_with(|| leaving(self.world, self.now));

@@ -54,7 +54,7 @@ pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
         };
     };
     if end.succeeded {
-        let late = pod.created.is_none_or(|created| older(created, VALIDATION_WAITS, now));
+        let late = end.at.or(pod.created).is_none_or(|ended| older(ended, VALIDATION_WAITS, now));
         return ended_well(name, proof, late);
     }
     let (result, message) = if end.reason.starts_with(OUT_OF) {
