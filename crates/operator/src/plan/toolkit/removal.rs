@@ -1,5 +1,6 @@
-//! Toolkits that go: one that is just being entered into a runtime's configuration goes when it is through; and where NVIDIA's runtime is the default, the container runtime is restarted as its toolkit's pod ends, and
-//! that is on one node of a group at a time, however many are to lose it at once.
+//! Toolkits that go. One that is just being entered into a runtime's configuration goes when it is through. Where NVIDIA's
+//! runtime is the default, the container runtime is restarted as its toolkit's pod ends, and that is on one node of a group
+//! at a time, however many are to lose it at once.
 
 use std::{collections::BTreeMap, time::Duration};
 
