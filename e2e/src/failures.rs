@@ -15,9 +15,7 @@ pub(crate) fn failures(output: &str) -> Vec<String> {
     let mut failures = Vec::new();
     let mut lines = output.lines().peekable();
     while let Some(line) = lines.next() {
-        let Some(test) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) else {
-            continue;
-        };
+        let Some(test) = heading(line) else { continue };
         let mut words = vec![test.to_owned()];
         while let Some(said) = lines.next_if(|line| !ends(line)) {
             if said == CLUSTER || said == BACKTRACE {
@@ -32,9 +30,14 @@ pub(crate) fn failures(output: &str) -> Vec<String> {
     failures
 }
 
+/// The test whose words follow a line.
+fn heading(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+}
+
 /// Whether a line is no longer of what a failed test has said.
 fn ends(line: &str) -> bool {
-    line == "failures:" || (line.starts_with("---- ") && line.ends_with(" stdout ----"))
+    line == "failures:" || heading(line).is_some()
 }
 
 #[cfg(test)]

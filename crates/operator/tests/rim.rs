@@ -13,7 +13,7 @@ use axum::{
     body::Body,
     http::{Method, Request, Response, StatusCode},
 };
-use gpu_operator::{apply::Writer, error::Class, observe, watch::Mirrors, world::GpuAsks};
+use gpu_operator::{apply::Writer, error::Class, observe, plan::Plan, watch::Mirrors, world::GpuAsks};
 use gpu_operator_crd::gpunode::{Groups, Rollout, RolloutStep};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -94,12 +94,18 @@ async fn what_depends_on_other_writes_comes_after_them() {
     }
 }
 
-#[tokio::test]
-async fn a_node_whose_move_is_over_says_so_before_another_begins_its_own() {
+/// A plan in which node a begins its move, and node b has none.
+fn a_begins_to_move() -> Plan {
     let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
     let mut plan = sim.plan();
     let (spec, _) = plan.gpu_nodes.get_mut("a").and_then(|write| write.spec.as_mut()).expect("a spec");
     spec.rollout = Some(Rollout { step: RolloutStep::Install, from: Groups::default(), since: Time(sim.now) });
+    plan
+}
+
+#[tokio::test]
+async fn a_node_whose_move_is_over_says_so_before_another_begins_its_own() {
+    let plan = a_begins_to_move();
     for _ in 0..20 {
         let (client, made) = server(accept);
         Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan).await;
@@ -110,10 +116,7 @@ async fn a_node_whose_move_is_over_says_so_before_another_begins_its_own() {
 
 #[tokio::test]
 async fn a_move_does_not_begin_where_it_cannot_be_written_that_another_is_over() {
-    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
-    let mut plan = sim.plan();
-    let (spec, _) = plan.gpu_nodes.get_mut("a").and_then(|write| write.spec.as_mut()).expect("a spec");
-    spec.rollout = Some(Rollout { step: RolloutStep::Install, from: Groups::default(), since: Time(sim.now) });
+    let plan = a_begins_to_move();
     let (client, made) = server(|made| {
         if made.path.contains("/gpunodes/b?") { refusal(StatusCode::FORBIDDEN, "Forbidden") } else { accept(made) }
     });

@@ -270,11 +270,7 @@ fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
         let fault = faults.named("reports XID 48")?;
         f.afflict(&fault.device)?;
         f.wait_for_allocatable(7, SHOWN).await?;
-        let capacity = f.node().await?.status.and_then(|status| status.capacity).unwrap_or_default();
-        ensure!(
-            capacity.get(keys::GPU_RESOURCE).is_some_and(|gpus| gpus.0 == "8"),
-            "kubelet knows of it: {capacity:?}"
-        );
+        ensure!(f.capacity().await? == GPUS, "kubelet knows of it");
         f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
         f.wait_for_taint(true).await?;
         // The GPU was reset. The new plugin's pod is not kept off by the taint.

@@ -17,7 +17,10 @@ use gpu_operator_crd::{
     policy::{DriverSource, PluginFlavor, Stage},
     reason::Reason,
 };
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::api::resource::Quantity,
+};
 use kube::{Api, ResourceExt, api::ListParams};
 
 /// How many GPUs the node has.
@@ -172,8 +175,12 @@ impl Fixture {
 
     /// Allocatable GPUs, as the scheduler sees them.
     pub async fn allocatable(&self) -> Result<u32> {
-        let allocatable = self.node().await?.status.and_then(|status| status.allocatable).unwrap_or_default();
-        Ok(allocatable.get(keys::GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()).unwrap_or_default())
+        Ok(gpus_among(self.node().await?.status.and_then(|status| status.allocatable)))
+    }
+
+    /// The GPUs that kubelet knows of, well or not.
+    pub async fn capacity(&self) -> Result<u32> {
+        Ok(gpus_among(self.node().await?.status.and_then(|status| status.capacity)))
     }
 
     /// Waits until the scheduler sees so many GPUs.
@@ -361,6 +368,11 @@ impl Fixture {
         labels.retain(|key, _| key.starts_with(keys::PREFIX) || published.contains(&key.as_str()));
         Ok(labels)
     }
+}
+
+fn gpus_among(resources: Option<BTreeMap<String, Quantity>>) -> u32 {
+    let gpus = resources.unwrap_or_default().remove(keys::GPU_RESOURCE);
+    gpus.and_then(|quantity| quantity.0.parse().ok()).unwrap_or_default()
 }
 
 /// Whether all containers before the main one are still to end.

@@ -91,8 +91,7 @@ fn a_tesla_k80_on_an_old_host_with_the_hosts_driver() {
         f.apply_example("legacy-k80").await?;
         f.wait_until_ready_with(keys::GPU_RESOURCE, 4).await?;
         ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");
-        let capacity = f.node().await?.status.and_then(|status| status.capacity).unwrap_or_default();
-        ensure!(capacity.get(keys::GPU_RESOURCE).is_some_and(|gpus| gpus.0 == "4"), "{capacity:?}");
+        ensure!(f.capacity().await? == 4, "{}", f.capacity().await?);
         // Without isolation all four would be seen.
         nvidia_smi_shows(&f, ("accelerator", "nvidia-tesla-k80"), "Tesla K80 11441MiB", DRIVER).await
     });

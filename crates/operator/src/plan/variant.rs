@@ -3,6 +3,8 @@
 //! A node's facts enter only as a [`VariantKey`], so that nodes that agree on it share their DaemonSets, and a node
 //! that joins or changes can change nobody else's.
 
+use std::borrow::Cow;
+
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNodeStatus,
     gpunode::Groups,
@@ -196,8 +198,8 @@ fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
     let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
     let plugin = match spec.stage {
         Stage::Driver | Stage::Toolkit => None,
-        Stage::Mps => Some(plugin.without_flags()),
-        Stage::DevicePlugin => Some(plugin.clone()),
+        Stage::Mps => Some(Cow::Owned(plugin.without_flags())),
+        Stage::DevicePlugin => Some(Cow::Borrowed(plugin)),
     };
     let made_of = (policy, pool, named, driver, toolkit, plugin, arch, spec);
     // What is where it always is needs no mention.

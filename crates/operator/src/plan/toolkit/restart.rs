@@ -61,10 +61,11 @@ pub fn is_on_its_way(world: &World, node: &NodeFacts, have: &Groups, pod: Option
 pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let begun = |step: &ContainerFacts| step.name == INSTALL && !matches!(step.state, ContainerState::Waiting { .. });
     let too_long = |since: Option<Timestamp>, at_most| since.is_some_and(|since| older(since, at_most, now));
-    !pod.is_leaving()
-        && is_by(world, pod.group.as_deref())
+    // Of most pods the first question tells already.
+    !is_past(pod)
         && pod.init.iter().any(begun)
-        && !is_past(pod)
+        && !pod.is_leaving()
+        && is_by(world, pod.group.as_deref())
         && hold_up(pod, now).is_none()
         && !pod.init.iter().any(|step| too_long(step.running_since(), STEP_AT_MOST))
         && !too_long(pod.created, ENTERING_AT_MOST)
