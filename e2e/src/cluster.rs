@@ -7,6 +7,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use standin_node::driver::proc_devices::UVM_MAJOR;
 
 use crate::{
     audit::Audit,
@@ -224,6 +225,7 @@ impl Cluster {
             version.unwrap_or_default(),
             if loaded { "loaded" } else { "" },
             &program,
+            &UVM_MAJOR.to_string(),
         ])?;
         self.standin().set_module(version.filter(|_| loaded))
     }
@@ -263,7 +265,8 @@ if [ -n \"$1\" ]; then
 fi
 ";
 
-/// Arguments: the stand-in library, the version or nothing, `loaded` or nothing, the stand-in of nvidia-smi.
+/// Arguments: the stand-in library, the version or nothing, `loaded` or nothing, the stand-in of nvidia-smi, the major of
+/// nvidia-uvm.
 const HOST_DRIVER: &str = "
 folder=/usr/lib/x86_64-linux-gnu
 rm -f $folder/libnvidia-ml.so.* /usr/bin/nvidia-smi /dev/nvidia*
@@ -283,6 +286,7 @@ if [ -n \"$3\" ]; then
     minor=$((minor + 1))
   done
   mknod -m 666 /dev/nvidiactl c 195 255
-  mknod -m 666 /dev/nvidia-uvm c 510 0
+  mknod -m 666 /dev/nvidia-uvm c \"$5\" 0
+  mknod -m 666 /dev/nvidia-uvm-tools c \"$5\" 1
 fi
 ";

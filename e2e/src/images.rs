@@ -26,7 +26,14 @@ use crate::{
 const BASE: &str = "localhost/gpu-operator-e2e-base";
 /// The stand-ins for Google's installer and device plugin.
 const GOOGLE: &str = "localhost:5999/google/stand-in:dev";
-const DRIVER_VERSIONS: [&str; 3] = ["580.173.02", "590.10.01", "595.91.07"];
+/// Drivers: the version, and the kind of image by the name that the stand-in knows it by.
+const DRIVERS: [(&str, &str); 5] = [
+    ("580.173.02", "current"),
+    ("590.10.01", "current"),
+    ("595.91.07", "current"),
+    ("535.261.03", "old"),
+    ("580.173.02", "precompiled"),
+];
 
 /// Where a file of an image comes from.
 enum Source {
@@ -48,7 +55,7 @@ struct Image {
 }
 
 /// Without `all`, only what any pod needs.
-fn images(all: bool) -> Vec<Image> {
+fn images(all: bool, kernel: &str) -> Vec<Image> {
     let product = |name: &'static str| Image {
         name: format!("localhost:5999/{name}:dev"),
         dockerfile: "Dockerfile",
@@ -90,10 +97,10 @@ fn images(all: bool) -> Vec<Image> {
             .map(|name| (Source::Cargo(name), name))
             .into(),
     };
-    let driver = |version: &str| Image {
-        name: format!("localhost:5999/nvidia/driver:{version}-ubuntu22.04"),
+    let driver = |(version, kind): (&str, &str)| Image {
+        name: format!("localhost:5999/nvidia/driver:{}", driver_tag(version, kind, kernel)),
         dockerfile: "e2e/standins/driver.Dockerfile",
-        args: vec![("DRIVER_VERSION", version.to_owned())],
+        args: vec![("DRIVER_VERSION", version.to_owned()), ("STANDIN_KIND", kind.to_owned())],
         context: vec![
             (Source::Cargo("libstandin_nvml.so"), "libstandin_nvml.so"),
             (Source::Cargo("nvidia-driver"), "nvidia-driver"),
@@ -102,15 +109,29 @@ fn images(all: bool) -> Vec<Image> {
     };
     let ours = [product("gpu-operator"), product("nvml-probe")];
     let mut images: Vec<Image> = ours.into_iter().chain([pause, toolkit, plugin, vector_add, google]).collect();
-    images.extend(DRIVER_VERSIONS.map(driver));
+    images.extend(DRIVERS.map(driver));
     images
+}
+
+/// The tag of a driver's image; one with modules for a kernel names that, and of the version its branch only.
+fn driver_tag(version: &str, kind: &str, kernel: &str) -> String {
+    match version.split_once('.').filter(|_| kind == "precompiled") {
+        Some((branch, _)) => format!("{branch}-{kernel}-ubuntu22.04"),
+        None => format!("{version}-ubuntu22.04"),
+    }
+}
+
+/// The kernel of this machine, and so of its node.
+fn kernel() -> Result<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("the kernel's release")?;
+    Ok(release.trim().to_owned())
 }
 
 /// Builds what is missing or outdated; without `all`, only what any pod needs. The programs must have been built.
 pub(crate) fn build(paths: &Paths, all: bool) -> Result<()> {
     let base = Base::ensure(paths)?;
     let mut outdated = Vec::new();
-    for image in images(all) {
+    for image in images(all, &kernel()?) {
         let (context, stamp) = image.prepare(paths, &base)?;
         if fs::read_to_string(image.stamp_file(paths)).is_ok_and(|old| old == stamp) && image.archive(paths).is_file() {
             continue;
@@ -135,7 +156,7 @@ pub(crate) fn import(paths: &Paths, state: &State, all: bool) -> Result<Vec<Stri
     let imported = paths.cluster().join("imported");
     fs::create_dir_all(&imported)?;
     let mut new = Vec::new();
-    for image in images(all) {
+    for image in images(all, &kernel()?) {
         let built = image.stamp_file(paths);
         let there = imported.join(built.file_name().unwrap_or_default());
         let stamp = fs::read_to_string(&built).with_context(|| format!("reading {}", built.display()))?;
@@ -319,4 +340,17 @@ fn hash_tree(root: &Path, dir: &Path, hash: &mut Sha256) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_precompiled_drivers_tag_names_branch_and_kernel() {
+        let names: Vec<String> = images(true, "6.8.0-60-generic").into_iter().map(|image| image.name).collect();
+        for tag in ["580.173.02-ubuntu22.04", "535.261.03-ubuntu22.04", "580-6.8.0-60-generic-ubuntu22.04"] {
+            assert!(names.contains(&format!("localhost:5999/nvidia/driver:{tag}")), "{tag}: {names:?}");
+        }
+    }
 }

@@ -25,6 +25,7 @@ mod images;
 mod kwok;
 mod lifecycle;
 mod lock;
+mod module_users;
 mod namespace;
 mod node;
 pub mod operator_process;

@@ -9,7 +9,7 @@ use std::{
     os::unix::{fs::symlink, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, ExitCode, ExitStatus, Stdio},
-    thread::sleep,
+    thread::{self, sleep},
     time::Duration,
 };
 
@@ -25,8 +25,9 @@ use nix::{
     },
     unistd::{chdir, pivot_root},
 };
+use standin_node::driver::proc_devices;
 
-use crate::{paths::Paths, process::create};
+use crate::{module_users, paths::Paths, process::create};
 
 /// Kernel settings that kubelet would change on the machine, with the values that it wants to see.
 const TUNABLES: [(&str, &str); 6] = [
@@ -86,6 +87,7 @@ pub(crate) fn init(paths: &Paths) -> Result<()> {
         bail!("node-init is started by node-start only");
     }
     build_root(paths).context("building the node's root")?;
+    thread::spawn(|| module_users::follow(Path::new("/run/nvidia/standin")));
     fs::write(ready_file(paths), "")?;
     loop {
         if let Err(Errno::ECHILD) = wait() {
@@ -158,6 +160,7 @@ fn build_root(paths: &Paths) -> Result<()> {
     bind(&standin, &root.join("run/nvidia/standin"))?;
     bind(&standin.join("pci"), &root.join("sys/bus/pci/devices"))?;
     bind(&standin.join("module"), &root.join("sys/module"))?;
+    bind_file(&standin.join(proc_devices::FILE), &root.join("proc/devices"))?;
     os_release(&root)?;
     remove(&root.join("etc/cdi"))?;
 
@@ -202,8 +205,7 @@ fn tunables(root: &Path) -> Result<()> {
             let file = root.join("run/tunables").join(name);
             drop(create(&file)?);
             fs::write(&file, format!("{value}\n"))?;
-            mount(Some(&file), &place, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-                .with_context(|| format!("covering /proc/sys/{name}"))?;
+            bind_file(&file, &place)?;
         }
     }
     Ok(())
@@ -236,6 +238,12 @@ fn tmpfs(place: &Path, options: &str) -> Result<()> {
 fn bind(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     mount(Some(from), to, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+        .with_context(|| format!("binding {} to {}", from.display(), to.display()))
+}
+
+/// Shows a file in place of another one that is there.
+fn bind_file(from: &Path, to: &Path) -> Result<()> {
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .with_context(|| format!("binding {} to {}", from.display(), to.display()))
 }
 

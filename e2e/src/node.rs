@@ -12,6 +12,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use standin_node::driver::proc_devices;
 
 use crate::{
     config::{self, Names},
@@ -47,6 +48,10 @@ fn boot(paths: &Paths, state: &State) -> Result<()> {
     let firmware = node.join("standin/module/firmware_class/parameters");
     fs::create_dir_all(&firmware)?;
     fs::write(firmware.join("path"), "\n")?;
+    // Mounted over /proc/devices, where nothing of NVIDIA's is listed before a driver is loaded.
+    let devices = fs::read_to_string("/proc/devices").context("/proc/devices")?;
+    let devices = proc_devices::listing(&devices, false);
+    fs::write(node.join("standin").join(proc_devices::FILE), devices)?;
     make_cgroups(paths)?;
     config::write_containerd(paths)?;
     match fs::remove_file(ready_file(paths)) {

@@ -10,6 +10,9 @@ use std::{
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use standin_node::driver::proc_devices;
+
+use crate::module_users;
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -173,6 +176,37 @@ impl Standin {
         Some(version.trim().to_owned())
     }
 
+    /// Returns how often stand-ins have loaded a driver since [`Standin::forget_loads`]. A driver that is kept across a
+    /// restart of its container is not loaded again.
+    ///
+    /// # Errors
+    /// If their record cannot be read.
+    pub fn loads(&self) -> Result<usize> {
+        match fs::read_to_string(self.dir.join("loads")) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+            record => Ok(record.context("reading the record of loads")?.lines().count()),
+        }
+    }
+
+    /// Begins to count loads from zero.
+    ///
+    /// # Errors
+    /// If the record cannot be removed.
+    pub fn forget_loads(&self) -> Result<()> {
+        match fs::remove_file(self.dir.join("loads")) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("removing the record of loads"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes so many programs hold the module that are no users of NVML. Those that have NVML open are counted beside them.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn set_other_users(&self, count: usize) -> Result<()> {
+        self.replace(module_users::OTHERS, &format!("{count}\n"))
+    }
+
     /// "Loads" a driver that the host brought itself, or with none unloads whatever is loaded.
     pub(crate) fn set_module(&self, version: Option<&str>) -> Result<()> {
         let module = self.dir.join("module/nvidia");
@@ -180,6 +214,7 @@ impl Standin {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).context("unloading the driver"),
             _ => {}
         }
+        proc_devices::list(&self.dir, version.is_some()).context("listing the driver's majors")?;
         if let Some(version) = version {
             // It appears whole, as the kernel's do.
             let loading = self.dir.join(".loading-host");
@@ -225,6 +260,18 @@ mod tests {
     }
 
     #[test]
+    fn loads_are_counted_since_they_were_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let standin = Standin::new(dir.path().into());
+        assert_eq!(standin.loads().unwrap(), 0);
+        fs::write(dir.path().join("loads"), "595.91.07 1\n595.91.07 2\n").unwrap();
+        assert_eq!(standin.loads().unwrap(), 2);
+        standin.forget_loads().unwrap();
+        standin.forget_loads().unwrap();
+        assert_eq!(standin.loads().unwrap(), 0);
+    }
+
+    #[test]
     fn a_host_driver_loads_and_unloads() {
         let dir = tempfile::tempdir().unwrap();
         let standin = Standin::new(dir.path().into());
@@ -232,7 +279,10 @@ mod tests {
         assert_eq!(standin.loaded_driver(), None);
         standin.set_module(Some("580.173.02")).unwrap();
         assert_eq!(standin.loaded_driver().as_deref(), Some("580.173.02"));
+        let majors = || fs::read_to_string(dir.path().join(proc_devices::FILE)).unwrap().contains("nvidia-uvm");
+        assert!(majors());
         standin.set_module(None).unwrap();
         assert_eq!(standin.loaded_driver(), None);
+        assert!(!majors());
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
 };
 pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
-pub use driver::{Driver, DriverConfigMaps, DriverSource, KernelModule};
+pub use driver::{ConfigMapFiles, Driver, DriverConfigMaps, DriverSource, KernelModule};
 pub use mig::{Mig, MigProfile, MigStrategy};
 pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy};
@@ -68,6 +68,12 @@ pub use validation::{Validation, ValidationMode};
         .field_path(".nodeLabels"),
     validation = Rule::new("!has(self.pools) || !has(self.defaults) || !has(self.defaults.driver) || !has(self.defaults.driver.source) || self.defaults.driver.source != 'Preinstalled' || self.pools.all(pool, !has(pool.driver) || has(pool.driver.source) || (!has(pool.driver.version) && !has(pool.driver.image) && !has(pool.driver.kernelModule)))")
         .message("defaults.driver.source is Preinstalled, so that a pool's version, image and kernelModule count for nothing: write source: Container beside them, or remove them")
+        .field_path(".pools"),
+    validation = Rule::new("!has(self.defaults) || !has(self.defaults.driver) || !has(self.defaults.driver.source) || self.defaults.driver.source != 'RunFile' || (has(self.defaults.driver.image) && has(self.defaults.driver.image.repository)) || (has(self.pools) && self.pools.all(pool, has(pool.driver) && ((has(pool.driver.source) && pool.driver.source != 'RunFile') || (has(pool.driver.image) && has(pool.driver.image.repository)))))")
+        .message("source RunFile has no default image: write image.repository and image.tag of an installer that was built for the nodes' system, such as this project's images/run-file")
+        .field_path(".defaults"),
+    validation = Rule::new("!has(self.pools) || (has(self.defaults) && has(self.defaults.driver) && has(self.defaults.driver.source) && self.defaults.driver.source == 'RunFile') || self.pools.all(pool, !has(pool.driver) || !has(pool.driver.source) || pool.driver.source != 'RunFile' || (has(pool.driver.image) && has(pool.driver.image.repository)))")
+        .message("source RunFile has no default image: write image.repository and image.tag of an installer that was built for the nodes' system, such as this project's images/run-file")
         .field_path(".pools")
 )]
 pub struct ClusterGpuPolicySpec {

@@ -35,6 +35,8 @@ pub enum Reason {
     // Well.
     /// Allocatable has reached what is expected.
     AllGpusAllocatable,
+    /// Some of the node's GPUs are bound to `vfio-pci` for virtual machines and not counted; all others are allocatable.
+    GpusPassedThrough,
     /// Ready at its present revision; its turn for a new one has not come.
     RolloutPending,
     /// Somebody else's device plugin offers the node's GPUs; ours is not placed.
@@ -81,6 +83,10 @@ pub enum Reason {
     ProbeMissing,
     /// The loaded driver is in use, so another one cannot take its place.
     DriverInUse,
+    /// The container that keeps the node's driver is not running, though its driver is loaded.
+    DriverDown,
+    /// The driver's root lacks its library or the device nodes that programs open.
+    DriverRootIncomplete,
     /// The loaded kernel module is not of the wanted version.
     DriverVersionMismatch,
     /// The driver that is installed is another one than the one that is loaded; a reboot makes them one.
@@ -95,12 +101,18 @@ pub enum Reason {
     DriverNotLoaded,
     /// No driver is installed on a node whose pool says Preinstalled.
     DriverNotInstalled,
+    /// A kernel module is loaded that this operator has not installed, and its libraries are not found.
+    DriverLibraryNotFound,
+    /// The kernel's own driver for NVIDIA GPUs, nouveau, holds the GPUs.
+    NouveauLoaded,
     /// The driver cannot be asked: NVML answers with an error.
     NvmlFailed,
     /// No driver image is published for the node's operating system.
     NoDriverImageForOS,
     /// The driver that the policy asks for does not support the model.
     DriverUnsupported,
+    /// The catalogue does not know the node's GPU, so that no driver can be chosen for it.
+    UnknownGpu,
     /// An image cannot be pulled.
     ImagePullFailed,
     /// A container of an operand crashes.
@@ -165,6 +177,8 @@ pub enum Reason {
     UnknownModel,
     /// Earlier pools take every node that a pool matches.
     PoolShadowed,
+    /// A pool matches nodes by a label that the policy itself publishes.
+    PoolMatchesOwnLabel,
 
     // Of a node that works, and yet worth a look.
     /// Something is wrong with a GPU that works.
@@ -212,6 +226,8 @@ impl Reason {
             self,
             Self::ProbeMissing
                 | Self::DriverInUse
+                | Self::DriverDown
+                | Self::DriverRootIncomplete
                 | Self::DriverVersionMismatch
                 | Self::RebootNeeded
                 | Self::KernelHeadersUnavailable
@@ -219,9 +235,12 @@ impl Reason {
                 | Self::DownloadFailed
                 | Self::DriverNotLoaded
                 | Self::DriverNotInstalled
+                | Self::DriverLibraryNotFound
+                | Self::NouveauLoaded
                 | Self::NvmlFailed
                 | Self::NoDriverImageForOS
                 | Self::DriverUnsupported
+                | Self::UnknownGpu
                 | Self::ImagePullFailed
                 | Self::ContainerCrashed
                 | Self::UntoleratedTaint
@@ -244,6 +263,7 @@ impl Reason {
                 | Self::RolloutHalted
                 | Self::UnknownModel
                 | Self::PoolShadowed
+                | Self::PoolMatchesOwnLabel
         )
     }
 

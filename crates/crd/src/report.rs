@@ -9,6 +9,8 @@ use crate::health::GpuHealth;
 
 /// Where NVIDIA's driver container binds its root on the host.
 pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
+/// Where a driver's container says what it waits for before it begins, while it does.
+pub const WAITS_FILE: &str = "/run/nvidia/driver-waits";
 /// The host's own root.
 pub const HOST_ROOT: &str = "/";
 /// Where Google's installers put the driver on the host, and where GKE and Google's device plugin look for it. Not a root
@@ -38,6 +40,9 @@ pub struct Report {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default)]
     pub gpus: Vec<Gpu>,
+    /// How many NVIDIA GPUs are bound to `vfio-pci`, for virtual machines. They are not in `gpus`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub passed_through: u32,
     /// The driver's state on the host.
     #[serde(default)]
     pub driver: DriverFacts,
@@ -94,6 +99,10 @@ pub struct Gpu {
     #[schemars(length(max = 8))]
     #[serde(default)]
     pub device_id: String,
+    /// The kernel driver that holds the GPU, where that is another one than NVIDIA's, such as `nouveau`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub held_by: Option<String>,
     /// The product's name, as NVML tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
@@ -142,11 +151,19 @@ pub struct DriverFacts {
     /// Whether the loaded module has users beside the driver's own modules.
     #[serde(default)]
     pub in_use: bool,
+    /// Whether NVIDIA's driver container has run since the node booted (`/run/nvidia/nvidia-driver.pid` or `.state`), so that
+    /// the loaded module may be one that such a container left behind without its libraries.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub container_ran: bool,
     /// User-space drivers found: on the host, in the driver container's root, in GKE's directory.
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default)]
     pub installed: Vec<InstalledDriver>,
+    /// What the container of the driver waits for before it begins, in the words of the guard that holds it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub waits: Option<String>,
     /// Highest CUDA version that the driver serves, such as `13.1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
@@ -157,7 +174,8 @@ pub struct DriverFacts {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InstalledDriver {
-    /// Root under which it lies on the host: `/`, `/run/nvidia/driver` or `/home/kubernetes/bin/nvidia`.
+    /// Root under which it lies on the host: `/`, `/run/nvidia/driver`, `/home/kubernetes/bin/nvidia` or the folder that
+    /// `GpuNode.spec.driverRoot` names.
     #[schemars(length(max = 256))]
     #[serde(default)]
     pub root: String,
@@ -165,6 +183,11 @@ pub struct InstalledDriver {
     #[schemars(length(max = 64))]
     #[serde(default)]
     pub version: String,
+    /// Device nodes that programs need and that a driver container's root lacks, such as `nvidia-uvm`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 64)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub missing_devices: Vec<String>,
 }
 
 /// Whether NVML answers.
@@ -192,4 +215,9 @@ pub enum NvmlState {
     Failing,
     /// The driver was let go, as `GpuNode.spec.releaseDriver` asks. No process of the probe holds it.
     Released,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

@@ -78,6 +78,13 @@ word! {
 }
 
 word! {
+    /// The key of a ConfigMap, as the name of a file.
+    FileName: 253 bytes,
+    "self.matches('^[A-Za-z0-9_-][A-Za-z0-9._-]*$')" =>
+        "write a key of the ConfigMap, which becomes the name of a file: letters, digits, '-', '_' and '.' only, such as internal.list",
+}
+
+word! {
     /// The address of a proxy.
     ProxyUrl: 512 bytes,
     "self.matches('^https?://[^/ ]+/?$')" =>
@@ -148,6 +155,9 @@ impl JsonSchema for Resources {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        // A fraction that YAML reads as a number, such as `cpu: 0.15`, is rejected, though a Pod takes it: a custom resource's
+        // integer-or-string is no number, and a schema of any other type is one that the rules below cannot read. The docs say
+        // to quote it.
         let quantities = |description: &str| {
             json!({
                 "description": description,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpu_operator_crd::report::Report;
+use gpu_operator_crd::report::{CONTAINER_ROOT, InstalledDriver, Report, WAITS_FILE};
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::watch,
@@ -19,6 +19,7 @@ use crate::{
     backoff::Backoff,
     brought,
     child::{Look, Supervisor, Target},
+    device_nodes,
     driver::{self, DriverError, Library},
     health::{
         node::{NodeHealth, Start},
@@ -28,7 +29,7 @@ use crate::{
     host::HostRoot,
     kernel_log::KernelLog,
     os,
-    pci::{self, PciError, PciGpu},
+    pci::{self, Bus, PciError},
     publish::{PublishError, Published, Publisher, Seen},
     report::{Facts, report, with_health},
     words::chain,
@@ -228,8 +229,9 @@ impl Agent {
             loaded: driver::loaded(host)?,
             load_id: driver::load_id(host)?,
         };
-        let gpus = pci::gpus(host)?;
-        let target = Target::choose(host, self.settings.chroot, &start.boot_id, start.loaded.as_deref(), &libraries);
+        let bus = pci::bus(host)?;
+        let target = Target::choose(host, self.settings.chroot, &start.boot_id, start.loaded.as_deref(), &libraries)
+            .or_else(|why| self.supervisor.serving(start.loaded.as_deref(), &start.boot_id).ok_or(why));
         let rules = seen.rules();
         let last = self.last.take().filter(|last| last.at.elapsed() < rules.interval());
         let now = Instant::now();
@@ -239,12 +241,12 @@ impl Agent {
             // Asked lately, and nothing has happened since but XIDs perhaps.
             (None, Some(last)) if self.is_still(&last, &target) => {
                 self.hear(&rules);
-                let report = self.report(start, &libraries, gpus, &last.look);
+                let report = self.report(start, &libraries, bus, &last.look);
                 self.last = Some(last);
                 return report;
             }
             (None, _) => {
-                let on_bus: Vec<_> = gpus.iter().map(|gpu| gpu.address.clone()).collect();
+                let on_bus: Vec<_> = bus.gpus.iter().map(|gpu| gpu.address.clone()).collect();
                 self.supervisor.look(target.clone(), &on_bus, now).await
             }
         };
@@ -259,9 +261,9 @@ impl Agent {
         }
         let before = || seen.report().map_or_else(NodeHealth::default, |report| NodeHealth::restore(&rules, report));
         let health = self.health.get_or_insert_with(before);
-        health.step(&rules, &start, &gpus, &look, &heard, this_second);
-        self.admin.metrics.show(&gpus, &look, health, &heard.xids);
-        let report = self.report(start, &libraries, gpus, &look);
+        health.step(&rules, &start, &bus.gpus, &look, &heard, this_second);
+        self.admin.metrics.show(&bus.gpus, &look, health, &heard.xids);
+        let report = self.report(start, &libraries, bus, &look);
         self.last = Some(Last { at: now, target, look });
         report
     }
@@ -273,16 +275,18 @@ impl Agent {
 
     /// The rest of the facts. The use of the module is read last, when the child has settled: before that it would be
     /// one thing in one report and another in the next.
-    fn report(&self, start: Start, libraries: &[Library], gpus: Vec<PciGpu>, look: &Look) -> Result<Report, FactError> {
+    fn report(&self, start: Start, libraries: &[Library], bus: Bus, look: &Look) -> Result<Report, FactError> {
         let host = &self.settings.host;
         let facts = Facts {
             boot_id: start.boot_id,
             os: os::release(host).map_err(FactError::Os)?,
-            gpus,
+            bus,
             loaded: start.loaded,
+            container_ran: driver::container_ran(host)?,
             load_id: start.load_id,
             in_use: driver::in_use(host)?,
-            installed: libraries.iter().map(Into::into).collect(),
+            installed: libraries.iter().map(|library| installed(host, library)).collect(),
+            waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|words| !words.is_empty()),
             runtimes: brought::runtimes(host),
         };
         Ok(report(&facts, look, &self.known_health()))
@@ -291,6 +295,17 @@ impl Agent {
     fn known_health(&self) -> Cow<'_, NodeHealth> {
         self.health.as_ref().map_or_else(Cow::default, Cow::Borrowed)
     }
+}
+
+/// A driver, with what its root lacks. Device nodes are looked for where a container brings them: a host makes its own
+/// when they are first asked for.
+fn installed(host: &HostRoot, library: &Library) -> InstalledDriver {
+    let missing_devices = if library.root == CONTAINER_ROOT {
+        device_nodes::missing(host, &HostRoot::new("/"), CONTAINER_ROOT)
+    } else {
+        Vec::new()
+    };
+    InstalledDriver { missing_devices, ..library.into() }
 }
 
 /// The kernel's log, or none; XIDs are then known from NVML alone.

@@ -146,6 +146,15 @@ impl Supervisor {
         Self { launch, limits, running: None, target: None, backoff, failure: String::new() }
     }
 
+    /// Returns the driver that a running child serves, if it is the one that is loaded. Its library may be gone by now, with
+    /// the container that brought it: what the child has loaded still answers, and holds the module until it ends.
+    #[must_use]
+    pub fn serving(&self, loaded: Option<&str>, boot_id: &str) -> Option<Target> {
+        let alive = self.running.as_ref().is_some_and(|child| !child.asked && !child.killed);
+        let serves = |target: &&Target| loaded == Some(&target.version) && target.boot_id == boot_id;
+        self.target.as_ref().filter(|_| alive).filter(serves).cloned()
+    }
+
     /// Asks NVML for the GPUs on the bus, with a child for this driver and no other. Takes no longer than the limits.
     pub async fn look(&mut self, target: Result<Target, Option<String>>, on_bus: &[String], now: Instant) -> Look {
         self.inquire(target, Question::Look(on_bus.to_vec()), now).await

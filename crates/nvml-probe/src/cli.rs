@@ -8,16 +8,19 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Args, Parser, Subcommand};
 
 use self::{
-    gates::{Guard, Wait},
+    gates::{Guard, UnloadNouveau, Wait},
     run::Run,
 };
 use crate::{
+    device_nodes,
     divide::args::MigArgs,
+    host::HostRoot,
     nvml::{self, ChildError, ChildOptions},
     prepare::{self, PrepareError},
     publish::PublishError,
     runtime::args::Step,
     signal::Shutdown,
+    start::{self, StartError},
     words::{chain, last_words},
 };
 
@@ -39,8 +42,24 @@ enum Command {
     /// Wait until a fact is true on this node, then exit 0.
     #[command(subcommand)]
     Wait(Wait),
-    /// Wait until installing a driver would take none from under a program, then exit 0.
+    /// Wait until installing a driver would take none from under a program; then exit 0, or become the given program.
     Guard(Guard),
+    /// Copy this program, and all that it needs to run in another image, into a folder.
+    Unpack {
+        /// The folder.
+        into: PathBuf,
+    },
+    /// Make the device nodes that programs need of a driver, whenever its container has loaded it, until asked to end.
+    DeviceNodes {
+        /// Where the host's directories are mounted.
+        #[arg(long, default_value = "/host")]
+        host_root: PathBuf,
+        /// Pause between two looks.
+        #[arg(long, default_value = "1s", value_parser = duration)]
+        interval: Duration,
+    },
+    /// Unload nouveau, the kernel's own driver for NVIDIA GPUs, once nothing uses it, then exit 0.
+    UnloadNouveau(UnloadNouveau),
     /// A step of a toolkit's pod around the configuration of the container runtime.
     Runtime {
         #[command(subcommand)]
@@ -100,6 +119,9 @@ pub enum CliError {
     /// For the container that comes after.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
+    /// In another image.
+    #[error(transparent)]
+    Other(#[from] StartError),
     /// As the NVML child.
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -120,6 +142,10 @@ impl Cli {
                 prepare::write(&path, &text)?;
                 return Ok(ExitCode::SUCCESS);
             }
+            Command::Unpack { into } => {
+                start::unpack(&into)?;
+                return Ok(ExitCode::SUCCESS);
+            }
             Command::Link { driver_root, into } => {
                 prepare::link(&driver_root, &into)?;
                 return Ok(ExitCode::SUCCESS);
@@ -134,7 +160,16 @@ impl Cli {
             match command {
                 Command::Run(options) => options.run(&mut shutdown).await,
                 Command::Wait(gate) => Ok(gate.pass(&mut shutdown).await),
-                Command::Guard(gate) => Ok(gate.pass(&mut shutdown).await),
+                Command::Guard(gate) => Ok(gate.pass(&mut shutdown).await?),
+                Command::DeviceNodes { host_root, interval } => {
+                    let (host, own) = (HostRoot::new(host_root), HostRoot::new("/"));
+                    tokio::select! {
+                        () = device_nodes::keep(&host, &own, interval) => {}
+                        () = shutdown.requested() => {}
+                    }
+                    Ok(ExitCode::SUCCESS)
+                }
+                Command::UnloadNouveau(step) => Ok(step.pass(&mut shutdown).await),
                 Command::Runtime { step, termination_log } => Ok(match step.run(&mut shutdown).await {
                     Ok(()) => ExitCode::SUCCESS,
                     Err(error) => {
@@ -147,7 +182,11 @@ impl Cli {
                     code = options.run() => Ok(code?),
                     () = shutdown.requested() => Ok(ExitCode::from(TERMINATED)),
                 },
-                Command::Hold | Command::NvmlChild(_) | Command::Write { .. } | Command::Link { .. } => {
+                Command::Hold
+                | Command::NvmlChild(_)
+                | Command::Write { .. }
+                | Command::Unpack { .. }
+                | Command::Link { .. } => {
                     shutdown.requested().await;
                     Ok(ExitCode::SUCCESS)
                 }

@@ -1,17 +1,27 @@
 //! The driver as the host shows it: which module is loaded, who uses it, which user-space libraries lie where.
 
-use std::{collections::BTreeSet, fs, io, os::unix::fs::MetadataExt, path::PathBuf};
+pub mod directories;
+mod ld_cache;
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use gpu_operator_crd::report::InstalledDriver;
 pub use gpu_operator_crd::report::{CONTAINER_ROOT, DRIVER_ROOTS as ROOTS, GKE_ROOT, HOST_ROOT as HOST};
 
 use crate::host::{HostRoot, present};
 
-/// The folders of a root in which libraries of a driver lie.
-pub const LIBRARY_DIRECTORIES: [&str; 4] =
-    ["usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64"];
 const LIBRARY: &str = "libnvidia-ml.so.";
 const MODULES: &str = "/sys/module";
+/// How an ELF file of 32 bits begins: a library that the probe cannot load, and that lies beside the other on many hosts.
+const ELF_32: &[u8] = b"\x7fELF\x01";
+/// What NVIDIA's driver container keeps in the host's `/run`, which does not outlive a reboot: it locks the first for as long
+/// as it runs, and leaves both where the module stays loaded.
+const OF_CONTAINER: [&str; 2] = ["/run/nvidia/nvidia-driver.pid", "/run/nvidia/nvidia-driver.state"];
 /// The driver's modules that can be held by programs. Others that depend on `nvidia` are found as its holders.
 const OWN_MODULES: [&str; 4] = ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"];
 
@@ -45,6 +55,21 @@ pub fn load_id(host: &HostRoot) -> Result<Option<u64>, DriverError> {
     let unreadable = unreadable("the loaded module");
     let directory = present(host.resolve(format!("{MODULES}/nvidia")).and_then(fs::metadata));
     Ok(directory.map_err(unreadable)?.map(|directory| directory.ino()))
+}
+
+/// Whether NVIDIA's driver container has run since the node booted, so that the loaded module may be one that it left without
+/// its libraries.
+///
+/// # Errors
+/// When the host's `/run` cannot be read.
+pub fn container_ran(host: &HostRoot) -> Result<bool, DriverError> {
+    for path in OF_CONTAINER {
+        let found = present(host.resolve(path)).map_err(unreadable("the state of the driver's container"))?;
+        if found.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether anything but the driver's own modules uses the module, so that it cannot be unloaded.
@@ -82,6 +107,27 @@ pub fn in_use(host: &HostRoot) -> Result<bool, DriverError> {
     Ok(false)
 }
 
+/// Whether NVIDIA's container would refuse to unload the module: it counts three of its own modules as no use, as long as
+/// nothing uses those, and every other one, such as `nvidia_drm` or `nvidia_fs`, as one.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub fn is_kept_loaded(host: &HostRoot) -> Result<bool, DriverError> {
+    let count = |module: &str| -> Result<Option<i64>, DriverError> {
+        let count = host.read_if_present(format!("{MODULES}/{module}/refcnt"));
+        Ok(count.map_err(unreadable("a module's use count"))?.map(|count| count.parse().unwrap_or(i64::MAX)))
+    };
+    let mut loaded = 0;
+    for dependant in ["nvidia_modeset", "nvidia_uvm", "nvidia_peermem"] {
+        match count(dependant)? {
+            Some(users) if users > 0 => return Ok(true),
+            Some(_) => loaded += 1,
+            None => {}
+        }
+    }
+    Ok(count("nvidia")?.is_some_and(|users| users > loaded))
+}
+
 /// A `libnvidia-ml.so.<version>` on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Library {
@@ -93,24 +139,31 @@ pub struct Library {
     pub path: PathBuf,
 }
 
-/// The libraries under one root of the host, by version.
+/// The libraries under one root of the host, by version. Those of the host's own root are not those of the other roots,
+/// which its dynamic linker's cache may name as well.
 ///
 /// # Errors
 /// When a directory exists and cannot be read.
 pub fn libraries(host: &HostRoot, root: &str) -> Result<Vec<Library>, DriverError> {
+    let others: &[&str] = if root == HOST { &[CONTAINER_ROOT, GKE_ROOT] } else { &[] };
+    libraries_but(host, root, others)
+}
+
+/// The same without what lies under `others`.
+fn libraries_but(host: &HostRoot, root: &str, others: &[&str]) -> Result<Vec<Library>, DriverError> {
     let Some(path) = present(host.resolve(root)).map_err(unreadable("a root"))? else {
         return Ok(Vec::new());
     };
     let inside = HostRoot::new(path);
     let mut found: Vec<Library> = Vec::new();
-    for directory in LIBRARY_DIRECTORIES {
-        for name in inside.names(directory).map_err(unreadable("a library directory"))? {
+    for directory in directories::of(&inside, LIBRARY).map_err(unreadable("where libraries are"))? {
+        for name in inside.names(&directory).map_err(unreadable("a library directory"))? {
             let Some(version) = name.strip_prefix(LIBRARY).filter(|version| is_version(version)) else {
                 continue;
             };
-            let path = PathBuf::from(format!("/{directory}/{name}"));
-            let is_file = inside.resolve(&path).is_ok_and(|file| file.is_file());
-            if is_file && !found.iter().any(|library| library.version == version) {
+            let path = PathBuf::from("/").join(&directory).join(&name);
+            let known = found.iter().any(|library| library.version == version);
+            if !known && is_loadable(&inside, &path, others) {
                 found.push(Library { root: root.to_owned(), version: version.to_owned(), path });
             }
         }
@@ -125,17 +178,28 @@ pub fn libraries(host: &HostRoot, root: &str) -> Result<Vec<Library>, DriverErro
 /// # Errors
 /// As [`libraries`].
 pub fn all_libraries(host: &HostRoot, own: Option<&str>) -> Result<Vec<Library>, DriverError> {
+    let own = own.filter(|own| !ROOTS.contains(own));
+    let others: Vec<&str> = own.into_iter().chain([CONTAINER_ROOT, GKE_ROOT]).collect();
     let mut all = Vec::new();
-    for root in own.into_iter().filter(|own| !ROOTS.contains(own)).chain(ROOTS) {
-        all.extend(libraries(host, root)?);
+    for root in own.into_iter().chain(ROOTS) {
+        all.extend(libraries_but(host, root, if root == HOST { &others } else { &[] })?);
     }
     Ok(all)
 }
 
 impl From<&Library> for InstalledDriver {
     fn from(library: &Library) -> Self {
-        Self { root: library.root.clone(), version: library.version.clone() }
+        Self { root: library.root.clone(), version: library.version.clone(), missing_devices: Vec::new() }
     }
+}
+
+/// Whether a path leads to a file outside of `others` that is no library of 32 bits.
+fn is_loadable(root: &HostRoot, path: &Path, others: &[&str]) -> bool {
+    let Ok(file) = root.resolve(path) else { return false };
+    let inside = Path::new("/").join(file.strip_prefix(root.as_path()).unwrap_or(&file));
+    file.is_file()
+        && !others.iter().any(|other| inside.starts_with(other))
+        && root.bytes(path, 5).is_ok_and(|beginning| beginning != ELF_32)
 }
 
 /// `580.173.02`, and not the `1` of the link.
@@ -204,6 +268,26 @@ mod tests {
                 module(directory.path(), name, count, holders);
             }
             assert_eq!(in_use(&HostRoot::new(directory.path())).unwrap(), *expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn nvidias_container_unloads_its_own_modules_and_those_of_nobody_else() {
+        type Modules<'a> = &'a [(&'a str, &'a str)];
+        let cases: &[(Modules<'_>, bool, &str)] = &[
+            (&[("nvidia", "0")], false, "idle"),
+            (&[("nvidia", "1")], true, "an open device, or a module that is not its own"),
+            (&[("nvidia", "2"), ("nvidia_uvm", "0"), ("nvidia_modeset", "0")], false, "its own modules"),
+            (&[("nvidia", "1"), ("nvidia_uvm", "1")], true, "a CUDA program"),
+            (&[("nvidia", "1"), ("nvidia_modeset", "1"), ("nvidia_drm", "0")], true, "modeset held by drm"),
+            (&[], false, "nothing loaded"),
+        ];
+        for (modules, expected, what) in cases {
+            let directory = tempfile::tempdir().unwrap();
+            for (name, count) in *modules {
+                module(directory.path(), name, count, &[]);
+            }
+            assert_eq!(is_kept_loaded(&HostRoot::new(directory.path())).unwrap(), *expected, "{what}");
         }
     }
 

@@ -10,6 +10,7 @@ use std::{
 use tokio::time::sleep;
 
 use crate::{
+    device_nodes,
     driver::{self, DriverError},
     host::HostRoot,
     runtime::{
@@ -42,6 +43,9 @@ pub enum Gate {
         root: String,
         /// The version that must be loaded, or its branch alone; any where none is named.
         version: Option<String>,
+        /// The file that the driver's container keeps locked while it runs, where a container installs the driver.
+        /// Its root then counts only with that container alive, and with the device nodes that programs open.
+        pid_file: Option<PathBuf>,
     },
     /// Until the container toolkit is installed.
     Toolkit {
@@ -61,8 +65,26 @@ pub enum Gate {
     Guard {
         /// The version to be installed, or its branch alone; nothing where it is not known before.
         version: Option<String>,
-        /// The file by which a driver image knows that what is loaded is its own and needs no reload.
-        state_file: PathBuf,
+        /// What lets an installer at a driver in use.
+        unless: Takeover,
+    },
+}
+
+/// What makes it safe to start an installer while the driver that it would install is loaded and in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Takeover {
+    /// It leaves a loaded module alone: of the wanted version, or, where none is wanted, of the one that it has installed.
+    Loaded {
+        /// The folder of the host that it installs into.
+        install_dir: Option<String>,
+    },
+    /// NVIDIA's container does so if this file holds the digest of its configuration. An image that knows nothing of the
+    /// digest never writes the file, and reinstalls on every start.
+    Digest {
+        /// The file, as the installer sees it.
+        file: PathBuf,
+        /// The digest that the container carries.
+        digest: String,
     },
 }
 
@@ -80,24 +102,23 @@ impl Gate {
     #[must_use]
     pub fn check(&self, host: &HostRoot) -> Answer {
         let answer = match self {
-            Self::Driver { root, version } => driver(host, root, version.as_deref()),
+            Self::Driver { root, version, pid_file } => driver(host, root, version.as_deref(), pid_file.as_deref()),
             Self::Toolkit { install_dir, pid_file, configured } => {
                 Ok(toolkit(host, install_dir, pid_file.as_deref(), configured.as_ref()))
             }
             Self::Mps { root } => Ok(mps(host, root)),
-            Self::Guard { version, state_file } => guard(host, version.as_deref(), state_file),
+            Self::Guard { version, unless } => guard(host, version.as_deref(), unless),
         };
         answer.unwrap_or_else(|error| Answer::Waiting(chain(&error)))
     }
 
-    /// Looks every `interval` until the gate is open; says what is waited for each time that changes.
-    pub async fn wait(&self, host: &HostRoot, interval: Duration, mut say: impl FnMut(&str)) {
+    /// Looks every `interval` until the gate is open; says what it answers each time that changes.
+    pub async fn wait(&self, host: &HostRoot, interval: Duration, mut say: impl FnMut(&Answer)) {
         let mut last = None;
         loop {
             let answer = self.check(host);
-            let (Answer::Open(text) | Answer::Waiting(text)) = &answer;
             if last.as_ref() != Some(&answer) {
-                say(text);
+                say(&answer);
             }
             if matches!(answer, Answer::Open(_)) {
                 return;
@@ -108,7 +129,7 @@ impl Gate {
     }
 }
 
-fn driver(host: &HostRoot, root: &str, version: Option<&str>) -> Result<Answer, DriverError> {
+fn driver(host: &HostRoot, root: &str, version: Option<&str>, pid_file: Option<&Path>) -> Result<Answer, DriverError> {
     let wanted = version.map_or_else(|| "an NVIDIA driver".to_owned(), |version| format!("NVIDIA driver {version}"));
     let Some(loaded) = driver::loaded(host)? else {
         return Ok(Answer::Waiting(format!("waiting for {wanted}: no NVIDIA kernel module is loaded")));
@@ -117,12 +138,34 @@ fn driver(host: &HostRoot, root: &str, version: Option<&str>) -> Result<Answer, 
         return Ok(Answer::Waiting(format!("waiting for {wanted}: {loaded} is loaded")));
     }
     let libraries = driver::libraries(host, root)?;
-    if libraries.iter().any(|library| library.version == loaded) {
-        return Ok(Answer::Open(format!("NVIDIA driver {loaded} is loaded and its libraries are under {root}")));
+    if !libraries.iter().any(|library| library.version == loaded) {
+        return Ok(Answer::Waiting(format!(
+            "waiting for the libraries of NVIDIA driver {loaded}: there is no libnvidia-ml.so.{loaded} under {root}"
+        )));
     }
-    Ok(Answer::Waiting(format!(
-        "waiting for the libraries of NVIDIA driver {loaded}: there is no libnvidia-ml.so.{loaded} under {root}"
-    )))
+    if let Some(file) = pid_file {
+        if !is_locked(host, file) {
+            let file = file.display();
+            return Ok(Answer::Waiting(format!(
+                "waiting for the driver's container: no running container locks {file}"
+            )));
+        }
+        let missing = device_nodes::missing(host, &HostRoot::new("/"), root);
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            return Ok(Answer::Waiting(format!("waiting for the driver's device nodes: {root}/dev lacks {missing}")));
+        }
+    }
+    Ok(Answer::Open(format!("NVIDIA driver {loaded} is loaded and its libraries are under {root}")))
+}
+
+/// Whether a process holds the lock of a file. One that does not exist, or cannot be opened, proves nothing: an image that
+/// locks another file is no reason to wait for ever.
+pub fn is_locked(host: &HostRoot, file: &Path) -> bool {
+    let Ok(file) = host.resolve(file).and_then(fs::File::open) else { return true };
+    // Held for the moment of the question, and only where nobody holds it. The driver's container takes it without
+    // waiting: in the worst case it is started once more.
+    matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
 }
 
 /// Whether a loaded version is the wanted one, or of the wanted branch: of a precompiled driver only that is known.
@@ -183,22 +226,24 @@ fn text(host: &HostRoot, path: &Path) -> Result<Text, String> {
     state::read(&found).map_err(|error| chain(&error))
 }
 
-fn guard(host: &HostRoot, version: Option<&str>, state_file: &Path) -> Result<Answer, DriverError> {
+fn guard(host: &HostRoot, version: Option<&str>, unless: &Takeover) -> Result<Answer, DriverError> {
     let Some(loaded) = driver::loaded(host)? else {
         return Ok(Answer::Open("no NVIDIA kernel module is loaded".to_owned()));
     };
-    if !driver::in_use(host)? {
+    // Modules for one kernel are unloaded with all that depend on them.
+    let by_script = matches!(unless, Takeover::Digest { .. }) && version.is_some_and(|version| version.contains('.'));
+    let in_use = driver::in_use(host)? || by_script && driver::is_kept_loaded(host)?;
+    if !in_use {
         return Ok(Answer::Open(format!("NVIDIA driver {loaded} is loaded and not in use")));
     }
-    let shown = state_file.display();
     let same = version.is_some_and(|version| is_of(&loaded, version));
-    if same && host.resolve(state_file).is_ok() {
+    if unless.holds(host, same, version.is_none().then_some(&loaded))? {
         return Ok(Answer::Open(format!(
-            "NVIDIA driver {loaded} is loaded and in use, and {shown} lets it be taken over without a reload"
+            "NVIDIA driver {loaded} is loaded and in use, and is taken over without a reload"
         )));
     }
     let why = match version {
-        Some(_) if same => format!("{loaded} is the wanted version, but without {shown} its image would reload it"),
+        Some(_) if same => format!("{loaded} is the wanted version, but this driver image would reload it"),
         Some(version) => format!("{version} is wanted"),
         None => "which version is to be installed is not known before".to_owned(),
     };
@@ -207,4 +252,21 @@ fn guard(host: &HostRoot, version: Option<&str>, state_file: &Path) -> Result<An
          uses it: end the pods and programs that hold GPUs (`fuser -v /dev/nvidia*` on the node names them), or reboot \
          the node"
     )))
+}
+
+impl Takeover {
+    /// Whether it holds for a loaded driver that is of the wanted version (`same`), or where any is welcome (`any`).
+    fn holds(&self, host: &HostRoot, same: bool, any: Option<&String>) -> Result<bool, DriverError> {
+        Ok(match (self, any) {
+            (Self::Loaded { install_dir: Some(folder) }, Some(loaded)) => {
+                driver::libraries(host, folder)?.iter().any(|library| library.version == *loaded)
+            }
+            (Self::Loaded { .. }, _) => same,
+            // NVIDIA's script compares the file's text as the shell reads it: without the line's end.
+            (Self::Digest { file, digest }, _) => {
+                let text = fs::read_to_string(file).unwrap_or_default();
+                same && !digest.is_empty() && text.trim_end() == digest
+            }
+        })
+    }
 }

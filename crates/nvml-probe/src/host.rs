@@ -73,6 +73,16 @@ impl HostRoot {
         Ok(text.trim().to_owned())
     }
 
+    /// The first bytes of a file of that root, `most` of them at most.
+    ///
+    /// # Errors
+    /// When it does not exist or cannot be read.
+    pub fn bytes(&self, path: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(self.resolve(path)?)?.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
     /// As [`Self::read`], with nothing for a file that does not exist, or no longer.
     ///
     /// # Errors

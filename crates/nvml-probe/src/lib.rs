@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Everything on the host is reached through [`host::HostRoot`], but for the kernel's log; nothing here writes to the host
-//! but [`runtime`], the steps of the toolkit's pod where the container runtime has to be configured. Nothing changes a GPU but
+//! but [`runtime`], the steps of the toolkit's pod where the container runtime has to be configured, and what runs in the
+//! driver's pod: [`device_nodes`], and [`start`], which takes a dead container's root away. Nothing changes a GPU but
 //! [`divide`], in the device plugin's pod, by steps that [`mig`] works out.
 
 pub mod admin;
@@ -20,6 +21,7 @@ pub mod backoff;
 pub mod brought;
 pub mod child;
 pub mod cli;
+pub mod device_nodes;
 pub mod divide;
 pub mod driver;
 pub mod gate;
@@ -29,6 +31,7 @@ pub mod inventory;
 pub mod kernel_log;
 pub mod metrics;
 pub mod mig;
+pub mod nouveau;
 pub mod nvml;
 pub mod os;
 pub mod pci;
@@ -38,6 +41,7 @@ pub mod pulse;
 pub mod report;
 pub mod runtime;
 pub mod signal;
+pub mod start;
 pub mod words;
 
 /// Name and version of this probe: its User-Agent.

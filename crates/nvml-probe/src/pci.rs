@@ -1,6 +1,6 @@
 //! The NVIDIA GPUs on the PCI bus. Needs no driver, only sysfs.
 
-use std::{fs, io};
+use std::{collections::BTreeMap, fs, io};
 
 use crate::host::{HostRoot, present};
 
@@ -11,6 +11,8 @@ const NVIDIA: &str = "0x10de";
 const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
 /// Bound to this, a device belongs to a virtual machine.
 const VFIO: &str = "vfio-pci";
+/// NVIDIA's kernel driver, as the bus knows it.
+const NVIDIAS_DRIVER: &str = "nvidia";
 
 /// A GPU on the bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,27 +39,56 @@ pub enum PciError {
     },
 }
 
+/// The NVIDIA GPUs on the bus.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bus {
+    /// Those that are not bound to vfio-pci, by address.
+    pub gpus: Vec<PciGpu>,
+    /// The kernel drivers, other than NVIDIA's, that hold some of those, by the GPU's address.
+    pub held_by: BTreeMap<String, String>,
+    /// How many are bound to vfio-pci.
+    pub passed_through: u32,
+}
+
 /// The NVIDIA GPUs on the bus that are not bound to vfio-pci, by address.
 ///
 /// # Errors
-/// When the bus cannot be read. A device that goes away meanwhile is left out.
+/// As [`bus`].
 pub fn gpus(host: &HostRoot) -> Result<Vec<PciGpu>, PciError> {
+    Ok(bus(host)?.gpus)
+}
+
+/// The NVIDIA GPUs on the bus, and the kernel drivers that they are bound to.
+///
+/// # Errors
+/// When the bus cannot be read. A device that goes away meanwhile is left out.
+pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
     // A machine without a PCI bus has no such directory, but a sysfs none the less.
     if host.resolve("/sys/bus").is_err() {
         return Err(PciError::NoSysfs(host.as_path().display().to_string()));
     }
     let addresses = host.names(DEVICES).map_err(|source| PciError::Read { path: DEVICES.to_owned(), source })?;
-    let mut gpus = Vec::new();
+    let mut bus = Bus::default();
     for address in addresses {
         let path = format!("{DEVICES}/{address}");
-        if let Some(gpu) = gpu(host, &path, &address).map_err(|source| PciError::Read { path, source })? {
-            gpus.push(gpu);
+        let Some((gpu, driver)) = gpu(host, &path, &address).map_err(|source| PciError::Read { path, source })? else {
+            continue;
+        };
+        match driver {
+            Some(driver) if driver == VFIO => {
+                bus.passed_through += 1;
+                continue;
+            }
+            Some(driver) if driver != NVIDIAS_DRIVER => drop(bus.held_by.insert(gpu.address.clone(), driver)),
+            _ => {}
         }
+        bus.gpus.push(gpu);
     }
-    Ok(gpus)
+    Ok(bus)
 }
 
-fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<PciGpu>> {
+/// A GPU, and the kernel driver that it is bound to.
+fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<(PciGpu, Option<String>)>> {
     let attribute = |name: &str| host.read_if_present(format!("{path}/{name}"));
     if attribute("vendor")?.is_none_or(|vendor| !vendor.eq_ignore_ascii_case(NVIDIA)) {
         return Ok(None);
@@ -66,20 +97,20 @@ fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<PciGpu>>
         return Ok(None);
     };
     let class = class.to_ascii_lowercase();
-    if !GPU_CLASSES.iter().any(|gpu| class.starts_with(gpu)) || bound_to_vfio(host, path)? {
+    if !GPU_CLASSES.iter().any(|gpu| class.starts_with(gpu)) {
         return Ok(None);
     }
     let device_id = device.trim_start_matches("0x").to_ascii_lowercase();
-    Ok(Some(PciGpu { address: address.to_ascii_lowercase(), device_id }))
+    Ok(Some((PciGpu { address: address.to_ascii_lowercase(), device_id }, bound_to(host, path)?)))
 }
 
 /// The name of the link's target says it; the target itself may lie outside what is mounted.
-fn bound_to_vfio(host: &HostRoot, path: &str) -> io::Result<bool> {
+fn bound_to(host: &HostRoot, path: &str) -> io::Result<Option<String>> {
     let Some(device) = present(host.resolve(path))? else {
-        return Ok(false);
+        return Ok(None);
     };
     let driver = present(fs::read_link(device.join("driver")))?;
-    Ok(driver.is_some_and(|driver| driver.ends_with(VFIO)))
+    Ok(driver.and_then(|driver| Some(driver.file_name()?.to_str()?.to_owned())))
 }
 
 /// A PCI address as sysfs writes it, from NVML's notation (`00000000:06:00.0`) or sysfs' own.
@@ -161,6 +192,22 @@ mod tests {
             ("0000:02:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
         ];
         assert_eq!(found(&devices), ["0000:02:00.0 2330"]);
+    }
+
+    #[test]
+    fn the_bus_tells_which_other_drivers_hold_gpus_and_how_many_belong_to_virtual_machines() {
+        let devices = [
+            ("0000:01:00.0", "0x10de", "0x2330", "0x030200", "vfio-pci"),
+            ("0000:02:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
+            ("0000:03:00.0", "0x10de", "0x2330", "0x030200", "nouveau"),
+            ("0000:04:00.0", "0x10de", "0x2330", "0x030200", ""),
+            ("0000:05:00.0", "0x10de", "0x2330", "0x030200", "vfio-pci"),
+            ("0000:05:00.1", "0x10de", "0x0fb9", "0x040300", "vfio-pci"),
+        ];
+        let (_directory, root) = sysfs(&devices);
+        let bus = bus(&root).unwrap();
+        assert_eq!((bus.gpus.len(), bus.passed_through), (3, 2));
+        assert_eq!(bus.held_by, BTreeMap::from([("0000:03:00.0".to_owned(), "nouveau".to_owned())]));
     }
 
     #[test]

@@ -4,7 +4,12 @@ use gpu_operator_crd::report::{
     DriverFacts, Gpu, HostRuntime, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report,
 };
 
-use crate::{child::Look, health::node::NodeHealth, inventory::Inventory, pci::PciGpu};
+use crate::{
+    child::Look,
+    health::node::NodeHealth,
+    inventory::Inventory,
+    pci::{Bus, PciGpu},
+};
 
 /// What was read from the host, without NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,15 +19,19 @@ pub struct Facts {
     /// The host's operating system.
     pub os: OsRelease,
     /// The GPUs on the bus.
-    pub gpus: Vec<PciGpu>,
+    pub bus: Bus,
     /// Version of the loaded module.
     pub loaded: Option<String>,
     /// Tells one loading of the module from the next.
     pub load_id: Option<u64>,
+    /// Whether NVIDIA's driver container has run since the node booted.
+    pub container_ran: bool,
     /// Whether that module is in use.
     pub in_use: bool,
     /// The user-space drivers found.
     pub installed: Vec<InstalledDriver>,
+    /// What the driver's container waits for before it begins.
+    pub waits: Option<String>,
     /// NVIDIA's runtimes that the host brings.
     pub runtimes: Vec<HostRuntime>,
 }
@@ -30,6 +39,7 @@ pub struct Facts {
 // The bounds of the API type: a report beyond them is refused as a whole, and one bad string would hide a node.
 const MAX_GPUS: usize = 64;
 const MAX_INSTALLED: usize = 8;
+const MAX_DEVICES: usize = 8;
 const MAX_PRODUCT: usize = 128;
 const MAX_UUID: usize = 96;
 const MAX_PROFILES: usize = 16;
@@ -48,17 +58,20 @@ pub fn report(facts: &Facts, look: &Look, health: &NodeHealth) -> Report {
         probe_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: bounded(&facts.boot_id, MAX_WORD),
         os: OsRelease { id: bounded(&facts.os.id, MAX_WORD), version_id: bounded(&facts.os.version_id, MAX_WORD) },
-        gpus: facts.gpus.iter().take(MAX_GPUS).map(|gpu| merge(gpu, inventory, health)).collect(),
+        gpus: facts.bus.gpus.iter().take(MAX_GPUS).map(|gpu| merge(gpu, &facts.bus, inventory, health)).collect(),
+        passed_through: facts.bus.passed_through,
         driver: DriverFacts {
             loaded: facts.loaded.as_deref().map(|version| bounded(version, MAX_WORD)),
             load_id: facts.load_id,
             in_use: facts.in_use,
+            container_ran: facts.container_ran,
             installed: facts.installed.iter().take(MAX_INSTALLED).map(installed).collect(),
+            waits: facts.waits.as_deref().map(|words| bounded(words, MAX_MESSAGE)),
             cuda_version: inventory
                 .and_then(|inventory| inventory.cuda_version.as_deref())
                 .map(|version| bounded(version, MAX_CUDA)),
         },
-        nvml: nvml(look, facts.gpus.len()),
+        nvml: nvml(look, facts.bus.gpus.len()),
         runtimes: facts.runtimes.clone(),
     }
 }
@@ -72,11 +85,12 @@ pub fn with_health(mut report: Report, health: &NodeHealth) -> Report {
     report
 }
 
-fn merge(gpu: &PciGpu, inventory: Option<&Inventory>, health: &NodeHealth) -> Gpu {
+fn merge(gpu: &PciGpu, bus: &Bus, inventory: Option<&Inventory>, health: &NodeHealth) -> Gpu {
     let nvml = inventory.and_then(|inventory| inventory.gpus.iter().find(|known| known.pci_address == gpu.address));
     Gpu {
         pci_address: gpu.address.clone(),
         device_id: gpu.device_id.clone(),
+        held_by: bus.held_by.get(&gpu.address).map(|driver| bounded(driver, MAX_WORD)),
         product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
         uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
         mig_devices: nvml.and_then(|known| known.mig_devices.as_deref()).map(mig_devices),
@@ -93,7 +107,12 @@ fn mig_devices(devices: &[MigDevices]) -> Vec<MigDevices> {
 }
 
 fn installed(driver: &InstalledDriver) -> InstalledDriver {
-    InstalledDriver { root: driver.root.clone(), version: bounded(&driver.version, MAX_WORD) }
+    let missing_devices = driver.missing_devices.iter().take(MAX_DEVICES).map(|name| bounded(name, MAX_WORD));
+    InstalledDriver {
+        root: driver.root.clone(),
+        version: bounded(&driver.version, MAX_WORD),
+        missing_devices: missing_devices.collect(),
+    }
 }
 
 fn nvml(look: &Look, on_bus: usize) -> NvmlFacts {
@@ -132,7 +151,8 @@ mod tests {
             .iter()
             .map(|address| PciGpu { address: (*address).to_owned(), device_id: "102d".to_owned() })
             .collect();
-        Facts { boot_id: "boot".to_owned(), gpus, loaded: Some("470.256.02".to_owned()), ..Facts::default() }
+        let bus = Bus { gpus, ..Bus::default() };
+        Facts { boot_id: "boot".to_owned(), bus, loaded: Some("470.256.02".to_owned()), ..Facts::default() }
     }
 
     fn known(address: &str, uuid: &str) -> NvmlGpu {
@@ -213,7 +233,8 @@ mod tests {
         let mut facts = facts(&["0000:06:00.0"; 100]);
         facts.boot_id = "ü".repeat(100);
         facts.os.id = "x".repeat(100);
-        facts.installed = vec![InstalledDriver { root: "/".into(), version: "1.".repeat(100) }; 20];
+        facts.installed =
+            vec![InstalledDriver { root: "/".into(), version: "1.".repeat(100), ..InstalledDriver::default() }; 20];
         let report = report(&facts, &Look::Failing("ü".repeat(5000)));
         assert_eq!(report.gpus.len(), 64);
         assert_eq!(report.boot_id.chars().count(), 64);

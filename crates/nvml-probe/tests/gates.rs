@@ -16,7 +16,7 @@ use nix::{
     unistd::Pid,
 };
 use nvml_probe::{
-    gate::{Answer, Configured, Gate},
+    gate::{Answer, Configured, Gate, Takeover},
     runtime::{
         daemon::Identity,
         files::{Loaded, digest},
@@ -27,7 +27,7 @@ use support::{Host, PROBE, Process};
 const ROOT: &str = "/run/nvidia/driver";
 
 fn driver(version: Option<&str>) -> Gate {
-    Gate::Driver { root: ROOT.to_owned(), version: version.map(str::to_owned) }
+    Gate::Driver { root: ROOT.to_owned(), version: version.map(str::to_owned), pid_file: None }
 }
 
 fn toolkit() -> Gate {
@@ -39,8 +39,10 @@ fn toolkit_with(pid_file: Option<&str>, configured: Option<Configured>) -> Gate 
     Gate::Toolkit { install_dir, pid_file: pid_file.map(PathBuf::from), configured }
 }
 
-fn guard(version: &str) -> Gate {
-    Gate::Guard { version: Some(version.to_owned()), state_file: PathBuf::from("/run/nvidia/nvidia-driver.state") }
+/// The guard of a container that carries the digest `abc`.
+fn guard(host: &Host, version: &str) -> Gate {
+    let unless = Takeover::Digest { file: host.path("run/nvidia/nvidia-driver.state"), digest: "abc".to_owned() };
+    Gate::Guard { version: Some(version.to_owned()), unless }
 }
 
 fn waits_for(gate: &Gate, host: &Host, words: &[&str]) {
@@ -140,17 +142,74 @@ fn the_toolkit_gate_opens_when_the_hook_can_be_executed() {
 #[test]
 fn the_guard_leaves_a_driver_in_use_alone() {
     let host = Host::new();
-    is_open(&guard("595.91.07"), &host);
+    let (same, other) = (guard(&host, "580.173.02"), guard(&host, "595.91.07"));
+    is_open(&other, &host);
     host.load("580.173.02");
-    is_open(&guard("595.91.07"), &host);
+    is_open(&other, &host);
     host.write("sys/module/nvidia/refcnt", "1");
-    waits_for(&guard("595.91.07"), &host, &["DriverInUse", "580.173.02", "595.91.07 is wanted", "reboot"]);
-    waits_for(&guard("580.173.02"), &host, &["DriverInUse", "nvidia-driver.state"]);
-    host.write("run/nvidia/nvidia-driver.state", "");
-    is_open(&guard("580.173.02"), &host);
-    waits_for(&guard("595.91.07"), &host, &["DriverInUse"]);
+    waits_for(&other, &host, &["DriverInUse", "580.173.02", "595.91.07 is wanted", "reboot"]);
+    // An image that knows no digest leaves no file, or one with an empty line; another configuration leaves its own.
+    for left in [None, Some("\n"), Some("abcd\n"), Some("ab")] {
+        if let Some(left) = left {
+            host.write("run/nvidia/nvidia-driver.state", left);
+        }
+        waits_for(&same, &host, &["DriverInUse", "would reload it"]);
+    }
+    host.write("run/nvidia/nvidia-driver.state", "abc\n");
+    is_open(&same, &host);
+    waits_for(&other, &host, &["DriverInUse"]);
     host.write("sys/module/nvidia/refcnt", "0");
-    is_open(&guard("595.91.07"), &host);
+    is_open(&other, &host);
+}
+
+#[test]
+fn a_root_counts_with_its_container_alive_and_the_device_nodes_in_it() {
+    let host = Host::new();
+    let pid_file = "run/nvidia/nvidia-driver.pid";
+    let gate = Gate::Driver { root: ROOT.to_owned(), version: None, pid_file: Some(format!("/{pid_file}").into()) };
+    host.load("580.173.02");
+    host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.580.173.02", "");
+    // An image that keeps no such file is not waited for, but what programs need is.
+    waits_for(&gate, &host, &["/run/nvidia/driver/dev lacks nvidiactl, nvidia-uvm, nvidia-uvm-tools"]);
+    host.write(pid_file, "1");
+    waits_for(&gate, &host, &["no running container locks /run/nvidia/nvidia-driver.pid"]);
+    let container = fs::File::open(host.path(pid_file)).unwrap();
+    container.lock().unwrap();
+    waits_for(&gate, &host, &["nvidia-uvm"]);
+    fs::create_dir_all(host.path("run/nvidia/driver/dev")).unwrap();
+    for node in ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"] {
+        // The host's own device stands for one that the test could not make.
+        std::os::unix::fs::symlink("/dev/null", host.path(&format!("run/nvidia/driver/dev/{node}"))).unwrap();
+    }
+    let null = host.path("dev/null");
+    fs::create_dir_all(null.parent().unwrap()).unwrap();
+    if nix::sys::stat::mknod(&null, nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::Mode::empty(), 259).is_ok() {
+        is_open(&gate, &host);
+    }
+    container.unlock().unwrap();
+    waits_for(&gate, &host, &["no running container"]);
+}
+
+#[test]
+fn a_guard_before_a_program_becomes_it_and_says_in_its_file_what_it_waits_for() {
+    let host = Host::new();
+    host.load("580.173.02");
+    host.write("sys/module/nvidia/refcnt", "1");
+    let (waits, log) = (host.path("run/nvidia/driver-waits"), host.path("log"));
+    fs::create_dir_all(waits.parent().unwrap()).unwrap();
+    let mut guard = Command::new(PROBE);
+    guard.args(["guard", "--interval", "10ms", "--version", "580.173.02", "--digest", "abc", "--state-file"]);
+    guard.arg(host.path("run/nvidia/nvidia-driver.state")).arg("--waits-file").arg(&waits);
+    guard.arg("--termination-log").arg(&log).arg("--host-root").arg(host.root().as_path());
+    guard.args(["--", "/bin/sh", "-c", "echo started; exit 7"]).stderr(Stdio::piped()).stdout(Stdio::piped());
+    let mut guard = guard.spawn().unwrap();
+    let mut said = BufReader::new(guard.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().contains("DriverInUse"));
+    host.write("sys/module/nvidia/refcnt", "0");
+    let output = guard.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"started\n"[..]));
+    assert!(!waits.exists(), "it waits no more");
+    assert!(!log.exists(), "the last words are the program's");
 }
 
 #[test]
@@ -167,15 +226,36 @@ fn a_branch_is_enough_where_the_full_version_is_not_known_before() {
 #[test]
 fn a_guard_that_knows_no_version_takes_none_in_use_for_the_same() {
     let host = Host::new();
-    // What an installer looks at that leaves a loaded module as it is.
-    let state_file = PathBuf::from("/sys/module/nvidia/version");
-    let guard =
-        |version: Option<&str>| Gate::Guard { version: version.map(Into::into), state_file: state_file.clone() };
+    // As of an installer that leaves a loaded module as it is.
+    let guard = |version: Option<&str>| Gate::Guard {
+        version: version.map(Into::into),
+        unless: Takeover::Loaded { install_dir: None },
+    };
     is_open(&guard(None), &host);
     host.load("580.173.02");
     host.write("sys/module/nvidia/refcnt", "1");
     waits_for(&guard(None), &host, &["DriverInUse", "not known before"]);
     is_open(&guard(Some("580.173.02")), &host);
+    waits_for(&guard(Some("595.91.07")), &host, &["DriverInUse", "595.91.07 is wanted"]);
+}
+
+#[test]
+fn without_a_wanted_version_a_driver_in_use_is_the_installers_own_if_its_library_is_in_its_folder() {
+    let host = Host::new();
+    let guard = |version: Option<&str>| Gate::Guard {
+        version: version.map(Into::into),
+        unless: Takeover::Loaded { install_dir: Some("/home/kubernetes/bin/nvidia".into()) },
+    };
+    host.load("580.173.02");
+    host.write("sys/module/nvidia/refcnt", "1");
+    waits_for(&guard(None), &host, &["DriverInUse", "not known before"]);
+    // The library of another version, or in another folder, proves nothing.
+    host.write("home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.535.309.01", "");
+    host.write("usr/lib64/libnvidia-ml.so.580.173.02", "");
+    waits_for(&guard(None), &host, &["DriverInUse"]);
+    host.write("home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.580.173.02", "");
+    is_open(&guard(None), &host);
+    // A wanted version that is another one still waits.
     waits_for(&guard(Some("595.91.07")), &host, &["DriverInUse", "595.91.07 is wanted"]);
 }
 

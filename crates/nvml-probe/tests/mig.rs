@@ -72,8 +72,8 @@ async fn reported(host: &Host) -> Vec<Option<String>> {
     let target = Target::choose(&root, false, "boot", Some(VERSION), &all_libraries(&root, None).unwrap());
     let look = supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await;
     assert!(matches!(look, Look::Answering(_)), "{look:?}");
-    let gpus = nvml_probe::pci::gpus(&root).unwrap();
-    let report = report(&Facts { gpus, ..Facts::default() }, &look, &NodeHealth::default());
+    let bus = nvml_probe::pci::bus(&root).unwrap();
+    let report = report(&Facts { bus, ..Facts::default() }, &look, &NodeHealth::default());
     let devices = |gpu: &gpu_operator_crd::report::Gpu| {
         let devices = gpu.mig_devices.as_ref()?;
         Some(devices.iter().map(|device| format!("{}x{}", device.count, device.profile)).collect::<Vec<_>>().join(" "))

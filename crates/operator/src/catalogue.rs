@@ -1,16 +1,19 @@
 //! The catalogue of accelerators: which model a PCI device is, which drivers and kernel modules run it, and which
 //! driver we recommend.
 //!
-//! Pure data and pure functions. The data is `data/accelerators.yaml`, reviewed like code; its sources are the PCI ID
-//! Project's pci.ids, NVIDIA's documentation and cloud providers' documentation. What rests on less says so in a
-//! `believed` text that stays with it: [`Accelerator::believed`], [`Branch::believed`].
+//! Pure data and pure functions. The data is `data/accelerators.yaml` and, for desktop cards, `data/desktop.txt`, reviewed
+//! like code; their sources are the PCI ID Project's pci.ids, NVIDIA's documentation and cloud providers' documentation. What rests on less says so in a
+//! `believed` text that stays with it: [`Accelerator::believed`]; what is known of a driver's images has its source beside it:
+//! [`Release::source`].
 
 mod added;
 mod branch;
+mod desktop;
 mod load;
 mod model;
 mod modules;
 mod name;
+mod release;
 #[cfg(test)]
 mod tests;
 
@@ -19,25 +22,28 @@ use std::collections::BTreeMap;
 use load::ArchitectureEntry;
 
 pub use added::Conflict;
-pub use branch::{Branch, DriverUnsupported, ModelLimit, NoCommonDriver, NoImageForOs, branch_of};
+pub use branch::{DriverUnsupported, ModelLimit, NoCommonDriver, branch_of};
 pub use gpu_operator_crd::policy::{Architecture, ModuleSupport};
 pub use load::CatalogueError;
 pub use model::{Accelerator, BranchRange, PciDevice, Subsystem};
 pub use modules::{Flavour, FlavourUnsupported, common_module_flavour, module_flavour};
 pub use name::unknown_model_name;
+pub use release::{NoImageForOs, Release};
 
 /// The data file.
 const BUILTIN: &str = include_str!("../data/accelerators.yaml");
+/// The table of desktop cards.
+const DESKTOP: &str = include_str!("../data/desktop.txt");
 
-/// Every accelerator that is known, and every driver branch that is offered.
+/// Every accelerator that is known, and every driver version that is recommended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catalogue {
     models: Vec<Accelerator>,
     architectures: Vec<ArchitectureEntry>,
     /// Highest CUDA version by driver branch.
     cuda: BTreeMap<u16, String>,
-    /// In ascending order of the branch number.
-    branches: Vec<Branch>,
+    /// In ascending order of the version.
+    releases: Vec<Release>,
     switches: Vec<u16>,
     /// Index in `models` by canonical name and by alias.
     by_name: BTreeMap<String, usize>,
@@ -49,9 +55,9 @@ impl Catalogue {
     /// The catalogue that is built into the operator. Reading it takes about a millisecond: read it once and pass it on.
     ///
     /// # Errors
-    /// Never, as long as the data file is sound, which the tests prove.
+    /// Never, as long as the data files are sound, which the tests prove.
     pub fn builtin() -> Result<Self, CatalogueError> {
-        Self::from_yaml(BUILTIN)
+        Self::from_files(BUILTIN, DESKTOP)
     }
 
     /// The model of one of NVIDIA's PCI devices, by device id (without the vendor's `10de`) and, for products that share
@@ -75,7 +81,7 @@ impl Catalogue {
         self.cuda.get(&branch_of(version)?).map(String::as_str)
     }
 
-    /// All models, in the order of the data file.
+    /// All models, in the order of the data files.
     pub fn models(&self) -> impl Iterator<Item = &Accelerator> {
         self.models.iter()
     }

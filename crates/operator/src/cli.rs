@@ -46,6 +46,9 @@ struct Run {
     /// Pull secret for that image; may be given several times.
     #[arg(long = "image-pull-secret")]
     image_pull_secrets: Vec<String>,
+    /// Kubelet's folder on the hosts (its `--root-dir`), where it is not the one that their distribution has.
+    #[arg(long)]
+    kubelet_root: Option<String>,
     /// Address of /livez, /readyz and /metrics.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
@@ -87,8 +90,15 @@ impl Cli {
 
 impl Run {
     async fn run(self) -> Result<(), CliError> {
-        let Self { namespace, probe_image, probe_image_pull_policy, image_pull_secrets, listen, no_pod_diagnosis } =
-            self;
+        let Self {
+            namespace,
+            probe_image,
+            probe_image_pull_policy,
+            image_pull_secrets,
+            kubelet_root,
+            listen,
+            no_pod_diagnosis,
+        } = self;
         // First of all: the first process of a container passes over what it has not asked for.
         let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
         let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
@@ -106,8 +116,8 @@ impl Run {
                 Adviser { client: client.clone(), mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics) };
             follow.push(Box::pin(adviser.run()));
         }
-        let settings =
-            Settings { namespace, probe_image, probe_pull_policy: probe_image_pull_policy, image_pull_secrets };
+        let probe_pull_policy = probe_image_pull_policy;
+        let settings = Settings { namespace, probe_image, probe_pull_policy, image_pull_secrets, kubelet_root };
         let admin = Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics) };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let serve = axum::serve(listener, admin::router(admin));

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::{
     error::{Error, request},
     plan::validation::CONTAINER,
-    world::{GpuAsks, LastWords, uses_gpu},
+    world::{GpuAsks, LastWords, runs_a_container, uses_gpu},
 };
 
 /// Nodes that are looked at side by side.
@@ -32,17 +32,17 @@ const LOG_LINES: i64 = 20;
 /// Bytes of those.
 const LOG_BYTES: i64 = 4096;
 
-/// The pods that use a GPU, by node. Asked for only where a driver is about to move: no cache of all pods is kept.
+/// The pods that use a GPU, by node: all, and those that run a container.
+pub type GpuPods = (BTreeMap<String, Vec<String>>, BTreeMap<String, Vec<String>>);
+
+/// The pods that use a GPU, by node. Asked for only where a driver is about to move, or waits for them: no cache of all pods
+/// is kept.
 ///
 /// # Errors
 /// When the API server does not answer; nothing is moved then.
-pub async fn gpu_pods(
-    client: &Client,
-    nodes: &BTreeSet<String>,
-    asks: &GpuAsks,
-) -> Result<BTreeMap<String, Vec<String>>, Error> {
+pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<String>, asks: &GpuAsks) -> Result<GpuPods, Error> {
     let pods = Api::<Pod>::all(client.clone());
-    stream::iter(nodes.iter().cloned())
+    let answers: Vec<_> = stream::iter(nodes.iter().cloned())
         .map(|node| {
             let pods = pods.clone();
             async move {
@@ -50,18 +50,27 @@ pub async fn gpu_pods(
                 let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
                 let params = ListParams::default().fields(&fields);
                 let found = request(format!("list the pods of node {node}"), pods.list(&params)).await?;
-                let mut names: Vec<_> = found
-                    .iter()
-                    .filter(|pod| uses_gpu(pod, asks))
-                    .map(|pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()))
-                    .collect();
-                names.sort();
-                Ok((node, names))
+                let users: Vec<&Pod> = found.iter().filter(|pod| uses_gpu(pod, asks)).collect();
+                let holders = users.iter().copied().filter(|pod| runs_a_container(pod));
+                Ok((node, names(users.iter().copied()), names(holders)))
             }
         })
         .buffer_unordered(AT_ONCE)
         .try_collect()
-        .await
+        .await?;
+    let (mut all, mut holders) = GpuPods::default();
+    for (node, users, running) in answers {
+        all.insert(node.clone(), users);
+        holders.insert(node, running);
+    }
+    Ok((all, holders))
+}
+
+fn names<'p>(pods: impl Iterator<Item = &'p Pod>) -> Vec<String> {
+    let name = |pod: &Pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
+    let mut names: Vec<_> = pods.map(name).collect();
+    names.sort();
+    names
 }
 
 /// The ends of the logs of pods of ours, of some of them at a time and of others at another, or why they cannot be had.

@@ -17,6 +17,7 @@ mod gpu_node;
 mod hash;
 mod health;
 mod host_driver;
+mod host_traits;
 mod images;
 mod judge;
 mod member;
@@ -33,6 +34,7 @@ mod promise;
 mod proxy;
 mod questions;
 mod rollout;
+mod selinux;
 mod share;
 mod signal;
 mod tell;
@@ -156,21 +158,38 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
         if is_unreadable(world, name, gpu_node) {
             continue;
         }
+        let of_node = pods.get(name.as_str()).map_or(&[][..], Vec::as_slice);
         let Some(discovery) = discover::discover(catalogue, node, gpu_node) else {
-            for_node::unmanaged(&mut plan, &mut removals, node, gpu_node, Unmanaged::NoGpu, None, now);
+            for_node::unmanaged(&mut plan, &mut removals, (node, of_node), gpu_node, Unmanaged::NoGpu, None, now);
             continue;
         };
         let mut claims = policies.iter().copied().filter(|policy| governs(policy, node));
         let governing = claims.next();
         if opted_out(node) {
-            for_node::unmanaged(&mut plan, &mut removals, node, gpu_node, Unmanaged::OptedOut, discovery.model, now);
+            for_node::unmanaged(
+                &mut plan,
+                &mut removals,
+                (node, of_node),
+                gpu_node,
+                Unmanaged::OptedOut,
+                discovery.model,
+                now,
+            );
             if let Some(policy) = governing {
                 fleet.entry(name_of(policy)).or_default().opted_out += 1;
             }
             continue;
         }
         let Some(policy) = governing else {
-            for_node::unmanaged(&mut plan, &mut removals, node, gpu_node, Unmanaged::NoPolicy, discovery.model, now);
+            for_node::unmanaged(
+                &mut plan,
+                &mut removals,
+                (node, of_node),
+                gpu_node,
+                Unmanaged::NoPolicy,
+                discovery.model,
+                now,
+            );
             continue;
         };
         let others: Vec<&str> = claims.map(name_of).collect();
@@ -178,8 +197,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
             fleet.entry(name_of(policy)).or_default().overlap(other, name_of(policy));
             fleet.entry(other).or_default().overlap(name_of(policy), name_of(policy));
         }
-        let pods = pods.get(name.as_str()).cloned().unwrap_or_default();
-        let mut member = sets.enroll(policy, node, gpu_node, discovery, pods);
+        let mut member = sets.enroll(policy, node, gpu_node, discovery, of_node.to_vec());
         member.notes.extend(overlap_note(name_of(policy), &others));
         fleet.entry(name_of(policy)).or_default().pools.entry(member.pool.clone()).or_default().push(member);
     }

@@ -92,7 +92,10 @@ impl Loop {
         // Each round asks about the next few nodes of every pool, and about none again.
         while !plan.questions.gpu_pods.is_empty() {
             match observe::gpu_pods(&self.client, &plan.questions.gpu_pods, &asks).await {
-                Ok(answers) => world.gpu_pods.extend(answers),
+                Ok((all, holders)) => {
+                    world.gpu_pods.extend(all);
+                    world.gpu_holders.extend(holders);
+                }
                 Err(error) => {
                     tracing::warn!(%error, "a rollout waits for an answer");
                     break;

@@ -13,6 +13,8 @@ pub struct Settings {
     pub probe_pull_policy: String,
     /// Pull secrets for that image, in [`Self::namespace`].
     pub image_pull_secrets: Vec<String>,
+    /// Kubelet's folder on the hosts (its `--root-dir`), where it is not the one that their distribution has.
+    pub kubelet_root: Option<String>,
 }
 
 /// A passing phase is written to the GpuNode only after the last one has stood for so long: an install that takes
@@ -27,6 +29,8 @@ pub const JUST_THROUGH: Duration = Duration::from_mins(1);
 pub const PASSING_AT_MOST: Duration = Duration::from_mins(10);
 /// How long a driver's pod is at its guard that only passes by it.
 pub const AT_GUARD: Duration = Duration::from_secs(10);
+/// How long a driver's container that has started may take until its root is complete.
+pub const ROOT_GRACE: Duration = Duration::from_mins(5);
 /// What may look like a failure while things start: not before it has lasted for so long.
 pub const GRACE: Duration = Duration::from_secs(20);
 /// How soon a node that has not reported is called `ProbeMissing`.

@@ -36,7 +36,10 @@ use said::follow_said;
 use crate::{
     diagnose::{PendingPod, RefusedPods},
     plan::toolkit::class,
-    world::{DaemonSetFacts, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, Words, World},
+    world::{
+        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode,
+        TrimmedPod, Words, World,
+    },
 };
 
 /// Objects to a page of a list: what a page holds is in memory at once, in full.
@@ -60,6 +63,8 @@ pub struct Mirrors {
     daemon_sets: Mirror<DaemonSetFacts>,
     /// Nothing of what is no part of a GPU stack, so that one that ceases to be is known to.
     foreign_sets: Mirror<Option<ForeignSet>>,
+    /// Of all the cluster's pods, those alone that install a driver.
+    foreign_pods: Mirror<ForeignPod>,
     pods: Mirror<PodFacts>,
     refusals: Mirror<Refusal>,
     runtime_classes: Mirror<RuntimeClassFacts>,
@@ -69,6 +74,7 @@ pub struct Mirrors {
     pending: Mirror<PendingPod>,
     /// Refusals of pods of all namespaces: for diagnosis alone.
     refused: Mirror<RefusedPods>,
+    not_started: Mirror<RefusedPods>,
     /// Told of every change of a fact, also by an answer to a write of ours.
     changed: Notify,
 }
@@ -84,9 +90,11 @@ impl Default for Mirrors {
             refusals: Mirror::default(),
             runtime_classes: Mirror::default(),
             foreign_sets: Mirror::default(),
+            foreign_pods: Mirror::default(),
             words: Words::default(),
             pending: Mirror::of_at_most(pods::MOST),
             refused: Mirror::of_at_most(pods::MOST),
+            not_started: Mirror::of_at_most(pods::MOST),
             changed: Notify::new(),
         }
     }
@@ -101,7 +109,7 @@ impl Mirrors {
             ("Node", self.nodes.synced()),
             ("GpuNode", self.gpu_nodes.synced()),
             ("DaemonSet", self.daemon_sets.synced() && self.foreign_sets.synced()),
-            ("Pod", self.pods.synced()),
+            ("Pod", self.pods.synced() && self.foreign_pods.synced()),
             ("Event", self.refusals.synced()),
             ("RuntimeClass", self.runtime_classes.synced()),
         ];
@@ -158,6 +166,7 @@ impl Mirrors {
             unreadable_gpu_nodes,
             daemon_sets: self.daemon_sets.facts()?,
             foreign_sets: foreign(self.foreign_sets.facts()?),
+            foreign_pods: self.foreign_pods.facts()?,
             pods: self.pods.facts()?,
             refusals: self.refusals.facts()?,
             runtime_classes: self.runtime_classes.facts()?,
@@ -202,7 +211,8 @@ pub fn follow_all(
     let nodes = Api::<TrimmedNode>::all(all.clone());
     let runtime_classes = Api::<RuntimeClass>::all(all.clone());
     let gpu_nodes = Api::<DeserializeGuard<GpuNode>>::all(all.clone());
-    let foreign_sets = Api::<DaemonSet>::all(all);
+    let foreign_sets = Api::<DaemonSet>::all(all.clone());
+    let foreign_pods = Api::<TrimmedPod>::all(all);
     let daemon_sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     let events = Api::<Event>::namespaced(client.clone(), namespace);
@@ -244,6 +254,15 @@ pub fn follow_all(
                 let name = format!("{}/{}", set.namespace().unwrap_or_default(), set.name_any());
                 Some((name, ForeignSet::of(&set)))
             },
+            wake(),
+        ),
+        // Neither labels nor fields tell which pods mount the host's folder of drivers, so that all are looked at that have
+        // not ended; what passes is a page of them at a time, and nothing is kept of those that do not.
+        follow(
+            watcher(foreign_pods, any().fields("status.phase!=Succeeded,status.phase!=Failed")),
+            mirror(),
+            |mirrors| &mirrors.foreign_pods,
+            |_, pod| ForeignPod::of(&pod),
             wake(),
         ),
         follow(

@@ -3,6 +3,7 @@
 
 mod daemon_set;
 mod foreign;
+mod foreign_pod;
 mod node;
 mod pod;
 mod resources;
@@ -15,9 +16,10 @@ use std::{
 
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
+pub use foreign_pod::{ForeignPod, TrimmedPod};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
-pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, uses_gpu};
+pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, runs_a_container, uses_gpu};
 pub use resources::{Offer, Resources, is_gpu};
 pub use word::{Word, Words};
 
@@ -37,6 +39,8 @@ pub struct World {
     pub daemon_sets: BTreeMap<String, Arc<DaemonSetFacts>>,
     /// Other people's DaemonSets that serve nodes with a part of a GPU stack, by namespace and name.
     pub foreign_sets: BTreeMap<String, Arc<ForeignSet>>,
+    /// Third parties' pods that install a driver and that no DaemonSet stands for, by node, namespace and name.
+    pub foreign_pods: BTreeMap<String, Arc<ForeignPod>>,
     /// Pods of our DaemonSets and of the probe's, and those that validate nodes.
     pub pods: BTreeMap<String, Arc<PodFacts>>,
     /// What the API server said last when it refused a DaemonSet's pods, by DaemonSet.
@@ -46,6 +50,8 @@ pub struct World {
     /// Answers to [`crate::plan::Questions::gpu_pods`]: pods that use a GPU, `namespace/name`, by node. A node that is
     /// not a key has not been asked about.
     pub gpu_pods: BTreeMap<String, Vec<String>>,
+    /// Those of them that run a container, by node: only they can have the driver open.
+    pub gpu_holders: BTreeMap<String, Vec<String>>,
     /// Answers to [`crate::plan::Questions::last_words`]: the end of the log of a test, or why it cannot be had, by pod.
     pub last_words: LastWords,
     /// DaemonSets whose repair changed nothing, by the generation that it found: something else mends them back at once.

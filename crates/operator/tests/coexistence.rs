@@ -137,8 +137,11 @@ fn nvidias_operator_keeps_the_nodes_that_it_deploys_to_and_gives_them_up_stage_b
         label(&mut sim, "theirs", &format!("nvidia.com/gpu.deploy.{what}"));
     }
     sim.report("theirs").driver.loaded = Some("580.1.1".into());
-    let root =
-        gpu_operator_crd::report::InstalledDriver { root: "/run/nvidia/driver".into(), version: "580.1.1".into() };
+    let root = gpu_operator_crd::report::InstalledDriver {
+        root: "/run/nvidia/driver".into(),
+        version: "580.1.1".into(),
+        ..Default::default()
+    };
     sim.report("theirs").driver.installed.push(root);
     sim.settle();
     assert!(ours(&sim, "theirs").is_empty());
@@ -271,4 +274,79 @@ fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
     sim.foreign_sets.clear();
     sim.settle();
     assert_eq!((ours(&sim, "claims").len(), sim.status("claims").reason), (3, Some(Reason::AllGpusAllocatable)));
+}
+
+/// A pod on a node, that no DaemonSet stands for: labels, and the path that it shows the host.
+fn orphan(sim: &mut Sim, node: &str, labels: &str, path: &str) {
+    let pod = format!(
+        "{{metadata: {{name: orphan, namespace: other, labels: {labels}}}, spec: {{nodeName: {node}, volumes: [{{name: v, hostPath: {{path: {path}}}}}], containers: [{{name: c, image: x, volumeMounts: [{{name: v, mountPath: /m, mountPropagation: Bidirectional}}]}}]}}}}"
+    );
+    sim.foreign_pods.push(serde_yaml::from_str(&pod).expect("a pod"));
+}
+
+#[test]
+fn nothing_starts_beside_a_pod_with_a_driver_that_no_daemon_set_stands_for() {
+    for (labels, path) in [("{app.kubernetes.io/component: nvidia-driver}", "/tmp"), ("{}", "/run/nvidia")] {
+        for busy in [false, true] {
+            let mut sim = Sim::new().gpu_node("theirs", "2330", 8).gpu_node("ours", "2330", 8);
+            orphan(&mut sim, "theirs", labels, path);
+            let driver = &mut sim.report("theirs").driver;
+            driver.loaded = Some("580.1.1".into());
+            driver.container_ran = true;
+            driver.installed.push(gpu_operator_crd::report::InstalledDriver {
+                root: "/run/nvidia/driver".into(),
+                version: "580.1.1".into(),
+                ..gpu_operator_crd::report::InstalledDriver::default()
+            });
+            if busy {
+                sim.gpu_pods.insert("theirs".into(), vec!["team/train".into()]);
+            }
+            sim.apply_policy("all", "{}");
+            sim.run(60);
+            assert_eq!((ours(&sim, "theirs"), ours(&sim, "ours").len()), (vec![], 3), "{labels} {busy}");
+            let status = sim.status("theirs");
+            for words in ["pod other/orphan", "kubectl delete pod --namespace other orphan"] {
+                assert!(status.message.contains(words), "{words}: {}", status.message);
+            }
+            assert!(status.foreign.is_empty(), "a pod that is gone does not come back: {:?}", status.foreign);
+            // Whoever has left the driver has mostly left a device plugin too.
+            sim.nodes.get_mut("theirs").expect("a node").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
+            let plan = sim.plan();
+            let told = plan.gpu_nodes["theirs"].status.clone().expect("a status");
+            assert_eq!((told.phase, told.reason), (Phase::Ready, Some(Reason::ForeignStack)), "{}", told.message);
+            assert!(told.message.contains("pod other/orphan"), "{}", told.message);
+            // It is deleted.
+            sim.foreign_pods.clear();
+            sim.gpu_pods.clear();
+            sim.settle();
+            assert_eq!(ours(&sim, "theirs").len(), 3, "{labels} {busy}");
+            assert_eq!(sim.status("theirs").reason, Some(Reason::AllGpusAllocatable));
+        }
+    }
+}
+
+#[test]
+fn a_pod_with_a_driver_that_comes_later_takes_nothing_from_ours() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    sim.settle();
+    orphan(&mut sim, "a", "{}", "/run/nvidia");
+    sim.settle();
+    assert_eq!(ours(&sim, "a").len(), 3);
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
+    assert!(status.message.contains("pod other/orphan serves this node beside the driver"), "{}", status.message);
+}
+
+#[test]
+fn a_daemon_set_of_any_name_that_shows_the_host_a_driver_is_a_driver() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    let pod = "{volumes: [{name: v, hostPath: {path: /run/nvidia}}], containers: [{name: c, image: x, volumeMounts: [{name: v, mountPath: /m, mountPropagation: Bidirectional}]}]}";
+    set(&mut sim, "vendor-gpu", "{}", pod);
+    sim.apply_policy("all", "{}");
+    sim.run(40);
+    assert!(!ours(&sim, "a").contains(&Stage::Driver));
+    // It is at work: its module is not there yet.
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::DriverInstalling)), "{}", status.message);
+    assert!(status.message.contains("DaemonSet kube-system/vendor-gpu installs the driver"), "{}", status.message);
 }

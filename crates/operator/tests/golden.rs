@@ -22,7 +22,7 @@ struct Case {
 /// The driver's DaemonSets.
 const DRIVER: [Case; 10] = [
     Case { name: "driver-container", spec: "{}", os: ("ubuntu", "22.04"), gpu: "2330" },
-    Case { name: "driver-container-kepler", spec: "{}", os: ("ubuntu", "22.04"), gpu: "102d" },
+    Case { name: "driver-container-kepler", spec: "{}", os: ("ubuntu", "20.04"), gpu: "102d" },
     Case {
         name: "driver-precompiled",
         spec: "{defaults: {driver: {precompiled: true}}}",
@@ -31,13 +31,13 @@ const DRIVER: [Case; 10] = [
     },
     Case {
         name: "driver-container-files-ubuntu",
-        spec: "{defaults: {driver: {configMaps: {kernelModules: parameters, repositories: apt, certificates: ca}}}}",
+        spec: "{defaults: {driver: {configMaps: {kernelModules: parameters, repositories: {name: apt, keys: [internal.list]}, certificates: {name: ca, keys: [internal.crt, partner.crt]}}}}}",
         os: ("ubuntu", "22.04"),
         gpu: "2330",
     },
     Case {
         name: "driver-container-files-rhel",
-        spec: "{defaults: {driver: {configMaps: {repositories: dnf, certificates: ca}}}}",
+        spec: "{defaults: {driver: {configMaps: {repositories: {name: dnf, keys: [internal.repo]}, certificates: {name: ca, keys: [tls-ca-bundle.pem]}}}}}",
         os: ("rhel", "9.4"),
         gpu: "2330",
     },
@@ -62,7 +62,7 @@ const DRIVER: [Case; 10] = [
     },
     Case {
         name: "driver-run-file",
-        spec: "{defaults: {driver: {source: RunFile, version: 460.56, installDir: /opt/nvidia}}}",
+        spec: "{defaults: {driver: {source: RunFile, version: 460.56, installDir: /opt/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu20.04}}}}",
         os: ("ubuntu", "20.04"),
         gpu: "13bb",
     },
@@ -161,7 +161,7 @@ const ON_HOST_DRIVER: [OnHost; 10] = [
     },
     OnHost {
         name: "run-file-google",
-        spec: "{defaults: {driver: {source: RunFile, installDir: /opt/nvidia}, devicePlugin: {flavor: Gke}}}",
+        spec: "{defaults: {driver: {source: RunFile, installDir: /opt/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu22.04}}, devicePlugin: {flavor: Gke}}}",
         runtime: "docker://27.0.3",
         os: "ubuntu",
         host: Brings::Nothing,
@@ -185,6 +185,69 @@ fn every_daemon_set_on_a_driver_of_the_hosts_is_the_one_that_was_reviewed() {
         sim.settle();
         review(name, &sim, &[Stage::Toolkit, Stage::Mps, Stage::DevicePlugin]);
     }
+}
+
+#[test]
+fn containers_that_the_docs_name_are_in_a_pod() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let texts = |folder: std::path::PathBuf, ending: &str| -> Vec<String> {
+        let files = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let files = files.filter(|path| path.to_string_lossy().ends_with(ending));
+        files.map(|path| std::fs::read_to_string(path).expect("a text")).collect()
+    };
+    let pods = texts(folder.join("tests/golden"), ".snap").concat();
+    let docs = texts(folder.join("../../docs"), ".md").concat();
+    let named: Vec<&str> = docs.split(" -c ").skip(1).filter_map(|rest| rest.split(['`', ' ', '\n']).next()).collect();
+    assert!(named.contains(&"install-driver"), "{named:?}");
+    for name in named {
+        assert!(pods.contains(&format!("name: {name}\n")), "no pod has a container {name}");
+    }
+}
+
+/// A policy under which all of ours is placed, on one kind of host: system, version and container runtime.
+const WHOLE: [(&str, &str, &str, &str, &str); 3] = [
+    // SELinux and the subscription of RHEL, and the same with CRI-O, which mounts that by itself. By these files only: no
+    // such host was at hand.
+    ("whole-rhel", "{}", "rhel", "9.4", "containerd://2.1.4"),
+    ("whole-rhel-crio", "{}", "rhel", "9.4", "cri-o://1.34.1"),
+    (
+        "whole-sles",
+        "{defaults: {driver: {version: 580.173.02, image: {repository: registry.example.com/nvidia/driver, tag: 580.173.02-sles15.7}}}}",
+        "sles",
+        "15.7",
+        "containerd://1.7.27",
+    ),
+];
+
+#[test]
+fn what_a_host_with_selinux_or_a_subscription_is_given_is_what_was_reviewed() {
+    for (name, spec, id, version, runtime) in WHOLE {
+        let mut sim = Sim::new().gpu_node("a", "2330", 1);
+        let os = &mut sim.report("a").os;
+        (os.id, os.version_id) = (id.into(), version.into());
+        sim.nodes.get_mut("a").expect("a node").runtime = runtime.into();
+        sim.apply_policy("all", spec);
+        sim.settle();
+        review(name, &sim, &[Stage::Driver, Stage::Toolkit, Stage::DevicePlugin]);
+    }
+}
+
+#[test]
+fn hosts_that_differ_in_how_a_subscription_comes_have_daemon_sets_of_their_own() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 1).gpu_node("b", "2330", 1);
+    for (name, runtime) in [("a", "containerd://2.1.4"), ("b", "cri-o://1.34.1")] {
+        let os = &mut sim.report(name).os;
+        (os.id, os.version_id) = ("rhel".into(), "9.4".into());
+        sim.nodes.get_mut(name).expect("a node").runtime = runtime.into();
+    }
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    let has_subscription = |set: &k8s_openapi::api::apps::v1::DaemonSet| {
+        serde_json::to_string(&set.spec).expect("JSON").contains("/run/secrets/rhsm")
+    };
+    let sets = sim.sets_of(Stage::Driver);
+    let with = sets.iter().filter(|set| has_subscription(set)).count();
+    assert_eq!((sets.len(), with), (2, 1), "{:?}", sim.sets.keys());
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn an_empty_policy_gives_each_model_a_driver_that_supports_it() {
     assert_eq!(
         images,
         [
-            "nvcr.io/nvidia/driver:470.256.02-ubuntu22.04",
+            "nvcr.io/nvidia/driver:470.256.02-ubuntu20.04",
             "nvcr.io/nvidia/driver:580.173.02-ubuntu22.04",
             "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04",
         ]

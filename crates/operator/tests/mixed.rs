@@ -275,3 +275,40 @@ fn a_pool_takes_any_clouds_word_for_a_model_and_an_unknown_one_is_marked() {
     assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
     assert_eq!(sim.condition("all", "Ready").0, "True", "nothing that runs is disturbed");
 }
+
+#[test]
+fn no_pool_matches_by_a_label_that_the_policy_publishes_and_the_pool_says_so() {
+    // By the first, a node would join the pool once it is labelled; by the second, it would leave the pool, and come back.
+    for (requirement, pool) in [
+        ("{matchLabels: {gpu/nividia: P630}}", "nvidia-quadro-k620"),
+        ("{matchExpressions: [{key: gpu/nividia, operator: DoesNotExist}]}", "by-label"),
+    ] {
+        let spec = format!(
+            "{{nodeLabels: [team], pools: [{{name: by-label, match: {{nodeSelector: {requirement}}}, nodeLabels: [{{key: gpu/nividia, value: P630}}]}}, {{name: rest, match: {{nodeSelector: {{matchLabels: {{zone: b}}}}}}, nodeLabels: [{{key: gpu/nividia, value: P630}}]}}]}}"
+        );
+        let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", &spec);
+        sim.settle();
+        assert_eq!(sim.nodes["a"].labels[keys::POOL], pool, "{requirement}");
+        let moves = sim.writes["node/a"];
+        sim.sleep(3600);
+        sim.settle();
+        assert_eq!((sim.writes["node/a"], &*sim.nodes["a"].labels[keys::POOL]), (moves, pool), "it does not flap");
+        let status = sim.policies["all"].status.clone().expect("a status");
+        let found = status.pools.iter().find(|pool| pool.name == "by-label").expect("the pool");
+        assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");
+        assert!(
+            found.message.contains("gpu/nividia") && found.message.contains("match by models"),
+            "{}",
+            found.message
+        );
+        assert_eq!(sim.condition("all", "Stalled").0, "True");
+    }
+    // A label of somebody's by hand matches as ever.
+    let spec = "{pools: [{name: by-label, match: {nodeSelector: {matchLabels: {gpu/nividia: P630}}}}]}";
+    let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", spec);
+    sim.label("a", "gpu/nividia", Some("P630"));
+    sim.settle();
+    assert_eq!(sim.nodes["a"].labels[keys::POOL], "by-label");
+    let message = sim.status("a").message;
+    assert!(message.contains("the node is labelled gpu/nividia=P630, and the GPUs are of model"), "{message}");
+}

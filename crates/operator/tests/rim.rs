@@ -209,7 +209,11 @@ async fn only_running_pods_with_a_gpu_are_told_of() {
         let pod = |name: &str, limits: Value, phase: &str| {
             json!({
                 "metadata": {"name": name, "namespace": "team"},
-                "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}, "status": {"phase": phase},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
+                "status": {"phase": phase, "containerStatuses": [{
+                    "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "state": if phase == "Running" { json!({"running": {}}) } else { json!({"waiting": {}}) },
+                }]},
             })
         };
         let claim = json!({
@@ -237,8 +241,9 @@ async fn only_running_pods_with_a_gpu_are_told_of() {
             &["team/claim", "team/gpu", "team/slice", "team/theirs"],
         ),
     ] {
-        let found = observe::gpu_pods(&client, &set("a"), &asks).await.expect("an answer");
+        let (found, holders) = observe::gpu_pods(&client, &set("a"), &asks).await.expect("an answer");
         assert_eq!(found["a"], told);
+        assert!(holders["a"].contains(&"team/gpu".to_owned()) && !holders["a"].contains(&"team/slice".to_owned()));
     }
     assert_eq!(made.lock().expect("the list").len(), 2);
 }

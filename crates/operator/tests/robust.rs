@@ -221,7 +221,8 @@ fn a_pod_that_cannot_start_is_made_anew_when_the_cure_is_in_its_template() {
 fn libraries_that_somebody_puts_on_a_host_do_not_take_a_working_driver_away() {
     let mut sim = fleet(&["a"]);
     let before = sim.nodes["a"].labels.clone();
-    let found = gpu_operator_crd::report::InstalledDriver { root: "/".into(), version: "550.1.1".into() };
+    let found =
+        gpu_operator_crd::report::InstalledDriver { root: "/".into(), version: "550.1.1".into(), ..Default::default() };
     sim.report("a").driver.installed.push(found);
     sim.settle();
     assert_eq!(sim.nodes["a"].labels, before);

@@ -54,9 +54,9 @@ fn every_source_takes_a_node_to_ready() {
             "registry.example.com:5000/nvidia-install:20.04",
         ),
         (
-            "{defaults: {driver: {source: RunFile, url: \"http://10.0.0.1/a.run\", allowPlainHttp: true, installDir: /opt/nvidia}}}",
+            "{defaults: {driver: {source: RunFile, url: \"http://10.0.0.1/a.run\", allowPlainHttp: true, installDir: /opt/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
             ("ubuntu", "16.04"),
-            "gcr.io/google-containers/ubuntu-nvidia-driver-installer@sha256:70a572cf27316a7eac168107f5da823effe49a8d69e38d3292cf1a9d52c4c1d7",
+            "own/run-file:ubuntu22.04",
         ),
     ] {
         let mut sim = node(spec, os, &[]);
@@ -68,14 +68,112 @@ fn every_source_takes_a_node_to_ready() {
     }
 }
 
+/// Where the rules at admission do not see it: the policy is of before them, or its parts come from the defaults.
 #[test]
-fn a_run_file_needs_an_installer_that_was_made_for_the_system() {
-    let mut sim = node("{defaults: {driver: {source: RunFile, version: 450.66}}}", ("centos", "7"), &[]);
-    sim.run(40);
-    let status = sim.status("a");
-    assert_eq!(status.reason, Some(Reason::NoDriverImageForOS));
-    assert!(status.message.contains("an image of your own"), "{}", status.message);
-    assert!(sim.sets_of(Stage::Driver).is_empty());
+fn an_installer_has_the_image_that_the_policy_names_or_none() {
+    for (driver, os, words) in [
+        ("{source: RunFile, version: 450.66}", ("centos", "7"), "source RunFile has no default image"),
+        (
+            "{source: RunFile, version: 450.66, image: {repository: own/a}}",
+            ("centos", "7"),
+            "own/a is written without a tag",
+        ),
+        ("{source: RunFile, version: 450.66, image: {tag: a}}", ("centos", "7"), "no repository"),
+        ("{source: GkeUbuntu, image: {repository: own/a}}", ("ubuntu", "22.04"), "own/a is written without a tag"),
+        ("{source: GkeCos, image: {tag: a}}", ("cos", "117"), "no repository"),
+    ] {
+        let mut sim = node(&format!("{{defaults: {{driver: {driver}}}}}"), os, &[]);
+        sim.run(40);
+        let status = sim.status("a");
+        assert_eq!(status.reason, Some(Reason::NoDriverImageForOS), "{driver}: {}", status.message);
+        assert!(status.message.contains(words), "{driver}: {}", status.message);
+        assert!(sim.sets_of(Stage::Driver).is_empty(), "{driver}");
+    }
+}
+
+#[test]
+fn a_pool_takes_its_installer_from_the_defaults_whatever_version_it_pins() {
+    let mut sim = node(
+        "{defaults: {driver: {source: RunFile, image: {repository: own/run-file, tag: ubuntu22.04}}}, pools: [{name: p, driver: {version: 535.309.01}}]}",
+        ("ubuntu", "22.04"),
+        &[],
+    );
+    sim.settle();
+    assert_eq!(installer(&sim).image.as_deref(), Some("own/run-file:ubuntu22.04"), "{}", sim.status("a").message);
+}
+
+#[test]
+fn googles_installer_for_ubuntu_is_given_a_version_only_if_the_policy_has_one() {
+    for (driver, version) in
+        [("{source: GkeUbuntu}", None), ("{source: GkeUbuntu, version: 535.309.01}", Some("535.309.01"))]
+    {
+        let mut sim = node(&format!("{{defaults: {{driver: {driver}}}}}"), ("ubuntu", "22.04"), &[]);
+        sim.settle();
+        assert_eq!(env(&installer(&sim), "NVIDIA_DRIVER_VERSION").as_deref(), version, "{driver}");
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{driver}: {}", sim.status("a").message);
+        // Of the version that was chosen the guard knows only where its library lies.
+        let pod = sim.sets_of(Stage::Driver)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod's spec");
+        let guard = pod.init_containers.expect("init containers").swap_remove(0);
+        let args = guard.args.expect("arguments").join(" ");
+        let folder = format!("--install-dir {GKE_ROOT}");
+        assert_eq!(
+            (args.contains("--version"), args.contains(&folder)),
+            (version.is_some(), version.is_none()),
+            "{args}"
+        );
+        let mounted = guard.volume_mounts.into_iter().flatten().any(|m| m.mount_path == format!("/host{GKE_ROOT}"));
+        assert_eq!(mounted, version.is_none(), "{driver}");
+    }
+}
+
+#[test]
+fn a_card_that_the_catalogue_lacks_gets_no_driver_by_guess() {
+    const IMAGE: &str = "image: {repository: own/run-file, tag: ubuntu22.04}";
+    for (driver, expected) in [
+        ("{}".to_owned(), Err("driver.version and driver.kernelModule")),
+        ("{version: 580.173.02}".to_owned(), Err("driver.version and driver.kernelModule")),
+        (
+            "{version: 580.173.02, kernelModule: Proprietary}".to_owned(),
+            Ok("nvcr.io/nvidia/driver:580.173.02-ubuntu22.04"),
+        ),
+        (format!("{{source: RunFile, version: 580.173.02, {IMAGE}}}"), Err("driver.url")),
+        (
+            format!("{{source: RunFile, url: \"https://mirror.example.com/a.run\", {IMAGE}}}"),
+            Ok("own/run-file:ubuntu22.04"),
+        ),
+        ("{source: GkeUbuntu}".to_owned(), Ok("gke-nvidia-installer:fixed")),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "fff1", 1).policy("all", &format!("{{defaults: {{driver: {driver}}}}}"));
+        sim.run(40);
+        let status = sim.status("a");
+        match expected {
+            Ok(image) => assert_eq!(installer(&sim).image.as_deref(), Some(image), "{driver}: {}", status.message),
+            Err(way_out) => {
+                assert_eq!(status.reason, Some(Reason::UnknownGpu), "{driver}: {}", status.message);
+                assert!(
+                    status.message.contains("nvidia-10de-fff1") && status.message.contains("spec.models"),
+                    "{driver}"
+                );
+                assert!(status.message.contains(way_out), "{driver}: {}", status.message);
+                assert!(sim.sets_of(Stage::Driver).is_empty(), "{driver}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_desktop_cards_run_file_is_fetched_from_where_desktop_cards_have_theirs() {
+    let spec = "{defaults: {driver: {source: RunFile, image: {repository: own/run-file, tag: a}}}}";
+    for (card, place) in [
+        ("1b06", "XFree86/Linux-x86_64/580.173.02/NVIDIA-Linux-x86_64-580.173.02.run"),
+        ("2684", "XFree86/Linux-x86_64/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run"),
+        ("2330", "tesla/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run"),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", card, 1).policy("all", spec);
+        sim.settle();
+        let url = env(&installer(&sim), "NVIDIA_DRIVER_DOWNLOAD_URL");
+        assert_eq!(url.as_deref(), Some(format!("https://us.download.nvidia.com/{place}").as_str()), "{card}");
+    }
 }
 
 #[test]
@@ -105,7 +203,7 @@ fn a_host_driver_that_has_left_the_nodes_gpus_is_told_of_unless_they_work() {
 #[test]
 fn an_installer_is_told_what_and_where_and_the_probe_where_to_look() {
     let mut sim = node(
-        "{defaults: {driver: {source: RunFile, url: \"https://mirror.example.com/cuda_8.0.61_375.26_linux.run\", installDir: /opt/nvidia}}}",
+        "{defaults: {driver: {source: RunFile, url: \"https://mirror.example.com/cuda_8.0.61_375.26_linux.run\", installDir: /opt/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
         ("ubuntu", "16.04"),
         &[],
     );
@@ -182,7 +280,11 @@ fn what_gke_installs_is_waited_for_and_said_so() {
         assert!(sim.sets_of(Stage::Driver).is_empty());
         let driver = &mut sim.report("a").driver;
         driver.loaded = Some("580.1.1".into());
-        driver.installed.push(InstalledDriver { root: GKE_ROOT.into(), version: "580.1.1".into() });
+        driver.installed.push(InstalledDriver {
+            root: GKE_ROOT.into(),
+            version: "580.1.1".into(),
+            ..InstalledDriver::default()
+        });
         sim.settle();
         assert_eq!(sim.status("a").phase, Phase::Ready, "{source}: {}", sim.status("a").message);
         assert!(!sim.nodes["a"].labels.contains_key(keys::DRIVER));
@@ -270,7 +372,7 @@ fn five_models_of_three_branches_have_a_driver_each_and_wrong_pins_are_refused_o
         ("b200", "nvidia-b200", "535.309.01", "from version 570.133.20"),
     ] {
         for source in ["Container", "RunFile"] {
-            let pin = format!("{{source: {source}, version: {wrong}}}");
+            let pin = format!("{{source: {source}, version: {wrong}, image: {{repository: own/driver, tag: a}}}}");
             sim.apply_policy(
                 "all",
                 &format!("{{pools: [{{name: pinned, match: {{models: [{model}]}}, driver: {pin}}}]}}"),
@@ -292,13 +394,14 @@ const OURS: &str = "{models: [{name: nvidia-of-ours, pciIds: [fff1], architectur
 fn a_model_that_a_policy_adds_is_known_to_all() {
     let mut sim = Sim::new().gpu_node("a", "fff1", 2).policy("older", "{nodeSelector: {matchLabels: {zone: a}}}");
     sim.label("a", "zone", Some("a"));
+    sim.report("a").os.version_id = "20.04".into();
     sim.settle();
     assert_eq!(sim.nodes["a"].labels[keys::MODEL], "nvidia-10de-fff1");
     sim.apply_policy("newer", OURS);
     sim.settle();
     assert_eq!(sim.nodes["a"].labels[keys::MODEL], "nvidia-of-ours", "{}", sim.status("a").message);
     assert_eq!(sim.nodes["a"].labels[keys::POOL], "nvidia-of-ours", "the older policy has it");
-    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:470.256.02-ubuntu22.04");
+    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:470.256.02-ubuntu20.04");
     assert_eq!(sim.condition("newer", "Accepted").0, "True");
 }
 
@@ -327,9 +430,10 @@ fn a_model_that_is_known_already_is_said_to_be_and_changes_nothing() {
 #[test]
 fn of_two_policies_that_add_a_model_the_older_ones_word_holds() {
     let mut sim = Sim::new().gpu_node("a", "fff1", 2).policy("older", OURS);
+    sim.report("a").os.version_id = "20.04".into();
     sim.apply_policy("newer", &OURS.replace("Kepler", "Hopper"));
     sim.settle();
-    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:470.256.02-ubuntu22.04");
+    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:470.256.02-ubuntu20.04");
     assert_eq!(sim.condition("newer", "Accepted").0, "False");
     assert_eq!(sim.condition("older", "Accepted").0, "True");
     sim.apply_policy("newer", OURS);
@@ -338,10 +442,10 @@ fn of_two_policies_that_add_a_model_the_older_ones_word_holds() {
 }
 
 #[test]
-fn a_system_without_an_image_of_the_newest_branch_gets_the_newest_branch_that_has_one() {
+fn a_system_without_an_image_of_the_newest_version_gets_the_newest_that_has_one() {
     let mut sim = node("{}", ("ubuntu", "20.04"), &[]);
     sim.settle();
-    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:535.309.01-ubuntu20.04");
+    assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:570.172.08-ubuntu20.04");
 }
 
 #[test]
@@ -377,10 +481,14 @@ fn a_host_driver_of_an_unknown_branch_tells_its_cuda_version_itself() {
 
 #[test]
 fn an_installed_driver_that_is_not_the_loaded_one_wants_a_reboot() {
-    for spec in ["{}", "{defaults: {driver: {source: RunFile, version: 535.309.01}}}"] {
+    for spec in [
+        "{}",
+        "{defaults: {driver: {source: RunFile, version: 535.309.01, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
+    ] {
         let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
         if spec == "{}" {
-            let installed = InstalledDriver { root: "/".into(), version: "535.309.01".into() };
+            let installed =
+                InstalledDriver { root: "/".into(), version: "535.309.01".into(), ..InstalledDriver::default() };
             sim.report("a").driver.installed.push(installed);
         } else {
             sim.settle();
@@ -438,10 +546,182 @@ fn what_an_installer_of_googles_has_left_in_its_cache_is_no_driver_of_the_hosts(
     for (loaded, ours) in [(false, true), (true, false)] {
         let mut sim = node("{}", ("cos", "117"), &[(NODE_POOL, "gpus")]);
         let driver = &mut sim.report("a").driver;
-        driver.installed.push(InstalledDriver { root: GKE_ROOT.into(), version: "580.1.1".into() });
+        driver.installed.push(InstalledDriver {
+            root: GKE_ROOT.into(),
+            version: "580.1.1".into(),
+            ..InstalledDriver::default()
+        });
         driver.loaded = loaded.then(|| "580.1.1".into());
         sim.settle();
         assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
         assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), ours, "what is loaded and good stays as it is");
     }
+}
+
+#[test]
+fn a_loaded_module_whose_library_is_not_found_is_never_overwritten_by_auto() {
+    let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
+    sim.report("a").driver.loaded = Some("535.261.03".into());
+    sim.run(15);
+    // It may be that of an installer at work.
+    assert_eq!(sim.status("a").reason, Some(Reason::DriverInstalling), "{}", sim.status("a").message);
+    assert!(sim.sets_of(Stage::Driver).is_empty() && !sim.nodes["a"].labels.contains_key(keys::DRIVER));
+    sim.run(60);
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::DriverLibraryNotFound)));
+    for words in ["nvidia 535.261.03", "libnvidia-ml.so.535.261.03", "installDir", "source: Container"] {
+        assert!(status.message.contains(words), "{words}: {}", status.message);
+    }
+    assert!(sim.sets_of(Stage::Driver).is_empty() && !sim.nodes["a"].labels.contains_key(keys::DRIVER));
+    let mut explicit = sim.clone();
+    // Its installer puts the libraries there a moment after it has loaded the module.
+    let library = InstalledDriver { root: "/".into(), version: "535.261.03".into(), ..InstalledDriver::default() };
+    sim.report("a").driver.installed.push(library);
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+    assert!(sim.sets_of(Stage::Driver).is_empty());
+    // Who asks for the container gets it.
+    explicit.apply_policy("all", "{defaults: {driver: {source: Container}}}");
+    explicit.settle();
+    assert_eq!(explicit.report("a").driver.loaded.as_deref(), Some("595.91.07"));
+}
+
+#[test]
+fn a_module_that_a_container_has_left_without_libraries_is_not_taken_for_the_hosts() {
+    // The policy is deleted and applied again while a pod uses a GPU, so that the module stays and its libraries go.
+    let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
+    sim.settle();
+    sim.delete_policy("all");
+    sim.settle();
+    sim.report("a").driver.installed.clear();
+    sim.apply_policy("all", "{}");
+    sim.run(60);
+    let goes_on = |sim: &Sim| {
+        assert_eq!(sim.status("a").reason, Some(Reason::DriverInstalling), "{}", sim.status("a").message);
+        assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
+        assert!(sim.nodes["a"].labels.contains_key(keys::DRIVER));
+    };
+    goes_on(&sim);
+    // Its pod is killed on a node whose label still names it.
+    sim.report("a").driver.container_ran = false;
+    sim.pods.remove("driver@a");
+    sim.run(60);
+    goes_on(&sim);
+}
+
+#[test]
+fn a_folder_that_the_policy_names_reaches_the_probe_and_the_plugin() {
+    let spec = "{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor}}}";
+    let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
+    sim.run(40);
+    assert_eq!(sim.gpu_nodes["a"].spec.driver_root.as_deref(), Some("/opt/vendor"));
+    assert_eq!(sim.status("a").reason, Some(Reason::DriverNotInstalled), "{}", sim.status("a").message);
+    sim.report("a").driver.loaded = Some("535.261.03".into());
+    sim.run(40);
+    let status = sim.status("a");
+    assert_eq!(status.reason, Some(Reason::DriverLibraryNotFound));
+    assert!(status.message.contains("libnvidia-ml.so.535.261.03 is not under /opt/vendor"), "{}", status.message);
+    let library =
+        InstalledDriver { root: "/opt/vendor".into(), version: "535.261.03".into(), ..InstalledDriver::default() };
+    sim.report("a").driver.installed.push(library);
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+    assert!(sim.sets_of(Stage::Driver).is_empty());
+    let plugin = sim.sets_of(Stage::DevicePlugin)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
+    let plugin = &plugin.containers[0];
+    assert_eq!(env(plugin, "NVIDIA_DRIVER_ROOT").as_deref(), Some("/opt/vendor"));
+    assert_eq!(env(plugin, "NVIDIA_DEV_ROOT").as_deref(), Some("/"));
+}
+
+#[test]
+fn a_pool_inherits_no_folder_of_another_kind_of_source() {
+    let spec = "{defaults: {driver: {source: RunFile, installDir: /opt/nvidia}}, pools: [{name: p, driver: {source: Preinstalled}}]}";
+    let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
+    sim.host_driver("a", "535.261.03", true);
+    sim.settle();
+    assert_eq!(sim.gpu_nodes["a"].spec.driver_root, None);
+    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+}
+
+/// A node whose GPU nouveau holds.
+fn held_by_nouveau(spec: &str) -> Sim {
+    let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
+    sim.report("a").gpus[0].held_by = Some("nouveau".into());
+    sim
+}
+
+#[test]
+fn nouveau_that_holds_the_gpus_is_reported_with_the_way_out() {
+    let crash = "modprobe: ERROR: could not insert 'nvidia': No such device";
+    for spec in [
+        "{}",
+        "{defaults: {driver: {source: RunFile, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}",
+    ] {
+        let mut sim = held_by_nouveau(spec);
+        sim.faults.insert("a".into(), Faults { driver_crash: Some(crash.into()), ..Faults::default() });
+        sim.run(60);
+        let status = sim.status("a");
+        assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::NouveauLoaded)), "{}", status.message);
+        for words in ["GPU 0000:06:00.0 is bound to kernel driver nouveau", "driver@a", "modprobe.d", "reboot"] {
+            assert!(status.message.contains(words), "{words}: {}", status.message);
+        }
+        // Once it is gone, what is left is told.
+        sim.report("a").gpus[0].held_by = None;
+        sim.run(60);
+        assert_ne!(sim.status("a").reason, Some(Reason::NouveauLoaded));
+    }
+    let mut sim = held_by_nouveau("{}");
+    sim.host_driver("a", "580.173.02", false);
+    sim.run(40);
+    let status = sim.status("a");
+    assert_eq!(status.reason, Some(Reason::NouveauLoaded), "{}", status.message);
+    assert!(status.message.contains("the host's NVIDIA driver cannot be loaded"), "{}", status.message);
+}
+
+#[test]
+fn nouveau_is_unloaded_before_a_driver_is_installed_where_the_system_may_have_it() {
+    for (spec, os, expected) in [
+        ("{}", ("ubuntu", "22.04"), true),
+        (
+            "{defaults: {driver: {source: RunFile, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}",
+            ("ubuntu", "22.04"),
+            true,
+        ),
+        ("{defaults: {driver: {source: GkeCos}}}", ("cos", "117"), false),
+        ("{defaults: {driver: {source: GkeUbuntu}}}", ("ubuntu", "22.04"), false),
+    ] {
+        let mut sim = node(spec, os, &[]);
+        sim.settle();
+        let set = sim.sets_of(Stage::Driver)[0].spec.clone();
+        let init =
+            set.and_then(|spec| spec.template.spec).and_then(|pod| pod.init_containers).expect("init containers");
+        let at = |name: &str| init.iter().position(|container| container.name == name);
+        assert_eq!(at("unload-nouveau").is_some(), expected, "{spec}");
+        assert!(at("unload-nouveau") < at("install-driver") || at("install-driver").is_none(), "{spec}");
+        let steps = init.iter().filter(|container| container.name == "unload-nouveau");
+        for step in steps {
+            assert_eq!(step.image.as_deref(), Some(sim.settings.probe_image.as_str()));
+            assert_eq!(step.security_context.as_ref().and_then(|security| security.privileged), Some(true));
+        }
+    }
+}
+
+#[test]
+fn gpus_of_virtual_machines_are_mentioned_and_not_counted() {
+    let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
+    sim.report("a").passed_through = 2;
+    sim.settle();
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::GpusPassedThrough)));
+    assert!(status.message.contains("2 GPUs are bound to vfio-pci"), "{}", status.message);
+    assert_eq!(status.gpus.summary, "1/1");
+    assert!(sim.policies["all"].status.clone().expect("a status").attention.is_empty(), "nothing is wrong");
+    // One that is given away now is not one that has fallen off.
+    let report = sim.report("a");
+    report.passed_through = 3;
+    report.gpus.clear();
+    sim.run(60);
+    let status = sim.status("a");
+    assert_eq!(status.reason, Some(Reason::GpuMissing));
+    assert!(status.message.contains("3 GPUs are bound to vfio-pci"), "{}", status.message);
 }

@@ -62,6 +62,16 @@ fn no_pod_but_the_toolkit_mounts_a_runtime_socket_and_that_only_to_configure() {
     }
 }
 
+#[test]
+fn a_node_with_nri_says_that_it_serves_no_pod_that_requests_gpus() {
+    for (toolkit, said) in [("{injection: Nri}", true), ("{injection: Cdi}", false)] {
+        let sim = fleet("containerd://2.1.4", "v1.34.1", toolkit);
+        let status = sim.status("a");
+        assert_eq!(status.phase, Phase::Ready, "{toolkit}: {}", status.message);
+        assert_eq!(status.message.contains("NVIDIA's NRI plugin serves only"), said, "{toolkit}: {}", status.message);
+    }
+}
+
 /// The node's toolkit pod is made anew, and one of its containers ends with these words.
 fn end_with(sim: &mut Sim, words: &str) {
     let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
@@ -579,4 +589,74 @@ fn a_runtime_of_the_hosts_finds_no_driver_but_the_hosts() {
     sim.settle();
     let stages = [Stage::Driver, Stage::Toolkit].map(|stage| sim.sets_of(stage).len());
     assert_eq!((stages, sim.status("a").phase), ([1, 1], Phase::Ready));
+}
+
+/// A node of GKE's Ubuntu with containerd 1.7 and a driver in Google's folder, served by NVIDIA's plugin.
+fn beside_a_folder(runtime: &str, toolkit: &str) -> Sim {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    let node = sim.nodes.get_mut("a").expect("a node");
+    (node.runtime, node.kubelet) = (runtime.into(), "v1.33.2".into());
+    let driver = &mut sim.report("a").driver;
+    driver.loaded = Some("580.1.1".into());
+    let root = "/home/kubernetes/bin/nvidia".into();
+    driver.installed.push(gpu_operator_crd::report::InstalledDriver {
+        root,
+        version: "580.1.1".into(),
+        ..Default::default()
+    });
+    sim.apply_policy("all", &format!("{{defaults: {{devicePlugin: {{flavor: Nvidia}}, toolkit: {toolkit}}}}}"));
+    sim
+}
+
+#[test]
+fn beside_a_driver_in_a_folder_containerd_1_7_gives_gpus_by_cdi() {
+    let mut sim = beside_a_folder("containerd://1.7.27", "{}");
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+    for stage in [Stage::Toolkit, Stage::DevicePlugin] {
+        let pod = sim.sets_of(stage)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
+        insta::assert_yaml_snapshot!(format!("folder-driver-{}", stage.as_str()), pod);
+    }
+    assert!(sim.runtime_classes.is_empty(), "no pod has to name one: {:?}", sim.runtime_classes);
+}
+
+#[test]
+fn what_could_only_look_for_device_nodes_in_the_drivers_folder_is_refused() {
+    for (runtime, toolkit, words) in [
+        ("containerd://1.6.9", "{}", "containerd 1.7 or later"),
+        ("docker://27.0.3", "{}", "devicePlugin: {flavor: Gke}"),
+        ("containerd://1.7.27", "{injection: Runtime}", "remove toolkit.injection"),
+        ("containerd://2.1.4", "{setAsDefault: true}", "toolkit.setAsDefault"),
+    ] {
+        let mut sim = beside_a_folder(runtime, toolkit);
+        sim.run(40);
+        let status = sim.status("a");
+        assert_eq!(status.reason, Some(Reason::RuntimeUnsupported), "{runtime} {toolkit}: {}", status.message);
+        assert!(status.message.contains(words), "{}", status.message);
+    }
+    let mut sim = beside_a_folder("containerd://2.1.4", "{}");
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready, "CDI needs nothing: {}", sim.status("a").message);
+}
+
+#[test]
+fn googles_plugin_finds_kubelets_pod_resources_where_the_distribution_has_them() {
+    let usual = "/var/lib/kubelet";
+    for (kubelet, toolkit, chart, root) in [
+        ("v1.34.1", "{}", None, usual),
+        ("v1.34.1+rke2r1", "{}", None, usual),
+        ("v1.34.1+k0s", "{}", None, "/var/lib/k0s/kubelet"),
+        ("v1.34.1", "{distribution: MicroK8s}", None, "/var/snap/microk8s/common/var/lib/kubelet"),
+        ("v1.34.1+k0s", "{}", Some("/data/kubelet"), "/data/kubelet"),
+    ] {
+        let mut sim = beside_a_folder("containerd://2.1.4", toolkit);
+        sim.settings.kubelet_root = chart.map(str::to_owned);
+        sim.nodes.get_mut("a").expect("a node").kubelet = kubelet.into();
+        sim.apply_policy("all", &format!("{{defaults: {{devicePlugin: {{flavor: Gke}}, toolkit: {toolkit}}}}}"));
+        sim.settle();
+        let paths = host_paths(&sim, Stage::DevicePlugin);
+        assert!(paths.contains(&format!("{root}/pod-resources")), "{kubelet} {toolkit}: {paths:?}");
+        // Kubelet and plugins have this one built in.
+        assert!(paths.contains(&"/var/lib/kubelet/device-plugins".to_owned()), "{kubelet} {toolkit}: {paths:?}");
+    }
 }

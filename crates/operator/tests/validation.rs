@@ -428,8 +428,13 @@ fn a_test_goes_with_the_wish_for_it() {
 
 #[test]
 fn the_test_is_told_where_googles_plugin_puts_the_driver() {
-    for (driver, folder) in [("{source: RunFile, version: 580.173.02}", Some("/usr/local/nvidia/lib64")), ("{}", None)]
-    {
+    for (driver, folder) in [
+        (
+            "{source: RunFile, version: 580.173.02, image: {repository: own/run-file, tag: a}}",
+            Some("/usr/local/nvidia/lib64"),
+        ),
+        ("{}", None),
+    ] {
         let spec = format!("{{readiness: {{validation: {{mode: OnInstall}}}}, defaults: {{driver: {driver}}}}}");
         let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &spec);
         sim.settle();

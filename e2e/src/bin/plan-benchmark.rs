@@ -84,6 +84,7 @@ impl Fleet {
             probe_image: "registry.example.com/nvml-probe:1".to_owned(),
             probe_pull_policy: "IfNotPresent".to_owned(),
             image_pull_secrets: Vec::new(),
+            kubelet_root: None,
         };
         Ok(Self { settings, catalogue: Catalogue::builtin()?, world, now })
     }
@@ -158,7 +159,11 @@ impl Fleet {
             report.nvml.state = NvmlState::Answering;
             report.driver.installed = version
                 .iter()
-                .map(|version| InstalledDriver { root: "/run/nvidia/driver".to_owned(), version: version.clone() })
+                .map(|version| InstalledDriver {
+                    root: "/run/nvidia/driver".to_owned(),
+                    version: version.clone(),
+                    ..InstalledDriver::default()
+                })
                 .collect();
             report.driver.loaded = version;
         }
@@ -193,6 +198,7 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
     let gpus = (0..GPUS).map(|gpu| Gpu {
         pci_address: format!("0000:{:02x}:00.0", gpu + 6),
         device_id: MODELS[index % MODELS.len()].to_owned(),
+        held_by: None,
         product: Some("NVIDIA H100 80GB HBM3".to_owned()),
         uuid: Some(format!("GPU-{index:08x}-0000-0000-0000-{gpu:012x}")),
         mig_devices: None,
@@ -202,7 +208,11 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
     let report = Report {
         probe_version: "0.1.0".to_owned(),
         boot_id: format!("boot-{name}"),
-        os: OsRelease { id: "ubuntu".to_owned(), version_id: "22.04".to_owned() },
+        // The last driver branch for Kepler has no image for a newer Ubuntu.
+        os: OsRelease {
+            id: "ubuntu".to_owned(),
+            version_id: if MODELS[index % MODELS.len()] == "102d" { "20.04" } else { "22.04" }.to_owned(),
+        },
         gpus: gpus.collect(),
         ..Report::default()
     };

@@ -31,7 +31,7 @@ pub struct Machine {
     /// Version of the driver that an installer has put onto the host, and where; that outlasts a boot.
     pub(super) installed: Option<(String, String)>,
     /// A driver's container has left word that what is loaded is its own.
-    state_file: bool,
+    pub(super) state_file: bool,
     /// The toolkit is installed; that outlasts a boot.
     toolkit: bool,
     /// Kubelet has published GPUs before.
@@ -256,15 +256,20 @@ impl Machine {
     /// Whether an init container has done what it is there for.
     fn is_through(&self, container: &PlacedContainer, host: &Host<'_>) -> bool {
         match &container.program {
-            Program::WaitDriver { root, version } => {
+            Program::WaitDriver { root, version, container } => {
                 self.module.is_some()
+                    && (!container || self.runs(host, |program| matches!(program, Program::Driver { .. })))
                     && version.as_ref().is_none_or(|version| self.module.as_ref() == Some(version))
                     && self.library(root, host.node) == self.module.as_deref()
             }
             Program::WaitToolkit => self.toolkit,
             Program::Guard { version } => {
                 let ours = self.state_file || self.installed.is_some();
-                let own = self.module.as_ref() == Some(version) && ours;
+                let own = match version.as_str() {
+                    // An installer that chooses the version: what it has installed is its own.
+                    "" => self.installed.as_ref().map(|(_, version)| version) == self.module.as_ref(),
+                    version => self.module.as_deref() == Some(version) && ours,
+                };
                 self.module.is_none() || own || !self.in_use(host)
             }
             _ => true,

@@ -115,7 +115,8 @@ impl FleetNode {
             name: name.to_owned(),
             gpus: vec![device_id.to_owned(); count],
             health: BTreeMap::new(),
-            os: os("ubuntu", "22.04"),
+            // The last driver branch for Kepler has no image for a newer Ubuntu.
+            os: os("ubuntu", if device_id == "102d" { "20.04" } else { "22.04" }),
             arch: "amd64".to_owned(),
             runtime: "containerd://2.1.4".to_owned(),
             kernel: "6.8.0-60-generic".to_owned(),

@@ -33,8 +33,9 @@ pub struct PlacedContainer {
 pub enum Program {
     /// The probe.
     Probe,
-    /// A gate that waits for a driver under a root, of a version where one is named.
-    WaitDriver { root: String, version: Option<String> },
+    /// A gate that waits for a driver under a root, of a version where one is named, and with the container of the driver
+    /// where one installs it.
+    WaitDriver { root: String, version: Option<String>, container: bool },
     /// A gate that waits for the toolkit.
     WaitToolkit,
     /// The guard before a driver of this version.
@@ -99,6 +100,7 @@ impl Program {
                 ["wait", "driver", ..] => Self::WaitDriver {
                     root: option("--driver-root").unwrap_or_else(|| CONTAINER_ROOT.to_owned()),
                     version: option("--version"),
+                    container: args.contains(&"--pid-file"),
                 },
                 ["wait", "toolkit", ..] => Self::WaitToolkit,
                 ["guard", ..] => Self::Guard { version: option("--version").unwrap_or_default() },
@@ -212,7 +214,7 @@ mod tests {
         assert_eq!(driver.main[0].program, Program::Driver { version: "595.91.07".into() });
         let gate = json!({"name": "g", "image": probes, "args": ["wait", "driver", "--driver-root", "/"]});
         let plugin = pod("device-plugin", &gate, &json!({"name": "device-plugin", "image": "x"}));
-        assert_eq!(plugin.init[0].program, Program::WaitDriver { root: "/".into(), version: None });
+        assert_eq!(plugin.init[0].program, Program::WaitDriver { root: "/".into(), version: None, container: false });
         assert_eq!(plugin.main[0].program, Program::DevicePlugin(Sharing::default()));
     }
 

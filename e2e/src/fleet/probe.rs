@@ -22,6 +22,7 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
     let gpus = node.gpus.iter().enumerate().map(|(index, device_id)| Gpu {
         pci_address: format!("0000:{:02x}:00.0", index + 6),
         device_id: device_id.clone(),
+        held_by: None,
         product: answering.then(|| format!("NVIDIA device {device_id}")),
         uuid: answering.then(|| node.gpu_uuid(index)),
         memory_mib: answering.then_some(81_559),
@@ -31,7 +32,11 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
     let mut installed: Vec<InstalledDriver> = Vec::new();
     for root in machine.roots(node) {
         if let Some(version) = machine.library(root, node) {
-            installed.push(InstalledDriver { root: root.to_owned(), version: version.to_owned() });
+            installed.push(InstalledDriver {
+                root: root.to_owned(),
+                version: version.to_owned(),
+                ..InstalledDriver::default()
+            });
         }
     }
     Report {
@@ -39,11 +44,14 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         boot_id: format!("{}-boot-{}", node.name, machine.boots),
         os: node.os.clone(),
         gpus: gpus.collect(),
+        passed_through: 0,
         driver: DriverFacts {
             loaded: machine.module.clone(),
             load_id: None,
             in_use: machine.in_use(host),
+            container_ran: machine.state_file,
             installed,
+            waits: None,
             cuda_version: answering.then(|| "13.1".to_owned()),
         },
         nvml: NvmlFacts { state, message: failure.cloned() },

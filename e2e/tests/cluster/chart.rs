@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use e2e::Cluster;
+use gpu_operator_crd::{keys, policy::Stage};
 use serde_json::Value;
 
 fn cluster() -> Cluster {
@@ -150,8 +151,16 @@ fn alerts_and_dashboard_are_rendered_as_they_are_in_their_files() {
     assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
     let text = dashboard["data"]["gpu-fleet.json"].as_str().expect("a dashboard");
     assert_eq!(text.trim_end(), file("gpu-fleet.json").trim_end());
-    let endpoints = &of_kind("PodMonitor")["spec"]["podMetricsEndpoints"];
-    assert_eq!(endpoints, &serde_json::json!([{"port": "http"}, {"port": "metrics"}]));
+    let monitors = rendered.iter().filter(|document| document["kind"] == "PodMonitor");
+    let monitors: BTreeMap<_, _> =
+        monitors.filter_map(|monitor| Some((monitor["metadata"]["name"].as_str()?, &monitor["spec"]))).collect();
+    let endpoints = |name: &str| &monitors[name]["podMetricsEndpoints"];
+    assert_eq!(endpoints("gpu-operator"), &serde_json::json!([{"port": "http"}, {"port": "metrics"}]));
+    // The labels of the plugin's pods, and the port of Google's.
+    assert_eq!(endpoints("gpu-operator-device-plugin"), &serde_json::json!([{"port": "metrics"}]));
+    let selector = &monitors["gpu-operator-device-plugin"]["selector"]["matchLabels"];
+    let labels = [(keys::MANAGED_BY, keys::MANAGER), (keys::STAGE, Stage::DevicePlugin.as_str())];
+    assert_eq!(selector, &serde_json::json!(BTreeMap::from(labels)));
 }
 
 #[test]

@@ -61,13 +61,15 @@ fn another_version_than_asked_for() {
 fn a_driver_that_is_in_use() {
     test(|f| async move {
         // Left loaded by somebody's container, and in use by a process that is no pod.
-        let module = f.cluster.standin().dir().join("module/nvidia");
+        let standin = f.cluster.standin();
+        standin.set_other_users(1)?;
+        let module = standin.dir().join("module/nvidia");
         std::fs::create_dir_all(module.join("holders"))?;
         std::fs::write(module.join("version"), "570.1.1\n")?;
         std::fs::write(module.join("refcnt"), "1\n")?;
         f.apply("{}").await?;
         shows(&f, Reason::DriverInUse, "570.1.1").await?;
-        std::fs::write(module.join("refcnt"), "0\n")?;
+        standin.set_other_users(0)?;
         f.wait_until_ready().await?;
         ensure!(f.cluster.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
         Ok(())

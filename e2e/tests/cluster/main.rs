@@ -9,6 +9,8 @@ mod admission;
 mod by_hand;
 mod chart;
 mod diagnosis;
+mod documents;
+mod driver_container;
 mod failures;
 mod health;
 mod host_driver;

@@ -66,6 +66,7 @@ impl Fixture {
         let cluster = &fixture.cluster;
         let standin = cluster.standin();
         standin.set_driver_mode(&DriverMode::Ok)?;
+        standin.set_other_users(0)?;
         standin.plug(&Gpu::h100(GPUS))?;
         if cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace()]).is_err() {
             cluster.install_chart()?;
@@ -73,13 +74,19 @@ impl Fixture {
         cluster.kubectl(&["delete", "clustergpupolicies", "--all", "--timeout=60s"])?;
         cluster.kubectl(&["label", "node", cluster.node_name(), &format!("{}-", keys::MANAGED)])?;
         cluster.kubectl(&["delete", "pods", "--all", "--namespace=default", "--force", "--grace-period=0"])?;
+        // A driver's container that is used when it is to end outlasts SIGTERM, for as long as its pod may take.
+        let ended = ["--grace-period=1", "--wait=false", "--namespace", cluster.namespace(), "--selector", keys::STAGE];
+        cluster.kubectl(&[&["delete", "pods"], &ended[..]].concat())?;
         fixture.wait_for_no_operands().await?;
         // Kubelet takes the GPUs back some seconds after their plugin.
         fixture.wait_for_allocatable(0, READY).await?;
         cluster.set_host_driver(&HostDriver::Absent)?;
         cluster.set_install_dir(false)?;
-        let leftovers = "rm -rf /usr/local/nvidia/toolkit /opt/nvidia /run/nvidia/nvidia-driver.state";
+        // A driver's container that was killed leaves its root mounted.
+        let leftovers = "rm -rf /usr/local/nvidia/toolkit /opt/nvidia /run/nvidia/nvidia-driver.state
+            while mountpoint -q /run/nvidia/driver; do umount --lazy /run/nvidia/driver; done";
         cluster.node_exec(&["/bin/sh", "-ec", leftovers])?;
+        standin.forget_loads()?;
         // A new GpuNode: what was seen in other tests is forgotten.
         cluster.kubectl(&["delete", "gpunodes", "--all", "--timeout=60s"])?;
         fixture
@@ -139,7 +146,7 @@ impl Fixture {
         for (driver, plugin) in pools.chain([(&mut spec.defaults.driver, &mut spec.defaults.device_plugin)]) {
             let installs = matches!(driver.source, Some(DriverSource::GkeUbuntu | DriverSource::RunFile));
             if installs && driver.version.is_none() {
-                // An image of one's own is used with its version alone.
+                // The stand-in installs the version that it is given, and chooses none.
                 driver.version = Some(GOOGLES_DRIVER.to_owned());
             }
             for (is_googles, operand) in
@@ -306,8 +313,14 @@ impl Fixture {
         .await
     }
 
-    /// A pod that holds one GPU and does nothing. Its environment carries `MARK`, by which its processes are found.
+    /// Runs a pod that holds one GPU and does nothing.
     pub async fn run_gpu_pod(&self, name: &str) -> Result<()> {
+        self.run_on_gpu(name, &["/usr/bin/entrypoint", "hold"]).await.map(drop)
+    }
+
+    /// Runs a pod with one GPU and this command, and returns it once it runs. Its environment carries `MARK`, by which its
+    /// processes are found.
+    pub async fn run_on_gpu(&self, name: &str, command: &[&str]) -> Result<Pod> {
         let pod = serde_json::from_value(serde_json::json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {
@@ -316,7 +329,7 @@ impl Fixture {
                 "containers": [{
                     "name": "main",
                     "image": "localhost:5999/nvml-probe:dev",
-                    "args": ["hold"],
+                    "command": command,
                     "env": [{"name": "MARK", "value": name}],
                     "resources": {"limits": {keys::GPU_RESOURCE: "1"}},
                 }],
@@ -325,9 +338,9 @@ impl Fixture {
         self.pods("default").create(&kube::api::PostParams::default(), &pod).await?;
         eventually(READY, "a running GPU pod", || async move {
             let pod = self.pods("default").get(name).await?;
-            let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
+            let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
             ensure!(phase == "Running", "{phase}");
-            Ok(())
+            Ok(pod)
         })
         .await
     }

@@ -425,7 +425,13 @@ fn k80s_and_p100s_and_newer_models_in_one_cluster() {
     test(|f| async move {
         let b200 = node("b200", "2901", 8, ("ubuntu", "22.04"));
         let nodes = [("k80", K80), ("p100", P100), ("t4", T4), ("h100", H100)];
-        let mut nodes: Vec<_> = nodes.iter().map(|(name, gpu)| node(name, gpu, 2, ("ubuntu", "22.04"))).collect();
+        let mut nodes: Vec<_> = nodes
+            .iter()
+            .map(|(name, gpu)| {
+                // The last driver branch for Kepler has no image for a newer Ubuntu.
+                node(name, gpu, 2, ("ubuntu", if *gpu == K80 { "20.04" } else { "22.04" }))
+            })
+            .collect();
         nodes.push(b200);
         let s = System::ready(f, "mixed-models", nodes).await?;
         let drivers = &s.stages().await?["driver"];

@@ -46,9 +46,13 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
     let mut node = FleetNode::with_gpus(&name, model, 8);
     node.os = [os("ubuntu", "22.04"), os("ubuntu", "24.04"), os("rhel", "9.4")][index / 8 % 3].clone();
     let mut wanted = Reason::AllGpusAllocatable;
-    if model == "102d" && node.os.version_id != "22.04" {
-        // Driver branch 470, the last for Kepler, has no image for these.
-        wanted = Reason::NoDriverImageForOS;
+    if model == "102d" {
+        if node.os.version_id == "22.04" {
+            node.os = os("ubuntu", "20.04");
+        } else {
+            // Driver branch 470, the last for Kepler, has no image for these.
+            wanted = Reason::NoDriverImageForOS;
+        }
     }
     // The host's own, where it has one, is of a branch that the model has not left.
     let driver = if model == "102d" { "470.256.02" } else { "580.95.05" };

@@ -44,6 +44,10 @@ use crate::schema::ResourceName;
         "Google's device plugin shares by MPS only where GKE runs the control daemon: write sharing.timeSlicing instead of mps, or flavor: Nvidia"
     ),
     validation = (
+        "!has(self.flavor) || self.flavor != 'Gke' || !has(self.image) || !has(self.image.repository) || has(self.image.tag) || has(self.image.digest)",
+        "the default digest of Google's device plugin is of Google's own repository: write image.tag or image.digest beside image.repository"
+    ),
+    validation = (
         "!has(self.sharing) || !has(self.sharing.mps) || !has(self.mig) || !has(self.mig.strategy) || self.mig.strategy != 'Mixed'",
         "MPS cannot share what MIG strategy Mixed offers: write sharing.timeSlicing instead of mps, or another mig.strategy"
     )

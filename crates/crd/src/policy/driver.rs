@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Operand, is_default};
-use crate::schema::{HostFolder, ObjectName};
+use crate::schema::{FileName, HostFolder, ObjectName};
 
 /// How a driver gets onto a node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -28,8 +28,8 @@ use crate::schema::{HostFolder, ObjectName};
         "plain http lets anybody on the way change the driver: write an https:// url, or allowPlainHttp: true beside it"
     ),
     validation = (
-        "!has(self.installDir) || (has(self.source) && self.source in ['GkeCos', 'GkeUbuntu', 'RunFile'])",
-        "only installers that put files onto the host have an installDir: write source: GkeCos, GkeUbuntu or RunFile beside it, or remove it"
+        "!has(self.installDir) || (has(self.source) && self.source in ['GkeCos', 'GkeUbuntu', 'RunFile', 'Preinstalled'])",
+        "only a driver on the host has an installDir: write source: GkeCos, GkeUbuntu, RunFile or Preinstalled beside it, or remove it"
     ),
     validation = (
         "!has(self.precompiled) || !self.precompiled || !has(self.source) || self.source in ['Auto', 'Container']",
@@ -48,8 +48,12 @@ use crate::schema::{HostFolder, ObjectName};
         "this source's installer chooses the kernel modules itself: remove kernelModule, or write source: Container"
     ),
     validation = (
-        "!has(self.image) || !(has(self.image.digest) || has(self.image.tag)) || has(self.version)",
-        "a tag or digest does not tell which driver the image holds: write its version as well, such as version: \"580.173.02\""
+        "!has(self.image) || !(has(self.image.digest) || has(self.image.tag)) || has(self.version) || has(self.source) && self.source in ['GkeCos', 'GkeUbuntu', 'RunFile']",
+        "a tag or digest does not tell which driver the image holds: write its version as well, such as version: \"580.173.02\", or the source where the image is an installer"
+    ),
+    validation = (
+        "!has(self.source) || !(self.source in ['GkeCos', 'GkeUbuntu', 'RunFile']) || !has(self.image) || !has(self.image.repository) || has(self.image.tag) || has(self.image.digest)",
+        "an installer's image has no tag that follows from the driver's version: write image.tag or image.digest beside image.repository"
     )
 )]
 pub struct Driver {
@@ -57,8 +61,9 @@ pub struct Driver {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DriverSource>,
     /// The driver's full version, such as `580.173.02`; with `GkeCos` also `default` or `latest`, by which Google's
-    /// installer chooses one. Absent: the newest recommended one that the node's models support; with `GkeCos` `default`;
-    /// with `RunFile` that of the `url`.
+    /// installer chooses one. Absent: the newest recommended one that the node's models support and that has an image for
+    /// its operating system; with `GkeCos` `default`; with `GkeUbuntu` what Google's installer chooses; with `RunFile` that
+    /// of the `url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = (
@@ -89,7 +94,8 @@ pub struct Driver {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_plain_http: Option<bool>,
     /// The folder of the host into which the installers of `GkeCos`, `GkeUbuntu` and `RunFile` put the driver. Absent:
-    /// `/home/kubernetes/bin/nvidia`.
+    /// `/home/kubernetes/bin/nvidia`. With `Preinstalled`, the folder below which the driver's libraries are, where they are
+    /// not found without it: the libraries are in this folder itself or in its `lib`, `lib64`, `usr/lib64` and the like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<HostFolder>")]
     pub install_dir: Option<String>,
@@ -108,16 +114,29 @@ pub struct DriverConfigMaps {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ObjectName>")]
     pub kernel_modules: Option<String>,
-    /// Package repositories from which kernel headers come. They stand in place of all that the container's folder of
-    /// repositories has: `/etc/apt/sources.list.d`, `/etc/yum.repos.d` or `/etc/zypp/repos.d`.
+    /// Package repositories from which kernel headers come: files that are added to the container's folder of
+    /// repositories, `/etc/apt/sources.list.d`, `/etc/yum.repos.d` or `/etc/zypp/repos.d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<ObjectName>")]
-    pub repositories: Option<String>,
-    /// Certificates by which package repositories are trusted. They stand in place of all that the container's folder
-    /// has: `/usr/local/share/ca-certificates`, `/etc/pki/ca-trust/extracted/pem` or `/etc/pki/trust/anchors`.
+    pub repositories: Option<ConfigMapFiles>,
+    /// Certificates by which package repositories are trusted: files that are added to the container's folder,
+    /// `/usr/local/share/ca-certificates`, `/etc/pki/ca-trust/extracted/pem` or `/etc/pki/trust/anchors`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<ObjectName>")]
-    pub certificates: Option<String>,
+    pub certificates: Option<ConfigMapFiles>,
+}
+
+/// Files from a ConfigMap in the operator's namespace. The keys are listed here, because each is mounted by itself and the
+/// operator has no right to read ConfigMaps.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigMapFiles {
+    /// The ConfigMap's name.
+    #[schemars(with = "ObjectName")]
+    pub name: String,
+    /// The keys to mount, each as a file of that name. A file of the same name in the folder is replaced; all others stay. A
+    /// key that the ConfigMap lacks keeps the pod from starting, with an Event that names it.
+    #[schemars(with = "Vec<FileName>", length(min = 1, max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub keys: Vec<String>,
 }
 
 /// Where a driver comes from.
@@ -133,7 +152,8 @@ pub enum DriverSource {
     GkeCos,
     /// Google's installer for GKE's Ubuntu.
     GkeUbuntu,
-    /// NVIDIA's `.run` file, downloaded and run by an installer that takes the environment of Google's for Ubuntu.
+    /// NVIDIA's `.run` file, downloaded and run by an installer that takes the environment of Google's for Ubuntu. It has no
+    /// default image.
     RunFile,
     /// The host's own driver, which is left as it is.
     Preinstalled,

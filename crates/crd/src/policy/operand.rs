@@ -46,7 +46,8 @@ pub struct Image {
         "write the image's registry and path without tag or digest, such as registry.example.com/nvidia/driver"
     ))]
     pub repository: Option<String>,
-    /// Tag, used as it is. Absent: the default's; for drivers `<version>-<operating system>`.
+    /// Tag, used as it is. Absent: the default's; for drivers `<version>-<operating system>`. Beside the repository of an
+    /// installer or of Google's device plugin, a tag or a digest is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     #[x_kube(validation = (

@@ -79,8 +79,9 @@ pub enum Injection {
     Auto,
     /// By CDI devices that the runtime takes from kubelet. No runtime is configured or restarted.
     Cdi,
-    /// By CDI devices, and besides by NVIDIA's NRI plugin for pods that name such devices in an annotation. Needs
-    /// containerd 2.1, CRI-O 1.34 or later. No runtime is configured or restarted.
+    /// By CDI devices, as `Cdi`. NVIDIA's NRI plugin runs beside, which adds CDI devices to pods of the operator's namespace
+    /// that name them in an annotation, and to no others. Needs containerd 2.1, CRI-O 1.34 or later. No runtime is configured
+    /// or restarted.
     Nri,
     /// By what the host brings: nothing of the toolkit is installed. For machine images whose container runtime runs pods by
     /// NVIDIA's runtime already. The device plugin then answers with the environment that this runtime reads.

@@ -3,7 +3,7 @@
 use gpu_operator_crd::policy::Model;
 use thiserror::Error;
 
-use super::{Accelerator, BranchRange, Catalogue, PciDevice};
+use super::{Accelerator, BranchRange, Catalogue, PciDevice, name::is_desktop};
 
 /// Why a model cannot be added. The text says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -72,6 +72,7 @@ impl Catalogue {
                 last: driver.last_branch.or(last.map(|limit| limit.branch)),
             },
             modules: (*modules).or(known.map(|known| known.modules)).unwrap_or(super::ModuleSupport::Either),
+            desktop: is_desktop(name),
             believed: None,
         }
     }

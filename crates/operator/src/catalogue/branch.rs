@@ -1,21 +1,8 @@
-//! Driver branches: which one to recommend, whether a version fits a model, and what its image is called.
+//! Driver branches: which version to recommend, and whether a version fits a model.
 
 use thiserror::Error;
 
-use super::{Accelerator, BranchRange, Catalogue, modules};
-
-/// A driver branch that we recommend a version of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Branch {
-    /// The branch: the first number of its versions.
-    pub number: u16,
-    /// The version that is recommended, such as `580.173.02`.
-    pub version: String,
-    /// The operating systems that NVIDIA publishes its image for, as its tags name them, such as `ubuntu22.04`.
-    pub os: Vec<String>,
-    /// What of all this is unverified. Absent: nothing.
-    pub believed: Option<String>,
-}
+use super::{Accelerator, BranchRange, Catalogue, Release, modules};
 
 /// Why a driver version does not fit a model. The text says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -87,52 +74,14 @@ fn listed(models: &[ModelLimit]) -> String {
     limits.join(", ")
 }
 
-/// Why there is no driver image for an operating system. The text says what there is.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NoImageForOs {
-    /// NVIDIA publishes none of this branch for this operating system, as far as is known.
-    #[error(
-        "drivers of branch {branch} have no known image for {os}, only for {}; {}write driver.image with an image of your own, or install the driver on the host",
-        .published.join(", "),
-        other_branches(.elsewhere)
-    )]
-    NotPublished {
-        /// The branch.
-        branch: u16,
-        /// The operating system, as a tag would name it.
-        os: String,
-        /// The operating systems that the branch has images for.
-        published: Vec<String>,
-        /// Recommended versions of other branches that have an image for this operating system.
-        elsewhere: Vec<String>,
-    },
-    /// The node does not say what operating system it runs, or not in words that a tag can carry.
-    #[error(
-        "the node's operating system reads {os_id:?}, version {version_id:?}, which names no driver image; write driver.image with a tag of your own"
-    )]
-    Unnamed {
-        /// `ID` of os-release.
-        os_id: String,
-        /// `VERSION_ID` of os-release.
-        version_id: String,
-    },
-}
-
-fn other_branches(versions: &[String]) -> String {
-    if versions.is_empty() {
-        return String::new();
-    }
-    format!("write driver.version: {} if the GPU supports it, ", versions.join(" or "))
-}
-
 /// The branch of a driver version: 580 of `580.173.02`, and of `580` itself. Absent where the text is no version.
 #[must_use]
 pub fn branch_of(version: &str) -> Option<u16> {
     parsed(version)?.first().copied()
 }
 
-/// The numbers of a version of one to three parts, the first of which has three digits.
-fn parsed(version: &str) -> Option<Vec<u16>> {
+/// Returns the numbers of a version of one to three parts, the first of which has three digits.
+pub(super) fn parsed(version: &str) -> Option<Vec<u16>> {
     let parts: Vec<_> = version.split('.').collect();
     let digits = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     if parts.len() > 3 || parts.first()?.len() != 3 || !parts.iter().all(digits) {
@@ -142,29 +91,17 @@ fn parsed(version: &str) -> Option<Vec<u16>> {
 }
 
 impl Catalogue {
-    /// The branches that we recommend a version of, oldest first.
-    pub fn branches(&self) -> impl Iterator<Item = &Branch> {
-        self.branches.iter()
-    }
-
-    /// The recommended branch of this number.
-    #[must_use]
-    pub fn branch(&self, number: u16) -> Option<&Branch> {
-        self.branches.iter().find(|b| b.number == number)
-    }
-
-    /// The newest recommended branch that supports every one of the models, which are those of one node; with no models
-    /// at all, the newest there is.
+    /// Returns the newest recommended version that supports every one of the models, which are those of one node; with no
+    /// models at all, the newest there is.
     ///
     /// # Errors
-    /// Where there is no such branch, or the models need different kernel modules.
-    pub fn default_driver(&self, models: &[&Accelerator]) -> Result<&Branch, NoCommonDriver> {
+    /// Where there is no such version, or the models need different kernel modules.
+    pub fn default_driver(&self, models: &[&Accelerator]) -> Result<&Release, NoCommonDriver> {
         if let (Some(one), Some(other)) = modules::exclusive(models) {
             let (proprietary_only, open_only) = (one.title(), other.title());
             return Err(NoCommonDriver::Modules(modules::FlavourUnsupported::Mixed { proprietary_only, open_only }));
         }
-        let fits = |b: &&Branch| models.iter().all(|m| fit(m, &b.version) == Some(Fit::Supported));
-        self.branches.iter().rev().find(fits).ok_or_else(|| {
+        self.releases.iter().rev().find(|release| supports_all(models, release)).ok_or_else(|| {
             let limits = models.iter().map(|m| ModelLimit { model: m.title(), driver: m.driver.clone() }).collect();
             let first = models.iter().filter_map(|m| m.driver.first).max().unwrap_or_default();
             let last = models.iter().filter_map(|m| m.driver.last).min().unwrap_or(u16::MAX);
@@ -176,16 +113,6 @@ impl Catalogue {
         })
     }
 
-    /// The newest recommended branch that supports every one of the models and has an image for an operating system, by
-    /// `ID` and `VERSION_ID` of its os-release. None where no branch has both.
-    #[must_use]
-    pub fn default_driver_for(&self, models: &[&Accelerator], os_id: &str, version_id: &str) -> Option<&Branch> {
-        let os = os_tag(os_id, version_id)?;
-        let fits = |b: &&Branch| models.iter().all(|m| fit(m, &b.version) == Some(Fit::Supported));
-        let newest = self.default_driver(models).ok()?.number;
-        self.branches.iter().rev().filter(|b| b.number <= newest && b.os.contains(&os)).find(fits)
-    }
-
     /// Whether a driver of `version` (`580.173.02`, or a branch such as `580`) supports the model.
     ///
     /// # Errors
@@ -194,7 +121,7 @@ impl Catalogue {
         let model = accelerator.title();
         let BranchRange { first, first_version, last } = &accelerator.driver;
         let suggestion = || match self.default_driver(&[accelerator]) {
-            Ok(branch) => branch.version.clone(),
+            Ok(release) => release.version.clone(),
             // Nothing is recommended for it: the nearest branch says at least where to look.
             Err(_) => last.or(*first).map(|b| b.to_string()).unwrap_or_default(),
         };
@@ -208,25 +135,11 @@ impl Catalogue {
             None => Err(DriverUnsupported::NotAVersion { version: version.to_owned(), suggestion: suggestion() }),
         }
     }
+}
 
-    /// The operating system's part of a driver image's tag, such as `ubuntu22.04`, from `ID` and `VERSION_ID` of the
-    /// node's os-release. RHEL and Rocky are named by their major version alone (NVIDIA documentation). For a branch that
-    /// is not in the catalogue the name is built without judging whether an image exists.
-    ///
-    /// # Errors
-    /// Where a branch of the catalogue has no image for this operating system, or the words name none.
-    pub fn driver_image_os(&self, branch: u16, os_id: &str, version_id: &str) -> Result<String, NoImageForOs> {
-        let unnamed = || NoImageForOs::Unnamed { os_id: os_id.to_owned(), version_id: version_id.to_owned() };
-        let os = os_tag(os_id, version_id).ok_or_else(unnamed)?;
-        let Some(branch) = self.branch(branch) else {
-            return Ok(os);
-        };
-        if branch.os.contains(&os) {
-            return Ok(os);
-        }
-        let elsewhere = self.branches.iter().rev().filter(|b| b.os.contains(&os)).map(|b| b.version.clone()).collect();
-        Err(NoImageForOs::NotPublished { branch: branch.number, os, published: branch.os.clone(), elsewhere })
-    }
+/// Whether a release supports every one of the models.
+pub(super) fn supports_all(models: &[&Accelerator], release: &Release) -> bool {
+    models.iter().all(|model| fit(model, &release.version) == Some(Fit::Supported))
 }
 
 /// How a version stands to a model.
@@ -256,16 +169,4 @@ fn fit(accelerator: &Accelerator, version: &str) -> Option<Fit> {
         }
     }
     Some(Fit::Supported)
-}
-
-fn os_tag(os_id: &str, version_id: &str) -> Option<String> {
-    let version = match os_id {
-        "rhel" | "rocky" => version_id.split('.').next()?,
-        _ => version_id,
-    };
-    let word = |text: &str| {
-        text.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-    };
-    (word(os_id) && word(version) && os_id.len() + version.len() <= 64).then(|| format!("{os_id}{version}"))
 }

@@ -6,7 +6,9 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::{
-    Accelerator, Architecture, Branch, BranchRange, Catalogue, ModuleSupport, PciDevice, Subsystem, branch_of, name,
+    Accelerator, Architecture, BranchRange, Catalogue, ModuleSupport, PciDevice, Release, Subsystem,
+    branch::{branch_of, parsed},
+    desktop, name,
 };
 
 /// What is wrong with a catalogue's text.
@@ -40,7 +42,7 @@ pub enum CatalogueError {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
     architectures: Vec<ArchitectureEntry>,
-    branches: Vec<BranchEntry>,
+    drivers: Vec<DriverEntry>,
     cuda: CudaTable,
     switches: Vec<String>,
     models: Vec<ModelEntry>,
@@ -76,16 +78,15 @@ pub(super) struct Limit {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct BranchEntry {
-    branch: u16,
+struct DriverEntry {
     version: String,
     os: Vec<String>,
-    believed: Option<String>,
+    source: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ModelEntry {
+pub(super) struct ModelEntry {
     name: String,
     architecture: Architecture,
     devices: Vec<DeviceEntry>,
@@ -95,24 +96,35 @@ struct ModelEntry {
     first: Option<Limit>,
     /// Over the architecture's.
     modules: Option<ModuleSupport>,
+    /// Whether its drivers are published among those for desktop cards, where the name is misleading.
+    desktop: Option<bool>,
     believed: Option<String>,
+}
+
+impl ModelEntry {
+    /// A model of which nothing is known but what holds for its architecture.
+    pub(super) fn of_table(name: &str, architecture: Architecture, devices: Vec<DeviceEntry>) -> Self {
+        let (name, aliases) = (name.to_owned(), Vec::new());
+        Self { name, architecture, devices, aliases, first: None, modules: None, desktop: Some(true), believed: None }
+    }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct DeviceEntry {
-    id: String,
-    subsystem: Option<String>,
-    memory_mib: Option<u32>,
+pub(super) struct DeviceEntry {
+    pub(super) id: String,
+    pub(super) subsystem: Option<String>,
+    pub(super) memory_mib: Option<u32>,
 }
 
 impl Catalogue {
-    /// Reads a catalogue.
-    pub(super) fn from_yaml(text: &str) -> Result<Self, CatalogueError> {
-        let file: File = serde_yaml::from_str(text)?;
+    /// Reads a catalogue from the data file and the table of desktop cards.
+    pub(super) fn from_files(yaml: &str, desktop: &str) -> Result<Self, CatalogueError> {
+        let file: File = serde_yaml::from_str(yaml)?;
         let models = file
             .models
             .into_iter()
+            .chain(desktop::models(desktop)?)
             .map(|entry| accelerator(entry, &file.architectures))
             .collect::<Result<Vec<_>, _>>()?;
         let mut by_name = BTreeMap::new();
@@ -134,7 +146,7 @@ impl Catalogue {
             return Err(CatalogueError::Duplicate { what: "PCI device", value: format!("{id:04x}") });
         }
         let (architectures, cuda) = (file.architectures, file.cuda.branches);
-        Ok(Self { models, architectures, cuda, branches: branches(file.branches)?, switches, by_name, by_pci })
+        Ok(Self { models, architectures, cuda, releases: releases(file.drivers)?, switches, by_name, by_pci })
     }
 }
 
@@ -155,6 +167,7 @@ fn accelerator(entry: ModelEntry, architectures: &[ArchitectureEntry]) -> Result
     let believed: Vec<_> =
         [&entry.believed, &mark(first.as_ref()), &mark(last.as_ref())].into_iter().filter_map(Clone::clone).collect();
     Ok(Accelerator {
+        desktop: entry.desktop.unwrap_or_else(|| name::is_desktop(&entry.name)),
         name: entry.name,
         aliases: entry.aliases,
         architecture: entry.architecture,
@@ -190,17 +203,20 @@ fn pci_id(text: &str) -> Result<u16, CatalogueError> {
     }
 }
 
-fn branches(entries: Vec<BranchEntry>) -> Result<Vec<Branch>, CatalogueError> {
-    let mut branches = BTreeMap::new();
-    for entry in entries {
-        let number = entry.branch;
-        if branch_of(&entry.version) != Some(number) {
-            return Err(illegal("a version of the branch it is written for", &entry.version));
+fn releases(entries: Vec<DriverEntry>) -> Result<Vec<Release>, CatalogueError> {
+    let mut releases = BTreeMap::new();
+    for DriverEntry { version, os, source } in entries {
+        let Some((numbers, branch)) = parsed(&version).zip(branch_of(&version)).filter(|_| version.contains('.'))
+        else {
+            return Err(illegal("a full driver version", &version));
+        };
+        if let Some(nothing) = os.iter().find(|os| !name::is_label_value(os)) {
+            return Err(illegal("an operating system as tags name it", nothing));
         }
-        let branch = Branch { number, version: entry.version, os: entry.os, believed: entry.believed };
-        insert_once(&mut branches, number, branch, "branch", &number.to_string())?;
+        let release = Release { branch, version: version.clone(), os, source };
+        insert_once(&mut releases, numbers, release, "driver", &version)?;
     }
-    Ok(branches.into_values().collect())
+    Ok(releases.into_values().collect())
 }
 
 fn insert_once<K: Ord, V>(
@@ -219,6 +235,6 @@ fn insert_once<K: Ord, V>(
     }
 }
 
-fn illegal(what: &'static str, value: &str) -> CatalogueError {
+pub(super) fn illegal(what: &'static str, value: &str) -> CatalogueError {
     CatalogueError::Illegal { what, value: value.to_owned() }
 }

@@ -22,6 +22,9 @@ pub struct Accelerator {
     pub driver: BranchRange,
     /// The flavours of NVIDIA's kernel modules that run it.
     pub modules: ModuleSupport,
+    /// Whether NVIDIA publishes its drivers among those for desktop and workstation cards, and not among those for data
+    /// centres.
+    pub desktop: bool,
     /// What of all this is unverified. Absent: nothing.
     pub believed: Option<String>,
 }

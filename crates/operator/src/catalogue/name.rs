@@ -27,6 +27,12 @@ fn sanitised(text: &str) -> String {
     words.join("-").to_ascii_lowercase()
 }
 
+/// Whether a model's name is that of a desktop or workstation card.
+pub(super) fn is_desktop(name: &str) -> bool {
+    let families = ["quadro-", "geforce-", "titan-", "rtx-", "nvs-"];
+    name.strip_prefix("nvidia-").is_some_and(|rest| families.iter().any(|family| rest.starts_with(family)))
+}
+
 /// Whether Kubernetes takes this as a non-empty label value.
 pub(super) fn is_label_value(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys, policy::Pool, reason::Reason, report::DriverFacts,
+    ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys,
+    policy::Pool,
+    reason::Reason,
+    report::{DriverFacts, HOST_ROOT},
 };
 
 use super::placement::Placement;
@@ -128,9 +131,19 @@ impl<'w> Host<'w> {
         } else {
             // What the label stands for is the choice that is made of the policy and the node now, unless one has just changed.
             self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
-            toolkit::choose(&pool::toolkit(self.policy?, self.pool), self.node, &[]).ok()?
+            let wanted = pool::toolkit(self.policy?, self.pool);
+            let choice = toolkit::choose(&wanted, self.node, &[]).ok()?;
+            toolkit::folder_driver::adapt(choice, &wanted, self.node, self.driver_root()).ok()?
         };
         choice.class_to_name().map(str::to_owned)
+    }
+
+    /// Where the loaded driver's libraries are.
+    fn driver_root(&self) -> &'w str {
+        let driver = self.status().and_then(|status| status.report.as_ref()).map(|report| &report.driver);
+        let found = driver
+            .and_then(|driver| driver.installed.iter().find(|found| driver.loaded.as_ref() == Some(&found.version)));
+        found.map_or(HOST_ROOT, |found| found.root.as_str())
     }
 
     /// The GPU resources that it offers.

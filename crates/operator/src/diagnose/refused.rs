@@ -1,4 +1,5 @@
-//! Pods that the API server refuses: only the controllers that tried to make them say so, by Events.
+//! Pods that the API server refuses, and containers that the container runtime refuses: only the controllers that tried to make
+//! the one, and kubelet that tried to start the other, report it, by Events.
 
 use std::time::Duration;
 
@@ -13,18 +14,18 @@ const STANDS: Duration = Duration::from_mins(20);
 /// The controllers' objects whose pods are looked at.
 const OWNERS: [&str; 4] = ["ReplicaSet", "Job", "StatefulSet", "DaemonSet"];
 
-/// A refusal of an owner's pods that has to do with GPUs.
+/// A refusal of an owner's pods, or of a pod's container, that has to do with GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedPods {
-    /// The owner.
+    /// The owner, or the pod whose container is refused.
     pub owner: Subject,
-    /// What is wrong with its pods.
+    /// What is wrong with its pods or its container.
     pub fault: Fault,
     /// When they were refused last.
     pub at: Timestamp,
 }
 
-/// What the API server finds wrong with a pod.
+/// What the API server or the container runtime finds wrong with a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A resource is requested without a limit. The API server does not name it.
@@ -33,6 +34,15 @@ pub enum Fault {
     Unequal(String),
     /// There is no `RuntimeClass` of this name.
     NoRuntimeClass(String),
+    /// The driver does not satisfy what an image requires.
+    Unsatisfied {
+        /// The container's name, where the Event has it.
+        container: Option<String>,
+        /// The node's name, where the Event has it.
+        node: Option<String>,
+        /// What it requires, such as `cuda>=12.8`.
+        condition: String,
+    },
 }
 
 impl RefusedPods {
@@ -40,10 +50,13 @@ impl RefusedPods {
     #[must_use]
     pub fn of(event: &Event) -> Option<(String, Self)> {
         let object = &event.involved_object;
-        let kind = object.kind.clone().filter(|kind| OWNERS.contains(&kind.as_str()))?;
-        if event.reason.as_deref() != Some("FailedCreate") {
-            return None;
-        }
+        let kind = object.kind.clone()?;
+        let message = event.message.as_deref()?;
+        let fault = match (kind.as_str(), event.reason.as_deref()?) {
+            ("Pod", "Failed") => Fault::of_container(event, message)?,
+            (kind, "FailedCreate") if OWNERS.contains(&kind) => Fault::read(message)?,
+            _ => return None,
+        };
         let times = [event.last_timestamp.as_ref().map(|time| time.0), event.event_time.as_ref().map(|time| time.0)];
         let of_series = event.series.as_ref().and_then(|series| Some(series.last_observed_time.as_ref()?.0));
         let created = event.creation_timestamp().map(|time| time.0);
@@ -55,7 +68,7 @@ impl RefusedPods {
                 name: object.name.clone()?,
                 uid: object.uid.clone()?,
             },
-            fault: Fault::read(event.message.as_deref()?)?,
+            fault,
             at: times.into_iter().flatten().chain(of_series).chain(created).max()?,
         };
         Some((format!("{}/{}", event.namespace().unwrap_or_default(), event.name_any()), refused))
@@ -91,8 +104,34 @@ impl Fault {
         message.contains("Limit must be set for non overcommitable resources").then_some(Self::NoLimit)
     }
 
+    /// What NVIDIA's runtime hook says where it does not start a container: the words of libnvidia-container. What is said of
+    /// a GPU's brand or architecture is not about CUDA.
+    fn of_container(event: &Event, message: &str) -> Option<Self> {
+        let (_, rest) = message.split_once("unsatisfied condition: ")?;
+        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && !"<>=!.".contains(letter));
+        let condition = &rest[..end.unwrap_or(rest.len())];
+        if !["cuda", "driver"].iter().any(|name| condition.starts_with(name)) {
+            return None;
+        }
+        // Such as spec.containers{main}.
+        let field = event.involved_object.field_path.as_deref();
+        let container = field.and_then(|path| Some(path.split_once('{')?.1.trim_end_matches('}').to_owned()));
+        let node = event.source.as_ref().and_then(|source| source.host.clone());
+        Some(Self::Unsatisfied { container, node, condition: condition.to_owned() })
+    }
+
     fn told(&self) -> (Mistake, String) {
         match self {
+            Self::Unsatisfied { container, node, condition } => {
+                let container = container.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+                let node = node.as_ref().map_or_else(|| "its node".to_owned(), |name| format!("node {name}"));
+                let message = format!(
+                    "the container runtime does not start container{container}: its image requires {condition}, and the \
+                     driver of {node} does not satisfy that; take an image for an earlier CUDA version, or give the node a \
+                     newer driver. The Node's label gpu.nodestack.dev/cuda-version has the version that its driver serves"
+                );
+                (Mistake::CudaTooNew, message)
+            }
             Self::NoLimit => (
                 Mistake::GpuRequestWithoutLimit,
                 "its pods are refused: a container requests an extended resource, such as nvidia.com/gpu, without a limit; \

@@ -1,6 +1,9 @@
 //! Children: which DaemonSets have to be applied or pruned, and which of their pods to be made anew.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gpu_operator_crd::{gpunode::Groups, keys, policy::Stage, reason::Reason};
 use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
@@ -8,7 +11,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use super::{
-    Plan, daemon_set, drift,
+    Plan, daemon_set, drift, driver,
     enroll::Sets,
     hash, judge,
     member::{groups_of, node_groups},
@@ -83,7 +86,8 @@ pub fn pods_to_renew(world: &World, now: Timestamp) -> BTreeSet<String> {
     let pods = world.pods.values().filter(|pod| is_to_be_renewed(world, pod, now));
     let restarts =
         |pod: &PodFacts| pod.role == Role::Operand(Stage::Toolkit) && restart::is_by(world, pod.group.as_deref());
-    pods.filter(|pod| !restarts(pod)).map(|pod| pod.name.clone()).collect()
+    let undone = pods.filter(|pod| !restarts(pod)).map(Arc::as_ref);
+    undone.chain(driver::holders_of_an_old_root(world)).map(|pod| pod.name.clone()).collect()
 }
 
 /// Whether nothing but a new pod can do what this one should.

@@ -20,7 +20,9 @@ use k8s_openapi::{
 use kube::Resource;
 
 use super::{
-    device_plugin, driver, proxy, toolkit,
+    device_plugin,
+    driver::{self, DriverChoice},
+    proxy, selinux, toolkit,
     variant::{StageSpec, Variant, VariantKey, daemon_set_name},
 };
 use crate::settings::Settings;
@@ -139,6 +141,9 @@ fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
         proxy::tell(way_out, container);
     }
     parts.volumes.extend(proxy::volume(way_out));
+    if input.key.host.selinux {
+        selinux::allow_host_files(&mut parts);
+    }
     let stage = input.spec.stage;
     let account = device_plugin::account(&input.key.plugin).filter(|_| stage == Stage::DevicePlugin);
     let defaults = &input.policy.spec.defaults;
@@ -281,9 +286,12 @@ pub fn driver_gate(input: &PodInput<'_>) -> Container {
     if let Some(version) = input.key.driver.version() {
         args.extend(["--version", version]);
     }
+    if matches!(input.key.driver, DriverChoice::Container { .. }) {
+        args.extend(["--pid-file", driver::PID_FILE]);
+    }
     let mounts = vec![
         mount("sys", "/host/sys", Mode::ReadOnly),
-        mount("driver", &format!("/host{}", driver_mount(root)), Mode::Follow),
+        mount("driver", format!("/host{}", driver_mount(root)).trim_end_matches('/'), Mode::Follow),
     ];
     own_container(input.settings, "wait-for-driver", &args, mounts)
 }
@@ -298,11 +306,11 @@ pub fn driver_gate_volumes(input: &PodInput<'_>) -> Vec<Volume> {
 }
 
 /// The folder to mount so that a driver root can be looked into: the one above a container's root, which comes and
-/// goes as a mount, and of a host's own root only the part with libraries.
+/// goes as a mount. Of a host's own root it is all: where libraries are stands in its dynamic linker's files in /etc, and the
+/// links there lead to /opt, /nix and anywhere. The gate reads what every user of the host may read.
 fn driver_mount(root: &str) -> &str {
     match root {
         CONTAINER_ROOT => "/run/nvidia",
-        "/" => "/usr",
         other => other,
     }
 }
@@ -316,6 +324,8 @@ pub enum Mode {
     Follow,
     /// Writable.
     Writable,
+    /// Writable, and what the host mounts below later on is seen.
+    FollowWritable,
     /// Writable, and what the container mounts below is seen by the host. Needs a privileged container.
     Share,
 }
@@ -328,7 +338,7 @@ pub fn mount(volume: &str, path: &str, mode: Mode) -> VolumeMount {
         mount_path: path.to_owned(),
         read_only: matches!(mode, Mode::ReadOnly | Mode::Follow).then_some(true),
         mount_propagation: match mode {
-            Mode::Follow => Some("HostToContainer".to_owned()),
+            Mode::Follow | Mode::FollowWritable => Some("HostToContainer".to_owned()),
             Mode::Share => Some("Bidirectional".to_owned()),
             Mode::ReadOnly | Mode::Writable => None,
         },

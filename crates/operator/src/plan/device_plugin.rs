@@ -5,6 +5,7 @@ mod choice;
 mod config;
 mod divider;
 mod gke;
+mod minimum;
 mod mps;
 mod nvidia;
 
@@ -16,6 +17,7 @@ use gpu_operator_crd::{
 pub use choice::{PluginChoice, choose};
 pub use divider::DIVIDER;
 pub use gke::DRIVER_IN_CONTAINER;
+pub use minimum::check as check_image;
 
 use super::{
     daemon_set::{PodInput, PodParts},
@@ -23,7 +25,8 @@ use super::{
     variant::{StageSpec, VariantKey},
 };
 
-/// Where kubelet listens for plugins; plugins and kubelet have it built in.
+/// Where kubelet listens for plugins; plugins and kubelet have it built in, whatever kubelet's `--root-dir` is (Kubernetes 1.36,
+/// `pkg/kubelet/cm/devicemanager/manager.go`).
 const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
 
 /// The stage, resolved; `None` where the plugin is not ours to install.

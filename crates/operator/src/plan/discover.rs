@@ -207,6 +207,14 @@ fn most(now: Seen, before: Seen) -> Seen {
     if now.most >= before.most { now } else { before }
 }
 
+/// That GPUs of the node belong to virtual machines, in a sentence.
+#[must_use]
+pub fn passed_through(report: Option<&Report>) -> Option<String> {
+    let count = report.map(|report| report.passed_through).filter(|count| *count > 0)?;
+    let (gpus, verb) = if count == 1 { ("GPU", "is") } else { ("GPUs", "are") };
+    Some(format!("{count} {gpus} {verb} bound to vfio-pci, for virtual machines, and not counted"))
+}
+
 /// GPUs on the bus of a report.
 #[must_use]
 pub fn on_bus(report: Option<&Report>) -> u32 {

@@ -4,10 +4,15 @@ mod choice;
 mod choose;
 mod complaint;
 mod container;
+mod device_nodes;
 mod gke_cos;
 mod gke_ubuntu;
+mod host_files;
 mod installer;
+mod nouveau;
 mod precompiled;
+pub mod removal;
+mod renewal;
 mod run_file;
 
 use gpu_operator_crd::{
@@ -19,8 +24,12 @@ use gpu_operator_crd::{
 pub use choice::DriverChoice;
 pub use choose::{GKE_DRIVER, Subject, choose, installed_by_gke, theirs};
 pub use complaint::{complaint, says_not_found};
+pub use container::PID_FILE;
+pub use device_nodes::{DEVICE_NODES, is_nvidias};
 pub use installer::{GUARD, INSTALLER};
+pub use nouveau::UNLOAD_NOUVEAU;
 pub use precompiled::wanted as wanted_precompiled;
+pub use renewal::{holders_of_a_broken_root, holders_of_an_old_root};
 
 use super::{
     daemon_set::{PodInput, PodParts},
@@ -54,7 +63,7 @@ pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -
         }
         DriverChoice::GkeCos { .. } => images::preloaded(custom, images::GKE_COS),
         DriverChoice::GkeUbuntu { .. } => images::preloaded(custom, images::GKE_UBUNTU),
-        DriverChoice::RunFile { .. } => images::reference_of(from, custom, images::UBUNTU_INSTALLER),
+        DriverChoice::RunFile { .. } => images::own(custom)?,
         DriverChoice::Preinstalled { .. } => return None,
     };
     Some(StageSpec { stage: Stage::Driver, image, operand })
@@ -68,7 +77,7 @@ pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     Some(match &input.key.driver {
         DriverChoice::Container { open, os, .. } => container::pod(input, version.unwrap_or_default(), os, *open),
         DriverChoice::GkeCos { flavour, root } => gke_cos::pod(input, flavour, version, root, preloaded),
-        DriverChoice::GkeUbuntu { version, root } => gke_ubuntu::pod(input, version, root, preloaded),
+        DriverChoice::GkeUbuntu { root, .. } => gke_ubuntu::pod(input, version, root, preloaded),
         DriverChoice::RunFile { url, root, .. } => run_file::pod(input, version, url, root),
         DriverChoice::Preinstalled { .. } => return None,
     })

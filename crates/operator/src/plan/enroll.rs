@@ -166,7 +166,9 @@ impl<'w> Sets<'w> {
         };
         let health_policy = pool::health(policy, named_pool);
         let health = health::of(report, member::probe_pod(&pods), missing, now);
-        let notes = discovery.notes.iter().cloned().chain(foreign.notes()).collect();
+        let passed_through =
+            discover::passed_through(report).map(|message| Note::new(Reason::GpusPassedThrough, message));
+        let notes = discovery.notes.iter().cloned().chain(foreign.notes()).chain(passed_through).collect();
         let offer = self.offer(policy, named_pool, &have);
         let promise = expected.map(|expected| Promise::of(expected, health.unhealthy, report, &offer));
         let mut member = Member {
@@ -188,6 +190,7 @@ impl<'w> Sets<'w> {
             expected,
             promise,
             foreign,
+            gpu_holders: self.world.gpu_holders.get(&node.name).map(Vec::as_slice),
             pods,
             trial: Trial::default(),
             now,

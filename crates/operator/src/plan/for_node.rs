@@ -1,10 +1,10 @@
 //! What a plan writes for one node: as a member of its policy, or as one that no policy governs.
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeSpec, reason::Reason};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeSpec, GpuNodeStatus, keys, reason::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
-    GpuNodeWrite, Plan, Subject, Transition, cuda,
+    GpuNodeWrite, Plan, Subject, Transition, cuda, driver,
     gpu_node::{self, Unmanaged},
     judge::Verdict,
     member::Member,
@@ -15,35 +15,45 @@ use super::{
     tell::{annotate, node_transition},
     toolkit::removal::Removals,
 };
-use crate::{moment::later, settings::ASK_AGAIN, world::NodeFacts};
+use crate::{
+    moment::later,
+    settings::ASK_AGAIN,
+    world::{NodeFacts, PodFacts},
+};
 
-/// A node that no policy governs: nothing of ours stays on it, but for a toolkit whose end waits for its turn.
+/// A node that no policy governs, with the pods of this operator that are left there: nothing stays on it, but for a toolkit
+/// whose end waits for its turn, and a driver until nothing else of this operator uses it.
 pub fn unmanaged<'w>(
     plan: &mut Plan,
     removals: &mut Removals<'w>,
-    node: &'w NodeFacts,
+    (node, pods): (&'w NodeFacts, &[&PodFacts]),
     gpu_node: Option<&GpuNode>,
     why: Unmanaged,
     model: Option<String>,
     now: Timestamp,
 ) {
-    let kept = removals.kept_by(node);
-    if let Some((_, until)) = kept {
-        plan.check_by(until);
+    let status = gpu_node.map(|gpu_node| gpu_node::unmanaged_status(gpu_node, node, why, model, now));
+    let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
+    let since = status.as_ref().and_then(GpuNodeStatus::since);
+    let driver = since.and_then(|since| driver::removal::kept_by(node, pods, report, since, now));
+    let kept = [(keys::DRIVER, driver), (keys::TOOLKIT, removals.kept_by(node))];
+    let kept: Vec<_> = kept.into_iter().filter_map(|(key, kept)| Some((key, kept?))).collect();
+    for (_, (_, until)) in &kept {
+        plan.check_by(*until);
     }
-    if let Some(write) = node_labels::none(node, kept.map(|(group, _)| group)).write {
+    if let Some(write) = node_labels::none(node, kept.iter().map(|(key, (group, _))| (*key, *group))).write {
         plan.labels.insert(node.name.clone(), write);
     }
     let health = node_health::none(node);
     if !health.is_empty() {
         plan.node_health.insert(node.name.clone(), health);
     }
-    let Some(gpu_node) = gpu_node else {
+    let (Some(gpu_node), Some(status)) = (gpu_node, status) else {
         return;
     };
-    let status = gpu_node::unmanaged_status(gpu_node, node, why, model, now);
+    let spec = GpuNodeSpec { release_driver: driver::removal::needs_release(node, pods), ..GpuNodeSpec::default() };
     let write = GpuNodeWrite {
-        spec: gpu_node::spec_write(Some(gpu_node), node, GpuNodeSpec::default()),
+        spec: gpu_node::spec_write(Some(gpu_node), node, spec),
         status: gpu_node::status_write(Some(gpu_node), status),
     };
     if !write.is_empty() {
@@ -77,6 +87,9 @@ pub fn member<'m>(
     if let Some(by) = member.driver_waits_until().filter(|by| now < *by) {
         plan.check_by(by);
     }
+    for at in member.crashes_count_until().filter(|at| now < *at) {
+        plan.check_by(at);
+    }
     // Judgements that need a moment to be sure of themselves look again after it.
     if !status.is_ready() && status.reason.is_some_and(|reason| !reason.is_failure()) {
         plan.check_by(later(now, ASK_AGAIN));
@@ -98,6 +111,7 @@ pub fn member<'m>(
     if !health.is_empty() {
         plan.node_health.insert(member.node.name.clone(), health);
     }
+    plan.renew.extend(driver::holders_of_a_broken_root(member, now).map(|pod| pod.name.clone()));
     if let Some(pod) = node_health::plugin_to_restart(member, now) {
         plan.events.push(Transition {
             subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),

@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 };
 
 use super::{note::Note, variant};
-use crate::world::{ForeignPart, NodeFacts, World};
+use crate::world::{ForeignPart, ForeignPod, NodeFacts, World};
 
 /// What of one node's GPU stack is somebody else's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,8 +28,10 @@ pub struct Foreign {
 /// A stage that is somebody else's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Theirs {
-    /// Their DaemonSet, by namespace and name.
+    /// Their DaemonSet, or their pod where no DaemonSet stands for it, by namespace and name.
     pub set: String,
+    /// Which of the two it is.
+    kind: Kind,
     /// What gets it off the node, in words; `None` where it is gone already.
     way_off: Option<String>,
     /// Whether a DaemonSet of ours serves the node as well: it came first, and stays.
@@ -37,6 +39,27 @@ pub struct Theirs {
     /// Whether it is a DRA driver, and the stage that of the device plugin which there is none of beside it.
     by_claims: bool,
 }
+
+/// By what a stage is known to be a third party's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    DaemonSet,
+    Pod,
+}
+
+impl std::fmt::Display for Theirs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.kind {
+            Kind::DaemonSet => "DaemonSet",
+            Kind::Pod => "pod",
+        };
+        write!(f, "{kind} {}", self.set)
+    }
+}
+
+/// The stages that a pod with a driver keeps from this operator, where it has nothing on the node: who left the driver has
+/// mostly left the rest of a stack.
+const BESIDE_A_POD: [Stage; 3] = [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin];
 
 /// The stage that a name which is remembered stands for, and whether it is a DRA driver.
 fn named(name: &str) -> Option<(Stage, bool)> {
@@ -73,6 +96,7 @@ impl Foreign {
         for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {
             let theirs = |beside_ours, by_claims| Theirs {
                 set: name.clone(),
+                kind: Kind::DaemonSet,
                 way_off: Some(set.way_off()),
                 beside_ours,
                 by_claims,
@@ -85,6 +109,7 @@ impl Foreign {
                 }
             }
         }
+        foreign.add_pod(world, node, have);
         if let Some(dra) = dra {
             let plugin = Stage::DevicePlugin;
             // The policy says that there is one, if nothing else does.
@@ -99,11 +124,30 @@ impl Foreign {
         for (name, set) in remembered.into_iter().flatten() {
             let stage = named(name).filter(|(stage, _)| variant::group(have, *stage).is_none());
             if let Some((stage, by_claims)) = stage {
-                let gone = || Theirs { set: set.clone(), way_off: None, beside_ours: false, by_claims };
+                let gone =
+                    || Theirs { set: set.clone(), kind: Kind::DaemonSet, way_off: None, beside_ours: false, by_claims };
                 foreign.stages.entry(stage).or_insert_with(gone);
             }
         }
         foreign
+    }
+
+    /// A pod on the node that installs a driver, where no DaemonSet does: beside it nothing of ours begins.
+    fn add_pod(&mut self, world: &World, node: &NodeFacts, have: &Groups) {
+        let prefix = ForeignPod::prefix(&node.name);
+        let first = world.foreign_pods.range(prefix.clone()..).next().filter(|(key, _)| key.starts_with(&prefix));
+        let Some((_, pod)) = first.filter(|_| !self.stages.contains_key(&Stage::Driver)) else { return };
+        // Where something of ours came first, it stays whole.
+        let stages = if *have == Groups::default() { &BESIDE_A_POD[..] } else { &[Stage::Driver] };
+        for stage in stages {
+            self.stages.entry(*stage).or_insert_with(|| Theirs {
+                set: format!("{}/{}", pod.namespace, pod.name),
+                kind: Kind::Pod,
+                way_off: Some(pod.way_off()),
+                beside_ours: variant::group(have, *stage).is_some(),
+                by_claims: false,
+            });
+        }
     }
 
     /// NVIDIA's runtimes that the host brings, where they are left alone: not where the policy takes over, and not where a
@@ -119,10 +163,19 @@ impl Foreign {
         self.stages.get(&stage).filter(|theirs| !theirs.beside_ours)
     }
 
+    /// Whose a stage is, by kind and name, while its owner serves the node.
+    #[must_use]
+    pub fn present(&self, stage: Stage) -> Option<String> {
+        let theirs = self.theirs(stage).filter(|theirs| theirs.way_off.is_some())?;
+        Some(theirs.to_string())
+    }
+
     /// What is to be remembered of it.
     #[must_use]
     pub fn remembered(&self) -> BTreeMap<String, String> {
         let theirs = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?)));
+        // A DaemonSet comes back after an upgrade; a pod that is deleted does not.
+        let theirs = theirs.filter(|(_, theirs)| theirs.kind == Kind::DaemonSet);
         let name = |stage: Stage, theirs: &Theirs| if theirs.by_claims { keys::DRA_DRIVER } else { stage.as_str() };
         theirs.map(|(stage, theirs)| (name(stage, theirs).to_owned(), theirs.set.clone())).collect()
     }
@@ -132,8 +185,7 @@ impl Foreign {
         let both = self.stages.iter().filter(|(_, theirs)| theirs.beside_ours).map(|(stage, theirs)| {
             let way_off = theirs.way_off.as_deref().unwrap_or_default();
             let message = format!(
-                "DaemonSet {} serves this node beside the {} of ours, which came first and stays; {way_off}",
-                theirs.set,
+                "{theirs} serves this node beside the {} of ours, which came first and stays; {way_off}",
                 stage.as_str()
             );
             Note::new(Reason::StackConflict, message)
@@ -153,22 +205,25 @@ impl Foreign {
             Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?))).collect();
         let plugin_alone = theirs.iter().all(|(stage, _)| *stage == Stage::DevicePlugin);
         let reason = if plugin_alone { Reason::ForeignDevicePlugin } else { Reason::ForeignStack };
-        let told = theirs.iter().map(|(stage, theirs)| match &theirs.way_off {
+        let pod = theirs.iter().find(|(_, theirs)| theirs.kind == Kind::Pod).map(|(_, theirs)| {
+            let way_off = theirs.way_off.as_deref().unwrap_or_default();
+            format!(
+                "{theirs} installs an NVIDIA driver on this node and belongs to no DaemonSet, so that nothing of this operator starts beside it; {way_off} to have the node's stack installed by this operator"
+            )
+        });
+        let of_sets = theirs.iter().filter(|(_, theirs)| theirs.kind == Kind::DaemonSet);
+        let told = of_sets.map(|(stage, theirs)| match &theirs.way_off {
             Some(way_off) if self.take_over => {
-                format!(
-                    "the {} is taken over from DaemonSet {} once that is gone: {way_off}",
-                    stage.as_str(),
-                    theirs.set
-                )
+                format!("the {} is taken over from {theirs} once that is gone: {way_off}", stage.as_str())
             }
-            Some(_) => format!("the {} is DaemonSet {}'s and left alone", stage.as_str(), theirs.set),
+            Some(_) => format!("the {} is {theirs}'s and left alone", stage.as_str()),
             None => format!(
                 "the {} was DaemonSet {}'s, which is gone; write foreignStack: TakeOver to have ours placed",
                 stage.as_str(),
                 theirs.set
             ),
         });
-        let message = told.collect::<Vec<_>>().join("; ");
+        let message = told.chain(pod).collect::<Vec<_>>().join("; ");
         (!theirs.is_empty()).then(|| Note::new(reason, message))
     }
 
@@ -194,7 +249,10 @@ impl Foreign {
     pub fn awaited(&self, stage: Stage) -> Option<String> {
         let theirs = self.theirs(stage)?;
         Some(match &theirs.way_off {
-            Some(_) => format!("DaemonSet {} serves this node; look at its pod here", theirs.set),
+            Some(way_off) if theirs.kind == Kind::Pod => format!(
+                "{theirs} installs an NVIDIA driver on this node, so that nothing of this operator starts beside it; {way_off} to have the node's stack installed by this operator"
+            ),
+            Some(_) => format!("{theirs} serves this node; look at its pod here"),
             None => format!(
                 "DaemonSet {} served this node and is gone; bring it back, or write foreignStack: TakeOver to have ours placed",
                 theirs.set

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::{
     driver::{DriverChoice, is_known_root},
-    judge::Verdict,
+    judge::{Verdict, against_driver},
     member::Member,
     promise::Promise,
     rollout::Decision,
@@ -123,7 +123,7 @@ pub fn member_status(
         // What is not written yet must not read differently in every plan: the policy tells of it already.
         .or_else(|| member.report_awaited_since().filter(|_| member.is_awaited(now)).map(Time))
         .unwrap_or(Time(now));
-    let gpus = counts(member);
+    let gpus = counts(member, &verdict);
     let status = GpuNodeStatus {
         report: None,
         model: member.model().map(str::to_owned),
@@ -277,8 +277,10 @@ pub fn unmanaged_status(
     }
 }
 
-fn counts(member: &Member<'_>) -> GpuCounts {
-    let allocatable = member.allocatable();
+fn counts(member: &Member<'_>, verdict: &Verdict) -> GpuCounts {
+    // What kubelet offers of a driver that is broken cannot be used.
+    let broken = verdict.phase == Phase::Driver && against_driver(member, member.now).is_some();
+    let allocatable = if broken { 0 } else { member.allocatable() };
     let expected = member.promised().map_or_else(|| "?".to_owned(), |promised| promised.to_string());
     GpuCounts {
         expected: member.promised(),

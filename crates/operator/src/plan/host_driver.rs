@@ -28,7 +28,9 @@ pub fn misfit(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
         let mut ids = opened.filter_map(|gpu| u16::from_str_radix(&gpu.device_id, 16).ok());
         ids.any(|id| accelerator.is_pci(id))
     };
-    let installed = report.driver.installed.iter().find(|found| found.root == *root)?;
+    // Of several branches that a host has, as Debian can, the loaded one counts.
+    let there = || report.driver.installed.iter().filter(|found| found.root == *root);
+    let installed = there().find(|found| report.driver.loaded.as_ref() == Some(&found.version)).or(there().next())?;
     let version = installed.version.as_str();
     let mut accelerators = member.discovery.accelerators.iter().filter(|accelerator| !served(accelerator));
     let error = accelerators.find_map(|accelerator| catalogue.supports(accelerator, version).err())?;

@@ -6,17 +6,10 @@ use gpu_operator_crd::policy::{Image, Images};
 pub const REGISTRY: &str = "nvcr.io";
 /// NVIDIA's driver container; its tag is `<version>-<operating system>`.
 pub const DRIVER: &str = "nvidia/driver";
-/// Google's driver installers: registry host, path, and tag or digest. The first two are on GKE's nodes and come from no
-/// registry; the third is the one that Google's manifest for Ubuntu names (unverified that it can be pulled still).
+/// Google's driver installer for COS: it is on GKE's nodes and comes from no registry.
 pub const GKE_COS: &str = "cos-nvidia-installer:fixed";
 /// Likewise, for GKE's Ubuntu.
 pub const GKE_UBUNTU: &str = "gke-nvidia-installer:fixed";
-/// Likewise, for any Ubuntu.
-pub const UBUNTU_INSTALLER: (&str, &str, &str) = (
-    "gcr.io",
-    "google-containers/ubuntu-nvidia-driver-installer",
-    "sha256:70a572cf27316a7eac168107f5da823effe49a8d69e38d3292cf1a9d52c4c1d7",
-);
 /// NVIDIA's container toolkit and its tag (chart defaults of NVIDIA's operator v26.7).
 pub const TOOLKIT: (&str, &str) = ("nvidia/k8s/container-toolkit", "v1.20.0");
 /// NVIDIA's device plugin and its tag (likewise).
@@ -32,13 +25,23 @@ pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
     let tag = reference.rsplit_once(':').map_or("latest", |(_, tag)| tag);
     joined(repository, Some(image), tag)
 }
+
+/// Returns the reference of an image that has no default; none where the user names no repository or no tag of it.
+#[must_use]
+pub fn own(custom: Option<&Image>) -> Option<String> {
+    let image = custom?;
+    let version = image.digest.as_deref().or(image.tag.as_deref())?;
+    Some(joined(image.repository.as_deref()?, custom, version))
+}
+
 /// NVIDIA's samples of CUDA; the tag names the sample and the CUDA that it was built with.
 pub const SAMPLES: &str = "nvidia/k8s/cuda-sample";
-/// Google's device plugin: registry, path and digest (unverified; of its sources' own manifest).
+/// Google's device plugin: registry, path and digest, as the manifest in its sources names them (container-engine-accelerators
+/// 992db81, cmd/nvidia_gpu/device-plugin.yaml; unverified that it can be pulled from outside GKE).
 pub const GKE_DEVICE_PLUGIN: (&str, &str, &str) = (
     "gcr.io",
     "gke-release/nvidia-gpu-device-plugin",
-    "sha256:d6cb575b0d8a436066a0d3a783bbaf84697e0d5a68857edfe5fd5d1183133c7d",
+    "sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568f466530dd85bcebde62f",
 );
 
 /// The reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror of it, unless the user

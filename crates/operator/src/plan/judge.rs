@@ -2,6 +2,7 @@
 //! looked at first.
 
 mod driver;
+mod evidence;
 mod pod;
 
 use gpu_operator_crd::{
@@ -12,10 +13,12 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::jiff::Timestamp;
 
+pub use evidence::against_driver;
 pub use pod::{hold_up, lacks_its_image, named_reason, probe_refusal};
 
 use super::{
-    driver::DriverChoice,
+    discover,
+    driver::{DEVICE_NODES, DriverChoice},
     member::Member,
     toolkit::ToolkitChoice,
     variant::{self, daemon_set_name},
@@ -51,7 +54,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     if !node.ready {
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; look at its conditions");
     }
-    if member.is_complete() && member.is_believable() {
+    if member.is_complete() && member.is_believable() && against_driver(member, now).is_none() {
         if let Some((reason, message)) = &member.trial.hold {
             return Verdict::new(Phase::Validation, *reason, message.clone());
         }
@@ -61,7 +64,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
         return if node.runtime_is_silent() { silent_runtime(member, now) } else { without_report(member, now) };
     };
     if let Err(fault) = wanted {
-        return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
+        return driver::of_fault(member, fault, now);
     }
     // Without any GPU no driver can start, and its words would say less.
     if let Some(verdict) = gpu_missing(member, Phase::Driver).filter(|_| member.on_bus() == 0) {
@@ -76,6 +79,10 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
         .or_else(|| mps(member, world, now))
         .unwrap_or_else(|| device_plugin(member, world, now))
 }
+
+/// What a user of `injection: Nri` may not expect. The device plugin cannot answer kubelet in a way that NRI plugins read: its
+/// annotations are a container's, and NVIDIA's NRI plugin reads those of pods.
+const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as with injection: Cdi: NVIDIA's NRI plugin serves only pods of this operator's namespace that name devices in an annotation";
 
 /// What the scheduler can give out, in a sentence.
 fn allocatable(member: &Member<'_>) -> String {
@@ -95,6 +102,7 @@ fn allocatable(member: &Member<'_>) -> String {
     };
     let runtime = match member.toolkit() {
         Some(ToolkitChoice::Host(runtime)) => Some(of_host_runtime(member, runtime)),
+        Some(ToolkitChoice::Nri { .. }) => Some(NRI_IS_IDLE.to_owned()),
         _ => None,
     };
     [Some(told), driver, runtime].into_iter().flatten().collect::<Vec<_>>().join("; ")
@@ -284,7 +292,8 @@ fn withheld(member: &Member<'_>, name: &str, there: u32) -> Option<String> {
 pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     let (expected, on_bus) = (member.expected?, member.on_bus());
     let gone = member.missing_from().join(", ");
-    let last = if gone.is_empty() { String::new() } else { format!("; last seen and gone: {gone}") };
+    let mut last = if gone.is_empty() { String::new() } else { format!("; last seen and gone: {gone}") };
+    last.extend(discover::passed_through(member.report()).into_iter().flat_map(|given| ["; ".to_owned(), given]));
     (on_bus < expected).then(|| {
         let message = format!(
             "{on_bus} of {expected} GPUs are on the PCI bus{last}; look for GPUs that fell off in the kernel log, or, if fewer are meant, correct its pool's gpusPerNode or annotate the node with {}",
@@ -318,6 +327,7 @@ fn starting(phase: Phase, pod: &PodFacts) -> Verdict {
         .init
         .iter()
         .chain(&pod.containers)
+        .filter(|container| container.name != DEVICE_NODES || container.running_since().is_none())
         .find(|container| !matches!(container.state, ContainerState::Ended(ref exit) if exit.code == 0));
     let at = next.map_or_else(String::new, |container| format!(", at container {}", container.name));
     Verdict::new(phase, Reason::PodStarting, format!("pod {} is starting{at}", pod.name))

@@ -8,7 +8,7 @@ use gpu_operator_crd::{
     keys,
     policy::{Health, Pool, Stage},
     reason::Reason,
-    report::Report,
+    report::{NvmlState, Report},
 };
 
 use k8s_openapi::jiff::Timestamp;
@@ -17,7 +17,7 @@ use kube::ResourceExt;
 use super::{
     cuda::Ceilings,
     discover::{self, Discovery},
-    driver::{DriverChoice, GUARD},
+    driver::{self, DriverChoice, GUARD},
     foreign::Foreign,
     health::{self, NodeHealth},
     note::Note,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     moment::later,
-    settings::{AT_GUARD, REPORT_GRACE},
+    settings::{AT_GUARD, GRACE, REPORT_GRACE},
     world::{ContainerFacts, NodeFacts, PodFacts, Role, TaintFact, Word, World, is_gpu},
 };
 
@@ -71,6 +71,8 @@ pub struct Member<'w> {
     pub promise: Option<Promise>,
     /// What of its GPU stack is somebody else's.
     pub foreign: Foreign,
+    /// The pods that run on its GPUs, where that was asked.
+    pub gpu_holders: Option<&'w [String]>,
     /// The pods of ours on the node.
     pub pods: Vec<&'w PodFacts>,
     /// Where its validation stands.
@@ -240,11 +242,38 @@ impl<'w> Member<'w> {
         self.pods.iter().filter_map(of_pod).max()
     }
 
+    /// Until when the last crashes of containers that run again count against their pods.
+    pub fn crashes_count_until(&self) -> impl Iterator<Item = Timestamp> + use<'w, '_> {
+        let containers = self.pods.iter().flat_map(|pod| pod.init.iter().chain(&pod.containers));
+        let crashed = containers.filter(|container| container.last_failure.is_some());
+        crashed.filter_map(ContainerFacts::running_since).map(|since| later(since, GRACE))
+    }
+
     /// Until when a driver's pod that waits at its guard is given to go on by itself: most only pass by.
     #[must_use]
     pub fn driver_waits_until(&self) -> Option<Timestamp> {
         let guard = self.pod(Stage::Driver)?.init.iter().find(|init| init.name == GUARD)?;
         Some(later(guard.running_since()?, AT_GUARD))
+    }
+
+    /// Whether the driver's container waits at its guard before it begins: again, after it has died.
+    #[must_use]
+    pub fn driver_waits(&self) -> bool {
+        let says_so = self.report().is_some_and(|report| report.driver.waits.is_some());
+        says_so && self.pod(Stage::Driver).is_some_and(|pod| driver::is_nvidias(pod) && pod.has_started())
+    }
+
+    /// Whether the driver is in use by others than the operator's own pods. While the probe holds the driver, it cannot tell
+    /// whether anybody else does; of pods the API server knows.
+    #[must_use]
+    pub fn is_held_by_others(&self) -> bool {
+        let Some(report) = self.report().filter(|report| report.driver.in_use) else { return false };
+        if self.gpu_holders.is_some_and(|pods| !pods.is_empty()) {
+            return true;
+        }
+        let holds = |pod: &&PodFacts| pod.holds_driver() || pod.role == Role::Validation;
+        let answers = report.nvml.state == NvmlState::Answering;
+        !answers && !self.pods.iter().copied().filter(holds).any(PodFacts::has_started)
     }
 
     /// All pods of a stage on the node, those on their way out included.

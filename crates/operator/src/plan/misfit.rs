@@ -8,7 +8,7 @@ use gpu_operator_crd::{
     reason::Reason,
 };
 
-use super::{discover::MIXED, signal::canonical};
+use super::{discover::MIXED, pool, signal::canonical};
 use crate::catalogue::Catalogue;
 
 /// By pool, why: in a word, and in a sentence that says what to write instead.
@@ -21,7 +21,8 @@ pub fn misfits(catalogue: &Catalogue, policy: &ClusterGpuPolicy, on_nodes: &BTre
     let misfit = |(index, claim): (usize, &Claim<'_>)| {
         let unknown = || Some((Reason::UnknownModel, claim.unknown_model(catalogue, on_nodes)?));
         let shadowed = || Some((Reason::PoolShadowed, claim.shadow(claims.get(..index)?)?));
-        Some((claim.pool.name.clone(), unknown().or_else(shadowed)?))
+        let own_label = || Some((Reason::PoolMatchesOwnLabel, claim.own_label(policy)?));
+        Some((claim.pool.name.clone(), own_label().or_else(unknown).or_else(shadowed)?))
     };
     claims.iter().enumerate().filter_map(misfit).collect()
 }
@@ -55,6 +56,16 @@ impl<'p> Claim<'p> {
         Some(format!(
             "match.models: neither the catalogue nor any node has {model}; write {}, or the model that a node's GpuNode shows",
             near.1
+        ))
+    }
+
+    /// That it asks for a label that the policy writes itself, which does not count.
+    fn own_label(&self, policy: &ClusterGpuPolicy) -> Option<String> {
+        let Selector { match_labels, match_expressions } = self.selector()?;
+        let mut keys = match_labels.keys().chain(match_expressions.iter().map(|requirement| &requirement.key));
+        let key = keys.find(|key| pool::is_published(policy, key))?;
+        Some(format!(
+            "match.nodeSelector names label {key}, which this policy publishes: such a label does not count for matching, as nodes would move between pools by it; match by models or by another label, or remove {key} from nodeLabels"
         ))
     }
 

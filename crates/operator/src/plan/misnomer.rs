@@ -1,23 +1,44 @@
-//! Labels that a policy publishes and that read like the name of another product than the node's: they are published as
-//! written, and told of beside the model that is there.
+//! Labels that read like the name of another product than the node's: those that a policy publishes are published as written,
+//! those that somebody put on the node by hand are left alone, and both are mentioned beside the model that is there.
 
 use gpu_operator_crd::policy::Labels;
 
-/// That labels name another product than the node's model, in a sentence; `None` where none does.
+use crate::world::NodeLabels;
+
+/// That labels name another product than the node's model, in a sentence; `None` where none does. `on_node` are all labels of
+/// the node: those that somebody put there by hand can contradict the hardware as well.
 #[must_use]
-pub fn remark(published: &Labels, model: Option<&str>) -> Option<String> {
+pub fn remark(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> Option<String> {
     let model = model?.to_lowercase();
-    let names_another = |value: &&str| {
+    let names_another = |value: &str| {
         let words: Vec<String> = value.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_lowercase).collect();
         words.iter().any(|word| is_product(word)) && !words.iter().any(|word| is_product(word) && model.contains(word))
     };
-    let labels: Vec<String> = published
-        .iter()
-        .filter(|(_, value)| names_another(&value.as_str()))
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
-    (!labels.is_empty())
-        .then(|| format!("the policy publishes {}, and the GPUs are of model {model}", labels.join(" and ")))
+    let published_labels = published.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let by_policy: Vec<String> = published_labels.filter(|(_, value)| names_another(value)).map(written).collect();
+    let others = on_node.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let others = others.filter(|(key, value)| !published.contains_key(*key) && is_of_gpus(key) && names_another(value));
+    let by_hand: Vec<String> = others.map(written).collect();
+    let by_policy = (!by_policy.is_empty()).then(|| format!("the policy publishes {}", by_policy.join(" and ")));
+    let by_hand = (!by_hand.is_empty()).then(|| format!("the node is labelled {}", by_hand.join(" and ")));
+    let labels: Vec<String> = by_policy.into_iter().chain(by_hand).collect();
+    (!labels.is_empty()).then(|| format!("{}, and the GPUs are of model {model}", labels.join(", ")))
+}
+
+fn written((key, value): (&str, &str)) -> String {
+    format!("{key}={value}")
+}
+
+/// Whether a label that somebody put on the node by hand is about its GPUs. NVIDIA's own labels are written by its programs and
+/// also name the machine; those of clouds are compared by themselves.
+fn is_of_gpus(key: &str) -> bool {
+    let (prefix, name) = key.split_once('/').unwrap_or(("", key));
+    let a_programs = prefix == "nvidia.com"
+        || ["nodestack.dev", "k8s.io", "kubernetes.io", "google.com", "k8s.aws", "amazonaws.com", "azure.com"]
+            .iter()
+            .any(|of| prefix.ends_with(of));
+    let word = |text: &str| ["gpu", "accelerator", "nvidia"].iter().any(|word| text.to_lowercase().contains(word));
+    !a_programs && (word(prefix) || word(name))
 }
 
 /// Whether a word, in lower case, is formed like a product's name and like little else: a letter and three digits, or `rtx` or
@@ -58,15 +79,41 @@ mod tests {
             ("", "nvidia-quadro-k620", false),
         ] {
             let published = Labels::from([("gpu/nividia".to_owned(), value.to_owned())]);
-            assert_eq!(remark(&published, Some(model)).is_some(), told, "{value} on {model}");
-            assert_eq!(remark(&published, None), None);
+            assert_eq!(remark(&published, &NodeLabels::new(), Some(model)).is_some(), told, "{value} on {model}");
+            assert_eq!(remark(&published, &NodeLabels::new(), None), None);
         }
     }
 
     #[test]
     fn the_remark_names_the_labels_and_the_model() {
         let published = Labels::from([("gpu/nividia".to_owned(), "P630".to_owned()), ("x".to_owned(), "y".to_owned())]);
-        let remark = remark(&published, Some("nvidia-quadro-k620")).unwrap();
-        assert_eq!(remark, "the policy publishes gpu/nividia=P630, and the GPUs are of model nvidia-quadro-k620");
+        let on_node = NodeLabels::from([("gpu/nividia".into(), "P630".into()), ("gpu-type".into(), "p620".into())]);
+        let only_published = remark(&published, &NodeLabels::new(), Some("nvidia-quadro-k620")).unwrap();
+        assert_eq!(
+            only_published,
+            "the policy publishes gpu/nividia=P630, and the GPUs are of model nvidia-quadro-k620"
+        );
+        assert_eq!(
+            remark(&published, &on_node, Some("nvidia-quadro-k620")).unwrap(),
+            "the policy publishes gpu/nividia=P630, the node is labelled gpu-type=p620, and the GPUs are of model nvidia-quadro-k620"
+        );
+    }
+
+    #[test]
+    fn a_label_by_hand_is_compared_where_its_key_is_about_gpus_and_no_programs() {
+        for (key, value, told) in [
+            ("gpu/nividia", "P630", true),
+            ("accelerator", "nvidia-tesla-p100", true),
+            ("example.com/gpu-model", "H100", true),
+            ("gpu/nividia", "K620", false),
+            ("example.com/chassis", "r750", false),
+            ("nvidia.com/gpu.machine", "PowerEdge-R750", false),
+            ("cloud.google.com/gke-accelerator", "nvidia-tesla-p100", false),
+            ("gpu.nodestack.dev/model", "nvidia-tesla-p100", false),
+        ] {
+            let on_node = NodeLabels::from([(key.into(), value.into())]);
+            let remark = remark(&Labels::new(), &on_node, Some("nvidia-quadro-k620"));
+            assert_eq!(remark.is_some(), told, "{key}={value}: {remark:?}");
+        }
     }
 }

@@ -29,11 +29,11 @@ pub struct NodeLabels {
     pub conflicts: Vec<(String, String)>,
 }
 
-/// The labels of a node that no policy governs: none of ours, but for the toolkit that it keeps for now.
+/// The labels of a node that no policy governs: none of this operator's, but for the stages that it keeps for now.
 #[must_use]
-pub fn none(node: &NodeFacts, toolkit: Option<&str>) -> NodeLabels {
-    let kept = toolkit.map(|group| (keys::TOOLKIT.to_owned(), group.to_owned()));
-    write_if_needed(node, kept.into_iter().collect(), NodeLabels::default())
+pub fn none<'a>(node: &NodeFacts, kept: impl IntoIterator<Item = (&'a str, &'a str)>) -> NodeLabels {
+    let kept = kept.into_iter().map(|(key, group)| (key.to_owned(), group.to_owned()));
+    write_if_needed(node, kept.collect(), NodeLabels::default())
 }
 
 /// What our own labels say of a node.

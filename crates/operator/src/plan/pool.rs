@@ -1,10 +1,10 @@
 //! Pools: which one governs a node, and what holds in it once defaults are filled in.
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy,
+    ClusterGpuPolicy, keys,
     policy::{
-        DevicePlugin, Driver, DriverConfigMaps, ForeignStack, Health, Image, Labels, Mig, Operand, Pool, RuntimePaths,
-        Selector, Toolkit,
+        DevicePlugin, Driver, DriverConfigMaps, DriverSource, ForeignStack, Health, Image, Labels, Mig, Operand, Pool,
+        RuntimePaths, Selector, Toolkit,
     },
 };
 
@@ -20,6 +20,15 @@ pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
     selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Word::as_str)))
 }
 
+/// Whether a label comes from the policy itself: one that it publishes, or one of this operator's own. By such a label no pool
+/// matches a node, whoever put it there: the node would join a pool by what another pool wrote, and could leave it again.
+#[must_use]
+pub fn is_published(policy: &ClusterGpuPolicy, key: &str) -> bool {
+    let of_pools = policy.spec.pools.iter().flat_map(|pool| &pool.node_labels).map(|label| label.key.as_str());
+    let mut published = policy.spec.node_labels.iter().map(String::as_str).chain(of_pools).chain(keys::NODE_LABELS);
+    published.any(|published| published == key)
+}
+
 /// The named pool that governs a node of this model, if any: the first that matches. A model may be written in any cloud's
 /// word for it.
 #[must_use]
@@ -33,7 +42,9 @@ pub fn named_pool<'p>(
         let matches = &pool.matches;
         let of_model = |wanted: &String| Some(canonical(catalogue, wanted)).as_deref() == model;
         (matches.models.is_empty() || matches.models.iter().any(of_model))
-            && selects(matches.node_selector.as_ref(), labels)
+            && matches.node_selector.as_ref().is_none_or(|selector| {
+                selector.matches(|key| labels.get(key).map(Word::as_str).filter(|_| !is_published(policy, key)))
+            })
     })
 }
 
@@ -47,7 +58,9 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
     let source = own.source.or(defaults.source);
     let same_source = source.unwrap_or_default() == defaults.source.unwrap_or_default();
     let mut inherited = defaults.operand.clone();
+    let holds_driver = matches!(source.unwrap_or_default(), DriverSource::Auto | DriverSource::Container);
     if own.version.is_some()
+        && holds_driver
         && let Some(image) = &mut inherited.image
     {
         // The default's tag or digest is of the default's version.
@@ -73,7 +86,11 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
         },
         url: own.url.clone().or(url),
         allow_plain_http: own.allow_plain_http.or(defaults.allow_plain_http),
-        install_dir: own.install_dir.clone().or_else(|| defaults.install_dir.clone()),
+        // A folder that an installer fills is not one in which the host's own driver is.
+        install_dir: own.install_dir.clone().or_else(|| {
+            let by_host = |source: Option<DriverSource>| source == Some(DriverSource::Preinstalled);
+            defaults.install_dir.clone().filter(|_| by_host(source) == by_host(defaults.source))
+        }),
         operand: operand(&inherited, Some(&own.operand)),
     }
 }

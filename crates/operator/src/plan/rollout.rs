@@ -59,6 +59,13 @@ pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp
     let mut pool = PoolDecision::default();
     let mut runtime = RuntimeTurn::of(members, world);
     let mut waiting = Vec::new();
+    for (member, _) in members.iter().filter(|(member, _)| waits_for_holders(member)) {
+        // The probe lets go of the driver only where that lets the driver's container begin.
+        pool.ask_again |= member.gpu_holders.is_some_and(|pods| !pods.is_empty());
+        if member.gpu_holders.is_none() && pool.questions.len() < ASK_AT_ONCE {
+            pool.questions.insert(member.node.name.clone());
+        }
+    }
     for (member, verdict) in members {
         let want = member.want();
         let decision = match (want, member.rollout()) {
@@ -292,6 +299,14 @@ fn must_release(member: &Member<'_>) -> bool {
     division::is_blocked(member) || stands_in_the_way(member)
 }
 
+/// Whether the driver's container may wait until nothing uses the driver: at its guard, before its first start or another
+/// one, or because it has failed.
+fn waits_for_holders(member: &Member<'_>) -> bool {
+    let crashed = |pod: &PodFacts| pod.containers.iter().any(|container| container.last_failure.is_some());
+    let failed = member.pod(Stage::Driver).is_some_and(|pod| crashed(pod) && !pod.running());
+    failed || member.driver_waits() || member.driver_waits_until().is_some_and(|until| member.now >= until)
+}
+
 /// Whether the probe stands in the way of a driver of ours: a module is loaded, and another version is to take its place, or
 /// what should own it has failed or waits at its guard for whoever uses it. A container that is merely not up yet proves
 /// nothing: it loads its module before it is, and its pod's watch may be behind the probe's. Once asked, the probe keeps away
@@ -307,10 +322,9 @@ fn stands_in_the_way(member: &Member<'_>) -> bool {
     let Some(choice) = member.driver().filter(|choice| choice.is_ours()) else {
         return member.pods_of(Stage::Driver).any(leaving);
     };
-    let pod = member.pod(Stage::Driver);
-    let failed = pod.is_some_and(|pod| pod.containers.iter().any(|container| container.last_failure.is_some()));
-    let guarded = member.driver_waits_until().is_some_and(|until| member.now >= until);
     let asked = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
-    let up = pod.is_some_and(PodFacts::running);
-    !up && (failed || guarded || asked) || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())
+    // Where pods run on the GPUs, nothing is won by it, and their health would go unseen.
+    let wins = member.gpu_holders.map_or(asked, <[String]>::is_empty);
+    let up = member.pod(Stage::Driver).is_some_and(PodFacts::running) && !member.driver_waits();
+    !up && wins && (asked || waits_for_holders(member)) || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())
 }

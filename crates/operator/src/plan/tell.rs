@@ -74,7 +74,7 @@ pub fn annotate(
     // What the user wrote is no trouble, and has no word of its own.
     let known = member.discovery.accelerators.first().map(|accelerator| accelerator.name.as_str());
     let model = member.model().filter(|model| ready && Some(*model) == known);
-    let misnomer = misnomer::remark(published, model);
+    let misnomer = misnomer::remark(published, &member.node.labels, model);
     let Some(first) = standing.first() else {
         let message = [Some(verdict.message.clone()), misnomer].into_iter().flatten().collect::<Vec<_>>().join("; ");
         return Verdict { message, ..verdict.clone() };

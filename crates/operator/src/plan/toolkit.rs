@@ -6,6 +6,7 @@ mod choice;
 pub mod class;
 mod configured;
 mod distribution;
+pub mod folder_driver;
 mod nri;
 pub mod removal;
 pub mod restart;
@@ -19,6 +20,7 @@ use gpu_operator_crd::{
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume};
 
 pub use choice::{RuntimeSetup, ToolkitChoice, choose};
+pub use runtime::{Kind, Runtime};
 
 use configured::LOADED;
 
@@ -30,6 +32,7 @@ use super::{
     images, pool,
     variant::{StageSpec, VariantKey},
 };
+use crate::world::NodeFacts;
 
 /// The step of a toolkit's pod in which NVIDIA's installer runs.
 const INSTALL: &str = "install-toolkit";
@@ -44,6 +47,12 @@ pub const PID_DIR: &str = "/run/nvidia/toolkit";
 pub fn folder(toolkit: &Toolkit, driver: &DriverChoice) -> Option<String> {
     let beside_driver = || Some(GKE_ROOT).filter(|root| *root == driver.root()).map(str::to_owned);
     toolkit.install_dir.clone().or_else(beside_driver).filter(|folder| folder != FOLDER)
+}
+
+/// Kubelet's folder on a node, where its distribution has another one than the usual.
+#[must_use]
+pub fn kubelet_root(toolkit: &Toolkit, node: &NodeFacts) -> Option<&'static str> {
+    distribution::kubelet_root(distribution::of(toolkit.distribution, node))
 }
 
 /// Folder of the host that a variant's installer owns a part of.

@@ -20,7 +20,9 @@ use super::{
     discover::Discovery,
     driver::{self, DriverChoice},
     foreign::Foreign,
-    hash, pool,
+    hash,
+    host_traits::HostTraits,
+    pool,
     toolkit::{self, ToolkitChoice},
 };
 use crate::{
@@ -57,6 +59,10 @@ pub struct VariantKey {
     pub toolkit_folder: Option<String>,
     /// Who tells kubelet of its GPUs.
     pub plugin: PluginChoice,
+    /// What else of its host pods depend on.
+    pub host: HostTraits,
+    /// Kubelet's folder, where its distribution has another one than the usual, and the plugin looks there.
+    pub kubelet_root: Option<&'static str>,
     /// Processor architecture.
     pub arch: String,
 }
@@ -140,7 +146,8 @@ pub fn choose(
     };
     let theirs = foreign.theirs(Stage::DevicePlugin).is_some();
     let loaded = on.report.driver.loaded.as_deref();
-    let plugin = device_plugin::choose(&pool::device_plugin(policy, named), &driver, loaded, theirs)?;
+    let wanted_plugin = pool::device_plugin(policy, named);
+    let plugin = device_plugin::choose(&wanted_plugin, &driver, loaded, theirs)?;
     // Who brings a plugin that is found here has brought what it needs.
     let needs_toolkit = plugin.needs_toolkit(&driver) && !theirs && foreign.theirs(Stage::Toolkit).is_none();
     let (toolkit, toolkit_folder) = if needs_toolkit {
@@ -148,10 +155,16 @@ pub fn choose(
         // What the host itself brings looks for the driver in the host's own root.
         let of_host = matches!(&driver, DriverChoice::Preinstalled { root } if root == HOST_ROOT);
         let brought = if of_host { foreign.runtimes() } else { &[] };
-        (toolkit::choose(&wanted, on.node, brought)?, toolkit::folder(&wanted, &driver))
+        let choice = toolkit::choose(&wanted, on.node, brought)?;
+        let choice = toolkit::folder_driver::adapt(choice, &wanted, on.node, driver.root())?;
+        (choice, toolkit::folder(&wanted, &driver))
     } else {
         (ToolkitChoice::None, None)
     };
+    device_plugin::check_image(&wanted_plugin, &plugin, &toolkit)?;
+    let host = HostTraits::of(&on.report.os, &on.node.runtime, &driver);
+    let looks_there = matches!(plugin, PluginChoice::Gke { .. });
+    let kubelet_root = toolkit::kubelet_root(&pool::toolkit(policy, named), on.node).filter(|_| looks_there);
     Ok(VariantKey {
         policy: policy.name_any(),
         pool: name.to_owned(),
@@ -160,6 +173,8 @@ pub fn choose(
         toolkit,
         toolkit_folder,
         plugin,
+        host,
+        kubelet_root,
         arch: on.node.arch.to_string(),
     })
 }
@@ -194,7 +209,7 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
 /// A readable beginning and a hash of everything that makes this revision: the value of the node's label. A stage's
 /// revision covers what it stands on, and not what stands on it: a change of the plugin moves the plugin alone.
 fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
-    let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, arch } = key;
+    let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, host, kubelet_root, arch } = key;
     let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
     let plugin = match spec.stage {
         Stage::Driver | Stage::Toolkit => None,
@@ -203,9 +218,12 @@ fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
     };
     let made_of = (policy, pool, named, driver, toolkit, plugin, arch, spec);
     // What is where it always is needs no mention.
-    let digest = match toolkit_folder.as_ref().filter(|_| spec.stage >= Stage::Toolkit) {
-        Some(folder) => hash::short(&(made_of, folder), 8),
-        None => hash::short(&made_of, 8),
+    let toolkit_folder = toolkit_folder.as_ref().filter(|_| spec.stage >= Stage::Toolkit);
+    let kubelet_root = kubelet_root.filter(|_| spec.stage == Stage::DevicePlugin);
+    let digest = match (toolkit_folder, kubelet_root, host.is_none()) {
+        (None, None, true) => hash::short(&made_of, 8),
+        (Some(folder), None, true) => hash::short(&(made_of, folder), 8),
+        (folder, root, _) => hash::short(&(made_of, folder, root, host), 8),
     };
     let slug: String =
         pool.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(SLUG).collect();

@@ -1,4 +1,4 @@
-//! The watches of diagnosis: pods of all namespaces that are Pending, and refusals of pods. They wake diagnosis and
+//! The watches of diagnosis: pods of all namespaces that are Pending, and refusals of pods and of their containers. They wake diagnosis and
 //! never the plan, and the operator is ready without them.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -18,10 +18,12 @@ pub const MOST: usize = 2000;
 const EQUIPMENT: &str = "kube-system";
 
 impl Mirrors {
-    /// Pods and refusals as the mirrors show them, once both kinds have been listed.
+    /// Pods and refusals as the mirrors show them, once all kinds have been listed.
     #[must_use]
     pub fn symptoms(&self) -> Option<Symptoms> {
-        Some(Symptoms { pods: self.pending.facts()?, refused: self.refused.facts()?, voices: BTreeMap::new() })
+        let mut refused = self.refused.facts()?;
+        refused.extend(self.not_started.facts()?);
+        Some(Symptoms { pods: self.pending.facts()?, refused, voices: BTreeMap::new() })
     }
 }
 
@@ -30,6 +32,10 @@ impl Mirrors {
 pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> Vec<BoxFuture<'static, ()>> {
     let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={EQUIPMENT}");
     let nobody = Arc::<Notify>::default;
+    let said = |fields: &str| {
+        let fields = format!("{fields},metadata.namespace!={namespace}");
+        follow_said(Api::<Event>::all(client.clone()), &fields)
+    };
     vec![
         follow(
             watcher(Api::<Pod>::all(client.clone()), any().fields(&fields)),
@@ -39,12 +45,17 @@ pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> 
             nobody(),
         ),
         follow(
-            follow_said(
-                Api::<Event>::all(client.clone()),
-                &format!("reason=FailedCreate,metadata.namespace!={namespace}"),
-            ),
+            said("reason=FailedCreate"),
             Arc::clone(mirrors),
             |mirrors| &mirrors.refused,
+            |_, event| RefusedPods::of(&event),
+            nobody(),
+        ),
+        // A pod whose container is not started is not Pending for long: kubelet says that it runs, or has failed.
+        follow(
+            said("reason=Failed,involvedObject.kind=Pod"),
+            Arc::clone(mirrors),
+            |mirrors| &mirrors.not_started,
             |_, event| RefusedPods::of(&event),
             nobody(),
         ),

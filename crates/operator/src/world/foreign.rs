@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::{node::NodeFacts, word::Word};
+use super::{foreign_pod::shows_driver, node::NodeFacts, word::Word};
 
 /// By these labels of nodes NVIDIA's GPU Operator places its DaemonSets.
 const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
@@ -144,7 +144,10 @@ fn part(set: &DaemonSet, pod: &PodSpec) -> Option<ForeignPart> {
     let dra = mounts("/plugins_registry")
         && hands_out_gpus
         && (is_named(set, "nvidia-dra-driver") || is_named(set, "dra-driver-nvidia") || images().any(is_dra_driver));
-    if deploys("driver") || is_named(set, "nvidia-driver-installer") || is_named(set, "nvidia-driver-daemonset") {
+    let containers = || pod.containers.iter().chain(pod.init_containers.iter().flatten());
+    let own_mounts = containers().flat_map(|container| container.volume_mounts.iter().flatten());
+    let driver = is_named(set, "nvidia-driver-installer") || is_named(set, "nvidia-driver-daemonset");
+    if driver || deploys("driver") || shows_driver(pod.volumes.as_deref().unwrap_or_default(), own_mounts) {
         Some(ForeignPart::Stage(Stage::Driver))
     } else if deploys("container-toolkit") {
         Some(ForeignPart::Stage(Stage::Toolkit))

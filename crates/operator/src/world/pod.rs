@@ -152,6 +152,12 @@ impl PodFacts {
         self.containers.iter().any(|container| matches!(container.state, ContainerState::Running(_)))
     }
 
+    /// Whether it is of a stage that has the driver open while it runs: the device plugin, and MPS' daemon.
+    #[must_use]
+    pub fn holds_driver(&self) -> bool {
+        matches!(self.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
+    }
+
     /// Whether it is on its way out.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
@@ -240,6 +246,16 @@ pub struct GpuAsks {
     pub resources: BTreeSet<String>,
     /// Whether a DRA driver hands them out, so that any claim may be one of a GPU.
     pub claims: bool,
+}
+
+/// Whether a container of a pod runs. One that waits to be started has no device open.
+#[must_use]
+pub fn runs_a_container(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let main = status.and_then(|status| status.container_statuses.as_ref());
+    let init = status.and_then(|status| status.init_container_statuses.as_ref());
+    let runs = |status: &ContainerStatus| status.state.as_ref().is_some_and(|state| state.running.is_some());
+    main.into_iter().chain(init).flatten().any(runs)
 }
 
 /// Whether a pod has, or is about to have, a GPU of its node: it asks for one, and has not ended.

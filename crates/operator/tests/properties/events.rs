@@ -1,7 +1,8 @@
 //! What may happen to a fleet, as data, so that a failure shrinks to the few events that it takes.
 
-use gpu_operator::world::TaintFact;
+use gpu_operator::world::{TaintFact, TrimmedPod};
 use gpu_operator_crd::{keys, policy::Stage};
+use kube::ResourceExt;
 use proptest::{option, prelude::*, sample::select};
 
 use crate::{
@@ -50,6 +51,9 @@ pub enum OnNode {
     Tainted(bool),
     GpuCount(Option<&'static str>),
     GetsHostDriver,
+    /// A pod installs a driver that no DaemonSet stands for.
+    GetsForeignPod,
+    LosesForeignPod,
     LosesGpu,
     Reboots(usize),
     Breaks(Fault),
@@ -123,6 +127,8 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
         1 => any::<bool>().prop_map(OnNode::Tainted),
         1 => count.prop_map(OnNode::GpuCount),
         1 => Just(OnNode::GetsHostDriver),
+        2 => Just(OnNode::GetsForeignPod),
+        1 => Just(OnNode::LosesForeignPod),
         1 => Just(OnNode::LosesGpu),
         2 => (0..3_usize).prop_map(OnNode::Reboots),
         3 => fault.prop_map(OnNode::Breaks),
@@ -240,6 +246,7 @@ fn edit_set(set: &mut k8s_openapi::api::apps::v1::DaemonSet, edit: Edit) {
 /// Lets something happen to a node.
 pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
     let (has_gpus, moving) = (sim.machines.contains_key(name), sim.is_moving(name));
+    let foreign_pod_there = sim.foreign_pod_on(name);
     let node = sim.nodes.get_mut(name).expect("a node");
     match what {
         OnNode::Leaves => sim.leave(name),
@@ -255,6 +262,10 @@ pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
         OnNode::GpuCount(count) => node.gpu_count = count.map(Into::into),
         OnNode::GetsHostDriver if has_gpus && !node.labels.contains_key(keys::DRIVER) => {
             sim.host_driver(name, "550.1.1", true);
+        }
+        OnNode::GetsForeignPod if foreign_pod_there.is_none() => sim.foreign_pods.push(foreign_pod(name)),
+        OnNode::LosesForeignPod => {
+            sim.foreign_pods.retain(|pod| Some(pod.name_any()) != foreign_pod_there);
         }
         OnNode::LosesGpu if has_gpus => drop(sim.report(name).gpus.pop()),
         OnNode::Reboots(lost) => sim.reboot(name, *lost),
@@ -277,8 +288,15 @@ pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
             };
             sim.pods.remove(&format!("{of}@{name}"));
         }
-        OnNode::GetsHostDriver | OnNode::LosesGpu | OnNode::GetsGpuPod => {}
+        OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu | OnNode::GetsGpuPod => {}
     }
+}
+
+fn foreign_pod(node: &str) -> TrimmedPod {
+    let pod = format!(
+        "{{metadata: {{name: orphan-{node}, namespace: other, labels: {{app.kubernetes.io/component: nvidia-driver}}}}, spec: {{nodeName: {node}}}}}"
+    );
+    serde_yaml::from_str(&pod).expect("a pod")
 }
 
 fn faults(fault: Fault) -> Faults {

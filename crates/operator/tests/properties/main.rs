@@ -14,7 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use events::{Event, OnNode, beginning, event, happen, happen_to, nth, on_node, policies};
 use gpu_operator::world::Role;
 use gpu_operator_crd::{
-    ClusterGpuPolicySpec, GpuNodeSpec, keys,
+    ClusterGpuPolicySpec, GpuNodeSpec,
+    health::HealthState,
+    keys,
     policy::{Defaults, PullPolicy, Stage},
 };
 use k8s_openapi::{
@@ -234,9 +236,15 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
     spec
 }
 
-/// Whether an event means the same a moment sooner or later.
+/// Whether an event means the same a moment sooner or later. A GPU that is gone before it was recorded was never expected.
 fn is_the_same_whenever(event: &Event) -> bool {
-    !matches!(event, Event::PolicyDeleted(_) | Event::Killed(..) | Event::Node(_, OnNode::GetsHostDriver))
+    let of_node = |what: &OnNode| match what {
+        OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu => true,
+        OnNode::Reboots(lost) => *lost > 0,
+        _ => false,
+    };
+    !matches!(event, Event::PolicyDeleted(_) | Event::Killed(..))
+        && !matches!(event, Event::Node(_, what) if of_node(what))
 }
 
 /// Everything that was broken is whole again, and nothing is in use.
@@ -263,6 +271,8 @@ fn end(sim: &Sim) -> String {
     for mut gpu_node in sim.gpu_nodes.values().cloned() {
         let status = gpu_node.status.get_or_insert_default();
         (status.since, status.deadline) = (None, None);
+        // That nothing is wrong is written along with whatever comes next.
+        status.health = status.health.filter(|health| *health != HealthState::Healthy);
         // Whether a node was ready before it was to be tested goes by time as well.
         status.validation = None;
         say(&gpu_node);

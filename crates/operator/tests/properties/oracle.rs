@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator::{
     plan::Plan,
-    world::{NodeFacts, Role, Word},
+    world::{NodeFacts, PodFacts, Role, Word},
 };
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus,
@@ -173,6 +173,7 @@ fn is_whole(sim: &Sim, name: &str) -> bool {
 pub fn check(sim: &Sim, plan: &Plan) {
     gpu_pods_keep_what_they_stand_on(sim, plan);
     only_named_keys_are_written(sim, plan);
+    nothing_begins_beside_a_foreign_pod(sim, plan);
     for (name, status) in &plan.statuses {
         let count = count(sim, plan, name);
         assert!(!says_ready(status) || count.able >= count.required, "{name}: {count:?}: {status:#?}");
@@ -204,7 +205,31 @@ fn gpu_pods_keep_what_they_stand_on(sim: &Sim, plan: &Plan) {
     }
     for pod in &plan.renew {
         let pod = &sim.pods[pod];
-        assert!(!pod.running() || pod.role == Role::Validation, "{} runs and is made anew", pod.name);
+        let may_run = pod.role == Role::Validation || holds_an_old_root(sim, pod);
+        assert!(!pod.running() || may_run, "{} runs and is made anew", pod.name);
+    }
+}
+
+/// Whether a pod of the plugin or of MPS' daemon runs since before the driver's container does, which may be down or gone.
+fn holds_an_old_root(sim: &Sim, pod: &PodFacts) -> bool {
+    let has_driver = sim.nodes[pod.node.as_str()].labels.contains_key(keys::DRIVER);
+    let started = sim.pods.get(&format!("driver@{}", pod.node)).and_then(PodFacts::running_since);
+    matches!(pod.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
+        && has_driver
+        && started.is_none_or(|started| pod.running_since() < Some(started))
+}
+
+/// A node that has nothing of the operator's and a pod with a driver that no DaemonSet stands for gets nothing.
+fn nothing_begins_beside_a_foreign_pod(sim: &Sim, plan: &Plan) {
+    for (name, write) in plan.labels.iter().filter(|(name, _)| sim.foreign_pod_on(name).is_some()) {
+        let has_any = |has: &dyn Fn(&str) -> bool| Stage::ALL.into_iter().any(|stage| has(stage.key()));
+        let had = has_any(&|key| sim.nodes[name].labels.get(key).is_some_and(|group| !group.is_empty()));
+        assert!(
+            had || !has_any(&|key| write.labels.contains_key(key)),
+            "{name}: {write:?} begins beside another driver"
+        );
+        let driver = |had: bool| had || !write.labels.contains_key(keys::DRIVER);
+        assert!(driver(sim.nodes[name].labels.contains_key(keys::DRIVER)), "{name}: a driver begins beside another");
     }
 }
 
@@ -302,13 +327,15 @@ fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &str) -> Option<&'s Pool> {
     let written = plan.labels.get(name).map(|write| write.labels.get(keys::MODEL).map(String::as_str));
     let model = written.unwrap_or_else(|| labels.get(keys::MODEL).map(Word::as_str));
     let is_model = |word: &String| model == Some(if word == "t4" { "nvidia-tesla-t4" } else { word });
-    governing(sim, name)?.spec.pools.iter().find(|pool| {
+    let policy = governing(sim, name)?;
+    // By what the policy publishes itself no pool matches.
+    let of_pools = policy.spec.pools.iter().flat_map(|pool| &pool.node_labels).map(|label| &label.key);
+    let published: BTreeSet<&str> =
+        policy.spec.node_labels.iter().chain(of_pools).map(String::as_str).chain(keys::NODE_LABELS).collect();
+    let value_of = |key: &str| labels.get(key).map(Word::as_str).filter(|_| !published.contains(key));
+    policy.spec.pools.iter().find(|pool| {
         (pool.matches.models.is_empty() || pool.matches.models.iter().any(is_model))
-            && pool
-                .matches
-                .node_selector
-                .as_ref()
-                .is_none_or(|selector| selector.matches(|key| labels.get(key).map(Word::as_str)))
+            && pool.matches.node_selector.as_ref().is_none_or(|selector| selector.matches(value_of))
     })
 }
 

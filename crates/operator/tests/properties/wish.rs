@@ -107,14 +107,25 @@ fn driver() -> BoxedStrategy<Driver> {
         1 => (version(), module).prop_map(move |(version, module)| Driver { kernel_module: Some(module), ..plain(version) }),
         1 => operand(vec![]).prop_map(|operand| Driver { operand, ..Driver::default() }),
         1 => version().prop_map(move |version| Driver { precompiled: Some(true), ..plain(version) }),
-        1 => (version(), installer).prop_map(move |(version, source)| Driver { source: Some(source), ..plain(version) }),
+        1 => (version(), installer).prop_map(move |(version, source)| Driver {
+            source: Some(source),
+            // It is the one without a default image.
+            operand: if source == DriverSource::RunFile { own_image() } else { Operand::default() },
+            ..plain(version)
+        }),
         1 => install_dir.prop_map(|install_dir| Driver {
             source: Some(DriverSource::RunFile),
             url: Some("https://mirror.example.com/driver.run".into()),
             install_dir: install_dir.map(Into::into),
+            operand: own_image(),
             ..Driver::default()
         }),
     ].boxed()
+}
+
+fn own_image() -> Operand {
+    let image = Image { repository: Some("own/run-file".into()), tag: Some("1".into()), digest: None };
+    Operand { image: Some(image), ..Operand::default() }
 }
 
 fn toolkit() -> BoxedStrategy<Toolkit> {

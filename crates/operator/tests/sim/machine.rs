@@ -73,6 +73,11 @@ impl Faults {
     }
 }
 
+/// The newest Ubuntu that GPUs have a driver's image for, up to 22.04: that of branch 470 ends with 20.04.
+fn ubuntu(device_ids: &[&str]) -> &'static str {
+    if device_ids.contains(&"102d") { "20.04" } else { "22.04" }
+}
+
 impl Sim {
     /// A node with GPUs of one model, that has reported.
     pub fn join(&mut self, name: &str, device_id: &str, count: u32) {
@@ -95,7 +100,7 @@ impl Sim {
         });
         let machine = Report {
             boot_id: "boot-1".into(),
-            os: OsRelease { id: "ubuntu".into(), version_id: "22.04".into() },
+            os: OsRelease { id: "ubuntu".into(), version_id: ubuntu(device_ids).into() },
             gpus: gpus.collect(),
             ..Report::default()
         };
@@ -128,7 +133,11 @@ impl Sim {
     /// A host driver of this version, loaded now and on every start, or only installed.
     pub fn host_driver(&mut self, node: &str, version: &str, loaded: bool) {
         let driver = &mut self.report(node).driver;
-        driver.installed.push(InstalledDriver { root: HOST_ROOT.into(), version: version.into() });
+        driver.installed.push(InstalledDriver {
+            root: HOST_ROOT.into(),
+            version: version.into(),
+            ..InstalledDriver::default()
+        });
         if loaded {
             driver.loaded = Some(version.into());
             self.boots_with.insert(node.into(), version.into());
@@ -143,6 +152,7 @@ impl Sim {
         machine.gpus.truncate(machine.gpus.len().saturating_sub(lost));
         machine.nvml.state = NvmlState::Absent;
         machine.driver.installed.retain(|installed| installed.root != CONTAINER_ROOT);
+        machine.driver.container_ran = false;
         machine.driver.loaded = self.boots_with.get(node).cloned();
         self.gpu_pods.remove(node);
         for pod in self.pods.values_mut().filter(|pod| pod.node == node) {

@@ -15,7 +15,8 @@ use gpu_operator::{
     plan::{Plan, plan},
     settings::Settings,
     world::{
-        DaemonSetFacts, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts, Word, World,
+        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts,
+        TrimmedPod, Word, World,
     },
 };
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Report, policy::Stage};
@@ -49,6 +50,8 @@ pub struct Sim {
     pub foreign_resource: String,
     /// Other people's DaemonSets, by namespace and name.
     pub foreign_sets: BTreeMap<String, DaemonSet>,
+    /// Other people's pods, as the API server has them.
+    pub foreign_pods: Vec<TrimmedPod>,
     pub pods: BTreeMap<String, PodFacts>,
     pub runtime_classes: BTreeMap<String, RuntimeClassFacts>,
     /// What each pod was made from: its DaemonSet may have become another one since.
@@ -74,6 +77,7 @@ impl Sim {
                 probe_image: "registry.example.com/nvml-probe:1".into(),
                 probe_pull_policy: "IfNotPresent".into(),
                 image_pull_secrets: vec![],
+                kubelet_root: None,
             },
             catalogue: Arc::new(Catalogue::builtin().expect("the catalogue is sound")),
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
@@ -87,6 +91,7 @@ impl Sim {
             sets: BTreeMap::new(),
             foreign_resource: gpu_operator_crd::keys::GPU_RESOURCE.into(),
             foreign_sets: BTreeMap::new(),
+            foreign_pods: Vec::new(),
             pods: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             templates: BTreeMap::new(),
@@ -125,6 +130,12 @@ impl Sim {
         self.gpu_nodes[node].status.clone().unwrap_or_default()
     }
 
+    /// The name of the pod on a node that installs a driver and that no DaemonSet stands for.
+    pub fn foreign_pod_on(&self, node: &str) -> Option<String> {
+        let mut pods = self.foreign_pods.iter().filter_map(ForeignPod::of);
+        pods.find(|(key, _)| key.starts_with(&ForeignPod::prefix(node))).map(|(_, pod)| pod.name)
+    }
+
     /// Whether a node is in the middle of a move.
     pub fn is_moving(&self, node: &str) -> bool {
         self.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.rollout.is_some())
@@ -150,6 +161,12 @@ impl Sim {
                 .foreign_sets
                 .iter()
                 .filter_map(|(name, set)| Some((name.clone(), Arc::new(ForeignSet::of(set)?))))
+                .collect(),
+            foreign_pods: self
+                .foreign_pods
+                .iter()
+                .filter_map(ForeignPod::of)
+                .map(|(key, pod)| (key, Arc::new(pod)))
                 .collect(),
             pods: arcs(&self.pods),
             runtime_classes: arcs(&self.runtime_classes),
@@ -177,6 +194,7 @@ impl Sim {
                 (node.clone(), users.into_iter().chain(tests).collect())
             };
             world.gpu_pods.extend(plan.questions.gpu_pods.iter().map(answer));
+            world.gpu_holders.clone_from(&world.gpu_pods);
             let words = |pod: &String| (pod.clone(), self.test_words.clone());
             world.last_words.extend(plan.questions.last_words.iter().map(words));
         }

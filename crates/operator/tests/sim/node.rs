@@ -235,6 +235,11 @@ impl Sim {
             return;
         }
         pod.init.clear();
+        let template = &self.templates[&format!("driver@{node}")];
+        if template.init_containers.iter().flatten().any(|init| init.name == SIDECAR) {
+            let state = ContainerState::Running(None);
+            pod.init = vec![ContainerFacts { name: SIDECAR.into(), state, last_failure: None, ready: true }];
+        }
         run(pod, now);
         let machine = self.report(node);
         // It loads when it starts; having loaded the wrong one, it tries again once the cause is gone.
@@ -249,7 +254,8 @@ impl Sim {
             }
             machine.driver.loaded = Some(loads.clone());
             machine.driver.installed.retain(|installed| installed.root != root);
-            machine.driver.installed.push(InstalledDriver { root, version: loads });
+            machine.driver.container_ran |= root == CONTAINER_ROOT;
+            machine.driver.installed.push(InstalledDriver { root, version: loads, ..InstalledDriver::default() });
         }
     }
 
@@ -276,7 +282,8 @@ impl Sim {
 
     /// The GPUs are divided before their plugin begins, unless something stands in the way.
     fn divide(&mut self, plugin: &str, node: &str, faults: &Faults) -> bool {
-        let template = self.templates.get(plugin).filter(|template| gate_opens(template, &self.machines[node]));
+        let runs = self.driver_runs(node);
+        let template = self.templates.get(plugin).filter(|template| gate_opens(template, &self.machines[node], runs));
         let wanted = template.and_then(layout);
         let Some(pod) = self.pods.get_mut(plugin).filter(|pod| !pod.running()) else { return true };
         let Some(wanted) = wanted else { return true };
@@ -335,9 +342,15 @@ impl Sim {
         }
     }
 
+    /// Whether the container of the driver runs, as its lock tells the gates.
+    fn driver_runs(&self, node: &str) -> bool {
+        self.pods.get(&format!("driver@{node}")).is_some_and(PodFacts::has_started)
+    }
+
     fn run_behind_gate(&mut self, pod: &str, node: &str, faults: &Faults) {
         let (now, templates, machine) = (self.now, &self.templates, &self.machines[node]);
-        let open = templates.get(pod).is_some_and(|template| gate_opens(template, machine));
+        let runs = self.driver_runs(node);
+        let open = templates.get(pod).is_some_and(|template| gate_opens(template, machine, runs));
         let Some(pod) = self.pods.get_mut(pod).filter(|_| open) else { return };
         if pod.has_started() || !takes_its_time(pod, now, faults) {
             run(pod, now);
@@ -363,6 +376,9 @@ fn takes_its_time(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bool {
     pod.init.remove(at);
     false
 }
+
+/// What makes device nodes beside NVIDIA's container.
+const SIDECAR: &str = "device-nodes";
 
 /// The step of a toolkit's pod that restarts the container runtime.
 const RESTART: &str = "restart-runtime";
@@ -410,11 +426,13 @@ fn merged(gone: &Resources, offered: &Resources) -> Resources {
 }
 
 /// What the gate before the later stages checks: a driver that is loaded and in place, the wanted one where one is named.
-fn gate_opens(template: &PodSpec, machine: &Report) -> bool {
+/// Of a driver that a container installs, that container has to run.
+fn gate_opens(template: &PodSpec, machine: &Report, driver_runs: bool) -> bool {
     let gate = template.init_containers.iter().flatten().find_map(|init| init.args.as_ref()).expect("a gate");
     let value = |flag: &str| gate.iter().skip_while(|arg| *arg != flag).nth(1);
     let Some(loaded) = &machine.driver.loaded else { return false };
     value("--version").is_none_or(|wanted| wanted == loaded || loaded.starts_with(&format!("{wanted}.")))
+        && (driver_runs || value("--pid-file").is_none())
         && machine
             .driver
             .installed

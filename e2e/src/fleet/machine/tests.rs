@@ -70,7 +70,10 @@ fn driver_pod(version: &str) -> PlacedPod {
 }
 
 fn gate(version: &str) -> PlacedContainer {
-    container("gate", Program::WaitDriver { root: CONTAINER_ROOT.into(), version: Some(version.into()) })
+    container(
+        "gate",
+        Program::WaitDriver { root: CONTAINER_ROOT.into(), version: Some(version.into()), container: false },
+    )
 }
 
 fn toolkit_pod(version: &str) -> PlacedPod {
@@ -107,7 +110,10 @@ fn a_whole_stack_runs_at_once_whatever_order_its_pods_came_in() {
     assert_eq!((offered(&outcome), outcome.next), (Some(8), None));
     let report = outcome.report.unwrap();
     assert_eq!(report.nvml.state, NvmlState::Answering);
-    assert_eq!(report.driver.installed, [InstalledDriver { root: CONTAINER_ROOT.into(), version: VERSION.into() }]);
+    assert_eq!(
+        report.driver.installed,
+        [InstalledDriver { root: CONTAINER_ROOT.into(), version: VERSION.into(), ..InstalledDriver::default() }]
+    );
     assert!(report.gpus.iter().all(|gpu| gpu.uuid.is_some()));
     assert_eq!(bench.after(100), bench.turn(), "nothing changes by time alone");
 }
@@ -235,12 +241,15 @@ fn a_host_driver_opens_the_gates_that_look_at_its_root() {
         let mut bench = Bench::new(FleetNode::with_gpus("n", "2330", 2));
         bench.node.host_driver = driver.clone();
         bench.machine = Machine::new(&bench.node);
-        let gate = container("gate", Program::WaitDriver { root: root.into(), version: None });
+        let gate = container("gate", Program::WaitDriver { root: root.into(), version: None, container: false });
         bench.pods.push(pod("toolkit", vec![gate], container("hold", Program::Other)));
         let outcome = bench.turn();
         assert_eq!(phase(&outcome, "toolkit") == "Running", opens, "{driver:?} {root}");
         let report = outcome.report.clone().unwrap();
-        assert_eq!(report.driver.installed, [InstalledDriver { root: "/".into(), version: "570.1".into() }]);
+        assert_eq!(
+            report.driver.installed,
+            [InstalledDriver { root: "/".into(), version: "570.1".into(), ..InstalledDriver::default() }]
+        );
         assert_eq!(report.driver.loaded.is_some(), matches!(driver, HostDriver::Loaded(_)));
     }
 }
@@ -250,14 +259,17 @@ fn what_an_installer_leaves_on_the_host_is_found_after_a_boot_and_installed_agai
     let root = "/home/kubernetes/bin/nvidia";
     let mut bench = Bench::new(FleetNode::with_gpus("n", "102d", 4));
     let install = Program::InstallDriver { version: "470.1".into(), root: root.into() };
-    let gate = container("gate", Program::WaitDriver { root: root.into(), version: None });
+    let gate = container("gate", Program::WaitDriver { root: root.into(), version: None, container: false });
     let shared = container("device-plugin", Program::DevicePlugin(Sharing { replicas: 3, renamed: true }));
     bench.pods.push(pod("driver", vec![container("install-driver", install)], container("hold", Program::Other)));
     bench.pods.push(pod("plugin", vec![gate], shared));
     let outcome = bench.turn();
     assert_eq!(outcome.gpus, Some(Gpus { count: 12, renamed: true }));
     let driver = outcome.report.unwrap().driver;
-    assert_eq!(driver.installed, [InstalledDriver { root: root.into(), version: "470.1".into() }]);
+    assert_eq!(
+        driver.installed,
+        [InstalledDriver { root: root.into(), version: "470.1".into(), ..InstalledDriver::default() }]
+    );
     bench.pods.retain(|pod| pod.uid != "driver");
     bench.machine.reboot(&bench.node);
     let driver = bench.after(60).report.unwrap().driver;

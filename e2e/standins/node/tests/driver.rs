@@ -12,14 +12,32 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::{
+        signal::{Signal, kill},
+        stat::{Mode, SFlag, makedev, mknod},
+    },
     unistd::{Pid, Uid},
 };
+use standin_node::driver::proc_devices::UVM_MAJOR;
 
 const VERSION: &str = "595.91.07";
 const LIMIT: Duration = Duration::from_secs(20);
 /// `steer` renames, so that the driver never reads half a file.
 const STEERING: &str = "standin/driver.json";
+const IN_USE: &str = "Could not unload NVIDIA driver kernel modules, driver is in use";
+const PROC_DEVICES: &str = "Character devices:\n  1 mem\n\nBlock devices:\n";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// Lays out what an image holds: what it installs, and a file of its own.
+fn image(folder: &Path, name: &str) {
+    let image = folder.join(name);
+    for part in ["dev", "drivers", "usr/lib"] {
+        fs::create_dir_all(image.join(part)).unwrap();
+    }
+    for file in ["usr/lib/library", "drivers/libstandin_nvml.so", "drivers/nvidia-smi"] {
+        fs::write(image.join(file), name).unwrap();
+    }
+}
 
 /// A node: a namespace with a shared /run/nvidia, in which drivers run, and its folders.
 struct Node {
@@ -35,12 +53,11 @@ impl Node {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        for part in ["standin/lock", "standin/module", "image/dev", "image/usr/lib/x86_64-linux-gnu", "run"] {
+        for part in ["standin/lock", "standin/module", "run"] {
             fs::create_dir_all(folder.path().join(part)).unwrap();
         }
-        fs::write(folder.path().join("image/usr/lib/library"), VERSION).unwrap();
-        let library = format!("image/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{VERSION}");
-        fs::write(folder.path().join(library), "").unwrap();
+        image(folder.path(), "image");
+        fs::write(folder.path().join("standin/proc-devices"), PROC_DEVICES).unwrap();
         fs::write(folder.path().join("standin/gpus.json"), r#"{"devices":[{"minor":0},{"minor":3}]}"#).unwrap();
         fs::write(folder.path().join("termination-log"), "").unwrap();
         // The namespace of the node: it lives as long as this process, and with it every mount.
@@ -71,20 +88,23 @@ impl Node {
         fs::rename(self.path("standin/new"), self.path(STEERING)).unwrap();
     }
 
+    /// Starts a driver of a current image, without a digest.
     fn driver(&self) -> Driver {
-        self.driver_of("image")
+        self.driver_of("image", "current", None)
     }
 
     /// Starts a driver in a namespace that copies the node's, as a container's with mount propagation does.
-    fn driver_of(&self, image: &str) -> Driver {
+    fn driver_of(&self, image: &str, kind: &str, digest: Option<&str>) -> Driver {
         let keeper = self.keeper.id().to_string();
         let mut child = Command::new("nsenter")
             .args(["-t", &keeper, "-m", "unshare", "-m", "--propagation", "unchanged"])
             .args([env!("CARGO_BIN_EXE_nvidia-driver"), "init"])
+            .env("STANDIN_KIND", kind)
             .env("DRIVER_VERSION", VERSION)
+            .envs(digest.map(|digest| ("DRIVER_CONFIG_DIGEST", digest)))
             .env("STANDIN_DIR", self.path("run/standin"))
             .env("STANDIN_OWN_ROOT", self.path(image))
-            .env("DRIVER_ROOT", self.path("run/driver"))
+            .env("STANDIN_RUN", self.path("run"))
             .env("TERMINATION_LOG", self.path("termination-log"))
             .env("STANDIN_LOAD_MS", "1")
             .stdout(Stdio::piped())
@@ -107,6 +127,22 @@ impl Node {
         let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", self.keeper.id())).unwrap();
         let place = self.path("run/driver").display().to_string();
         mounts.lines().filter(|line| line.split(' ').nth(4) == Some(&place)).count()
+    }
+
+    fn loads(&self) -> usize {
+        fs::read_to_string(self.path("standin/loads")).map_or(0, |text| text.lines().count())
+    }
+
+    /// The file of the driver containers' state, as the node sees it.
+    fn state(&self) -> Option<String> {
+        fs::read_to_string(self.seen("run/nvidia-driver.state")).ok()
+    }
+
+    /// Uses the driver until the file is dropped, as a program with NVML open does.
+    fn user(&self) -> File {
+        let user = File::open(self.path("standin/lock/nvml.lock")).unwrap();
+        user.try_lock_shared().unwrap();
+        user
     }
 
     fn last_words(&self) -> String {
@@ -174,12 +210,16 @@ fn a_driver_loads_shows_its_root_to_the_node_and_takes_both_back() {
     let mut driver = node.driver();
     until("the root is shown", || node.shows_root());
     // Whoever sees the library sees all the rest.
-    for device in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3"] {
+    for device in ["nvidiactl", "nvidia0", "nvidia3"] {
         assert!(is_device(&node.seen("run/driver/dev").join(device)), "{device}");
     }
+    for nobodys in ["nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"] {
+        assert!(!node.seen("run/driver/dev").join(nobodys).exists(), "{nobodys}");
+    }
     assert!(node.seen("run/driver/etc/standin/gpus.json").exists());
-    let library = fs::read_link(node.seen("run/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")).unwrap();
+    let library = fs::read_link(node.seen("run/driver").join(LIBRARIES).join("libnvidia-ml.so.1")).unwrap();
     assert_eq!(library, Path::new("libnvidia-ml.so.595.91.07"));
+    assert!(node.seen("run/driver/usr/bin/nvidia-smi").exists());
     assert_eq!(node.loaded().as_deref(), Some(VERSION));
     assert_eq!(fs::read_to_string(node.path("standin/module/nvidia/refcnt")).unwrap(), "0\n");
     // Mounted for the node only: outside of it nothing changed.
@@ -192,8 +232,60 @@ fn a_driver_loads_shows_its_root_to_the_node_and_takes_both_back() {
     assert!(driver.ended().success());
     assert!(!node.shows_root());
     assert_eq!(node.loaded(), None);
+    assert!(!node.seen("run/nvidia-driver.pid").exists());
+    assert_eq!(node.state().as_deref(), Some("\n"), "nothing else is removed");
     // What the harness mounted beside it is untouched.
     assert!(node.seen("run/standin/gpus.json").exists());
+}
+
+#[test]
+fn the_majors_are_listed_in_the_nodes_proc_devices_while_the_driver_is_loaded() {
+    let Some(node) = Node::new() else { return };
+    // As the harness mounts it: a mount of one file, which a new file of that name would not reach.
+    let keeper = node.keeper.id().to_string();
+    let (file, place) = (node.path("standin/proc-devices"), node.path("run/proc-devices"));
+    let script = format!("touch {1} && mount --bind {0} {1}", file.display(), place.display());
+    let mounted = Command::new("nsenter").args(["-t", &keeper, "-m", "sh", "-ec", &script]).status().unwrap();
+    assert!(mounted.success());
+    let seen = || fs::read_to_string(node.seen("run/proc-devices")).unwrap();
+
+    let mut driver = node.driver();
+    until("the root is shown", || node.shows_root());
+    let majors: Vec<String> = seen().lines().filter(|line| line.contains("nvidia")).map(str::to_owned).collect();
+    assert_eq!(majors, ["195 nvidia", "195 nvidia-modeset", "195 nvidiactl", "  7 nvidia-uvm", "508 nvidia-caps"]);
+    driver.send(Signal::SIGTERM);
+    assert!(driver.ended().success());
+    assert_eq!(seen(), PROC_DEVICES);
+}
+
+#[test]
+fn minors_0_and_1_of_nvidia_uvm_can_be_opened() {
+    if !Uid::effective().is_root() || !fs::read_to_string("/proc/devices").unwrap().contains("  7 vcs\n") {
+        eprintln!("skipped: device nodes need root, and opening these needs virtual consoles");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for minor in [0, 1] {
+        let node = folder.path().join(minor.to_string());
+        mknod(&node, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, makedev(UVM_MAJOR, minor)).unwrap();
+        File::options().read(true).write(true).open(&node).unwrap();
+    }
+}
+
+#[test]
+fn only_one_driver_container_runs() {
+    let Some(node) = Node::new() else { return };
+    let first = node.driver();
+    until("the root is shown", || node.shows_root());
+    let mut second = node.driver();
+    assert_eq!(second.ended().code(), Some(1));
+    assert_eq!(node.last_words(), "An instance of the NVIDIA driver is already running, aborting");
+    assert_eq!((node.loaded().as_deref(), node.shows_root()), (Some(VERSION), true), "the first one goes on");
+    // A process that is killed holds nothing.
+    first.send(Signal::SIGKILL);
+    drop(first);
+    let _third = node.driver();
+    until("the driver is loaded again", || node.loads() == 2);
 }
 
 #[test]
@@ -219,40 +311,135 @@ fn a_driver_that_crashes_leaves_its_message_and_its_successor_recovers() {
     assert_eq!(first.ended().code(), Some(1));
     assert_eq!(node.last_words(), "no such kernel headers");
     assert!(node.shows_root(), "a crash cleans nothing up");
-    assert_eq!(node.driver().ended().code(), Some(1));
 
     node.steer(r#"{"mode":"ok"}"#);
-    for part in ["dev", "usr/lib/renewed"] {
-        fs::create_dir_all(node.path("second").join(part)).unwrap();
-    }
-    let mut second = node.driver_of("second");
+    image(node.folder.path(), "second");
+    fs::write(node.path("second/usr/lib/renewed"), "").unwrap();
+    let second = node.driver_of("second", "current", None);
     until("the root is renewed", || node.seen("run/driver/usr/lib/renewed").exists());
     assert_eq!(node.layers(), 1, "the crashed one's mount is not below");
-    second.send(Signal::SIGTERM);
-    assert!(second.ended().success());
-    assert!(!node.seen("run/driver/usr").exists(), "no layer of the crashed one is left");
+    second.send(Signal::SIGKILL);
+    drop(second);
+
+    // A start that fails takes back what it finds, if nothing uses it.
+    node.steer(r#"{"mode":"crash","message":"no such kernel headers"}"#);
+    assert_eq!(node.driver().ended().code(), Some(1));
+    assert_eq!((node.loaded(), node.shows_root()), (None, false));
+    assert!(!node.seen("run/driver/usr").exists(), "no layer of the crashed ones is left");
 }
 
 #[test]
-fn a_driver_in_use_is_neither_replaced_nor_unloaded() {
+fn a_driver_in_use_outlasts_sigterm_and_goes_when_it_is_idle() {
     let Some(node) = Node::new() else { return };
-    let mut first = node.driver();
+    let mut driver = node.driver();
     until("the root is shown", || node.shows_root());
-    let user = File::open(node.path("standin/lock/nvml.lock")).unwrap();
-    user.try_lock_shared().unwrap();
-    first.send(Signal::SIGTERM);
-    assert!(first.ended().success());
-    assert_eq!(node.loaded().as_deref(), Some(VERSION));
+    let user = node.user();
+    driver.send(Signal::SIGTERM);
+    driver.says(IN_USE);
+    assert!(driver.child.try_wait().unwrap().is_none(), "it stays until it is killed");
+    assert_eq!((node.loaded().as_deref(), node.shows_root()), (Some(VERSION), true));
 
-    // The same version: only the root is renewed, and whoever uses the driver goes on.
-    let mut same = node.driver();
+    // Nor does it try again by itself.
+    drop(user);
+    driver.send(Signal::SIGTERM);
+    assert!(driver.ended().success());
+    assert_eq!((node.loaded(), node.shows_root()), (None, false));
+}
+
+#[test]
+fn the_libraries_are_gone_with_the_container() {
+    let Some(node) = Node::new() else { return };
+    assert!(!node.path("image").join(LIBRARIES).exists(), "the image itself has none in place");
+    let driver = node.driver();
     until("the root is shown", || node.shows_root());
-    same.send(Signal::SIGTERM);
-    assert!(same.ended().success());
+    let library = node.seen("run/driver").join(LIBRARIES).join(format!("libnvidia-ml.so.{VERSION}"));
+    assert_eq!(fs::read_to_string(&library).unwrap(), "image");
+    driver.send(Signal::SIGKILL);
+    drop(driver);
+    assert!(library.exists(), "its file system is there until it is removed");
+    // As the runtime removes what a container has written.
+    fs::remove_dir_all(node.path("image").join(LIBRARIES)).unwrap();
+    assert!(!library.exists());
+    assert_eq!((node.layers(), node.shows_root()), (1, true), "the rest of the root stays mounted");
+}
 
+/// One start after another one was killed: what the first was, what the second is, whether the driver is used meanwhile,
+/// and whether the second loads, keeps or refuses.
+struct Restart {
+    kind: &'static str,
+    digests: [Option<&'static str>; 2],
+    used: bool,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Outcome {
+    Loads,
+    Keeps,
+    Refuses,
+}
+
+#[test]
+fn a_restart_keeps_the_driver_only_with_an_equal_digest_and_else_needs_it_idle() {
+    use Outcome::{Keeps, Loads, Refuses};
+    for (kind, first, second, used, outcome) in [
+        ("current", Some("a"), Some("a"), true, Keeps),
+        ("current", Some("a"), Some("a"), false, Keeps),
+        ("current", Some("a"), Some("b"), true, Refuses),
+        ("current", Some("a"), Some("b"), false, Loads),
+        ("current", None, None, true, Refuses),
+        ("current", Some(""), Some(""), false, Loads),
+        ("old", Some("a"), Some("a"), true, Refuses),
+        ("old", Some("a"), Some("a"), false, Loads),
+        ("precompiled", Some("a"), Some("a"), true, Refuses),
+        ("precompiled", Some("a"), Some("a"), false, Loads),
+    ] {
+        let Some(node) = Node::new() else { return };
+        restart(&node, &Restart { kind, digests: [first, second], used, outcome });
+    }
+}
+
+fn restart(node: &Node, Restart { kind, digests, used, outcome }: &Restart) {
+    let case = format!("{kind} {digests:?}, used: {used}");
+    let first = node.driver_of("image", kind, digests[0]);
+    until("the root is shown", || node.shows_root());
+    let recorded = (*kind == "current").then(|| format!("{}\n", digests[0].unwrap_or_default()));
+    until(&case, || node.state() == recorded);
+    first.send(Signal::SIGKILL);
+    drop(first);
+    let user = used.then(|| node.user());
+
+    image(node.folder.path(), "second");
+    let mut second = node.driver_of("second", kind, digests[1]);
+    if *outcome == Outcome::Refuses {
+        assert_eq!(second.ended().code(), Some(1), "{case}");
+        assert_eq!(node.last_words(), IN_USE, "{case}");
+        assert_eq!((node.loads(), node.layers()), (1, 1), "{case}");
+        assert_eq!(node.loaded().as_deref(), Some(VERSION), "{case}");
+        drop(user);
+        second = node.driver_of("second", kind, digests[1]);
+    }
+    let library = node.seen("run/driver").join(LIBRARIES).join("libnvidia-ml.so.1");
+    until(&case, || fs::read_to_string(&library).is_ok_and(|text| text == "second"));
+    assert_eq!(node.loads(), if *outcome == Outcome::Keeps { 1 } else { 2 }, "{case}");
+    assert_eq!(node.layers(), 1, "{case}");
+    assert!(is_device(&node.seen("run/driver/dev/nvidia3")), "{case}");
+    second.says("Done, now waiting for signal");
+    let recorded = (*kind == "current").then(|| format!("{}\n", digests[1].unwrap_or_default()));
+    assert_eq!(node.state(), recorded, "{case}");
+}
+
+#[test]
+fn another_version_is_replaced_once_nothing_uses_it() {
+    let Some(node) = Node::new() else { return };
+    let first = node.driver();
+    until("the root is shown", || node.shows_root());
+    first.send(Signal::SIGKILL);
+    drop(first);
     fs::write(node.path("standin/module/nvidia/version"), "580.173.02\n").unwrap();
+    let user = node.user();
     assert_eq!(node.driver().ended().code(), Some(1));
-    assert_eq!(node.last_words(), "Could not unload NVIDIA driver kernel modules, driver is in use");
+    assert_eq!(node.last_words(), IN_USE);
     assert_eq!(node.loaded().as_deref(), Some("580.173.02"));
 
     drop(user);

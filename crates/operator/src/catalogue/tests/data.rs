@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::catalogue;
-use crate::catalogue::{BUILTIN, Catalogue, Subsystem, name, unknown_model_name};
+use crate::catalogue::{Architecture, BUILTIN, Catalogue, DESKTOP, Subsystem, name, unknown_model_name};
 
 /// Reads the built-in catalogue after an edit, which must have an effect.
 fn edited(from: &str, to: &str) -> String {
     let text = BUILTIN;
     let changed = text.replacen(from, to, 1);
     assert_ne!(text, changed);
-    Catalogue::from_yaml(&changed).unwrap_err().to_string()
+    Catalogue::from_files(&changed, DESKTOP).unwrap_err().to_string()
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn memory_is_of_the_pci_device_and_of_the_model_where_all_agree() {
     assert_eq!(catalogue.model("nvidia-h100-80gb").unwrap().memory_mib, Some(81_920));
     assert_eq!(catalogue.model("nvidia-tesla-k80").unwrap().memory_mib, None);
     for device in catalogue.models().flat_map(|m| &m.devices) {
-        assert!(device.memory_mib.is_none_or(|mib| (8_192..=524_288).contains(&mib)), "{device:x?}");
+        assert!(device.memory_mib.is_none_or(|mib| (3_072..=524_288).contains(&mib)), "{device:x?}");
     }
 }
 
@@ -118,7 +118,15 @@ fn what_is_unverified_stays_marked() {
     assert!(believed("nvidia-gh200").contains("535"));
     assert_eq!(believed("nvidia-b200"), "", "its first version is documented");
     assert_eq!(believed("nvidia-tesla-k80"), "");
-    assert!(catalogue.branches().all(|b| b.believed.as_ref().is_some_and(|t| t.contains("unverified"))));
+    assert!(catalogue.releases().all(|release| release.source.ends_with("built, not looked up in a registry")));
+}
+
+#[test]
+fn the_page_on_drivers_lists_every_version() {
+    let page = include_str!("../../../../../docs/drivers.md");
+    for release in catalogue().releases() {
+        assert!(page.contains(&format!("\n| {}", release.version)), "{}", release.version);
+    }
 }
 
 #[test]
@@ -162,7 +170,9 @@ fn an_unsound_data_file_is_refused_by_name_of_what_is_wrong() {
         ("id: \"102d\"", "id: \"102\"", "\"102\", which is not a PCI device id"),
         ("10de:157e", "10de-157e", "\"10de-157e\", which is not a PCI subsystem"),
         ("switches: [\"1af1\"", "switches: [\"102d\"", "the PCI device 102d twice"),
-        ("branch: 535\n", "branch: 595\n", "\"535.309.01\", which is not a version of the branch"),
+        ("version: \"535.309.01\"", "version: \"535.261.03\"", "the driver 535.261.03 twice"),
+        ("version: \"535.309.01\"", "version: \"535\"", "\"535\", which is not a full driver version"),
+        ("[ubuntu22.04, rhel8,", "[ubuntu22.04, \"rhel 8\",", "\"rhel 8\", which is not an operating system"),
         ("{branch: 575, ", "{branch: 570, ", "\"575.57.08\", which is not a version of the branch"),
         ("  - name: Volta", "  - name: Kepler", "describes no architecture Volta"),
         ("modules: Either", "modules: Eiter", "not of the shape"),
@@ -171,5 +181,61 @@ fn an_unsound_data_file_is_refused_by_name_of_what_is_wrong() {
     for (from, to, expected) in cases {
         let error = edited(from, to);
         assert!(error.contains(expected), "{from} → {to}: {error}");
+    }
+}
+
+#[test]
+fn the_table_of_desktop_cards_is_read_row_by_row() {
+    let catalogue = catalogue();
+    let card = |id| catalogue.model_of_pci(id, None).unwrap();
+    for (id, name, architecture, memory) in [
+        (0x1381, "nvidia-geforce-gtx-750", Architecture::Maxwell, None),
+        (0x17f1, "nvidia-quadro-m6000-24gb", Architecture::Maxwell, Some(24_576)),
+        (0x1b06, "nvidia-geforce-gtx-1080-ti", Architecture::Pascal, None),
+        (0x1c02, "nvidia-geforce-gtx-1060-3gb", Architecture::Pascal, Some(3_072)),
+        (0x1d81, "nvidia-titan-v", Architecture::Volta, None),
+        (0x1e82, "nvidia-geforce-rtx-2080", Architecture::Turing, None),
+        (0x1fb1, "nvidia-t600", Architecture::Turing, None),
+        (0x2204, "nvidia-geforce-rtx-3090", Architecture::Ampere, None),
+        (0x249d, "nvidia-geforce-rtx-3070-mobile", Architecture::Ampere, None),
+        (0x2684, "nvidia-geforce-rtx-4090", Architecture::Ada, None),
+        (0x2b85, "nvidia-geforce-rtx-5090", Architecture::Blackwell, None),
+    ] {
+        let found = card(id);
+        assert_eq!(
+            (found.name.as_str(), found.architecture, found.memory_mib),
+            (name, architecture, memory),
+            "{id:04x}"
+        );
+        assert!(found.desktop, "{name}");
+    }
+    for (table, expected) in [
+        ("Ada\n  nvidia-x\n", "a row of a name and PCI ids"),
+        ("  nvidia-x 2684\n", "a row of a name and PCI ids"),
+        ("Adda\n  nvidia-x 2684\n", "\"Adda\", which is not the name of an architecture"),
+        ("Ada\n  nvidia-x 268\n", "a PCI device id"),
+        ("Ada\n  nvidia-x 2684\n  nvidia-y 2684\n", "the PCI device (2684, None) twice"),
+        ("Ada\n  nvidia-l4 2684\n", "the name or alias nvidia-l4 twice"),
+    ] {
+        let error = Catalogue::from_files(BUILTIN, table).unwrap_err().to_string();
+        assert!(error.contains(expected), "{table}: {error}");
+    }
+}
+
+#[test]
+fn only_cards_of_desks_have_their_files_among_those_of_desks() {
+    let catalogue = catalogue();
+    for (name, desktop) in [
+        ("nvidia-quadro-k620", true),
+        ("nvidia-rtx-2080-ti", true),
+        ("nvidia-rtx-6000-ada", true),
+        ("nvidia-rtx-pro-6000-workstation", true),
+        ("nvidia-t600", true),
+        ("nvidia-rtx-pro-6000", false),
+        ("nvidia-rtx-pro-4500-server", false),
+        ("nvidia-tesla-t4", false),
+        ("nvidia-t4g", false),
+    ] {
+        assert_eq!(catalogue.model(name).unwrap().desktop, desktop, "{name}");
     }
 }

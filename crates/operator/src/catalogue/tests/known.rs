@@ -1,9 +1,13 @@
-//! The table of PCI device ids, written a second time so that a slip in the data file shows.
+//! The table of PCI device ids, written a second time so that a slip in the data file shows; of the desktop cards only the
+//! ranges of ids by architecture.
 
 use std::collections::BTreeSet;
 
 use super::catalogue;
-use crate::catalogue::Architecture::{self, *};
+use crate::catalogue::{
+    Architecture::{self, *},
+    BUILTIN, Catalogue,
+};
 
 /// Every PCI device id that the catalogue must know, with the name and the architecture it stands for.
 const KNOWN: &[(&[u16], &str, Architecture)] = &[
@@ -20,8 +24,8 @@ const KNOWN: &[(&[u16], &str, Architecture)] = &[
     (&[0x1b38], "nvidia-tesla-p40", Pascal),
     (&[0x15f7, 0x15f8, 0x15f9], "nvidia-tesla-p100", Pascal),
     (&[0x1cb2], "nvidia-quadro-p600", Pascal),
-    (&[0x1cb6], "nvidia-quadro-p620", Pascal),
-    (&[0x1cb1], "nvidia-quadro-p1000", Pascal),
+    (&[0x1cb6, 0x1cbd], "nvidia-quadro-p620", Pascal),
+    (&[0x1cb1, 0x1cfb], "nvidia-quadro-p1000", Pascal),
     (&[0x1bb1], "nvidia-quadro-p4000", Pascal),
     (&[0x1b30], "nvidia-quadro-p6000", Pascal),
     (&[0x1db1, 0x1df5, 0x1db4, 0x1db3, 0x1db5, 0x1db6, 0x1db8], "nvidia-tesla-v100", Volta),
@@ -100,7 +104,32 @@ fn every_known_pci_id_is_its_model() {
 #[test]
 fn the_catalogue_has_no_pci_id_that_the_table_lacks() {
     let table: BTreeSet<_> = KNOWN.iter().flat_map(|(ids, ..)| ids.iter().copied()).collect();
-    let ids: BTreeSet<_> = catalogue().models().flat_map(|m| m.devices.iter().map(|d| d.device_id)).collect();
+    let without_desktop = Catalogue::from_files(BUILTIN, "").unwrap();
+    let ids: BTreeSet<_> = without_desktop.models().flat_map(|m| m.devices.iter().map(|d| d.device_id)).collect();
     assert_eq!(ids, table);
     assert_eq!(KNOWN.iter().map(|(ids, ..)| ids.len()).sum::<usize>(), table.len());
+}
+
+/// NVIDIA gives out device ids chip by chip: the id names the architecture a second time.
+const RANGES: &[(Architecture, &[(u16, u16)])] = &[
+    (Maxwell, &[(0x0fbc, 0x0fbc), (0x1340, 0x1436), (0x1617, 0x1676), (0x174d, 0x17f1)]),
+    (Pascal, &[(0x15f0, 0x15f9), (0x1b00, 0x1d56)]),
+    (Volta, &[(0x1d81, 0x1df6)]),
+    (Turing, &[(0x1e02, 0x21d1)]),
+    (Ampere, &[(0x20b0, 0x20fd), (0x2203, 0x25fb)]),
+    (Ada, &[(0x2681, 0x28f8)]),
+    (Blackwell, &[(0x2901, 0x31c3)]),
+];
+
+#[test]
+fn every_desktop_card_has_an_id_of_its_architecture() {
+    let catalogue = catalogue();
+    for model in catalogue.models().filter(|model| model.desktop) {
+        let ranges = RANGES.iter().find(|(architecture, _)| *architecture == model.architecture).unwrap().1;
+        for device in &model.devices {
+            let inside = ranges.iter().any(|(first, last)| (*first..=*last).contains(&device.device_id));
+            assert!(inside, "{} {:04x} is not of {}", model.name, device.device_id, model.architecture);
+        }
+    }
+    assert_eq!(catalogue.models().filter(|model| model.desktop).count() / 100, 2, "some hundred of them");
 }

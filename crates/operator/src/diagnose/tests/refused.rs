@@ -56,3 +56,74 @@ fn a_refusal_is_told_of_on_the_owner_and_stands_for_as_long_as_it_is_said_again(
     let over = standing.check_again.unwrap();
     assert_eq!(diagnose(&symptoms, &World::default(), over), Diagnosis::default());
 }
+
+/// A container that the runtime did not start, in the words that kubelet gives of it.
+fn not_started(condition: &str) -> Option<RefusedPods> {
+    let message = format!(
+        "Error: failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: \
+         unable to start container process: error during container init: error running prestart hook #0: exit status 1, \
+         stdout: , stderr: Auto-detected mode as 'legacy'\nnvidia-container-cli: requirement error: unsatisfied condition: \
+         {condition}"
+    );
+    let event: Event = serde_json::from_value(json!({
+        "metadata": {"name": "p.1", "namespace": "team", "creationTimestamp": "2026-01-01T00:50:00Z"},
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": "p", "uid": "uid-p",
+            "fieldPath": "spec.containers{main}",
+        },
+        "source": {"component": "kubelet", "host": "n1"},
+        "reason": "Failed", "message": message, "lastTimestamp": "2026-01-01T00:55:00Z",
+    }))
+    .unwrap();
+    RefusedPods::of(&event).map(|(_, refused)| refused)
+}
+
+#[test]
+fn a_container_that_the_runtime_refuses_for_its_cuda_version_is_told_of_on_the_pod() {
+    for (said, condition) in [
+        (
+            "cuda>=12.8, please update your driver to a newer version, or use an earlier cuda container",
+            Some("cuda>=12.8"),
+        ),
+        ("cuda>=12.8 (cuda=12.2)", Some("cuda>=12.8")),
+        ("driver>=525: unknown", Some("driver>=525")),
+        ("brand=tesla", None),
+        ("", None),
+    ] {
+        let found = not_started(said).map(|refused| refused.finding());
+        let Some(condition) = condition else {
+            assert_eq!(found, None, "{said}");
+            continue;
+        };
+        let finding = found.unwrap_or_else(|| panic!("{said}"));
+        assert_eq!((finding.reason, finding.subject.uid()), (Mistake::CudaTooNew, "uid-p"));
+        let words = format!("container main: its image requires {condition}, and the driver of node n1 does not");
+        assert!(finding.message.contains(&words), "{}", finding.message);
+    }
+    // Other failures to start are kubelet's to tell.
+    let mut event = json!({
+        "metadata": {"name": "p.1", "namespace": "team", "creationTimestamp": "2026-01-01T00:50:00Z"},
+        "involvedObject": {"kind": "Pod", "namespace": "team", "name": "p", "uid": "uid-p"},
+        "reason": "Failed", "message": "Error: ErrImagePull",
+    });
+    assert!(RefusedPods::of(&serde_json::from_value(event.clone()).unwrap()).is_none());
+    event["involvedObject"]["kind"] = "ReplicaSet".into();
+    event["message"] = NO_LIMIT.into();
+    assert!(RefusedPods::of(&serde_json::from_value(event).unwrap()).is_none(), "no controller says it so");
+}
+
+#[test]
+fn what_the_spec_and_the_runtime_say_of_one_pod_is_one_finding() {
+    let mut world = world("{}");
+    node(&mut world, "old", "nvidia-tesla-p100", 8);
+    edit(&mut world, "old", |_, gpu_node| {
+        let report = json!({"driver": {"loaded": "375.26", "cudaVersion": "8.0"}, "gpus": [{"product": "Tesla P100"}]});
+        gpu_node.status.as_mut().unwrap().report = Some(serde_json::from_value(report).unwrap());
+    });
+    let spec = "{nodeName: old, containers: [{name: main, image: 'nvidia/cuda:11.7.1-base', resources: {limits: {nvidia.com/gpu: '1'}}}]}";
+    let mut symptoms = symptoms(&[pod("p", spec)]);
+    symptoms.refused.insert("team/p.1".into(), Arc::new(not_started("cuda>=11.7").unwrap()));
+    let diagnosis = diagnose(&symptoms, &world, now());
+    let found: Vec<_> = diagnosis.findings.iter().map(|finding| finding.reason).collect();
+    assert_eq!(found, [Mistake::CudaTooNew], "{diagnosis:?}");
+}

@@ -164,6 +164,13 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
         let message = "Google's device plugin takes replicas alone; remove renameByDefault and failRequestsGreaterThanOne, or write devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
+    // The flavour may come from the node's driver.
+    let image = plugin.operand.image.as_ref().filter(|image| image.tag.is_none() && image.digest.is_none());
+    if let Some(repository) = image.and_then(|image| image.repository.as_ref()) {
+        return Err(unsupported(format!(
+            "devicePlugin.image.repository {repository} is written without a tag, and the default digest of Google's device plugin is of Google's own repository; write devicePlugin.image.tag or devicePlugin.image.digest, or flavor: Nvidia"
+        )));
+    }
     Ok(PluginChoice::Gke {
         replicas: slicing.map(|slicing| slicing.replicas),
         metrics_port: plugin.container_metrics.as_ref().map(|metrics| metrics.port.unwrap_or(METRICS_PORT)),
@@ -171,7 +178,8 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     })
 }
 
-fn unsupported(message: impl Into<String>) -> Fault {
+/// What a node cannot have of a device plugin.
+pub fn unsupported(message: impl Into<String>) -> Fault {
     Fault { reason: Reason::DevicePluginUnsupported, message: message.into() }
 }
 
@@ -194,6 +202,14 @@ mod tests {
             ("{mig: {strategy: Mixed}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
             ("{mig: {layout: []}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
             ("{mig: {strategy: None}}", &google, false, "Gke"),
+            (
+                "{image: {repository: own/plugin}}",
+                &google,
+                false,
+                "devicePlugin.image.repository own/plugin is written",
+            ),
+            ("{image: {repository: own/plugin, tag: v1}}", &google, false, "Gke"),
+            ("{image: {repository: own/plugin}}", &host, false, "Nvidia"),
             ("{flavor: External}", &host, false, "External"),
             ("{}", &host, true, "External"),
             ("{flavor: Gke}", &host, true, "External"),

@@ -16,7 +16,9 @@ use super::{
 
 /// Where containers find the driver's folder, and the plugin too.
 pub const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
-/// Where kubelet tells which container has which device.
+/// Kubelet's usual folder.
+const KUBELET: &str = "/var/lib/kubelet";
+/// Where kubelet tells which container has which device, as the plugin has it built in. On the host it is below kubelet's folder.
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
 /// The name of its file.
 const FILE: &str = "gpu_config.json";
@@ -86,12 +88,14 @@ pub fn pod(
         mount("pod-resources", POD_RESOURCES, Mode::ReadOnly),
         mount("proc", "/proc", Mode::ReadOnly),
     ];
+    let kubelet = input.settings.kubelet_root.as_deref().or(input.key.kubelet_root).unwrap_or(KUBELET);
+    let pod_resources = format!("{kubelet}/pod-resources");
     let mut volumes = driver_gate_volumes(input);
     volumes.extend([
         host_path("sockets", SOCKETS, None),
         host_path("dev", "/dev", None),
         host_path("driver-root", root, Some("DirectoryOrCreate")),
-        host_path("pod-resources", POD_RESOURCES, Some("DirectoryOrCreate")),
+        host_path("pod-resources", &pod_resources, Some("DirectoryOrCreate")),
         host_path("proc", "/proc", None),
     ]);
     let mut init = vec![driver_gate(input)];

@@ -117,9 +117,6 @@ fn told(flags: PluginFlags) -> impl Iterator<Item = EnvVar> {
 /// How the plugin answers. Its own pod needs no RuntimeClass whichever it is: it sees the driver's root and the device
 /// nodes by itself, and could not even wait for a runtime that is not there yet if it were to be run by it.
 fn strategy(toolkit: &ToolkitChoice) -> &'static str {
-    match toolkit {
-        ToolkitChoice::Cdi | ToolkitChoice::Nri { .. } => "cdi-cri",
-        // NVIDIA's runtime, ours or the host's own, reads it.
-        ToolkitChoice::Runtime(_) | ToolkitChoice::Host(_) | ToolkitChoice::None => "envvar",
-    }
+    // NVIDIA's runtime, of this operator or of the host, reads the environment.
+    if toolkit.is_by_cdi() { "cdi-cri" } else { "envvar" }
 }

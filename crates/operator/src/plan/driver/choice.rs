@@ -3,7 +3,7 @@
 use gpu_operator_crd::report::{CONTAINER_ROOT, GKE_ROOT};
 use serde::Serialize;
 
-use crate::catalogue::branch_of;
+use crate::{catalogue::branch_of, plan::hash};
 
 /// Where a node's driver comes from, once decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -32,8 +32,8 @@ pub enum DriverChoice {
     },
     /// Google's installer for Ubuntu.
     GkeUbuntu {
-        /// Full version.
-        version: String,
+        /// Full version, where the policy says one; else the installer chooses.
+        version: Option<String>,
         /// Folder of the host that it is installed into.
         root: String,
     },
@@ -89,8 +89,8 @@ impl DriverChoice {
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         match self {
-            Self::Container { version, .. } | Self::GkeUbuntu { version, .. } => Some(version),
-            Self::RunFile { version, .. } => version.as_deref(),
+            Self::Container { version, .. } => Some(version),
+            Self::GkeUbuntu { version, .. } | Self::RunFile { version, .. } => version.as_deref(),
             Self::GkeCos { flavour, .. } => branch_of(flavour).map(|_| flavour.as_str()),
             Self::Preinstalled { .. } => None,
         }
@@ -103,6 +103,14 @@ impl DriverChoice {
             let rest = loaded.strip_prefix(wanted);
             rest.is_some_and(|rest| rest.is_empty() || !wanted.contains('.') && rest.starts_with('.'))
         })
+    }
+
+    /// Returns what NVIDIA's container compares with the digest that it wrote when it last loaded its modules: with the
+    /// same it takes over a driver in use and installs only the libraries. Images, environment and resources are no part
+    /// of it: they change nothing of what is loaded.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        hash::short(self, 16)
     }
 
     /// Whether the driver is ours to install.

@@ -1,7 +1,7 @@
 //! Deciding where a node's driver comes from: what the policy says, the node's system, and what is there already.
 
 use gpu_operator_crd::{
-    policy::{Driver, DriverSource, Images, Stage},
+    policy::{Driver, DriverSource, Images, KernelModule, Stage},
     reason::Reason,
     report::{CONTAINER_ROOT, GKE_ROOT, InstalledDriver, Report},
 };
@@ -44,8 +44,18 @@ impl Subject<'_> {
 
     /// Whether the driver under a root is the one that is loaded.
     fn works(&self, root: &str) -> bool {
-        let found = self.report.driver.installed.iter().find(|installed| installed.root == root);
-        found.is_some_and(|found| self.report.driver.loaded.as_ref() == Some(&found.version))
+        let mut found = self.report.driver.installed.iter().filter(|installed| installed.root == root);
+        found.any(|found| self.report.driver.loaded.as_ref() == Some(&found.version))
+    }
+
+    /// The loaded module, where nothing says who has loaded it: no driver of this operator is on the node, nor the libraries of
+    /// any driver, and no driver's container has run since it booted. (One that is gone leaves its module behind while that is
+    /// used, and its libraries never.)
+    fn unexplained(&self) -> Option<&str> {
+        let driver = &self.report.driver;
+        let explained = self.has_ours() || driver.container_ran;
+        let loaded = driver.loaded.as_deref().filter(|_| !explained)?;
+        driver.installed.iter().all(|found| found.version != loaded).then_some(loaded)
     }
 
     /// Google's installer for the node's system, on nodes that Google's are.
@@ -57,6 +67,19 @@ impl Subject<'_> {
         }
     }
 
+    /// Without a model in the catalogue nothing says which driver and which modules run it: a newer card may need more than
+    /// the newest recommended driver, and an older one cannot run it.
+    fn must_be_known(&self, write: &str) -> Result<(), Fault> {
+        if !self.discovery.accelerators.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "the catalogue does not have the node's GPU {}, so no driver can be chosen for it; add its PCI id to spec.models with its architecture, or write {write}",
+            self.discovery.model.as_deref().unwrap_or("of an unknown model"),
+        );
+        Err(Fault { reason: Reason::UnknownGpu, message })
+    }
+
     fn supports(&self, version: &str) -> Result<(), Fault> {
         for accelerator in &self.discovery.accelerators {
             self.catalogue.supports(accelerator, version).map_err(|error| unsupported(&error))?;
@@ -66,16 +89,16 @@ impl Subject<'_> {
 
     /// The newest recommended version for the node's GPUs.
     fn recommended(&self) -> Result<String, Fault> {
-        let branch =
+        let release =
             self.catalogue.default_driver(&self.discovery.accelerators).map_err(|error| unsupported(&error))?;
-        Ok(branch.version.clone())
+        Ok(release.version.clone())
     }
 
     /// The same among those that have an image for the node's system, if any has.
     fn recommended_image(&self) -> Result<String, Fault> {
         let os = &self.report.os;
-        let branch = self.catalogue.default_driver_for(&self.discovery.accelerators, &os.id, &os.version_id);
-        branch.map_or_else(|| self.recommended(), |branch| Ok(branch.version.clone()))
+        let release = self.catalogue.default_driver_for(&self.discovery.accelerators, &os.id, &os.version_id);
+        release.map_or_else(|| self.recommended(), |release| Ok(release.version.clone()))
     }
 
     /// An installer that was made for one system is not let at another.
@@ -91,6 +114,19 @@ impl Subject<'_> {
         );
         Err(Fault { reason: Reason::NoDriverImageForOS, message })
     }
+}
+
+/// That a driver is loaded whose libraries are nowhere: another one is never installed over it.
+fn library_not_found(loaded: &str) -> Fault {
+    let message = format!(
+        "kernel module nvidia {loaded} is loaded, and libnvidia-ml.so.{loaded} was not found, neither by the host's dynamic linker (/etc/ld.so.cache, /etc/ld.so.conf) nor in the usual folders, {CONTAINER_ROOT} and {GKE_ROOT}: the driver is left as it is; write driver: {{source: Preinstalled, installDir: FOLDER}} with the folder of the host that has the libraries, or source: Container to replace the driver"
+    );
+    Fault { reason: Reason::DriverLibraryNotFound, message }
+}
+
+fn not_installed() -> Fault {
+    let message = "no driver is installed on the host; install one, or write source: Auto or Container".to_owned();
+    Fault { reason: Reason::DriverNotInstalled, message }
 }
 
 fn unsupported(error: &dyn std::error::Error) -> Fault {
@@ -110,10 +146,13 @@ pub fn installed_by_gke(node: &NodeFacts) -> Option<&str> {
 pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     match driver.source.unwrap_or_default() {
         DriverSource::Auto => auto(driver, on),
-        DriverSource::Preinstalled => preinstalled(on, |_| true).ok_or_else(|| Fault {
-            reason: Reason::DriverNotInstalled,
-            message: "no driver is installed on the host; install one, or write source: Auto or Container".into(),
-        }),
+        // Where the folder is named, the probe has to know of it before it can find anything there.
+        DriverSource::Preinstalled if let Some(root) = &driver.install_dir => {
+            Ok(DriverChoice::Preinstalled { root: root.clone() })
+        }
+        DriverSource::Preinstalled => {
+            preinstalled(on, |_| true).ok_or_else(|| on.unexplained().map_or_else(not_installed, library_not_found))
+        }
         source => from(source, driver, on, driver.install_dir.as_deref().unwrap_or(GKE_ROOT)),
     }
 }
@@ -128,12 +167,32 @@ pub fn theirs(report: &Report) -> DriverChoice {
 
 fn from(source: DriverSource, driver: &Driver, on: &Subject<'_>, root: &str) -> Result<DriverChoice, Fault> {
     let root = root.to_owned();
+    if driver.source == Some(source) {
+        installer_image(source, driver)?;
+    }
     match source {
         DriverSource::GkeCos => gke_cos(driver, on, root),
         DriverSource::GkeUbuntu => gke_ubuntu(driver, on, root),
         DriverSource::RunFile => run_file(driver, on, root),
         DriverSource::Auto | DriverSource::Container | DriverSource::Preinstalled => container(driver, on),
     }
+}
+
+/// An installer's image has no tag that follows from the driver's version, and the tag of a default image is not that of
+/// another repository.
+fn installer_image(source: DriverSource, driver: &Driver) -> Result<(), Fault> {
+    let installs = matches!(source, DriverSource::GkeCos | DriverSource::GkeUbuntu | DriverSource::RunFile);
+    let Some(image) = driver.operand.image.as_ref().filter(|_| installs) else {
+        return Ok(());
+    };
+    let message = match (&image.repository, image.tag.is_some() || image.digest.is_some()) {
+        (Some(repository), false) => format!(
+            "driver.image.repository {repository} is written without a tag, and an installer's image has none that follows from the driver's version; write driver.image.tag or driver.image.digest"
+        ),
+        (None, true) => "driver.image has a tag or digest and no repository, and an installer has no default image to choose a tag of; write driver.image.repository, or remove driver.image".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(Fault { reason: Reason::NoDriverImageForOS, message })
 }
 
 /// What is loaded and good stays; what a cloud installs is waited for; else the installer that fits the system.
@@ -146,9 +205,10 @@ fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     let foreign = |installed: &InstalledDriver| {
         !ours_works && (google.is_none() || installed.root != GKE_ROOT || !on.has_ours() && on.works(GKE_ROOT))
     };
-    match preinstalled(on, foreign) {
-        Some(choice) => Ok(choice),
-        None => from(google.unwrap_or(DriverSource::Container), driver, on, GKE_ROOT),
+    match (preinstalled(on, foreign), on.unexplained()) {
+        (Some(choice), _) => Ok(choice),
+        (None, Some(loaded)) => Err(library_not_found(loaded)),
+        (None, None) => from(google.unwrap_or(DriverSource::Container), driver, on, GKE_ROOT),
     }
 }
 
@@ -172,13 +232,21 @@ fn gke_cos(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoi
 
 fn gke_ubuntu(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
     on.must_run(driver, "ubuntu", "Ubuntu")?;
-    let version = driver.version.clone().map_or_else(|| on.recommended(), Ok)?;
-    on.supports(&version)?;
-    Ok(DriverChoice::GkeUbuntu { version, root })
+    if let Some(version) = &driver.version {
+        on.supports(version)?;
+    }
+    Ok(DriverChoice::GkeUbuntu { version: driver.version.clone(), root })
 }
 
-/// No table of operating systems binds a `.run` file, but for the one that the installer was made for.
+/// No table of operating systems binds a `.run` file: the user's installer is made for the nodes' system.
 fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
+    if driver.operand.image.as_ref().is_none_or(|image| image.repository.is_none()) {
+        let message = "source RunFile has no default image; write driver.image.repository and driver.image.tag of an installer that was built for the nodes' system, such as this project's images/run-file";
+        return Err(Fault { reason: Reason::NoDriverImageForOS, message: message.into() });
+    }
+    if driver.url.is_none() {
+        on.must_be_known("driver.url")?;
+    }
     let told = driver.url.as_deref().and_then(run_file::version_of);
     let version = match (&driver.version, &driver.url) {
         (Some(version), _) if told.is_some_and(|told| told != version) => {
@@ -195,8 +263,6 @@ fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverCho
     if let Some(version) = &version {
         on.supports(version)?;
     }
-    // The installer that comes without being asked for is Google's.
-    on.must_run(driver, "ubuntu", "Ubuntu")?;
     let public = || {
         let version = version.as_deref().unwrap_or_default();
         run_file::public_url(version, &on.discovery.accelerators, &on.node.arch)
@@ -206,6 +272,9 @@ fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverCho
 }
 
 fn container(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
+    if driver.version.is_none() || driver.kernel_module.unwrap_or_default() == KernelModule::Auto {
+        on.must_be_known("driver.version and driver.kernelModule: Open or Proprietary")?;
+    }
     // A tag of the user's own names its operating system itself; the table of published images does not bind it.
     let own_image = driver.operand.image.as_ref().is_some_and(|image| image.tag.is_some() || image.digest.is_some());
     let version = driver.version.clone().map_or_else(|| on.recommended_image(), Ok)?;
@@ -220,7 +289,7 @@ fn container(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
         running.id.clone()
     } else {
         on.catalogue
-            .driver_image_os(branch, &running.id, &running.version_id)
+            .driver_image_os(&on.discovery.accelerators, &version, &running.id, &running.version_id)
             .map_err(|error| Fault { reason: Reason::NoDriverImageForOS, message: error.to_string() })?
     };
     let parameters = driver.config_maps.kernel_modules.clone();

@@ -1,37 +1,33 @@
 //! NVIDIA's driver container, which loads the kernel modules and binds its root into `/run/nvidia/driver`.
 
-use k8s_openapi::api::core::v1::{ConfigMapVolumeSource, Container, SecurityContext, Volume, VolumeMount};
+use gpu_operator_crd::report::{CONTAINER_ROOT, WAITS_FILE};
+use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
 use super::{
-    super::{
-        daemon_set::{
-            HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container,
-        },
-        pool,
+    super::daemon_set::{
+        HostNamespaces, Mode, PodInput, PodParts, empty_dir, env, host_path, mount, operand_container, own_container,
     },
-    GUARD,
+    GUARD, device_nodes, host_files, nouveau,
 };
 
 /// Unloading waits for the driver's own services to end.
 const GRACE_SECONDS: i64 = 60;
 
-/// Where the container looks for a file of parameters for each kernel module.
-const PARAMETERS: &str = "/drivers";
-/// The files that it looks for there.
-const PARAMETER_FILES: [&str; 4] = ["nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidia-peermem.conf"];
-
-/// The folders of package repositories and of trusted certificates, by the beginning of a system's name. NVIDIA's images
-/// and its operator have them there; that of SUSE is general knowledge, unverified.
-const FOLDERS: [(&str, &str, &str); 3] = [
-    ("ubuntu", "/etc/apt/sources.list.d", "/usr/local/share/ca-certificates"),
-    ("sle", "/etc/zypp/repos.d", "/etc/pki/trust/anchors"),
-    ("", "/etc/yum.repos.d", "/etc/pki/ca-trust/extracted/pem"),
-];
+/// The file that the container locks while it runs.
+pub const PID_FILE: &str = "/run/nvidia/nvidia-driver.pid";
+/// The file in which it keeps the digest of what it has loaded.
+const STATE_FILE: &str = "/run/nvidia/nvidia-driver.state";
+/// The init container that puts the guard where the driver's image finds it.
+const UNPACK: &str = "unpack-guard";
+/// The volume for that, and its place in the driver's container: whatever the image has in it, the guard brings all of its own.
+const PROGRAM: &str = "guard";
+const PROGRAM_DIR: &str = "/gpu-operator";
 
 /// The driver's pod.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodParts {
     let kind = if open { "open" } else { "proprietary" };
+    let digest = input.key.driver.digest();
     let container = operand_container(
         input,
         "driver",
@@ -41,6 +37,8 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
             env("OPEN_KERNEL_MODULES_ENABLED", if open { "true" } else { "false" }),
             // The runtime must not inject a driver into the container that installs it.
             env("NVIDIA_VISIBLE_DEVICES", "void"),
+            // By which a container that starts again knows that what is loaded is its own.
+            env("DRIVER_CONFIG_DIGEST", &digest),
         ],
         vec!["init".to_owned()],
     );
@@ -52,24 +50,33 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
         mount("os-release", "/host-etc/os-release", Mode::ReadOnly),
         mount("firmware-search-path", "/sys/module/firmware_class/parameters/path", Mode::Writable),
         mount("firmware", "/lib/firmware", Mode::Writable),
+        mount("sys", "/host/sys", Mode::ReadOnly),
+        mount(PROGRAM, PROGRAM_DIR, Mode::ReadOnly),
     ];
-    let files = files(input, os);
-    mounts.extend(files.iter().flat_map(|(_, mounts)| mounts.iter().cloned()));
+    let (files, mounted) = host_files::of(input, os);
+    mounts.extend(mounted);
     let main = Container {
-        command: Some(vec!["nvidia-driver".to_owned()]),
+        command: Some(guarded("nvidia-driver", version, &digest)),
         // Privileged: it loads kernel modules, and its mount of the driver root must reach the host.
         security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
         volume_mounts: Some(mounts),
         ..container
     };
-    // Before: an image that reinstalls on every start must not be let at a driver that is in use.
+    // A pod that waits here shows in its own status that it does; what guards the later starts is `guarded`.
     let guard = own_container(
         input.settings,
         GUARD,
-        &["guard", "--host-root", "/host", "--version", version],
+        &["guard", "--host-root", "/host", "--version", version, "--digest", &digest],
         vec![mount("sys", "/host/sys", Mode::ReadOnly), mount("run-nvidia", "/host/run/nvidia", Mode::Follow)],
     );
+    let unpack = own_container(
+        input.settings,
+        UNPACK,
+        &["unpack", PROGRAM_DIR],
+        vec![mount(PROGRAM, PROGRAM_DIR, Mode::Writable)],
+    );
     let mut volumes = vec![
+        empty_dir(PROGRAM),
         host_path("sys", "/sys", None),
         host_path("run-nvidia", "/run/nvidia", Some("DirectoryOrCreate")),
         host_path("run-fabricmanager", "/run/nvidia-fabricmanager", Some("DirectoryOrCreate")),
@@ -80,37 +87,44 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
         // GSP firmware is read by the kernel from the host, so it lies where the host sees the driver's root.
         host_path("firmware", "/run/nvidia/driver/lib/firmware", Some("DirectoryOrCreate")),
     ];
-    volumes.extend(files.into_iter().map(|(volume, _)| volume));
-    PodParts { init: vec![guard], main, volumes, host: HostNamespaces::Pid, grace_seconds: GRACE_SECONDS }
+    volumes.extend(device_nodes::volumes());
+    volumes.extend(files);
+    PodParts {
+        init: vec![guard, nouveau::container(input.settings), unpack, device_nodes::container(input.settings)],
+        main,
+        volumes,
+        host: HostNamespaces::Pid,
+        grace_seconds: GRACE_SECONDS,
+    }
 }
 
-/// The user's files: volumes, and where each is mounted.
-fn files(input: &PodInput<'_>, os: &str) -> Vec<(Volume, Vec<VolumeMount>)> {
-    let maps = pool::driver_of(input.policy, input.key).config_maps;
-    let mut files = Vec::new();
-    if let Some(name) = &maps.kernel_modules {
-        // File by file, because the folder holds the driver itself. Of a key that the ConfigMap lacks comes an empty
-        // folder, which the container takes for no file.
-        let mounts = PARAMETER_FILES.map(|file| VolumeMount {
-            sub_path: Some(file.to_owned()),
-            ..mount("parameters", &format!("{PARAMETERS}/{file}"), Mode::ReadOnly)
-        });
-        files.push((config_map("parameters", name), mounts.into()));
-    }
-    let folders = FOLDERS.iter().find(|(system, _, _)| os.starts_with(system));
-    let (repositories, certificates) =
-        folders.map_or(("", ""), |(_, repositories, certificates)| (repositories, certificates));
-    for (volume, name, folder) in
-        [("repositories", &maps.repositories, repositories), ("certificates", &maps.certificates, certificates)]
-    {
-        if let Some(name) = name {
-            files.push((config_map(volume, name), vec![mount(volume, folder, Mode::ReadOnly)]));
-        }
-    }
-    files
-}
-
-fn config_map(volume: &str, name: &str) -> Volume {
-    let source = ConfigMapVolumeSource { name: name.to_owned(), ..ConfigMapVolumeSource::default() };
-    Volume { name: volume.to_owned(), config_map: Some(source), ..Volume::default() }
+/// The command that starts the driver's own program behind the guard. Kubelet starts a container that has died again
+/// without its pod's init containers, and an image that reloads the driver on every start would fail for as long as a
+/// program uses it. What the dead container left mounted goes first: a gate would take it for the new one's.
+fn guarded(program: &str, version: &str, digest: &str) -> Vec<String> {
+    let (loader, probe) = (format!("{PROGRAM_DIR}/ld.so"), format!("{PROGRAM_DIR}/nvml-probe"));
+    let words = [
+        &loader,
+        "--library-path",
+        PROGRAM_DIR,
+        &probe,
+        "guard",
+        "--host-root",
+        "/host",
+        "--version",
+        version,
+        "--digest",
+        digest,
+        "--state-file",
+        STATE_FILE,
+        "--waits-file",
+        WAITS_FILE,
+        "--unmount",
+        CONTAINER_ROOT,
+        "--pid-file",
+        PID_FILE,
+        "--",
+        program,
+    ];
+    words.map(str::to_owned).into()
 }

@@ -5,19 +5,20 @@ use super::{
     installer::{self, Installer},
 };
 
-/// The pod.
+/// The pod. Google's own manifest names no version.
 #[must_use]
-pub fn pod(input: &PodInput<'_>, version: &str, install_dir: &str, preloaded: bool) -> PodParts {
+pub fn pod(input: &PodInput<'_>, version: Option<&str>, install_dir: &str, preloaded: bool) -> PodParts {
     let installer = Installer {
-        version: Some(version),
+        version,
         install_dir,
-        env: vec![env("NVIDIA_DRIVER_VERSION", version)],
+        env: version.map(|version| env("NVIDIA_DRIVER_VERSION", version)).into_iter().collect(),
         command: None,
         args: Vec::new(),
         // It looks there for what the kernel was built with.
         folders: vec![("boot", "/boot".to_owned(), "/boot")],
         preloaded,
         host: HostNamespaces::None,
+        unloads_nouveau: false,
     };
     installer::pod(input, installer)
 }

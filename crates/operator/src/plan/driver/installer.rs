@@ -4,8 +4,11 @@
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext, Volume, VolumeMount};
 
-use super::super::daemon_set::{
-    HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container,
+use super::{
+    super::daemon_set::{
+        HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container,
+    },
+    nouveau,
 };
 
 /// The init container that installs.
@@ -35,12 +38,15 @@ pub struct Installer<'a> {
     pub preloaded: bool,
     /// What of the host's the installer works in.
     pub host: HostNamespaces,
+    /// Whether the system may have loaded nouveau: Google's do not have it.
+    pub unloads_nouveau: bool,
 }
 
 /// The pod of an installer.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
-    let Installer { version, install_dir, env: more, command, args, folders, preloaded, host } = installer;
+    let Installer { version, install_dir, env: more, command, args, folders, preloaded, host, unloads_nouveau } =
+        installer;
     let mut variables = vec![
         env("NVIDIA_INSTALL_DIR_HOST", install_dir),
         env("NVIDIA_INSTALL_DIR_CONTAINER", INSTALL_DIR_IN_CONTAINER),
@@ -71,21 +77,22 @@ pub fn pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
         host_path("root", "/", None),
     ];
     volumes.extend(folders.iter().map(|(volume, path, _)| host_path(volume, path, Some("DirectoryOrCreate"))));
-    PodParts {
-        init: vec![guard(input, version), install],
-        main: own_container(input.settings, "driver", &["hold"], vec![]),
-        volumes,
-        host,
-        grace_seconds: 5,
-    }
+    let unload = unloads_nouveau.then(|| nouveau::container(input.settings));
+    let init = [guard(input, version, install_dir)].into_iter().chain(unload).chain([install]).collect();
+    PodParts { init, main: own_container(input.settings, "driver", &["hold"], vec![]), volumes, host, grace_seconds: 5 }
 }
 
 /// These installers leave a module alone that is loaded: that it is there is all they have to find, and so all that
-/// the guard asks of a driver of the wanted version.
-fn guard(input: &PodInput<'_>, version: Option<&str>) -> Container {
-    let mut args = vec!["guard", "--host-root", "/host", "--state-file", "/sys/module/nvidia/version"];
+/// the guard asks of a driver of the wanted version. Where the installer chooses the version, a loaded driver counts as its
+/// own if its libraries are where it installs them.
+fn guard(input: &PodInput<'_>, version: Option<&str>, install_dir: &str) -> Container {
+    let mut args = vec!["guard", "--host-root", "/host"];
+    let mut mounts = vec![mount("sys", "/host/sys", Mode::ReadOnly)];
     if let Some(version) = version {
         args.extend(["--version", version]);
+    } else {
+        args.extend(["--install-dir", install_dir]);
+        mounts.push(mount("install", &format!("/host{install_dir}"), Mode::ReadOnly));
     }
-    own_container(input.settings, GUARD, &args, vec![mount("sys", "/host/sys", Mode::ReadOnly)])
+    own_container(input.settings, GUARD, &args, mounts)
 }

@@ -23,19 +23,17 @@ pub fn pod(input: &PodInput<'_>, version: Option<&str>, url: &str, install_dir: 
         folders: Vec::new(),
         preloaded: false,
         host: HostNamespaces::None,
+        unloads_nouveau: true,
     };
     installer::pod(input, installer)
 }
 
-/// Where NVIDIA publishes a version's file: data-centre cards' under `tesla`, workstation and desktop cards' beside it.
-/// The places for arm64 are general knowledge, unverified.
+/// Returns where NVIDIA publishes a version's file: that of data-centre cards under `tesla`, that of workstation and desktop
+/// cards under `XFree86`. The places are general knowledge, unverified.
 #[must_use]
 pub fn public_url(version: &str, accelerators: &[&Accelerator], arch: &str) -> String {
     let machine = if arch == "arm64" { "aarch64" } else { "x86_64" };
-    let desktop = |model: &&Accelerator| {
-        ["nvidia-quadro-", "nvidia-geforce-", "nvidia-titan-"].iter().any(|family| model.name.starts_with(family))
-    };
-    let place = match (accelerators.iter().any(desktop), machine) {
+    let place = match (accelerators.iter().any(|model| model.desktop), machine) {
         (false, _) => "tesla".to_owned(),
         (true, "aarch64") => "XFree86/aarch64".to_owned(),
         (true, machine) => format!("XFree86/Linux-{machine}"),
@@ -92,6 +90,24 @@ mod tests {
                 "460.56",
                 "amd64",
                 "https://us.download.nvidia.com/XFree86/Linux-x86_64/460.56/NVIDIA-Linux-x86_64-460.56.run",
+            ),
+            (
+                "nvidia-geforce-gtx-1080-ti",
+                "580.173.02",
+                "amd64",
+                "https://us.download.nvidia.com/XFree86/Linux-x86_64/580.173.02/NVIDIA-Linux-x86_64-580.173.02.run",
+            ),
+            (
+                "nvidia-rtx-2080-ti",
+                "595.91.07",
+                "amd64",
+                "https://us.download.nvidia.com/XFree86/Linux-x86_64/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run",
+            ),
+            (
+                "nvidia-rtx-pro-6000",
+                "595.91.07",
+                "amd64",
+                "https://us.download.nvidia.com/tesla/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run",
             ),
             (
                 "nvidia-h100-80gb",

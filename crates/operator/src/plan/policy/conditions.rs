@@ -154,6 +154,7 @@ impl Verdicts<'_> {
                 Some(
                     Reason::DriverUnsupported
                         | Reason::NoDriverImageForOS
+                        | Reason::UnknownGpu
                         | Reason::DriverNotInstalled
                         | Reason::RuntimeUnsupported
                         | Reason::DevicePluginUnsupported

@@ -38,6 +38,16 @@ pub enum ToolkitChoice {
 }
 
 impl ToolkitChoice {
+    /// Returns whether the container runtime gives containers their GPUs by CDI, so that the device plugin answers so.
+    #[must_use]
+    pub fn is_by_cdi(&self) -> bool {
+        match self {
+            Self::Cdi | Self::Nri { .. } => true,
+            Self::Runtime(setup) => setup.cdi,
+            Self::Host(_) | Self::None => false,
+        }
+    }
+
     /// NVIDIA's runtime, where it is entered into the container runtime's configuration.
     #[must_use]
     pub fn setup(&self) -> Option<&RuntimeSetup> {
@@ -72,6 +82,7 @@ impl ToolkitChoice {
     fn entered(&self) -> Option<(&str, bool)> {
         match self {
             Self::Host(runtime) => Some((&runtime.handler, runtime.default)),
+            Self::Runtime(setup) if setup.cdi => None,
             Self::Runtime(setup) => Some((&setup.handler, setup.default)),
             Self::None | Self::Cdi | Self::Nri { .. } => None,
         }
@@ -95,6 +106,9 @@ pub struct RuntimeSetup {
     pub handler: String,
     /// Whether it runs the pods that name no RuntimeClass as well.
     pub default: bool,
+    /// Whether CDI is switched on in the container runtime, so that containers get GPUs by that and not by NVIDIA's runtime.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cdi: bool,
 }
 
 impl RuntimeSetup {
@@ -188,6 +202,7 @@ fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
         socket: own.socket.clone().unwrap_or_else(|| files.socket.to_owned()),
         handler: toolkit.runtime_class.clone().unwrap_or_else(|| HANDLER.to_owned()),
         default: toolkit.set_as_default == Some(true),
+        cdi: false,
     }
 }
 

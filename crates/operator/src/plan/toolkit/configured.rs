@@ -105,6 +105,9 @@ fn installer_args(setup: &RuntimeSetup) -> Vec<String> {
     if let Some(drop_in) = &setup.drop_in {
         args.push(format!("--drop-in-config={drop_in}"));
     }
+    if setup.cdi {
+        args.push("--enable-cdi-in-runtime=true".to_owned());
+    }
     if setup.kind != Kind::Docker {
         // The runtime's own program cannot be asked from inside a container.
         let source = setup.source.as_ref().map_or_else(|| "file".to_owned(), |source| format!("file={source}"));

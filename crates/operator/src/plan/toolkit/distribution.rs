@@ -37,6 +37,16 @@ pub fn of(wanted: Option<Distribution>, node: &NodeFacts) -> Distribution {
     }
 }
 
+/// Kubelet's folder in a distribution that starts it with another one than `/var/lib/kubelet`. (That of `MicroK8s` is believed.)
+#[must_use]
+pub fn kubelet_root(distribution: Distribution) -> Option<&'static str> {
+    match distribution {
+        Distribution::K0s => Some("/var/lib/k0s/kubelet"),
+        Distribution::MicroK8s => Some("/var/snap/microk8s/common/var/lib/kubelet"),
+        Distribution::Auto | Distribution::Kubeadm | Distribution::K3s | Distribution::Rke2 => None,
+    }
+}
+
 /// Where a runtime keeps its files in a distribution, `first` if it is containerd 1. Docker and CRI-O are never brought
 /// along by one, so that theirs are where their packages put them.
 #[must_use]

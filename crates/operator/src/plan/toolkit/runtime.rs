@@ -79,6 +79,12 @@ impl Runtime {
         }
     }
 
+    /// Whether it has CDI at all, switched on or off.
+    #[must_use]
+    pub fn has_cdi(&self) -> bool {
+        self.takes_cdi() || self.kind == Some(Kind::Containerd) && self.is_at_least((1, 7))
+    }
+
     /// Whether it is containerd 1, whose configuration is of another version than its successor's.
     #[must_use]
     pub fn is_first_containerd(&self) -> bool {

@@ -2,9 +2,9 @@
 
 use std::{env, process::ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use standin_node::{
-    driver::{self, Paths},
+    driver::{self, Image, Paths},
     report,
 };
 
@@ -24,6 +24,5 @@ async fn init() -> Result<()> {
     if env::args().nth(1).as_deref() != Some("init") {
         bail!("usage: nvidia-driver init");
     }
-    let version = env::var("DRIVER_VERSION").context("DRIVER_VERSION")?;
-    driver::run(&Paths::from_env(), &version).await
+    driver::run(&Paths::from_env(), &Image::from_env()?).await
 }

@@ -1,7 +1,8 @@
 //! The stand-in of nvidia-smi: the GPUs that its container has been given, as the driver's library tells of them, which it
-//! finds where a container is given the driver.
+//! finds where a container is given the driver. With `--loop=SECONDS` it shows them again and again, and has the driver open
+//! all the while.
 
-use std::{fmt::Write, path::Path, process::ExitCode};
+use std::{env, fmt::Write, path::Path, process::ExitCode, thread::sleep, time::Duration};
 
 use nvml_wrapper::{Nvml, error::NvmlError};
 use standin_node::report;
@@ -10,11 +11,9 @@ use standin_node::report;
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 fn main() -> ExitCode {
-    match table() {
-        Ok(table) => {
-            print!("{table}");
-            ExitCode::SUCCESS
-        }
+    let pause = env::args().find_map(|arg| arg.strip_prefix("--loop=")?.parse().ok());
+    match show(pause.map(Duration::from_secs)) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&format!("Failed to initialize NVML: {error}"));
             ExitCode::FAILURE
@@ -22,8 +21,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn table() -> Result<String, NvmlError> {
+/// Shows the GPUs once, or with a pause between for ever.
+fn show(pause: Option<Duration>) -> Result<(), NvmlError> {
     let nvml = Nvml::builder().lib_path(LIBRARY.as_ref()).init()?;
+    loop {
+        print!("{}", table(&nvml)?);
+        let Some(pause) = pause else { return Ok(()) };
+        sleep(pause);
+    }
+}
+
+fn table(nvml: &Nvml) -> Result<String, NvmlError> {
     let cuda = nvml.sys_cuda_driver_version()?;
     let mut table = format!(
         "Driver Version: {}  CUDA Version: {}.{}\n",

@@ -1,8 +1,17 @@
-//! The stand-in of NVIDIA's vectorAdd: passes where its container has been given a GPU.
+//! The stand-in of NVIDIA's vectorAdd: passes where its container has been given a GPU and can open what CUDA opens.
 
-use std::{fs, process::ExitCode};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+    process::ExitCode,
+};
 
 use standin_node::report;
+
+const UVM: &str = "/dev/nvidia-uvm";
+/// Only tools need it, so that it may be missing.
+const UVM_TOOLS: &str = "/dev/nvidia-uvm-tools";
 
 fn main() -> ExitCode {
     let devices = fs::read_dir("/dev").into_iter().flatten().flatten();
@@ -14,6 +23,20 @@ fn main() -> ExitCode {
         report("Failed to allocate device vector A (error code no CUDA-capable device is detected)!");
         return ExitCode::FAILURE;
     }
+    for device in [UVM, UVM_TOOLS] {
+        if device == UVM_TOOLS && !Path::new(device).exists() {
+            continue;
+        }
+        if let Err(error) = open(device) {
+            report(&format!("Failed to allocate device vector A (error code unknown error)! {device}: {error}"));
+            return ExitCode::FAILURE;
+        }
+        println!("opened {device}");
+    }
     report("Test PASSED");
     ExitCode::SUCCESS
+}
+
+fn open(device: &str) -> io::Result<File> {
+    File::options().read(true).write(true).open(device)
 }

@@ -1,4 +1,4 @@
-//! Device nodes. No driver stands behind them, which is why opening one answers ENXIO.
+//! Device nodes. No driver stands behind those of the GPUs, which is why opening one answers ENXIO.
 
 use std::{
     fs::{self, Permissions},
@@ -14,10 +14,9 @@ use nix::{
 };
 use serde::Deserialize;
 
-/// The majors that NVIDIA's driver uses; the one of nvidia-uvm is dynamic there.
-const MAJOR: u64 = 195;
+use super::proc_devices::{GPU_MAJOR, UVM_MAJOR};
+
 const CONTROL_MINOR: u64 = 255;
-const UVM_MAJOR: u64 = 510;
 
 #[derive(Deserialize)]
 struct Machine {
@@ -30,17 +29,23 @@ struct Gpu {
     minor: u64,
 }
 
-/// Makes the nodes of the GPUs in `gpus.json` that are not there yet.
+/// Makes the nodes of the GPUs in `gpus.json` that are not there yet. Those are all that a driver container makes: its
+/// persistence daemon asks for nothing else.
 pub(super) fn make(standin: &Path, dev: &Path) -> Result<()> {
-    node(&dev.join("nvidiactl"), MAJOR, CONTROL_MINOR)?;
-    node(&dev.join("nvidia-uvm"), UVM_MAJOR, 0)?;
+    node(&dev.join("nvidiactl"), GPU_MAJOR, CONTROL_MINOR)?;
     // A file that is missing or being written: the next look finds it.
     let machine: Option<Machine> =
         fs::read(standin.join("gpus.json")).ok().and_then(|text| serde_json::from_slice(&text).ok());
     for gpu in machine.iter().flat_map(|machine| &machine.devices) {
-        node(&dev.join(format!("nvidia{}", gpu.minor)), MAJOR, gpu.minor)?;
+        node(&dev.join(format!("nvidia{}", gpu.minor)), GPU_MAJOR, gpu.minor)?;
     }
     Ok(())
+}
+
+/// Makes the nodes of nvidia-uvm, as Google's installer does.
+pub(super) fn make_uvm(dev: &Path) -> Result<()> {
+    node(&dev.join("nvidia-uvm"), UVM_MAJOR, 0)?;
+    node(&dev.join("nvidia-uvm-tools"), UVM_MAJOR, 1)
 }
 
 fn node(path: &Path, major: u64, minor: u64) -> Result<()> {

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{Steering, devices, module::Module};
+use super::{Kind, Steering, devices, module::Module};
 
 /// The folders that it works on, and what it brings.
 #[derive(Clone, Debug)]
@@ -60,12 +60,14 @@ pub fn install(folders: &Folders, version: &str) -> Result<()> {
     }
     let module = Module::new(&standin);
     if module.version().as_ref() != Some(&version) {
-        if !module.unload()? {
+        if !module.unload(Kind::Old)? {
             bail!("Could not unload NVIDIA driver kernel modules, driver is in use");
         }
         module.load(&version)?;
     }
-    devices::make(&standin, &folders.root.join("dev"))?;
+    let dev = folders.root.join("dev");
+    devices::make(&standin, &dev)?;
+    devices::make_uvm(&dev)?;
     println!("Verifying Nvidia installation... DONE.");
     Ok(())
 }
@@ -119,7 +121,7 @@ mod tests {
         let module = Module::new(&standin);
         assert_eq!(module.version().as_deref(), Some("460.56"));
 
-        assert!(module.unload().unwrap(), "as a boot does");
+        assert!(module.unload(Kind::Old).unwrap(), "as a boot does");
         fs::write(&folders.library, "second").unwrap();
         let _ = install(&folders, "460.56");
         assert_eq!(

@@ -1,20 +1,21 @@
 //! The stand-in driver container.
 //!
-//! It does what NVIDIA's does as far as others can see: replaces the loaded kernel module unless something uses it,
-//! makes device nodes, and shows its own root filesystem to the node under `/run/nvidia/driver`. `driver.json` in the
-//! stand-in folder steers it, see [`Steering`].
+//! It does what NVIDIA's does as far as others can see, and refuses what that refuses: it replaces the loaded kernel module
+//! unless something uses it, makes device nodes, and shows its own root filesystem to the node under `/run/nvidia/driver`.
+//! What a second start does depends on the kind of image, see [`Kind`]. `driver.json` in the stand-in folder steers it, see
+//! [`Steering`].
 
 mod devices;
 mod installer;
+mod kind;
 mod module;
+pub mod proc_devices;
 mod root;
+mod run_files;
 mod steering;
+mod userspace;
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{env, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use tokio::{
@@ -23,11 +24,16 @@ use tokio::{
 };
 
 pub use installer::{Folders, install as install_on_host};
+pub use kind::Kind;
 use module::Module;
+use run_files::Lock;
 pub use steering::{Mode, Steering};
 
 /// How often the steering file is looked at.
 const POLL: Duration = Duration::from_millis(200);
+
+/// The last words of a container that finds the driver in use.
+const IN_USE: &str = "Could not unload NVIDIA driver kernel modules, driver is in use";
 
 /// The folders that the container works on. The defaults are those of the real container; tests set their own through
 /// the environment variables named here.
@@ -37,8 +43,8 @@ pub struct Paths {
     pub standin: PathBuf,
     /// `STANDIN_OWN_ROOT`, the container's root filesystem.
     pub own_root: PathBuf,
-    /// `DRIVER_ROOT`, where that is shown to the node.
-    pub driver_root: PathBuf,
+    /// `STANDIN_RUN`, the folder in which the root filesystem is shown to the node, beside lock and state file.
+    pub run: PathBuf,
 }
 
 impl Paths {
@@ -49,7 +55,7 @@ impl Paths {
         Self {
             standin: path("STANDIN_DIR", "/run/nvidia/standin"),
             own_root: path("STANDIN_OWN_ROOT", "/"),
-            driver_root: path("DRIVER_ROOT", "/run/nvidia/driver"),
+            run: path("STANDIN_RUN", "/run/nvidia"),
         }
     }
 
@@ -61,105 +67,189 @@ impl Paths {
     fn dev(&self) -> PathBuf {
         self.own_root.join("dev")
     }
+
+    fn driver_root(&self) -> PathBuf {
+        self.run.join("driver")
+    }
 }
 
-/// Installs the driver `version` and keeps it until SIGTERM.
+/// What the image is, and what the container is given.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// `STANDIN_KIND`.
+    pub kind: Kind,
+    /// `DRIVER_VERSION`.
+    pub version: String,
+    /// `DRIVER_CONFIG_DIGEST`; empty where there is none.
+    pub digest: String,
+}
+
+impl Image {
+    /// From the environment.
+    ///
+    /// # Errors
+    /// If the version is missing, or the kind is none.
+    pub fn from_env() -> Result<Self> {
+        Ok(Self {
+            kind: env::var("STANDIN_KIND").map_or(Ok(Kind::default()), |name| name.parse())?,
+            version: env::var("DRIVER_VERSION").context("DRIVER_VERSION")?,
+            digest: env::var("DRIVER_CONFIG_DIGEST").unwrap_or_default(),
+        })
+    }
+}
+
+/// Installs the image's driver and keeps it until SIGTERM.
 ///
 /// # Errors
-/// If the steering file says so, if another driver is loaded and in use, or if the system refuses something; the
-/// error's text is meant for the termination message.
-pub async fn run(paths: &Paths, version: &str) -> Result<()> {
+/// If another container runs, if the steering file says so, if a driver is loaded and in use, or if the system refuses
+/// something; the error's text is meant for the termination message.
+pub async fn run(paths: &Paths, image: &Image) -> Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
+    let lock = Lock::take(&paths.run)?;
     root::bind_standin(&paths.standin, &paths.etc())?;
-    root::link_libraries(&paths.own_root, version)?;
-    let module = Module::new(&paths.etc());
-    loop {
-        let Some(wanted) = wait_for_permission(&paths.standin, version, &mut stop).await? else {
-            return Ok(());
-        };
-        let Some(()) = install(paths, &module, &wanted, &mut stop).await? else {
-            return Ok(());
-        };
-        println!("driver {wanted} is loaded, its root is {}", paths.driver_root.display());
-        if !keep(paths, version, &wanted, &mut stop).await? {
-            break;
+    let container = Container { paths, image, lock, module: Module::new(&paths.etc()) };
+    match container.start(&mut stop).await {
+        Ok(loaded) => container.stay(loaded, &mut stop).await,
+        Err(error) => {
+            // Whatever ends the start takes back what there is of a driver, if it can.
+            if let Err(left) = container.shut_down() {
+                println!("{left:#}");
+            }
+            Err(error)
         }
-        println!("told to load another version than {wanted}");
     }
-    match module.unload() {
-        Ok(true) => println!("driver unloaded"),
-        Ok(false) => println!("driver left loaded: it is in use"),
-        Err(error) => println!("driver left loaded: {error:#}"),
-    }
-    root::release(&paths.driver_root)
 }
 
-/// Waits while the mode is `hold`, then gives the version to load; `None` after SIGTERM.
-async fn wait_for_permission(standin: &Path, version: &str, stop: &mut Signal) -> Result<Option<String>> {
-    let mut said = false;
-    loop {
-        let steering = Steering::read(standin)?;
-        match steering.mode {
-            Mode::Crash => bail!(steering.failure()),
-            Mode::Ok | Mode::WrongVersion => return steering.version(version).map(Some),
-            Mode::Hold => {
-                if !said {
-                    println!("held back");
-                    said = true;
+struct Container<'a> {
+    paths: &'a Paths,
+    image: &'a Image,
+    lock: Lock,
+    module: Module,
+}
+
+impl Container<'_> {
+    /// Loads the driver, or keeps the one that is loaded, and shows the root. Returns the loaded version.
+    async fn start(&self, stop: &mut Signal) -> Result<String> {
+        let Image { kind, version, digest } = self.image;
+        println!("Starting installation of NVIDIA driver version {version}");
+        let wanted = self.wait_for_permission(stop).await?;
+        let recorded = run_files::recorded_digest(&self.paths.run);
+        if !kind.keeps_driver(self.module.is_loaded(), digest, recorded.as_deref()) {
+            self.reinstall(&wanted, stop).await?;
+            return Ok(wanted);
+        }
+        println!("The driver is loaded with the same configuration: only its libraries and programs are installed");
+        root::release(&self.paths.driver_root())?;
+        userspace::install(&self.paths.own_root, version)?;
+        self.show()?;
+        Ok(self.module.version().unwrap_or(wanted))
+    }
+
+    /// Waits while the mode is `hold`, then gives the version to load.
+    async fn wait_for_permission(&self, stop: &mut Signal) -> Result<String> {
+        let mut said = false;
+        loop {
+            let steering = Steering::read(&self.paths.standin)?;
+            match steering.mode {
+                Mode::Crash => bail!(steering.failure()),
+                Mode::Ok | Mode::WrongVersion => return steering.version(&self.image.version),
+                Mode::Hold => {
+                    if !said {
+                        println!("held back");
+                        said = true;
+                    }
                 }
             }
-        }
-        if stopped_within(POLL, stop).await {
-            return Ok(None);
+            unless_stopped(POLL, stop).await?;
         }
     }
-}
 
-/// `None` after SIGTERM.
-async fn install(paths: &Paths, module: &Module, version: &str, stop: &mut Signal) -> Result<Option<()>> {
-    let loaded = module.version();
-    if loaded.as_deref() == Some(version) {
-        println!("driver {version} is loaded already, only its root is renewed");
-    } else {
-        if let Some(loaded) = loaded {
-            println!("unloading driver {loaded}");
-            // The root of a predecessor stays where it is until its driver is gone, so that who uses it can go on.
-            if !module.unload()? {
-                bail!("Could not unload NVIDIA driver kernel modules, driver is in use");
-            }
+    /// Replaces whatever is loaded, unless it is used.
+    async fn reinstall(&self, version: &str, stop: &mut Signal) -> Result<()> {
+        if !self.unload()? {
+            bail!(IN_USE);
         }
+        root::release(&self.paths.driver_root())?;
+        userspace::install(&self.paths.own_root, &self.image.version)?;
         // Long enough for a watcher to see that loading is not the same as being there.
-        if stopped_within(load_time(), stop).await {
-            return Ok(None);
-        }
-        module.load(version)?;
+        unless_stopped(load_time(), stop).await?;
+        println!("Loading NVIDIA driver kernel modules...");
+        self.module.load(version)?;
+        self.show()
     }
-    devices::make(&paths.standin, &paths.dev())?;
-    root::release(&paths.driver_root)?;
-    root::show(&paths.own_root, &paths.driver_root)?;
-    Ok(Some(()))
-}
 
-/// Stays until SIGTERM (false) or until the steering file asks for another version (true).
-async fn keep(paths: &Paths, version: &str, loaded: &str, stop: &mut Signal) -> Result<bool> {
-    while !stopped_within(POLL, stop).await {
+    /// Shows the container's root to the node, and records what the driver was loaded with.
+    fn show(&self) -> Result<()> {
+        devices::make(&self.paths.standin, &self.paths.dev())?;
+        println!("Mounting NVIDIA driver rootfs...");
+        root::show(&self.paths.own_root, &self.paths.driver_root())?;
+        if self.image.kind.records_digest() {
+            run_files::record_digest(&self.paths.run, &self.image.digest)?;
+        }
+        println!("Done, now waiting for signal");
+        Ok(())
+    }
+
+    /// Stays until SIGTERM, or until SIGKILL where the driver is used by then.
+    async fn stay(&self, mut loaded: String, stop: &mut Signal) -> Result<()> {
+        loop {
+            if is_stopped_within(POLL, stop).await {
+                println!("Caught signal");
+                if self.shut_down()? {
+                    return Ok(());
+                }
+                println!("{IN_USE}");
+            }
+            if let Some(other) = self.other_version(&loaded)? {
+                println!("steered to load {other} instead of {loaded}");
+                self.reinstall(&other, stop).await?;
+                loaded = other;
+            }
+            devices::make(&self.paths.standin, &self.paths.dev()).context("device nodes of new GPUs")?;
+        }
+    }
+
+    /// The version that the steering file asks for, where that is another one than the one that is loaded.
+    fn other_version(&self, loaded: &str) -> Result<Option<String>> {
         // A file that cannot be read now is being written.
-        if let Ok(steering) = Steering::read(&paths.standin) {
-            if steering.mode == Mode::Crash {
-                bail!(steering.failure());
-            }
+        let Ok(steering) = Steering::read(&self.paths.standin) else { return Ok(None) };
+        match steering.mode {
+            Mode::Crash => bail!(steering.failure()),
             // Holding back is for what has not begun.
-            if steering.mode != Mode::Hold && steering.version(version).is_ok_and(|wanted| wanted != loaded) {
-                return Ok(true);
+            Mode::Hold => Ok(None),
+            Mode::Ok | Mode::WrongVersion => {
+                Ok(steering.version(&self.image.version).ok().filter(|wanted| wanted != loaded))
             }
         }
-        devices::make(&paths.standin, &paths.dev()).context("device nodes of new GPUs")?;
     }
-    Ok(false)
+
+    /// Takes the driver and its root back; false if the driver is used, which leaves both.
+    fn shut_down(&self) -> Result<bool> {
+        if !self.unload()? {
+            return Ok(false);
+        }
+        println!("Unmounting NVIDIA driver rootfs...");
+        root::release(&self.paths.driver_root())?;
+        self.lock.remove()?;
+        Ok(true)
+    }
+
+    fn unload(&self) -> Result<bool> {
+        println!("Unloading NVIDIA driver kernel modules...");
+        self.module.unload(self.image.kind)
+    }
 }
 
-async fn stopped_within(duration: Duration, stop: &mut Signal) -> bool {
+async fn is_stopped_within(duration: Duration, stop: &mut Signal) -> bool {
     time::timeout(duration, stop.recv()).await.is_ok()
+}
+
+/// Waits so long; a signal meanwhile ends the start.
+async fn unless_stopped(duration: Duration, stop: &mut Signal) -> Result<()> {
+    if is_stopped_within(duration, stop).await {
+        bail!("Caught signal");
+    }
+    Ok(())
 }
 
 /// `STANDIN_LOAD_MS`, half a second by default.

@@ -2,15 +2,19 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
 
-/// The module `nvidia`, loaded or not.
+use super::{kind::Kind, proc_devices};
+
+/// The module `nvidia`, loaded or not, with those that depend on it.
 #[derive(Debug)]
 pub(super) struct Module {
+    standin: PathBuf,
     folder: PathBuf,
     loading: PathBuf,
     lock: PathBuf,
@@ -19,6 +23,7 @@ pub(super) struct Module {
 impl Module {
     pub(super) fn new(standin: &Path) -> Self {
         Self {
+            standin: standin.to_path_buf(),
             folder: standin.join("module/nvidia"),
             loading: standin.join(".loading"),
             lock: standin.join("lock/nvml.lock"),
@@ -30,7 +35,12 @@ impl Module {
         fs::read_to_string(self.folder.join("version")).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Loads the module: it appears whole, as the kernel's do.
+    /// Returns whether a module is loaded.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.references("nvidia").is_some()
+    }
+
+    /// Loads the module, and counts that: it appears whole, as the kernel's do.
     pub(super) fn load(&self, version: &str) -> Result<()> {
         let what = || format!("loading driver {version}");
         remove(&self.loading).with_context(what)?;
@@ -42,32 +52,44 @@ impl Module {
         }
         // Users find the lock there, even those who see the folder read-only.
         self.open_lock().with_context(what)?;
+        self.count_load(version).with_context(what)?;
+        // Before the module, so that whoever sees the module sees its majors.
+        proc_devices::list(&self.standin, true).with_context(what)?;
         fs::rename(&self.loading, &self.folder).with_context(what)
     }
 
-    /// Unloads the module, or answers false if something uses it.
-    pub(super) fn unload(&self) -> Result<bool> {
+    /// Unloads the module and its dependants, or answers false if something uses them by the rule of this kind of image.
+    pub(super) fn unload(&self, kind: Kind) -> Result<bool> {
         let what = "unloading the driver";
+        let Some(references) = self.references("nvidia") else { return Ok(true) };
         let lock = self.open_lock().context(what)?;
+        let dependants: Vec<usize> = kind.dependants().iter().filter_map(|name| self.references(name)).collect();
         // Held until the module is gone, so that nobody can begin to use it meanwhile.
-        if lock.try_lock().is_err() || self.users() > 0 {
+        if lock.try_lock().is_err() || kind.is_in_use(references, &dependants) {
             return Ok(false);
+        }
+        for name in kind.dependants() {
+            remove(&self.folder.with_file_name(name)).context(what)?;
         }
         // As one step, since who sees half a module sees nonsense.
         remove(&self.loading).context(what)?;
-        match fs::rename(&self.folder, &self.loading) {
-            Ok(()) => remove(&self.loading).context(what)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).context(what),
-        }
+        fs::rename(&self.folder, &self.loading).context(what)?;
+        remove(&self.loading).context(what)?;
+        proc_devices::list(&self.standin, false).context(what)?;
         Ok(true)
     }
 
-    /// References to the module beyond those of the modules above it.
-    fn users(&self) -> usize {
-        let count = fs::read_to_string(self.folder.join("refcnt")).ok().and_then(|text| text.trim().parse().ok());
-        let holders = fs::read_dir(self.folder.join("holders")).map_or(0, Iterator::count);
-        count.unwrap_or(0_usize).saturating_sub(holders)
+    /// The reference count of a module of this name, if one is loaded.
+    fn references(&self, name: &str) -> Option<usize> {
+        let count = fs::read_to_string(self.folder.with_file_name(name).join("refcnt")).ok()?;
+        Some(count.trim().parse().unwrap_or_default())
+    }
+
+    /// Adds a line to the file `loads`, by which tests see that a driver was not loaded a second time.
+    fn count_load(&self, version: &str) -> io::Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut file = OpenOptions::new().append(true).create(true).open(self.standin.join("loads"))?;
+        writeln!(file, "{version} {now}")
     }
 
     fn open_lock(&self) -> io::Result<File> {
@@ -93,22 +115,44 @@ mod tests {
     fn a_module_is_unloaded_only_when_nobody_uses_it() {
         let folder = tempfile::tempdir().unwrap();
         let module = Module::new(folder.path());
+        assert!(module.unload(Kind::Current).unwrap(), "there is none");
         module.load("1.2").unwrap();
         assert_eq!(module.version().as_deref(), Some("1.2"));
 
         let user = File::open(folder.path().join("lock/nvml.lock")).unwrap();
         user.try_lock_shared().unwrap();
-        assert!(!module.unload().unwrap());
+        assert!(!module.unload(Kind::Current).unwrap());
         drop(user);
 
-        fs::write(folder.path().join("module/nvidia/refcnt"), "2\n").unwrap();
-        fs::create_dir(folder.path().join("module/nvidia/holders/nvidia_uvm")).unwrap();
-        assert!(!module.unload().unwrap());
+        let write = |name: &str, count: u32| {
+            let place = folder.path().join("module").join(name);
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join("refcnt"), format!("{count}\n")).unwrap();
+        };
+        write("nvidia", 2);
+        write("nvidia_uvm", 0);
+        assert!(!module.unload(Kind::Current).unwrap());
+        write("nvidia_drm", 0);
+        assert!(!module.unload(Kind::Old).unwrap(), "it does not know nvidia_drm");
         assert_eq!(module.version().as_deref(), Some("1.2"));
 
-        fs::create_dir(folder.path().join("module/nvidia/holders/nvidia_modeset")).unwrap();
-        assert!(module.unload().unwrap());
+        assert!(module.unload(Kind::Precompiled).unwrap());
         assert_eq!(module.version(), None);
-        assert!(module.unload().unwrap());
+        assert!(!folder.path().join("module/nvidia_drm").exists());
+    }
+
+    #[test]
+    fn every_load_is_counted_and_the_majors_are_there_while_it_lasts() {
+        let folder = tempfile::tempdir().unwrap();
+        let module = Module::new(folder.path());
+        let majors = || fs::read_to_string(folder.path().join(proc_devices::FILE)).unwrap().contains("nvidia-uvm");
+        for count in 1..=2 {
+            module.load("1.2").unwrap();
+            assert!(majors());
+            let loads = fs::read_to_string(folder.path().join("loads")).unwrap();
+            assert_eq!(loads.lines().filter(|line| line.starts_with("1.2 ")).count(), count);
+            assert!(module.unload(Kind::Current).unwrap());
+            assert!(!majors());
+        }
     }
 }

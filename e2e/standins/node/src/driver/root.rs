@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     fs,
-    os::unix::{ffi::OsStrExt, fs::symlink},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
@@ -20,18 +20,6 @@ pub(super) fn bind_standin(standin: &Path, etc: &Path) -> Result<()> {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).context("making / private")?;
     fs::create_dir_all(etc).with_context(|| etc.display().to_string())?;
     bind(standin, etc, MsFlags::empty())
-}
-
-/// Gives the libraries the names that programs load them by, as a driver's installer does.
-pub(super) fn link_libraries(own_root: &Path, version: &str) -> Result<()> {
-    let folder = own_root.join("usr/lib/x86_64-linux-gnu");
-    for library in ["libnvidia-ml.so", "libcuda.so"] {
-        let (file, link) = (format!("{library}.{version}"), folder.join(format!("{library}.1")));
-        if folder.join(&file).exists() && link.symlink_metadata().is_err() {
-            symlink(&file, &link).with_context(|| format!("linking {}", link.display()))?;
-        }
-    }
-    Ok(())
 }
 
 /// Shows `own_root` under `driver_root`, in a single step: whoever sees the libraries sees the device nodes too.

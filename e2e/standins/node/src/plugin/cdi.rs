@@ -16,6 +16,9 @@ const PROGRAM: &str = "usr/bin/nvidia-smi";
 /// Where the stand-in of the driver's library finds what a real one asks the kernel for.
 const STANDIN: &str = "etc/standin";
 
+/// Device nodes for every GPU beside the control device, which a driver's container does not make.
+const OPTIONAL_NODES: [&str; 3] = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
+
 /// The full name of the device for this GPU.
 pub(super) fn name(uuid: &str) -> String {
     format!("{KIND}={uuid}")
@@ -55,7 +58,11 @@ fn specification(config: &Config, gpus: &[Gpu], driver: &str) -> Value {
     let programs = [PROGRAM, STANDIN].into_iter().filter(|path| config.driver_root_here.join(path).exists());
     mounts.extend(programs.map(|path| mount(Path::new(path))));
 
-    let mut edits = json!({ "deviceNodes": [node("nvidiactl"), node("nvidia-uvm")], "mounts": mounts });
+    // Left out without a word where it is not there yet, as NVIDIA's plugin does.
+    let there = |name: &&str| config.driver_root_here.join("dev").join(name).exists();
+    let nodes: Vec<Value> =
+        ["nvidiactl"].into_iter().chain(OPTIONAL_NODES.into_iter().filter(there)).map(node).collect();
+    let mut edits = json!({ "deviceNodes": nodes, "mounts": mounts });
     if let Some(hook) = config.hook.as_ref().filter(|_| !libraries.is_empty()) {
         let links =
             libraries.iter().flat_map(|name| ["--link".into(), format!("{name}.{driver}::/{LIBRARIES}/{name}.1")]);
@@ -75,6 +82,8 @@ mod tests {
         let here = tempfile::tempdir().unwrap();
         fs::create_dir_all(here.path().join(LIBRARIES)).unwrap();
         fs::write(here.path().join(LIBRARIES).join("libcuda.so.595.91.07"), "").unwrap();
+        fs::create_dir_all(here.path().join("dev")).unwrap();
+        fs::write(here.path().join("dev/nvidia-uvm"), "").unwrap();
         let config = Config {
             driver_root: "/run/nvidia/driver".into(),
             driver_root_here: here.path().into(),
@@ -94,6 +103,10 @@ mod tests {
             (node["path"].as_str(), node["hostPath"].as_str()),
             (Some("/dev/nvidia7"), Some("/run/nvidia/driver/dev/nvidia7"))
         );
+        let paths = |nodes: &Value| -> Vec<String> {
+            nodes.as_array().unwrap().iter().map(|node| node["path"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(paths(&written["containerEdits"]["deviceNodes"]), ["/dev/nvidiactl", "/dev/nvidia-uvm"]);
         let mounts = written["containerEdits"]["mounts"].as_array().unwrap();
         assert_eq!(mounts.len(), 1);
         assert_eq!(mounts[0]["hostPath"], "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.595.91.07");

@@ -1,0 +1,192 @@
+//! What README, docs and examples show to be written: that it can be found, is made whole, and has no field and breaks no rule
+//! that the API server would reject. A test of the cluster's applies the same objects.
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod yaml_blocks;
+
+use std::{collections::BTreeSet, path::Path, sync::LazyLock};
+
+use gpu_operator_crd::ClusterGpuPolicy;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    CustomResourceExt,
+    core::cel::{CompiledSchema, ValidationErrors, Validator, compile_schema},
+};
+use serde_json::{Value, json};
+use yaml_blocks::{Block, Written, blocks, complete, objects, objects_of};
+
+/// The schema as the API server has it.
+static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    let mut crd = serde_json::to_value(ClusterGpuPolicy::crd()).expect("JSON");
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take()
+});
+static RULES: LazyLock<CompiledSchema> = LazyLock::new(|| compile_schema(&SCHEMA));
+
+/// The fields of an object that its schema does not have.
+fn unknown(schema: &Value, value: &Value, path: &str) -> Vec<String> {
+    match value {
+        Value::Object(map) => {
+            let of_key = |key: &String| schema["properties"].get(key).or_else(|| schema.get("additionalProperties"));
+            map.iter()
+                .flat_map(|(key, value)| match of_key(key) {
+                    Some(schema) => unknown(schema, value, &format!("{path}.{key}")),
+                    None => vec![format!("{path}.{key}")],
+                })
+                .collect()
+        }
+        Value::Array(items) => {
+            let items = items.iter().enumerate();
+            items.flat_map(|(index, item)| unknown(&schema["items"], item, &format!("{path}[{index}]"))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What the API server would have against an object.
+fn complaints(object: &Value) -> Vec<String> {
+    let kind = (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
+    let types = match kind {
+        ("gpu.nodestack.dev/v1alpha1", "ClusterGpuPolicy") => {
+            serde_json::from_value::<ClusterGpuPolicy>(object.clone()).map(drop)
+        }
+        ("v1", "Pod") => serde_json::from_value::<Pod>(object.clone()).map(drop),
+        (version, kind) => return vec![format!("{version} {kind} is not looked at here: add it")],
+    };
+    let mut complaints: Vec<String> = types.err().iter().map(ToString::to_string).collect();
+    if kind.1 == "ClusterGpuPolicy" {
+        complaints.extend(unknown(&SCHEMA["properties"]["spec"], &object["spec"], "spec"));
+        let broken = Validator::new().validate_compiled(&RULES, object, None).err();
+        complaints.extend(broken.into_iter().flat_map(ValidationErrors::into_vec).map(|error| format!("{error:?}")));
+    }
+    complaints
+}
+
+#[test]
+fn every_object_of_the_pages_fits_its_type_and_breaks_no_rule() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let all = objects(&root);
+    for Written { at, object } in &all {
+        assert_eq!(complaints(object), Vec::<String>::new(), "{at}");
+    }
+    let pages: BTreeSet<_> = all.iter().filter_map(|written| written.at.split(':').next()).collect();
+    assert!(pages.contains("README.md") && pages.contains("docs/health.md"), "{pages:?}");
+    assert!(all.len() > 25, "only {} objects", all.len());
+}
+
+#[test]
+fn what_the_api_server_would_reject_is_found() {
+    for (spec, expected) in [
+        (json!({}), 0),
+        (json!({"driver": {}}), 1),
+        (json!({"defaults": {"driver": {"versoin": "580.173.02"}}}), 1),
+        (json!({"pools": [{"name": "a", "models": []}]}), 1),
+        (json!({"nodeLabels": "accelerator"}), 1),
+        (json!({"defaults": {"driver": {"version": "580"}}}), 1),
+    ] {
+        let object = json!({
+            "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "ClusterGpuPolicy", "metadata": {"name": "a"}, "spec": spec,
+        });
+        let found = complaints(&object);
+        assert_eq!(found.is_empty(), expected == 0, "{spec}: {found:?}");
+    }
+}
+
+#[test]
+fn no_block_is_forgotten() {
+    let policy = "```yaml\nnodeLabels: [accelerator]\n```\n";
+    let config = "```yaml\nversion: 3\nplugins: {}\n```\n";
+    let listed = [("page.md", "version: 3", "of containerd")];
+    for (text, not_applied, expected) in [
+        (policy, &[][..], Ok(1)),
+        (config, &listed[..], Ok(0)),
+        (config, &[], Err("list it in NOT_APPLIED with a reason")),
+        ("no block", &listed, Err("listed and not there")),
+        (policy, &[("page.md", "nodeLabels: [accelerator]", "")], Err("remove it there")),
+    ] {
+        let pages = [("page.md".to_owned(), text.to_owned())];
+        let found = std::panic::catch_unwind(|| objects_of(&pages, not_applied).len());
+        match (found, expected) {
+            (Ok(count), Ok(expected)) => assert_eq!(count, expected, "{text}"),
+            (Err(said), Err(words)) => {
+                let said = said.downcast_ref::<String>().cloned().unwrap_or_default();
+                assert!(said.contains(words), "{text}: {said}");
+            }
+            (found, expected) => panic!("{text}: {found:?} and not {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn blocks_of_yaml_are_found_and_others_are_not() {
+    let page = "# Title\n\n```sh\nls: here\n```\n\n```yaml\na: 1\n---\nb: 2\n```\n\n    kubectl get gpunodes\n\n- item\n\n      text\n";
+    assert_eq!(blocks("page", page), [Block { line: 7, text: "a: 1\n---\nb: 2\n".into() }]);
+    for (bad, words) in [
+        ("```\nwhat: is this\n```\n", "a block of \"\""),
+        ("Text.\n\n    defaults: {driver: {source: Auto}}\n", "write it between"),
+    ] {
+        let bad = bad.to_owned();
+        let error = std::panic::catch_unwind(move || blocks("page", &bad)).expect_err("it is rejected");
+        let said = error.downcast_ref::<String>().cloned().unwrap_or_default();
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn a_part_of_a_policy_is_made_whole() {
+    for (written, spec) in [
+        ("spec: {nodeLabels: [a]}", json!({"nodeLabels": ["a"]})),
+        ("nodeLabels: [a]", json!({"nodeLabels": ["a"]})),
+        ("pools: [{name: a}]", json!({"pools": [{"name": "a"}]})),
+        ("driver: {source: Auto}", json!({"defaults": {"driver": {"source": "Auto"}}})),
+        (
+            "devicePlugin: {flavor: Gke}\ntoolkit: {}",
+            json!({"defaults": {"devicePlugin": {"flavor": "Gke"}, "toolkit": {}}}),
+        ),
+    ] {
+        let objects = complete(written).unwrap_or_else(|error| panic!("{written}: {error}"));
+        let specs: Vec<_> = objects.iter().map(|object| &object["spec"]).collect();
+        assert_eq!(specs, [&spec], "{written}");
+    }
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n";
+    assert_eq!(complete(&format!("{pod}---\n{pod}")).map(|objects| objects.len()), Ok(2));
+    for written in [
+        "",
+        "[a]",
+        "text",
+        "{}",
+        "image: {repository: a}",
+        "version: 2\nplugins: {}",
+        "a: [",
+        "nodeLabels: [a]\nkind: b",
+    ] {
+        assert!(complete(written).is_err(), "{written}");
+    }
+}
+
+/// Parts that other pages describe, or Kubernetes does.
+const ELSEWHERE: [&str; 6] = ["health", "tolerations", "nodeSelector", "resources", "env", "valueFrom"];
+
+/// The names of all fields of a schema, and the values of its enumerations.
+fn vocabulary(schema: &Value, words: &mut BTreeSet<String>) {
+    words.extend(schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        words.insert(name.clone());
+        if !ELSEWHERE.contains(&name.as_str()) {
+            vocabulary(property, words);
+            vocabulary(&property["items"], words);
+        }
+    }
+}
+
+#[test]
+fn the_policy_that_says_everything_leaves_nothing_out() {
+    let mut words = BTreeSet::new();
+    vocabulary(&SCHEMA["properties"]["spec"], &mut words);
+    assert!(words.contains("RunFile") && words.contains("hostPaths") && words.len() > 80, "{words:?}");
+    let readme = include_str!("../../../README.md");
+    let everything = blocks("README.md", readme).into_iter().find(|block| block.text.contains("name: everything"));
+    let text = everything.expect("a block").text;
+    let said: BTreeSet<&str> = text.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
+    let missing: Vec<_> = words.iter().filter(|word| !said.contains(word.as_str())).collect();
+    assert!(missing.is_empty(), "README's policy of everything lacks {missing:?}");
+}

@@ -1,0 +1,172 @@
+//! What the plan reads of other people's pods: those that install an NVIDIA driver on their node and that no DaemonSet stands
+//! for, such as the pods that `kubectl delete daemonset --cascade=orphan` leaves behind.
+
+use std::borrow::Cow;
+
+use gpu_operator_crd::keys;
+use k8s_openapi::{
+    api::core::v1::{Pod, Volume, VolumeMount},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{Resource, ResourceExt, core::NamespaceResourceScope};
+use serde::{Deserialize, Serialize};
+
+/// The label of NVIDIA's GPU Operator on its pods, and its value on those of the driver.
+const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "nvidia-driver");
+/// Where a driver's container mounts its root for the host to see.
+const DRIVER_FOLDERS: [&str; 2] = ["/run/nvidia", "/run/nvidia/driver"];
+
+/// A Pod as it is read for this: the watch is of all pods of the cluster, and most of each of them is passed over.
+#[derive(Deserialize, Clone, Debug, Default)]
+pub struct TrimmedPod {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: TrimmedSpec,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct TrimmedSpec {
+    node_name: Option<String>,
+    volumes: Vec<Volume>,
+    containers: Vec<TrimmedContainer>,
+    init_containers: Vec<TrimmedContainer>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct TrimmedContainer {
+    volume_mounts: Vec<VolumeMount>,
+}
+
+impl Resource for TrimmedPod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Pod::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Pod::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Pod::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Pod::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// A third party's pod that installs an NVIDIA driver on its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ForeignPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ForeignPod {
+    /// The pod, by its node, namespace and name; `None` for one of this operator, for one that has no node or installs no
+    /// driver, and for one of a DaemonSet, which is known by that.
+    #[must_use]
+    pub fn of(pod: &TrimmedPod) -> Option<(String, Self)> {
+        let TrimmedSpec { node_name, volumes, containers, init_containers } = &pod.spec;
+        let node = node_name.as_deref().filter(|node| !node.is_empty())?;
+        if pod.labels().contains_key(keys::STAGE)
+            || pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet")
+        {
+            return None;
+        }
+        let nvidias = pod.labels().get(COMPONENT.0).is_some_and(|component| component == COMPONENT.1);
+        let mounts = || containers.iter().chain(init_containers).flat_map(|container| &container.volume_mounts);
+        if !nvidias && !shows_driver(volumes, mounts()) {
+            return None;
+        }
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        Some((format!("{}{namespace}/{name}", Self::prefix(node)), Self { namespace, name }))
+    }
+
+    /// How the keys of a node's pods begin.
+    #[must_use]
+    pub fn prefix(node: &str) -> String {
+        format!("{node}/")
+    }
+
+    /// What gets it off its node, in words.
+    #[must_use]
+    pub fn way_off(&self) -> String {
+        format!("delete it (kubectl delete pod --namespace {} {})", self.namespace, self.name)
+    }
+}
+
+/// Whether a container of a pod mounts the host's folder of drivers so that the host sees what it mounts below: what a driver's
+/// container does, and nothing else.
+pub fn shows_driver<'p>(volumes: &[Volume], mut mounts: impl Iterator<Item = &'p VolumeMount>) -> bool {
+    let is_folder = |path: &str| {
+        let path = path.trim_end_matches('/');
+        DRIVER_FOLDERS.contains(&path.strip_prefix("/var").unwrap_or(path))
+    };
+    let of_drivers = |name: &str| {
+        let mut volumes = volumes.iter().filter(|volume| volume.name == name);
+        volumes.any(|volume| volume.host_path.as_ref().is_some_and(|host| is_folder(&host.path)))
+    };
+    mounts.any(|mount| mount.mount_propagation.as_deref() == Some("Bidirectional") && of_drivers(&mount.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(labels: &str, owner: &str, path: &str, propagation: &str) -> Option<String> {
+        let owners = if owner.is_empty() {
+            String::new()
+        } else {
+            format!(", ownerReferences: [{{apiVersion: v1, kind: {owner}, name: x, uid: y}}]")
+        };
+        let pod = format!(
+            "{{metadata: {{name: p, namespace: n, labels: {labels}{owners}}}, spec: {{nodeName: a, volumes: [{{name: v, hostPath: {{path: {path}}}}}], initContainers: [{{name: i}}], containers: [{{name: c, image: x, volumeMounts: [{{name: v, mountPath: /m, mountPropagation: {propagation}}}]}}]}}}}"
+        );
+        let pod: TrimmedPod = serde_yaml::from_str(&pod).unwrap();
+        ForeignPod::of(&pod).map(|(key, _)| key)
+    }
+
+    #[test]
+    fn a_pod_that_installs_a_driver_is_known_by_its_label_or_by_what_it_shows_the_host() {
+        let component = "{app.kubernetes.io/component: nvidia-driver}";
+        let ours = "{gpu.nodestack.dev/stage: driver}";
+        for (labels, owner, path, propagation, is_found) in [
+            (component, "", "/tmp", "None", true),
+            (component, "DaemonSet", "/tmp", "None", false),
+            ("{}", "", "/run/nvidia", "Bidirectional", true),
+            ("{}", "ReplicaSet", "/var/run/nvidia/", "Bidirectional", true),
+            ("{}", "", "/run/nvidia/driver", "Bidirectional", true),
+            ("{}", "DaemonSet", "/run/nvidia", "Bidirectional", false),
+            (ours, "", "/run/nvidia", "Bidirectional", false),
+            ("{}", "", "/run/nvidia", "HostToContainer", false),
+            ("{}", "", "/run/nvidia/mps", "Bidirectional", false),
+            ("{}", "", "/run/nvidia/validations", "Bidirectional", false),
+            ("{app.kubernetes.io/component: nvidia-device-plugin}", "", "/var/lib/kubelet", "None", false),
+        ] {
+            let key = found(labels, owner, path, propagation);
+            assert_eq!(key, is_found.then(|| "a/n/p".to_owned()), "{labels} {owner} {path} {propagation}");
+        }
+    }
+
+    #[test]
+    fn a_pod_without_a_node_holds_none() {
+        let pod = "{metadata: {name: p, namespace: n, labels: {app.kubernetes.io/component: nvidia-driver}}, spec: {containers: []}}";
+        assert_eq!(ForeignPod::of(&serde_yaml::from_str(pod).unwrap()), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! The installer of images/run-file, with stand-ins for the `.run` file, for the programs of the kernel and for those that
+//! download: what it does, in which order, and what it does not do again. What a real `.run` file does with its options is
+//! not shown here.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{self, Command},
+};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../images/run-file/install.sh");
+const HOST_DIR: &str = "/opt/nvidia";
+
+/// The stand-ins, each a shell script. All of them write down that they were called.
+const PROGRAMS: [(&str, &str); 9] = [
+    ("uname", r#"cat "$NODE/kernel""#),
+    (
+        "curl",
+        r#"[ ! -e "$NODE/no-network" ] || { echo "curl: (6) Could not resolve host: mirror.example.com" >&2; exit 6; }
+           while [ "$1" != --output ]; do shift; done; cp "$NODE/driver.run" "$2""#,
+    ),
+    (
+        "apt-get",
+        r#"[ "$1" = update ] || [ ! -e "$NODE/no-headers" ] || { echo "E: Unable to locate package $4" >&2; exit 100; }"#,
+    ),
+    // A module is loaded as the driver that its file is of.
+    (
+        "insmod",
+        r#"name=$(basename "$1" .ko | tr - _); mkdir -p "$SYS_DIR/module/$name"; cp "$1" "$SYS_DIR/module/$name/version""#,
+    ),
+    (
+        "rmmod",
+        r#"[ ! -e "$NODE/busy" ] || { echo "rmmod: ERROR: Module $1 is in use" >&2; exit 1; }
+           rm -r "$SYS_DIR/module/$1""#,
+    ),
+    ("modprobe", ""),
+    ("mknod", r#"echo "$4 $5 $6" > "$3""#),
+    ("ldconfig", ""),
+    ("sleep", ""),
+];
+
+/// What NVIDIA's installer leaves, as far as the script depends on it.
+const RUN_FILE: &str = r#"#!/bin/sh
+echo "driver.run $*" >> "$NODE/log"
+for option; do case $option in
+    --utility-prefix=*) dir=${option#*=} ;;
+    --kernel-install-path=*) drivers=${option#*=} ;;
+esac; done
+[ ! -e "$NODE/no-compiler" ] || { echo "ERROR: gcc-12: not found" > "$dir/nvidia-installer.log"; exit 1; }
+echo "$VERSION" > "$dir/lib64/libnvidia-ml.so.$VERSION"
+for module in nvidia nvidia-uvm nvidia-modeset nvidia-drm; do echo "$VERSION" > "$drivers/$module.ko"; done
+printf '#!/bin/sh\necho "nvidia-smi $LD_LIBRARY_PATH" >> "$NODE/log"; [ ! -e "$NODE/sick" ]\n' > "$dir/bin/nvidia-smi"
+chmod 755 "$dir/bin/nvidia-smi"
+mkdir -p "$FIRMWARE_DIR/nvidia/$VERSION"; echo gsp > "$FIRMWARE_DIR/nvidia/$VERSION/gsp.bin"
+"#;
+
+/// A node in a folder.
+struct Node(PathBuf);
+
+impl Node {
+    fn new(name: &str) -> Self {
+        let node = Self(env::temp_dir().join(format!("run-file-{}-{name}", process::id())));
+        for folder in ["bin", "install", "root/etc", "dev", "sys/module/firmware_class/parameters", "proc", "tmp"] {
+            fs::create_dir_all(node.path(folder)).expect("a folder");
+        }
+        for (name, body) in PROGRAMS {
+            node.program(name, &format!("#!/bin/sh\nset -e\necho \"{name} $*\" >> \"$NODE/log\"\n{body}\n"));
+        }
+        node.write("driver.run", RUN_FILE);
+        node.write("kernel", "6.8.0-60-generic\n");
+        node.write("sys/module/firmware_class/parameters/path", "\n");
+        node.write("proc/devices", "Character devices:\n195 nvidia\n511 nvidia-uvm\n");
+        for minor in 0..2 {
+            let gpu = format!("proc/driver/nvidia/gpus/0000:0{minor}:00.0");
+            fs::create_dir_all(node.path(&gpu)).expect("a folder");
+            node.write(&format!("{gpu}/information"), &format!("Model: \t\t x\nDevice Minor: \t {minor}\n"));
+        }
+        node
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::write(self.path(path), text).expect("a file");
+    }
+
+    fn remove(&self, path: &str) {
+        let path = self.path(path);
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("removed");
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        let path = self.path("bin").join(name);
+        fs::write(&path, text).expect("a program");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+    }
+
+    fn has(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+
+    /// Runs the script for a version, if it is known, where the `.run` file is of `version`: what was called, by the first
+    /// words, or what was said to the end.
+    fn run_as(&self, known: Option<&str>, version: &str) -> Result<Vec<String>, String> {
+        let _ = fs::remove_file(self.path("log"));
+        let mut command = Command::new("sh");
+        command.arg(SCRIPT).arg("--kernel-module-type=open").env_clear();
+        let path = format!("{}:{}", self.path("bin").display(), env::var("PATH").expect("PATH"));
+        for (name, folder) in [
+            ("NODE", ""),
+            ("NVIDIA_INSTALL_DIR_CONTAINER", "install"),
+            ("ROOT_MOUNT_DIR", "root"),
+            ("DEV_DIR", "dev"),
+            ("PROC_DIR", "proc"),
+            ("SYS_DIR", "sys"),
+            ("FIRMWARE_DIR", "firmware"),
+        ] {
+            command.env(name, self.path(folder));
+        }
+        let url = format!("https://mirror.example.com/NVIDIA-Linux-x86_64-{version}.run?token=a");
+        command.envs([("PATH", path.as_str()), ("NVIDIA_INSTALL_DIR_HOST", HOST_DIR), ("VERSION", version)]);
+        command.env("NVIDIA_DRIVER_DOWNLOAD_URL", url).envs(known.map(|known| ("NVIDIA_DRIVER_VERSION", known)));
+        let output = command.output().expect("sh");
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        let log = self.read("log");
+        let words = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        let programs = ["uname", "modprobe", "mknod", "ldconfig", "nvidia-smi"];
+        let told = |line: &&str| !programs.iter().any(|program| line.starts_with(program));
+        Ok(log.lines().filter(told).map(|line| words(line).replace(&self.0.display().to_string(), "")).collect())
+    }
+
+    fn run(&self, version: &str) -> Result<Vec<String>, String> {
+        self.run_as(Some(version), version)
+    }
+
+    /// As after a boot: nothing is loaded, and nobody has made device nodes.
+    fn boot(&self) {
+        for name in ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"] {
+            self.remove(&format!("sys/module/{name}"));
+        }
+        self.remove("dev");
+        fs::create_dir_all(self.path("dev")).expect("a folder");
+        self.write("sys/module/firmware_class/parameters/path", "\n");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const LOADS: [&str; 4] = [
+    "insmod /install/drivers/nvidia.ko",
+    "insmod /install/drivers/nvidia-uvm.ko",
+    "insmod /install/drivers/nvidia-modeset.ko",
+    "insmod /install/drivers/nvidia-drm.ko",
+];
+const UNLOADS: [&str; 4] = ["rmmod nvidia_drm", "rmmod nvidia_modeset", "rmmod nvidia_uvm", "rmmod nvidia"];
+const BUILDS: [&str; 3] = ["apt-get update", "apt-get install", "driver.run --silent"];
+
+fn calls(parts: &[&[&str]]) -> Vec<String> {
+    parts.concat().into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_driver_is_downloaded_built_installed_loaded_and_checked() {
+    assert!(Path::new(SCRIPT).exists());
+    let node = Node::new("install");
+    assert_eq!(node.run("535.309.01"), Ok(calls(&[&["curl --fail"], &BUILDS, &LOADS])));
+    let log = node.read("log");
+    let run = log.lines().find(|line| line.starts_with("driver.run")).expect("the .run file was run");
+    assert!(run.ends_with(" --kernel-module-type=open"), "its arguments come last: {run}");
+    assert!(log.contains("apt-get install --yes --no-install-recommends linux-headers-6.8.0-60-generic"), "{log}");
+    let library = format!("nvidia-smi {}", node.path("install/lib64").display());
+    assert!(log.contains(&library) && log.contains(&format!("ldconfig -r {}", node.path("root").display())), "{log}");
+    for (device, numbers) in [
+        ("nvidiactl", "c 195 255"),
+        ("nvidia-modeset", "c 195 254"),
+        ("nvidia0", "c 195 0"),
+        ("nvidia1", "c 195 1"),
+        ("nvidia-uvm", "c 511 0"),
+        ("nvidia-uvm-tools", "c 511 1"),
+    ] {
+        assert_eq!(node.read(&format!("dev/{device}")).trim(), numbers, "{device}");
+    }
+    assert!(!node.has("dev/nvidia2"));
+    assert_eq!(node.read("root/etc/ld.so.conf.d/nvidia-run-file.conf"), format!("{HOST_DIR}/lib64\n"));
+    assert_eq!(node.read("sys/module/firmware_class/parameters/path"), format!("{HOST_DIR}/firmware"));
+    assert!(node.has("install/firmware/nvidia/535.309.01/gsp.bin"));
+}
+
+#[test]
+fn what_is_there_is_not_done_again() {
+    let node = Node::new("again");
+    node.run("535.309.01").expect("installed");
+    assert_eq!(node.run("535.309.01"), Ok(calls(&[])), "it is loaded");
+    // In use, too: nothing is unloaded.
+    node.write("busy", "");
+    assert_eq!(node.run("535.309.01"), Ok(calls(&[])));
+    node.remove("busy");
+    node.boot();
+    assert_eq!(node.run("535.309.01"), Ok(calls(&[&LOADS])), "after a boot it is loaded from the cache");
+    assert!(node.has("dev/nvidia-uvm"));
+    // Another kernel needs other modules, and not another download.
+    node.write("kernel", "6.8.0-62-generic\n");
+    node.boot();
+    assert_eq!(node.run("535.309.01"), Ok(calls(&[&BUILDS, &LOADS])));
+}
+
+#[test]
+fn another_version_takes_the_place_of_one_that_nobody_uses() {
+    let node = Node::new("version");
+    node.run("535.309.01").expect("installed");
+    node.write("busy", "");
+    let said = node.run("580.173.02").expect_err("it is in use");
+    assert!(said.contains("driver is in use") && said.contains("535.309.01"), "{said}");
+    assert!(node.has("install/lib64/libnvidia-ml.so.535.309.01"), "what is in use stays whole");
+    node.remove("busy");
+    assert_eq!(node.run("580.173.02"), Ok(calls(&[&UNLOADS, &["curl --fail"], &BUILDS, &LOADS])));
+    assert!(!node.has("install/lib64/libnvidia-ml.so.535.309.01"));
+    assert_eq!(node.read("sys/module/nvidia/version"), "580.173.02\n");
+    let files = fs::read_dir(node.path("install/.run")).expect("a folder").count();
+    assert_eq!(files, 1, "the file of the other version is gone");
+}
+
+#[test]
+fn what_fails_is_said_in_the_words_that_the_operator_knows_and_leaves_no_cache() {
+    let node = Node::new("fails");
+    for (fault, words) in [
+        ("no-network", "Could not resolve host"),
+        ("no-headers", "Unable to locate package linux-headers-6.8.0-60-generic"),
+        ("no-compiler", "gcc-12: not found"),
+    ] {
+        node.write(fault, "");
+        let said = node.run("535.309.01").expect_err(fault);
+        assert!(said.contains(words), "{fault}: {said}");
+        assert!(!node.has("install/.cache"), "{fault}");
+        node.remove(fault);
+    }
+    let said = node.run_as(Some("535.309.01"), "470.256.02").expect_err("the file is of another version");
+    assert!(said.contains("driver 470.256.02, and 535.309.01 is wanted"), "{said}");
+    assert!(!node.has("install/.cache"));
+    node.run("535.309.01").expect("all faults are gone");
+    node.write("sick", "");
+    assert!(node.run("535.309.01").expect_err("nvidia-smi fails").contains("nvidia-smi fails with driver 535.309.01"));
+}
+
+#[test]
+fn without_a_version_the_file_says_which_driver_it_is() {
+    let node = Node::new("unknown");
+    assert_eq!(node.run_as(None, "375.26"), Ok(calls(&[&["curl --fail"], &BUILDS, &LOADS])));
+    assert_eq!(node.run_as(None, "375.26"), Ok(calls(&[])));
+    assert_eq!(
+        node.run_as(None, "384.111"),
+        Ok(calls(&[&UNLOADS, &["curl --fail"], &BUILDS, &LOADS])),
+        "another address"
+    );
+}

@@ -1,0 +1,49 @@
+//! The driver's libraries and programs, which are installed when the container starts.
+//!
+//! They are no part of the image's own root: what an installer writes lies in the container's writable layer, and is gone
+//! when the container is removed, whoever still shows its root.
+
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+/// Where the image keeps what it installs.
+const PACKAGE: &str = "drivers";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const PROGRAMS: &str = "usr/bin";
+
+/// Installs the libraries and programs of driver `version` into the container's root.
+pub(super) fn install(own_root: &Path, version: &str) -> Result<()> {
+    let package = own_root.join(PACKAGE);
+    let library = package.join("libstandin_nvml.so");
+    let folder = own_root.join(LIBRARIES);
+    // A container that gets a GPU gets a libcuda too; which one is never asked here.
+    for name in ["libnvidia-ml.so", "libcuda.so"] {
+        let file = format!("{name}.{version}");
+        copy(&library, &folder.join(&file))?;
+        let link = folder.join(format!("{name}.1"));
+        remove(&link)?;
+        symlink(&file, &link).with_context(|| format!("linking {}", link.display()))?;
+    }
+    copy(&package.join("nvidia-smi"), &own_root.join(PROGRAMS).join("nvidia-smi"))
+}
+
+/// Programs may hold an older file open, so it is replaced and not written.
+fn copy(from: &Path, to: &PathBuf) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    remove(to)?;
+    fs::copy(from, to).map(drop).with_context(|| format!("copying {} to {}", from.display(), to.display()))
+}
+
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| file.display().to_string()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,53 @@
+//! What README, docs and examples show to be written is accepted by a real API server, but for its name word for word.
+
+#[path = "../../../crates/crd/tests/yaml_blocks/mod.rs"]
+#[allow(dead_code, reason = "of a file that another test has more use for")]
+mod yaml_blocks;
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+use e2e::Cluster;
+use yaml_blocks::{Written, objects};
+
+/// The name of all that is tried.
+const TRIAL: &str = "documents-trial";
+
+/// Applies an object as its reader would, but for a trial: nothing is written.
+fn apply(cluster: &Cluster, object: &str) -> Result<()> {
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(file.path(), object)?;
+    let file = file.path().display().to_string();
+    let trial =
+        ["--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts", "--field-manager=documents"];
+    cluster.kubectl(&[&["apply", "-f", &file][..], &trial].concat())?;
+    Ok(())
+}
+
+#[test]
+fn every_block_of_yaml_is_applied_by_the_server() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let outcome: Result<()> = runtime.block_on(async {
+        let cluster = Cluster::connect().await?;
+        if cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace()]).is_err() {
+            cluster.install_chart()?;
+        }
+        let all = objects(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+        for Written { at, object } in &all {
+            let mut object = object.clone();
+            // With an object of its name that another test has left, it would be one whole.
+            object["metadata"]["name"] = TRIAL.into();
+            apply(&cluster, &object.to_string()).with_context(|| at.clone())?;
+        }
+        // The server is asked in earnest.
+        let mut wrong = all.first().context("no block")?.object.clone();
+        wrong["metadata"]["name"] = TRIAL.into();
+        wrong["spec"]["driver"] = serde_json::json!({});
+        let refusal = apply(&cluster, &wrong.to_string()).err().context("an unknown field is accepted")?;
+        ensure!(format!("{refusal:#}").contains(".spec.driver"), "{refusal:#}");
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error:?}");
+    }
+}

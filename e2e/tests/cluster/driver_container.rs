@@ -1,0 +1,163 @@
+//! The driver's container dies while a pod computes on a GPU: what the pod has it keeps, the node says what is wrong, and
+//! no other pod is sent there until all is well again.
+
+use anyhow::{Context, Result, ensure};
+use e2e::{DriverMode, eventually};
+use gpu_operator_crd::{
+    health::HealthState,
+    policy::Stage,
+    reason::{Phase, Reason},
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use crate::support::{Fixture, READY, test};
+
+const BUSY: &str = "busy";
+
+/// A pod that has the driver open for as long as it runs, as CUDA programs do.
+async fn run_busy_pod(f: &Fixture) -> Result<Pod> {
+    f.run_on_gpu(BUSY, &["nvidia-smi", "--loop=1"]).await
+}
+
+/// Whether the pod runs on, untouched.
+async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
+    let now = f.pods("default").get(BUSY).await?;
+    ensure!(now.uid() == before.uid(), "another pod of the name");
+    let status = now.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first()).context("none")?;
+    ensure!(
+        status.restart_count == 0 && status.state.as_ref().is_some_and(|state| state.running.is_some()),
+        "{status:?}"
+    );
+    Ok(())
+}
+
+fn kill_driver(f: &Fixture) -> Result<()> {
+    // Its pod shares the host's process ids.
+    f.cluster.node_exec(&["/bin/sh", "-ec", "kill -9 $(cat /run/nvidia/nvidia-driver.pid)"]).map(drop)
+}
+
+/// How often the driver's container has been started again.
+async fn restarts(f: &Fixture) -> Result<i32> {
+    let pod = f.operand(Stage::Driver).await?;
+    let status = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first());
+    Ok(status.context("no status")?.restart_count)
+}
+
+/// Waits until the driver's container has been started again so often.
+async fn wait_for_restart(f: &Fixture, wanted: i32) -> Result<()> {
+    eventually(READY, "the driver's container started again", || async {
+        let restarts = restarts(f).await?;
+        ensure!(restarts >= wanted, "{restarts} restarts");
+        Ok(())
+    })
+    .await
+}
+
+/// The node is not ready, offers no GPU, and its GPUs' health is known all the same.
+async fn is_out_of_service(f: &Fixture, reason: Reason) -> Result<()> {
+    f.wait_for_status("a node out of service", |status| {
+        ensure!(
+            status.phase == Phase::Driver && status.reason == Some(reason),
+            "{:?}: {}",
+            status.reason,
+            status.message
+        );
+        ensure!(status.gpus.allocatable == 0, "{:?}", status.gpus);
+        ensure!(status.health == Some(HealthState::Healthy), "{:?}", status.health);
+        Ok(())
+    })
+    .await?;
+    f.wait_for_allocatable(0, READY).await
+}
+
+#[test]
+fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        let busy = run_busy_pod(&f).await?;
+        let plugin = f.operand(Stage::DevicePlugin).await?;
+        ensure!(f.cluster.standin().loads()? == 1);
+        // Held back before it shows its root again, so that what is in between can be seen.
+        f.cluster.standin().set_driver_mode(&DriverMode::Hold)?;
+        kill_driver(&f)?;
+        wait_for_restart(&f, 1).await?;
+        is_out_of_service(&f, Reason::DriverInstalling).await?;
+        let message = f.status().await?.message;
+        ensure!(message.contains("no libnvidia-ml.so"), "{message}");
+        runs_on(&f, &busy).await?;
+        f.cluster.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.wait_until_ready().await?;
+        runs_on(&f, &busy).await?;
+        ensure!(f.cluster.standin().loads()? == 1, "the driver was loaded again");
+        ensure!(restarts(&f).await? == 1);
+        ensure!(
+            f.operand(Stage::DevicePlugin).await?.uid() != plugin.uid(),
+            "the plugin holds the dead container's root"
+        );
+        f.run_gpu_pod("another").await?;
+        f.sees_one_gpu("another")
+    });
+}
+
+/// Kills the driver of an image that cannot take it over. The node says so while the pod computes, no container goes round
+/// in circles, and once the pod has ended all heals with no hand.
+async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
+    let busy = run_busy_pod(f).await?;
+    let loads = f.cluster.standin().loads()?;
+    kill_driver(f)?;
+    wait_for_restart(f, 1).await?;
+    is_out_of_service(f, Reason::DriverInUse).await?;
+    let status = f.status().await?;
+    ensure!(status.waits_on == [format!("default/{BUSY}")], "{status:?}");
+    runs_on(f, &busy).await?;
+    f.cluster.kubectl(&["delete", "pod", BUSY])?;
+    heals(f, loads + 1, 1).await
+}
+
+/// The driver is loaded again, the node is ready, and the container was not started more often than that.
+async fn heals(f: &Fixture, wanted: usize, starts: i32) -> Result<()> {
+    eventually(READY, "another load", || async {
+        let loads = f.cluster.standin().loads()?;
+        ensure!(loads == wanted, "{loads} loads");
+        Ok(())
+    })
+    .await?;
+    f.wait_until_ready().await?;
+    let restarts = restarts(f).await?;
+    ensure!(restarts == starts, "{restarts} restarts");
+    Ok(())
+}
+
+/// Waits until the node is ready with a driver of this version, and of no other.
+async fn is_ready_with(f: &Fixture, version: &str) -> Result<()> {
+    eventually(READY, &format!("driver {version}"), || async {
+        let loaded = f.cluster.standin().loaded_driver();
+        ensure!(loaded.as_deref() == Some(version), "{loaded:?}");
+        Ok(())
+    })
+    .await?;
+    f.wait_until_ready().await
+}
+
+#[test]
+fn what_cannot_take_its_driver_over_waits_for_the_gpu_pod_without_a_crash_loop() {
+    test(|f| async move {
+        // A current image that finds another configuration's driver, one from before the digest, and a precompiled one.
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        f.cluster.node_exec(&["/bin/sh", "-ec", "echo another > /run/nvidia/nvidia-driver.state"])?;
+        waits_for_the_pod(&f).await.context("another configuration")?;
+        f.apply("{defaults: {driver: {version: 535.261.03}}}").await?;
+        is_ready_with(&f, "535.261.03").await?;
+        waits_for_the_pod(&f).await.context("an old image")?;
+        // Where only the plugin and the probe have NVML open, they let go of it.
+        kill_driver(&f)?;
+        let loads = f.cluster.standin().loads()?;
+        heals(&f, loads + 1, 2).await.context("an old image without a GPU pod")?;
+        f.apply("{defaults: {driver: {version: 580.173.02, precompiled: true}}}").await?;
+        is_ready_with(&f, "580.173.02").await?;
+        waits_for_the_pod(&f).await.context("a precompiled image")
+    });
+}

@@ -1,0 +1,172 @@
+#!/bin/sh
+# Installs NVIDIA's driver from a .run file into a folder of the host, loads it and makes its device nodes. It may run any
+# number of times: what is installed for this kernel and this driver is only loaded, and what is loaded is only checked.
+#
+# Environment, as driver.source RunFile sets it:
+#   NVIDIA_DRIVER_DOWNLOAD_URL     where the .run file is
+#   NVIDIA_DRIVER_VERSION          the driver's version, where it is known; else whatever the file installs
+#   NVIDIA_INSTALL_DIR_HOST        the folder of the host that the driver is installed into
+#   NVIDIA_INSTALL_DIR_CONTAINER   where that folder is mounted
+#   ROOT_MOUNT_DIR                 where the host's root is mounted
+# Arguments are passed on to the .run file.
+#
+# DEV_DIR, PROC_DIR, SYS_DIR and FIRMWARE_DIR are for tests.
+set -eu
+
+host_dir=${NVIDIA_INSTALL_DIR_HOST:-/home/kubernetes/bin/nvidia}
+dir=${NVIDIA_INSTALL_DIR_CONTAINER:-/usr/local/nvidia}
+root=${ROOT_MOUNT_DIR:-/root}
+version=${NVIDIA_DRIVER_VERSION:-}
+dev=${DEV_DIR:-/dev}
+proc=${PROC_DIR:-/proc}
+sys=${SYS_DIR:-/sys}
+firmware=${FIRMWARE_DIR:-/lib/firmware}
+
+kernel=$(uname -r)
+cache=$dir/.cache
+modules="nvidia nvidia-uvm nvidia-modeset nvidia-drm"
+
+say() { echo "run-file installer: $*"; }
+fail() { echo "run-file installer: $*" >&2; exit 1; }
+
+url=${NVIDIA_DRIVER_DOWNLOAD_URL:-}
+[ -n "$url" ] || fail "NVIDIA_DRIVER_DOWNLOAD_URL is not set"
+# What the cache is for: without a version, the address stands for it.
+wanted="kernel=$kernel
+driver=${version:-$url}"
+
+loaded() { cat "$sys/module/nvidia/version" 2>/dev/null || true; }
+
+# The version of the library that is installed.
+installed() {
+    for library in "$dir"/lib64/libnvidia-ml.so.*.*; do
+        [ -e "$library" ] && echo "${library##*/libnvidia-ml.so.}"
+    done | head -n 1
+}
+
+is_cached() { [ "$(cat "$cache" 2>/dev/null || true)" = "$wanted" ]; }
+
+# Makes room for another driver. A module that is in use stays, and with it the driver that uses it.
+unload() {
+    for module in nvidia_drm nvidia_modeset nvidia_uvm nvidia_peermem nvidia; do
+        [ -d "$sys/module/$module" ] || continue
+        rmmod "$module" || fail "driver is in use: module $module of driver $(loaded) cannot be unloaded"
+    done
+}
+
+# Downloads the .run file, unless it is there from before, and prints its path.
+download() {
+    name=$(basename "${url%%[?#]*}")
+    file=$dir/.run/$(printf '%s' "$url" | cksum | cut -d ' ' -f 1)-$name
+    if [ ! -e "$file" ]; then
+        mkdir -p "$dir/.run"
+        rm -f "$dir"/.run/*
+        curl --fail --location --silent --show-error --retry 3 --output "$file.part" "$url" >&2
+        mv "$file.part" "$file"
+    fi
+    echo "$file"
+}
+
+headers() {
+    [ -d "/lib/modules/$kernel/build" ] && return
+    say "installing the headers of kernel $kernel"
+    apt-get update
+    DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "linux-headers-$kernel"
+}
+
+install_driver() {
+    say "installing ${version:-the driver} from $url for kernel $kernel"
+    rm -f "$cache"
+    file=$(download)
+    headers
+    # What is left of another version would be taken for this one.
+    rm -rf "$dir/bin" "$dir/lib64" "$dir/drivers" "$dir/firmware"
+    mkdir -p "$dir/bin" "$dir/lib64" "$dir/drivers"
+    sh "$file" --silent --accept-license --no-questions --ui=none \
+        --utility-prefix="$dir" --utility-libdir=lib64 --opengl-prefix="$dir" --opengl-libdir=lib64 \
+        --kernel-install-path="$dir/drivers" --log-file-name="$dir/nvidia-installer.log" --tmpdir="$dir" \
+        --no-install-compat32-libs --no-x-check --no-check-for-alternate-installs --no-distro-scripts "$@" || {
+        tail -n 20 "$dir/nvidia-installer.log" >&2 2>/dev/null || true
+        fail "the .run file could not install the driver"
+    }
+    now=$(installed)
+    [ -n "$now" ] || fail "the .run file has installed no libnvidia-ml.so into $host_dir/lib64"
+    [ -z "$version" ] || [ "$now" = "$version" ] || fail "the .run file has installed driver $now, and $version is wanted"
+    if [ -d "$firmware/nvidia/$now" ]; then
+        mkdir -p "$dir/firmware/nvidia"
+        cp -R "$firmware/nvidia/$now" "$dir/firmware/nvidia/"
+    fi
+    chmod 755 "$dir"
+    echo "$wanted" >"$cache.part"
+    mv "$cache.part" "$cache"
+}
+
+# The kernel reads firmware from the host, at a place that may be written only if nobody has.
+search_firmware() {
+    path=$sys/module/firmware_class/parameters/path
+    [ -d "$dir/firmware" ] && [ -w "$path" ] || return 0
+    [ -n "$(tr -d '[:space:]' <"$path")" ] || printf '%s' "$host_dir/firmware" >"$path"
+}
+
+load() {
+    search_firmware
+    for module in i2c_core ipmi_msghandler; do
+        modprobe --dirname "$root" "$module" 2>/dev/null || true
+    done
+    for module in $modules; do
+        file=$dir/drivers/$module.ko
+        name=$(echo "$module" | tr - _)
+        if [ -d "$sys/module/$name" ] || [ ! -e "$file" ]; then
+            continue
+        fi
+        case $module in
+        nvidia-drm) insmod "$file" || say "$module is not loaded, and nothing here needs it" ;;
+        *) insmod "$file" || fail "cannot load $module: see the node's kernel log" ;;
+        esac
+    done
+}
+
+node() {
+    [ -e "$dev/$1" ] && return
+    mknod -m 666 "$dev/$1" c "$2" "$3"
+}
+
+major() { awk -v name="$1" '$2 == name { print $1; exit }' "$proc/devices"; }
+
+device_nodes() {
+    node nvidiactl 195 255
+    node nvidia-modeset 195 254
+    for gpu in $(cat "$proc"/driver/nvidia/gpus/*/information 2>/dev/null | awk '/^Device Minor:/ { print $3 }'); do
+        node "nvidia$gpu" 195 "$gpu"
+    done
+    uvm=$(major nvidia-uvm)
+    [ -n "$uvm" ] || return 0
+    node nvidia-uvm "$uvm" 0
+    node nvidia-uvm-tools "$uvm" 1
+}
+
+verify() {
+    LD_LIBRARY_PATH=$dir/lib64 "$dir/bin/nvidia-smi" || fail "nvidia-smi fails with driver $(loaded)"
+}
+
+linker_cache() {
+    line=$host_dir/lib64
+    conf=$root/etc/ld.so.conf.d/nvidia-run-file.conf
+    mkdir -p "$root/etc/ld.so.conf.d"
+    [ "$(cat "$conf" 2>/dev/null || true)" = "$line" ] || echo "$line" >"$conf"
+    ldconfig -r "$root"
+}
+
+if is_cached; then
+    say "found driver $(installed) for kernel $kernel in $host_dir"
+    now=$(loaded)
+    [ -z "$now" ] || [ "$now" = "$(installed)" ] || unload
+else
+    [ -z "$(loaded)" ] || unload
+    install_driver "$@"
+fi
+load
+device_nodes
+verify
+linker_cache
+say "driver $(loaded) is installed and loaded"
