@@ -29,6 +29,7 @@ use kube::{
     runtime::{WatchStreamExt, watcher, watcher::Config},
 };
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 /// No fleet of these tests takes longer for anything.
 pub const DEADLINE: Duration = Duration::from_mins(3);
@@ -101,7 +102,7 @@ impl Fixture {
     /// Applies a policy of this spec, written as YAML, to the fleet's nodes alone.
     pub async fn apply(&self, spec: &str) -> Result<()> {
         let mut policy = ClusterGpuPolicy::new(POLICY, serde_yaml::from_str(spec)?);
-        let members = serde_json::json!({"matchLabels": {MEMBER.0: MEMBER.1}});
+        let members = json!({"matchLabels": {MEMBER.0: MEMBER.1}});
         policy.spec.node_selector = Some(serde_json::from_value(members)?);
         self.policies().patch(POLICY, &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
         Ok(())
@@ -158,18 +159,17 @@ impl Fixture {
         Ok(self.daemon_sets().await?.into_iter().map(|(name, set)| (name, set.metadata.generation)).collect())
     }
 
-    /// The resource versions of what the operator writes about nodes: GpuNodes, and the labels of Nodes, whose version
-    /// others move as well.
-    async fn lines(&self) -> Result<BTreeMap<String, (Option<String>, BTreeMap<String, String>)>> {
+    /// What the operator writes about nodes: GpuNodes, and the labels of Nodes, whose version others move as well.
+    async fn lines(&self) -> Result<BTreeMap<String, Value>> {
         let nodes = Api::<Node>::all(self.cluster.client()).list(&ListParams::default()).await?;
-        let labels: BTreeMap<_, _> = nodes.into_iter().map(|node| (node.name_any(), node.labels().clone())).collect();
         let gpu_nodes = self.gpu_nodes().list(&ListParams::default()).await?;
-        let versions: BTreeMap<_, _> =
-            gpu_nodes.iter().map(|node| (node.name_any(), node.resource_version())).collect();
-        Ok(labels
-            .into_iter()
-            .map(|(name, labels)| (name.clone(), (versions.get(&name).cloned().flatten(), labels)))
-            .collect())
+        let gpu_nodes: BTreeMap<_, _> = gpu_nodes.into_iter().map(|node| (node.name_any(), node)).collect();
+        let line = |node: Node| {
+            let name = node.name_any();
+            let line = json!({"labels": node.labels(), "gpuNode": gpu_nodes.get(&name)});
+            (name, line)
+        };
+        Ok(nodes.into_iter().map(line).collect())
     }
 
     /// Lets something happen to these nodes and come to its end, waits for quiet, and checks that it has changed no DaemonSet
@@ -190,7 +190,13 @@ impl Fixture {
             after.remove(*node);
         }
         let touched: Vec<_> = after.iter().filter(|(name, line)| before.get(*name) != Some(line)).collect();
-        ensure!(touched.is_empty() && before.len() == after.len(), "{nodes:?} {what}: touched {touched:?}");
+        let changes = touched.iter().take(3).map(|(name, line)| {
+            let before = before.get(*name).unwrap_or(&Value::Null);
+            format!("\n{name}: {}", json_patch::diff(before, line))
+        });
+        let changes: String = changes.collect();
+        ensure!(touched.is_empty(), "{nodes:?} {what}: touched {} nodes as well{changes}", touched.len());
+        ensure!(before.len() == after.len(), "{nodes:?} {what}: {} nodes became {}", before.len(), after.len());
         ensure!(self.generations().await? == generations, "{nodes:?} {what}: a DaemonSet changed");
         let elsewhere = self.cluster.audit().requests(OPERATOR, mark)?.writes().only(|request| {
             let told = ["clustergpupolicies/status", "events"].contains(&request.resource.as_str());
