@@ -1,6 +1,7 @@
 //! Our chart and the example policy.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write,
     fs,
     path::{Path, PathBuf},
@@ -12,10 +13,11 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::{
+    network,
     paths::Paths,
     process::{create, output, poll, run_logged},
     progress::Step,
-    state::{NodeKind, State},
+    state::State,
 };
 
 /// The release and its namespace.
@@ -40,7 +42,7 @@ pub(crate) fn install(paths: &Paths, state: &State) -> Result<()> {
         .arg(paths.root.join("charts/gpu-operator"))
         .args(["--namespace", RELEASE, "--values"])
         .arg(values_file(paths));
-    if state.node == NodeKind::Real {
+    if state.nodes.is_real() {
         helm.args(["--wait", "--timeout", "2m"]);
     }
     let pods = || kubectl(paths, &["get", "pods", "-n", RELEASE, "--no-headers"]).unwrap_or_default();
@@ -51,13 +53,13 @@ pub(crate) fn install(paths: &Paths, state: &State) -> Result<()> {
 }
 
 /// Makes our pods run the images of these names anew: their tags have not changed, so nothing else would.
-pub(crate) fn restart(paths: &Paths, images: &[String]) -> Result<()> {
+pub(crate) fn restart(paths: &Paths, images: &BTreeSet<String>) -> Result<()> {
     for (image, workload) in [
         ("localhost:5999/gpu-operator:dev", "deployment/gpu-operator"),
         ("localhost:5999/nvml-probe:dev", "daemonset/nvml-probe"),
     ] {
         let there = || kubectl(paths, &["get", workload, "--namespace", RELEASE]).is_ok();
-        if images.iter().any(|name| name == image) && there() {
+        if images.contains(image) && there() {
             kubectl(paths, &["rollout", "restart", workload, "--namespace", RELEASE])?;
         }
     }
@@ -72,14 +74,13 @@ pub(crate) fn values_file(paths: &Paths) -> PathBuf {
 fn values(state: &State) -> serde_json::Value {
     json!({
         "image": {"repository": "localhost:5999", "tag": "dev"},
-        // Pods reach the API server on the machine's own loopback: there is no service proxy and no pod network here.
+        // Pods reach the API server over their node's link: there is no service proxy here, and a pod's own network leads
+        // nowhere.
         "hostNetwork": true,
-        // There, any other program of the machine may have the usual ports, and nobody from outside should see these.
-        "operator": {"listenAddress": format!("127.0.0.1:{}", state.operator_port)},
         // What is a matter of a minute on a fleet is watched by a person here.
-        "probe": {"interval": "2s", "listenAddress": format!("127.0.0.1:{}", state.probe_port)},
+        "probe": {"interval": "2s"},
         "extraEnv": [
-            {"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"},
+            {"name": "KUBERNETES_SERVICE_HOST", "value": network::CONTROL_PLANE},
             {"name": "KUBERNETES_SERVICE_PORT", "value": state.api_port.to_string()},
         ],
     })

@@ -9,10 +9,10 @@ use crate::{
     benchmark, demo,
     lifecycle::{self, Extent},
     lock::Lock,
-    namespace,
+    namespace, network,
     paths::Paths,
     process, stages,
-    state::{NodeKind, Purpose},
+    state::{MOST, NodeId, Nodes, Purpose, USUAL},
 };
 
 /// A real Kubernetes cluster on this machine, with everything it leaves under target/e2e.
@@ -30,9 +30,12 @@ enum Task {
         /// Only the cluster, without operator and policy.
         #[arg(long)]
         no_chart: bool,
-        /// One kwok node in place of a real one, as without root.
-        #[arg(long)]
+        /// One kwok node in place of real ones, as without root.
+        #[arg(long, conflicts_with = "nodes")]
         kwok: bool,
+        /// How many real nodes.
+        #[arg(long, default_value_t = USUAL, value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST)))]
+        nodes: u8,
     },
     /// End the cluster and remove all but what was built.
     Down,
@@ -56,18 +59,49 @@ enum Task {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// `network-hold`: hidden.
+    #[command(hide = true)]
+    NetworkHold {
+        /// The API server's.
+        #[arg(long)]
+        port: u16,
+    },
+    /// `network-exec`: hidden.
+    #[command(hide = true)]
+    NetworkExec {
+        /// The process that holds the network.
+        #[arg(long)]
+        holder: u32,
+        /// What to run.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
     /// `node-start`: hidden.
     #[command(hide = true)]
-    NodeStart,
+    NodeStart {
+        /// Which node.
+        #[arg(long)]
+        number: u8,
+        /// The process that holds the network.
+        #[arg(long)]
+        network: u32,
+    },
     /// `node-init`: hidden.
     #[command(hide = true)]
-    NodeInit,
+    NodeInit {
+        /// Which node.
+        #[arg(long)]
+        number: u8,
+    },
     /// `node-exec`: hidden.
     #[command(hide = true)]
     NodeExec {
+        /// Which node.
+        #[arg(long)]
+        number: u8,
         /// The process that holds the node.
         #[arg(long)]
-        node: u32,
+        process: u32,
         /// Leave the command running, its output in this file.
         #[arg(long)]
         log: Option<PathBuf>,
@@ -93,9 +127,13 @@ fn run(task: Task) -> Result<ExitCode> {
     let paths = Paths::new();
     match task {
         // These enter namespaces, which a program with threads may not.
-        Task::NodeStart => namespace::start(&paths)?,
-        Task::NodeInit => namespace::init(&paths)?,
-        Task::NodeExec { node, log, command } => return namespace::exec(&paths, node, log.as_deref(), &command),
+        Task::NetworkHold { port } => network::hold(&paths, port)?,
+        Task::NetworkExec { holder, command } => network::exec(holder, &command)?,
+        Task::NodeStart { number, network } => namespace::start(&paths, NodeId::numbered(number), network)?,
+        Task::NodeInit { number } => namespace::init(&paths, NodeId::numbered(number))?,
+        Task::NodeExec { number, process, log, command } => {
+            return namespace::exec(&paths, NodeId::numbered(number), process, log.as_deref(), &command);
+        }
         Task::Scratch { command } => return namespace::scratch(&command),
         Task::Demo { keep } => {
             let _lock = Lock::take(&paths, "demo")?;
@@ -112,11 +150,11 @@ fn run(task: Task) -> Result<ExitCode> {
             process::catch_interrupts()?;
             benchmark::run(&paths, &options)?;
         }
-        Task::Up { no_chart, kwok } => {
+        Task::Up { no_chart, kwok, nodes } => {
             let _lock = Lock::take(&paths, "up")?;
             process::catch_interrupts()?;
             let extent = if no_chart { Extent::Bare } else { Extent::Policy };
-            up(&paths, extent, lifecycle::node_kind(kwok))?;
+            up(&paths, extent, lifecycle::nodes(if kwok { 0 } else { nodes }))?;
         }
         Task::Down => {
             let _lock = Lock::take(&paths, "down")?;
@@ -129,9 +167,9 @@ fn run(task: Task) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn up(paths: &Paths, extent: Extent, kind: NodeKind) -> Result<()> {
+fn up(paths: &Paths, extent: Extent, nodes: Nodes) -> Result<()> {
     let was_running = lifecycle::running(paths).is_some();
-    if let Err(error) = lifecycle::up(paths, Purpose::Up, extent, kind) {
+    if let Err(error) = lifecycle::up(paths, Purpose::Up, extent, nodes) {
         // Half a cluster is of use to nobody, and the logs stay. What ran before is not ours to end.
         if was_running {
             return Err(error);

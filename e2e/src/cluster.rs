@@ -1,34 +1,18 @@
 //! The running cluster, as a test sees it.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    path::PathBuf,
+    process::Command,
+};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use standin_node::driver::proc_devices::UVM_MAJOR;
 
-use crate::{
-    audit::Audit,
-    chart, images, lifecycle, node,
-    paths::Paths,
-    pki,
-    process::output,
-    standin::Standin,
-    state::{NODE_NAME, State},
-};
-
-/// A driver that the node's own system brings, as a cloud's image with drivers does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostDriver {
-    /// None.
-    Absent,
-    /// This version's library is installed, but its kernel module is not loaded.
-    Installed(String),
-    /// This version is installed and loaded, with its device nodes.
-    Loaded(String),
-}
+use crate::{audit::Audit, chart, lifecycle, paths::Paths, pki, process::output, real_node::RealNode, state::State};
 
 /// A handle on the cluster that `cargo xtask` started in this checkout.
 ///
@@ -74,7 +58,7 @@ impl Cluster {
         args.extend(pod.iter().flat_map(|pod| ["--bound-object-kind=Pod", "--bound-object-name", pod]));
         let token = self.kubectl(&args)?;
         let file = self.paths.cluster().join(format!("{name}.kubeconfig"));
-        pki::kubeconfig(&file, self.state.api_port, &self.paths.cluster().join("pki/ca.crt"), token.trim())?;
+        pki::kubeconfig(&file, SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.state.api_port), &self.paths.cluster().join("pki/ca.crt"), token.trim())?;
         Ok(file)
     }
 
@@ -88,10 +72,15 @@ impl Cluster {
         self.paths.kubeconfig()
     }
 
-    /// The name of the one node.
+    /// Where an operator listens that runs as a process of this machine.
+    pub(crate) fn operator_port(&self) -> u16 {
+        self.state.operator_port
+    }
+
+    /// The real nodes.
     #[must_use]
-    pub fn node_name(&self) -> &'static str {
-        NODE_NAME
+    pub fn nodes(&self) -> Vec<RealNode> {
+        self.state.nodes.real().map(|id| RealNode::new(self.paths.clone(), self.state.clone(), id)).collect()
     }
 
     /// The namespace of the chart's release.
@@ -148,97 +137,6 @@ impl Cluster {
         Audit::new(self.paths.logs().join("audit.log"))
     }
 
-    /// What steers the stand-ins.
-    #[must_use]
-    pub fn standin(&self) -> Standin {
-        Standin::new(self.paths.standin())
-    }
-
-    /// Runs a command in the node, as root, and returns what it printed. The node has the machine's programs.
-    ///
-    /// # Errors
-    /// If the command fails, what it wrote to standard error.
-    pub fn node_exec(&self, command: &[&str]) -> Result<String> {
-        node::exec(&self.paths, &self.state, command)
-    }
-
-    /// Ends kubelet and starts it anew; pods go on.
-    ///
-    /// # Errors
-    /// If it does not start.
-    pub fn restart_kubelet(&self) -> Result<()> {
-        node::restart_kubelet(&self.paths, &self.state)
-    }
-
-    /// Starts containerd if it has ended, which the node has no init system to do; says whether it had.
-    ///
-    /// # Errors
-    /// If it does not start.
-    pub fn revive_containerd(&self) -> Result<bool> {
-        node::revive_containerd(&self.paths, &self.state)
-    }
-
-    /// Ends containerd and starts it anew; containers go on.
-    ///
-    /// # Errors
-    /// If it does not start.
-    pub fn restart_containerd(&self) -> Result<()> {
-        node::restart_containerd(&self.paths, &self.state)
-    }
-
-    /// Switches the node off and on again: every process and mount of it is gone, with all that lay in memory, such as
-    /// /run, /dev and the loaded driver; what lay on disk is there. Returns when kubelet has been started.
-    ///
-    /// # Errors
-    /// If the node does not start.
-    pub fn reboot(&self) -> Result<()> {
-        node::reboot(&self.paths, &self.state)
-    }
-
-    /// Makes the node's own system bring a driver, or no longer. A reboot leaves it installed and not loaded.
-    /// The operator knows of it once the probe has reported it; a policy applied before that may bring its own driver.
-    ///
-    /// # Errors
-    /// If the node's files cannot be changed.
-    pub fn set_host_driver(&self, driver: &HostDriver) -> Result<()> {
-        let (version, loaded) = match driver {
-            HostDriver::Absent => (None, false),
-            HostDriver::Installed(version) => (Some(version.as_str()), false),
-            HostDriver::Loaded(version) => (Some(version.as_str()), true),
-        };
-        if version.is_some_and(|version| !version.bytes().all(|b| b.is_ascii_digit() || b == b'.')) {
-            bail!("a driver's version is digits and dots");
-        }
-        // Programs on the node may hold the old file open, so it is replaced and not written.
-        let keep = |name: &str| {
-            let (built, kept) = (images::built(&self.paths, name), self.paths.cluster().join(name));
-            std::fs::copy(&built, &kept).with_context(|| format!("copying {}", built.display()))?;
-            anyhow::Ok(kept.display().to_string())
-        };
-        let (library, program) = (keep("libstandin_nvml.so")?, keep("nvidia-smi")?);
-        self.node_exec(&[
-            "/bin/sh",
-            "-ec",
-            HOST_DRIVER,
-            "host-driver",
-            &library,
-            version.unwrap_or_default(),
-            if loaded { "loaded" } else { "" },
-            &program,
-            &UVM_MAJOR.to_string(),
-        ])?;
-        self.standin().set_module(version.filter(|_| loaded))
-    }
-
-    /// Makes the folder into which installers put drivers one in which the stand-in driver's library finds what a real one
-    /// asks the kernel for; or takes it away with all that is in it.
-    ///
-    /// # Errors
-    /// If the node's files cannot be changed.
-    pub fn set_install_dir(&self, there: bool) -> Result<()> {
-        self.node_exec(&["/bin/sh", "-ec", INSTALL_DIR, "install-dir", if there { "there" } else { "" }]).map(drop)
-    }
-
     /// All that tells why a test failed, as text: pods, events, policies, GPU nodes, logs.
     #[must_use]
     pub fn diagnosis(&self) -> String {
@@ -253,40 +151,3 @@ impl Cluster {
         command
     }
 }
-
-/// Argument: `there`, or nothing.
-const INSTALL_DIR: &str = "
-folder=/home/kubernetes/bin/nvidia
-if mountpoint -q $folder/etc/standin; then umount --lazy $folder/etc/standin; fi
-rm -rf $folder
-if [ -n \"$1\" ]; then
-  mkdir -p $folder/etc/standin
-  mount --bind /run/nvidia/standin $folder/etc/standin
-fi
-";
-
-/// Arguments: the stand-in library, the version or nothing, `loaded` or nothing, the stand-in of nvidia-smi, the major of
-/// nvidia-uvm.
-const HOST_DRIVER: &str = "
-folder=/usr/lib/x86_64-linux-gnu
-rm -f $folder/libnvidia-ml.so.* /usr/bin/nvidia-smi /dev/nvidia*
-if mountpoint -q /etc/standin; then umount --lazy /etc/standin; fi
-if [ -n \"$2\" ]; then
-  cp \"$1\" $folder/libnvidia-ml.so.$2
-  cp \"$4\" /usr/bin/nvidia-smi
-  ln -s libnvidia-ml.so.$2 $folder/libnvidia-ml.so.1
-  mkdir -p /etc/standin
-  mount --bind /run/nvidia/standin /etc/standin
-fi
-if [ -n \"$3\" ]; then
-  minor=0
-  for device in /sys/bus/pci/devices/*/; do
-    [ -d \"$device\" ] || continue
-    mknod -m 666 /dev/nvidia$minor c 195 $minor
-    minor=$((minor + 1))
-  done
-  mknod -m 666 /dev/nvidiactl c 195 255
-  mknod -m 666 /dev/nvidia-uvm c \"$5\" 0
-  mknod -m 666 /dev/nvidia-uvm-tools c \"$5\" 1
-fi
-";

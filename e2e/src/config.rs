@@ -3,35 +3,15 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
-use sha2::{Digest, Sha256};
 
-use crate::{
-    paths::Paths,
-    state::{NODE_NAME, State},
-    tools::hex,
-};
+use crate::{paths::Paths, state::NodeId};
 
 /// The image of every pod's sandbox.
 pub(crate) const PAUSE_IMAGE: &str = "localhost:5999/pause:e2e";
 
-/// What of ours lies outside the checkout, for as long as the node runs: a control group and a network bridge. Their
-/// names tell the checkout, so that two of them do not meet.
-pub(crate) struct Names {
-    pub cgroup: String,
-    pub bridge: String,
-}
-
-impl Names {
-    pub(crate) fn new(paths: &Paths) -> Self {
-        let hash = hex(&Sha256::digest(paths.root.as_os_str().as_encoded_bytes()));
-        // The kernel takes 15 characters for a device.
-        Self { cgroup: format!("gpu-operator-e2e-{}", &hash[..8]), bridge: format!("gpue2e{}", &hash[..8]) }
-    }
-}
-
 /// Writes what containerd reads at its place in the node: on a real node, too, NVIDIA's installer finds it there.
-pub(crate) fn write_containerd(paths: &Paths) -> Result<()> {
-    let config = paths.node().join("upper/etc/containerd/config.toml");
+pub(crate) fn write_containerd(paths: &Paths, node: NodeId) -> Result<()> {
+    let config = paths.node(node).join("upper/etc/containerd/config.toml");
     if config.exists() {
         // A reboot: what was installed into the configuration stays, as on a real node.
         return Ok(());
@@ -79,25 +59,22 @@ state = "/run/containerd"
         "name": "gpu-operator-e2e",
         "plugins": [{
             "type": "bridge",
-            "bridge": Names::new(paths).bridge,
+            "bridge": "pods",
             "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.19.0.0/16"}]]},
         }],
     });
-    write(&paths.node().join("upper/etc/gpu-operator-e2e/cni/10-bridge.conflist"), &network.to_string())?;
+    write(&paths.node(node).join("upper/etc/gpu-operator-e2e/cni/10-bridge.conflist"), &network.to_string())?;
     write(&config, &text)
 }
 
-/// Writes kubelet's configuration and returns its arguments.
-pub(crate) fn write_kubelet(paths: &Paths, state: &State) -> Result<Vec<String>> {
-    let dir = paths.cluster();
+/// Writes a kubelet's configuration and returns its arguments.
+pub(crate) fn write_kubelet(paths: &Paths, node: NodeId) -> Result<Vec<String>> {
+    let (name, dir) = (node.name(), paths.cluster());
     let pki = dir.join("pki");
     let config = serde_json::json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": "127.0.0.1",
-        "port": state.kubelet_port,
-        "healthzBindAddress": "127.0.0.1",
-        "healthzPort": state.kubelet_health_port,
+        "address": node.address(),
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "authentication": {
             "anonymous": {"enabled": false},
@@ -105,10 +82,9 @@ pub(crate) fn write_kubelet(paths: &Paths, state: &State) -> Result<Vec<String>>
             "x509": {"clientCAFile": pki.join("ca.crt")},
         },
         "authorization": {"mode": "AlwaysAllow"},
-        "tlsCertFile": pki.join("kubelet-serving.crt"),
-        "tlsPrivateKeyFile": pki.join("kubelet-serving.key"),
+        "tlsCertFile": pki.join(format!("{name}.crt")),
+        "tlsPrivateKeyFile": pki.join(format!("{name}.key")),
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": format!("/{}", Names::new(paths).cgroup),
         "failCgroupV1": false,
         "failSwapOn": false,
         "enforceNodeAllocatable": [],
@@ -126,16 +102,15 @@ pub(crate) fn write_kubelet(paths: &Paths, state: &State) -> Result<Vec<String>>
         "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
         "featureGates": {"KubeletCrashLoopBackOffMax": true},
     });
-    let file = dir.join("kubelet.yaml");
+    let file = dir.join(format!("{name}.kubelet.yaml"));
     write(&file, &serde_yaml::to_string(&config)?)?;
     Ok(vec![
         format!("--config={}", file.display()),
-        format!("--kubeconfig={}", dir.join("kubelet.kubeconfig").display()),
-        format!("--hostname-override={NODE_NAME}"),
+        format!("--kubeconfig={}", dir.join(format!("{name}.kubeconfig")).display()),
+        format!("--hostname-override={name}"),
+        format!("--node-ip={}", node.address()),
         // Device plugins have this path built in.
         "--root-dir=/var/lib/kubelet".into(),
-        // kubelet refuses 127.0.0.1 for its node, so the address is given from outside, as a cloud would.
-        "--cloud-provider=external".into(),
     ])
 }
 

@@ -1,8 +1,9 @@
-//! etcd, API server, controller manager and scheduler, all on 127.0.0.1.
+//! etcd, API server, controller manager and scheduler: in the cluster's network where there are real nodes, else on the
+//! machine's loopback.
 
 use std::{
     fs,
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, SocketAddrV4, TcpListener},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -12,11 +13,12 @@ use anyhow::{Context, Result};
 
 use crate::{
     audit::{OPERATOR, PROBE},
+    network,
     paths::Paths,
     pki,
     process::{output, poll, tail},
     progress::Step,
-    state::{NodeKind, Purpose, State, records},
+    state::{Nodes, Purpose, State, records},
 };
 
 const GRACE: Duration = Duration::from_secs(3);
@@ -24,38 +26,42 @@ const GRACE: Duration = Duration::from_secs(3);
 const NAMES: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 
 /// Starts an empty control plane and writes `target/e2e/kubeconfig`.
-pub(crate) fn start(paths: &Paths, purpose: Purpose, node: NodeKind) -> Result<State> {
+pub(crate) fn start(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<State> {
     let step = Step::start("starting the control plane");
-    let ports = free_ports::<9>()?;
+    let ports = free_ports::<6>()?;
     let state = State {
         purpose,
-        node,
+        nodes,
         xtask: keep_self(paths)?,
         etcd_port: ports[0],
         etcd_peer_port: ports[1],
         api_port: ports[2],
         controller_manager_port: ports[3],
         scheduler_port: ports[4],
-        kubelet_port: ports[5],
-        kubelet_health_port: ports[6],
-        operator_port: ports[7],
-        probe_port: ports[8],
+        operator_port: ports[5],
     };
     // Before the first process, so that whatever happens `down` knows that there is something to end.
     state.save(paths)?;
     let dir = paths.cluster();
     let pki = dir.join("pki");
-    let tokens = pki::write(&pki)?;
+    let tokens = pki::write(&pki, nodes.real())?;
     let ca = pki.join("ca.crt");
-    pki::kubeconfig(&paths.kubeconfig(), state.api_port, &ca, &tokens.admin)?;
-    pki::kubeconfig(&dir.join("kubelet.kubeconfig"), state.api_port, &ca, &tokens.node)?;
+    let loopback = SocketAddrV4::new(Ipv4Addr::LOCALHOST, state.api_port);
+    pki::kubeconfig(&paths.kubeconfig(), loopback, &ca, &tokens.admin)?;
+    for (node, token) in &tokens.nodes {
+        let server = SocketAddrV4::new(network::CONTROL_PLANE, state.api_port);
+        pki::kubeconfig(&dir.join(format!("{}.kubeconfig", node.name())), server, &ca, token)?;
+    }
     fs::write(dir.join("audit.yaml"), audit_policy())?;
+    if nodes.is_real() {
+        network::start(paths, &state)?;
+    }
 
-    spawn(paths, "etcd", &etcd(&state, &dir))?;
-    spawn(paths, "kube-apiserver", &apiserver(&state, &dir, paths))?;
+    spawn(paths, &state, "etcd", &etcd(&state, &dir))?;
+    spawn(paths, &state, "kube-apiserver", &apiserver(&state, &dir, paths))?;
     wait_ready(paths)?;
-    spawn(paths, "kube-controller-manager", &controller_manager(&state, &pki, paths))?;
-    spawn(paths, "kube-scheduler", &scheduler(&state, paths))?;
+    spawn(paths, &state, "kube-controller-manager", &controller_manager(&state, &pki, paths))?;
+    spawn(paths, &state, "kube-scheduler", &scheduler(&state, paths))?;
     step.done();
     Ok(state)
 }
@@ -68,7 +74,7 @@ fn keep_self(paths: &Paths) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// Ends all four.
+/// Ends all four, and their network.
 pub(crate) fn stop(paths: &Paths) -> Result<()> {
     let records = records(paths);
     for name in NAMES.into_iter().rev() {
@@ -76,17 +82,19 @@ pub(crate) fn stop(paths: &Paths) -> Result<()> {
         let grace = if name == "kube-apiserver" { Duration::ZERO } else { GRACE };
         records.stop(name, grace)?;
     }
-    Ok(())
+    network::stop(paths)
 }
 
-/// Whether all four run.
-pub(crate) fn is_running(paths: &Paths) -> bool {
+/// Whether all four run, and can be reached.
+pub(crate) fn is_running(paths: &Paths, state: &State) -> bool {
     let records = records(paths);
-    NAMES.iter().all(|name| records.alive(name).is_some())
+    NAMES.iter().all(|name| records.alive(name).is_some()) && (!state.nodes.is_real() || network::is_running(paths))
 }
 
-fn spawn(paths: &Paths, name: &str, args: &[String]) -> Result<()> {
-    records(paths).spawn(name, Command::new(paths.tool(name)).args(args), &paths.log(name))
+fn spawn(paths: &Paths, state: &State, name: &str, args: &[String]) -> Result<()> {
+    let mut command =
+        if state.nodes.is_real() { network::inside(paths, state, name)? } else { Command::new(paths.tool(name)) };
+    records(paths).spawn(name, command.args(args), &paths.log(name))
 }
 
 fn wait_ready(paths: &Paths) -> Result<()> {
@@ -124,9 +132,14 @@ fn etcd(state: &State, dir: &Path) -> Vec<String> {
 fn apiserver(state: &State, dir: &Path, paths: &Paths) -> Vec<String> {
     let pki = dir.join("pki");
     let file = |name: &str| pki.join(name).display().to_string();
-    vec![
+    let bind = if state.nodes.is_real() {
+        // There is no other network in there than the cluster's.
+        vec!["--bind-address=0.0.0.0".into(), format!("--advertise-address={}", network::CONTROL_PLANE)]
+    } else {
+        vec!["--bind-address=127.0.0.1".into()]
+    };
+    let args = vec![
         format!("--etcd-servers=http://127.0.0.1:{}", state.etcd_port),
-        "--bind-address=127.0.0.1".into(),
         format!("--secure-port={}", state.api_port),
         format!("--tls-cert-file={}", file("apiserver.crt")),
         format!("--tls-private-key-file={}", file("apiserver.key")),
@@ -148,7 +161,8 @@ fn apiserver(state: &State, dir: &Path, paths: &Paths) -> Vec<String> {
         format!("--audit-log-path={}", paths.logs().join("audit.log").display()),
         // In MB. A log that is rotated takes with it what a test has marked in it.
         "--audit-log-maxsize=100000".into(),
-    ]
+    ];
+    [bind, args].concat()
 }
 
 /// Who wrote what, and nothing of its content: enough to see that a settled cluster is quiet. Of operator and probe,
@@ -176,8 +190,8 @@ fn controller_manager(state: &State, pki: &Path, paths: &Paths) -> Vec<String> {
     args.extend([
         format!("--service-account-private-key-file={}", pki.join("service-account.key").display()),
         format!("--root-ca-file={}", pki.join("ca.crt").display()),
-        // However busy the machine is: a node whose lease comes late is not dead.
-        "--node-monitor-grace-period=3m".into(),
+        // However busy the machine is: a node whose lease comes late is not dead. Longer than any test lasts.
+        "--node-monitor-grace-period=10m".into(),
     ]);
     args
 }

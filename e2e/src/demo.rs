@@ -11,7 +11,7 @@ use crate::{
     paths::Paths,
     process::{interrupted, pause, poll},
     progress::{Step, heading},
-    state::{NodeKind, Purpose},
+    state::{NodeId, Purpose, USUAL},
 };
 
 const DEADLINE: Duration = Duration::from_mins(5);
@@ -22,9 +22,9 @@ pub(crate) fn run(paths: &Paths, keep: bool) -> Result<()> {
     let stays = keep || was_running;
     let purpose = if keep { Purpose::Up } else { Purpose::Demo };
     let show = || {
-        let state = lifecycle::up(paths, purpose, Extent::Policy, lifecycle::node_kind(false))?;
+        let state = lifecycle::up(paths, purpose, Extent::Policy, lifecycle::nodes(USUAL))?;
         heading("what the operator does");
-        if state.node == NodeKind::Real {
+        if state.nodes.is_real() {
             watch(paths)?;
         }
         tables(paths)?;
@@ -121,7 +121,7 @@ fn next_steps(paths: &Paths, stays: bool) {
     say!("  kubectl get gpunode gpu-node-1 -o yaml");
     say!("  kubectl get events --sort-by=.lastTimestamp");
     say!("  # a driver that fails, told on the node's own line; and healed again:");
-    let driver = paths.standin().join("driver.json");
+    let driver = paths.standin(NodeId::FIRST).join("driver.json");
     say!("  echo '{{\"mode\":\"crash\",\"message\":\"no kernel headers\"}}' > {}", driver.display());
     say!("  kubectl delete pods --namespace gpu-operator --selector gpu.nodestack.dev/stage=driver");
     say!("  kubectl get gpunodes --watch");

@@ -19,7 +19,7 @@ use crate::{
     paths::Paths,
     process::run_logged,
     progress::{Step, heading},
-    state::State,
+    state::{NodeId, State},
     tools::hex,
 };
 
@@ -151,9 +151,9 @@ pub(crate) fn build(paths: &Paths, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Hands the node's containerd the images that it does not have yet, and returns their names.
-pub(crate) fn import(paths: &Paths, state: &State, all: bool) -> Result<Vec<String>> {
-    let imported = paths.cluster().join("imported");
+/// Hands a node's containerd the images that it does not have yet, and returns their names.
+pub(crate) fn import(paths: &Paths, state: &State, node: NodeId, all: bool) -> Result<Vec<String>> {
+    let imported = paths.cluster().join(format!("{}.imported", node.name()));
     fs::create_dir_all(&imported)?;
     let mut new = Vec::new();
     for image in images(all, &kernel()?) {
@@ -167,12 +167,12 @@ pub(crate) fn import(paths: &Paths, state: &State, all: bool) -> Result<Vec<Stri
     if new.is_empty() {
         return Ok(Vec::new());
     }
-    let step = Step::start(format!("importing {} images into the node", new.len()));
+    let step = Step::start(format!("importing {} images into {}", new.len(), node.name()));
     for (n, (image, there, stamp)) in new.iter().enumerate() {
         step.tick(&format!("{} of {}", n + 1, new.len()));
         let archive = image.archive(paths);
         let archive = archive.to_str().context("the checkout's path is not UTF-8")?;
-        node::exec(paths, state, &["ctr", "--namespace=k8s.io", "images", "import", "--local", archive])?;
+        node::exec(paths, state, node, &["ctr", "--namespace=k8s.io", "images", "import", "--local", archive])?;
         fs::write(there, stamp)?;
     }
     step.done();

@@ -8,16 +8,17 @@ use anyhow::{Result, bail};
 use crate::{
     paths::Paths,
     process::{create, output, poll, tail},
-    state::{NODE_NAME, records},
+    state::{NodeId, records},
 };
 
 const NAME: &str = "kwok";
 
-/// Starts kwok, unless it runs: it keeps the leases of all nodes that are labelled `type=kwok`.
-pub(crate) fn ensure(paths: &Paths) -> Result<()> {
-    if is_running(paths) {
-        return Ok(());
-    }
+/// Starts kwok afresh: it keeps the leases of all nodes that are labelled `type=kwok`.
+///
+/// One that has seen a node of a name come, go and come again may have its queue of leases stuck for ever (v0.8.0, where the
+/// name is in the queue twice), and then lets those of all nodes run out. So no two fleets share one.
+pub(crate) fn start_afresh(paths: &Paths) -> Result<()> {
+    stop(paths)?;
     let mut command = Command::new(paths.tool(NAME));
     command
         .arg("--kubeconfig")
@@ -35,15 +36,16 @@ pub(crate) fn ensure(paths: &Paths) -> Result<()> {
 
 /// Starts kwok and one node that looks like a GKE node with eight H100.
 pub(crate) fn start(paths: &Paths) -> Result<()> {
-    ensure(paths)?;
+    start_afresh(paths)?;
+    let name = NodeId::FIRST.name();
     let node = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": NODE_NAME, "labels": {
+        "metadata": {"name": name, "labels": {
             "type": "kwok",
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": "amd64",
-            "kubernetes.io/hostname": NODE_NAME,
+            "kubernetes.io/hostname": name,
             "cloud.google.com/gke-accelerator": "nvidia-h100-80gb",
         }},
     });
@@ -58,7 +60,7 @@ pub(crate) fn start(paths: &Paths) -> Result<()> {
     output(kubectl().arg("apply").arg("-f").arg(&file))?;
     poll("the kwok node's readiness", Duration::from_mins(1), || {
         let ready = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
-        let seen = output(kubectl().args(["get", "node", NODE_NAME, "-o", ready]))?;
+        let seen = output(kubectl().args(["get", "node", &name, "-o", ready]))?;
         if records(paths).alive(NAME).is_none() {
             bail!("kwok ended; the end of its log:\n{}", tail(&paths.log(NAME), 2_000));
         }

@@ -1,18 +1,17 @@
 //! `up` and `down`: everything from nothing, and nothing from everything.
 
-use std::{fs, process::Command};
+use std::{collections::BTreeSet, fs, process::Command};
 
 use anyhow::{Context, Result, bail};
 use nix::unistd::Uid;
 
 use crate::{
-    chart, control_plane, images, kwok, node, operator_process, packages,
+    cgroups, chart, control_plane, images, kwok, machines, node, operator_process, packages,
     paths::Paths,
     probe_process,
     process::{begin_cleaning, run_logged},
     progress::{Step, heading},
-    standin::{Gpu, Standin},
-    state::{NodeKind, Purpose, State, records},
+    state::{MOST, NodeId, Nodes, Purpose, State, records},
     tools,
 };
 
@@ -27,25 +26,24 @@ pub(crate) enum Extent {
     Policy,
 }
 
-/// Whether a real node can run here, and where not, why.
-/// With `kwok` none is wanted.
-pub(crate) fn node_kind(kwok: bool) -> NodeKind {
-    if kwok {
-        NodeKind::Kwok
+/// So many real nodes if they can run here, and where not, why. Of zero, none is wanted.
+pub(crate) fn nodes(count: u8) -> Nodes {
+    if count == 0 {
+        Nodes::Kwok
     } else if Uid::effective().is_root() {
-        NodeKind::Real
+        Nodes::Real(count)
     } else {
         say!(
             "! not root: containerd and kubelet cannot run, so one kwok node stands for a GPU node.\n\
              ! No container runs on it: nothing becomes Ready through real pods. Run as root for that."
         );
-        NodeKind::Kwok
+        Nodes::Kwok
     }
 }
 
 /// Builds the tools.
-pub(crate) fn prepare(paths: &Paths, purpose: Purpose, kind: NodeKind) -> Result<()> {
-    let real = kind == NodeKind::Real;
+pub(crate) fn prepare(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<()> {
+    let real = nodes.is_real();
     packages::install(paths, real)?;
     // Tests, and a person too, may add a fleet of simulated nodes to a real one; the demo does not.
     tools::build(paths, real, !real || purpose != Purpose::Demo)
@@ -77,10 +75,10 @@ fn cargo_build(paths: &Paths, what: &str, args: &[&str]) -> Result<()> {
 }
 
 /// Brings the cluster up to `extent`. What runs already is kept.
-pub(crate) fn up(paths: &Paths, purpose: Purpose, extent: Extent, kind: NodeKind) -> Result<State> {
+pub(crate) fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Result<State> {
     let state = if let Some(state) = running(paths) {
         say!("the cluster runs already");
-        if state.node == NodeKind::Real {
+        if state.nodes.is_real() {
             refresh(paths, &state, extent)?;
         }
         state
@@ -88,12 +86,12 @@ pub(crate) fn up(paths: &Paths, purpose: Purpose, extent: Extent, kind: NodeKind
         // What a killed command or a restart of the machine may have left.
         down(paths)?;
         fs::remove_dir_all(paths.logs()).or_else(missing_is_fine)?;
-        prepare(paths, purpose, kind)?;
-        if kind == NodeKind::Real {
+        prepare(paths, purpose, nodes)?;
+        if nodes.is_real() {
             build(paths, extent)?;
         }
         heading("starting the cluster");
-        create(paths, purpose, kind, extent)?
+        create(paths, purpose, nodes, extent)?
     };
     if extent >= Extent::Chart {
         chart::install(paths, &state)?;
@@ -113,22 +111,34 @@ fn build(paths: &Paths, extent: Extent) -> Result<()> {
 /// Brings what was changed since into a cluster that runs.
 fn refresh(paths: &Paths, state: &State, extent: Extent) -> Result<()> {
     build(paths, extent)?;
-    let new = images::import(paths, state, extent > Extent::Bare)?;
+    let mut new = BTreeSet::new();
+    for node in state.nodes.real() {
+        new.extend(images::import(paths, state, node, extent > Extent::Bare)?);
+    }
     chart::restart(paths, &new)
 }
 
-fn create(paths: &Paths, purpose: Purpose, kind: NodeKind, extent: Extent) -> Result<State> {
-    let state = control_plane::start(paths, purpose, kind)?;
-    fs::create_dir_all(paths.standin())?;
-    Standin::new(paths.standin()).plug(&Gpu::h100(8))?;
-    match kind {
-        NodeKind::Real => {
-            node::start_runtime(paths, &state)?;
-            images::import(paths, &state, extent > Extent::Bare)?;
-            node::start_kubelet(paths, &state)?;
-            node::wait_ready(paths)?;
-        }
-        NodeKind::Kwok => kwok::start(paths)?,
+fn create(paths: &Paths, purpose: Purpose, nodes: Nodes, extent: Extent) -> Result<State> {
+    let state = control_plane::start(paths, purpose, nodes)?;
+    if nodes == Nodes::Kwok {
+        kwok::start(paths)?;
+        return Ok(state);
+    }
+    let step = Step::start("starting the nodes' container runtimes");
+    for node in nodes.real() {
+        fs::create_dir_all(paths.standin(node))?;
+        machines::plug(paths, node)?;
+        node::boot(paths, &state, node)?;
+    }
+    step.done();
+    for node in nodes.real() {
+        images::import(paths, &state, node, extent > Extent::Bare)?;
+        node::start_kubelet(paths, &state, node)?;
+    }
+    for node in nodes.real() {
+        let step = Step::start(format!("waiting for node {}", node.name()));
+        node::wait_ready(paths, node)?;
+        step.done();
     }
     Ok(state)
 }
@@ -136,28 +146,31 @@ fn create(paths: &Paths, purpose: Purpose, kind: NodeKind, extent: Extent) -> Re
 /// The cluster, if all of it runs.
 pub(crate) fn running(paths: &Paths) -> Option<State> {
     let state = State::load(paths)?;
-    let node = match state.node {
-        NodeKind::Real => node::is_running(paths),
-        NodeKind::Kwok => kwok::is_running(paths),
+    let nodes = match state.nodes {
+        Nodes::Real(_) => state.nodes.real().all(|node| node::is_running(paths, node)),
+        Nodes::Kwok => kwok::is_running(paths),
     };
-    (node && control_plane::is_running(paths)).then_some(state)
+    (nodes && control_plane::is_running(paths, &state)).then_some(state)
 }
 
 /// Ends everything and removes all but the caches and the logs. Without effect when nothing is there.
 pub(crate) fn down(paths: &Paths) -> Result<()> {
-    let there = paths.cluster().exists() || paths.node().exists();
+    let there = paths.cluster().exists() || paths.nodes().exists();
     if there {
         let step = Step::start("taking the cluster down");
         operator_process::stop(paths)?;
         probe_process::stop(paths)?;
-        node::stop(paths)?;
+        for node in NodeId::first(MOST) {
+            node::stop(paths, node)?;
+        }
+        cgroups::remove_all(paths)?;
         kwok::stop(paths)?;
         control_plane::stop(paths)?;
         let left = records(paths).names();
         if !left.is_empty() {
             bail!("still on record: {}", left.join(", "));
         }
-        node::remove_disk(paths)?;
+        node::remove_disks(paths)?;
         fs::remove_dir_all(paths.cluster()).or_else(missing_is_fine)?;
         fs::remove_file(paths.kubeconfig()).or_else(missing_is_fine)?;
         step.done();

@@ -1,4 +1,5 @@
-//! The inside of the node: a process namespace and a mount namespace whose root is a copy-on-write view of the machine's.
+//! The inside of a node: namespaces of its own for processes, network and control groups, and one for mounts, whose root is
+//! a copy-on-write view of the machine's.
 //!
 //! Hidden commands of `xtask` live here. `node-start` makes the namespaces and leaves `node-init` in them, as the
 //! first process; when that one is killed the kernel ends every process of the node, and with the last of them all
@@ -27,7 +28,7 @@ use nix::{
 };
 use standin_node::driver::proc_devices;
 
-use crate::{module_users, paths::Paths, process::create};
+use crate::{cgroups, module_users, network, paths::Paths, process::create, state::NodeId};
 
 /// Kernel settings that kubelet would change on the machine, with the values that it wants to see.
 const TUNABLES: [(&str, &str); 6] = [
@@ -60,35 +61,44 @@ ID_LIKE=debian
 ";
 
 /// Written by `node-init` once the node's root stands.
-pub(crate) fn ready_file(paths: &Paths) -> PathBuf {
-    paths.cluster().join("node-ready")
+pub(crate) fn ready_file(paths: &Paths, node: NodeId) -> PathBuf {
+    paths.cluster().join(format!("{}.ready", node.name()))
 }
 
-/// `node-start`: leaves `node-init` behind and prints its id.
-pub(crate) fn start(paths: &Paths) -> Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID).context("making the node's namespaces")?;
+/// `node-start`: leaves `node-init` behind, attached to the network that this process holds, and prints its id.
+pub(crate) fn start(paths: &Paths, node: NodeId, network: u32) -> Result<()> {
+    cgroups::join(paths, node)?;
+    let own = CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWPID
+        | CloneFlags::CLONE_NEWNET
+        | CloneFlags::CLONE_NEWCGROUP;
+    unshare(own).context("making the node's namespaces")?;
+    cgroups::settle(paths, node)?;
     // From here on nothing that is mounted shows outside.
     mount_flags("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
-    let log = create(&paths.log("node-init"))?;
+    let log = create(&paths.log(&format!("node-init.{}", node.name())))?;
     let child = Command::new(std::env::current_exe()?)
-        .arg("node-init")
+        .args(["node-init", "--number", &node.number().to_string()])
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
         .process_group(0)
         .spawn()?;
+    network::enter(network)?;
+    network::attach(node)?;
     say!("{}", child.id());
     Ok(())
 }
 
 /// `node-init`: builds the root, then waits for orphans until it is killed.
-pub(crate) fn init(paths: &Paths) -> Result<()> {
+pub(crate) fn init(paths: &Paths, node: NodeId) -> Result<()> {
     if std::process::id() != 1 {
         bail!("node-init is started by node-start only");
     }
-    build_root(paths).context("building the node's root")?;
+    network::bring_up(node)?;
+    build_root(paths, node).context("building the node's root")?;
     thread::spawn(|| module_users::follow(Path::new("/run/nvidia/standin")));
-    fs::write(ready_file(paths), "")?;
+    fs::write(ready_file(paths, node), "")?;
     loop {
         if let Err(Errno::ECHILD) = wait() {
             sleep(Duration::from_millis(100));
@@ -127,8 +137,8 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-fn build_root(paths: &Paths) -> Result<()> {
-    let node = paths.node();
+fn build_root(paths: &Paths, id: NodeId) -> Result<()> {
+    let node = paths.node(id);
     let root = node.join("root");
     let layers =
         format!("lowerdir=/,upperdir={},workdir={}", node.join("upper").display(), node.join("work").display());
@@ -144,6 +154,7 @@ fn build_root(paths: &Paths) -> Result<()> {
     mount(Some("proc"), &proc, Some("proc"), MsFlags::empty(), None::<&str>).context("mounting /proc")?;
     tunables(&root)?;
     bind(Path::new("/sys"), &root.join("sys"))?;
+    cgroups::mount_under(&root)?;
 
     // The checkout's own folder, as it is: programs, configuration and logs are the same inside and outside.
     bind(&paths.base, &inside(&root, &paths.base)?)?;
@@ -156,7 +167,7 @@ fn build_root(paths: &Paths) -> Result<()> {
         fs::create_dir_all(&disk)?;
         bind(&disk, &root.join(place))?;
     }
-    let standin = paths.standin();
+    let standin = paths.standin(id);
     bind(&standin, &root.join("run/nvidia/standin"))?;
     bind(&standin.join("pci"), &root.join("sys/bus/pci/devices"))?;
     bind(&standin.join("module"), &root.join("sys/module"))?;
@@ -256,13 +267,26 @@ fn inside(root: &Path, path: &Path) -> Result<PathBuf> {
     Ok(root.join(path.strip_prefix("/").context("the checkout's path is not absolute")?))
 }
 
-/// `node-exec`: runs a command in the namespaces that process `node` holds. With `log`, leaves it running there, its
+/// `node-exec`: runs a command in the namespaces of a node, which `process` holds. With `log`, leaves it running there, its
 /// output in that file, and prints its id; else waits for it and ends as it did.
-pub(crate) fn exec(paths: &Paths, node: u32, log: Option<&Path>, command: &[String]) -> Result<ExitCode> {
+pub(crate) fn exec(
+    paths: &Paths,
+    node: NodeId,
+    process: u32,
+    log: Option<&Path>,
+    command: &[String],
+) -> Result<ExitCode> {
     let (program, args) = command.split_first().context("no command given")?;
     let log = log.map(|path| fs::File::options().create(true).append(true).open(path)).transpose()?;
-    let namespaces = ["pid", "mnt"].map(|kind| fs::File::open(format!("/proc/{node}/ns/{kind}")));
-    for (namespace, kind) in namespaces.into_iter().zip([CloneFlags::CLONE_NEWPID, CloneFlags::CLONE_NEWNS]) {
+    cgroups::settle(paths, node)?;
+    let namespaces = ["cgroup", "net", "pid", "mnt"].map(|kind| fs::File::open(format!("/proc/{process}/ns/{kind}")));
+    let kinds = [
+        CloneFlags::CLONE_NEWCGROUP,
+        CloneFlags::CLONE_NEWNET,
+        CloneFlags::CLONE_NEWPID,
+        CloneFlags::CLONE_NEWNS,
+    ];
+    for (namespace, kind) in namespaces.into_iter().zip(kinds) {
         setns(namespace.context("the node does not run")?, kind).context("entering the node")?;
     }
     chdir("/")?;

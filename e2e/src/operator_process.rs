@@ -3,7 +3,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
     process::Command,
     time::Duration,
@@ -70,8 +70,10 @@ impl OperatorProcess {
         let program = build.file(&paths, "gpu-operator");
         let text = kubectl(&paths, &["get", DEPLOYMENT, "--namespace", RELEASE, "-o", "json"])?;
         let deployment: Deployment = serde_json::from_str(&text).context("reading the operator's Deployment")?;
-        let (args, mut env) = invocation(&deployment)?;
-        let listen = listen_address(&args)?;
+        let (mut args, mut env) = invocation(&deployment)?;
+        // As a process of the machine it has the machine's network, of which it gets a port on loopback.
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.operator_port()));
+        *listen_address(&mut args)? = listen.to_string();
         stop(&paths)?;
         scale(&paths, 0)?;
         let kubeconfig = cluster.service_account("gpu-operator", None)?;
@@ -198,9 +200,9 @@ fn invocation(deployment: &Deployment) -> Result<(Vec<String>, Environment)> {
     Ok((container.args.iter().flatten().map(expand).collect(), environment))
 }
 
-fn listen_address(args: &[String]) -> Result<SocketAddr> {
+fn listen_address(args: &mut [String]) -> Result<&mut String> {
     let at = args.iter().position(|arg| arg == "--listen").context("the Deployment gives no --listen")?;
-    Ok(args.get(at + 1).context("--listen without an address")?.parse()?)
+    args.get_mut(at + 1).context("--listen without an address")
 }
 
 fn ready(address: SocketAddr) -> Result<()> {
@@ -235,9 +237,9 @@ mod tests {
                 ],
             }]}}},
         }));
-        let (args, environment) = invocation(&deployment.unwrap()).unwrap();
+        let (mut args, environment) = invocation(&deployment.unwrap()).unwrap();
         assert_eq!(args, ["run", "--namespace", "ns", "--listen", "127.0.0.1:99"]);
         assert_eq!(environment[1], ("RUST_LOG".to_owned(), "info".to_owned()));
-        assert_eq!(listen_address(&args).unwrap().port(), 99);
+        assert_eq!(listen_address(&mut args).unwrap(), "127.0.0.1:99");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::state::NodeId;
+
 /// The folders and files of the local cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
@@ -40,13 +42,16 @@ impl Paths {
     pub(crate) fn logs(&self) -> PathBuf {
         self.base.join("logs")
     }
-    /// State of the node; removed by `down`.
-    pub(crate) fn node(&self) -> PathBuf {
-        self.base.join("node")
+    /// State of the nodes; removed by `down`.
+    pub(crate) fn nodes(&self) -> PathBuf {
+        self.base.join("nodes")
     }
-    /// What tests steer the stand-ins with.
-    pub(crate) fn standin(&self) -> PathBuf {
-        self.node().join("standin")
+    pub(crate) fn node(&self, node: NodeId) -> PathBuf {
+        self.nodes().join(node.name())
+    }
+    /// What tests steer a node's stand-ins with.
+    pub(crate) fn standin(&self, node: NodeId) -> PathBuf {
+        self.node(node).join("standin")
     }
 
     pub(crate) fn kubeconfig(&self) -> PathBuf {

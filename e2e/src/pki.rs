@@ -1,9 +1,10 @@
 //! Keys, certificates and tokens of the local cluster, made anew for each one.
 
 use std::{
+    fmt::Write as _,
     fs,
-    io::{Read, Write},
-    net::{IpAddr, Ipv4Addr},
+    io::{Read, Write as _},
+    net::{IpAddr, Ipv4Addr, SocketAddrV4},
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
@@ -14,17 +15,18 @@ use rcgen::{
     SanType,
 };
 
-use crate::{audit::ADMIN, state::NODE_NAME, tools::hex};
+use crate::{audit::ADMIN, network, state::NodeId, tools::hex};
 
 /// Who may talk to the API server with which token.
 pub(crate) struct Tokens {
     pub admin: String,
-    pub node: String,
+    /// A node's kubelet's.
+    pub nodes: Vec<(NodeId, String)>,
 }
 
-/// Writes into `dir`: `ca.crt`; `apiserver.*` (serving); `kubelet-serving.*`; `kubelet-client.*` (how the API server
-/// shows itself to the kubelet); `service-account.key` and `.pub`; `tokens.csv`.
-pub(crate) fn write(dir: &Path) -> Result<Tokens> {
+/// Writes into `dir`: `ca.crt`; `apiserver.*` (serving); for each node `NAME.*` (its kubelet's, serving);
+/// `kubelet-client.*` (how the API server shows itself to kubelets); `service-account.key` and `.pub`; `tokens.csv`.
+pub(crate) fn write(dir: &Path, nodes: impl Iterator<Item = NodeId>) -> Result<Tokens> {
     fs::create_dir_all(dir)?;
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
@@ -36,18 +38,21 @@ pub(crate) fn write(dir: &Path) -> Result<Tokens> {
     let issuer = Issuer::new(params, key);
 
     let api = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
-    leaf(dir, "apiserver", "kube-apiserver", &api, ExtendedKeyUsagePurpose::ServerAuth, &issuer)?;
-    leaf(dir, "kubelet-serving", NODE_NAME, &[NODE_NAME], ExtendedKeyUsagePurpose::ServerAuth, &issuer)?;
-    leaf(dir, "kubelet-client", "kube-apiserver", &[], ExtendedKeyUsagePurpose::ClientAuth, &issuer)?;
+    let server = ExtendedKeyUsagePurpose::ServerAuth;
+    leaf(dir, "apiserver", "kube-apiserver", &api, network::CONTROL_PLANE, server.clone(), &issuer)?;
+    leaf(dir, "kubelet-client", "kube-apiserver", &[], Ipv4Addr::LOCALHOST, ExtendedKeyUsagePurpose::ClientAuth, &issuer)?;
     let service_accounts = KeyPair::generate()?;
     fs::write(dir.join("service-account.pub"), service_accounts.public_key_pem())?;
     secret(&dir.join("service-account.key"), &service_accounts.serialize_pem())?;
 
-    let tokens = Tokens { admin: random()?, node: random()? };
-    let table = format!(
-        "{},{ADMIN},{ADMIN},\"system:masters\"\n{},system:node:{NODE_NAME},{NODE_NAME},\"system:nodes\"\n",
-        tokens.admin, tokens.node
-    );
+    let mut tokens = Tokens { admin: random()?, nodes: Vec::new() };
+    let mut table = format!("{},{ADMIN},{ADMIN},\"system:masters\"\n", tokens.admin);
+    for node in nodes {
+        let (name, token) = (node.name(), random()?);
+        leaf(dir, &name, &name, &[&name], node.address(), server.clone(), &issuer)?;
+        writeln!(table, "{token},system:node:{name},{name},\"system:nodes\"")?;
+        tokens.nodes.push((node, token));
+    }
     secret(&dir.join("tokens.csv"), &table)?;
     Ok(tokens)
 }
@@ -57,13 +62,15 @@ fn leaf(
     file: &str,
     name: &str,
     dns: &[&str],
+    address: Ipv4Addr,
     usage: ExtendedKeyUsagePurpose,
     issuer: &Issuer<'_, KeyPair>,
 ) -> Result<()> {
     let key = KeyPair::generate()?;
     let names: Vec<String> = dns.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(names)?;
-    params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    let addresses = [Ipv4Addr::LOCALHOST, address].map(|address| SanType::IpAddress(IpAddr::V4(address)));
+    params.subject_alt_names.extend(addresses);
     params.distinguished_name.push(DnType::CommonName, name);
     params.extended_key_usages = vec![usage];
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -73,14 +80,14 @@ fn leaf(
 }
 
 /// Writes a kubeconfig that names the API server, the CA's file and one token.
-pub(crate) fn kubeconfig(path: &Path, port: u16, ca: &Path, token: &str) -> Result<()> {
+pub(crate) fn kubeconfig(path: &Path, server: SocketAddrV4, ca: &Path, token: &str) -> Result<()> {
     let config = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "gpu-operator-e2e",
         "contexts": [{"name": "gpu-operator-e2e", "context": {"cluster": "gpu-operator-e2e", "user": "user"}}],
         "clusters": [{"name": "gpu-operator-e2e", "cluster": {
-            "server": format!("https://127.0.0.1:{port}"),
+            "server": format!("https://{server}"),
             "certificate-authority": ca,
         }}],
         "users": [{"name": "user", "user": {"token": token}}],

@@ -18,7 +18,7 @@ use crate::{
     paths::Paths,
     process::{begin_cleaning, create, interrupted, wait_for},
     progress::{elapsed, heading},
-    state::{NodeKind, Purpose},
+    state::{Purpose, USUAL},
 };
 
 /// How a stage ended.
@@ -73,8 +73,8 @@ impl Run {
 /// Runs the stages. `filter` picks end-to-end tests by a part of their name; then, and only then, the others are left out.
 pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
     lifecycle::vacate(paths)?;
-    let kind = lifecycle::node_kind(false);
-    let real = kind == NodeKind::Real;
+    let kind = lifecycle::nodes(USUAL);
+    let real = kind.is_real();
     let mut run = Run::default();
     let built = run.stage("tools", || lifecycle::prepare(paths, Purpose::Test, kind))
         && run.stage("build", || {

@@ -1,14 +1,49 @@
 //! What is known of the running cluster, on disk, so that every later command and test finds it.
 
-use std::{fs, path::PathBuf};
+use std::{fs, net::Ipv4Addr, path::PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{paths::Paths, process::Records};
+use crate::{network, paths::Paths, process::Records};
 
-/// The name of the one node.
-pub(crate) const NODE_NAME: &str = "gpu-node-1";
+/// As many real nodes as there can be.
+pub(crate) const MOST: u8 = 9;
+/// As many as there are unless somebody says how many.
+pub(crate) const USUAL: u8 = 3;
+
+/// A node, real or played by kwok, by its number: the first is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeId(u8);
+
+impl NodeId {
+    /// The only one where one is enough.
+    pub(crate) const FIRST: Self = Self(1);
+
+    /// So many nodes.
+    pub(crate) fn first(count: u8) -> impl Iterator<Item = Self> {
+        (1..=count).map(Self)
+    }
+
+    /// The node that a hidden command was given.
+    pub(crate) fn numbered(number: u8) -> Self {
+        Self(number)
+    }
+
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The name of its Node.
+    pub(crate) fn name(self) -> String {
+        format!("gpu-node-{}", self.0)
+    }
+
+    /// Its address in the cluster's network.
+    pub(crate) fn address(self) -> Ipv4Addr {
+        network::address(self.0)
+    }
+}
 
 /// Why a cluster was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,11 +56,11 @@ pub(crate) enum Purpose {
     Test,
 }
 
-/// What stands for a GPU node.
+/// What stands for the GPU nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum NodeKind {
-    /// containerd and kubelet.
-    Real,
+pub(crate) enum Nodes {
+    /// So many, each with containerd and kubelet.
+    Real(u8),
     /// An entry in the API that kwok keeps Ready; no container ever runs.
     Kwok,
 }
@@ -34,7 +69,7 @@ pub(crate) enum NodeKind {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct State {
     pub purpose: Purpose,
-    pub node: NodeKind,
+    pub nodes: Nodes,
     /// This very program, for the commands that run in the node.
     pub xtask: PathBuf,
     pub etcd_port: u16,
@@ -42,10 +77,23 @@ pub(crate) struct State {
     pub api_port: u16,
     pub controller_manager_port: u16,
     pub scheduler_port: u16,
-    pub kubelet_port: u16,
-    pub kubelet_health_port: u16,
+    /// Where an operator listens that runs as a process of the machine.
     pub operator_port: u16,
-    pub probe_port: u16,
+}
+
+impl Nodes {
+    /// Whether containers run.
+    pub(crate) fn is_real(self) -> bool {
+        matches!(self, Self::Real(_))
+    }
+
+    /// The real nodes.
+    pub(crate) fn real(self) -> impl Iterator<Item = NodeId> {
+        NodeId::first(match self {
+            Self::Real(count) => count,
+            Self::Kwok => 0,
+        })
+    }
 }
 
 impl State {

@@ -31,7 +31,7 @@ use crate::{
     lifecycle::{self, Extent},
     paths::Paths,
     progress::heading,
-    state::{NodeKind, Purpose},
+    state::{Nodes, Purpose},
 };
 
 /// What is to be measured: the operator as fleets are installed, unless said otherwise.
@@ -143,7 +143,7 @@ fn on_fresh_cluster<T>(
     measure: impl AsyncFnOnce(&Cluster) -> Result<T>,
 ) -> Result<T> {
     lifecycle::down(paths)?;
-    lifecycle::up(paths, Purpose::Test, Extent::Chart, NodeKind::Kwok)?;
+    lifecycle::up(paths, Purpose::Test, Extent::Chart, Nodes::Kwok)?;
     lifecycle::build_release(paths, packages)?;
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async { measure(&Cluster::connect().await?).await })

@@ -74,13 +74,14 @@ impl Fleet {
     /// # Errors
     /// If kwok cannot be started, or the API server refuses.
     pub async fn start(cluster: &Cluster) -> Result<Self> {
-        kwok::ensure(cluster.paths())?;
         let client = cluster.client();
         let (agent, turns) = Agent::new(client.clone());
         let mut tasks = vec![tokio::spawn(Arc::clone(&agent).work(turns))];
         tasks.extend(watches::follow_all(&client, &agent).into_iter().map(tokio::spawn));
         let fleet = Self { client, agent, tasks };
         fleet.clear().await?;
+        // It has never seen those of their names that were there before.
+        kwok::start_afresh(cluster.paths())?;
         Ok(fleet)
     }
 

@@ -16,7 +16,7 @@ use k8s_openapi::{
 };
 
 use super::machine::Gpus;
-use crate::cluster::HostDriver;
+use crate::real_node::HostDriver;
 
 /// The label by which kwok knows the nodes whose leases it keeps.
 const KWOK: (&str, &str) = ("type", "kwok");

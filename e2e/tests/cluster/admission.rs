@@ -6,7 +6,6 @@ use gpu_operator_crd::GpuNode;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{
     Api, Client, Config, ResourceExt,
-    api::ListParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
@@ -15,9 +14,8 @@ use crate::support::{Fixture, READY, test};
 
 /// A client with the token of the probe's own pod.
 async fn probe(f: &Fixture) -> Result<Client> {
-    let pods =
-        f.pods(f.cluster.namespace()).list(&ListParams::default().labels("app.kubernetes.io/name=nvml-probe")).await?;
-    let pod = pods.items.first().context("no pod of the probe")?.name_any();
+    let pods = f.pods_here("app.kubernetes.io/name=nvml-probe").await?;
+    let pod = pods.first().context("no pod of the probe")?.name_any();
     let token = f.cluster.kubectl(&[
         "create",
         "token",
@@ -55,7 +53,7 @@ fn denied<T: std::fmt::Debug>(what: &str, outcome: Result<T, kube::Error>, words
 #[test]
 fn the_probe_is_refused_every_write_but_its_own_report() {
     test(|f| async move {
-        let own = f.cluster.node_name();
+        let own = &f.host.name();
         let api = Api::<GpuNode>::all(probe(&f).await?);
         let status =
             |status: Value| json!({"apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "status": status});

@@ -11,7 +11,7 @@ use crate::support::{Fixture, GPUS, READY, started, test};
 /// The DaemonSet of a stage, of which there is one.
 async fn set_of(f: &Fixture, stage: Stage) -> Result<DaemonSet> {
     let api = Api::<DaemonSet>::namespaced(f.cluster.client(), f.cluster.namespace());
-    let of_stage = ListParams::default().labels(&format!("{}={}", keys::STAGE, stage.as_str()));
+    let of_stage = ListParams::default().labels(&format!("{}={},{}", keys::STAGE, stage.as_str(), f.of_policy()));
     api.list(&of_stage).await?.items.pop().context("no DaemonSet")
 }
 
@@ -67,7 +67,7 @@ fn a_node_that_opts_out_loses_what_is_ours_and_comes_back() {
     test(|f| async move {
         f.apply("{nodeLabels: [accelerator]}").await?;
         f.wait_until_ready().await?;
-        let node = f.cluster.node_name();
+        let node = &f.host.name();
         f.cluster.kubectl(&["label", "node", node, &format!("{}=false", keys::MANAGED)])?;
         f.wait_for_reason(Reason::OptedOut).await?;
         f.wait_for_no_operands().await?;
@@ -81,7 +81,7 @@ fn a_node_that_opts_out_loses_what_is_ours_and_comes_back() {
 #[test]
 fn a_label_that_contradicts_the_hardware_is_told_of_and_stays() {
     test(|f| async move {
-        let node = f.cluster.node_name();
+        let node = &f.host.name();
         let key = "cloud.google.com/gke-accelerator";
         f.cluster.kubectl(&["label", "node", node, &format!("{key}=nvidia-tesla-k80")])?;
         f.apply("{}").await?;

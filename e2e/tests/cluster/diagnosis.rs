@@ -6,7 +6,7 @@ use gpu_operator_crd::keys;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, READY, SHOWN, test};
+use crate::support::{Fixture, READY, SHOWN, alone};
 
 /// Where owners are whose pods are refused.
 const NAMESPACE: &str = "diagnosis-test";
@@ -17,7 +17,7 @@ const NO_CLASS: &str = "nvidia-nobodys";
 async fn create(f: &Fixture, name: &str, spec: Value) -> Result<()> {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
     pod["spec"]["terminationGracePeriodSeconds"] = 1.into();
-    f.pods("default").create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    f.pods(&f.users()).create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
     Ok(())
 }
 
@@ -71,7 +71,7 @@ async fn says(f: &Fixture, namespace: &str, kind: &str, name: &str, words: [&str
 
 #[test]
 fn a_pod_with_a_mistake_is_told_and_a_good_one_is_left_in_peace() {
-    test(|f| async move {
+    alone(|f| async move {
         f.apply("{nodeLabels: [accelerator]}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("good").await?;
@@ -79,11 +79,11 @@ fn a_pod_with_a_mistake_is_told_and_a_good_one_is_left_in_peace() {
         let mut k80 = asking(keys::GPU_RESOURCE);
         k80["nodeSelector"] = json!({"accelerator": "nvidia-tesla-k80"});
         create(&f, "k80", k80).await?;
-        says(&f, "default", "Pod", "legacy", ["Warning LegacyGpuResource", "nvidia.com/gpu: 1"]).await?;
+        says(&f, &f.users(), "Pod", "legacy", ["Warning LegacyGpuResource", "nvidia.com/gpu: 1"]).await?;
         let words =
             ["Warning NoNodeFits", "accelerator=nvidia-tesla-k80, which no node has; nodes have nvidia-h100-80gb"];
-        says(&f, "default", "Pod", "k80", words).await?;
-        let good = told(&f, "default", "Pod", "good")?;
+        says(&f, &f.users(), "Pod", "k80", words).await?;
+        let good = told(&f, &f.users(), "Pod", "good")?;
         ensure!(good.is_empty(), "{good:?}");
         Ok(())
     });
@@ -91,13 +91,13 @@ fn a_pod_with_a_mistake_is_told_and_a_good_one_is_left_in_peace() {
 
 #[test]
 fn a_pod_that_comes_before_the_gpus_is_told_how_far_they_are() {
-    test(|f| async move {
+    alone(|f| async move {
         create(&f, "early", asking(keys::GPU_RESOURCE)).await?;
-        says(&f, "default", "Pod", "early", ["Normal GpuNodesNotReady", f.cluster.node_name()]).await?;
+        says(&f, &f.users(), "Pod", "early", ["Normal GpuNodesNotReady", &f.host.name()]).await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         eventually(READY, "the pod on its node", || async {
-            let pod = f.pods("default").get("early").await?;
+            let pod = f.pods(&f.users()).get("early").await?;
             ensure!(pod.spec.is_some_and(|spec| spec.node_name.is_some()), "it has none");
             Ok(())
         })
@@ -107,7 +107,7 @@ fn a_pod_that_comes_before_the_gpus_is_told_how_far_they_are() {
 
 #[test]
 fn owners_of_pods_that_the_api_server_refuses_are_told_why() {
-    test(|f| async move {
+    alone(|f| async move {
         let outcome = async {
             f.cluster.kubectl(&["create", "namespace", NAMESPACE])?;
             let mut requesting = asking("cpu");

@@ -10,6 +10,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::Cluster;
 use yaml_blocks::{Written, objects};
 
+use crate::{nodes, support::install_chart};
+
 /// The name of all that is tried.
 const TRIAL: &str = "documents-trial";
 
@@ -29,9 +31,8 @@ fn every_block_of_yaml_is_applied_by_the_server() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome: Result<()> = runtime.block_on(async {
         let cluster = Cluster::connect().await?;
-        if cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace()]).is_err() {
-            cluster.install_chart()?;
-        }
+        let _hold = nodes::one(&cluster).await?;
+        install_chart(&cluster)?;
         let all = objects(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
         for Written { at, object } in &all {
             let mut object = object.clone();

@@ -22,7 +22,7 @@ async fn run_busy_pod(f: &Fixture) -> Result<Pod> {
 
 /// Whether the pod runs on, untouched.
 async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
-    let now = f.pods("default").get(BUSY).await?;
+    let now = f.pods(&f.users()).get(BUSY).await?;
     ensure!(now.uid() == before.uid(), "another pod of the name");
     let status = now.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first()).context("none")?;
     ensure!(
@@ -34,7 +34,7 @@ async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
 
 fn kill_driver(f: &Fixture) -> Result<()> {
     // Its pod shares the host's process ids.
-    f.cluster.node_exec(&["/bin/sh", "-ec", "kill -9 $(cat /run/nvidia/nvidia-driver.pid)"]).map(drop)
+    f.host.exec(&["/bin/sh", "-ec", "kill -9 $(cat /run/nvidia/nvidia-driver.pid)"]).map(drop)
 }
 
 /// How often the driver's container has been started again.
@@ -78,19 +78,19 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
         f.wait_until_ready().await?;
         let busy = run_busy_pod(&f).await?;
         let plugin = f.operand(Stage::DevicePlugin).await?;
-        ensure!(f.cluster.standin().loads()? == 1);
+        ensure!(f.host.standin().loads()? == 1);
         // Held back before it shows its root again, so that what is in between can be seen.
-        f.cluster.standin().set_driver_mode(&DriverMode::Hold)?;
+        f.host.standin().set_driver_mode(&DriverMode::Hold)?;
         kill_driver(&f)?;
         wait_for_restart(&f, 1).await?;
         is_out_of_service(&f, Reason::DriverInstalling).await?;
         let message = f.status().await?.message;
         ensure!(message.contains("no libnvidia-ml.so"), "{message}");
         runs_on(&f, &busy).await?;
-        f.cluster.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.host.standin().set_driver_mode(&DriverMode::Ok)?;
         f.wait_until_ready().await?;
         runs_on(&f, &busy).await?;
-        ensure!(f.cluster.standin().loads()? == 1, "the driver was loaded again");
+        ensure!(f.host.standin().loads()? == 1, "the driver was loaded again");
         ensure!(restarts(&f).await? == 1);
         ensure!(
             f.operand(Stage::DevicePlugin).await?.uid() != plugin.uid(),
@@ -105,21 +105,21 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
 /// in circles, and once the pod has ended all heals with no hand.
 async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
     let busy = run_busy_pod(f).await?;
-    let loads = f.cluster.standin().loads()?;
+    let loads = f.host.standin().loads()?;
     kill_driver(f)?;
     wait_for_restart(f, 1).await?;
     is_out_of_service(f, Reason::DriverInUse).await?;
     let status = f.status().await?;
-    ensure!(status.waits_on == [format!("default/{BUSY}")], "{status:?}");
+    ensure!(status.waits_on == [format!("{}/{BUSY}", f.users())], "{status:?}");
     runs_on(f, &busy).await?;
-    f.cluster.kubectl(&["delete", "pod", BUSY])?;
+    f.cluster.kubectl(&["delete", "pod", BUSY, "-n", &f.users()])?;
     heals(f, loads + 1, 1).await
 }
 
 /// The driver is loaded again, the node is ready, and the container was not started more often than that.
 async fn heals(f: &Fixture, wanted: usize, starts: i32) -> Result<()> {
     eventually(READY, "another load", || async {
-        let loads = f.cluster.standin().loads()?;
+        let loads = f.host.standin().loads()?;
         ensure!(loads == wanted, "{loads} loads");
         Ok(())
     })
@@ -133,7 +133,7 @@ async fn heals(f: &Fixture, wanted: usize, starts: i32) -> Result<()> {
 /// Waits until the node is ready with a driver of this version, and of no other.
 async fn is_ready_with(f: &Fixture, version: &str) -> Result<()> {
     eventually(READY, &format!("driver {version}"), || async {
-        let loaded = f.cluster.standin().loaded_driver();
+        let loaded = f.host.standin().loaded_driver();
         ensure!(loaded.as_deref() == Some(version), "{loaded:?}");
         Ok(())
     })
@@ -147,14 +147,14 @@ fn what_cannot_take_its_driver_over_waits_for_the_gpu_pod_without_a_crash_loop()
         // A current image that finds another configuration's driver, one from before the digest, and a precompiled one.
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        f.cluster.node_exec(&["/bin/sh", "-ec", "echo another > /run/nvidia/nvidia-driver.state"])?;
+        f.host.exec(&["/bin/sh", "-ec", "echo another > /run/nvidia/nvidia-driver.state"])?;
         waits_for_the_pod(&f).await.context("another configuration")?;
         f.apply("{defaults: {driver: {version: 535.261.03}}}").await?;
         is_ready_with(&f, "535.261.03").await?;
         waits_for_the_pod(&f).await.context("an old image")?;
         // Where only the plugin and the probe have NVML open, they let go of it.
         kill_driver(&f)?;
-        let loads = f.cluster.standin().loads()?;
+        let loads = f.host.standin().loads()?;
         heals(&f, loads + 1, 2).await.context("an old image without a GPU pod")?;
         f.apply("{defaults: {driver: {version: 580.173.02, precompiled: true}}}").await?;
         is_ready_with(&f, "580.173.02").await?;

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use e2e::{DriverMode, eventually};
 use gpu_operator_crd::reason::Reason;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, READY, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, READY, alone, test};
 
 /// The failure is the node's and the policy's, and it is a Warning Event on the Node.
 async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
@@ -12,8 +12,8 @@ async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
     ensure!(message.contains(words), "{message}");
     f.wait_for_condition("Stalled", "True").await?;
     f.wait_for_condition("Ready", "False").await?;
-    let events =
-        f.cluster.kubectl(&["get", "events", "-A", "--field-selector=type=Warning,involvedObject.kind=Node"])?;
+    let of_node = format!("--field-selector=type=Warning,involvedObject.kind=Node,involvedObject.name={}", f.host.name());
+    let events = f.cluster.kubectl(&["get", "events", "-A", &of_node])?;
     ensure!(events.contains(reason.as_str()), "no Warning {reason} on the Node:\n{events}");
     Ok(())
 }
@@ -32,10 +32,10 @@ fn an_image_that_is_missing() {
 #[test]
 fn a_container_that_crashes() {
     test(|f| async move {
-        f.cluster.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
+        f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
         f.apply("{}").await?;
         shows(&f, Reason::ContainerCrashed, "kernel headers not found").await?;
-        f.cluster.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.host.standin().set_driver_mode(&DriverMode::Ok)?;
         f.wait_until_ready().await
     });
 }
@@ -43,16 +43,16 @@ fn a_container_that_crashes() {
 #[test]
 fn another_version_than_asked_for() {
     test(|f| async move {
-        f.cluster.standin().set_driver_mode(&DriverMode::WrongVersion { loads: "570.1.1".into() })?;
+        f.host.standin().set_driver_mode(&DriverMode::WrongVersion { loads: "570.1.1".into() })?;
         f.apply("{}").await?;
         // From here on it is a failure.
         eventually(READY, "the other version", || async {
-            ensure!(f.cluster.standin().loaded_driver().as_deref() == Some("570.1.1"));
+            ensure!(f.host.standin().loaded_driver().as_deref() == Some("570.1.1"));
             Ok(())
         })
         .await?;
         shows(&f, Reason::DriverVersionMismatch, "570.1.1").await?;
-        f.cluster.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.host.standin().set_driver_mode(&DriverMode::Ok)?;
         f.wait_until_ready().await
     });
 }
@@ -61,7 +61,7 @@ fn another_version_than_asked_for() {
 fn a_driver_that_is_in_use() {
     test(|f| async move {
         // Left loaded by somebody's container, and in use by a process that is no pod.
-        let standin = f.cluster.standin();
+        let standin = f.host.standin();
         standin.set_other_users(1)?;
         let module = standin.dir().join("module/nvidia");
         std::fs::create_dir_all(module.join("holders"))?;
@@ -71,14 +71,14 @@ fn a_driver_that_is_in_use() {
         shows(&f, Reason::DriverInUse, "570.1.1").await?;
         standin.set_other_users(0)?;
         f.wait_until_ready().await?;
-        ensure!(f.cluster.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
+        ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
         Ok(())
     });
 }
 
 #[test]
 fn pods_that_the_api_server_refuses() {
-    test(|f| async move {
+    alone(|f| async move {
         let namespace = format!("namespace/{}", f.cluster.namespace());
         let enforce = |level: &str| {
             f.cluster.kubectl(&[

@@ -18,7 +18,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Map, Value, json};
 
-use crate::support::{Fixture, GPUS, READY, SHOWN, get, test};
+use crate::support::{Fixture, GPUS, READY, SHOWN, alone, test};
 
 /// Readings follow each other by a second, and one is enough, so that the whole table takes minutes.
 const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7}}";
@@ -40,7 +40,7 @@ impl Fixture {
     fn afflict(&self, state: &Map<String, Value>) -> Result<()> {
         let mut gpus = Gpu::h100(GPUS);
         gpus[SICK].state.clone_from(state);
-        self.cluster.standin().set_gpus(&gpus)
+        self.host.standin().set_gpus(&gpus)
     }
 
     async fn report(&self) -> Result<Report> {
@@ -63,11 +63,10 @@ impl Fixture {
 
     /// Waits until the probe's own metrics say so of the one GPU.
     async fn wait_for_probe_metrics(&self, state: HealthState) -> Result<()> {
-        let port = self.port_of("daemonset/nvml-probe")?;
         let address = &format!("pci_address=\"{}\"", Gpu::h100(GPUS)[SICK].pci_address);
         let state = &format!("state=\"{state:?}\"");
         eventually(SHOWN, &format!("the probe's metrics with {state}"), || async move {
-            let metrics = get(port, "/metrics")?;
+            let metrics = self.ask_probe("/metrics").await?;
             let mut lines = metrics.lines().filter(|line| line.starts_with("nvml_probe_gpu_health{"));
             let line = lines.find(|line| line.contains(address) && line.contains(state));
             ensure!(line.is_some_and(|line| line.ends_with(" 1.0")), "{line:?}");
@@ -82,7 +81,6 @@ impl Fixture {
         if gpus <= 1 {
             self.wait_for_probe_metrics(state).await?;
         }
-        let port = self.operator_port()?;
         // Unhealthy, degraded, unknown.
         let wanted = match state {
             HealthState::Unhealthy => (gpus, 0, 0),
@@ -99,7 +97,7 @@ impl Fixture {
         eventually(SHOWN, &format!("{gpus} GPUs told as {state:?}"), || async move {
             let status = self.status().await?;
             ensure!(status.health == Some(state), "HEALTH is {:?}", status.health);
-            let policy = self.policies().get("fleet").await?.status.context("no status")?;
+            let policy = self.policies().get(&self.policy).await?.status.context("no status")?;
             let counts = (policy.gpus.unhealthy, policy.gpus.degraded, policy.gpus.unknown);
             ensure!(counts == wanted, "the policy counts {counts:?}");
             let condition = policy.conditions.iter().find(|condition| condition.type_ == "Degraded").context("none")?;
@@ -114,9 +112,12 @@ impl Fixture {
                 condition.status == healthy && condition.reason.as_deref() == Some(reason(state).as_str()),
                 "the Node says {condition:?}"
             );
-            let metrics = get(port, "/metrics")?;
+            let metrics = self.ask_operator("/metrics").await?;
             for (state, count) in [("unhealthy", wanted.0), ("degraded", wanted.1), ("unknown", wanted.2)] {
-                let line = format!(r#"{{policy="fleet",pool="nvidia-h100-80gb",state="{state}"}} {count}"#);
+                let line = format!(
+                    r#"{{policy="{}",pool="nvidia-h100-80gb",state="{state}"}} {count}"#,
+                    self.policy
+                );
                 ensure!(metrics.contains(&format!("gpu_operator_pool_gpus{line}")), "no {line} in {metrics}");
             }
             Ok(())
@@ -142,7 +143,7 @@ impl Fixture {
             event
                 .regarding
                 .as_ref()
-                .is_some_and(|regarding| regarding.name.as_deref() == Some(self.cluster.node_name()))
+                .is_some_and(|regarding| regarding.name.as_ref() == Some(&self.host.name()))
         });
         Ok(of_node.map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum())
     }
@@ -206,7 +207,7 @@ fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
             ("initError", json!(9), "driver"),
             ("hang", json!(true), "no answer within"),
         ] {
-            f.cluster.standin().set_nvml(&Gpu::h100(GPUS), &Map::from_iter([(fault.to_owned(), value)]))?;
+            f.host.standin().set_nvml(&Gpu::h100(GPUS), &Map::from_iter([(fault.to_owned(), value)]))?;
             eventually(READY, &format!("GPUs that are unknown for {fault}"), || async {
                 let report = f.report().await?;
                 ensure!(report.nvml.state == NvmlState::Failing, "{:?}", report.nvml);
@@ -222,14 +223,14 @@ fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
             .await?;
             f.wait_until_told(HealthState::Unknown, GPUS).await.context(fault)?;
         }
-        f.cluster.standin().set_gpus(&Gpu::h100(GPUS))?;
+        f.host.standin().set_gpus(&Gpu::h100(GPUS))?;
         f.wait_until_told(HealthState::Healthy, 0).await
     });
 }
 
 #[test]
 fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
-    test(|f| async move {
+    alone(|f| async move {
         f.apply("{health: {interval: 1s, cleanIntervals: 1}}").await?;
         f.wait_until_ready().await?;
         f.afflict(&Map::from_iter([("xids".to_owned(), json!([{"xid": 79}]))]))?;
@@ -244,10 +245,10 @@ fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
         f.wait_for_condition("Ready", "True").await?;
         f.wait_for_condition("Degraded", "True").await?;
 
-        f.cluster.kubectl(&["delete", "pods", "--all", "--namespace=default", "--force", "--grace-period=0"])?;
+        f.cluster.kubectl(&["delete", "pods", "--all", "-n", &f.users(), "--force", "--grace-period=0"])?;
         f.afflict(&Map::new())?;
-        f.cluster.reboot()?;
-        f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", f.cluster.node_name(), "--timeout=60s"])?;
+        f.host.reboot()?;
+        f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
         // Until the operator is back as well, what it wrote before the reboot stands.
         f.wait_for_allocatable(GPUS, READY).await?;
         f.wait_for_health("a GPU that is well after the reboot", |health| health.state == HealthState::Healthy).await?;
@@ -286,7 +287,7 @@ fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
 
 #[test]
 fn a_fault_is_judged_without_the_operator_and_told_once_it_is_back() {
-    test(|f| async move {
+    alone(|f| async move {
         let faults = Faults::read()?;
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
@@ -312,7 +313,7 @@ fn a_fault_is_judged_without_the_operator_and_told_once_it_is_back() {
 
 #[test]
 fn a_probe_that_is_not_there_makes_its_gpus_unknown() {
-    test(|f| async move {
+    alone(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         let place = |selector: &Value| {
@@ -348,7 +349,7 @@ fn a_probe_that_hangs_makes_its_gpus_unknown_until_it_is_started_anew() {
                 exit 0
             fi
         done; echo "no probe runs" >&2; exit 1"#;
-        f.cluster.node_exec(&["/bin/sh", "-c", script])?;
+        f.host.exec(&["/bin/sh", "-c", script])?;
         let message = eventually(READY, "a probe that does not answer", || async {
             let status = f.status().await?;
             ensure!(status.reason == Some(Reason::HealthUnknown), "{:?}: {}", status.reason, status.message);

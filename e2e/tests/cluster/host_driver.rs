@@ -13,7 +13,7 @@ fn a_loaded_host_driver_is_used_and_no_driver_pod_made() {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");
-        ensure!(f.cluster.standin().loaded_driver().as_deref() == Some("580.173.02"));
+        ensure!(f.host.standin().loaded_driver().as_deref() == Some("580.173.02"));
         f.run_gpu_pod("on-host-driver").await?;
         f.sees_one_gpu("on-host-driver")
     });
@@ -22,7 +22,7 @@ fn a_loaded_host_driver_is_used_and_no_driver_pod_made() {
 #[test]
 fn a_host_driver_that_is_not_loaded_is_not_overwritten() {
     test(|f| async move {
-        f.cluster.set_host_driver(&HostDriver::Installed("580.173.02".into()))?;
+        f.host.set_host_driver(&HostDriver::Installed("580.173.02".into()))?;
         f.wait_for_status("the host's driver in the report", |status| {
             ensure!(
                 status.report.as_ref().is_some_and(|report| !report.driver.installed.is_empty()),
@@ -36,8 +36,8 @@ fn a_host_driver_that_is_not_loaded_is_not_overwritten() {
         let message = f.wait_for_reason(Reason::DriverNotLoaded).await?;
         ensure!(message.contains("580.173.02"), "{message}");
         ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");
-        ensure!(f.cluster.standin().loaded_driver().is_none());
-        f.cluster.set_host_driver(&HostDriver::Loaded("580.173.02".into()))?;
+        ensure!(f.host.standin().loaded_driver().is_none());
+        f.host.set_host_driver(&HostDriver::Loaded("580.173.02".into()))?;
         f.wait_until_ready().await
     });
 }

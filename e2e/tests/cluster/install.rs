@@ -7,21 +7,27 @@ use e2e::{DriverMode, eventually};
 use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
 use kube::api::ListParams;
 
-use crate::support::{Fixture, GPUS, READY, get, is_in_init, started, test};
+use crate::support::{Fixture, GPUS, READY, alone, everywhere, is_in_init, started, test};
 
 #[test]
 fn a_bare_node_becomes_schedulable_and_kubectl_can_wait_for_it() {
-    test(|f| async move {
-        f.cluster.kubectl(&["apply", "-f", &f.cluster.policy().display().to_string()])?;
-        f.cluster.kubectl(&["wait", "--for=condition=Ready", "clustergpupolicy/fleet", "--timeout=120s"])?;
+    everywhere(|nodes| async move {
+        let cluster = &nodes[0].cluster;
+        cluster.kubectl(&["apply", "-f", &cluster.policy().display().to_string()])?;
+        cluster.kubectl(&["wait", "--for=condition=Ready", "clustergpupolicy/fleet", "--timeout=120s"])?;
         let columns = r"-o=custom-columns=NAME:.metadata.name,GPU:.status.allocatable.nvidia\.com/gpu";
-        let nodes = f.cluster.kubectl(&["get", "nodes", columns])?;
-        let line = nodes.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
-        ensure!(line == [f.cluster.node_name(), "8"], "{nodes}");
-        let table = f.cluster.kubectl(&["get", "clustergpupolicy", "fleet", "--no-headers"])?;
-        ensure!(table.contains("True") && table.contains("1/1") && table.contains("8/8"), "{table}");
-        let gpu_nodes = f.cluster.kubectl(&["get", "gpunodes", "--no-headers"])?;
-        ensure!(gpu_nodes.contains("nvidia-h100-80gb") && gpu_nodes.contains("Ready"), "{gpu_nodes}");
+        let table = cluster.kubectl(&["get", "nodes", "--no-headers", columns])?;
+        let lines: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        let names: Vec<String> = nodes.iter().map(|f| f.host.name()).collect();
+        let wanted: Vec<Vec<_>> = names.iter().map(|name| vec![name.as_str(), "8"]).collect();
+        ensure!(lines == wanted, "{table}");
+        let table = cluster.kubectl(&["get", "clustergpupolicy", "fleet", "--no-headers"])?;
+        let (count, gpus) = (names.len(), names.len() * usize::try_from(GPUS)?);
+        let counts = [format!("{count}/{count}"), format!("{gpus}/{gpus}")];
+        ensure!(table.contains("True") && counts.iter().all(|count| table.contains(count)), "{table}");
+        let gpu_nodes = cluster.kubectl(&["get", "gpunodes", "--no-headers"])?;
+        let ready = gpu_nodes.lines().filter(|line| line.contains("nvidia-h100-80gb") && line.contains("Ready"));
+        ensure!(ready.count() == count, "{gpu_nodes}");
         Ok(())
     });
 }
@@ -29,7 +35,7 @@ fn a_bare_node_becomes_schedulable_and_kubectl_can_wait_for_it() {
 #[test]
 fn later_stages_wait_for_the_driver_and_start_in_order() {
     test(|f| async move {
-        f.cluster.standin().set_driver_mode(&DriverMode::Hold)?;
+        f.host.standin().set_driver_mode(&DriverMode::Hold)?;
         f.apply("{}").await?;
         let driver = f.operand(Stage::Driver).await?;
         f.wait_for_reason(Reason::DriverInstalling).await?;
@@ -42,7 +48,7 @@ fn later_stages_wait_for_the_driver_and_start_in_order() {
             .await?;
         }
         ensure!(f.allocatable().await? == 0);
-        f.cluster.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.host.standin().set_driver_mode(&DriverMode::Ok)?;
         f.wait_until_ready().await?;
         let again = f.operand(Stage::Driver).await?;
         ensure!(again.metadata.uid == driver.metadata.uid, "the driver's pod was made anew");
@@ -103,14 +109,14 @@ fn the_operator_tells_of_itself_and_of_the_fleet() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        let port = f.operator_port()?;
-        ensure!(get(port, "/livez")?.starts_with("HTTP/1.1 200"));
-        ensure!(get(port, "/readyz")?.starts_with("HTTP/1.1 200"));
+        // Any other answer than 200 is an error.
+        f.ask_operator("/livez").await?;
+        f.ask_operator("/readyz").await?;
         eventually(READY, "the fleet in the metrics", || async {
-            let metrics = get(port, "/metrics")?;
-            let ready = r#"gpu_operator_pool_nodes{policy="fleet",pool="nvidia-h100-80gb",state="ready"} 1"#;
-            ensure!(metrics.contains(ready), "{metrics}");
-            ensure!(!metrics.contains("gpu-node-1"), "a node's name is no label: {metrics}");
+            let metrics = f.ask_operator("/metrics").await?;
+            let labels = format!(r#"{{policy="{}",pool="nvidia-h100-80gb",state="ready"}}"#, f.policy);
+            ensure!(metrics.contains(&format!("gpu_operator_pool_nodes{labels} 1")), "{metrics}");
+            ensure!(!metrics.contains(&f.host.name()), "a node's name is no label: {metrics}");
             Ok(())
         })
         .await
@@ -119,7 +125,7 @@ fn the_operator_tells_of_itself_and_of_the_fleet() {
 
 #[test]
 fn a_settled_operator_writes_nothing() {
-    test(|f| async move {
+    alone(|f| async move {
         // Of operator and probe, which other tests may have ended.
         let before = restarts(&f).await?;
         f.apply("{}").await?;

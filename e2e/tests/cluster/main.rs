@@ -2,7 +2,8 @@
 //! our real images and chart. Stand-ins, behind the same interfaces: the GPUs (a sysfs tree and NVML), the driver's
 //! image and the device plugin.
 //!
-//! Every test begins from a node that nobody has touched, so that they run in any order, one at a time.
+//! Every test begins from a node that nobody has touched, so that they run in any order, as many at a time as there are
+//! nodes. Those that touch the operator, the chart or the API server as a whole run alone.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod admission;
@@ -16,6 +17,7 @@ mod health;
 mod host_driver;
 mod install;
 mod mig;
+mod nodes;
 mod policies;
 mod restarts;
 mod rollout;

@@ -23,8 +23,8 @@ fn divisible(clients: &Value) -> Vec<Gpu> {
 
 /// GPUs that nobody has divided.
 fn whole(f: &Fixture) -> Result<()> {
-    f.cluster.node_exec(&["/bin/sh", "-ec", "rm -f /run/nvidia/standin/mig.json"])?;
-    f.cluster.standin().set_gpus(&divisible(&json!([])))
+    f.host.exec(&["/bin/sh", "-ec", "rm -f /run/nvidia/standin/mig.json"])?;
+    f.host.standin().set_gpus(&divisible(&json!([])))
 }
 
 async fn wait_for_devices(f: &Fixture, profile: &str, count: u32) -> Result<()> {
@@ -84,15 +84,15 @@ fn who_keeps_gpus_from_being_divided_is_named_and_its_end_is_enough() {
         f.apply(WHOLE).await?;
         f.wait_until_ready().await?;
         // The node's first process: every machine has it.
-        f.cluster.standin().set_gpus(&divisible(&json!([{"pid": 1, "instance": 1}])))?;
+        f.host.standin().set_gpus(&divisible(&json!([{"pid": 1, "instance": 1}])))?;
         f.apply(HALVES).await?;
         let message = f.wait_for_reason(Reason::MigBlocked).await?;
         ensure!(message.contains("(1)"), "{message}");
-        f.cluster.standin().set_gpus(&divisible(&json!([])))?;
+        f.host.standin().set_gpus(&divisible(&json!([])))?;
         wait_for_devices(&f, "3g.40gb", 2).await
     });
 }
 
 fn divisions(f: &Fixture) -> Result<String> {
-    f.cluster.node_exec(&["/bin/sh", "-ec", "cat /run/nvidia/standin/mig.json"])
+    f.host.exec(&["/bin/sh", "-ec", "cat /run/nvidia/standin/mig.json"])
 }

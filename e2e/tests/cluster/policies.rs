@@ -12,7 +12,7 @@ use kube::api::{Patch, PatchParams};
 use refused::{Row, rows};
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, GPUS, SHOWN, test};
+use crate::support::{Fixture, GPUS, SHOWN, alone};
 
 /// What these objects' metadata say, a line to each.
 fn metadata(f: &Fixture, kinds: &str, fields: &str) -> Result<String> {
@@ -22,26 +22,26 @@ fn metadata(f: &Fixture, kinds: &str, fields: &str) -> Result<String> {
 
 /// What `kubectl apply` says to a policy of this spec.
 fn kubectl_apply(f: &Fixture, spec: &str) -> Result<String> {
-    let head = "apiVersion: gpu.nodestack.dev/v1alpha1\nkind: ClusterGpuPolicy\nmetadata: {name: fleet}\nspec:\n";
+    let head = "apiVersion: gpu.nodestack.dev/v1alpha1\nkind: ClusterGpuPolicy\nmetadata: {name: POLICY}\nspec:\n";
     let file = tempfile::NamedTempFile::new()?;
-    fs::write(file.path(), format!("{head}  {spec}\n"))?;
+    fs::write(file.path(), format!("{}  {spec}\n", head.replace("POLICY", &f.policy)))?;
     f.cluster.kubectl(&["apply", "-f", &file.path().display().to_string()])
 }
 
 /// A policy of this spec, written as clients of the API do.
 async fn server_side_apply(f: &Fixture, spec: &str) -> Result<()> {
     let policy = json!({
-        "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "ClusterGpuPolicy", "metadata": {"name": "fleet"},
+        "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "ClusterGpuPolicy", "metadata": {"name": f.policy},
         "spec": serde_yaml::from_str::<Value>(spec)?,
     });
     let params = PatchParams::apply("somebody").force().validation_strict();
-    f.policies().patch("fleet", &params, &Patch::Apply(&policy)).await?;
+    f.policies().patch(&f.policy, &params, &Patch::Apply(&policy)).await?;
     Ok(())
 }
 
 #[test]
 fn a_bad_edit_is_refused_in_the_words_of_the_docs_and_changes_nothing() {
-    test(|f| async move {
+    alone(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.wait_until_settled(Duration::from_secs(3)).await?;
@@ -75,10 +75,10 @@ fn shows_here(row: &Row) -> bool {
 /// Waits until the policy's status says of a pool what the docs say.
 async fn wait_for_mark(f: &Fixture, row: &Row) -> Result<()> {
     let name = row.cell("Where").trim_start_matches("pool ").trim_matches('`');
-    let message = row.text("Message").replace("node h100 ", &format!("node {} ", f.cluster.node_name()));
+    let message = row.text("Message").replace("node h100 ", &format!("node {} ", f.host.name()));
     let message = &message;
     eventually(SHOWN, &format!("the mark on pool {name}"), || async move {
-        let pools = f.policies().get("fleet").await?.status.context("no status")?.pools;
+        let pools = f.policies().get(&f.policy).await?.status.context("no status")?.pools;
         let pool: PoolStatus = pools.into_iter().find(|pool| pool.name == name).context("no such pool")?;
         let reason = pool.reason.map(Reason::as_str);
         ensure!(reason == Some(row.text("Reason")) && pool.message == *message, "{reason:?}: {}", pool.message);
@@ -89,7 +89,7 @@ async fn wait_for_mark(f: &Fixture, row: &Row) -> Result<()> {
 
 #[test]
 fn what_only_the_fleet_can_tell_is_marked_on_the_pool_and_the_node_works_on() {
-    test(|f| async move {
+    alone(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("works-on").await?;

@@ -5,7 +5,7 @@ use e2e::eventually;
 use gpu_operator_crd::policy::Stage;
 use kube::ResourceExt;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, PLAIN_STAGES, READY, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, PLAIN_STAGES, READY, alone, test};
 
 async fn wait_for_a_working_gpu_pod(f: &Fixture, name: &str) -> Result<()> {
     f.wait_until_ready().await?;
@@ -38,9 +38,9 @@ fn kubelet_and_containerd() {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let before = registrations(&f).await?;
-        f.cluster.restart_containerd()?;
-        f.cluster.restart_kubelet()?;
-        f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", f.cluster.node_name(), "--timeout=60s"])?;
+        f.host.restart_containerd()?;
+        f.host.restart_kubelet()?;
+        f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
         // Kubelet forgets its plugins when it restarts, and refuses GPU pods until they have found it again. Its Node may
         // go on showing their GPUs meanwhile.
         eventually(READY, "the plugin's registration with the new kubelet", || async {
@@ -56,16 +56,16 @@ fn kubelet_and_containerd() {
 
 #[test]
 fn the_whole_node() {
-    test(|f| async move {
+    alone(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let boot = f.status().await?.report.map(|report| report.driver.loaded);
         ensure!(boot == Some(Some(DEFAULT_DRIVER.to_owned())), "{boot:?}");
-        f.cluster.reboot()?;
-        f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", f.cluster.node_name(), "--timeout=60s"])?;
+        f.host.reboot()?;
+        f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
         // Loaded anew by the same DaemonSet's pod, because the reboot unloaded it.
         eventually(READY, "a driver that is loaded again", || async {
-            ensure!(f.cluster.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
+            ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
             Ok(())
         })
         .await?;
@@ -77,7 +77,7 @@ fn the_whole_node() {
 
 #[test]
 fn the_operator_itself_needs_no_idle_gpu_and_moves_nothing() {
-    test(|f| async move {
+    alone(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("busy").await?;

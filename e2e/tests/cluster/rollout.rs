@@ -17,27 +17,19 @@ fn a_changed_driver_waits_for_gpu_pods_and_then_moves_by_itself() {
         f.apply(&format!("{{defaults: {{driver: {{version: {OTHER}}}}}}}")).await?;
         f.wait_for_reason(Reason::GpuPodsInUse).await?;
         let status = f.status().await?;
-        ensure!(status.phase == Phase::Ready && status.waits_on == ["default/training"], "{status:?}");
-        ensure!(f.cluster.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER), "the driver moved under a pod");
-        f.cluster.kubectl(&["delete", "pod", "training", "-n", "default"])?;
+        ensure!(status.phase == Phase::Ready && status.waits_on == [format!("{}/training", f.users())], "{status:?}");
+        ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER), "the driver moved under a pod");
+        f.cluster.kubectl(&["delete", "pod", "training", "-n", &f.users()])?;
         eventually(READY, "the other driver", || async {
-            let loaded = f.cluster.standin().loaded_driver();
+            let loaded = f.host.standin().loaded_driver();
             ensure!(loaded.as_deref() == Some(OTHER), "{loaded:?}, {:?}", f.status().await?.message);
             Ok(())
         })
         .await?;
         f.wait_until_ready().await?;
         eventually(READY, "an end of the move", || async {
-            let sets = f.cluster.kubectl(&[
-                "get",
-                "daemonsets",
-                "-n",
-                f.cluster.namespace(),
-                "-l",
-                "gpu.nodestack.dev/stage",
-                "-o",
-                "name",
-            ])?;
+            let of_policy = ["-n", f.cluster.namespace(), "-l", &f.of_policy(), "-o", "name"];
+            let sets = f.cluster.kubectl(&[&["get", "daemonsets"], &of_policy[..]].concat())?;
             ensure!(sets.lines().count() == PLAIN_STAGES.len(), "old revisions are left: {sets}");
             Ok(())
         })
@@ -62,7 +54,7 @@ fn a_new_plugin_leaves_the_driver_and_running_gpu_pods_alone() {
         .await?;
         f.wait_until_ready().await?;
         ensure!(f.operand(Stage::Driver).await?.metadata.uid == driver, "the driver's pod was made anew");
-        let pod = f.pods("default").get("training").await?;
+        let pod = f.pods(&f.users()).get("training").await?;
         ensure!(pod.status.and_then(|status| status.phase).as_deref() == Some("Running"));
         Ok(())
     });

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use e2e::{Cluster, eventually};
+use e2e::{RealNode, eventually};
 use gpu_operator_crd::policy::Stage;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{Api, ResourceExt};
@@ -26,12 +26,12 @@ struct Init {
 }
 
 impl Init {
-    fn of(cluster: &Cluster) -> Self {
+    fn of(host: &RealNode) -> Self {
         let (starts, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
-        let (counted, told, cluster) = (Arc::clone(&starts), Arc::clone(&done), cluster.clone());
+        let (counted, told, host) = (Arc::clone(&starts), Arc::clone(&done), host.clone());
         let thread = thread::spawn(move || {
             while !told.load(Ordering::Relaxed) {
-                if cluster.revive_containerd().is_ok_and(|started| started) {
+                if host.revive_containerd().is_ok_and(|started| started) {
                     counted.fetch_add(1, Ordering::Relaxed);
                 }
                 thread::sleep(Duration::from_millis(100));
@@ -57,14 +57,14 @@ impl Drop for Init {
 /// The files of containerd's configuration, with their names.
 fn configuration(f: &Fixture) -> Result<String> {
     let script = "cd /etc/containerd; for file in $(find . -type f | sort); do echo \"== $file\"; cat $file; done";
-    f.cluster.node_exec(&["/bin/sh", "-ec", script])
+    f.host.exec(&["/bin/sh", "-ec", script])
 }
 
 #[test]
 fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_without_a_trace() {
     test(|f| async move {
         let found = configuration(&f)?;
-        let init = Init::of(&f.cluster);
+        let init = Init::of(&f.host);
         f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
         f.wait_until_ready().await?;
         ensure!(init.starts() == 1, "containerd was started {} times", init.starts());
@@ -78,7 +78,7 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
         ensure!(configuration(&f)? == entered && init.starts() == 1, "started {} times", init.starts());
 
         // Somebody takes it out: a pod of the toolkit's sees that within a minute, and another one enters it again.
-        f.cluster.node_exec(&["/bin/rm", "/etc/containerd/conf.d/99-nvidia.toml"])?;
+        f.host.exec(&["/bin/rm", "/etc/containerd/conf.d/99-nvidia.toml"])?;
         eventually(2 * READY, "what was taken out", || async {
             ensure!(configuration(&f)? == entered, "it is still out");
             let pod = f.operand(Stage::Toolkit).await?;
@@ -89,7 +89,7 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
         f.wait_until_ready().await?;
         ensure!(init.starts() == 1, "what containerd has loaded all the while needs no restart");
 
-        f.cluster.kubectl(&["delete", "clustergpupolicies", "--all", "--timeout=60s"])?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
         f.wait_for_no_operands().await?;
         let left = configuration(&f)?;
         ensure!(left == found, "{left}");
@@ -102,7 +102,7 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
 fn nvidias_nri_plugin_runs_beside_containerd_which_nobody_configures_or_restarts() {
     test(|f| async move {
         let found = configuration(&f)?;
-        let init = Init::of(&f.cluster);
+        let init = Init::of(&f.host);
         f.apply("{defaults: {toolkit: {injection: Nri}}}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("nri").await?;

@@ -4,14 +4,13 @@ use std::{
     collections::BTreeMap,
     fs,
     future::Future,
-    io::{Read, Write},
-    net::TcpStream,
     path::Path,
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use e2e::{Cluster, DriverMode, Gpu, HostDriver, eventually, failures::CLUSTER};
+use e2e::{Cluster, DriverMode, Gpu, HostDriver, RealNode, eventually, failures::CLUSTER};
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys,
     policy::{DriverSource, PluginFlavor, Stage},
@@ -23,6 +22,8 @@ use k8s_openapi::{
 };
 use kube::{Api, ResourceExt, api::ListParams};
 
+use crate::nodes;
+
 /// How many GPUs the node has.
 pub const GPUS: u32 = 8;
 /// The stages of a policy that shares no GPU by MPS.
@@ -31,64 +32,127 @@ pub const PLAIN_STAGES: [Stage; 3] = [Stage::Driver, Stage::Toolkit, Stage::Devi
 pub const DEFAULT_DRIVER: &str = "595.91.07";
 /// The driver that Google's installer brings, where an example names none.
 pub const GOOGLES_DRIVER: &str = "535.309.01";
+/// The label by which a policy or a pod is for one node.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// How `kubectl delete` waits for what may not be there.
+const GONE: [&str; 2] = ["--ignore-not-found", "--timeout=60s"];
 /// From a policy to a ready node, on a slow machine.
 pub const READY: Duration = Duration::from_mins(2);
 /// Within a minute a failure must show.
 pub const SHOWN: Duration = Duration::from_mins(1);
 
-/// Runs a test from a clean start; a failure says what the cluster looked like.
+/// Runs a test on a node of its own from a clean start; a failure says what the cluster looked like. Other tests run on other
+/// nodes meanwhile.
 pub fn test<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
+    run(async |cluster: &Cluster| {
+        let (host, hold) = nodes::one(cluster).await?;
+        install_chart(cluster)?;
+        let fixture = Fixture::clean(cluster, host).await.context("a clean start")?;
+        body(fixture).await?;
+        drop(hold);
+        Ok(())
+    });
+}
+
+/// Runs a test on the node that the operator runs on, while no other test runs: one that touches what all nodes have in
+/// common, or looks at all of it. Nothing is on the other nodes.
+pub fn alone<F, Fut>(body: F)
+where
+    F: FnOnce(Fixture) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    everywhere(|mut fixtures| async move {
+        let operators = fixtures[0].operators_node().await?;
+        let own = fixtures.iter().position(|fixture| fixture.host.name() == operators).context("no such node")?;
+        body(fixtures.swap_remove(own)).await
+    });
+}
+
+/// Runs a test on all nodes, while no other test runs.
+pub fn everywhere<F, Fut>(body: F)
+where
+    F: FnOnce(Vec<Fixture>) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    run(async |cluster: &Cluster| {
+        let (hosts, hold) = nodes::all(cluster).await?;
+        install_chart(cluster)?;
+        let clean = hosts.into_iter().map(|host| Fixture::clean(cluster, host));
+        let fixtures = futures::future::try_join_all(clean).await.context("a clean start")?;
+        body(fixtures).await?;
+        drop(hold);
+        Ok(())
+    });
+}
+
+fn run(test: impl AsyncFnOnce(&Cluster) -> Result<()>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome: Result<()> = runtime.block_on(async {
-        let fixture = Fixture::clean().await.context("a clean start")?;
-        let cluster = fixture.cluster.clone();
-        body(fixture).await.map_err(|error| anyhow!("{error:?}\n{CLUSTER}\n{}", cluster.diagnosis()))
+        let cluster = Cluster::connect().await?;
+        let outcome = test(&cluster).await;
+        outcome.map_err(|error| anyhow!("{error:?}\n{CLUSTER}\n{}", cluster.diagnosis()))
     });
     if let Err(error) = outcome {
         panic!("{error:?}");
     }
 }
 
-/// The cluster and what tests ask of it.
+/// Installs the chart if a test that failed has left none.
+pub fn install_chart(cluster: &Cluster) -> Result<()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    if cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace()]).is_err() {
+        cluster.install_chart()?;
+    }
+    Ok(())
+}
+
+/// A node of the cluster, and what its test asks of it.
 pub struct Fixture {
     pub cluster: Cluster,
+    pub host: RealNode,
+    /// The name of the policy for this node alone.
+    pub policy: String,
 }
 
 impl Fixture {
-    /// The chart installed, no policy, nothing of ours on the node, no driver, eight GPUs.
-    async fn clean() -> Result<Self> {
-        let cluster = Cluster::connect().await?;
-        let fixture = Self { cluster };
-        let cluster = &fixture.cluster;
-        let standin = cluster.standin();
+    /// The chart installed, no policy for the node, nothing of ours on it, no driver, eight GPUs.
+    async fn clean(cluster: &Cluster, host: RealNode) -> Result<Self> {
+        let policy = host.name().replace("gpu-node", "fleet");
+        let fixture = Self { cluster: cluster.clone(), host, policy };
+        let (cluster, node, users) = (&fixture.cluster, &fixture.host.name(), &fixture.users());
+        let standin = fixture.host.standin();
         standin.set_driver_mode(&DriverMode::Ok)?;
         standin.set_other_users(0)?;
         standin.plug(&Gpu::h100(GPUS))?;
-        if cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace()]).is_err() {
-            cluster.install_chart()?;
+        // The example of the installation is named without a node.
+        let policies = [fixture.policy.as_str(), "fleet"];
+        cluster.kubectl(&[&["delete", "clustergpupolicies"], &policies[..], &GONE].concat())?;
+        cluster.kubectl(&["label", "node", node, &format!("{}-", keys::MANAGED)])?;
+        if cluster.kubectl(&["get", "namespace", users]).is_err() {
+            cluster.kubectl(&["create", "namespace", users])?;
         }
-        cluster.kubectl(&["delete", "clustergpupolicies", "--all", "--timeout=60s"])?;
-        cluster.kubectl(&["label", "node", cluster.node_name(), &format!("{}-", keys::MANAGED)])?;
-        cluster.kubectl(&["delete", "pods", "--all", "--namespace=default", "--force", "--grace-period=0"])?;
+        cluster.kubectl(&["delete", "pods", "--all", "--namespace", users, "--force", "--grace-period=0"])?;
         // A driver's container that is used when it is to end outlasts SIGTERM, for as long as its pod may take.
         let ended = ["--grace-period=1", "--wait=false", "--namespace", cluster.namespace(), "--selector", keys::STAGE];
-        cluster.kubectl(&[&["delete", "pods"], &ended[..]].concat())?;
+        let here = format!("--field-selector=spec.nodeName={node}");
+        cluster.kubectl(&[&["delete", "pods", &here], &ended[..]].concat())?;
         fixture.wait_for_no_operands().await?;
         // Kubelet takes the GPUs back some seconds after their plugin.
         fixture.wait_for_allocatable(0, READY).await?;
-        cluster.set_host_driver(&HostDriver::Absent)?;
-        cluster.set_install_dir(false)?;
+        fixture.host.set_host_driver(&HostDriver::Absent)?;
+        fixture.host.set_install_dir(false)?;
         // A driver's container that was killed leaves its root mounted.
         let leftovers = "rm -rf /usr/local/nvidia/toolkit /opt/nvidia /run/nvidia/nvidia-driver.state
             while mountpoint -q /run/nvidia/driver; do umount --lazy /run/nvidia/driver; done";
-        cluster.node_exec(&["/bin/sh", "-ec", leftovers])?;
+        fixture.host.exec(&["/bin/sh", "-ec", leftovers])?;
         standin.forget_loads()?;
         // A new GpuNode: what was seen in other tests is forgotten.
-        cluster.kubectl(&["delete", "gpunodes", "--all", "--timeout=60s"])?;
+        cluster.kubectl(&[&["delete", "gpunode", node], &GONE[..]].concat())?;
         fixture
             .wait_for_status("the probe's report of a node without driver", |status| {
                 let report = status.report.as_ref().context("no report")?;
@@ -101,7 +165,7 @@ impl Fixture {
 
     /// Puts these GPUs into the machine, and waits until the probe has seen them: what a policy does before goes by others.
     pub async fn plug(&self, gpus: &[Gpu]) -> Result<()> {
-        self.cluster.standin().plug(gpus)?;
+        self.host.standin().plug(gpus)?;
         let id =
             |gpu: &Gpu| gpu.pci_device_id.trim_start_matches("0x").chars().take(4).collect::<String>().to_lowercase();
         let plugged: Vec<_> = gpus.iter().map(|gpu| (gpu.pci_address.clone(), id(gpu))).collect();
@@ -117,7 +181,7 @@ impl Fixture {
     /// Makes the host bring a loaded driver, and waits until the probe has seen it: a policy that is applied before may bring
     /// its own.
     pub async fn load_host_driver(&self, version: &str) -> Result<()> {
-        self.cluster.set_host_driver(&HostDriver::Loaded(version.into()))?;
+        self.host.set_host_driver(&HostDriver::Loaded(version.into()))?;
         self.wait_for_status("the host's driver in the report", |status| {
             let report = status.report.clone().unwrap_or_default();
             ensure!(report.driver.loaded.as_deref() == Some(version), "{report:?}");
@@ -127,12 +191,30 @@ impl Fixture {
         .await
     }
 
-    /// Applies a policy of this spec, written as YAML, whose images are the local ones.
+    /// The namespace of the test's own pods.
+    pub fn users(&self) -> String {
+        format!("users-of-{}", self.host.name())
+    }
+
+    /// The node that the operator runs on.
+    async fn operators_node(&self) -> Result<String> {
+        let operator = ListParams::default().labels("app.kubernetes.io/name=gpu-operator");
+        eventually(READY, "the operator's node", || async {
+            let pods = self.pods(self.cluster.namespace()).list(&operator).await?;
+            let staying = pods.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none());
+            staying.and_then(|pod| pod.spec?.node_name).context("no pod")
+        })
+        .await
+    }
+
+    /// Applies a policy of this spec to the node, written as YAML, whose images are the local ones.
     pub async fn apply(&self, spec: &str) -> Result<()> {
-        let mut policy = ClusterGpuPolicy::new("fleet", serde_yaml::from_str(spec)?);
+        let mut policy = ClusterGpuPolicy::new(&self.policy, serde_yaml::from_str(spec)?);
         policy.spec.images.registry = "localhost:5999".into();
+        let selector = policy.spec.node_selector.get_or_insert_default();
+        selector.match_labels.insert(HOSTNAME.into(), self.host.name());
         let params = kube::api::PatchParams::apply("test").force();
-        self.policies().patch("fleet", &params, &kube::api::Patch::Apply(&policy)).await?;
+        self.policies().patch(&self.policy, &params, &kube::api::Patch::Apply(&policy)).await?;
         Ok(())
     }
 
@@ -171,12 +253,12 @@ impl Fixture {
     }
 
     pub async fn node(&self) -> Result<Node> {
-        Ok(Api::<Node>::all(self.cluster.client()).get(self.cluster.node_name()).await?)
+        Ok(Api::<Node>::all(self.cluster.client()).get(&self.host.name()).await?)
     }
 
     /// Our node's status, once there is one.
     pub async fn status(&self) -> Result<GpuNodeStatus> {
-        let gpu_node = Api::<GpuNode>::all(self.cluster.client()).get(self.cluster.node_name()).await?;
+        let gpu_node = Api::<GpuNode>::all(self.cluster.client()).get(&self.host.name()).await?;
         gpu_node.status.context("no status")
     }
 
@@ -234,7 +316,7 @@ impl Fixture {
     /// Waits until a condition of the policy is as it should be.
     pub async fn wait_for_condition(&self, kind: &str, wanted: &str) -> Result<()> {
         eventually(READY, &format!("condition {kind}={wanted}"), || async move {
-            let status = self.policies().get("fleet").await?.status.context("no status")?;
+            let status = self.policies().get(&self.policy).await?.status.context("no status")?;
             let condition = status.conditions.iter().find(|condition| condition.type_ == kind).context("none")?;
             ensure!(condition.status == wanted, "{condition:?}");
             Ok(())
@@ -252,10 +334,15 @@ impl Fixture {
         .await
     }
 
-    /// The pods of a stage.
+    /// The node's pods of a stage.
     pub async fn operands(&self, stage: Stage) -> Result<Vec<Pod>> {
-        let of_stage = ListParams::default().labels(&format!("{}={}", keys::STAGE, stage.as_str()));
-        Ok(self.pods(self.cluster.namespace()).list(&of_stage).await?.items)
+        self.pods_here(&format!("{}={}", keys::STAGE, stage.as_str())).await
+    }
+
+    /// The pods in the operator's namespace that are on the node and have this label.
+    pub async fn pods_here(&self, label: &str) -> Result<Vec<Pod>> {
+        let here = ListParams::default().labels(label).fields(&format!("spec.nodeName={}", self.host.name()));
+        Ok(self.pods(self.cluster.namespace()).list(&here).await?.items)
     }
 
     /// The one pod of a stage, once it is there.
@@ -293,14 +380,15 @@ impl Fixture {
         .await
     }
 
-    /// Waits until nothing of ours has been written for so long.
+    /// Waits until nothing has been written of the node and its policy for so long.
     pub async fn wait_until_settled(&self, quiet: Duration) -> Result<()> {
         let versions = || {
-            let version = "-o=jsonpath={.items[*].metadata.resourceVersion}";
-            let objects = self.cluster.kubectl(&["get", "gpunodes,clustergpupolicies", version])?;
+            let version = "-o=jsonpath={.metadata.resourceVersion}";
+            let gpu_node = self.cluster.kubectl(&["get", "gpunode", &self.host.name(), version])?;
+            let policy = self.cluster.kubectl(&["get", "clustergpupolicy", &self.policy, version])?;
             let generation = "-o=jsonpath={.items[*].metadata.generation}";
-            let sets = self.cluster.kubectl(&["get", "daemonsets", "-A", generation])?;
-            anyhow::Ok((objects, sets))
+            let sets = self.cluster.kubectl(&["get", "daemonsets", "-A", "-l", &self.of_policy(), generation])?;
+            anyhow::Ok((gpu_node, policy, sets))
         };
         eventually(READY, "a time without a write", || async {
             let before = versions()?;
@@ -324,6 +412,7 @@ impl Fixture {
         let pod = serde_json::from_value(serde_json::json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {
+                "nodeSelector": {HOSTNAME: self.host.name()},
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": 1,
                 "containers": [{
@@ -335,9 +424,9 @@ impl Fixture {
                 }],
             },
         }))?;
-        self.pods("default").create(&kube::api::PostParams::default(), &pod).await?;
+        self.pods(&self.users()).create(&kube::api::PostParams::default(), &pod).await?;
         eventually(READY, "a running GPU pod", || async move {
-            let pod = self.pods("default").get(name).await?;
+            let pod = self.pods(&self.users()).get(name).await?;
             let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
             ensure!(phase == "Running", "{phase}");
             Ok(pod)
@@ -360,19 +449,34 @@ impl Fixture {
                 ls "$process/root/dev" && exit 0
             fi
         done; echo "no process is marked $1" >&2; exit 1"#;
-        let listed = self.cluster.node_exec(&["/bin/sh", "-c", script, "devices", name])?;
+        let listed = self.host.exec(&["/bin/sh", "-c", script, "devices", name])?;
         Ok(listed.split_whitespace().filter(|device| device.starts_with("nvidia")).map(str::to_owned).collect())
     }
 
-    /// Where the operator serves its metrics.
-    pub fn operator_port(&self) -> Result<u16> {
-        self.port_of("deployment/gpu-operator")
+    /// The label that the objects of the node's policy have.
+    pub fn of_policy(&self) -> String {
+        format!("{}={}", keys::POLICY, self.policy)
     }
 
-    /// The first port of a workload of the chart; pods have the machine's network here.
-    pub fn port_of(&self, workload: &str) -> Result<u16> {
-        let port = "-o=jsonpath={.spec.template.spec.containers[0].ports[0].containerPort}";
-        Ok(self.cluster.kubectl(&["get", workload, "-n", self.cluster.namespace(), port])?.parse()?)
+    /// What the operator answers.
+    pub async fn ask_operator(&self, path: &str) -> Result<String> {
+        let label = ListParams::default().labels("app.kubernetes.io/name=gpu-operator");
+        self.ask(self.pods(self.cluster.namespace()).list(&label).await?.items, path).await
+    }
+
+    /// What the node's probe answers.
+    pub async fn ask_probe(&self, path: &str) -> Result<String> {
+        self.ask(self.pods_here("app.kubernetes.io/name=nvml-probe").await?, path).await
+    }
+
+    /// What the one pod that stays answers at its first port, through the API server.
+    async fn ask(&self, pods: Vec<Pod>, path: &str) -> Result<String> {
+        let pod = pods.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).context("no pod")?;
+        let container = pod.spec.as_ref().and_then(|spec| spec.containers.first()).context("no container")?;
+        let port = container.ports.as_ref().and_then(|ports| ports.first()).context("no port")?.container_port;
+        let (namespace, name) = (self.cluster.namespace(), pod.name_any());
+        let request = http::Request::get(format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy{path}"));
+        Ok(self.cluster.client().request_text(request.body(Vec::new())?).await?)
     }
 
     /// Labels of the node that are ours or published by us.
@@ -400,11 +504,3 @@ pub fn started(pod: &Pod) -> Option<k8s_openapi::jiff::Timestamp> {
     Some(status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
 }
 
-/// An HTTP answer, head and all.
-pub fn get(port: u16, path: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
-}

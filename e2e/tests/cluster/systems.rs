@@ -8,7 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, GOOGLES_DRIVER, GPUS, started, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, GOOGLES_DRIVER, GPUS, HOSTNAME, started, test};
 
 /// What users check a system with: a Job that asks for one GPU where a label is.
 struct Check<'a> {
@@ -27,7 +27,7 @@ impl Check<'_> {
             "metadata": {"name": "check"},
             "spec": {"backoffLimit": 0, "template": {"spec": {
                 "restartPolicy": "Never",
-                "nodeSelector": {self.label.0: self.label.1},
+                "nodeSelector": {self.label.0: self.label.1, HOSTNAME: f.host.name()},
                 "containers": [{
                     "name": "check",
                     "image": "localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
@@ -37,10 +37,10 @@ impl Check<'_> {
                 }],
             }}},
         }))?;
-        Api::<Job>::namespaced(f.cluster.client(), "default").create(&PostParams::default(), &job).await?;
-        let completes = f.cluster.kubectl(&["wait", "--for=condition=Complete", "job/check", "--timeout=60s"]);
-        let log = f.cluster.kubectl(&["logs", "job/check"]);
-        f.cluster.kubectl(&["delete", "job", "check"])?;
+        Api::<Job>::namespaced(f.cluster.client(), &f.users()).create(&PostParams::default(), &job).await?;
+        let completes = f.cluster.kubectl(&["wait", "--for=condition=Complete", "job/check", "-n", &f.users(), "--timeout=60s"]);
+        let log = f.cluster.kubectl(&["logs", "job/check", "-n", &f.users()]);
+        f.cluster.kubectl(&["delete", "job", "check", "-n", &f.users()])?;
         completes.with_context(|| format!("{log:?}"))?;
         log
     }
@@ -75,9 +75,10 @@ fn kubeadms_example_ends_in_a_job_that_passes() {
         nvidia_smi_shows(&f, label, "NVIDIA H100 80GB HBM3 81559MiB", DEFAULT_DRIVER).await?;
         // By these columns people look at a cluster's GPUs.
         let columns = "-o=custom-columns=NAME:.metadata.name,GPU:.status.allocatable.nvidia\\.com/gpu";
-        let table = f.cluster.kubectl(&["get", "nodes", columns])?;
+        let node = f.host.name();
+        let table = f.cluster.kubectl(&["get", "node", &node, columns])?;
         let shown: Vec<_> = table.split_whitespace().collect();
-        ensure!(shown == ["NAME", "GPU", f.cluster.node_name(), "8"], "{table}");
+        ensure!(shown == ["NAME", "GPU", &node, "8"], "{table}");
         Ok(())
     });
 }
@@ -100,7 +101,7 @@ fn a_tesla_k80_on_an_old_host_with_the_hosts_driver() {
 #[test]
 fn gke_ubuntu_with_googles_installer_and_plugin() {
     test(|f| async move {
-        f.cluster.set_install_dir(true)?;
+        f.host.set_install_dir(true)?;
         f.plug(&Gpu::several(GPUS, "Tesla T4", 0x1eb8, 15_360)).await?;
         f.apply_example("gke-ubuntu").await?;
         f.wait_until_ready().await?;
@@ -134,9 +135,9 @@ fn mixed_models_are_chosen_by_the_label_accelerator() {
 #[test]
 fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes() {
     test(|f| async move {
-        f.cluster.set_install_dir(true)?;
+        f.host.set_install_dir(true)?;
         f.plug(&Gpu::several(GPUS, "Quadro K620", 0x13bb, 2_000)).await?;
-        let node = f.cluster.node_name();
+        let node = &f.host.name();
         f.cluster.kubectl(&["label", "node", node, "gpu/nividia=P630"])?;
         f.apply_example("bare-metal-run-file").await?;
         f.wait_until_ready().await?;
@@ -171,7 +172,7 @@ fn a_gpu_is_shared_by_as_many_pods_as_the_policy_says_and_only_the_plugin_moves(
         f.run_gpu_pod("slice").await?;
         f.sees_one_gpu("slice")?;
 
-        f.cluster.node_exec(&[
+        f.host.exec(&[
             "/bin/sh",
             "-ec",
             "test -x /opt/nvidia/toolkit/nvidia-cdi-hook && ! test -e /usr/local/nvidia/toolkit",
@@ -187,7 +188,7 @@ fn a_gpu_is_shared_by_as_many_pods_as_the_policy_says_and_only_the_plugin_moves(
 #[test]
 fn a_run_file_and_googles_plugin_need_no_toolkit() {
     test(|f| async move {
-        f.cluster.set_install_dir(true)?;
+        f.host.set_install_dir(true)?;
         let image = "image: {repository: localhost:5999/google/stand-in, tag: dev}";
         f.apply(&format!(
             "{{pools: [{{

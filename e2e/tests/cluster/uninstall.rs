@@ -8,18 +8,18 @@ use gpu_operator_crd::{keys, reason::Reason};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, api::PostParams};
 
-use crate::support::{READY, test};
+use crate::support::{READY, alone, test};
 
 #[test]
 fn nothing_of_ours_is_left_and_installing_again_works() {
-    test(|f| async move {
+    alone(|f| async move {
         let keep = "example.com/mine";
-        f.cluster.kubectl(&["label", "--overwrite", "node", f.cluster.node_name(), &format!("{keep}=stays")])?;
+        f.cluster.kubectl(&["label", "--overwrite", "node", &f.host.name(), &format!("{keep}=stays")])?;
         f.apply("{nodeLabels: [accelerator]}").await?;
         f.wait_until_ready().await?;
         ensure!(f.labels_of_ours(&["accelerator"]).await?.contains_key("accelerator"));
 
-        f.cluster.kubectl(&["delete", "clustergpupolicy", "fleet", "--timeout=60s"])?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
         f.cluster.helm(&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"])?;
         let left = f.labels_of_ours(&["accelerator"]).await?;
         ensure!(left.is_empty(), "{left:?}");
@@ -45,7 +45,7 @@ fn nothing_of_ours_is_left_and_installing_again_works() {
         f.cluster.install_chart()?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        f.cluster.kubectl(&["label", "node", f.cluster.node_name(), &format!("{keep}-")])?;
+        f.cluster.kubectl(&["label", "node", &f.host.name(), &format!("{keep}-")])?;
         Ok(())
     });
 }
@@ -59,7 +59,7 @@ fn a_policy_that_never_got_anywhere_can_be_deleted() {
         ensure!(message.contains("write"), "it says what to write instead: {message}");
         f.wait_for_condition("Accepted", "False").await?;
         f.wait_until_settled(Duration::from_secs(2)).await?;
-        f.cluster.kubectl(&["delete", "clustergpupolicy", "fleet", "--timeout=20s"])?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=20s"])?;
         ensure!(f.labels_of_ours(&[]).await?.is_empty());
         Ok(())
     });
@@ -84,7 +84,7 @@ fn daemon_sets_of_others_are_never_pruned() {
         sets.create(&PostParams::default(), &serde_json::from_value(theirs)?).await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        f.cluster.kubectl(&["delete", "clustergpupolicy", "fleet", "--timeout=60s"])?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
         let there = sets.get_opt("theirs").await?.is_some();
         f.cluster.kubectl(&["delete", "daemonset", "theirs", "--ignore-not-found", "-n", f.cluster.namespace()])?;
         ensure!(there, "it was deleted");

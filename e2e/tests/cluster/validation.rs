@@ -14,8 +14,7 @@ use crate::support::{Fixture, GPUS, READY, test};
 const GIVEN_UP: Duration = Duration::from_mins(5);
 
 async fn tests(f: &Fixture) -> Result<Vec<Pod>> {
-    let ours = ListParams::default().labels(&format!("{}={}", keys::STAGE, keys::VALIDATION));
-    Ok(f.pods(f.cluster.namespace()).list(&ours).await?.items)
+    f.pods_here(&format!("{}={}", keys::STAGE, keys::VALIDATION)).await
 }
 
 async fn wait_for_result(f: &Fixture, wanted: ValidationResult, within: Duration) -> Result<String> {
@@ -71,7 +70,7 @@ fn a_full_node_is_upgraded_without_a_test_and_its_pods_stay() {
         f.wait_for_reason(Reason::Validating).await?;
         let said = wait_for_result(&f, ValidationResult::Skipped, GIVEN_UP).await?;
         ensure!(said.contains("Insufficient nvidia.com/gpu"), "{said}");
-        let users = f.pods("default").list(&ListParams::default()).await?;
+        let users = f.pods(&f.users()).list(&ListParams::default()).await?;
         let running = users.iter().filter(|pod| {
             pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
                 && pod.metadata.deletion_timestamp.is_none()

@@ -4,7 +4,7 @@ use gpu_operator_crd::{
 };
 
 use super::*;
-use crate::cluster::HostDriver;
+use crate::real_node::HostDriver;
 
 const VERSION: &str = "595.91.07";
 

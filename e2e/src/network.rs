@@ -1,0 +1,151 @@
+//! The cluster's network: a namespace of the harness' own with a bridge, to which every node is attached. The control plane
+//! runs in there. The machine's own network has no address, route or device of it: the one way in from the machine is the
+//! API server's port on loopback, which the process that holds the namespace passes on.
+//!
+//! With the last process in there the kernel takes the namespace away, the bridge and the nodes' links included.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener as HostListener},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use nix::sched::{CloneFlags, setns, unshare};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
+
+use crate::{
+    paths::Paths,
+    process::{output, poll, tail},
+    state::{NodeId, State, records},
+};
+
+const HOLDER: &str = "network";
+const BRIDGE: &str = "nodes";
+/// What the link is called inside a node.
+const LINK: &str = "eth0";
+/// The length of the network's prefix.
+const PREFIX: u8 = 24;
+/// Where the control plane is found by the nodes.
+pub(crate) const CONTROL_PLANE: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
+
+/// The address of the node of this number.
+pub(crate) fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(198, 18, 1, 10 + number)
+}
+
+fn ready_file(paths: &Paths) -> PathBuf {
+    paths.cluster().join("network-ready")
+}
+
+/// Makes the namespace.
+pub(crate) fn start(paths: &Paths, state: &State) -> Result<()> {
+    let mut command = Command::new(&state.xtask);
+    command.args(["network-hold", "--port", &state.api_port.to_string()]);
+    records(paths).spawn(HOLDER, &mut command, &paths.log(HOLDER))?;
+    poll("the cluster's network", Duration::from_secs(20), || {
+        if records(paths).alive(HOLDER).is_none() {
+            bail!("the network's holder ended; the end of its log:\n{}", tail(&paths.log(HOLDER), 3_000));
+        }
+        Ok(if ready_file(paths).exists() { Ok(()) } else { Err("being made".into()) })
+    })
+}
+
+/// Ends the process that holds the namespace.
+pub(crate) fn stop(paths: &Paths) -> Result<()> {
+    records(paths).stop(HOLDER, Duration::ZERO)
+}
+
+/// Whether the way in from the machine is there.
+pub(crate) fn is_running(paths: &Paths) -> bool {
+    records(paths).alive(HOLDER).is_some()
+}
+
+/// The process that holds the namespace.
+pub(crate) fn holder(paths: &Paths) -> Result<u32> {
+    records(paths).alive(HOLDER).context("the cluster's network is not there")
+}
+
+/// A command that runs a program in the namespace, with its id unchanged.
+pub(crate) fn inside(paths: &Paths, state: &State, program: &str) -> Result<Command> {
+    let mut command = Command::new(&state.xtask);
+    command.args(["network-exec", "--holder", &holder(paths)?.to_string(), "--"]).arg(paths.tool(program));
+    Ok(command)
+}
+
+/// `network-hold`: makes the namespace, and passes connections to the machine's loopback on to the same port in there.
+pub(crate) fn hold(paths: &Paths, port: u16) -> Result<()> {
+    // A socket stays in the namespace in which it was made.
+    let outside = HostListener::bind((Ipv4Addr::LOCALHOST, port)).context("listening for the API server's clients")?;
+    outside.set_nonblocking(true)?;
+    unshare(CloneFlags::CLONE_NEWNET).context("making the cluster's network")?;
+    let address = format!("{CONTROL_PLANE}/{PREFIX}");
+    for args in [
+        &["link", "set", "lo", "up"][..],
+        &["link", "add", BRIDGE, "type", "bridge"],
+        &["address", "add", &address, "dev", BRIDGE],
+        &["link", "set", BRIDGE, "up"],
+    ] {
+        ip(args)?;
+    }
+    fs::write(ready_file(paths), "")?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(pass_on(outside, port))
+}
+
+async fn pass_on(outside: HostListener, port: u16) -> Result<()> {
+    let outside = TcpListener::from_std(outside)?;
+    loop {
+        let (mut client, _) = outside.accept().await?;
+        tokio::spawn(async move {
+            // As for a client without anyone between: what fails closes the connection.
+            if let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
+                let _ = (client.set_nodelay(true), server.set_nodelay(true));
+                let _ = copy_bidirectional(&mut client, &mut server).await;
+            }
+        });
+    }
+}
+
+/// `network-exec`: becomes a program in the namespace that this process holds.
+pub(crate) fn exec(holder: u32, command: &[String]) -> Result<()> {
+    let (program, args) = command.split_first().context("no command given")?;
+    enter(holder)?;
+    Err(Command::new(program).args(args).exec()).with_context(|| format!("starting {program}"))
+}
+
+/// Enters the network namespace of a process.
+pub(crate) fn enter(process: u32) -> Result<()> {
+    let namespace = fs::File::open(format!("/proc/{process}/ns/net")).context("the process has ended")?;
+    setns(namespace, CloneFlags::CLONE_NEWNET).context("entering the network")
+}
+
+/// Joins a node to the bridge by a link whose end on the bridge is named by the node. The caller is in the cluster's network,
+/// and its children are in the node's namespace of processes, whose first is in the node's network.
+pub(crate) fn attach(node: NodeId) -> Result<()> {
+    let port = node.name();
+    // What the same node has left before a reboot goes with its namespace, though not at once.
+    let _ = output(Command::new("ip").args(["link", "delete", &port]).stderr(Stdio::null()));
+    ip(&["link", "add", &port, "type", "veth", "peer", "name", LINK, "netns", "1"])?;
+    ip(&["link", "set", &port, "master", BRIDGE, "up"])
+}
+
+/// Brings up what is in a node's own namespace, once its link is there.
+pub(crate) fn bring_up(node: NodeId) -> Result<()> {
+    poll("the node's link", Duration::from_secs(20), || {
+        Ok(output(Command::new("ip").args(["link", "show", LINK])).map(drop).map_err(|error| error.to_string()))
+    })?;
+    let address = format!("{}/{PREFIX}", node.address());
+    ip(&["link", "set", "lo", "up"])?;
+    ip(&["address", "add", &address, "dev", LINK])?;
+    ip(&["link", "set", LINK, "up"])
+}
+
+fn ip(args: &[&str]) -> Result<()> {
+    output(Command::new("ip").args(args)).map(drop)
+}
