@@ -102,7 +102,9 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
                     say!("there are none");
                     return Ok(());
                 }
-                let mut args = vec!["--test-threads=1"];
+                // Tests wait for the nodes that they need, and so all of them begin at once. What they print tells where
+                // the time went.
+                let mut args = vec!["--test-threads=200", "--show-output"];
                 args.extend(filter);
                 cargo(paths, "e2e-tests", &[], &tests, &args)
             });

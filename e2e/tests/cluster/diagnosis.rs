@@ -6,7 +6,7 @@ use gpu_operator_crd::keys;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, READY, SHOWN, alone};
+use crate::support::{Fixture, READY, SHOWN, alone, test};
 
 /// Where owners are whose pods are refused.
 const NAMESPACE: &str = "diagnosis-test";
@@ -107,7 +107,7 @@ fn a_pod_that_comes_before_the_gpus_is_told_how_far_they_are() {
 
 #[test]
 fn owners_of_pods_that_the_api_server_refuses_are_told_why() {
-    alone(|f| async move {
+    test(|f| async move {
         let outcome = async {
             f.cluster.kubectl(&["create", "namespace", NAMESPACE])?;
             let mut requesting = asking("cpu");

@@ -31,7 +31,7 @@ fn every_block_of_yaml_is_applied_by_the_server() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome: Result<()> = runtime.block_on(async {
         let cluster = Cluster::connect().await?;
-        let _hold = nodes::one(&cluster).await?;
+        let _hold = nodes::one(&cluster);
         install_chart(&cluster)?;
         let all = objects(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
         for Written { at, object } in &all {

@@ -22,6 +22,7 @@ mod policies;
 mod restarts;
 mod rollout;
 mod runtime;
+mod side_by_side;
 mod support;
 mod systems;
 mod uninstall;

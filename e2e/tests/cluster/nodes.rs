@@ -1,51 +1,62 @@
 //! Who has which of the cluster's nodes: each test one of its own, or all of them where it touches what all have in common.
+//!
+//! All tests begin at once and wait for their turn here. Those that need all nodes come last, so that no node is idle while
+//! others are waited for.
 
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result};
 use e2e::{Cluster, RealNode};
-use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
-/// As many permits as nodes. Whoever came first has them first, so that one who waits for all of them gets them.
-static FREE: OnceCell<Semaphore> = OnceCell::const_new();
-/// The numbers, in [`Cluster::nodes`], of those that a test has.
-static TAKEN: LazyLock<Mutex<Vec<usize>>> = LazyLock::new(Mutex::default);
+static STATE: Mutex<State> = Mutex::new(State { taken: Vec::new(), waiting: 0 });
+static CHANGED: Condvar = Condvar::new();
 
-fn taken() -> MutexGuard<'static, Vec<usize>> {
-    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+struct State {
+    /// The nodes that tests have, by their names.
+    taken: Vec<String>,
+    /// How many tests wait for one node.
+    waiting: usize,
 }
 
-/// What a test has of the nodes until it ends.
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nodes that no other test has until this is dropped.
 pub struct Hold {
-    number: Option<usize>,
-    _permit: SemaphorePermit<'static>,
+    pub nodes: Vec<RealNode>,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // Before the permit, with which another test looks for it.
-        taken().retain(|number| Some(*number) != self.number);
+        state().taken.retain(|name| self.nodes.iter().all(|node| node.name() != *name));
+        CHANGED.notify_all();
     }
 }
 
-async fn permits(cluster: &Cluster, count: usize) -> Result<SemaphorePermit<'static>> {
-    let all = cluster.nodes().len();
-    let free = FREE.get_or_init(|| async { Semaphore::new(all) }).await;
-    Ok(free.acquire_many(u32::try_from(count.min(all))?).await?)
+/// Waits for one node.
+pub fn one(cluster: &Cluster) -> Hold {
+    let mut state = state();
+    state.waiting += 1;
+    loop {
+        let free = cluster.nodes().into_iter().find(|node| !state.taken.contains(&node.name()));
+        if let Some(node) = free {
+            state.waiting -= 1;
+            return take(&mut state, vec![node]);
+        }
+        state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
+    }
 }
 
-/// A node that no other test has.
-pub async fn one(cluster: &Cluster) -> Result<(RealNode, Hold)> {
-    let permit = permits(cluster, 1).await?;
-    let mut taken = taken();
-    let nodes = cluster.nodes().into_iter().enumerate();
-    let (number, node) = nodes.into_iter().find(|(number, _)| !taken.contains(number)).context("no node is free")?;
-    taken.push(number);
-    Ok((node, Hold { number: Some(number), _permit: permit }))
+/// Waits for all of them.
+pub fn all(cluster: &Cluster) -> Hold {
+    let is_early = |state: &mut State| state.waiting > 0 || !state.taken.is_empty();
+    let mut state = CHANGED.wait_while(state(), is_early).unwrap_or_else(PoisonError::into_inner);
+    take(&mut state, cluster.nodes())
 }
 
-/// All of them: no other test runs.
-pub async fn all(cluster: &Cluster) -> Result<(Vec<RealNode>, Hold)> {
-    let permit = permits(cluster, usize::MAX).await?;
-    Ok((cluster.nodes(), Hold { number: None, _permit: permit }))
+fn take(state: &mut State, nodes: Vec<RealNode>) -> Hold {
+    state.taken.extend(nodes.iter().map(RealNode::name));
+    // One that waits for all of them may wait for the last who waited for one.
+    CHANGED.notify_all();
+    Hold { nodes }
 }

@@ -12,12 +12,21 @@ use kube::api::{Patch, PatchParams};
 use refused::{Row, rows};
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, GPUS, SHOWN, alone};
+use crate::support::{Fixture, GPUS, SHOWN, test};
 
-/// What these objects' metadata say, a line to each.
-fn metadata(f: &Fixture, kinds: &str, fields: &str) -> Result<String> {
+/// What the metadata of those of the node and its policy say, a line to each.
+fn metadata(f: &Fixture, kind: &str, fields: &str) -> Result<String> {
+    let own = match kind {
+        "clustergpupolicies" => format!("--field-selector=metadata.name={}", f.policy),
+        "gpunodes" => format!("--field-selector=metadata.name={}", f.host.name()),
+        "daemonsets" => format!("--selector={}", f.of_policy()),
+        "pods" => format!("--field-selector=spec.nodeName={}", f.host.name()),
+        _ => bail!("whose {kind}?"),
+    };
     let columns = format!("-o=jsonpath={{range .items[*]}}{{.kind}} {{.metadata['name',{fields}]}}{{\"\\n\"}}{{end}}");
-    f.cluster.kubectl(&["get", kinds, "--namespace", f.cluster.namespace(), &columns])
+    let found = f.cluster.kubectl(&["get", kind, "--namespace", f.cluster.namespace(), &own, &columns])?;
+    ensure!(!found.is_empty(), "there are no {kind}");
+    Ok(found)
 }
 
 /// What `kubectl apply` says to a policy of this spec.
@@ -41,14 +50,15 @@ async fn server_side_apply(f: &Fixture, spec: &str) -> Result<()> {
 
 #[test]
 fn a_bad_edit_is_refused_in_the_words_of_the_docs_and_changes_nothing() {
-    alone(|f| async move {
+    test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.wait_until_settled(Duration::from_secs(3)).await?;
         // What kubelet and controllers write into the status of pods and DaemonSets is nobody's edit.
         let all = || {
-            let ours = metadata(&f, "clustergpupolicies,gpunodes", "'uid','generation','resourceVersion'")?;
-            anyhow::Ok(ours + &metadata(&f, "daemonsets,pods", "'uid','generation'")?)
+            let statuses = ["clustergpupolicies", "gpunodes"].map(|kind| (kind, "'uid','generation','resourceVersion'"));
+            let others = ["daemonsets", "pods"].map(|kind| (kind, "'uid','generation'"));
+            statuses.into_iter().chain(others).map(|(kind, fields)| metadata(&f, kind, fields)).collect::<Result<String>>()
         };
         let before = all()?;
         for row in rows("By a rule").into_iter().chain(rows("By type, bound or name")) {
@@ -64,7 +74,7 @@ fn a_bad_edit_is_refused_in_the_words_of_the_docs_and_changes_nothing() {
     });
 }
 
-/// Whether the one node of this cluster, an H100 that no pool names, shows what a row says and need not move for it.
+/// Whether the node of the test, an H100 that no pool names, shows what a row says and need not move for it.
 fn shows_here(row: &Row) -> bool {
     let (of_a_pool, message) = (row.cell("Where").starts_with("pool "), row.text("Message"));
     of_a_pool
@@ -89,7 +99,7 @@ async fn wait_for_mark(f: &Fixture, row: &Row) -> Result<()> {
 
 #[test]
 fn what_only_the_fleet_can_tell_is_marked_on_the_pool_and_the_node_works_on() {
-    alone(|f| async move {
+    test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("works-on").await?;

@@ -6,10 +6,10 @@ use std::{
     future::Future,
     path::Path,
     sync::{Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use e2e::{Cluster, DriverMode, Gpu, HostDriver, RealNode, eventually, failures::CLUSTER};
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys,
@@ -22,7 +22,7 @@ use k8s_openapi::{
 };
 use kube::{Api, ResourceExt, api::ListParams};
 
-use crate::nodes;
+use crate::nodes::{self, Hold};
 
 /// How many GPUs the node has.
 pub const GPUS: u32 = 8;
@@ -48,14 +48,7 @@ where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    run(async |cluster: &Cluster| {
-        let (host, hold) = nodes::one(cluster).await?;
-        install_chart(cluster)?;
-        let fixture = Fixture::clean(cluster, host).await.context("a clean start")?;
-        body(fixture).await?;
-        drop(hold);
-        Ok(())
-    });
+    run(nodes::one, async |mut fixtures: Vec<Fixture>| body(fixtures.remove(0)).await);
 }
 
 /// Runs a test on the node that the operator runs on, while no other test runs: one that touches what all nodes have in
@@ -65,7 +58,7 @@ where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    everywhere(|mut fixtures| async move {
+    run(nodes::all, async |mut fixtures: Vec<Fixture>| {
         let operators = fixtures[0].operators_node().await?;
         let own = fixtures.iter().position(|fixture| fixture.host.name() == operators).context("no such node")?;
         body(fixtures.swap_remove(own)).await
@@ -78,26 +71,27 @@ where
     F: FnOnce(Vec<Fixture>) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    run(async |cluster: &Cluster| {
-        let (hosts, hold) = nodes::all(cluster).await?;
-        install_chart(cluster)?;
-        let clean = hosts.into_iter().map(|host| Fixture::clean(cluster, host));
-        let fixtures = futures::future::try_join_all(clean).await.context("a clean start")?;
-        body(fixtures).await?;
-        drop(hold);
-        Ok(())
-    });
+    run(nodes::all, async |fixtures: Vec<Fixture>| body(fixtures).await);
 }
 
-fn run(test: impl AsyncFnOnce(&Cluster) -> Result<()>) {
+fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>) -> Result<()>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let connected = runtime.block_on(Cluster::connect());
+    let cluster = connected.expect("a cluster");
+    // Waits for as long as other tests take.
+    let hold = take(&cluster);
+    let began = Instant::now();
     let outcome: Result<()> = runtime.block_on(async {
-        let cluster = Cluster::connect().await?;
-        let outcome = test(&cluster).await;
-        outcome.map_err(|error| anyhow!("{error:?}\n{CLUSTER}\n{}", cluster.diagnosis()))
+        install_chart(&cluster)?;
+        let clean = hold.nodes.iter().map(|host| Fixture::clean(&cluster, host.clone()));
+        let fixtures = futures::future::try_join_all(clean).await.context("a clean start")?;
+        eprintln!("clean after {:.1} s", began.elapsed().as_secs_f32());
+        test(fixtures).await
     });
+    let names: Vec<String> = hold.nodes.iter().map(RealNode::name).collect();
+    eprintln!("on {} for {:.1} s", names.join(", "), began.elapsed().as_secs_f32());
     if let Err(error) = outcome {
-        panic!("{error:?}");
+        panic!("{error:?}\n{CLUSTER}\n{}", cluster.diagnosis());
     }
 }
 
@@ -197,7 +191,7 @@ impl Fixture {
     }
 
     /// The node that the operator runs on.
-    async fn operators_node(&self) -> Result<String> {
+    pub async fn operators_node(&self) -> Result<String> {
         let operator = ListParams::default().labels("app.kubernetes.io/name=gpu-operator");
         eventually(READY, "the operator's node", || async {
             let pods = self.pods(self.cluster.namespace()).list(&operator).await?;
@@ -382,12 +376,17 @@ impl Fixture {
 
     /// Waits until nothing has been written of the node and its policy for so long.
     pub async fn wait_until_settled(&self, quiet: Duration) -> Result<()> {
+        self.wait_until_quiet(&self.policy, quiet).await
+    }
+
+    /// Waits until nothing has been written of the node and of this policy for so long.
+    pub async fn wait_until_quiet(&self, policy: &str, quiet: Duration) -> Result<()> {
         let versions = || {
             let version = "-o=jsonpath={.metadata.resourceVersion}";
             let gpu_node = self.cluster.kubectl(&["get", "gpunode", &self.host.name(), version])?;
-            let policy = self.cluster.kubectl(&["get", "clustergpupolicy", &self.policy, version])?;
+            let policy = self.cluster.kubectl(&["get", "clustergpupolicy", policy, version])?;
             let generation = "-o=jsonpath={.items[*].metadata.generation}";
-            let sets = self.cluster.kubectl(&["get", "daemonsets", "-A", "-l", &self.of_policy(), generation])?;
+            let sets = self.cluster.kubectl(&["get", "daemonsets", "-A", "-l", &format!("{}={policy}", keys::POLICY), generation])?;
             anyhow::Ok((gpu_node, policy, sets))
         };
         eventually(READY, "a time without a write", || async {

@@ -5,7 +5,7 @@ use std::{
     fmt::Debug,
     future::Future,
     pin::pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -42,12 +42,15 @@ const LASTING: SignedDuration = SignedDuration::from_secs(10);
 /// The policy's name.
 pub const POLICY: &str = "simulated";
 
-/// Runs a test with an empty fleet and the operator as a process; a failure says what the cluster looked like.
+/// Runs a test with an empty fleet and the operator as a process; a failure says what the cluster looked like. One test at a
+/// time: there is one operator.
 pub fn test<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<Fixture>>,
 {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome: Result<()> = runtime.block_on(async {
         let fixture = Fixture::new().await.context("a clean start")?;

@@ -1,0 +1,154 @@
+//! Three nodes of three models under one policy: what happens on one of them is its own.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use e2e::{DriverMode, Gpu, eventually};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNode, keys,
+    policy::Stage,
+    reason::{Phase, Reason},
+};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Node, Pod},
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use crate::support::{Fixture, READY, everywhere};
+
+/// Reports follow allocatable by a moment.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Of three generations, of which no two share a driver's DaemonSet.
+fn machines() -> [(Vec<Gpu>, &'static str); 3] {
+    [
+        (Gpu::h100(8), "nvidia-h100-80gb"),
+        (Gpu::several(4, "Tesla P100-PCIE-16GB", 0x15f8, 16_280), "nvidia-tesla-p100"),
+        (Gpu::several(1, "Tesla T4", 0x1eb8, 15_360), "nvidia-tesla-t4"),
+    ]
+}
+
+async fn is_ready(f: &Fixture, model: &str) -> Result<()> {
+    f.wait_for_status(&format!("{} ready", f.host.name()), |status| {
+        ensure!(status.phase == Phase::Ready, "{:?}: {}", status.reason, status.message);
+        ensure!(status.model.as_deref() == Some(model), "{:?}", status.model);
+        Ok(())
+    })
+    .await
+}
+
+/// What a node's kubelet writes while nothing happens.
+fn without_heartbeats(mut node: Value) -> Value {
+    node["metadata"]["resourceVersion"].take();
+    node["metadata"]["managedFields"].take();
+    for condition in node["status"]["conditions"].as_array_mut().into_iter().flatten() {
+        condition["lastHeartbeatTime"].take();
+    }
+    node
+}
+
+fn by_name<K: Resource + serde::Serialize>(objects: Vec<K>) -> Result<BTreeMap<String, Value>> {
+    objects.into_iter().map(|object| Ok((object.name_any(), serde_json::to_value(object)?))).collect()
+}
+
+/// All that there is of a node: its Node, its GpuNode, its pods, and the DaemonSets of its model.
+async fn all_of(f: &Fixture, model: &str) -> Result<BTreeMap<String, Value>> {
+    let (client, name) = (f.cluster.client(), f.host.name());
+    let mut all = BTreeMap::new();
+    let node = Api::<Node>::all(client.clone()).get(&name).await?;
+    all.insert("its Node".to_owned(), without_heartbeats(serde_json::to_value(node)?));
+    all.insert("its GpuNode".to_owned(), serde_json::to_value(Api::<GpuNode>::all(client.clone()).get(&name).await?)?);
+    let here = ListParams::default().fields(&format!("spec.nodeName={name}"));
+    all.extend(by_name(Api::<Pod>::all(client.clone()).list(&here).await?.items)?);
+    let sets = Api::<DaemonSet>::namespaced(client, f.cluster.namespace()).list(&ListParams::default()).await?;
+    all.extend(by_name(sets.items)?.into_iter().filter(|(name, _)| name.contains(model)));
+    Ok(all)
+}
+
+/// Lets something happen to the last node and come to its end. Nothing of the others has changed by then.
+async fn is_its_own(nodes: &[(Fixture, &str)], what: &str, happen: impl AsyncFnOnce(&Fixture) -> Result<()>) -> Result<()> {
+    let ((sick, model), others) = nodes.split_last().context("no node")?;
+    let before = others_of(others).await?;
+    happen(sick).await.with_context(|| what.to_owned())?;
+    is_ready(sick, model).await.with_context(|| format!("after: {what}"))?;
+    sick.wait_for_allocatable(1, READY).await?;
+    let after = others_of(others).await?;
+    ensure!(before == after, "{what}: {}", json_patch::diff(&json!(before), &json!(after)));
+    Ok(())
+}
+
+async fn others_of(others: &[(Fixture, &str)]) -> Result<Vec<BTreeMap<String, Value>>> {
+    futures::future::try_join_all(others.iter().map(|(f, model)| all_of(f, model))).await
+}
+
+/// Makes the Node what the controller manager makes it of which nothing has been heard for long.
+async fn is_unreachable(f: &Fixture) -> Result<()> {
+    let mut node = f.node().await?;
+    let conditions = node.status.as_mut().and_then(|status| status.conditions.as_mut()).context("no conditions")?;
+    let ready = conditions.iter_mut().find(|condition| condition.type_ == "Ready").context("no condition Ready")?;
+    ready.status = "Unknown".into();
+    ready.reason = Some("NodeStatusUnknown".into());
+    let patch = json!({"status": {"conditions": [ready]}});
+    let nodes = Api::<Node>::all(f.cluster.client());
+    nodes.patch_status(&f.host.name(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
+    Ok(())
+}
+
+#[test]
+fn what_happens_on_a_node_changes_nothing_of_the_others() {
+    everywhere(|mut fixtures| async move {
+        // What happens to the operator is another test's.
+        let operators = fixtures[0].operators_node().await?;
+        fixtures.sort_by_key(|f| f.host.name() != operators);
+        let mut nodes = Vec::new();
+        for (f, (gpus, model)) in fixtures.into_iter().zip(machines()) {
+            f.plug(&gpus).await?;
+            nodes.push((f, model));
+        }
+        let policies = nodes[0].0.policies();
+        let policy = ClusterGpuPolicy::new("fleet", serde_yaml::from_str("{images: {registry: 'localhost:5999'}}")?);
+        policies.patch("fleet", &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
+        for (f, model) in &nodes {
+            is_ready(f, model).await?;
+        }
+        let status = eventually(READY, "a policy that is ready", || async {
+            let status = policies.get("fleet").await?.status.context("no status")?;
+            ensure!(status.nodes.ready == 3 && status.gpus.allocatable == 13, "{:?} {:?}", status.nodes, status.gpus);
+            Ok(status)
+        })
+        .await?;
+        let mut pools: Vec<_> = status.pools.iter().map(|pool| pool.name.as_str()).collect();
+        pools.sort_unstable();
+        ensure!(pools == ["nvidia-h100-80gb", "nvidia-tesla-p100", "nvidia-tesla-t4"], "{pools:?}");
+        let cluster = &nodes[0].0.cluster;
+        let drivers = format!("{}={}", keys::STAGE, Stage::Driver.as_str());
+        let sets = cluster.kubectl(&["get", "daemonsets", "-n", cluster.namespace(), "-l", &drivers, "-o", "name"])?;
+        ensure!(sets.lines().count() == 3, "{sets}");
+        for (f, _) in &nodes {
+            f.wait_until_quiet("fleet", QUIET).await?;
+        }
+
+        is_its_own(&nodes, "containerd is restarted", async |f| f.host.restart_containerd()).await?;
+        is_its_own(&nodes, "kubelet is away for long", async |f| {
+            f.host.stop_kubelet()?;
+            is_unreachable(f).await?;
+            f.wait_for_reason(Reason::NodeNotReady).await?;
+            f.host.restart_kubelet()
+        })
+        .await?;
+        is_its_own(&nodes, "the driver fails", async |f| {
+            f.host.standin().set_driver_mode(&DriverMode::Crash { message: "no kernel headers".into() })?;
+            let driver = f.operand(Stage::Driver).await?.name_any();
+            f.cluster.kubectl(&["delete", "pod", &driver, "-n", f.cluster.namespace()])?;
+            let message = f.wait_for_reason(Reason::ContainerCrashed).await?;
+            ensure!(message.contains("no kernel headers"), "{message}");
+            f.host.standin().set_driver_mode(&DriverMode::Ok)
+        })
+        .await
+    });
+}
