@@ -8,9 +8,11 @@ use nix::{
 };
 use tokio::time::sleep;
 
-use crate::{gate::Answer, host::HostRoot};
+use crate::{gate::Answer, host::HostRoot, pci};
 
 const MODULE: &str = "/sys/module/nouveau";
+/// The driver on the PCI bus, with a link for each device that is bound to it.
+const DRIVER: &str = "/sys/bus/pci/drivers/nouveau";
 
 /// Unloads nouveau, which lets go of all devices that are bound to it.
 ///
@@ -25,7 +27,6 @@ pub fn step(host: &HostRoot, unload: impl Fn() -> io::Result<()>) -> Answer {
     if host.resolve(MODULE).is_err() {
         return Answer::Open("nouveau is not loaded".to_owned());
     }
-    // Without a count the module is a part of the kernel, or the kernel unloads none.
     let users = match host.read_if_present(format!("{MODULE}/refcnt")) {
         Ok(Some(count)) if count == "0" => match unload() {
             Ok(()) => return Answer::Open("nouveau was loaded and unused, and has been unloaded".to_owned()),
@@ -36,7 +37,8 @@ pub fn step(host: &HostRoot, unload: impl Fn() -> io::Result<()>) -> Answer {
             Err(error) => format!("the kernel does not unload it: {error}"),
         },
         Ok(Some(count)) => format!("it is in use, {count} times, such as by a console or a display server"),
-        Ok(None) => "this kernel cannot unload it".to_owned(),
+        // Without a count the module is a part of the kernel, or the kernel unloads none.
+        Ok(None) => return step_in_kernel(host),
         Err(error) => format!("its use count cannot be read: {error}"),
     };
     Answer::Waiting(format!(
@@ -45,7 +47,26 @@ pub fn step(host: &HostRoot, unload: impl Fn() -> io::Result<()>) -> Answer {
     ))
 }
 
-/// Looks every `interval` until nouveau is not loaded; says what it waits for each time that changes.
+/// Looks at a nouveau that cannot be unloaded: it is out of the way while no device is bound to it.
+fn step_in_kernel(host: &HostRoot) -> Answer {
+    let holds = match host.names(DRIVER) {
+        Ok(names) => {
+            // Beside its devices, a driver's directory has files such as `bind`.
+            let bound: Vec<_> = names.into_iter().filter(|name| pci::normalise(name).is_some()).collect();
+            if bound.is_empty() {
+                return Answer::Open("nouveau cannot be unloaded from this kernel, and holds no device".to_owned());
+            }
+            format!("holds {}", bound.join(", "))
+        }
+        Err(error) => format!("its devices cannot be read: {error}"),
+    };
+    Answer::Waiting(format!(
+        "NouveauLoaded: nouveau cannot be unloaded from this kernel, and {holds}. Add nouveau.modeset=0 to the kernel \
+         command line of the node and reboot it"
+    ))
+}
+
+/// Looks every `interval` until nouveau is out of the way; says what it waits for each time that changes.
 pub async fn unload_unused(host: &HostRoot, interval: Duration, mut say: impl FnMut(&str)) {
     let mut last = None;
     loop {
@@ -68,30 +89,40 @@ mod tests {
 
     use super::*;
 
+    /// A host with nouveau loaded, its use count, and what its PCI bus has in the driver's directory.
+    fn host(loaded: bool, count: Option<&str>, bus: &[&str]) -> (tempfile::TempDir, HostRoot) {
+        let directory = tempfile::tempdir().unwrap();
+        let module = directory.path().join("sys/module/nouveau");
+        if loaded {
+            fs::create_dir_all(&module).unwrap();
+        }
+        if let Some(count) = count {
+            fs::write(module.join("refcnt"), format!("{count}\n")).unwrap();
+        }
+        let driver = directory.path().join("sys/bus/pci/drivers/nouveau");
+        for name in bus {
+            fs::create_dir_all(driver.join(name)).unwrap();
+        }
+        let root = HostRoot::new(directory.path());
+        (directory, root)
+    }
+
     #[test]
     fn only_a_nouveau_that_nothing_uses_is_unloaded() {
         // Whether it is loaded, its count, what the kernel answers; whether the way is free, whether the kernel was asked, words.
         type Case<'a> = (bool, Option<&'a str>, Option<Errno>, bool, bool, &'a str);
-        let cases: [Case<'_>; 7] = [
+        let cases: [Case<'_>; 6] = [
             (false, None, None, true, false, "is not loaded"),
             (true, Some("0"), None, true, true, "has been unloaded"),
             (true, Some("2"), None, false, false, "in use, 2 times"),
             (true, Some("-1"), None, false, false, "in use"),
-            (true, None, None, false, false, "cannot unload it"),
             (true, Some("0"), Some(Errno::EWOULDBLOCK), false, true, "does not unload it"),
             (true, Some("0"), Some(Errno::ENOENT), true, true, "is not loaded"),
         ];
         for (loaded, count, errno, open, asked, words) in cases {
-            let directory = tempfile::tempdir().unwrap();
-            let module = directory.path().join("sys/module/nouveau");
-            if loaded {
-                fs::create_dir_all(&module).unwrap();
-            }
-            if let Some(count) = count {
-                fs::write(module.join("refcnt"), format!("{count}\n")).unwrap();
-            }
+            let (_directory, root) = host(loaded, count, &["0000:01:00.0"]);
             let was_asked = Cell::new(false);
-            let answer = step(&HostRoot::new(directory.path()), || {
+            let answer = step(&root, || {
                 was_asked.set(true);
                 errno.map_or(Ok(()), |errno| Err(errno.into()))
             });
@@ -100,5 +131,36 @@ mod tests {
             assert_eq!((matches!(answer, Answer::Open(_)), was_asked.get()), (open, asked), "{text}");
             assert_eq!(text.contains("blacklist nouveau"), !open, "{text}");
         }
+    }
+
+    #[test]
+    fn a_nouveau_that_cannot_be_unloaded_is_waited_for_only_while_it_holds_a_device() {
+        // What the driver's directory has, whether the way is free, words.
+        let cases: [(&[&str], bool, &str); 4] = [
+            (&[], true, "holds no device"),
+            (&["bind", "module", "new_id", "uevent"], true, "holds no device"),
+            (&["bind", "0000:01:00.0", "uevent"], false, "holds 0000:01:00.0"),
+            (&["0000:01:00.0", "10000:e1:00.0", "bind"], false, "holds 0000:01:00.0, 10000:e1:00.0"),
+        ];
+        for (bus, open, words) in cases {
+            let (_directory, root) = host(true, None, bus);
+            let answer = step(&root, || panic!("the kernel was asked to unload it"));
+            let (Answer::Open(text) | Answer::Waiting(text)) = &answer;
+            assert!(text.contains(words), "{text}");
+            assert_eq!(matches!(answer, Answer::Open(_)), open, "{text}");
+            // A file of modprobe's says nothing to what is a part of the kernel.
+            assert_eq!(text.contains("nouveau.modeset=0"), !open, "{text}");
+            assert!(!text.contains("modprobe.d"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_driver_directory_that_cannot_be_read_is_waited_for() {
+        let (directory, root) = host(true, None, &[]);
+        let loop_of_links = directory.path().join("sys/bus/pci/drivers/nouveau");
+        fs::create_dir_all(loop_of_links.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("nouveau", &loop_of_links).unwrap();
+        let answer = step(&root, || panic!("the kernel was asked to unload it"));
+        assert!(matches!(&answer, Answer::Waiting(text) if text.contains("cannot be read")), "{answer:?}");
     }
 }

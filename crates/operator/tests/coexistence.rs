@@ -334,7 +334,11 @@ fn a_pod_with_a_driver_that_comes_later_takes_nothing_from_ours() {
     assert_eq!(ours(&sim, "a").len(), 3);
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
-    assert!(status.message.contains("pod other/orphan serves this node beside the driver"), "{}", status.message);
+    assert!(
+        status.message.contains("pod other/orphan serves this node beside the driver of this operator"),
+        "{}",
+        status.message
+    );
 }
 
 #[test]

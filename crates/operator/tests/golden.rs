@@ -233,7 +233,7 @@ fn what_a_host_with_selinux_or_a_subscription_is_given_is_what_was_reviewed() {
 }
 
 #[test]
-fn hosts_that_differ_in_how_a_subscription_comes_have_daemon_sets_of_their_own() {
+fn hosts_that_differ_in_how_a_subscription_comes_have_their_own_driver_and_share_the_rest() {
     let mut sim = Sim::new().gpu_node("a", "2330", 1).gpu_node("b", "2330", 1);
     for (name, runtime) in [("a", "containerd://2.1.4"), ("b", "cri-o://1.34.1")] {
         let os = &mut sim.report(name).os;
@@ -248,6 +248,10 @@ fn hosts_that_differ_in_how_a_subscription_comes_have_daemon_sets_of_their_own()
     let sets = sim.sets_of(Stage::Driver);
     let with = sets.iter().filter(|set| has_subscription(set)).count();
     assert_eq!((sets.len(), with), (2, 1), "{:?}", sim.sets.keys());
+    // Nothing but the driver's container has a use for it.
+    for stage in [Stage::Toolkit, Stage::DevicePlugin] {
+        assert_eq!(sim.sets_of(stage).len(), 1, "{:?}", sim.sets.keys());
+    }
 }
 
 #[test]

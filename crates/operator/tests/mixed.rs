@@ -312,3 +312,77 @@ fn no_pool_matches_by_a_label_that_the_policy_publishes_and_the_pool_says_so() {
     let message = sim.status("a").message;
     assert!(message.contains("the node is labelled gpu/nividia=P630, and the GPUs are of model"), "{message}");
 }
+
+#[test]
+fn what_this_operator_publishes_takes_no_node_into_a_policy_and_none_out() {
+    for requirement in [
+        "{key: accelerator, operator: DoesNotExist}",
+        "{key: accelerator, operator: NotIn, values: [nvidia-quadro-k620]}",
+        "{key: gpu.nodestack.dev/model, operator: DoesNotExist}",
+        "{key: gpu/pool, operator: DoesNotExist}",
+    ] {
+        let spec = format!(
+            "{{nodeSelector: {{matchExpressions: [{requirement}]}}, nodeLabels: [accelerator], pools: [{{name: all, nodeLabels: [{{key: gpu/pool, value: x}}]}}]}}"
+        );
+        let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", &spec);
+        sim.settle();
+        let labels = &sim.nodes["a"].labels;
+        assert_eq!((&*labels[keys::POOL], &*labels["accelerator"]), ("all", "nvidia-quadro-k620"), "{requirement}");
+        let writes = sim.writes["node/a"];
+        sim.sleep(3600);
+        sim.settle();
+        assert_eq!(sim.writes["node/a"], writes, "{requirement}");
+    }
+}
+
+#[test]
+fn what_a_user_wrote_selects_a_node_also_where_the_policy_publishes_the_same_key() {
+    let spec = |requirement| {
+        format!(
+            "{{nodeSelector: {{matchExpressions: [{{key: accelerator, {requirement}}}]}}, nodeLabels: [accelerator]}}"
+        )
+    };
+    let mut sim = Sim::new().gpu_node("a", "13bb", 1).gpu_node("b", "13bb", 1);
+    sim.label("a", "accelerator", Some("mine"));
+    sim.apply_policy("all", &spec("operator: Exists"));
+    sim.settle();
+    let governed = |sim: &Sim, node: &str| sim.nodes[node].labels.contains_key(keys::POOL);
+    assert_eq!((governed(&sim, "a"), governed(&sim, "b")), (true, false));
+    sim.apply_policy("all", &spec("operator: DoesNotExist"));
+    sim.settle();
+    assert_eq!((governed(&sim, "a"), governed(&sim, "b")), (false, true));
+}
+
+#[test]
+fn a_policy_gets_no_node_by_what_another_one_publishes() {
+    let mut sim = Sim::new().gpu_node("a", "13bb", 1);
+    sim.apply_policy("older", "{nodeSelector: {matchLabels: {accelerator: nvidia-quadro-k620}}}");
+    sim.apply_policy("newer", "{nodeLabels: [accelerator]}");
+    sim.settle();
+    assert_eq!(sim.gpu_nodes["a"].spec.policy.as_deref(), Some("newer"));
+    assert_eq!(sim.condition("older", "Ready"), ("False".into(), "NoMatchingNodes".into()));
+}
+
+#[test]
+fn a_policy_that_selects_by_what_it_publishes_says_why_it_has_no_node() {
+    let no_nodes = |spec: &str, label: Option<(&str, &str)>| {
+        let mut sim = Sim::new().gpu_node("a", "13bb", 1);
+        if let Some((key, value)) = label {
+            sim.label("a", key, Some(value));
+        }
+        sim.apply_policy("all", spec);
+        sim.settle();
+        assert!(!sim.nodes["a"].labels.contains_key(keys::POOL), "{spec}");
+        assert!(sim.plans.iter().all(|plan| plan.daemon_sets.is_empty()), "it never had one: {spec}");
+        let status = sim.policies["all"].status.clone().expect("a status");
+        let ready = status.conditions.into_iter().find(|condition| condition.type_ == "Ready").expect("Ready");
+        assert_eq!(ready.reason, "NoMatchingNodes");
+        ready.message
+    };
+    let by_key = |key: &str| format!("{{nodeSelector: {{matchLabels: {{{key}: x}}}}, nodeLabels: [accelerator]}}");
+    let hint = "labels that this operator wrote do not count";
+    assert!(no_nodes(&by_key("accelerator"), None).contains(hint));
+    // A key of this operator's own says nothing in anybody's hand: it is taken off again.
+    assert!(no_nodes(&by_key(keys::MODEL), Some((keys::MODEL, "x"))).contains(hint));
+    assert!(!no_nodes(&by_key("zone"), None).contains(hint));
+}

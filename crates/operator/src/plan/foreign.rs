@@ -185,7 +185,7 @@ impl Foreign {
         let both = self.stages.iter().filter(|(_, theirs)| theirs.beside_ours).map(|(stage, theirs)| {
             let way_off = theirs.way_off.as_deref().unwrap_or_default();
             let message = format!(
-                "{theirs} serves this node beside the {} of ours, which came first and stays; {way_off}",
+                "{theirs} serves this node beside the {} of this operator, which came first and stays; {way_off}",
                 stage.as_str()
             );
             Note::new(Reason::StackConflict, message)
@@ -218,7 +218,7 @@ impl Foreign {
             }
             Some(_) => format!("the {} is {theirs}'s and left alone", stage.as_str()),
             None => format!(
-                "the {} was DaemonSet {}'s, which is gone; write foreignStack: TakeOver to have ours placed",
+                "the {} was DaemonSet {}'s, which is gone; write foreignStack: TakeOver to let this operator install its own",
                 stage.as_str(),
                 theirs.set
             ),
@@ -254,7 +254,7 @@ impl Foreign {
             ),
             Some(_) => format!("{theirs} serves this node; look at its pod here"),
             None => format!(
-                "DaemonSet {} served this node and is gone; bring it back, or write foreignStack: TakeOver to have ours placed",
+                "DaemonSet {} served this node and is gone; bring it back, or write foreignStack: TakeOver to let this operator install its own",
                 theirs.set
             ),
         })

@@ -1,6 +1,6 @@
 //! What of a node's host its pods depend on, beside the driver and the container runtime's configuration.
 
-use gpu_operator_crd::report::OsRelease;
+use gpu_operator_crd::{policy::Stage, report::OsRelease};
 use serde::Serialize;
 
 use super::{
@@ -17,7 +17,8 @@ const SELINUX: [&str; 7] = ["rhel", "rhcos", "centos", "rocky", "almalinux", "ol
 /// Systems whose packages come by a subscription of the host's, by `ID` of their os-release.
 const SUBSCRIBED: [&str; 4] = ["rhel", "sles", "sled", "sl-micro"];
 
-/// What of a node's host its pods depend on. Nodes that differ in it have DaemonSets of their own.
+/// What of a node's host its pods depend on. Nodes that differ in it have their own DaemonSets of the stages that it matters to
+/// ([`HostTraits::of_stage`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct HostTraits {
     /// Whether containers need `SELinux` options to work with the host's files.
@@ -37,6 +38,13 @@ impl HostTraits {
                 && SUBSCRIBED.contains(&os.id.as_str())
                 && Runtime::of(runtime).kind != Some(Kind::CriO),
         }
+    }
+
+    /// Returns the traits that the pods of one stage depend on. Pods of every stage mount files of the host; packages are
+    /// downloaded by the driver's alone.
+    #[must_use]
+    pub fn of_stage(self, stage: Stage) -> Self {
+        Self { selinux: self.selinux, subscription: self.subscription && stage == Stage::Driver }
     }
 
     /// Whether nothing is to be done about any of them.

@@ -112,7 +112,9 @@ fn of_host_runtime(member: &Member<'_>, HostRuntime { file, handler, .. }: &Host
     if member.report().is_some_and(|report| report.runtimes.iter().any(|found| found.file == *file)) {
         return format!("runtime {handler} is the host's and left alone");
     }
-    format!("runtime {handler} was the host's and is in {file} no more; write foreignStack: TakeOver to have ours")
+    format!(
+        "runtime {handler} was the host's and is in {file} no more; write foreignStack: TakeOver to let this operator install its own"
+    )
 }
 
 /// A node that is away keeps the phase it had.
@@ -236,9 +238,8 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
     let phase = Phase::DevicePlugin;
     let waits_for = if member.want().is_some_and(|want| want.device_plugin.is_none()) {
         let awaited = member.foreign.awaited(Stage::DevicePlugin);
-        awaited.unwrap_or_else(|| {
-            "waiting for the device plugin, which is not ours (devicePlugin.flavor: External)".to_owned()
-        })
+        awaited
+            .unwrap_or_else(|| "waiting for the third-party device plugin (devicePlugin.flavor: External)".to_owned())
     } else {
         match runs(member, world, Stage::DevicePlugin, now) {
             Ok(pod) => format!("waiting for kubelet and pod {}", pod.name),

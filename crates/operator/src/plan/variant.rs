@@ -220,6 +220,7 @@ fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
     // What is where it always is needs no mention.
     let toolkit_folder = toolkit_folder.as_ref().filter(|_| spec.stage >= Stage::Toolkit);
     let kubelet_root = kubelet_root.filter(|_| spec.stage == Stage::DevicePlugin);
+    let host = host.of_stage(spec.stage);
     let digest = match (toolkit_folder, kubelet_root, host.is_none()) {
         (None, None, true) => hash::short(&made_of, 8),
         (Some(folder), None, true) => hash::short(&(made_of, folder), 8),
@@ -232,4 +233,129 @@ fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
 
 fn without_resources<S: serde::Serializer>(operand: &Operand, serializer: S) -> Result<S::Ok, S::Error> {
     Operand { resources: None, ..operand.clone() }.serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::ClusterGpuPolicySpec;
+
+    use super::{
+        super::{daemon_set::daemon_sets, toolkit::RuntimeSetup},
+        *,
+    };
+    use crate::settings::Settings;
+
+    fn key(driver: &DriverChoice, toolkit: &ToolkitChoice, plugin: &PluginChoice, host: HostTraits) -> VariantKey {
+        VariantKey {
+            policy: "all".into(),
+            pool: "a".into(),
+            named: false,
+            driver: driver.clone(),
+            toolkit: toolkit.clone(),
+            toolkit_folder: None,
+            plugin: plugin.clone(),
+            host,
+            kubelet_root: None,
+            arch: "amd64".into(),
+        }
+    }
+
+    fn choose_plugin(written: &str, driver: &DriverChoice) -> PluginChoice {
+        let written = serde_yaml::from_str(written).unwrap();
+        device_plugin::choose(&written, driver, None, false).unwrap()
+    }
+
+    /// Each stage's group, and its pod with the group's name left out.
+    fn stages(settings: &Settings, policy: &ClusterGpuPolicy, key: VariantKey) -> Vec<(Stage, String, String)> {
+        let variant = resolve(policy, None, key);
+        let sets = daemon_sets(settings, policy, &variant);
+        assert_eq!(sets.len(), variant.stages.len());
+        let stages = variant.stages.iter().zip(&sets);
+        stages
+            .map(|((group, spec), set)| {
+                let pod = serde_json::to_string(&set.spec).unwrap().replace(group.as_str(), "GROUP");
+                (spec.stage, group.clone(), pod)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn hosts_share_a_stage_whose_pods_are_the_same_and_no_other() {
+        let settings = Settings {
+            namespace: "gpu-operator".into(),
+            probe_image: "registry.example.com/nvml-probe:1".into(),
+            probe_pull_policy: "IfNotPresent".into(),
+            image_pull_secrets: vec![],
+            kubelet_root: None,
+        };
+        let policy = ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default());
+        let container = |os: &str| DriverChoice::Container {
+            version: "580.173.02".into(),
+            os: os.into(),
+            open: true,
+            kernel: None,
+            parameters: None,
+        };
+        let google = DriverChoice::Preinstalled { root: "/home/kubernetes/bin/nvidia".into() };
+        let setup = RuntimeSetup {
+            kind: toolkit::Kind::Containerd,
+            config: Some("/etc/containerd/config.toml".into()),
+            drop_in: None,
+            source: None,
+            socket: "/run/containerd/containerd.sock".into(),
+            handler: "nvidia".into(),
+            default: false,
+            cdi: false,
+        };
+        let nri = ToolkitChoice::Nri { socket: "/run/nri/nri.sock".into() };
+        let hosts = [(false, false), (false, true), (true, false), (true, true)];
+        let mut compared = 0;
+        for (driver, toolkit, plugin) in [
+            (container("rhel9"), ToolkitChoice::Cdi, "{}"),
+            (container("sles15.7"), ToolkitChoice::Runtime(setup), "{sharing: {mps: {replicas: 2}}}"),
+            (container("rhel9"), nri, "{mig: {strategy: Mixed}}"),
+            (google, ToolkitChoice::None, "{flavor: Gke}"),
+        ] {
+            let plugin = choose_plugin(plugin, &driver);
+            let of_host = |(selinux, subscription)| {
+                let host = HostTraits { selinux, subscription: subscription && driver.is_ours() };
+                stages(&settings, &policy, key(&driver, &toolkit, &plugin, host))
+            };
+            for (one, other) in hosts.iter().flat_map(|one| hosts.iter().map(move |other| (*one, *other))) {
+                for ((stage, group, pod), (_, other_group, other_pod)) in of_host(one).iter().zip(&of_host(other)) {
+                    assert_eq!(
+                        group == other_group,
+                        pod == other_pod,
+                        "{stage:?} on {one:?} and {other:?}: {driver:?}"
+                    );
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared >= 16 * 10, "{compared}");
+    }
+
+    #[test]
+    fn a_subscription_names_the_driver_alone() {
+        let policy = ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default());
+        let driver = DriverChoice::Container {
+            version: "580.173.02".into(),
+            os: "sles15.7".into(),
+            open: true,
+            kernel: None,
+            parameters: None,
+        };
+        for selinux in [false, true] {
+            let groups = |subscription| {
+                let plugin = choose_plugin("{sharing: {mps: {replicas: 2}}}", &driver);
+                let host = HostTraits { selinux, subscription };
+                resolve(&policy, None, key(&driver, &ToolkitChoice::Cdi, &plugin, host)).groups()
+            };
+            let (with, without) = (groups(true), groups(false));
+            assert_ne!(with.driver, without.driver);
+            let rest = |groups: Groups| Groups { driver: None, ..groups };
+            assert!(without.toolkit.is_some() && without.mps.is_some() && without.device_plugin.is_some());
+            assert_eq!(rest(with), rest(without));
+        }
+    }
 }

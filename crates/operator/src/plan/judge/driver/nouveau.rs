@@ -43,6 +43,6 @@ fn held(report: &Report) -> Option<String> {
 }
 
 fn verdict(what: &str) -> Verdict {
-    let way_out = "nouveau can be unloaded only while nothing uses it, such as a console or a display server: write \"blacklist nouveau\" and \"options nouveau modeset=0\" to /etc/modprobe.d/nouveau.conf of the node, rebuild its initramfs and reboot it";
+    let way_out = "nouveau can be unloaded only while nothing uses it, such as a console or a display server: write \"blacklist nouveau\" and \"options nouveau modeset=0\" to /etc/modprobe.d/nouveau.conf of the node, rebuild its initramfs and reboot it. If nouveau is built into the kernel, add nouveau.modeset=0 to the kernel command line instead";
     Verdict::new(Phase::Driver, Reason::NouveauLoaded, format!("{what}; {way_out}"))
 }
