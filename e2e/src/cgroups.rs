@@ -140,6 +140,12 @@ pub(crate) fn remove_all(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
+/// The groups that are there of this checkout's nodes.
+pub(crate) fn left(paths: &Paths) -> Vec<PathBuf> {
+    let groups = hierarchies().into_iter().map(|hierarchy| hierarchy.folder.join(group(paths)));
+    groups.filter(|group| group.exists()).collect()
+}
+
 /// Bottom up, for a group that holds another cannot be removed. What still runs in it was left behind by its node.
 fn remove_tree(group: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(group)? {

@@ -58,7 +58,12 @@ impl Cluster {
         args.extend(pod.iter().flat_map(|pod| ["--bound-object-kind=Pod", "--bound-object-name", pod]));
         let token = self.kubectl(&args)?;
         let file = self.paths.cluster().join(format!("{name}.kubeconfig"));
-        pki::kubeconfig(&file, SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.state.api_port), &self.paths.cluster().join("pki/ca.crt"), token.trim())?;
+        pki::kubeconfig(
+            &file,
+            SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.state.api_port),
+            &self.paths.cluster().join("pki/ca.crt"),
+            token.trim(),
+        )?;
         Ok(file)
     }
 

@@ -42,6 +42,7 @@ mod stages;
 pub mod standin;
 mod state;
 mod tools;
+mod traces;
 pub mod usage;
 pub mod wait;
 

@@ -129,6 +129,10 @@ fn create(paths: &Paths, purpose: Purpose, nodes: Nodes, extent: Extent) -> Resu
         fs::create_dir_all(paths.standin(node))?;
         machines::plug(paths, node)?;
         node::boot(paths, &state, node)?;
+        // Tests bring what they need.
+        if extent > Extent::Bare && purpose != Purpose::Test {
+            machines::furnish(paths, &state, node)?;
+        }
     }
     step.done();
     for node in nodes.real() {

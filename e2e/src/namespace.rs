@@ -68,10 +68,8 @@ pub(crate) fn ready_file(paths: &Paths, node: NodeId) -> PathBuf {
 /// `node-start`: leaves `node-init` behind, attached to the network that this process holds, and prints its id.
 pub(crate) fn start(paths: &Paths, node: NodeId, network: u32) -> Result<()> {
     cgroups::join(paths, node)?;
-    let own = CloneFlags::CLONE_NEWNS
-        | CloneFlags::CLONE_NEWPID
-        | CloneFlags::CLONE_NEWNET
-        | CloneFlags::CLONE_NEWCGROUP;
+    let own =
+        CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWCGROUP;
     unshare(own).context("making the node's namespaces")?;
     cgroups::settle(paths, node)?;
     // From here on nothing that is mounted shows outside.
@@ -280,12 +278,8 @@ pub(crate) fn exec(
     let log = log.map(|path| fs::File::options().create(true).append(true).open(path)).transpose()?;
     cgroups::settle(paths, node)?;
     let namespaces = ["cgroup", "net", "pid", "mnt"].map(|kind| fs::File::open(format!("/proc/{process}/ns/{kind}")));
-    let kinds = [
-        CloneFlags::CLONE_NEWCGROUP,
-        CloneFlags::CLONE_NEWNET,
-        CloneFlags::CLONE_NEWPID,
-        CloneFlags::CLONE_NEWNS,
-    ];
+    let kinds =
+        [CloneFlags::CLONE_NEWCGROUP, CloneFlags::CLONE_NEWNET, CloneFlags::CLONE_NEWPID, CloneFlags::CLONE_NEWNS];
     for (namespace, kind) in namespaces.into_iter().zip(kinds) {
         setns(namespace.context("the node does not run")?, kind).context("entering the node")?;
     }

@@ -6,8 +6,9 @@ use anyhow::{Context, Result, bail};
 use standin_node::driver::proc_devices;
 
 use crate::{
-    cgroups, config, network,
+    cgroups, config,
     namespace::ready_file,
+    network,
     paths::Paths,
     process::{output, poll, tail},
     state::{NodeId, State, records},

@@ -40,7 +40,15 @@ pub(crate) fn write(dir: &Path, nodes: impl Iterator<Item = NodeId>) -> Result<T
     let api = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
     let server = ExtendedKeyUsagePurpose::ServerAuth;
     leaf(dir, "apiserver", "kube-apiserver", &api, network::CONTROL_PLANE, server.clone(), &issuer)?;
-    leaf(dir, "kubelet-client", "kube-apiserver", &[], Ipv4Addr::LOCALHOST, ExtendedKeyUsagePurpose::ClientAuth, &issuer)?;
+    leaf(
+        dir,
+        "kubelet-client",
+        "kube-apiserver",
+        &[],
+        Ipv4Addr::LOCALHOST,
+        ExtendedKeyUsagePurpose::ClientAuth,
+        &issuer,
+    )?;
     let service_accounts = KeyPair::generate()?;
     fs::write(dir.join("service-account.pub"), service_accounts.public_key_pem())?;
     secret(&dir.join("service-account.key"), &service_accounts.serialize_pem())?;

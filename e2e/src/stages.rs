@@ -18,8 +18,12 @@ use crate::{
     paths::Paths,
     process::{begin_cleaning, create, interrupted, wait_for},
     progress::{elapsed, heading},
-    state::{Purpose, USUAL},
+    state::Purpose,
+    traces::Before,
 };
+
+/// How many real nodes the tests have: with more of them two cores have too much to do.
+const NODES: u8 = 4;
 
 /// How a stage ended.
 struct Outcome {
@@ -73,8 +77,9 @@ impl Run {
 /// Runs the stages. `filter` picks end-to-end tests by a part of their name; then, and only then, the others are left out.
 pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
     lifecycle::vacate(paths)?;
-    let kind = lifecycle::nodes(USUAL);
+    let kind = lifecycle::nodes(NODES);
     let real = kind.is_real();
+    let before = Before::look()?;
     let mut run = Run::default();
     let built = run.stage("tools", || lifecycle::prepare(paths, Purpose::Test, kind))
         && run.stage("build", || {
@@ -117,7 +122,10 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
         }
     }
     begin_cleaning();
-    run.stage("down", || lifecycle::down(paths));
+    run.stage("down", || {
+        lifecycle::down(paths)?;
+        before.nothing_is_left(paths)
+    });
     run.finish()
 }
 

@@ -6,7 +6,7 @@ use gpu_operator_crd::keys;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, READY, SHOWN, alone, test};
+use crate::support::{Fixture, HOSTNAME, READY, SHOWN, alone, test};
 
 /// Where owners are whose pods are refused.
 const NAMESPACE: &str = "diagnosis-test";
@@ -91,8 +91,10 @@ fn a_pod_with_a_mistake_is_told_and_a_good_one_is_left_in_peace() {
 
 #[test]
 fn a_pod_that_comes_before_the_gpus_is_told_how_far_they_are() {
-    alone(|f| async move {
-        create(&f, "early", asking(keys::GPU_RESOURCE)).await?;
+    test(|f| async move {
+        let mut early = asking(keys::GPU_RESOURCE);
+        early["nodeSelector"] = json!({HOSTNAME: f.host.name()});
+        create(&f, "early", early).await?;
         says(&f, &f.users(), "Pod", "early", ["Normal GpuNodesNotReady", &f.host.name()]).await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;

@@ -12,7 +12,8 @@ async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
     ensure!(message.contains(words), "{message}");
     f.wait_for_condition("Stalled", "True").await?;
     f.wait_for_condition("Ready", "False").await?;
-    let of_node = format!("--field-selector=type=Warning,involvedObject.kind=Node,involvedObject.name={}", f.host.name());
+    let of_node =
+        format!("--field-selector=type=Warning,involvedObject.kind=Node,involvedObject.name={}", f.host.name());
     let events = f.cluster.kubectl(&["get", "events", "-A", &of_node])?;
     ensure!(events.contains(reason.as_str()), "no Warning {reason} on the Node:\n{events}");
     Ok(())

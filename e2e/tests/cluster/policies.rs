@@ -56,9 +56,14 @@ fn a_bad_edit_is_refused_in_the_words_of_the_docs_and_changes_nothing() {
         f.wait_until_settled(Duration::from_secs(3)).await?;
         // What kubelet and controllers write into the status of pods and DaemonSets is nobody's edit.
         let all = || {
-            let statuses = ["clustergpupolicies", "gpunodes"].map(|kind| (kind, "'uid','generation','resourceVersion'"));
+            let statuses =
+                ["clustergpupolicies", "gpunodes"].map(|kind| (kind, "'uid','generation','resourceVersion'"));
             let others = ["daemonsets", "pods"].map(|kind| (kind, "'uid','generation'"));
-            statuses.into_iter().chain(others).map(|(kind, fields)| metadata(&f, kind, fields)).collect::<Result<String>>()
+            statuses
+                .into_iter()
+                .chain(others)
+                .map(|(kind, fields)| metadata(&f, kind, fields))
+                .collect::<Result<String>>()
         };
         let before = all()?;
         for row in rows("By a rule").into_iter().chain(rows("By type, bound or name")) {

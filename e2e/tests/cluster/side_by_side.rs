@@ -19,7 +19,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, READY, everywhere};
+use crate::support::{Fixture, HOSTNAME, READY, everywhere};
 
 /// Reports follow allocatable by a moment.
 const QUIET: Duration = Duration::from_secs(5);
@@ -71,7 +71,11 @@ async fn all_of(f: &Fixture, model: &str) -> Result<BTreeMap<String, Value>> {
 }
 
 /// Lets something happen to the last node and come to its end. Nothing of the others has changed by then.
-async fn is_its_own(nodes: &[(Fixture, &str)], what: &str, happen: impl AsyncFnOnce(&Fixture) -> Result<()>) -> Result<()> {
+async fn is_its_own(
+    nodes: &[(Fixture, &str)],
+    what: &str,
+    happen: impl AsyncFnOnce(&Fixture) -> Result<()>,
+) -> Result<()> {
     let ((sick, model), others) = nodes.split_last().context("no node")?;
     let before = others_of(others).await?;
     happen(sick).await.with_context(|| what.to_owned())?;
@@ -111,7 +115,12 @@ fn what_happens_on_a_node_changes_nothing_of_the_others() {
             nodes.push((f, model));
         }
         let policies = nodes[0].0.policies();
-        let policy = ClusterGpuPolicy::new("fleet", serde_yaml::from_str("{images: {registry: 'localhost:5999'}}")?);
+        let names: Vec<String> = nodes.iter().map(|(f, _)| f.host.name()).collect();
+        let spec = json!({
+            "images": {"registry": "localhost:5999"},
+            "nodeSelector": {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": names}]},
+        });
+        let policy = ClusterGpuPolicy::new("fleet", serde_json::from_value(spec)?);
         policies.patch("fleet", &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
         for (f, model) in &nodes {
             is_ready(f, model).await?;

@@ -386,7 +386,14 @@ impl Fixture {
             let gpu_node = self.cluster.kubectl(&["get", "gpunode", &self.host.name(), version])?;
             let policy = self.cluster.kubectl(&["get", "clustergpupolicy", policy, version])?;
             let generation = "-o=jsonpath={.items[*].metadata.generation}";
-            let sets = self.cluster.kubectl(&["get", "daemonsets", "-A", "-l", &format!("{}={policy}", keys::POLICY), generation])?;
+            let sets = self.cluster.kubectl(&[
+                "get",
+                "daemonsets",
+                "-A",
+                "-l",
+                &format!("{}={policy}", keys::POLICY),
+                generation,
+            ])?;
             anyhow::Ok((gpu_node, policy, sets))
         };
         eventually(READY, "a time without a write", || async {
@@ -502,4 +509,3 @@ pub fn started(pod: &Pod) -> Option<k8s_openapi::jiff::Timestamp> {
     let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
     Some(status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
 }
-
