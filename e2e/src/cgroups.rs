@@ -60,11 +60,23 @@ impl Hierarchy {
     }
 }
 
+/// Hands what a group of version 2 has been handed on to the groups below it. What cannot be, kubelet says if it needs it.
+fn delegate(group: &Path) {
+    let controllers = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+    for controller in controllers.split_whitespace() {
+        let _ = fs::write(group.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
+}
+
 /// Makes the groups of a node.
 pub(crate) fn make(paths: &Paths, node: NodeId) -> Result<()> {
     for hierarchy in hierarchies() {
         let mut above = hierarchy.folder.clone();
         for part in [group(paths), node.name(), SYSTEM.to_owned()] {
+            // A node's own group is kubelet's to divide: no process could join it any more.
+            if hierarchy.version == Version::Two && part != SYSTEM {
+                delegate(&above);
+            }
             let folder = above.join(part);
             fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
             // Version 1 starts with no processor at all, and lets nothing in until it is given some.

@@ -100,24 +100,29 @@ pub(crate) fn policy_file(paths: &Paths) -> PathBuf {
     paths.root.join("e2e/policy.yaml")
 }
 
-/// Pods, events, policies, GPU nodes and the operator's and the probe's logs, as text.
-pub(crate) fn diagnosis(paths: &Paths) -> String {
-    let asked: [&[&str]; 9] = [
-        &["get", "nodes", "-o", "wide"],
-        &["get", "pods", "-A", "-o", "wide"],
-        &["get", "daemonsets", "-A", "-o", "wide"],
-        &["get", "clustergpupolicies", "-o", "yaml"],
-        &["get", "gpunodes", "-o", "yaml"],
-        &["get", "events", "-A", "--sort-by=.lastTimestamp"],
-        &["describe", "pods", "-n", RELEASE],
-        &["logs", "-n", RELEASE, "deployment/gpu-operator", "--tail=100"],
-        &["logs", "-n", RELEASE, "daemonset/nvml-probe", "--tail=100"],
-    ];
+/// All that tells why something failed on these nodes, as text: policies and the operator's log; and of each node its pods,
+/// Events, status and logs.
+pub(crate) fn diagnosis(paths: &Paths, nodes: impl IntoIterator<Item = String>) -> String {
     let mut text = String::new();
-    for args in asked {
+    let mut ask = |args: &[&str]| {
         let answer = kubectl(paths, args).unwrap_or_else(|error| format!("{error:#}"));
         // Writing to a string cannot fail.
         let _ = writeln!(text, "--- kubectl {}\n{}", args.join(" "), answer.trim_end());
+    };
+    ask(&["get", "nodes", "-o", "wide"]);
+    ask(&["get", "daemonsets", "-A", "-o", "wide"]);
+    ask(&["get", "clustergpupolicies", "-o", "yaml"]);
+    ask(&["logs", "-n", RELEASE, "deployment/gpu-operator", "--tail=100"]);
+    for node in nodes {
+        let here = format!("--field-selector=spec.nodeName={node}");
+        ask(&["get", "gpunode", &node, "-o", "yaml"]);
+        ask(&["get", "events", "-A", &format!("--field-selector=involvedObject.name={node}")]);
+        ask(&["get", "pods", "-A", "-o", "wide", &here]);
+        ask(&["describe", "pods", "-n", RELEASE, &here]);
+        let pods = kubectl(paths, &["get", "pods", "-n", RELEASE, "-o", "name", &here]).unwrap_or_default();
+        for pod in pods.lines() {
+            ask(&["logs", "-n", RELEASE, pod, "--all-containers", "--prefix", "--tail=60"]);
+        }
     }
     text
 }

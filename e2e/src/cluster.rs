@@ -142,10 +142,11 @@ impl Cluster {
         Audit::new(self.paths.logs().join("audit.log"))
     }
 
-    /// All that tells why a test failed, as text: pods, events, policies, GPU nodes, logs.
+    /// All that tells why a test failed on these nodes, as text: policies and the operator's log; and of each node its pods,
+    /// Events, status and logs.
     #[must_use]
-    pub fn diagnosis(&self) -> String {
-        chart::diagnosis(&self.paths)
+    pub fn diagnosis(&self, nodes: &[RealNode]) -> String {
+        chart::diagnosis(&self.paths, nodes.iter().map(RealNode::name))
     }
 
     /// A command that is not [`Cluster::kubectl`] or [`Cluster::helm`], with the cluster's kubeconfig in its environment.

@@ -58,7 +58,7 @@ fn watch(paths: &Paths) -> Result<()> {
         pause(Duration::from_millis(200))?;
         Ok(if ready { Ok(()) } else { Err(line) })
     })
-    .with_context(|| chart::diagnosis(paths))?;
+    .with_context(|| chart::diagnosis(paths, lifecycle::real_nodes(paths)))?;
     step.done();
     Ok(())
 }

@@ -157,6 +157,11 @@ pub(crate) fn running(paths: &Paths) -> Option<State> {
     (nodes && control_plane::is_running(paths, &state)).then_some(state)
 }
 
+/// The names of the real nodes of the cluster, if one is there.
+pub(crate) fn real_nodes(paths: &Paths) -> Vec<String> {
+    State::load(paths).into_iter().flat_map(|state| state.nodes.real().map(NodeId::name)).collect()
+}
+
 /// Ends everything and removes all but the caches and the logs. Without effect when nothing is there.
 pub(crate) fn down(paths: &Paths) -> Result<()> {
     let there = paths.cluster().exists() || paths.nodes().exists();

@@ -114,7 +114,7 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
                 cargo(paths, "e2e-tests", &[], &tests, &args)
             });
             if !well && !interrupted() {
-                let text = chart::diagnosis(paths);
+                let text = chart::diagnosis(paths, lifecycle::real_nodes(paths));
                 say!("{text}");
                 let file = paths.logs().join("diagnosis.txt");
                 fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;

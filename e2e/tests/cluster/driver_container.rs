@@ -14,6 +14,8 @@ use kube::ResourceExt;
 use crate::support::{Fixture, READY, test};
 
 const BUSY: &str = "busy";
+/// A pod that comes while the driver is away.
+const LATER: &str = "later";
 
 /// A pod that has the driver open for as long as it runs, as CUDA programs do.
 async fn run_busy_pod(f: &Fixture) -> Result<Pod> {
@@ -92,6 +94,18 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
         runs_on(&f, &busy).await?;
         ensure!(f.host.standin().loads()? == 1, "the driver was loaded again");
         ensure!(restarts(&f).await? == 1);
+
+        // A driver that fails for another reason is as little the pod's business.
+        f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
+        kill_driver(&f)?;
+        is_out_of_service(&f, Reason::ContainerCrashed).await?;
+        let message = f.status().await?.message;
+        ensure!(message.contains("kernel headers not found"), "{message}");
+        runs_on(&f, &busy).await?;
+        f.host.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.wait_until_ready().await?;
+        runs_on(&f, &busy).await?;
+        ensure!(f.host.standin().loads()? == 1, "the driver was loaded again");
         ensure!(
             f.operand(Stage::DevicePlugin).await?.uid() != plugin.uid(),
             "the plugin holds the dead container's root"
@@ -112,8 +126,19 @@ async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
     let status = f.status().await?;
     ensure!(status.waits_on == [format!("{}/{BUSY}", f.users())], "{status:?}");
     runs_on(f, &busy).await?;
+    // Another that wants a GPU is not sent there, and does not hold up what its scheduling waits for.
+    f.create_on_gpu(LATER, &["/usr/bin/entrypoint", "hold"]).await?;
+    eventually(READY, "a pod that finds no GPU", || async {
+        let conditions = f.pods(&f.users()).get(LATER).await?.status.and_then(|status| status.conditions);
+        let scheduled = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
+        ensure!(scheduled.as_ref().is_some_and(|condition| condition.status == "False"), "{scheduled:?}");
+        Ok(())
+    })
+    .await?;
     f.cluster.kubectl(&["delete", "pod", BUSY, "-n", &f.users()])?;
-    heals(f, loads + 1, 1).await
+    heals(f, loads + 1, 1).await?;
+    f.runs(LATER).await?;
+    f.cluster.kubectl(&["delete", "pod", LATER, "-n", &f.users()]).map(drop)
 }
 
 /// The driver is loaded again, the node is ready, and the container was not started more often than that.

@@ -91,7 +91,7 @@ fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>)
     let names: Vec<String> = hold.nodes.iter().map(RealNode::name).collect();
     eprintln!("on {} for {:.1} s", names.join(", "), began.elapsed().as_secs_f32());
     if let Err(error) = outcome {
-        panic!("{error:?}\n{CLUSTER}\n{}", cluster.diagnosis());
+        panic!("{error:?}\n{CLUSTER}\n{}", cluster.diagnosis(&hold.nodes));
     }
 }
 
@@ -412,9 +412,14 @@ impl Fixture {
         self.run_on_gpu(name, &["/usr/bin/entrypoint", "hold"]).await.map(drop)
     }
 
-    /// Runs a pod with one GPU and this command, and returns it once it runs. Its environment carries `MARK`, by which its
-    /// processes are found.
+    /// Runs a pod with one GPU and this command, and returns it once it runs.
     pub async fn run_on_gpu(&self, name: &str, command: &[&str]) -> Result<Pod> {
+        self.create_on_gpu(name, command).await?;
+        self.runs(name).await
+    }
+
+    /// Creates a pod with one GPU and this command. Its environment carries `MARK`, by which its processes are found.
+    pub async fn create_on_gpu(&self, name: &str, command: &[&str]) -> Result<()> {
         let pod = serde_json::from_value(serde_json::json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {
@@ -431,6 +436,11 @@ impl Fixture {
             },
         }))?;
         self.pods(&self.users()).create(&kube::api::PostParams::default(), &pod).await?;
+        Ok(())
+    }
+
+    /// Waits until one of the test's own pods runs.
+    pub async fn runs(&self, name: &str) -> Result<Pod> {
         eventually(READY, "a running GPU pod", || async move {
             let pod = self.pods(&self.users()).get(name).await?;
             let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
