@@ -99,8 +99,12 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
         f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
         kill_driver(&f)?;
         is_out_of_service(&f, Reason::ContainerCrashed).await?;
-        let message = f.status().await?.message;
-        ensure!(message.contains("kernel headers not found"), "{message}");
+        // What is known first is that the container was killed.
+        f.wait_for_status("the failure of those after it", |status| {
+            ensure!(status.message.contains("kernel headers not found"), "{}", status.message);
+            Ok(())
+        })
+        .await?;
         runs_on(&f, &busy).await?;
         f.host.standin().set_driver_mode(&DriverMode::Ok)?;
         f.wait_until_ready().await?;
