@@ -123,14 +123,15 @@ impl Fixture {
         standin.set_driver_mode(&DriverMode::Ok)?;
         standin.set_other_users(0)?;
         standin.plug(&Gpu::h100(GPUS))?;
+        if cluster.kubectl(&["get", "namespace", users]).is_err() {
+            cluster.kubectl(&["create", "namespace", users])?;
+        }
+        // Before the policy, whose driver could not be unloaded under them and would be waited for.
+        cluster.kubectl(&["delete", "pods", "--all", "--namespace", users, "--force", "--grace-period=0"])?;
         // The example of the installation is named without a node.
         let policies = [fixture.policy.as_str(), "fleet"];
         cluster.kubectl(&[&["delete", "clustergpupolicies"], &policies[..], &GONE].concat())?;
         cluster.kubectl(&["label", "node", node, &format!("{}-", keys::MANAGED)])?;
-        if cluster.kubectl(&["get", "namespace", users]).is_err() {
-            cluster.kubectl(&["create", "namespace", users])?;
-        }
-        cluster.kubectl(&["delete", "pods", "--all", "--namespace", users, "--force", "--grace-period=0"])?;
         // A driver's container that is used when it is to end outlasts SIGTERM, for as long as its pod may take.
         let ended = ["--grace-period=1", "--wait=false", "--namespace", cluster.namespace(), "--selector", keys::STAGE];
         let here = format!("--field-selector=spec.nodeName={node}");
