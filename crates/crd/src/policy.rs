@@ -77,8 +77,7 @@ pub use validation::{Validation, ValidationMode};
         .field_path(".pools")
 )]
 pub struct ClusterGpuPolicySpec {
-    /// Which nodes the policy speaks for at all. Absent: every node with an NVIDIA GPU. Labels that this operator wrote do not
-    /// count.
+    /// Which nodes the policy speaks for at all. Absent: every node with an NVIDIA GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<Selector>,
     /// Further label keys that carry the model's name on every node, beside `gpu.nodestack.dev/model`; for example

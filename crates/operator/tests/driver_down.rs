@@ -4,9 +4,7 @@
 
 mod sim;
 
-use std::sync::Arc;
-
-use gpu_operator::world::{ContainerFacts, ContainerState, Exit, Resources, World};
+use gpu_operator::world::{ContainerState, World};
 use gpu_operator_crd::{Phase, keys, reason::Reason, report::InstalledDriver};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use sim::{Faults, Sim};
@@ -29,7 +27,7 @@ fn judged(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>) 
 
 fn edit_driver_pod(world: &mut World, edit: impl FnOnce(&mut gpu_operator::world::PodFacts)) {
     let pod = world.pods.get_mut("driver@a").expect("the driver's pod");
-    edit(Arc::make_mut(pod));
+    edit(std::sync::Arc::make_mut(pod));
 }
 
 fn edit_installed(sim: &mut Sim, edit: impl FnOnce(&mut Vec<InstalledDriver>)) -> World {
@@ -44,7 +42,7 @@ fn a_container_that_is_down_takes_its_gpus_out_of_service_and_its_plugin_with_it
     for (state, reason, words) in [
         (waiting("ContainerCreating"), Reason::DriverDown, "of pod driver@a is waiting: ContainerCreating"),
         (
-            ContainerState::Ended(Exit { code: 137, message: "killed".into() }),
+            ContainerState::Ended(gpu_operator::world::Exit { code: 137, message: "killed".into() }),
             Reason::ContainerCrashed,
             "exit code 137: killed",
         ),
@@ -75,102 +73,6 @@ fn a_container_that_has_started_again_has_the_plugin_of_before_recreated_once() 
     }
 }
 
-fn init(name: &str, state: ContainerState) -> ContainerFacts {
-    ContainerFacts { name: name.into(), state, last_failure: None, ready: false }
-}
-
-/// A node whose driver's pod an earlier version of the operator made, and whose plugin's pod has just been recreated.
-fn beside_an_older_driver() -> (Sim, World) {
-    let (mut sim, _) = ready();
-    let device_nodes = |installed: &mut Vec<InstalledDriver>| installed[0].missing_devices = vec!["nvidia-uvm".into()];
-    let mut world = edit_installed(&mut sim, device_nodes);
-    edit_driver_pod(&mut world, |pod| {
-        let exit = Exit { code: 0, message: String::new() };
-        pod.init = vec![init("guard-driver-in-use", ContainerState::Ended(exit))];
-        pod.applied = Some("older".into());
-    });
-    let waiting = || ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
-    let plugin = Arc::make_mut(world.pods.get_mut("device-plugin@a").expect("the plugin's pod"));
-    (plugin.containers[0].state, plugin.containers[0].ready) = (waiting(), false);
-    plugin.init = vec![init("wait-for-driver", ContainerState::Running(Some(sim.now)))];
-    Arc::make_mut(world.nodes.get_mut("a").expect("the node")).allocatable = Resources::from(0);
-    (sim, world)
-}
-
-#[test]
-fn a_driver_pod_of_an_earlier_version_is_named_and_replaced_once_no_gpu_pod_runs_on_the_node() {
-    let (mut sim, world) = beside_an_older_driver();
-    sim.gpu_pods.insert("a".into(), vec!["default/busy".into()]);
-    let plan = sim.plan_for(world.clone());
-    let status = plan.gpu_nodes["a"].status.clone().expect("a status");
-    assert_eq!(
-        (status.phase, status.reason),
-        (Phase::Driver, Some(Reason::DriverRootIncomplete)),
-        "{}",
-        status.message
-    );
-    for words in ["pod driver@a was made by an earlier version of the operator", "lacks nvidia-uvm"] {
-        assert!(status.message.contains(words), "{}", status.message);
-    }
-    assert_eq!(status.waits_on, ["default/busy"]);
-    assert_eq!((plan.renew.len(), plan.check_again.is_some()), (0, true), "{:?}", plan.renew);
-    // The pod has ended.
-    sim.gpu_pods.clear();
-    assert_eq!(judged(&sim, world.clone()).4, ["driver@a"]);
-    // A DaemonSet that has not been applied yet would make the same pod again.
-    let mut not_applied = world.clone();
-    edit_driver_pod(&mut not_applied, |pod| pod.applied.clone_from(&sim.pods["driver@a"].applied));
-    let (_, reason, _, _, renewed) = judged(&sim, not_applied);
-    assert_eq!((reason, renewed), (Reason::DriverRootIncomplete, vec![]));
-}
-
-#[test]
-fn a_driver_pod_of_an_earlier_version_stays_while_nothing_waits_for_it() {
-    type Edit = fn(&Sim, &mut World);
-    let serves: Edit = |sim, world| {
-        world.pods.insert("device-plugin@a".into(), Arc::new(sim.pods["device-plugin@a"].clone()));
-        Arc::make_mut(world.nodes.get_mut("a").expect("the node")).allocatable = sim.nodes["a"].allocatable.clone();
-    };
-    let has_all_nodes: Edit = |_, world| {
-        let gpu_node = Arc::make_mut(world.gpu_nodes.get_mut("a").expect("a GpuNode"));
-        let report = gpu_node.status.as_mut().and_then(|status| status.report.as_mut()).expect("a report");
-        report.driver.installed[0].missing_devices.clear();
-    };
-    // An installer's pod has nothing to do with device nodes.
-    let is_an_installers: Edit = |_, world| edit_driver_pod(world, |pod| pod.init[0].name = "install-driver".into());
-    for (edit, phase) in
-        [(serves, Phase::Ready), (has_all_nodes, Phase::DevicePlugin), (is_an_installers, Phase::DevicePlugin)]
-    {
-        let (sim, mut world) = beside_an_older_driver();
-        edit(&sim, &mut world);
-        let (found, _, message, _, renewed) = judged(&sim, world);
-        assert_eq!((found, renewed), (phase, vec![]), "{message}");
-        assert!(!message.contains("earlier version"), "{message}");
-    }
-}
-
-#[test]
-fn a_driver_pod_of_an_earlier_version_that_is_in_the_way_stays_where_something_else_may_need_it() {
-    type Edit = fn(&mut Sim, &mut World);
-    // Its plugin runs, and may hand out a GPU at any moment.
-    let plugin_runs: Edit = |sim, world| {
-        world.pods.insert("device-plugin@a".into(), Arc::new(sim.pods["device-plugin@a"].clone()));
-        let toolkit = Arc::make_mut(world.pods.get_mut("toolkit@a").expect("the toolkit's pod"));
-        toolkit.init = vec![init("wait-for-driver", ContainerState::Running(Some(sim.now)))];
-    };
-    // Another driver is wanted: its move replaces the pod.
-    let driver_moves: Edit = |sim, world| {
-        sim.apply_policy("all", "{defaults: {driver: {version: 580.173.02}}}");
-        world.policies = sim.world().policies;
-    };
-    for edit in [plugin_runs, driver_moves] {
-        let (mut sim, mut world) = beside_an_older_driver();
-        edit(&mut sim, &mut world);
-        let (_, reason, message, _, renewed) = judged(&sim, world);
-        assert_eq!((reason, renewed), (Reason::DriverRootIncomplete, vec![]), "{message}");
-    }
-}
-
 #[test]
 fn a_crash_that_a_container_has_got_over_is_looked_at_again_when_it_counts_no_more() {
     let (mut sim, _) = ready();
@@ -181,7 +83,7 @@ fn a_crash_that_a_container_has_got_over_is_looked_at_again_when_it_counts_no_mo
     let mut world = sim.world();
     edit_driver_pod(&mut world, |pod| {
         pod.containers[0].state = ContainerState::Running(Some(since));
-        pod.containers[0].last_failure = Some(Exit { code: 137, message: "killed".into() });
+        pod.containers[0].last_failure = Some(gpu_operator::world::Exit { code: 137, message: "killed".into() });
     });
     let plan = sim.plan_for(world.clone());
     assert_eq!(plan.check_again, Some(since + SignedDuration::from_secs(20)));
@@ -238,7 +140,7 @@ fn the_probe_lets_go_for_a_driver_that_fails_where_that_wins_something() {
     for (holders, released) in [(&["default/busy"][..], false), (&[][..], true)] {
         let (sim, mut world) = ready();
         edit_driver_pod(&mut world, |pod| {
-            let crash = Exit { code: 1, message: "no headers".into() };
+            let crash = gpu_operator::world::Exit { code: 1, message: "no headers".into() };
             pod.containers[0].state =
                 ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: String::new() };
             (pod.containers[0].last_failure, pod.containers[0].ready) = (Some(crash), false);
@@ -256,7 +158,7 @@ fn a_report_of_before_the_driver_was_loaded_proves_nothing() {
     (driver.loaded, driver.installed) = (None, vec![]);
     let mut world = sim.world();
     let report = sim.report("a").clone();
-    let gpu_node = Arc::make_mut(world.gpu_nodes.get_mut("a").expect("a GpuNode"));
+    let gpu_node = std::sync::Arc::make_mut(world.gpu_nodes.get_mut("a").expect("a GpuNode"));
     gpu_node.status.as_mut().expect("a status").report = Some(report);
     assert_eq!(judged(&sim, world).0, Phase::Ready);
 }

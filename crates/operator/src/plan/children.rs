@@ -99,15 +99,10 @@ pub fn is_to_be_renewed(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
 /// Whether a pod cannot start and is of an older content than its DaemonSet: nothing but a new pod takes up the cure, and
 /// there is nothing running in it that it could disturb.
 fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
-    is_outdated(world, pod) && !pod.has_started() && judge::hold_up(pod, now).is_some()
-}
-
-/// Whether a pod is of an older content than its DaemonSet.
-#[must_use]
-pub fn is_outdated(world: &World, pod: &PodFacts) -> bool {
     let Role::Operand(stage) = pod.role else { return false };
     let set = pod.group.as_deref().and_then(|group| world.daemon_sets.get(&variant::daemon_set_name(stage, group)));
-    set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref())
+    let outdated = set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref());
+    outdated && !pod.has_started() && judge::hold_up(pod, now).is_some()
 }
 
 /// Whether a pod of the toolkit found its work undone: only what comes before a pod's main container does it again, and that

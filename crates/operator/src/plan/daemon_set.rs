@@ -278,9 +278,6 @@ pub fn unprivileged() -> SecurityContext {
     }
 }
 
-/// The init container that is the gate of the later stages.
-pub const DRIVER_GATE: &str = "wait-for-driver";
-
 /// The gate of the later stages: waits until the wanted driver is loaded and its libraries are in place.
 #[must_use]
 pub fn driver_gate(input: &PodInput<'_>) -> Container {
@@ -296,7 +293,7 @@ pub fn driver_gate(input: &PodInput<'_>) -> Container {
         mount("sys", "/host/sys", Mode::ReadOnly),
         mount("driver", format!("/host{}", driver_mount(root)).trim_end_matches('/'), Mode::Follow),
     ];
-    own_container(input.settings, DRIVER_GATE, &args, mounts)
+    own_container(input.settings, "wait-for-driver", &args, mounts)
 }
 
 /// The volumes of [`driver_gate`].

@@ -5,7 +5,6 @@ mod choose;
 mod complaint;
 mod container;
 mod device_nodes;
-pub mod earlier;
 mod gke_cos;
 mod gke_ubuntu;
 mod host_files;

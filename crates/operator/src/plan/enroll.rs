@@ -99,7 +99,7 @@ pub fn by_age(world: &World) -> Vec<&ClusterGpuPolicy> {
 }
 
 pub fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
-    pool::selects(policy.spec.node_selector.as_ref(), node)
+    pool::selects(policy.spec.node_selector.as_ref(), &node.labels)
 }
 
 /// The variants in use, each resolved once however many nodes share it, and what nodes are enrolled by.

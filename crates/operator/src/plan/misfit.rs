@@ -61,7 +61,9 @@ impl<'p> Claim<'p> {
 
     /// That it asks for a label that the policy writes itself, which does not count.
     fn own_label(&self, policy: &ClusterGpuPolicy) -> Option<String> {
-        let key = pool::published_key(policy, self.selector()?)?;
+        let Selector { match_labels, match_expressions } = self.selector()?;
+        let mut keys = match_labels.keys().chain(match_expressions.iter().map(|requirement| &requirement.key));
+        let key = keys.find(|key| pool::is_published(policy, key))?;
         Some(format!(
             "match.nodeSelector names label {key}, which this policy publishes: such a label does not count for matching, as nodes would move between pools by it; match by models or by another label, or remove {key} from nodeLabels"
         ))

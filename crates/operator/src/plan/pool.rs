@@ -11,25 +11,13 @@ use gpu_operator_crd::{
 use super::{signal::canonical, variant::VariantKey};
 use crate::{
     catalogue::{Catalogue, branch_of},
-    world::{NodeFacts, NodeLabels, Word},
+    world::{NodeLabels, Word},
 };
 
-/// Whether a policy selects a node; without a selector it selects every node. What this operator wrote to the node does not
-/// count, for whichever policy: the node would join a policy by that, or leave it, lose the label with the policy, and come
-/// back. The same key in a user's hand does.
+/// Whether a node with these labels is selected; without a selector every node is.
 #[must_use]
-pub fn selects(selector: Option<&Selector>, node: &NodeFacts) -> bool {
-    let is_own = |key: &str| keys::NODE_LABELS.contains(&key) || node.owned_labels.contains(key);
-    selector
-        .is_none_or(|selector| selector.matches(|key| node.labels.get(key).map(Word::as_str).filter(|_| !is_own(key))))
-}
-
-/// The first key of a selector that the policy publishes itself, if any.
-#[must_use]
-pub fn published_key<'s>(policy: &ClusterGpuPolicy, selector: &'s Selector) -> Option<&'s str> {
-    let Selector { match_labels, match_expressions } = selector;
-    let mut keys = match_labels.keys().chain(match_expressions.iter().map(|requirement| &requirement.key));
-    keys.find(|key| is_published(policy, key)).map(String::as_str)
+pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
+    selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Word::as_str)))
 }
 
 /// Whether a label comes from the policy itself: one that it publishes, or one of this operator's own. By such a label no pool

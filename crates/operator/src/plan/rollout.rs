@@ -18,7 +18,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use divide_anew::divide_anew;
 use runtime_turn::RuntimeTurn;
 
-use super::{division, driver::earlier, judge::Verdict, member::Member, note::Note, variant};
+use super::{division, judge::Verdict, member::Member, note::Note, variant};
 use crate::world::{PodFacts, World};
 
 /// How many nodes of a pool are asked about their GPU pods in one pass, looking for one that is free.
@@ -48,8 +48,7 @@ pub struct PoolDecision {
     pub questions: BTreeSet<String>,
     /// Whether a node waits for what no watch tells of.
     pub ask_again: bool,
-    /// Pods to make anew: a plugin's, so that GPUs are divided as they should be, a toolkit's that restarts the runtime, and a
-    /// driver's that an earlier version of the operator made.
+    /// Pods to make anew: a plugin's, so that GPUs are divided as they should be, and a toolkit's that restarts the runtime.
     pub renew: BTreeSet<String>,
 }
 
@@ -60,17 +59,13 @@ pub fn decide(members: &[(&Member<'_>, &Verdict)], world: &World, now: Timestamp
     let mut pool = PoolDecision::default();
     let mut runtime = RuntimeTurn::of(members, world);
     let mut waiting = Vec::new();
-    for (member, _) in
-        members.iter().filter(|(member, verdict)| waits_for_holders(member) || lacks_nodes(member, verdict))
-    {
+    for (member, _) in members.iter().filter(|(member, _)| waits_for_holders(member)) {
         // The probe lets go of the driver only where that lets the driver's container begin.
         pool.ask_again |= member.gpu_holders.is_some_and(|pods| !pods.is_empty());
         if member.gpu_holders.is_none() && pool.questions.len() < ASK_AT_ONCE {
             pool.questions.insert(member.node.name.clone());
         }
     }
-    let lacking = members.iter().filter(|(member, verdict)| lacks_nodes(member, verdict));
-    pool.renew.extend(lacking.filter_map(|(member, _)| Some(earlier::to_replace(member, world)?.name.clone())));
     for (member, verdict) in members {
         let want = member.want();
         let decision = match (want, member.rollout()) {
@@ -302,11 +297,6 @@ fn moves_driver(have: &Groups, want: &Groups) -> bool {
 /// Whether the probe has to let go of the driver: for one of ours, or for GPUs that are to be divided.
 fn must_release(member: &Member<'_>) -> bool {
     division::is_blocked(member) || stands_in_the_way(member)
-}
-
-/// Whether nothing but the driver's pod of an earlier version keeps a node from being ready.
-fn lacks_nodes(member: &Member<'_>, verdict: &Verdict) -> bool {
-    verdict.reason == Reason::DriverRootIncomplete && earlier::in_the_way(member).is_some()
 }
 
 /// Whether the driver's container may wait until nothing uses the driver: at its guard, before its first start or another

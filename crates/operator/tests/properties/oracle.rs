@@ -256,12 +256,13 @@ pub fn governing<'s>(sim: &'s Sim, name: &str) -> Option<&'s ClusterGpuPolicy> {
     if node.labels.get(keys::MANAGED).is_some_and(|managed| managed != "true") || !is_gpu_node(sim, name) {
         return None;
     }
-    // What this operator wrote selects no node.
-    let is_own = |key: &str| keys::NODE_LABELS.contains(&key) || node.owned_labels.contains(key);
-    let value_of = |key: &str| node.labels.get(key).map(Word::as_str).filter(|_| !is_own(key));
     let selects = |policy: &&ClusterGpuPolicy| {
         policy.metadata.deletion_timestamp.is_none()
-            && policy.spec.node_selector.as_ref().is_none_or(|selector| selector.matches(value_of))
+            && policy
+                .spec
+                .node_selector
+                .as_ref()
+                .is_none_or(|selector| selector.matches(|key| node.labels.get(key).map(Word::as_str)))
     };
     sim.policies.values().filter(selects).min_by_key(|policy| (policy.creation_timestamp(), policy.name_any()))
 }

@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     super::{
-        driver::{DEVICE_NODES, DriverChoice, GKE_DRIVER, GUARD, INSTALLER, earlier, installed_by_gke},
+        driver::{DriverChoice, GKE_DRIVER, GUARD, INSTALLER, installed_by_gke},
         member::Member,
         variant::Fault,
     },
@@ -46,7 +46,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
     let loaded = report.driver.loaded.as_deref();
     let evidence = against_driver(member, now);
     let (choice, pod) = match member.driver()? {
-        _ if member.driver_done() && evidence.is_none() => return of_earlier_version(member),
+        _ if member.driver_done() && evidence.is_none() => return None,
         DriverChoice::Preinstalled { root } => {
             if let Some(verdict) = foreign_installer(member, loaded).or_else(|| nouveau::of_host(report, loaded)) {
                 return Some(verdict);
@@ -124,22 +124,6 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
     })
 }
 
-/// That the driver works, and its pod lacks what the gates of later stages wait for.
-fn of_earlier_version(member: &Member<'_>) -> Option<Verdict> {
-    let (pod, missing) = earlier::in_the_way(member)?;
-    let (name, missing) = (&pod.name, missing.join(", "));
-    let message = format!(
-        "pod {name} was made by an earlier version of the operator, without container {DEVICE_NODES}: {CONTAINER_ROOT}/dev lacks {missing}, so that no other GPU pod can start; it is replaced once no GPU pod runs on the node, or delete it then"
-    );
-    let waits_on = gpu_holders(member);
-    Some(Verdict { waits_on, ..Verdict::new(Phase::Driver, Reason::DriverRootIncomplete, message) })
-}
-
-/// The first pods that run on the node's GPUs.
-fn gpu_holders(member: &Member<'_>) -> Vec<String> {
-    member.gpu_holders.iter().flat_map(|pods| pods.iter().take(10).cloned()).collect()
-}
-
 /// That a third party's installer is at work: its module is not loaded yet.
 fn foreign_installer(member: &Member<'_>, loaded: Option<&str>) -> Option<Verdict> {
     let owner = member.foreign.present(Stage::Driver).filter(|_| loaded.is_none())?;
@@ -173,7 +157,8 @@ fn in_use(member: &Member<'_>, phase: Phase, loaded: &str, version: &str) -> Ver
         format!("driver {loaded} is loaded and in use, so {version} cannot take its place")
     };
     let advice = "end what uses the GPUs or reboot the node";
-    Verdict { waits_on: gpu_holders(member), ..Verdict::new(phase, Reason::DriverInUse, format!("{why}; {advice}")) }
+    let waits_on = member.gpu_holders.iter().flat_map(|pods| pods.iter().take(10).cloned()).collect();
+    Verdict { waits_on, ..Verdict::new(phase, Reason::DriverInUse, format!("{why}; {advice}")) }
 }
 
 fn runs_init(pod: &PodFacts, name: &str) -> bool {

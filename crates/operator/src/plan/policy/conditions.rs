@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 
 use super::Trouble;
-use crate::plan::{gpu_node::clip, pool, share};
+use crate::plan::{gpu_node::clip, share};
 
 /// Whether it is so, why in a word, and in a sentence.
 type Answer = (bool, Reason, String);
@@ -90,19 +90,9 @@ impl Verdicts<'_> {
             );
         }
         match self.counts.opted_out {
-            0 => format!("no node with an NVIDIA GPU matches the policy{}", self.own_label()),
+            0 => "no node with an NVIDIA GPU matches the policy".to_owned(),
             out => format!("the {out} nodes that match are out by their label {}", keys::MANAGED),
         }
-    }
-
-    /// That the policy selects nodes by a label that it publishes, which it may have been meant to put there itself.
-    fn own_label(&self) -> String {
-        let selector = self.policy.spec.node_selector.as_ref();
-        selector.and_then(|selector| pool::published_key(self.policy, selector)).map_or_else(String::new, |key| {
-            format!(
-                "; nodeSelector names label {key}, and labels that this operator wrote do not count: select by another label"
-            )
-        })
     }
 
     fn reconciling(&self) -> Answer {
