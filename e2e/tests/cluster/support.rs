@@ -155,6 +155,12 @@ impl Fixture {
                 Ok(())
             })
             .await?;
+        let report = fixture.status().await?.report.context("no report")?;
+        if report.gpus.iter().any(|gpu| !gpu.health.causes.is_empty()) {
+            // The probe remembers what was wrong with GPUs that it could not read since. Those that were pulled it forgets.
+            fixture.plug(&[]).await?;
+            fixture.plug(&Gpu::h100(GPUS)).await?;
+        }
         Ok(fixture)
     }
 
