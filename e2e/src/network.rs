@@ -101,7 +101,11 @@ pub(crate) fn hold(paths: &Paths, port: u16) -> Result<()> {
 async fn pass_on(outside: HostListener, port: u16) -> Result<()> {
     let outside = TcpListener::from_std(outside)?;
     loop {
-        let (mut client, _) = outside.accept().await?;
+        let Ok((mut client, _)) = outside.accept().await else {
+            // The client is gone already, or there are too many at once.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
         tokio::spawn(async move {
             // As for a client without anyone between: what fails closes the connection.
             if let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {

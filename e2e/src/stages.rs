@@ -107,9 +107,8 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
                     say!("there are none");
                     return Ok(());
                 }
-                // Tests wait for the nodes that they need, and so all of them begin at once. What they print tells where
-                // the time went.
-                let mut args = vec!["--test-threads=200", "--show-output"];
+                // Tests wait for the nodes that they need, and so all of them begin at once.
+                let mut args = vec!["--test-threads=200"];
                 args.extend(filter);
                 cargo(paths, "e2e-tests", &[], &tests, &args)
             });

@@ -182,8 +182,8 @@ fn what_cannot_take_its_driver_over_waits_for_the_gpu_pod_without_a_crash_loop()
         is_ready_with(&f, "535.261.03").await?;
         waits_for_the_pod(&f).await.context("an old image")?;
         // Where only the plugin and the probe have NVML open, they let go of it.
-        kill_driver(&f)?;
         let loads = f.host.standin().loads()?;
+        kill_driver(&f)?;
         heals(&f, loads + 1, 2).await.context("an old image without a GPU pod")?;
         f.apply("{defaults: {driver: {version: 580.173.02, precompiled: true}}}").await?;
         is_ready_with(&f, "580.173.02").await?;

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use e2e::{DriverMode, eventually};
 use gpu_operator_crd::reason::Reason;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, READY, alone, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, READY, SHOWN, alone, test};
 
 /// The failure is the node's and the policy's, and it is a Warning Event on the Node.
 async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
@@ -14,9 +14,13 @@ async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
     f.wait_for_condition("Ready", "False").await?;
     let of_node =
         format!("--field-selector=type=Warning,involvedObject.kind=Node,involvedObject.name={}", f.host.name());
-    let events = f.cluster.kubectl(&["get", "events", "-A", &of_node])?;
-    ensure!(events.contains(reason.as_str()), "no Warning {reason} on the Node:\n{events}");
-    Ok(())
+    // Events are written after the statuses.
+    eventually(SHOWN, "the Event", || async {
+        let events = f.cluster.kubectl(&["get", "events", "-A", &of_node])?;
+        ensure!(events.contains(reason.as_str()), "no Warning {reason} on the Node:\n{events}");
+        Ok(())
+    })
+    .await
 }
 
 #[test]

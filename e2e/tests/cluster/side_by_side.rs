@@ -52,6 +52,14 @@ fn without_heartbeats(mut node: Value) -> Value {
     node
 }
 
+/// What a pod is and what of it runs. Kubelet writes its status once more a minute after its start.
+fn what_runs(pod: &Value) -> Value {
+    let containers = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let containers: Vec<_> =
+        containers.map(|container| json!([container["containerID"], container["restartCount"]])).collect();
+    json!({"uid": pod["metadata"]["uid"], "generation": pod["metadata"]["generation"], "containers": containers})
+}
+
 fn by_name<K: Resource + serde::Serialize>(objects: Vec<K>) -> Result<BTreeMap<String, Value>> {
     objects.into_iter().map(|object| Ok((object.name_any(), serde_json::to_value(object)?))).collect()
 }
@@ -64,7 +72,8 @@ async fn all_of(f: &Fixture, model: &str) -> Result<BTreeMap<String, Value>> {
     all.insert("its Node".to_owned(), without_heartbeats(serde_json::to_value(node)?));
     all.insert("its GpuNode".to_owned(), serde_json::to_value(Api::<GpuNode>::all(client.clone()).get(&name).await?)?);
     let here = ListParams::default().fields(&format!("spec.nodeName={name}"));
-    all.extend(by_name(Api::<Pod>::all(client.clone()).list(&here).await?.items)?);
+    let pods = Api::<Pod>::all(client.clone()).list(&here).await?.items;
+    all.extend(by_name(pods)?.into_iter().map(|(name, pod)| (name, what_runs(&pod))));
     let sets = Api::<DaemonSet>::namespaced(client, f.cluster.namespace()).list(&ListParams::default()).await?;
     all.extend(by_name(sets.items)?.into_iter().filter(|(name, _)| name.contains(model)));
     Ok(all)

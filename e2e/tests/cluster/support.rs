@@ -127,7 +127,7 @@ impl Fixture {
             cluster.kubectl(&["create", "namespace", users])?;
         }
         // Before the policy, whose driver could not be unloaded under them and would be waited for.
-        cluster.kubectl(&["delete", "pods", "--all", "--namespace", users, "--force", "--grace-period=0"])?;
+        cluster.kubectl(&["delete", "pods", "--all", "--namespace", users, "--grace-period=1", "--timeout=60s"])?;
         // The example of the installation is named without a node.
         let policies = [fixture.policy.as_str(), "fleet"];
         cluster.kubectl(&[&["delete", "clustergpupolicies"], &policies[..], &GONE].concat())?;
