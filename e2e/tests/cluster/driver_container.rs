@@ -11,7 +11,7 @@ use gpu_operator_crd::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::support::{Fixture, READY, test};
+use crate::support::{Fixture, READY, SHOWN, test};
 
 const BUSY: &str = "busy";
 /// A pod that comes while the driver is away.
@@ -34,9 +34,11 @@ async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
     Ok(())
 }
 
-fn kill_driver(f: &Fixture) -> Result<()> {
+/// Kills the driver's container, which may be about to write its id.
+async fn kill_driver(f: &Fixture) -> Result<()> {
     // Its pod shares the host's process ids.
-    f.host.exec(&["/bin/sh", "-ec", "kill -9 $(cat /run/nvidia/nvidia-driver.pid)"]).map(drop)
+    let kill = ["/bin/sh", "-ec", "kill -9 $(cat /run/nvidia/nvidia-driver.pid)"];
+    eventually(SHOWN, "a killed driver", || async { f.host.exec(&kill).map(drop) }).await
 }
 
 /// How often the driver's container has been started again.
@@ -83,7 +85,7 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
         ensure!(f.host.standin().loads()? == 1);
         // Held back before it shows its root again, so that what is in between can be seen.
         f.host.standin().set_driver_mode(&DriverMode::Hold)?;
-        kill_driver(&f)?;
+        kill_driver(&f).await?;
         wait_for_restart(&f, 1).await?;
         is_out_of_service(&f, Reason::DriverInstalling).await?;
         let message = f.status().await?.message;
@@ -108,7 +110,7 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
 async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
     let busy = run_busy_pod(f).await?;
     let loads = f.host.standin().loads()?;
-    kill_driver(f)?;
+    kill_driver(f).await?;
     wait_for_restart(f, 1).await?;
     is_out_of_service(f, Reason::DriverInUse).await?;
     let status = f.status().await?;
@@ -167,7 +169,7 @@ fn what_cannot_take_its_driver_over_waits_for_the_gpu_pod_without_a_crash_loop()
         waits_for_the_pod(&f).await.context("an old image")?;
         // Where only the plugin and the probe have NVML open, they let go of it.
         let loads = f.host.standin().loads()?;
-        kill_driver(&f)?;
+        kill_driver(&f).await?;
         heals(&f, loads + 1, 2).await.context("an old image without a GPU pod")?;
         f.apply("{defaults: {driver: {version: 580.173.02, precompiled: true}}}").await?;
         is_ready_with(&f, "580.173.02").await?;
