@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use standin_node::driver::proc_devices;
 
 use crate::{
-    cgroups, config,
+    cgroups, chart, config,
     namespace::ready_file,
     network,
     paths::Paths,
@@ -95,15 +95,11 @@ fn check(paths: &Paths, node: NodeId, program: &str) -> Result<()> {
 fn readiness(paths: &Paths, node: NodeId) -> Result<()> {
     let condition =
         "jsonpath={.status.conditions[?(@.type==\"Ready\")].status} {.status.conditions[?(@.type==\"Ready\")].message}";
-    let ready = kubectl(paths, &["get", "node", &node.name(), "-o", condition])?;
+    let ready = chart::kubectl(paths, &["get", "node", &node.name(), "-o", condition])?;
     if !ready.starts_with("True") {
         bail!("Ready={ready}");
     }
     Ok(())
-}
-
-fn kubectl(paths: &Paths, args: &[&str]) -> Result<String> {
-    output(Command::new(paths.tool("kubectl")).arg("--kubeconfig").arg(paths.kubeconfig()).args(args))
 }
 
 /// Starts a program in a node that goes on after this command.
@@ -129,7 +125,8 @@ fn entering(paths: &Paths, state: &State, node: NodeId) -> Result<Command> {
 
 /// Whether a node's containerd and kubelet run.
 pub(crate) fn is_running(paths: &Paths, node: NodeId) -> bool {
-    [INIT, CONTAINERD, KUBELET].iter().all(|program| check(paths, node, program).is_ok())
+    let records = records(paths);
+    [INIT, CONTAINERD, KUBELET].iter().all(|program| records.alive(&record(program, node)).is_some())
 }
 
 /// Ends kubelet; its pods go on.
