@@ -12,7 +12,9 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use crate::{audit::Audit, chart, lifecycle, paths::Paths, pki, process::output, real_node::RealNode, state::State};
+use crate::{
+    audit::Audit, chart, control_plane, paths::Paths, pki, process::output, real_node::RealNode, state::State,
+};
 
 /// A handle on the cluster that `cargo xtask` started in this checkout.
 ///
@@ -31,7 +33,7 @@ impl Cluster {
     /// If none runs, with how to start one.
     pub async fn connect() -> Result<Self> {
         let paths = Paths::new();
-        let state = lifecycle::running(&paths).context(
+        let state = State::load(&paths).filter(|state| control_plane::is_running(&paths, state)).context(
             "no cluster runs: `cargo xtask test` starts one for the tests, `cargo xtask up` one to work with",
         )?;
         let kubeconfig = Kubeconfig::read_from(paths.kubeconfig())?;

@@ -13,9 +13,12 @@ const BACKTRACE: &str = "Stack backtrace:";
 /// The failed tests in what `cargo test` printed, each with the first lines of what it said.
 pub(crate) fn failures(output: &str) -> Vec<String> {
     let mut failures = Vec::new();
+    // What tests that passed have said may come before.
     let mut lines = output.lines().peekable();
+    let mut failed = false;
     while let Some(line) = lines.next() {
-        let Some(test) = heading(line) else { continue };
+        failed = failed && line != "successes:" || line == "failures:";
+        let Some(test) = heading(line).filter(|_| failed) else { continue };
         let mut words = vec![test.to_owned()];
         while let Some(said) = lines.next_if(|line| !ends(line)) {
             if said == CLUSTER || said == BACKTRACE {
@@ -51,6 +54,15 @@ running 3 tests
 test a::works ... ok
 test a::breaks ... FAILED
 test b::breaks ... FAILED
+
+successes:
+
+---- a::works stdout ----
+clean after 3 s
+
+
+successes:
+    a::works
 
 failures:
 
@@ -88,7 +100,7 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn a_test_that_says_much_is_cut() {
-        let output = format!("---- a stdout ----\n{}", format!("{}\n", "x".repeat(9_999)).repeat(99));
+        let output = format!("failures:\n---- a stdout ----\n{}", format!("{}\n", "x".repeat(9_999)).repeat(99));
         let told = failures(&output).remove(0);
         assert_eq!(told.lines().count(), LINES + 1);
         assert!(told.len() < (LINES + 1) * (WIDTH + 10), "{}", told.len());

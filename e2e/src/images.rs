@@ -13,7 +13,6 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    config::PAUSE_IMAGE,
     node,
     packages::find,
     paths::Paths,
@@ -23,6 +22,8 @@ use crate::{
     tools::hex,
 };
 
+/// The image of every pod's sandbox.
+pub(crate) const PAUSE_IMAGE: &str = "localhost:5999/pause:e2e";
 const BASE: &str = "localhost/gpu-operator-e2e-base";
 /// The stand-ins for Google's installer and device plugin.
 const GOOGLE: &str = "localhost:5999/google/stand-in:dev";

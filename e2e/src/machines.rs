@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use crate::{
+    containerd::Containerd,
     paths::Paths,
     real_node::{HostDriver, RealNode},
     standin::{Gpu, Standin},
@@ -22,6 +23,11 @@ fn machine(node: NodeId) -> Machine {
         // Whoever made its image has put a driver into it.
         _ => Machine { gpus: Gpu::several(1, "Tesla T4", 0x1eb8, 15_360), host_driver: Some("580.173.02") },
     }
+}
+
+/// Which containerd a node runs, of a cluster to look at as of one for tests: the second is one of an older time.
+pub(crate) fn containerd(node: NodeId) -> Containerd {
+    if node.number() == 2 { Containerd::One } else { Containerd::Two }
 }
 
 /// Puts the GPUs into a machine, before it is switched on.

@@ -16,7 +16,6 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use nix::{
-    errno::Errno,
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, setns, unshare},
     sys::{
@@ -24,11 +23,11 @@ use nix::{
         stat::{Mode, SFlag, makedev, mknod},
         wait::wait,
     },
-    unistd::{chdir, pivot_root},
+    unistd::{Pid, chdir, pivot_root},
 };
 use standin_node::driver::proc_devices;
 
-use crate::{cgroups, module_users, network, paths::Paths, process::create, state::NodeId};
+use crate::{cgroups, machines, module_users, network, paths::Paths, process::create, state::NodeId};
 
 /// Kernel settings that kubelet would change on the machine, with the values that it wants to see.
 const TUNABLES: [(&str, &str); 6] = [
@@ -88,7 +87,8 @@ pub(crate) fn start(paths: &Paths, node: NodeId, network: u32) -> Result<()> {
     Ok(())
 }
 
-/// `node-init`: builds the root, then waits for orphans until it is killed.
+/// `node-init`: builds the root, and is the node's init system until it is killed: it runs containerd, starts it again
+/// whenever it ends, and waits for orphans.
 pub(crate) fn init(paths: &Paths, node: NodeId) -> Result<()> {
     if std::process::id() != 1 {
         bail!("node-init is started by node-start only");
@@ -96,10 +96,15 @@ pub(crate) fn init(paths: &Paths, node: NodeId) -> Result<()> {
     network::bring_up(node)?;
     build_root(paths, node).context("building the node's root")?;
     thread::spawn(|| module_users::follow(Path::new("/run/nvidia/standin")));
+    let runtime = machines::containerd(node);
+    let mut running = runtime.start(paths, node)?;
     fs::write(ready_file(paths, node), "")?;
     loop {
-        if let Err(Errno::ECHILD) = wait() {
-            sleep(Duration::from_millis(100));
+        let ended = wait()?.pid().map(Pid::as_raw);
+        if ended == i32::try_from(running).ok() {
+            // One that cannot start must not keep the machine busy.
+            sleep(Duration::from_millis(200));
+            running = runtime.start(paths, node)?;
         }
     }
 }
@@ -285,9 +290,7 @@ pub(crate) fn exec(
     }
     chdir("/")?;
     let mut child = Command::new(program);
-    child
-        .args(args)
-        .env("PATH", format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", paths.bin().display()));
+    child.args(args).env("PATH", machines::containerd(node).search_path(paths));
     if let Some(log) = log {
         let child = child
             .stdin(Stdio::null())

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use standin_node::driver::proc_devices;
 
 use crate::{
-    cgroups, chart, config,
+    cgroups, chart, containerd, kubelet, machines,
     namespace::ready_file,
     network,
     paths::Paths,
@@ -15,7 +15,6 @@ use crate::{
 };
 
 const INIT: &str = "node-init";
-const CONTAINERD: &str = "containerd";
 const KUBELET: &str = "kubelet";
 
 /// The name under which a program of a node is on record and logs.
@@ -41,7 +40,7 @@ pub(crate) fn boot(paths: &Paths, state: &State, id: NodeId) -> Result<()> {
     let devices = proc_devices::listing(&devices, false);
     fs::write(node.join("standin").join(proc_devices::FILE), devices)?;
     cgroups::make(paths, id)?;
-    config::write_containerd(paths, id)?;
+    machines::containerd(id).configure(paths, id)?;
     match fs::remove_file(ready_file(paths, id)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -57,21 +56,20 @@ pub(crate) fn boot(paths: &Paths, state: &State, id: NodeId) -> Result<()> {
         }
         Ok(if ready_file(paths, id).exists() { Ok(()) } else { Err("being built".into()) })
     })?;
-    start_containerd(paths, state, id)
+    wait_for_containerd(paths, state, id)
 }
 
-/// Starts containerd and waits until it answers.
-pub(crate) fn start_containerd(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
-    daemon(paths, state, node, CONTAINERD, &["--config=/etc/containerd/config.toml".into()])?;
-    poll("containerd's answer", Duration::from_secs(30), || {
-        check(paths, node, CONTAINERD)?;
-        Ok(exec(paths, state, node, &["ctr", "version"]).map(|_| ()).map_err(|error| error.to_string()))
-    })
+/// Waits until containerd answers.
+pub(crate) fn wait_for_containerd(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
+    let answer = poll("containerd's answer", Duration::from_secs(30), || {
+        Ok(exec(paths, state, node, &["ctr", "version"]).map(drop).map_err(|error| error.to_string()))
+    });
+    answer.with_context(|| log_of(paths, &containerd::log(node)))
 }
 
 /// Starts kubelet.
 pub(crate) fn start_kubelet(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
-    let args = config::write_kubelet(paths, node)?;
+    let args = kubelet::configure(paths, node)?;
     daemon(paths, state, node, KUBELET, &args)
 }
 
@@ -123,10 +121,10 @@ fn entering(paths: &Paths, state: &State, node: NodeId) -> Result<Command> {
     Ok(command)
 }
 
-/// Whether a node's containerd and kubelet run.
+/// Whether a node and its kubelet run.
 pub(crate) fn is_running(paths: &Paths, node: NodeId) -> bool {
     let records = records(paths);
-    [INIT, CONTAINERD, KUBELET].iter().all(|program| records.alive(&record(program, node)).is_some())
+    [INIT, KUBELET].iter().all(|program| records.alive(&record(program, node)).is_some())
 }
 
 /// Ends kubelet; its pods go on.
@@ -140,19 +138,22 @@ pub(crate) fn restart_kubelet(paths: &Paths, state: &State, node: NodeId) -> Res
     start_kubelet(paths, state, node)
 }
 
-/// Ends and starts containerd; its containers go on.
+/// Ends containerd, which its node starts again; its containers go on.
 pub(crate) fn restart_containerd(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
-    records(paths).stop(&record(CONTAINERD, node), Duration::from_secs(5))?;
-    start_containerd(paths, state, node)
+    let before = containerd_starts(paths, state, node)?;
+    let last = before.last().context("containerd was never started")?;
+    exec(paths, state, node, &["kill", last])?;
+    poll("containerd's start", Duration::from_secs(30), || {
+        let now = containerd_starts(paths, state, node)?;
+        Ok(if now.len() > before.len() { Ok(()) } else { Err("it has not ended".into()) })
+    })?;
+    wait_for_containerd(paths, state, node)
 }
 
-/// Starts containerd if it has ended, as an init system does; says whether it had.
-pub(crate) fn revive_containerd(paths: &Paths, state: &State, node: NodeId) -> Result<bool> {
-    if records(paths).alive(&record(CONTAINERD, node)).is_some() {
-        return Ok(false);
-    }
-    start_containerd(paths, state, node)?;
-    Ok(true)
+/// The processes that containerd has been since its node was switched on, by their ids there. The last one runs.
+pub(crate) fn containerd_starts(paths: &Paths, state: &State, node: NodeId) -> Result<Vec<String>> {
+    let starts = exec(paths, state, node, &["cat", containerd::STARTS])?;
+    Ok(starts.lines().map(str::to_owned).collect())
 }
 
 /// Cuts the power and turns it on again: every process and mount of the node is gone, its disk stays; what only memory
@@ -167,7 +168,7 @@ pub(crate) fn reboot(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
 /// Ends every process of a node and takes away what it left outside the checkout. Its disk stays.
 pub(crate) fn stop(paths: &Paths, node: NodeId) -> Result<()> {
     // The kernel ends all the others with the first process, so they need no goodbye.
-    for program in [INIT, KUBELET, CONTAINERD] {
+    for program in [INIT, KUBELET] {
         records(paths).stop(&record(program, node), Duration::ZERO)?;
     }
     cgroups::remove(paths, node)
@@ -188,5 +189,5 @@ fn remove_tree(path: &Path) -> Result<()> {
 }
 
 fn log_of(paths: &Paths, name: &str) -> String {
-    format!("{name} ended; the end of its log:\n{}", tail(&paths.log(name), 3_000))
+    format!("the end of {name}'s log:\n{}", tail(&paths.log(name), 3_000))
 }

@@ -23,6 +23,8 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Whether interrupts come here, and go on to the commands that run.
+static CATCHING: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static CLEANING: AtomicBool = AtomicBool::new(false);
 
@@ -35,6 +37,7 @@ pub(crate) fn catch_interrupts() -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     drop(guard);
+    CATCHING.store(true, Ordering::SeqCst);
     std::thread::spawn(move || {
         runtime.block_on(async {
             loop {
@@ -94,11 +97,14 @@ pub(crate) fn poll<T>(
     }
 }
 
-/// Runs a command to its end, in a process group of its own so that an interrupt reaches it through us only.
+/// Runs a command to its end. Where interrupts are caught it has a process group of its own, so that they reach it through
+/// us only; elsewhere, as in a test, they end it with its parent.
 pub(crate) fn wait_for(command: &mut Command, mut tick: impl FnMut()) -> Result<ExitStatus> {
+    if CATCHING.load(Ordering::SeqCst) {
+        command.process_group(0);
+    }
     let mut child = command
         .stdin(Stdio::null())
-        .process_group(0)
         .spawn()
         .with_context(|| format!("starting {}", command.get_program().display()))?;
     loop {
@@ -284,7 +290,8 @@ pub(crate) fn after_name(stat: &str) -> Option<std::str::SplitWhitespace<'_>> {
     Some(stat.rsplit_once(')')?.1.split_whitespace())
 }
 
-fn append(path: &Path) -> Result<fs::File> {
+/// Opens a file to write at its end.
+pub(crate) fn append(path: &Path) -> Result<fs::File> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }

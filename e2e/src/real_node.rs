@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use standin_node::driver::proc_devices::UVM_MAJOR;
 
 use crate::{
-    images, node,
+    Containerd, images, machines, node,
     paths::Paths,
     standin::Standin,
     state::{NodeId, State},
@@ -50,6 +50,17 @@ impl RealNode {
         node::stop_kubelet(&self.paths, self.id)
     }
 
+    /// Starts kubelet if it does not run.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_kubelet(&self) -> Result<()> {
+        if node::is_running(&self.paths, self.id) {
+            return Ok(());
+        }
+        node::start_kubelet(&self.paths, &self.state, self.id)
+    }
+
     /// What steers the stand-ins.
     #[must_use]
     pub fn standin(&self) -> Standin {
@@ -72,15 +83,21 @@ impl RealNode {
         node::restart_kubelet(&self.paths, &self.state, self.id)
     }
 
-    /// Starts containerd if it has ended, which the node has no init system to do; says whether it had.
-    ///
-    /// # Errors
-    /// If it does not start.
-    pub fn revive_containerd(&self) -> Result<bool> {
-        node::revive_containerd(&self.paths, &self.state, self.id)
+    /// Which containerd it runs.
+    #[must_use]
+    pub fn containerd(&self) -> Containerd {
+        machines::containerd(self.id)
     }
 
-    /// Ends containerd and starts it anew; containers go on.
+    /// How often containerd was started since the node was switched on: the node does so whenever it ends.
+    ///
+    /// # Errors
+    /// If the node does not run.
+    pub fn containerd_starts(&self) -> Result<usize> {
+        Ok(node::containerd_starts(&self.paths, &self.state, self.id)?.len())
+    }
+
+    /// Ends containerd, which the node starts again; containers go on.
     ///
     /// # Errors
     /// If it does not start.

@@ -17,7 +17,8 @@ struct Tool {
     flags: &'static [&'static str],
     /// What to build; `tool` is every tool that the module names.
     package: &'static str,
-    /// The programs, in `bin`, or in `nvidia` for NVIDIA's.
+    /// Where its programs go.
+    folder: fn(&Paths) -> PathBuf,
     programs: &'static [&'static str],
 }
 
@@ -31,21 +32,37 @@ const KUBERNETES: Tool = Tool {
         "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3",
     ],
     package: "tool",
+    folder: Paths::bin,
     programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"],
 };
-const ETCD: Tool = Tool { module: "etcd", flags: STRIP, package: "go.etcd.io/etcd/server/v3", programs: &["etcd"] };
-const HELM: Tool = Tool { module: "helm", flags: STRIP, package: "tool", programs: &["helm"] };
+const ETCD: Tool = Tool {
+    module: "etcd",
+    flags: STRIP,
+    package: "go.etcd.io/etcd/server/v3",
+    folder: Paths::bin,
+    programs: &["etcd"],
+};
+const HELM: Tool = Tool { module: "helm", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["helm"] };
 const CONTAINERD: Tool = Tool {
     module: "containerd",
     flags: STRIP,
     package: "tool",
+    folder: Paths::bin,
     programs: &["containerd", "containerd-shim-runc-v2", "ctr"],
+};
+const CONTAINERD_1: Tool = Tool {
+    module: "containerd-1",
+    flags: STRIP,
+    package: "tool",
+    folder: Paths::containerd_1,
+    programs: &["containerd", "containerd-shim-runc-v2"],
 };
 const RUNC: Tool = Tool {
     module: "runc",
     // Without seccomp every unprivileged pod is refused.
     flags: &["-tags", "seccomp", "-ldflags", "-s -w"],
     package: "tool",
+    folder: Paths::bin,
     programs: &["runc"],
 };
 const NVIDIA: Tool = Tool {
@@ -57,6 +74,7 @@ const NVIDIA: Tool = Tool {
          -extldflags=-Wl,-z,lazy",
     ],
     package: "tool",
+    folder: Paths::nvidia,
     programs: &[
         "nvidia-cdi-hook",
         "nvidia-container-runtime",
@@ -67,7 +85,7 @@ const NVIDIA: Tool = Tool {
         "nvidia-ctk-installer",
     ],
 };
-const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", programs: &["kwok"] };
+const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["kwok"] };
 
 /// NVIDIA's programs alone, for tests that need no cluster; the folder that they are in.
 ///
@@ -83,7 +101,7 @@ pub fn nvidia_programs() -> Result<PathBuf> {
 pub(crate) fn build(paths: &Paths, real: bool, simulated: bool) -> Result<()> {
     let mut tools = vec![&KUBERNETES, &ETCD, &HELM];
     if real {
-        tools.extend([&CONTAINERD, &RUNC, &NVIDIA]);
+        tools.extend([&CONTAINERD, &CONTAINERD_1, &RUNC, &NVIDIA]);
     }
     if simulated {
         tools.push(&KWOK);
@@ -115,10 +133,6 @@ fn build_all(paths: &Paths, tools: &[&Tool]) -> Result<()> {
 }
 
 impl Tool {
-    fn folder(&self, paths: &Paths) -> PathBuf {
-        if self.module == NVIDIA.module { paths.nvidia() } else { paths.bin() }
-    }
-
     fn stamp(&self, paths: &Paths, version: &str) -> Result<String> {
         let dir = paths.root.join("e2e/tools").join(self.module);
         let mut hash = Sha256::new();
@@ -131,13 +145,13 @@ impl Tool {
     }
 
     fn is_current(&self, paths: &Paths, stamp: &str) -> bool {
-        let folder = self.folder(paths);
+        let folder = (self.folder)(paths);
         fs::read_to_string(paths.stamps().join(self.module)).is_ok_and(|old| old == stamp)
             && self.programs.iter().all(|program| folder.join(program).is_file())
     }
 
     fn build(&self, paths: &Paths, step: &Step) -> Result<()> {
-        let folder = self.folder(paths);
+        let folder = (self.folder)(paths);
         fs::create_dir_all(&folder)?;
         let target = match self.programs {
             [one] => folder.join(one),

@@ -7,7 +7,7 @@ mod yaml_blocks;
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
-use e2e::Cluster;
+use e2e::{Cluster, Containerd};
 use yaml_blocks::{Written, objects};
 
 use crate::{nodes, support::install_chart};
@@ -31,7 +31,7 @@ fn every_block_of_yaml_is_applied_by_the_server() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome: Result<()> = runtime.block_on(async {
         let cluster = Cluster::connect().await?;
-        let _hold = nodes::one(&cluster);
+        let _hold = nodes::one(&cluster, Containerd::Two);
         install_chart(&cluster)?;
         let all = objects(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
         for Written { at, object } in &all {

@@ -105,6 +105,30 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
     });
 }
 
+#[test]
+fn a_driver_that_fails_to_come_back_leaves_a_gpu_pod_alone() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        let busy = run_busy_pod(&f).await?;
+        f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
+        kill_driver(&f).await?;
+        is_out_of_service(&f, Reason::ContainerCrashed).await?;
+        // What is known first is that the container was killed.
+        f.wait_for_status("the failure of those after it", |status| {
+            ensure!(status.message.contains("kernel headers not found"), "{}", status.message);
+            Ok(())
+        })
+        .await?;
+        runs_on(&f, &busy).await?;
+        f.host.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.wait_until_ready().await?;
+        runs_on(&f, &busy).await?;
+        ensure!(f.host.standin().loads()? == 1, "the driver was loaded again");
+        Ok(())
+    });
+}
+
 /// Kills the driver of an image that cannot take it over. The node says so while the pod computes, no container goes round
 /// in circles, and once the pod has ended all heals with no hand.
 async fn waits_for_the_pod(f: &Fixture) -> Result<()> {

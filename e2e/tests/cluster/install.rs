@@ -16,9 +16,10 @@ fn a_bare_node_becomes_schedulable_and_kubectl_can_wait_for_it() {
         cluster.kubectl(&["apply", "-f", &cluster.policy().display().to_string()])?;
         cluster.kubectl(&["wait", "--for=condition=Ready", "clustergpupolicy/fleet", "--timeout=120s"])?;
         let columns = r"-o=custom-columns=NAME:.metadata.name,GPU:.status.allocatable.nvidia\.com/gpu";
-        let table = cluster.kubectl(&["get", "nodes", "--no-headers", columns])?;
-        let lines: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         let names: Vec<String> = nodes.iter().map(|f| f.host.name()).collect();
+        let args: Vec<&str> = names.iter().map(String::as_str).chain(["--no-headers", columns]).collect();
+        let table = cluster.kubectl(&[&["get", "nodes"], &args[..]].concat())?;
+        let lines: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         let wanted: Vec<Vec<_>> = names.iter().map(|name| vec![name.as_str(), "8"]).collect();
         ensure!(lines == wanted, "{table}");
         let table = cluster.kubectl(&["get", "clustergpupolicy", "fleet", "--no-headers"])?;

@@ -5,7 +5,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use e2e::{Cluster, RealNode};
+use e2e::{Cluster, Containerd, RealNode};
 
 static STATE: Mutex<State> = Mutex::new(State { taken: Vec::new(), waiting: 0 });
 static CHANGED: Condvar = Condvar::new();
@@ -33,12 +33,13 @@ impl Drop for Hold {
     }
 }
 
-/// Waits for one node.
-pub fn one(cluster: &Cluster) -> Hold {
+/// Waits for one node with this container runtime.
+pub fn one(cluster: &Cluster, containerd: Containerd) -> Hold {
     let mut state = state();
     state.waiting += 1;
     loop {
-        let free = cluster.nodes().into_iter().find(|node| !state.taken.contains(&node.name()));
+        let fits = |node: &RealNode| node.containerd() == containerd && !state.taken.contains(&node.name());
+        let free = cluster.nodes().into_iter().find(fits);
         if let Some(node) = free {
             state.waiting -= 1;
             return take(&mut state, vec![node]);

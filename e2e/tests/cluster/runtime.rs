@@ -1,58 +1,13 @@
 //! A container runtime that is configured: NVIDIA's own installer, our restart of the real containerd, and what is left of
 //! it all afterwards.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
-    thread,
-    time::Duration,
-};
-
 use anyhow::{Result, ensure};
-use e2e::{RealNode, eventually};
+use e2e::{Containerd, eventually};
 use gpu_operator_crd::policy::Stage;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{Api, ResourceExt};
 
-use crate::support::{Fixture, READY, started, test};
-
-/// What an init system does: containerd is started again whenever it ends.
-struct Init {
-    starts: Arc<AtomicU32>,
-    done: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Init {
-    fn of(host: &RealNode) -> Self {
-        let (starts, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
-        let (counted, told, host) = (Arc::clone(&starts), Arc::clone(&done), host.clone());
-        let thread = thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
-                if host.revive_containerd().is_ok_and(|started| started) {
-                    counted.fetch_add(1, Ordering::Relaxed);
-                }
-                thread::sleep(Duration::from_millis(100));
-            }
-        });
-        Self { starts, done, thread: Some(thread) }
-    }
-
-    fn starts(&self) -> u32 {
-        self.starts.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Init {
-    fn drop(&mut self) {
-        self.done.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.join().expect("it ends");
-        }
-    }
-}
+use crate::support::{Fixture, READY, started, test, test_with};
 
 /// The files of containerd's configuration, with their names.
 fn configuration(f: &Fixture) -> Result<String> {
@@ -64,10 +19,11 @@ fn configuration(f: &Fixture) -> Result<String> {
 fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_without_a_trace() {
     test(|f| async move {
         let found = configuration(&f)?;
-        let init = Init::of(&f.host);
+        let before = f.host.containerd_starts()?;
+        let restarts = || anyhow::Ok(f.host.containerd_starts()? - before);
         f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
         f.wait_until_ready().await?;
-        ensure!(init.starts() == 1, "containerd was started {} times", init.starts());
+        ensure!(restarts()? == 1, "containerd was restarted {} times", restarts()?);
         let entered = configuration(&f)?;
         ensure!(entered.contains("nvidia-container-runtime"), "{entered}");
         let class = Api::<RuntimeClass>::all(f.cluster.client()).get("nvidia").await?;
@@ -75,7 +31,7 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
 
         // A pod that is made anew finds all as it should be.
         f.remake(Stage::Toolkit).await?;
-        ensure!(configuration(&f)? == entered && init.starts() == 1, "started {} times", init.starts());
+        ensure!(configuration(&f)? == entered && restarts()? == 1, "restarted {} times", restarts()?);
 
         // Somebody takes it out: a pod of the toolkit's sees that within a minute, and another one enters it again.
         f.host.exec(&["/bin/rm", "/etc/containerd/conf.d/99-nvidia.toml"])?;
@@ -87,14 +43,48 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
         })
         .await?;
         f.wait_until_ready().await?;
-        ensure!(init.starts() == 1, "what containerd has loaded all the while needs no restart");
+        ensure!(restarts()? == 1, "what containerd has loaded all the while needs no restart");
 
         f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
         f.wait_for_no_operands().await?;
         let left = configuration(&f)?;
         ensure!(left == found, "{left}");
-        ensure!(init.starts() == 1, "what is taken out needs no restart");
+        ensure!(restarts()? == 1, "what is taken out needs no restart");
         Ok(())
+    });
+}
+
+#[test]
+fn containerd_without_cdi_gets_nvidias_runtime_and_pods_of_its_class_get_a_gpu() {
+    test_with(Containerd::One, |f| async move {
+        let found = configuration(&f)?;
+        let before = f.host.containerd_starts()?;
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        let restarts = f.host.containerd_starts()? - before;
+        ensure!(restarts == 1, "containerd was restarted {restarts} times");
+        f.run_gpu_pod_of("nvidia", "classed").await?;
+        f.sees_one_gpu("classed")?;
+
+        f.cluster.kubectl(&["delete", "pods", "--all", "-n", &f.users(), "--grace-period=1"])?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
+        f.wait_for_no_operands().await?;
+        let left = configuration(&f)?;
+        ensure!(left == found, "{left}");
+        Ok(())
+    });
+}
+
+#[test]
+fn cdi_is_switched_on_in_containerd_without_it_beside_a_driver_in_a_plain_folder() {
+    test_with(Containerd::One, |f| async move {
+        f.host.set_install_dir(true)?;
+        let image = "image: {repository: localhost:5999/google/stand-in, tag: dev}";
+        f.apply(&format!("{{defaults: {{driver: {{source: RunFile, version: 580.173.02, {image}}}}}}}")).await?;
+        f.wait_until_ready().await?;
+        ensure!(configuration(&f)?.contains("enable_cdi = true"), "{}", configuration(&f)?);
+        f.run_gpu_pod("classless").await?;
+        f.sees_one_gpu("classless")
     });
 }
 
@@ -102,7 +92,8 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
 fn nvidias_nri_plugin_runs_beside_containerd_which_nobody_configures_or_restarts() {
     test(|f| async move {
         let found = configuration(&f)?;
-        let init = Init::of(&f.host);
+        let before = f.host.containerd_starts()?;
+        let restarts = || anyhow::Ok(f.host.containerd_starts()? - before);
         f.apply("{defaults: {toolkit: {injection: Nri}}}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("nri").await?;
@@ -111,7 +102,7 @@ fn nvidias_nri_plugin_runs_beside_containerd_which_nobody_configures_or_restarts
         ensure!(started(&toolkit).is_some(), "NVIDIA's installer stays and answers: {:?}", toolkit.status);
         let log = f.cluster.kubectl(&["logs", &toolkit.name_any(), "-n", f.cluster.namespace()])?;
         ensure!(log.contains("NRI"), "{log}");
-        ensure!(configuration(&f)? == found && init.starts() == 0, "containerd was started {} times", init.starts());
+        ensure!(configuration(&f)? == found && restarts()? == 0, "containerd was restarted {} times", restarts()?);
         Ok(())
     });
 }

@@ -1,9 +1,9 @@
-//! Three nodes of three models under one policy: what happens on one of them is its own.
+//! Different nodes under one policy: each is served in its way, and what happens on one of them is its own.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context, Result, ensure};
-use e2e::{DriverMode, Gpu, eventually};
+use anyhow::{Context, Result, bail, ensure};
+use e2e::{Containerd, DriverMode, Gpu, eventually};
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, keys,
     policy::Stage,
@@ -112,6 +112,20 @@ async fn is_unreachable(f: &Fixture) -> Result<()> {
     Ok(())
 }
 
+/// One policy, in which nothing is said, for these nodes.
+async fn apply_to_all(nodes: impl Iterator<Item = &Fixture> + Clone) -> Result<()> {
+    let names: Vec<String> = nodes.clone().map(|f| f.host.name()).collect();
+    let spec = json!({
+        "images": {"registry": "localhost:5999"},
+        "nodeSelector": {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": names}]},
+    });
+    let policy = ClusterGpuPolicy::new("fleet", serde_json::from_value(spec)?);
+    for f in nodes.take(1) {
+        f.policies().patch("fleet", &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
+    }
+    Ok(())
+}
+
 #[test]
 fn what_happens_on_a_node_changes_nothing_of_the_others() {
     everywhere(|mut fixtures| async move {
@@ -124,13 +138,7 @@ fn what_happens_on_a_node_changes_nothing_of_the_others() {
             nodes.push((f, model));
         }
         let policies = nodes[0].0.policies();
-        let names: Vec<String> = nodes.iter().map(|(f, _)| f.host.name()).collect();
-        let spec = json!({
-            "images": {"registry": "localhost:5999"},
-            "nodeSelector": {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": names}]},
-        });
-        let policy = ClusterGpuPolicy::new("fleet", serde_json::from_value(spec)?);
-        policies.patch("fleet", &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
+        apply_to_all(nodes.iter().map(|(f, _)| f)).await?;
         for (f, model) in &nodes {
             is_ready(f, model).await?;
         }
@@ -168,5 +176,36 @@ fn what_happens_on_a_node_changes_nothing_of_the_others() {
             f.host.standin().set_driver_mode(&DriverMode::Ok)
         })
         .await
+    });
+}
+
+#[test]
+fn hosts_of_three_kinds_are_each_served_in_their_way_under_one_policy() {
+    everywhere(|fixtures| async move {
+        let (old, new): (Vec<_>, Vec<_>) = fixtures.into_iter().partition(|f| f.host.containerd() == Containerd::One);
+        let [plain, furnished, ..] = new.as_slice() else { bail!("too few nodes with containerd 2") };
+        let [old, ..] = old.as_slice() else { bail!("no node with containerd 1.7") };
+        let starts = || [plain, old, furnished].iter().map(|f| f.host.containerd_starts()).collect::<Result<Vec<_>>>();
+        let before = starts()?;
+        // As someone who made its image has done.
+        furnished.load_host_driver("580.173.02").await?;
+        apply_to_all([plain, old, furnished].into_iter()).await?;
+        for f in [plain, old, furnished] {
+            is_ready(f, "nvidia-h100-80gb").await?;
+        }
+        let mut drivers = Vec::new();
+        for f in [plain, old, furnished] {
+            drivers.push(!f.operands(Stage::Driver).await?.is_empty());
+        }
+        ensure!(drivers == [true, true, false], "a driver of ours beside the host's, or none: {drivers:?}");
+        let restarts: Vec<usize> = starts()?.iter().zip(&before).map(|(after, before)| after - before).collect();
+        ensure!(restarts == [0, 1, 0], "containerd was restarted where it takes CDI devices: {restarts:?}");
+        old.run_gpu_pod_of("nvidia", "user").await?;
+        plain.run_gpu_pod("user").await?;
+        furnished.run_gpu_pod("user").await?;
+        for f in [plain, old, furnished] {
+            f.sees_one_gpu("user").with_context(|| f.host.name())?;
+        }
+        Ok(())
     });
 }

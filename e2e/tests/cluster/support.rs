@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Cluster, DriverMode, Gpu, HostDriver, RealNode, eventually, failures::CLUSTER};
+use e2e::{Cluster, Containerd, DriverMode, Gpu, HostDriver, RealNode, eventually, failures::CLUSTER};
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys,
     policy::{DriverSource, PluginFlavor, Stage},
@@ -48,7 +48,16 @@ where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    run(nodes::one, async |mut fixtures: Vec<Fixture>| body(fixtures.remove(0)).await);
+    test_with(Containerd::Two, body);
+}
+
+/// The same, on a node that runs this containerd.
+pub fn test_with<F, Fut>(containerd: Containerd, body: F)
+where
+    F: FnOnce(Fixture) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    run(|cluster| nodes::one(cluster, containerd), async |mut fixtures: Vec<Fixture>| body(fixtures.remove(0)).await);
 }
 
 /// Runs a test on the node that the operator runs on, while no other test runs: one that touches what all nodes have in
@@ -95,14 +104,16 @@ fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>)
     }
 }
 
-/// Installs the chart if a test that failed has left none.
+/// Installs the chart if a test that failed has left none, or no operator that runs.
 pub fn install_chart(cluster: &Cluster) -> Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    if cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace()]).is_err() {
-        cluster.install_chart()?;
+    let available = "-o=jsonpath={.status.availableReplicas}";
+    let found = cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace(), available]);
+    if found.is_ok_and(|available| !available.is_empty()) {
+        return Ok(());
     }
-    Ok(())
+    cluster.install_chart()
 }
 
 /// A node of the cluster, and what its test asks of it.
@@ -120,6 +131,7 @@ impl Fixture {
         let fixture = Self { cluster: cluster.clone(), host, policy };
         let (cluster, node, users) = (&fixture.cluster, &fixture.host.name(), &fixture.users());
         let standin = fixture.host.standin();
+        fixture.host.start_kubelet()?;
         standin.set_driver_mode(&DriverMode::Ok)?;
         standin.set_other_users(0)?;
         standin.plug(&Gpu::h100(GPUS))?;
@@ -425,9 +437,27 @@ impl Fixture {
         self.runs(name).await
     }
 
+    /// Runs a pod of a `RuntimeClass` that holds one GPU and does nothing.
+    pub async fn run_gpu_pod_of(&self, class: &str, name: &str) -> Result<()> {
+        let mut pod = self.gpu_pod(name, &["/usr/bin/entrypoint", "hold"]);
+        pod["spec"]["runtimeClassName"] = class.into();
+        self.create(pod).await?;
+        self.runs(name).await.map(drop)
+    }
+
     /// Creates a pod with one GPU and this command. Its environment carries `MARK`, by which its processes are found.
     pub async fn create_on_gpu(&self, name: &str, command: &[&str]) -> Result<()> {
-        let pod = serde_json::from_value(serde_json::json!({
+        self.create(self.gpu_pod(name, command)).await
+    }
+
+    async fn create(&self, pod: serde_json::Value) -> Result<()> {
+        let pod = serde_json::from_value(pod)?;
+        self.pods(&self.users()).create(&kube::api::PostParams::default(), &pod).await?;
+        Ok(())
+    }
+
+    fn gpu_pod(&self, name: &str, command: &[&str]) -> serde_json::Value {
+        serde_json::json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {
                 "nodeSelector": {HOSTNAME: self.host.name()},
@@ -441,9 +471,7 @@ impl Fixture {
                     "resources": {"limits": {keys::GPU_RESOURCE: "1"}},
                 }],
             },
-        }))?;
-        self.pods(&self.users()).create(&kube::api::PostParams::default(), &pod).await?;
-        Ok(())
+        })
     }
 
     /// Waits until one of the test's own pods runs.

@@ -6,7 +6,10 @@ use anyhow::ensure;
 use e2e::eventually;
 use gpu_operator_crd::{keys, reason::Reason};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use kube::{Api, api::PostParams};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 
 use crate::support::{READY, alone, test};
 
@@ -81,7 +84,7 @@ fn daemon_sets_of_others_are_never_pruned() {
             },
         });
         let sets = Api::<DaemonSet>::namespaced(f.cluster.client(), f.cluster.namespace());
-        sets.create(&PostParams::default(), &serde_json::from_value(theirs)?).await?;
+        sets.patch("theirs", &PatchParams::apply("test"), &Patch::Apply(theirs)).await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
