@@ -131,7 +131,11 @@ impl Containerd {
     /// Starts it in the node whose first process this is; its process.
     pub(crate) fn start(self, paths: &Paths, node: NodeId) -> Result<u32> {
         let log = append(&paths.log(&log(node)))?;
-        let child = Command::new(self.programs(paths).join(PROGRAM))
+        // Whoever ran xtask may have it ignore SIGHUP, as nohup does, which containerd would inherit: it could not be told to
+        // read its configuration.
+        let child = Command::new("env")
+            .arg("--default-signal=HUP")
+            .arg(self.programs(paths).join(PROGRAM))
             .env("PATH", self.search_path(paths))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -1,6 +1,6 @@
 //! `up` and `down`: everything from nothing, and nothing from everything.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::{collections::BTreeSet, fs, process::Command, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use nix::unistd::Uid;
@@ -175,6 +175,10 @@ pub(crate) fn down(paths: &Paths) -> Result<()> {
         cgroups::remove_all(paths)?;
         kwok::stop(paths)?;
         control_plane::stop(paths)?;
+        // A cluster that an earlier version started may have other programs.
+        for name in records(paths).names() {
+            records(paths).stop(&name, Duration::from_secs(5))?;
+        }
         let left = records(paths).names();
         if !left.is_empty() {
             bail!("still on record: {}", left.join(", "));

@@ -7,7 +7,10 @@
 
 use std::{
     fs,
-    os::unix::{fs::symlink, process::CommandExt},
+    os::unix::{
+        fs::{PermissionsExt, symlink},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Command, ExitCode, ExitStatus, Stdio},
     thread::{self, sleep},
@@ -57,6 +60,16 @@ VERSION=\"22.04.5 LTS (Jammy Jellyfish)\"
 VERSION_CODENAME=jammy
 ID=ubuntu
 ID_LIKE=debian
+";
+
+/// The node's `cat`. NVIDIA's runtime looks for the module by `cat /proc/modules`, a file that a kernel without modules does
+/// not have and that nothing can be put in the place of.
+const CAT: &str = "#!/bin/sh
+[ \"$*\" = /proc/modules ] || exec /bin/cat \"$@\"
+for module in /sys/module/*/refcnt; do
+    module=${module%/refcnt}
+    [ -d \"$module\" ] && echo \"${module##*/} 16384 $(/bin/cat \"$module/refcnt\") - Live 0x0000000000000000\"
+done
 ";
 
 /// Written by `node-init` once the node's root stands.
@@ -176,6 +189,9 @@ fn build_root(paths: &Paths, id: NodeId) -> Result<()> {
     bind(&standin.join("module"), &root.join("sys/module"))?;
     bind_file(&standin.join(proc_devices::FILE), &root.join("proc/devices"))?;
     os_release(&root)?;
+    let cat = root.join("usr/local/sbin/cat");
+    fs::write(&cat, CAT).with_context(|| format!("writing {}", cat.display()))?;
+    fs::set_permissions(&cat, fs::Permissions::from_mode(0o755))?;
     remove(&root.join("etc/cdi"))?;
 
     chdir(&root)?;

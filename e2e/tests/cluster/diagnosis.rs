@@ -6,10 +6,12 @@ use gpu_operator_crd::keys;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, HOSTNAME, READY, SHOWN, alone, test};
+use crate::support::{Fixture, HOSTNAME, READY, SHOWN, test};
 
 /// Where owners are whose pods are refused.
 const NAMESPACE: &str = "diagnosis-test";
+/// A label that no other test publishes.
+const ACCELERATOR: &str = "diagnosis.example/accelerator";
 /// A `RuntimeClass` that nobody makes.
 const NO_CLASS: &str = "nvidia-nobodys";
 
@@ -71,18 +73,17 @@ async fn says(f: &Fixture, namespace: &str, kind: &str, name: &str, words: [&str
 
 #[test]
 fn a_pod_with_a_mistake_is_told_and_a_good_one_is_left_in_peace() {
-    alone(|f| async move {
-        f.apply("{nodeLabels: [accelerator]}").await?;
+    test(|f| async move {
+        f.apply(&format!("{{nodeLabels: [{ACCELERATOR}]}}")).await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("good").await?;
         create(&f, "legacy", asking("alpha.kubernetes.io/nvidia-gpu")).await?;
         let mut k80 = asking(keys::GPU_RESOURCE);
-        k80["nodeSelector"] = json!({"accelerator": "nvidia-tesla-k80"});
+        k80["nodeSelector"] = json!({ACCELERATOR: "nvidia-tesla-k80"});
         create(&f, "k80", k80).await?;
         says(&f, &f.users(), "Pod", "legacy", ["Warning LegacyGpuResource", "nvidia.com/gpu: 1"]).await?;
-        let words =
-            ["Warning NoNodeFits", "accelerator=nvidia-tesla-k80, which no node has; nodes have nvidia-h100-80gb"];
-        says(&f, &f.users(), "Pod", "k80", words).await?;
+        let words = format!("{ACCELERATOR}=nvidia-tesla-k80, which no node has; nodes have nvidia-h100-80gb");
+        says(&f, &f.users(), "Pod", "k80", ["Warning NoNodeFits", &words]).await?;
         let good = told(&f, &f.users(), "Pod", "good")?;
         ensure!(good.is_empty(), "{good:?}");
         Ok(())

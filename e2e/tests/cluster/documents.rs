@@ -7,10 +7,13 @@ mod yaml_blocks;
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Containerd};
+use e2e::Cluster;
 use yaml_blocks::{Written, objects};
 
-use crate::{nodes, support::install_chart};
+use crate::{
+    nodes::{self, Need},
+    support::install_chart,
+};
 
 /// The name of all that is tried.
 const TRIAL: &str = "documents-trial";
@@ -31,7 +34,7 @@ fn every_block_of_yaml_is_applied_by_the_server() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome: Result<()> = runtime.block_on(async {
         let cluster = Cluster::connect().await?;
-        let _hold = nodes::one(&cluster, Containerd::Two);
+        let _hold = nodes::one(&cluster, &Need::default());
         install_chart(&cluster)?;
         let all = objects(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
         for Written { at, object } in &all {

@@ -18,7 +18,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Map, Value, json};
 
-use crate::support::{Fixture, GPUS, READY, SHOWN, alone, test};
+use crate::support::{Fixture, GPUS, READY, SHOWN, alone, long_test, test, test_beside_the_operator};
 
 /// Readings follow each other by a second, and one is enough, so that the whole table takes minutes.
 const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7}}";
@@ -154,7 +154,7 @@ impl Fixture {
 
 #[test]
 fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
-    test(|f| async move {
+    long_test(|f| async move {
         let Faults { well, faults } = Faults::read()?;
         f.afflict(&well)?;
         f.apply(FAST).await?;
@@ -224,7 +224,7 @@ fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
 
 #[test]
 fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
-    alone(|f| async move {
+    test_beside_the_operator(|f| async move {
         f.apply("{health: {interval: 1s, cleanIntervals: 1}}").await?;
         f.wait_until_ready().await?;
         f.afflict(&Map::from_iter([("xids".to_owned(), json!([{"xid": 79}]))]))?;
@@ -243,7 +243,6 @@ fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
         f.afflict(&Map::new())?;
         f.host.reboot()?;
         f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
-        // Until the operator is back as well, what it wrote before the reboot stands.
         f.wait_for_allocatable(GPUS, READY).await?;
         f.wait_for_health("a GPU that is well after the reboot", |health| health.state == HealthState::Healthy).await?;
         f.wait_until_ready().await?;
@@ -333,7 +332,7 @@ fn a_probe_that_is_not_there_makes_its_gpus_unknown() {
 
 #[test]
 fn a_probe_that_hangs_makes_its_gpus_unknown_until_it_is_started_anew() {
-    test(|f| async move {
+    long_test(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         // Not its child for NVML, and not this shell, whose arguments have these words as well.

@@ -1,13 +1,13 @@
 //! Who has which of the cluster's nodes: each test one of its own, or all of them where it touches what all have in common.
 //!
-//! All tests begin at once and wait for their turn here. Those that need all nodes come last, so that no node is idle while
-//! others are waited for.
+//! All tests begin at once and wait for their turn here. The long ones come first and those that need all nodes last, so that
+//! no node is idle while others are waited for.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use e2e::{Cluster, Containerd, RealNode};
 
-static STATE: Mutex<State> = Mutex::new(State { taken: Vec::new(), waiting: 0 });
+static STATE: Mutex<State> = Mutex::new(State { taken: Vec::new(), waiting: 0, long: 0 });
 static CHANGED: Condvar = Condvar::new();
 
 struct State {
@@ -15,6 +15,8 @@ struct State {
     taken: Vec<String>,
     /// How many tests wait for one node.
     waiting: usize,
+    /// How many of them are long.
+    long: usize,
 }
 
 fn state() -> MutexGuard<'static, State> {
@@ -33,15 +35,41 @@ impl Drop for Hold {
     }
 }
 
-/// Waits for one node with this container runtime.
-pub fn one(cluster: &Cluster, containerd: Containerd) -> Hold {
+/// What a test needs of its node.
+#[derive(Clone)]
+pub struct Need {
+    /// Its container runtime.
+    pub containerd: Containerd,
+    /// Whether the test takes more than a minute.
+    pub long: bool,
+    /// A node that will not do, by its name.
+    pub besides: Option<String>,
+}
+
+impl Default for Need {
+    fn default() -> Self {
+        Self { containerd: Containerd::Two, long: false, besides: None }
+    }
+}
+
+impl Need {
+    fn is_met_by(&self, node: &RealNode) -> bool {
+        node.containerd() == self.containerd && self.besides.as_ref() != Some(&node.name())
+    }
+}
+
+/// Waits for one node.
+pub fn one(cluster: &Cluster, need: &Need) -> Hold {
     let mut state = state();
     state.waiting += 1;
+    state.long += usize::from(need.long);
     loop {
-        let fits = |node: &RealNode| node.containerd() == containerd && !state.taken.contains(&node.name());
-        let free = cluster.nodes().into_iter().find(fits);
-        if let Some(node) = free {
+        // No long test waits for a node with another runtime.
+        let turn = need.long || state.long == 0 || need.containerd != Containerd::Two;
+        let is_free = |node: &RealNode| need.is_met_by(node) && !state.taken.contains(&node.name());
+        if turn && let Some(node) = cluster.nodes().into_iter().find(is_free) {
             state.waiting -= 1;
+            state.long -= usize::from(need.long);
             return take(&mut state, vec![node]);
         }
         state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +85,7 @@ pub fn all(cluster: &Cluster) -> Hold {
 
 fn take(state: &mut State, nodes: Vec<RealNode>) -> Hold {
     state.taken.extend(nodes.iter().map(RealNode::name));
-    // One that waits for all of them may wait for the last who waited for one.
+    // Those that wait for all of them, or for the long ones, may wait for this one.
     CHANGED.notify_all();
     Hold { nodes }
 }

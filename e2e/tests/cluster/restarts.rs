@@ -5,7 +5,7 @@ use e2e::eventually;
 use gpu_operator_crd::policy::Stage;
 use kube::ResourceExt;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, PLAIN_STAGES, READY, alone, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, PLAIN_STAGES, READY, alone, long_test, test};
 
 async fn wait_for_a_working_gpu_pod(f: &Fixture, name: &str) -> Result<()> {
     f.wait_until_ready().await?;
@@ -21,7 +21,7 @@ async fn registrations(f: &Fixture) -> Result<usize> {
 
 #[test]
 fn the_operands_pods() {
-    test(|f| async move {
+    long_test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         for stage in PLAIN_STAGES {

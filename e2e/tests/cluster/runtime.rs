@@ -2,12 +2,12 @@
 //! it all afterwards.
 
 use anyhow::{Result, ensure};
-use e2e::{Containerd, eventually};
+use e2e::eventually;
 use gpu_operator_crd::policy::Stage;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{Api, ResourceExt};
 
-use crate::support::{Fixture, READY, started, test, test_with};
+use crate::support::{Fixture, READY, long_test, started, test, test_on_containerd_1};
 
 /// The files of containerd's configuration, with their names.
 fn configuration(f: &Fixture) -> Result<String> {
@@ -17,8 +17,9 @@ fn configuration(f: &Fixture) -> Result<String> {
 
 #[test]
 fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_without_a_trace() {
-    test(|f| async move {
+    long_test(|f| async move {
         let found = configuration(&f)?;
+        f.host.restart_containerd()?;
         let before = f.host.containerd_starts()?;
         let restarts = || anyhow::Ok(f.host.containerd_starts()? - before);
         f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
@@ -56,8 +57,10 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
 
 #[test]
 fn containerd_without_cdi_gets_nvidias_runtime_and_pods_of_its_class_get_a_gpu() {
-    test_with(Containerd::One, |f| async move {
+    test_on_containerd_1(|f| async move {
         let found = configuration(&f)?;
+        // What another test had it load it has loaded until it ends.
+        f.host.restart_containerd()?;
         let before = f.host.containerd_starts()?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -77,10 +80,10 @@ fn containerd_without_cdi_gets_nvidias_runtime_and_pods_of_its_class_get_a_gpu()
 
 #[test]
 fn cdi_is_switched_on_in_containerd_without_it_beside_a_driver_in_a_plain_folder() {
-    test_with(Containerd::One, |f| async move {
+    test_on_containerd_1(|f| async move {
         f.host.set_install_dir(true)?;
         let image = "image: {repository: localhost:5999/google/stand-in, tag: dev}";
-        f.apply(&format!("{{defaults: {{driver: {{source: RunFile, version: 580.173.02, {image}}}}}}}")).await?;
+        f.apply(&format!("{{defaults: {{driver: {{source: RunFile, version: 580.173.02, {image}}}, devicePlugin: {{flavor: Nvidia}}}}}}")).await?;
         f.wait_until_ready().await?;
         ensure!(configuration(&f)?.contains("enable_cdi = true"), "{}", configuration(&f)?);
         f.run_gpu_pod("classless").await?;

@@ -185,6 +185,8 @@ fn hosts_of_three_kinds_are_each_served_in_their_way_under_one_policy() {
         let (old, new): (Vec<_>, Vec<_>) = fixtures.into_iter().partition(|f| f.host.containerd() == Containerd::One);
         let [plain, furnished, ..] = new.as_slice() else { bail!("too few nodes with containerd 2") };
         let [old, ..] = old.as_slice() else { bail!("no node with containerd 1.7") };
+        // What another test had it load it has loaded until it ends.
+        old.host.restart_containerd()?;
         let starts = || [plain, old, furnished].iter().map(|f| f.host.containerd_starts()).collect::<Result<Vec<_>>>();
         let before = starts()?;
         // As someone who made its image has done.

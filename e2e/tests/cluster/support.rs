@@ -22,7 +22,7 @@ use k8s_openapi::{
 };
 use kube::{Api, ResourceExt, api::ListParams};
 
-use crate::nodes::{self, Hold};
+use crate::nodes::{self, Hold, Need};
 
 /// How many GPUs the node has.
 pub const GPUS: u32 = 8;
@@ -48,16 +48,50 @@ where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    test_with(Containerd::Two, body);
+    test_with(|_| Ok(Need::default()), body);
 }
 
-/// The same, on a node that runs this containerd.
-pub fn test_with<F, Fut>(containerd: Containerd, body: F)
+/// The same for a test that takes more than a minute.
+pub fn long_test<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    run(|cluster| nodes::one(cluster, containerd), async |mut fixtures: Vec<Fixture>| body(fixtures.remove(0)).await);
+    test_with(|_| Ok(Need { long: true, ..Need::default() }), body);
+}
+
+/// The same on a node with containerd 1.7.
+pub fn test_on_containerd_1<F, Fut>(body: F)
+where
+    F: FnOnce(Fixture) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    test_with(|_| Ok(Need { containerd: Containerd::One, ..Need::default() }), body);
+}
+
+/// The same on a node that the operator does not run on, so that it can be switched off under the other tests.
+pub fn test_beside_the_operator<F, Fut>(body: F)
+where
+    F: FnOnce(Fixture) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    let besides = |cluster: &Cluster| {
+        install_chart(cluster)?;
+        let operator = ["-l", "app.kubernetes.io/name=gpu-operator", "-o=jsonpath={.items[*].spec.nodeName}"];
+        let node = cluster.kubectl(&[&["get", "pods", "-n", cluster.namespace()], &operator[..]].concat())?;
+        ensure!(!node.is_empty() && !node.contains(' '), "the operator runs on {node:?}");
+        Ok(Need { besides: Some(node), ..Need::default() })
+    };
+    test_with(besides, body);
+}
+
+fn test_with<F, Fut>(need: impl FnOnce(&Cluster) -> Result<Need>, body: F)
+where
+    F: FnOnce(Fixture) -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    let take = |cluster: &Cluster| nodes::one(cluster, &need(cluster).expect("what the test needs"));
+    run(take, async |mut fixtures: Vec<Fixture>| body(fixtures.remove(0)).await);
 }
 
 /// Runs a test on the node that the operator runs on, while no other test runs: one that touches what all nodes have in

@@ -8,7 +8,7 @@ use gpu_operator_crd::{Phase, keys, reason::Reason, validated::ValidationResult}
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 
-use crate::support::{Fixture, GPUS, READY, test};
+use crate::support::{Fixture, GPUS, READY, long_test, test};
 
 /// A full node goes on after two minutes, on a slow machine.
 const GIVEN_UP: Duration = Duration::from_mins(5);
@@ -59,7 +59,7 @@ fn a_test_that_fails_is_told_in_its_own_words_and_another_image_is_tried_at_once
 
 #[test]
 fn a_full_node_is_upgraded_without_a_test_and_its_pods_stay() {
-    test(|f| async move {
+    long_test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         for number in 0..GPUS {
