@@ -3,7 +3,12 @@
 mod gates;
 mod run;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -15,6 +20,7 @@ use crate::{
     device_nodes,
     divide::args::MigArgs,
     host::HostRoot,
+    inject::{self, InjectError},
     nvml::{self, ChildError, ChildOptions},
     prepare::{self, PrepareError},
     publish::PublishError,
@@ -77,12 +83,14 @@ enum Command {
         /// What is in it.
         text: String,
     },
-    /// Link what programs need of a driver for the container that comes after.
-    Link {
-        /// The driver's root, mounted where that container has it too.
+    /// Bring a driver into this container, then become the given program.
+    Inject {
+        /// The driver's root, mounted in this container.
+        #[arg(long)]
         driver_root: PathBuf,
-        /// The folder for the links: `bin` and `lib` in it.
-        into: PathBuf,
+        /// The program and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
     },
     /// Do nothing until asked to end, then exit 0.
     Hold,
@@ -122,6 +130,9 @@ pub enum CliError {
     /// In another image.
     #[error(transparent)]
     Other(#[from] StartError),
+    /// Before another image's program.
+    #[error(transparent)]
+    Inject(#[from] InjectError),
     /// As the NVML child.
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -146,9 +157,9 @@ impl Cli {
                 start::unpack(&into)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            Command::Link { driver_root, into } => {
-                prepare::link(&driver_root, &into)?;
-                return Ok(ExitCode::SUCCESS);
+            Command::Inject { driver_root, command } => {
+                inject::inject(&driver_root, Path::new("/"))?;
+                return Err(start::become_program(&command).into());
             }
             command => command,
         };
@@ -186,7 +197,7 @@ impl Cli {
                 | Command::NvmlChild(_)
                 | Command::Write { .. }
                 | Command::Unpack { .. }
-                | Command::Link { .. } => {
+                | Command::Inject { .. } => {
                     shutdown.requested().await;
                     Ok(ExitCode::SUCCESS)
                 }

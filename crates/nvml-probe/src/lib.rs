@@ -27,6 +27,7 @@ pub mod driver;
 pub mod gate;
 pub mod health;
 pub mod host;
+pub mod inject;
 pub mod inventory;
 pub mod kernel_log;
 pub mod metrics;

@@ -39,6 +39,7 @@ mod share;
 mod signal;
 mod tell;
 pub mod toolkit;
+mod unpacked;
 pub mod validation;
 mod variant;
 

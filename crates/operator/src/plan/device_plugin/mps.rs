@@ -1,16 +1,20 @@
 //! The control daemon of CUDA's MPS, a stage of its own: what runs on its GPUs ends with it, so a device plugin that is
 //! started anew must not take it along.
 //!
-//! The image is the plugin's. It finds the driver's library and the daemon's program by links, because nothing injects them
-//! where no runtime is configured; that this suffices for every driver is unverified.
+//! The image is the plugin's. The daemon starts the driver's programs with an environment of their own, in which there is no
+//! path of programs or libraries, and no runtime brings the driver into its container where none is configured: the probe does,
+//! as its first program.
 
 use gpu_operator_crd::policy::{MigStrategy, Sharing};
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume, VolumeMount};
 
 use super::{
-    super::daemon_set::{
-        HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, empty_dir, env, host_path, mount,
-        operand_container, own_container,
+    super::{
+        daemon_set::{
+            HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount,
+            operand_container, own_container,
+        },
+        unpacked,
     },
     config, nvidia,
 };
@@ -22,10 +26,6 @@ pub const ROOT: &str = "/run/nvidia/mps";
 const ROOT_IN_CONTAINER: &str = "/mps";
 /// Where the container sees the driver's root.
 const DRIVER_ROOT: &str = "/driver-root";
-/// Where the links to what it needs of the driver are.
-const LINKS: &str = "/driver";
-/// Folders of programs, those of the links first.
-const PATH: &str = "/driver/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Programs on the GPUs are told to end, and the daemons with them.
 const GRACE_SECONDS: i64 = 30;
 
@@ -42,16 +42,9 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
         volume_mounts: Some(vec![mount("mps-root", ROOT_IN_CONTAINER, Mode::Share)]),
         ..operand_container(input, "mount-shared-memory", vec![], vec![])
     };
-    let links = own_container(
-        input.settings,
-        "link-driver",
-        &["link", DRIVER_ROOT, LINKS],
-        vec![mount("driver-root", DRIVER_ROOT, Mode::Follow), mount("links", LINKS, Mode::Writable)],
-    );
     let mut environment = vec![
         env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{}", nvidia::FILE)),
-        env("PATH", PATH),
-        env("LD_LIBRARY_PATH", &format!("{LINKS}/lib")),
+        // A runtime that injects by environment must leave this container alone.
         env("NVIDIA_VISIBLE_DEVICES", "void"),
     ];
     if mig != MigStrategy::None {
@@ -60,23 +53,23 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
     let mut main_mounts = vec![
         mount(config::VOLUME, "/etc/nvidia-device-plugin", Mode::ReadOnly),
         mount("driver-root", DRIVER_ROOT, Mode::Follow),
-        mount("links", LINKS, Mode::ReadOnly),
+        unpacked::mounted(),
     ];
     main_mounts.extend(mounts(Mode::Writable));
     let main = Container {
-        command: Some(vec!["mps-control-daemon".to_owned()]),
+        command: Some(unpacked::command(&["inject", "--driver-root", DRIVER_ROOT, "--", "mps-control-daemon"])),
         security_context: privileged(),
         volume_mounts: Some(main_mounts),
         ..operand_container(input, "mps-control-daemon", environment, vec![])
     };
     let root = input.key.driver.root();
     let mut volumes = driver_gate_volumes(input);
-    volumes.extend([host_path("driver-root", root, Some("DirectoryOrCreate")), config::volume(), empty_dir("links")]);
+    volumes.extend([host_path("driver-root", root, Some("DirectoryOrCreate")), config::volume(), unpacked::volume()]);
     volumes.extend(self::volumes());
     let file = config::writer(input.settings, nvidia::FILE, &config::nvidia(sharing, mig));
     // The daemon tells its clients apart by the host's process ids.
     PodParts {
-        init: vec![driver_gate(input), file, links, shared_memory],
+        init: vec![driver_gate(input), file, unpacked::init(input.settings), shared_memory],
         main,
         volumes,
         host: HostNamespaces::Pid,

@@ -4,8 +4,11 @@ use gpu_operator_crd::report::{CONTAINER_ROOT, WAITS_FILE};
 use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
 use super::{
-    super::daemon_set::{
-        HostNamespaces, Mode, PodInput, PodParts, empty_dir, env, host_path, mount, operand_container, own_container,
+    super::{
+        daemon_set::{
+            HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container,
+        },
+        unpacked,
     },
     GUARD, device_nodes, host_files, nouveau,
 };
@@ -17,12 +20,6 @@ const GRACE_SECONDS: i64 = 60;
 pub const PID_FILE: &str = "/run/nvidia/nvidia-driver.pid";
 /// The file in which it keeps the digest of what it has loaded.
 const STATE_FILE: &str = "/run/nvidia/nvidia-driver.state";
-/// The init container that puts the guard where the driver's image finds it.
-const UNPACK: &str = "unpack-guard";
-/// The volume for that, and its place in the driver's container: whatever the image has in it, the guard brings all of its own.
-const PROGRAM: &str = "guard";
-const PROGRAM_DIR: &str = "/gpu-operator";
-
 /// The driver's pod.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodParts {
@@ -51,7 +48,7 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
         mount("firmware-search-path", "/sys/module/firmware_class/parameters/path", Mode::Writable),
         mount("firmware", "/lib/firmware", Mode::Writable),
         mount("sys", "/host/sys", Mode::ReadOnly),
-        mount(PROGRAM, PROGRAM_DIR, Mode::ReadOnly),
+        unpacked::mounted(),
     ];
     let (files, mounted) = host_files::of(input, os);
     mounts.extend(mounted);
@@ -69,14 +66,8 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
         &["guard", "--host-root", "/host", "--version", version, "--digest", &digest],
         vec![mount("sys", "/host/sys", Mode::ReadOnly), mount("run-nvidia", "/host/run/nvidia", Mode::Follow)],
     );
-    let unpack = own_container(
-        input.settings,
-        UNPACK,
-        &["unpack", PROGRAM_DIR],
-        vec![mount(PROGRAM, PROGRAM_DIR, Mode::Writable)],
-    );
     let mut volumes = vec![
-        empty_dir(PROGRAM),
+        unpacked::volume(),
         host_path("sys", "/sys", None),
         host_path("run-nvidia", "/run/nvidia", Some("DirectoryOrCreate")),
         host_path("run-fabricmanager", "/run/nvidia-fabricmanager", Some("DirectoryOrCreate")),
@@ -90,7 +81,12 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
     volumes.extend(device_nodes::volumes());
     volumes.extend(files);
     PodParts {
-        init: vec![guard, nouveau::container(input.settings), unpack, device_nodes::container(input.settings)],
+        init: vec![
+            guard,
+            nouveau::container(input.settings),
+            unpacked::init(input.settings),
+            device_nodes::container(input.settings),
+        ],
         main,
         volumes,
         host: HostNamespaces::Pid,
@@ -102,12 +98,7 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
 /// without its pod's init containers, and an image that reloads the driver on every start would fail for as long as a
 /// program uses it. What the dead container left mounted goes first: a gate would take it for the new one's.
 fn guarded(program: &str, version: &str, digest: &str) -> Vec<String> {
-    let (loader, probe) = (format!("{PROGRAM_DIR}/ld.so"), format!("{PROGRAM_DIR}/nvml-probe"));
-    let words = [
-        &loader,
-        "--library-path",
-        PROGRAM_DIR,
-        &probe,
+    unpacked::command(&[
         "guard",
         "--host-root",
         "/host",
@@ -125,6 +116,5 @@ fn guarded(program: &str, version: &str, digest: &str) -> Vec<String> {
         PID_FILE,
         "--",
         program,
-    ];
-    words.map(str::to_owned).into()
+    ])
 }

@@ -35,7 +35,7 @@ pub(super) fn write(config: &Config, gpus: &[Gpu], driver: &str) -> io::Result<(
 
 fn specification(config: &Config, gpus: &[Gpu], driver: &str) -> Value {
     let node = |name: &str| {
-        let on_the_node = config.driver_root.join("dev").join(name);
+        let on_the_node = config.dev_root.join("dev").join(name);
         json!({ "path": format!("/dev/{name}"), "hostPath": on_the_node, "type": "c", "permissions": "rw" })
     };
     let devices: Vec<Value> = gpus
@@ -59,7 +59,7 @@ fn specification(config: &Config, gpus: &[Gpu], driver: &str) -> Value {
     mounts.extend(programs.map(|path| mount(Path::new(path))));
 
     // Left out without a word where it is not there yet, as NVIDIA's plugin does.
-    let there = |name: &&str| config.driver_root_here.join("dev").join(name).exists();
+    let there = |name: &&str| config.dev_here().join(name).exists();
     let nodes: Vec<Value> =
         ["nvidiactl"].into_iter().chain(OPTIONAL_NODES.into_iter().filter(there)).map(node).collect();
     let mut edits = json!({ "deviceNodes": nodes, "mounts": mounts });
@@ -86,6 +86,7 @@ mod tests {
         fs::write(here.path().join("dev/nvidia-uvm"), "").unwrap();
         let config = Config {
             driver_root: "/run/nvidia/driver".into(),
+            dev_root: "/run/nvidia/driver".into(),
             driver_root_here: here.path().into(),
             kubelet_socket: "unused".into(),
             cdi_root: here.path().join("cdi"),

@@ -43,6 +43,8 @@ const FAREWELL: Duration = Duration::from_secs(3);
 pub struct Config {
     /// `NVIDIA_DRIVER_ROOT`, the driver root on the node: what the runtime needs to know.
     pub driver_root: PathBuf,
+    /// `NVIDIA_DEV_ROOT`, the folder on the node whose `dev` has the device nodes; the driver root where it is not set.
+    pub dev_root: PathBuf,
     /// `DRIVER_ROOT_CTR_PATH`, the driver root as this process sees it.
     pub driver_root_here: PathBuf,
     /// `KUBELET_SOCKET`; the plugin's own socket lies beside it.
@@ -54,12 +56,20 @@ pub struct Config {
 }
 
 impl Config {
+    /// Where this process sees the device nodes: a privileged container has those of the node.
+    fn dev_here(&self) -> PathBuf {
+        let root = if self.dev_root == self.driver_root { self.driver_root_here.as_path() } else { Path::new("/") };
+        root.join("dev")
+    }
+
     /// From the environment.
     #[must_use]
     pub fn from_env() -> Self {
         let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
+        let driver_root = path("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver");
         Self {
-            driver_root: path("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver"),
+            dev_root: env::var_os("NVIDIA_DEV_ROOT").map_or_else(|| driver_root.clone(), PathBuf::from),
+            driver_root,
             driver_root_here: path("DRIVER_ROOT_CTR_PATH", "/driver-root"),
             kubelet_socket: path("KUBELET_SOCKET", "/var/lib/kubelet/device-plugins/kubelet.sock"),
             cdi_root: path("CDI_ROOT", "/var/run/cdi"),
