@@ -1,6 +1,8 @@
 //! What the node pretends to be: its GPUs, its PCI bus, its driver. All of it is files under `target/e2e/node/standin`,
 //! which the stand-ins in the node read anew each time, so that a change takes effect at once.
 
+mod pci;
+
 use std::{
     fs,
     io::ErrorKind,
@@ -145,18 +147,7 @@ impl Standin {
             }
         }
         for gpu in gpus {
-            let id = gpu.pci_device_id.trim_start_matches("0x").to_lowercase();
-            let (device, vendor) = id.split_at_checked(4).context("a packed PCI id has eight digits")?;
-            let place = bus.join(&gpu.pci_address);
-            fs::create_dir_all(&place)?;
-            for (file, content) in [
-                ("vendor", format!("0x{vendor}")),
-                ("device", format!("0x{device}")),
-                ("class", "0x030200".to_owned()),
-                ("numa_node", "-1".to_owned()),
-            ] {
-                fs::write(place.join(file), content + "\n")?;
-            }
+            pci::write(&bus.join(&gpu.pci_address), gpu)?;
         }
         Ok(())
     }

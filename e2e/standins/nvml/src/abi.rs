@@ -1,7 +1,13 @@
 //! NVML's C interface.
 #![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
 
+mod instances;
+mod links;
+mod lists;
 mod mig;
+mod modes;
+mod processes;
+mod product;
 mod readings;
 
 use std::{
@@ -21,9 +27,7 @@ type Handle = *mut libc::c_void;
 
 /// NVML's event bit for XIDs, the only kind of event that the stand-in knows.
 const EVENT_XID: c_ulonglong = 0x8;
-const BRAND_TESLA: c_uint = 2;
 const NO_INSTANCE: c_uint = c_uint::MAX;
-const MIB: u64 = 1024 * 1024;
 
 #[repr(C)]
 struct PciInfo {
@@ -37,22 +41,6 @@ struct PciInfo {
 }
 
 #[repr(C)]
-struct Memory {
-    total: c_ulonglong,
-    free: c_ulonglong,
-    used: c_ulonglong,
-}
-
-#[repr(C)]
-struct MemoryV2 {
-    version: c_uint,
-    total: c_ulonglong,
-    reserved: c_ulonglong,
-    free: c_ulonglong,
-    used: c_ulonglong,
-}
-
-#[repr(C)]
 struct EventData {
     device: Handle,
     kind: c_ulonglong,
@@ -63,12 +51,7 @@ struct EventData {
 
 // A program compiled against NVML's header brings memory of exactly these sizes.
 const _: () = assert!(size_of::<PciInfo>() == 68);
-const _: () = assert!(size_of::<Memory>() == 24);
-const _: () = assert!(size_of::<MemoryV2>() == 40);
 const _: () = assert!(size_of::<EventData>() == 32);
-
-/// The first word of a `MemoryV2` that the caller prepared rightly: the version 2 above its size, 40.
-const MEMORY_V2: c_uint = 0x0200_0028;
 
 /// Exports each function under all the names in front of its arguments. The body runs in an unsafe block and gives
 /// a `Result<(), Status>`.
@@ -108,7 +91,8 @@ export! {
     };
     nvmlDeviceGetHandleByUUID (uuid: *const c_char, to: *mut Handle) => {
         let uuid = text(uuid)?;
-        put_handle(to, lib().find(Status::NotFound, |_, device| device.uuid == uuid)?)
+        let gpu = lib().find(Status::NotFound, |_, device| device.uuid == uuid);
+        put_handle(to, gpu.or_else(|error| mig::find(uuid).ok_or(error))?)
     };
     nvmlDeviceGetHandleBySerial (serial: *const c_char, to: *mut Handle) => {
         let serial = text(serial)?;
@@ -118,7 +102,9 @@ export! {
         put_handle(to, lib().find_at(text(address)?)?)
     };
 
-    nvmlDeviceGetIndex (gpu: Handle, to: *mut c_uint) => put(to, number(lib().device(gpu.addr())?.0)?);
+    nvmlDeviceGetIndex (gpu: Handle, to: *mut c_uint) => {
+        put(to, number(mig::index(gpu).unwrap_or_else(|| lib().device(gpu.addr()).map(|(index, _)| index))?)?)
+    };
     nvmlDeviceGetName (gpu: Handle, to: *mut c_char, length: c_uint) => {
         put_text(to, length, &mig::name(gpu).unwrap_or_else(|| device(gpu).map(|device| device.name))?)
     };
@@ -129,26 +115,8 @@ export! {
         put_text(to, length, &device(gpu)?.serial.ok_or(Status::NotSupported)?)
     };
     nvmlDeviceGetMinorNumber (gpu: Handle, to: *mut c_uint) => put(to, device(gpu)?.minor);
-    nvmlDeviceGetBrand (gpu: Handle, to: *mut c_uint) => { device(gpu)?; put(to, BRAND_TESLA) };
     nvmlDeviceGetPciInfo | nvmlDeviceGetPciInfo_v2 | nvmlDeviceGetPciInfo_v3 (gpu: Handle, to: *mut PciInfo) => {
         put(to, pci_info(&device(gpu)?)?)
-    };
-    nvmlDeviceGetMemoryInfo (gpu: Handle, to: *mut Memory) => {
-        let (total, used) = memory(&device(gpu)?);
-        put(to, Memory { total, free: total - used, used })
-    };
-    nvmlDeviceGetMemoryInfo_v2 (gpu: Handle, to: *mut MemoryV2) => {
-        let (total, used) = memory(&device(gpu)?);
-        // The caller states the version in the structure's first word; the rest may be anything.
-        if to.is_null() || (&raw const (*to).version).read() != MEMORY_V2 {
-            return Err(Status::ArgumentVersionMismatch);
-        }
-        put(to, MemoryV2 { version: MEMORY_V2, total, reserved: 0, free: total - used, used })
-    };
-    nvmlDeviceGetCudaComputeCapability (gpu: Handle, major: *mut c_int, minor: *mut c_int) => {
-        let capability = device(gpu)?.capability().ok_or(Status::Unknown)?;
-        put(major, capability.0)?;
-        put(minor, capability.1)
     };
 
     nvmlDeviceGetSupportedEventTypes (gpu: Handle, to: *mut c_ulonglong) => { device(gpu)?; put(to, EVENT_XID) };
@@ -163,7 +131,7 @@ export! {
     nvmlEventSetWait | nvmlEventSetWait_v2 (set: Handle, to: *mut EventData, milliseconds: c_uint) => {
         let event = lib().wait(set.addr(), Duration::from_millis(milliseconds.into()))?;
         put(to, EventData {
-            device: ptr::without_provenance_mut(lib().handle_of(&event.pci_address)),
+            device: ptr::without_provenance_mut(lib().handles().of(&event.pci_address)),
             kind: EVENT_XID,
             value: event.xid,
             gpu_instance_id: NO_INSTANCE,
@@ -190,27 +158,28 @@ fn device(handle: Handle) -> Result<Device, Status> {
     lib().device(handle.addr()).map(|(_, device)| device)
 }
 
-/// Memory in all and in use, in bytes.
-fn memory(device: &Device) -> (u64, u64) {
-    let total = device.memory_mib.saturating_mul(MIB);
-    (total, device.readings.memory_used_bytes.unwrap_or_default().min(total))
-}
-
 fn number(size: usize) -> Result<c_uint, Status> {
     c_uint::try_from(size).map_err(|_| Status::Unknown)
 }
 
 fn pci_info(device: &Device) -> Result<PciInfo, Status> {
-    let PciAddress { domain, bus, device: slot } = PciAddress::parse(&device.pci_address).ok_or(Status::Unknown)?;
-    Ok(PciInfo {
-        bus_id_legacy: padded(&format!("{domain:04X}:{bus:02X}:{slot:02X}.0")),
-        domain,
-        bus,
-        device: slot,
-        pci_device_id: device.packed_id().ok_or(Status::Unknown)?,
-        pci_subsystem_id: 0,
-        bus_id: padded(&format!("{domain:08X}:{bus:02X}:{slot:02X}.0")),
-    })
+    let address = PciAddress::parse(&device.pci_address).ok_or(Status::Unknown)?;
+    Ok(PciInfo::of(address, device.packed_id().ok_or(Status::Unknown)?))
+}
+
+impl PciInfo {
+    fn of(address: PciAddress, pci_device_id: c_uint) -> Self {
+        let PciAddress { domain, bus, device } = address;
+        Self {
+            bus_id_legacy: padded(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+            domain,
+            bus,
+            device,
+            pci_device_id,
+            pci_subsystem_id: 0,
+            bus_id: padded(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
+        }
+    }
 }
 
 /// The text, cut where needed so that a NUL remains behind it.
@@ -231,6 +200,17 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Status> {
     // SAFETY: not null, and so valid by this function's own contract.
     unsafe { to.write(value) };
     Ok(())
+}
+
+/// # Safety
+/// `version` is null or the first word of a structure that the caller lends.
+unsafe fn expect_version(version: *const c_uint, known: &[c_uint]) -> Result<(), Status> {
+    // SAFETY: not null, and so readable by this function's own contract.
+    if !version.is_null() && known.contains(&unsafe { version.read() }) {
+        Ok(())
+    } else {
+        Err(Status::ArgumentVersionMismatch)
+    }
 }
 
 /// # Safety

@@ -8,12 +8,15 @@
 //! |---|---|
 //! | `etc/standin/gpus.json` | the GPUs, see [`Machine`]; read anew at every call |
 //! | `etc/standin/mig.json` | how the GPUs that have MIG are divided; written by the calls that divide them |
+//! | `etc/standin/modes.json` | the modes that programs have given GPUs; written by the calls that set them |
+//! | `etc/standin/asked.sock` | whoever listens there is told which functions are called that have no answer |
 //! | `etc/standin/module/nvidia/version` | the version of the loaded kernel module; absent: no driver is loaded |
 //! | `etc/standin/lock/nvml.lock` | locked shared from the first `nvmlInit` to the last `nvmlShutdown`; holding it exclusively means that the driver is being replaced |
 //! | `dev/nvidiactl` | opened at `nvmlInit`, as the real library does; being allowed to is what counts |
 //!
-//! Queries beyond the inventory, the state that `gpus.json` gives, the events and the versions answer
-//! `NVML_ERROR_NOT_SUPPORTED`, and so does each query for a part of the state that is not given.
+//! It answers with the inventory, what is known of each [`Model`], how the GPUs are connected, MIG, the state that `gpus.json`
+//! gives, the events and the versions. Each query for a part of the state that is not given answers
+//! `NVML_ERROR_NOT_SUPPORTED`, and so does every other function of NVML: `functions.txt` lists them all.
 //!
 //! # `gpus.json`
 //!
@@ -36,21 +39,32 @@
 //! Faults are live: what is written into the file holds from the next call on. `hang` blocks every call, `slowMillis` makes
 //! each take longer, `crash` ends the process, `initError` is `nvmlInit`'s return code. Of a device, `error` is the return
 //! code of everything that is asked of it, `xids` are delivered to those who had registered before, and `readings` are what
-//! it tells of itself: see [`Readings`]. One with `mig`, be it empty, can be divided: see [`Mig`].
+//! it tells of itself: see [`Readings`]. One with `mig`, be it empty, can be divided: see [`Mig`]. One without, of a model that
+//! has MIG, says that it is off, and cannot be divided.
 
 mod abi;
+mod asked;
+mod devices;
 mod events;
+mod handle;
 mod library;
 mod location;
 mod machine;
 mod mig;
+mod model;
+mod modes;
 mod readings;
 mod status;
+mod store;
 mod stubs;
+mod topology;
 
 pub use events::Event;
 pub use library::Library;
 pub use machine::{Device, Machine, PciAddress, Xid};
-pub use mig::{Client, Division, Instance, Mig, Profile};
+pub use mig::{Client, Division, Engines, Instance, Mig, Profile};
+pub use model::{MigParts, Model, NvLinks};
+pub use modes::Modes;
 pub use readings::Readings;
 pub use status::Status;
+pub use topology::{End, Level, NvLink, Peer, Way};

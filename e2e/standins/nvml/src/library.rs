@@ -14,8 +14,9 @@ use rustix::fs::{Mode, OFlags, open, openat};
 
 use crate::{
     events::{Event, EventSet},
+    handle::Handles,
     location,
-    machine::{Device, Machine, PciAddress},
+    machine::Machine,
     status::Status,
 };
 
@@ -30,6 +31,7 @@ pub struct Library {
     /// The stand-in's folder, held open from the first `nvmlInit` to the last `nvmlShutdown`: a real library that is
     /// initialised goes on, with the device nodes it has open, when its root is taken away and renewed.
     folder: Mutex<Option<Arc<OwnedFd>>>,
+    handles: Handles,
     state: Mutex<State>,
 }
 
@@ -38,8 +40,6 @@ struct State {
     /// `nvmlInit` calls that no `nvmlShutdown` has answered yet.
     users: u32,
     lock: Option<File>,
-    /// The PCI addresses that handles were given out for; a handle is a place in this list and so never dangles.
-    handles: Vec<String>,
     event_sets: Vec<Option<EventSet>>,
 }
 
@@ -51,6 +51,7 @@ impl Library {
             root: root.to_path_buf(),
             own_version: own_version.map(str::to_owned),
             folder: Mutex::default(),
+            handles: Handles::default(),
             state: Mutex::default(),
         }
     }
@@ -134,41 +135,6 @@ impl Library {
         if self.state().users == 0 { Err(Status::Uninitialized) } else { Ok(machine) }
     }
 
-    /// A handle for the first GPU that `wanted` accepts, given its index too.
-    ///
-    /// # Errors
-    /// `otherwise` if it accepts none, that GPU's own error, and those of [`Library::machine`].
-    pub fn find(&self, otherwise: Status, wanted: impl Fn(usize, &Device) -> bool) -> Result<usize, Status> {
-        let machine = self.machine()?;
-        let found = machine.devices.iter().enumerate().find(|(index, device)| wanted(*index, device));
-        let (_, device) = found.ok_or(otherwise)?;
-        device.answers()?;
-        Ok(self.handle_of(&device.pci_address))
-    }
-
-    /// A handle for the GPU at this PCI address, however the address is written.
-    ///
-    /// # Errors
-    /// [`Status::InvalidArgument`] if that is no address, [`Status::NotFound`], and those of [`Library::machine`].
-    pub fn find_at(&self, address: &str) -> Result<usize, Status> {
-        let address = PciAddress::parse(address).ok_or(Status::InvalidArgument)?;
-        self.find(Status::NotFound, |_, device| PciAddress::parse(&device.pci_address) == Some(address))
-    }
-
-    /// The GPU behind a handle, and its index now.
-    ///
-    /// # Errors
-    /// [`Status::InvalidArgument`] for no handle of ours, [`Status::GpuIsLost`] if the file lists the GPU no longer, the
-    /// GPU's own error, and those of [`Library::machine`].
-    pub fn device(&self, handle: usize) -> Result<(usize, Device), Status> {
-        let machine = self.machine()?;
-        let address = self.address_of(handle)?;
-        let mut devices = machine.devices.into_iter().enumerate();
-        let (index, device) = devices.find(|(_, device)| device.pci_address == address).ok_or(Status::GpuIsLost)?;
-        device.answers()?;
-        Ok((index, device))
-    }
-
     /// A new event set.
     ///
     /// # Errors
@@ -219,22 +185,6 @@ impl Library {
         }
     }
 
-    /// The handle of the GPU at this address: the same one for as long as the library is loaded.
-    pub(crate) fn handle_of(&self, address: &str) -> usize {
-        let mut state = self.state();
-        if let Some(place) = state.handles.iter().position(|known| known == address) {
-            return place + 1;
-        }
-        state.handles.push(address.to_owned());
-        state.handles.len()
-    }
-
-    fn address_of(&self, handle: usize) -> Result<String, Status> {
-        let state = self.state();
-        let place = handle.checked_sub(1).and_then(|place| state.handles.get(place));
-        place.cloned().ok_or(Status::InvalidArgument)
-    }
-
     /// What the file says, after whatever it puts in the way of a call.
     fn obstacles(&self) -> Result<Machine, Status> {
         loop {
@@ -266,7 +216,12 @@ impl Library {
 
     fn open_folder(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(open(self.root.join("etc/standin"), flags, Mode::empty())?)
+        Ok(open(self.standin(), flags, Mode::empty())?)
+    }
+
+    /// Where the stand-in's folder lies.
+    pub(crate) fn standin(&self) -> PathBuf {
+        self.root.join("etc/standin")
     }
 
     fn held_folder(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
@@ -298,6 +253,11 @@ impl Library {
         // Whoever holds it alone is replacing the driver.
         file.try_lock_shared().map_err(|_| Status::DriverNotLoaded)?;
         Ok(file)
+    }
+
+    /// The handles that were given out.
+    pub(crate) fn handles(&self) -> &Handles {
+        &self.handles
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 
-use crate::{mig::Mig, readings::Readings, status::Status};
+use crate::{mig::Mig, model::Model, readings::Readings, status::Status};
 
 /// The content of `gpus.json`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -56,9 +56,9 @@ pub struct Device {
     /// The XID that an unhealthy GPU reports.
     #[serde(default = "default_xid")]
     pub xid: u64,
-    /// CUDA compute capability, `major.minor`.
-    #[serde(default = "default_compute_capability")]
-    pub compute_capability: String,
+    /// CUDA compute capability, `major.minor`; absent: that of its model.
+    #[serde(default)]
+    pub compute_capability: Option<String>,
     /// The board's serial number; absent on consumer boards.
     #[serde(default)]
     pub serial: Option<String>,
@@ -69,7 +69,7 @@ pub struct Device {
     /// XIDs that it delivers besides.
     #[serde(default)]
     pub xids: Vec<Xid>,
-    /// What is to be known of MIG; absent: it has none.
+    /// What is to be known of MIG; absent: it is off for good, where the model has it at all.
     #[serde(default)]
     pub mig: Option<Mig>,
     /// Its state.
@@ -101,7 +101,7 @@ impl Xid {
 }
 
 /// A PCI address taken apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PciAddress {
     /// PCI domain.
     pub domain: u32,
@@ -153,10 +153,23 @@ impl Device {
         u32::from_str_radix(digits, 16).ok()
     }
 
+    /// What is true of all GPUs of its model.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        let id = self.packed_id().and_then(|packed| u16::try_from(packed >> 16).ok());
+        Model::of(id.unwrap_or_default())
+    }
+
+    /// Whether it has MIG, be it off.
+    #[must_use]
+    pub fn has_mig(&self) -> bool {
+        self.mig.is_some() || self.model().mig.is_some()
+    }
+
     /// Major and minor of the compute capability; `None` if the file says nonsense.
     #[must_use]
     pub fn capability(&self) -> Option<(i32, i32)> {
-        pair(&self.compute_capability)
+        self.compute_capability.as_deref().map_or_else(|| Some(self.model().capability), pair)
     }
 }
 
@@ -167,10 +180,6 @@ fn pair(version: &str) -> Option<(i32, i32)> {
 
 fn default_cuda() -> String {
     "13.1".into()
-}
-
-fn default_compute_capability() -> String {
-    "9.0".into()
 }
 
 /// "GPU has fallen off the bus": fatal for everyone.

@@ -1,8 +1,7 @@
 //! MIG: how a GPU is divided, kept in a file of its own beside `gpus.json` so that all programs see the same.
 
-use std::{collections::BTreeMap, fs::File, io::Write};
+use std::collections::BTreeMap;
 
-use rustix::fs::{Mode, OFlags, openat, renameat};
 use serde::{Deserialize, Serialize};
 
 use crate::{library::Library, machine::Device, status::Status};
@@ -86,6 +85,21 @@ const PROFILES: [Profile; 7] = [
     Profile { index: 9, id: 15, slices: 1, size: 2, most: 4, suffix: "", starts: &[0, 2, 4, 6] },
 ];
 
+/// What an instance has of a GPU's engines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Engines {
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Copy engines.
+    pub copy: u32,
+    /// Decoders.
+    pub decoders: u32,
+    /// Engines for JPEG.
+    pub jpeg: u32,
+    /// Engines for optical flow.
+    pub ofa: u32,
+}
+
 impl Profile {
     /// The one at this place of NVML's list.
     ///
@@ -103,12 +117,41 @@ impl Profile {
         PROFILES.into_iter().find(|profile| profile.id == id).ok_or(Status::InvalidArgument)
     }
 
+    /// All profiles.
+    #[must_use]
+    pub fn all() -> [Self; 7] {
+        PROFILES
+    }
+
     /// Its name on a GPU with so much memory.
     #[must_use]
     pub fn name(self, memory_mib: u64) -> String {
         // Rounded, as in 71 of 141 GB.
-        let eighths = (memory_mib + 512) / 1024 * u64::from(self.size);
+        let eighths = memory_mib.div_ceil(1024) * u64::from(self.size);
         format!("MIG {}g.{}gb{}", self.slices, (eighths + 4) / 8, self.suffix)
+    }
+
+    /// The memory, in MiB, of one on a GPU with so much.
+    #[must_use]
+    pub fn memory_mib(self, memory_mib: u64) -> u64 {
+        // Half a GiB of each is the driver's.
+        (memory_mib.div_ceil(1024) * 128 * u64::from(self.size)).saturating_sub(512)
+    }
+
+    /// What it has of a GPU's engines.
+    #[must_use]
+    pub fn engines(self, device: &Device) -> Engines {
+        let Some(parts) = device.model().mig else { return Engines::default() };
+        let place = PROFILES.iter().position(|profile| *profile == self).unwrap_or_default();
+        let of = |all: [u32; 7]| all.get(place).copied().unwrap_or_default();
+        Engines {
+            multiprocessors: of(parts.multiprocessors),
+            copy: of(parts.copy_engines),
+            decoders: of(parts.decoders),
+            jpeg: of(parts.jpeg),
+            // There is one for optical flow, which goes with all of the GPU or with the media extensions.
+            ofa: (self.slices == 7 || !self.suffix.is_empty()).into(),
+        }
     }
 
     fn overlaps(self, start: u32, other: &Instance) -> bool {
@@ -123,7 +166,9 @@ impl Library {
     /// # Errors
     /// [`Status::NotSupported`] for one without MIG.
     pub fn division(&self, device: &Device) -> Result<Division, Status> {
-        let mig = device.mig.as_ref().ok_or(Status::NotSupported)?;
+        let Some(mig) = &device.mig else {
+            return if device.has_mig() { Ok(Division::default()) } else { Err(Status::NotSupported) };
+        };
         let mut division = self.divisions()?.remove(&device.pci_address).unwrap_or_default();
         if !mig.needs_reset && division.enabled != division.pending {
             division = Division { enabled: division.pending, pending: division.pending, instances: Vec::new() };
@@ -136,8 +181,8 @@ impl Library {
     /// # Errors
     /// [`Status::InUse`] while somebody uses the GPU, and those of [`Library::division`].
     pub fn set_mig_mode(&self, device: &Device, on: bool) -> Result<(), Status> {
-        let division = self.division(device)?;
         let mig = device.mig.as_ref().ok_or(Status::NotSupported)?;
+        let division = self.division(device)?;
         if !division.instances.is_empty() || !mig.clients.is_empty() {
             return Err(Status::InUse);
         }
@@ -158,7 +203,9 @@ impl Library {
         if !profile.starts.contains(&start) || division.instances.iter().any(|other| profile.overlaps(start, other)) {
             return Err(Status::InsufficientResources);
         }
-        let id = division.instances.iter().map(|other| other.id).max().unwrap_or_default() + 1;
+        // There are seven at most, so that one of eight numbers is free.
+        let free = |id: &u32| division.instances.iter().all(|other| other.id != *id);
+        let id = (1..=8).find(free).ok_or(Status::InsufficientResources)?;
         division.instances.push(Instance { id, profile: profile.id, start, compute: false });
         self.keep(device, division)?;
         Ok(id)
@@ -203,14 +250,7 @@ impl Library {
     fn keep(&self, device: &Device, division: Division) -> Result<(), Status> {
         let mut all = self.divisions()?;
         all.insert(device.pci_address.clone(), division);
-        let text = serde_json::to_vec(&all).map_err(|_| Status::Unknown)?;
-        let folder = self.folder().map_err(|_| Status::Unknown)?;
-        // In one step, so that a reader sees the file whole.
-        let new = format!("{FILE}.new");
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let file = openat(&folder, &new, flags, Mode::from_raw_mode(0o644)).map_err(|_| Status::NoPermission)?;
-        File::from(file).write_all(&text).map_err(|_| Status::Unknown)?;
-        renameat(&folder, &new, &folder, FILE).map_err(|_| Status::Unknown)
+        self.replace(FILE, &all)
     }
 }
 
@@ -227,5 +267,7 @@ mod tests {
         let names = |mib| PROFILES.map(|profile| profile.name(mib).replace("MIG ", "")).join(" ");
         assert_eq!(names(81_559), "1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb 1g.10gb+me 1g.20gb");
         assert_eq!(names(40_960), "1g.5gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb 1g.5gb+me 1g.10gb");
+        assert_eq!(names(143_771), "1g.18gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb 1g.18gb+me 1g.35gb", "H200");
+        assert_eq!(names(183_359), "1g.23gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb 1g.23gb+me 1g.45gb", "B200");
     }
 }

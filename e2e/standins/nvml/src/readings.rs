@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-/// The state of a GPU. What is absent, the GPU does not support.
+/// The state of a GPU. What is absent, the GPU does not support, but for what is known of its model: its links, the fabric,
+/// the modes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Readings {
@@ -34,7 +35,7 @@ pub struct Readings {
     pub pages: Option<Pages>,
     /// Remapped rows.
     pub rows: Option<Rows>,
-    /// Whether each NVLink is active.
+    /// Whether the first NVLinks are active. The others are as the model has them.
     pub nvlinks: Vec<bool>,
     /// The NVLink fabric.
     pub fabric: Option<Fabric>,
@@ -117,7 +118,7 @@ pub struct Rows {
 }
 
 /// The NVLink fabric.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Fabric {
     /// NVML's state: 1 not begun, 2 joining, 3 joined.
@@ -126,6 +127,10 @@ pub struct Fabric {
     pub status: u32,
     /// NVML's health summary; absent with libraries that know version 2 of the structure only.
     pub health: Option<u8>,
+    /// The UUID of the cluster, as 32 hexadecimal digits, dashes apart; zeros in a fabric within one machine.
+    pub cluster: String,
+    /// The number of the clique.
+    pub clique: u32,
 }
 
 /// The link to the host.

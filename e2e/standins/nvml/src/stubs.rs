@@ -1,11 +1,29 @@
 //! The rest of NVML's functions: there, because a program that calls a missing one dies, and without an answer.
 #![allow(unsafe_code)] // exporting C functions is this module's subject
 
-use crate::status::Status;
+use std::sync::atomic::AtomicBool;
 
-/// Exports functions that answer `NVML_ERROR_NOT_SUPPORTED`. They declare no parameters: in the C calling conventions
-/// of the platforms that NVML exists for, the caller alone deals with arguments, and these functions look at none.
-macro_rules! not_supported {
+use crate::{asked, library::Library, status::Status};
+
+/// Exports functions that answer `NVML_ERROR_NOT_SUPPORTED` and tell that they were asked. They declare one parameter of the
+/// several that they may have: in the C calling conventions of the platforms that NVML exists for, the caller alone deals
+/// with arguments, and these functions look at no other.
+macro_rules! unanswered {
+    ($($name:ident)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, reason = "the name is NVML's")]
+            extern "C" fn $name(first: usize) -> Status {
+                static TOLD: AtomicBool = AtomicBool::new(false);
+                asked::tell(Library::this(), stringify!($name), first, &TOLD);
+                Status::NotSupported
+            }
+        )+
+    };
+}
+
+/// Exports functions that answer `NVML_ERROR_NOT_SUPPORTED`, as NVIDIA's library does for GPUs like these.
+macro_rules! refused {
     ($($name:ident)+) => {
         $(
             #[unsafe(no_mangle)]
@@ -17,118 +35,5 @@ macro_rules! not_supported {
     };
 }
 
-not_supported! {
-    nvmlComputeInstanceGetInfo nvmlComputeInstanceGetInfo_v2 nvmlDeviceClearAccountingPids
-    nvmlDeviceClearCpuAffinity nvmlDeviceClearEccErrorCounts nvmlDeviceClearFieldValues nvmlDeviceCreateGpuInstance
-    nvmlDeviceDiscoverGpus nvmlDeviceFreezeNvLinkUtilizationCounter
-    nvmlDeviceGetAPIRestriction nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode
-    nvmlDeviceGetAccountingPids nvmlDeviceGetAccountingStats nvmlDeviceGetActiveVgpus
-    nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetAddressingMode nvmlDeviceGetApplicationsClock
-    nvmlDeviceGetArchitecture nvmlDeviceGetAttributes nvmlDeviceGetAttributes_v2 nvmlDeviceGetAutoBoostedClocksEnabled
-    nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetBoardId nvmlDeviceGetBoardPartNumber nvmlDeviceGetBridgeChipInfo
-    nvmlDeviceGetBusType nvmlDeviceGetC2cModeInfoV nvmlDeviceGetCapabilities nvmlDeviceGetClkMonStatus
-    nvmlDeviceGetClock nvmlDeviceGetClockOffsets
-    nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetComputeRunningProcesses_v2
-    nvmlDeviceGetConfComputeGpuAttestationReport
-    nvmlDeviceGetConfComputeGpuCertificate nvmlDeviceGetConfComputeMemSizeInfo
-    nvmlDeviceGetConfComputeProtectedMemoryUsage nvmlDeviceGetCoolerInfo nvmlDeviceGetCpuAffinity
-    nvmlDeviceGetCpuAffinityWithinScope nvmlDeviceGetCreatableVgpus
-    nvmlDeviceGetCurrentClockFreqs
-    nvmlDeviceGetDecoderUtilization nvmlDeviceGetDefaultApplicationsClock
-    nvmlDeviceGetDefaultEccMode nvmlDeviceGetDetailedEccErrors
-    nvmlDeviceGetDisplayActive nvmlDeviceGetDisplayMode nvmlDeviceGetDramEncryptionMode nvmlDeviceGetDriverModel
-    nvmlDeviceGetDriverModel_v2 nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetEncoderCapacity
-    nvmlDeviceGetEncoderSessions nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderUtilization
-    nvmlDeviceGetFBCSessions nvmlDeviceGetFBCStats nvmlDeviceGetFanControlPolicy_v2
-    nvmlDeviceGetFanSpeed nvmlDeviceGetFanSpeedRPM nvmlDeviceGetFanSpeed_v2
-    nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset nvmlDeviceGetGpuFabricInfo
-    nvmlDeviceGetGpuInstanceById
-    nvmlDeviceGetGpuInstancePossiblePlacements
-    nvmlDeviceGetGpuInstanceProfileInfo nvmlDeviceGetGpuInstanceProfileInfoByIdV
-    nvmlDeviceGetGpuInstanceRemainingCapacity nvmlDeviceGetGpuMaxPcieLinkGeneration
-    nvmlDeviceGetGpuOperationMode nvmlDeviceGetGraphicsRunningProcesses nvmlDeviceGetGraphicsRunningProcesses_v2
-    nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlDeviceGetGridLicensableFeatures
-    nvmlDeviceGetGridLicensableFeatures_v2 nvmlDeviceGetGridLicensableFeatures_v3
-    nvmlDeviceGetGridLicensableFeatures_v4 nvmlDeviceGetGspFirmwareMode nvmlDeviceGetGspFirmwareVersion
-    nvmlDeviceGetHandleByUUIDV nvmlDeviceGetHostVgpuMode nvmlDeviceGetInforomConfigurationChecksum
-    nvmlDeviceGetInforomImageVersion nvmlDeviceGetInforomVersion nvmlDeviceGetIrqNum nvmlDeviceGetJpgUtilization
-    nvmlDeviceGetLastBBXFlushTime nvmlDeviceGetMPSComputeRunningProcesses nvmlDeviceGetMPSComputeRunningProcesses_v2
-    nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetMaxClockInfo
-    nvmlDeviceGetMaxCustomerBoostClock
-    nvmlDeviceGetMemClkMinMaxVfOffset nvmlDeviceGetMemClkVfOffset nvmlDeviceGetMemoryAffinity
-    nvmlDeviceGetMemoryBusWidth nvmlDeviceGetMemoryErrorCounter
-    nvmlDeviceGetMinMaxClockOfPState nvmlDeviceGetMinMaxFanSpeed nvmlDeviceGetModuleId
-    nvmlDeviceGetMultiGpuBoard nvmlDeviceGetNumFans nvmlDeviceGetNumGpuCores nvmlDeviceGetNumaNodeId
-    nvmlDeviceGetNvLinkCapability nvmlDeviceGetNvLinkErrorCounter nvmlDeviceGetNvLinkInfo
-    nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo nvmlDeviceGetNvLinkRemotePciInfo_v2
-    nvmlDeviceGetNvLinkUtilizationControl nvmlDeviceGetNvLinkUtilizationCounter
-    nvmlDeviceGetNvLinkVersion nvmlDeviceGetNvlinkBwMode nvmlDeviceGetNvlinkSupportedBwModes
-    nvmlDeviceGetOfaUtilization nvmlDeviceGetP2PStatus nvmlDeviceGetPciInfoExt nvmlDeviceGetPcieLinkMaxSpeed
-    nvmlDeviceGetPcieSpeed nvmlDeviceGetPcieThroughput nvmlDeviceGetPdi
-    nvmlDeviceGetPerformanceModes
-    nvmlDeviceGetPgpuMetadataString nvmlDeviceGetPlatformInfo nvmlDeviceGetPowerManagementDefaultLimit
-    nvmlDeviceGetPowerManagementLimit nvmlDeviceGetPowerManagementLimitConstraints nvmlDeviceGetPowerManagementMode
-    nvmlDeviceGetPowerMizerMode_v1 nvmlDeviceGetPowerSource nvmlDeviceGetPowerState
-    nvmlDeviceGetProcessUtilization nvmlDeviceGetProcessesUtilizationInfo
-    nvmlDeviceGetRepairStatus
-    nvmlDeviceGetRowRemapperHistogram nvmlDeviceGetRunningProcessDetailList
-    nvmlDeviceGetSamples nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts
-    nvmlDeviceGetSupportedClocksEventReasons nvmlDeviceGetSupportedClocksThrottleReasons
-    nvmlDeviceGetSupportedGraphicsClocks nvmlDeviceGetSupportedMemoryClocks nvmlDeviceGetSupportedPerformanceStates
-    nvmlDeviceGetSupportedVgpus nvmlDeviceGetTargetFanSpeed
-    nvmlDeviceGetTemperatureV nvmlDeviceGetThermalSettings nvmlDeviceGetTopologyCommonAncestor
-    nvmlDeviceGetTopologyNearestGpus
-    nvmlDeviceGetVbiosVersion nvmlDeviceGetVgpuCapabilities
-    nvmlDeviceGetVgpuHeterogeneousMode nvmlDeviceGetVgpuInstancesUtilizationInfo nvmlDeviceGetVgpuMetadata
-    nvmlDeviceGetVgpuProcessUtilization nvmlDeviceGetVgpuProcessesUtilizationInfo
-    nvmlDeviceGetVgpuSchedulerCapabilities nvmlDeviceGetVgpuSchedulerLog nvmlDeviceGetVgpuSchedulerState
-    nvmlDeviceGetVgpuTypeCreatablePlacements nvmlDeviceGetVgpuTypeSupportedPlacements nvmlDeviceGetVgpuUtilization
-    nvmlDeviceGetViolationStatus nvmlDeviceGetVirtualizationMode nvmlDeviceModifyDrainState nvmlDeviceOnSameBoard
-    nvmlDevicePowerSmoothingActivatePresetProfile nvmlDevicePowerSmoothingSetState
-    nvmlDevicePowerSmoothingUpdatePresetProfileParam nvmlDeviceQueryDrainState nvmlDeviceReadWritePRM_v1
-    nvmlDeviceRemoveGpu nvmlDeviceRemoveGpu_v2 nvmlDeviceResetApplicationsClocks nvmlDeviceResetGpuLockedClocks
-    nvmlDeviceResetMemoryLockedClocks nvmlDeviceResetNvLinkErrorCounters nvmlDeviceResetNvLinkUtilizationCounter
-    nvmlDeviceSetAPIRestriction nvmlDeviceSetAccountingMode nvmlDeviceSetApplicationsClocks
-    nvmlDeviceSetAutoBoostedClocksEnabled nvmlDeviceSetClockOffsets nvmlDeviceSetComputeMode
-    nvmlDeviceSetConfComputeUnprotectedMemSize nvmlDeviceSetCpuAffinity nvmlDeviceSetDefaultAutoBoostedClocksEnabled
-    nvmlDeviceSetDefaultFanSpeed_v2 nvmlDeviceSetDramEncryptionMode nvmlDeviceSetDriverModel nvmlDeviceSetEccMode
-    nvmlDeviceSetFanControlPolicy nvmlDeviceSetFanSpeed_v2 nvmlDeviceSetGpcClkVfOffset nvmlDeviceSetGpuLockedClocks
-    nvmlDeviceSetGpuOperationMode nvmlDeviceSetMemClkVfOffset nvmlDeviceSetMemoryLockedClocks
-    nvmlDeviceSetNvLinkDeviceLowPowerThreshold nvmlDeviceSetNvLinkUtilizationControl nvmlDeviceSetNvlinkBwMode
-    nvmlDeviceSetPersistenceMode nvmlDeviceSetPowerManagementLimit nvmlDeviceSetPowerManagementLimit_v2
-    nvmlDeviceSetPowerMizerMode_v1 nvmlDeviceSetTemperatureThreshold nvmlDeviceSetVgpuCapabilities
-    nvmlDeviceSetVgpuHeterogeneousMode nvmlDeviceSetVgpuSchedulerState nvmlDeviceSetVirtualizationMode
-    nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
-    nvmlDeviceWorkloadPowerProfileGetCurrentProfiles nvmlDeviceWorkloadPowerProfileGetProfilesInfo
-    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles nvmlGetExcludedDeviceCount nvmlGetExcludedDeviceInfoByIndex
-    nvmlGetVgpuCompatibility nvmlGetVgpuDriverCapabilities nvmlGetVgpuVersion nvmlGpmMetricsGet nvmlGpmMigSampleGet
-    nvmlGpmQueryDeviceSupport nvmlGpmQueryIfStreamingEnabled nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet
-    nvmlGpmSetStreamingEnabled nvmlGpuInstanceCreateComputeInstanceWithPlacement
-    nvmlGpuInstanceGetActiveVgpus nvmlGpuInstanceGetComputeInstanceById
-    nvmlGpuInstanceGetComputeInstancePossiblePlacements
-    nvmlGpuInstanceGetComputeInstanceProfileInfoV nvmlGpuInstanceGetComputeInstanceRemainingCapacity
-    nvmlGpuInstanceGetCreatableVgpus
-    nvmlGpuInstanceGetVgpuHeterogeneousMode nvmlGpuInstanceGetVgpuSchedulerLog nvmlGpuInstanceGetVgpuSchedulerState
-    nvmlGpuInstanceGetVgpuTypeCreatablePlacements nvmlGpuInstanceSetVgpuHeterogeneousMode
-    nvmlGpuInstanceSetVgpuSchedulerState nvmlReturn nvmlReturn_t nvmlSetVgpuVersion nvmlSystemEventSetCreate
-    nvmlSystemEventSetFree nvmlSystemEventSetWait nvmlSystemGetConfComputeCapabilities
-    nvmlSystemGetConfComputeGpusReadyState nvmlSystemGetConfComputeKeyRotationThresholdInfo
-    nvmlSystemGetConfComputeSettings nvmlSystemGetConfComputeState nvmlSystemGetDriverBranch nvmlSystemGetHicVersion
-    nvmlSystemGetNvlinkBwMode nvmlSystemGetProcessName nvmlSystemGetTopologyGpuSet nvmlSystemRegisterEvents
-    nvmlSystemSetConfComputeGpusReadyState nvmlSystemSetConfComputeKeyRotationThresholdInfo nvmlSystemSetNvlinkBwMode
-    nvmlUnitGetCount nvmlUnitGetDevices nvmlUnitGetFanSpeedInfo nvmlUnitGetHandleByIndex nvmlUnitGetLedState
-    nvmlUnitGetPsuInfo nvmlUnitGetTemperature nvmlUnitGetUnitInfo nvmlUnitSetLedState
-    nvmlVgpuInstanceClearAccountingPids nvmlVgpuInstanceGetAccountingMode nvmlVgpuInstanceGetAccountingPids
-    nvmlVgpuInstanceGetAccountingStats nvmlVgpuInstanceGetEccMode nvmlVgpuInstanceGetEncoderCapacity
-    nvmlVgpuInstanceGetEncoderSessions nvmlVgpuInstanceGetEncoderStats nvmlVgpuInstanceGetFBCSessions
-    nvmlVgpuInstanceGetFBCStats nvmlVgpuInstanceGetFbUsage nvmlVgpuInstanceGetFrameRateLimit
-    nvmlVgpuInstanceGetGpuInstanceId nvmlVgpuInstanceGetGpuPciId nvmlVgpuInstanceGetLicenseInfo
-    nvmlVgpuInstanceGetLicenseInfo_v2 nvmlVgpuInstanceGetLicenseStatus nvmlVgpuInstanceGetMdevUUID
-    nvmlVgpuInstanceGetMetadata nvmlVgpuInstanceGetPlacementId nvmlVgpuInstanceGetRuntimeStateSize
-    nvmlVgpuInstanceGetType nvmlVgpuInstanceGetUUID nvmlVgpuInstanceGetVmDriverVersion nvmlVgpuInstanceGetVmID
-    nvmlVgpuInstanceSetEncoderCapacity nvmlVgpuTypeGetBAR1Info nvmlVgpuTypeGetCapabilities nvmlVgpuTypeGetClass
-    nvmlVgpuTypeGetDeviceID nvmlVgpuTypeGetFbReservation nvmlVgpuTypeGetFrameRateLimit nvmlVgpuTypeGetFramebufferSize
-    nvmlVgpuTypeGetGpuInstanceProfileId nvmlVgpuTypeGetGspHeapSize nvmlVgpuTypeGetLicense nvmlVgpuTypeGetMaxInstances
-    nvmlVgpuTypeGetMaxInstancesPerGpuInstance nvmlVgpuTypeGetMaxInstancesPerVm nvmlVgpuTypeGetName
-    nvmlVgpuTypeGetNumDisplayHeads nvmlVgpuTypeGetResolution
-}
+// From `functions.txt`.
+include!(concat!(env!("OUT_DIR"), "/stubs.rs"));

@@ -4,7 +4,7 @@
 
 use std::{fs, fs::File, sync::mpsc, thread, time::Duration};
 
-use standin_nvml::{Event, Library, Status};
+use standin_nvml::{Event, Library, Modes, Status};
 
 mod common;
 use common::{DriverRoot, VERSION};
@@ -194,7 +194,7 @@ fn a_gpu_with_mig_is_divided_for_all_programs_and_by_nvmls_rules() {
     one.init().unwrap();
     other.init().unwrap();
     let gpu = || one.device(one.find_at("0:0:0.0").unwrap()).unwrap().1;
-    assert_eq!(one.division(&gpu()), Err(Status::NotSupported));
+    assert_eq!(one.set_mig_mode(&gpu(), true), Err(Status::NotSupported), "it is off for good");
     root.serve_one(r#""mig":{}"#);
     assert_eq!(one.create_instance(&gpu(), 19, 0), Err(Status::NotSupported), "MIG is off");
     one.set_mig_mode(&gpu(), true).unwrap();
@@ -216,4 +216,19 @@ fn a_gpu_with_mig_is_divided_for_all_programs_and_by_nvmls_rules() {
     assert_eq!((division.enabled, division.pending), (true, false));
     root.serve_one(r#""mig":{}"#);
     assert!(!one.division(&gpu()).unwrap().enabled, "it was reset");
+}
+
+#[test]
+fn a_mode_that_one_program_sets_others_see_unless_the_file_says_otherwise() {
+    let root = DriverRoot::with_gpus(&["GPU-a"]);
+    let (one, other) = (library(&root), library(&root));
+    one.init().unwrap();
+    other.init().unwrap();
+    let gpu = || one.device(one.find_at("0:0:0.0").unwrap()).unwrap().1;
+    assert_eq!(other.modes(&gpu()), Ok((0, true)));
+    one.set(&gpu(), Modes { compute: Some(3), ..Modes::default() }).unwrap();
+    one.set(&gpu(), Modes { persistence: Some(false), ..Modes::default() }).unwrap();
+    assert_eq!(other.modes(&gpu()), Ok((3, false)));
+    root.serve_one(r#""readings":{"computeMode":2}"#);
+    assert_eq!(other.modes(&gpu()), Ok((2, false)));
 }

@@ -1,10 +1,10 @@
 //! The stand-in of nvidia-smi: the GPUs that its container has been given, as the driver's library tells of them, which it
 //! finds where a container is given the driver. With `--loop=SECONDS` it shows them again and again, and has the driver open
-//! all the while.
+//! all the while; with `-c MODE` it sets the compute mode of the GPU that `-i UUID` names, or of all.
 
 use std::{env, fmt::Write, path::Path, process::ExitCode, thread::sleep, time::Duration};
 
-use nvml_wrapper::{Nvml, error::NvmlError};
+use nvml_wrapper::{Device, Nvml, enum_wrappers::device::ComputeMode, error::NvmlError};
 use standin_node::report;
 
 /// By this name programs load the library, from where the loader finds it.
@@ -12,18 +12,51 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 
 fn main() -> ExitCode {
     let pause = env::args().find_map(|arg| arg.strip_prefix("--loop=")?.parse().ok());
-    match show(pause.map(Duration::from_secs)) {
+    let (done, failure) = match argument("-c") {
+        Some(mode) => (set_compute_mode(&mode, argument("-i").as_deref()), "Unable to set the compute mode"),
+        None => (show(pause.map(Duration::from_secs)), "Failed to initialize NVML"),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&format!("Failed to initialize NVML: {error}"));
+            report(&format!("{failure}: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
+/// What follows this option.
+fn argument(option: &str) -> Option<String> {
+    env::args().skip_while(|arg| arg != option).nth(1)
+}
+
+fn open() -> Result<Nvml, NvmlError> {
+    Nvml::builder().lib_path(LIBRARY.as_ref()).init()
+}
+
+fn set_compute_mode(mode: &str, of: Option<&str>) -> Result<(), NvmlError> {
+    let nvml = open()?;
+    let gpus: Vec<Device<'_>> = match of {
+        Some(uuid) => vec![nvml.device_by_uuid(uuid)?],
+        None => (0..nvml.device_count()?).map(|index| nvml.device_by_index(index)).collect::<Result<_, _>>()?,
+    };
+    let wanted = match mode {
+        "0" | "DEFAULT" => ComputeMode::Default,
+        "2" | "PROHIBITED" => ComputeMode::Prohibited,
+        "3" | "EXCLUSIVE_PROCESS" => ComputeMode::ExclusiveProcess,
+        _ => return Err(NvmlError::InvalidArg),
+    };
+    for mut gpu in gpus {
+        gpu.set_compute_mode(wanted)?;
+        println!("Set compute mode to {mode} for GPU {}.", gpu.pci_info()?.bus_id);
+    }
+    println!("All done.");
+    Ok(())
+}
+
 /// Shows the GPUs once, or with a pause between for ever.
 fn show(pause: Option<Duration>) -> Result<(), NvmlError> {
-    let nvml = Nvml::builder().lib_path(LIBRARY.as_ref()).init()?;
+    let nvml = open()?;
     loop {
         print!("{}", table(&nvml)?);
         let Some(pause) = pause else { return Ok(()) };

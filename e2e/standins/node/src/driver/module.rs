@@ -11,6 +11,9 @@ use anyhow::{Context, Result};
 
 use super::{kind::Kind, proc_devices};
 
+/// The modes that programs have given GPUs, which are the driver's.
+const MODES: &str = "modes.json";
+
 /// The module `nvidia`, loaded or not, with those that depend on it.
 #[derive(Debug)]
 pub(super) struct Module {
@@ -75,6 +78,10 @@ impl Module {
         remove(&self.loading).context(what)?;
         fs::rename(&self.folder, &self.loading).context(what)?;
         remove(&self.loading).context(what)?;
+        match fs::remove_file(self.standin.join(MODES)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(what),
+            _ => {}
+        }
         proc_devices::list(&self.standin, false).context(what)?;
         Ok(true)
     }
@@ -149,10 +156,12 @@ mod tests {
         for count in 1..=2 {
             module.load("1.2").unwrap();
             assert!(majors());
+            fs::write(folder.path().join(MODES), "{}").unwrap();
             let loads = fs::read_to_string(folder.path().join("loads")).unwrap();
             assert_eq!(loads.lines().filter(|line| line.starts_with("1.2 ")).count(), count);
             assert!(module.unload(Kind::Current).unwrap());
             assert!(!majors());
+            assert!(!folder.path().join(MODES).exists(), "a driver begins with its own");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! NVML's calls for a GPU's state.
 #![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
 
-use std::ffi::{c_int, c_longlong, c_uchar, c_uint, c_ulonglong};
+use std::ffi::{c_int, c_longlong, c_uint, c_ulonglong};
 
-use super::{Handle, answer, device, export, put};
+use super::{Handle, answer, device, expect_version, export, put};
 use crate::{readings::Readings, status::Status};
 
 #[repr(C)]
@@ -25,18 +25,6 @@ struct SramEccErrorStatus {
     threshold_exceeded: c_uint,
 }
 
-/// Version 3; version 2 ends before `health`.
-#[repr(C)]
-struct FabricInfo {
-    version: c_uint,
-    cluster: [c_uchar; 16],
-    status: c_uint,
-    clique: c_uint,
-    state: c_uchar,
-    mask: c_uint,
-    health: c_uchar,
-}
-
 #[repr(C)]
 struct FieldValue {
     id: c_uint,
@@ -50,13 +38,10 @@ struct FieldValue {
 
 const _: () = assert!(size_of::<MarginTemperature>() == 8);
 const _: () = assert!(size_of::<SramEccErrorStatus>() == 104);
-const _: () = assert!(size_of::<FabricInfo>() == 40);
 const _: () = assert!(size_of::<FieldValue>() == 40);
 
 const MARGIN_V1: c_uint = 0x0100_0008;
 const SRAM_V1: c_uint = 0x0100_0068;
-const FABRIC_V2: c_uint = 0x0200_0024;
-const FABRIC_V3: c_uint = 0x0300_0028;
 
 /// NVML's types of field values.
 const UNSIGNED_INT: c_uint = 1;
@@ -150,32 +135,7 @@ export! {
         put(failed, rows.failed.into())
     };
 
-    nvmlDeviceGetNvLinkState (gpu: Handle, link: c_uint, to: *mut c_uint) => {
-        let links = told(gpu, |now| (!now.nvlinks.is_empty()).then(|| now.nvlinks.clone()))?;
-        put(to, links.get(link as usize).copied().ok_or(Status::InvalidArgument)?.into())
-    };
-    nvmlDeviceGetGpuFabricInfoV (gpu: Handle, to: *mut FabricInfo) => {
-        let fabric = told(gpu, |now| now.fabric)?;
-        let known: &[c_uint] = if fabric.health.is_some() { &[FABRIC_V3] } else { &[FABRIC_V2] };
-        expect_version((&raw const (*to).version), known)?;
-        (&raw mut (*to).status).write(fabric.status);
-        (&raw mut (*to).state).write(fabric.state);
-        // Beyond the end of version 2.
-        if let Some(health) = fabric.health {
-            (&raw mut (*to).health).write(health);
-        }
-        Ok(())
-    };
-    nvmlDeviceGetCurrPcieLinkGeneration (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.generation)?);
-    nvmlDeviceGetMaxPcieLinkGeneration (gpu: Handle, to: *mut c_uint) => {
-        put(to, told(gpu, |now| now.pcie.max_generation)?)
-    };
-    nvmlDeviceGetCurrPcieLinkWidth (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.width)?);
-    nvmlDeviceGetMaxPcieLinkWidth (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.max_width)?);
     nvmlDeviceGetPcieReplayCounter (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.replays)?);
-
-    nvmlDeviceGetComputeMode (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.compute_mode)?);
-    nvmlDeviceGetPersistenceMode (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.persistence)?.into());
     nvmlDeviceValidateInforom (gpu: Handle) => {
         if told(gpu, |now| now.inforom_corrupt)? { Err(Status::CorruptedInforom) } else { Ok(()) }
     };
@@ -204,15 +164,4 @@ export! {
 /// One reading of the GPU.
 fn told<T>(gpu: Handle, reading: impl FnOnce(&Readings) -> Option<T>) -> Result<T, Status> {
     reading(&device(gpu)?.readings).ok_or(Status::NotSupported)
-}
-
-/// # Safety
-/// `version` is null or the first word of a structure that the caller lends.
-unsafe fn expect_version(version: *const c_uint, known: &[c_uint]) -> Result<(), Status> {
-    // SAFETY: not null, and so readable by this function's own contract.
-    if !version.is_null() && known.contains(&unsafe { version.read() }) {
-        Ok(())
-    } else {
-        Err(Status::ArgumentVersionMismatch)
-    }
 }

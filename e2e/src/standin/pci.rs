@@ -1,0 +1,57 @@
+//! What the PCI bus says of a GPU: the files of its device that programs read.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
+
+use super::Gpu;
+
+/// The class of what drives displays, and of what only computes.
+const VGA: &str = "0x030000";
+const COMPUTE: &str = "0x030200";
+/// The regions of a device's memory: one of 16 MiB, and twelve that are empty.
+const FIRST_REGION: &str = "0x00000000f0000000 0x00000000f0ffffff 0x0000000000040200\n";
+const EMPTY_REGION: &str = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n";
+/// The bytes of the configuration space, which begins with the vendor and the device.
+const CONFIG_SPACE: usize = 256;
+
+/// Writes the files of a GPU into its folder.
+pub(super) fn write(place: &Path, gpu: &Gpu) -> Result<()> {
+    let id = gpu.pci_device_id.trim_start_matches("0x").to_lowercase();
+    let (device, vendor) = id.split_at_checked(4).context("a packed PCI id has eight digits")?;
+    let drives_displays = ["Quadro", "GeForce"].iter().any(|brand| gpu.name.contains(brand));
+    fs::create_dir_all(place)?;
+    for (file, content) in [
+        ("vendor", format!("0x{vendor}\n")),
+        ("device", format!("0x{device}\n")),
+        ("class", format!("{}\n", if drives_displays { VGA } else { COMPUTE })),
+        ("numa_node", "-1\n".to_owned()),
+        ("resource", FIRST_REGION.to_owned() + &EMPTY_REGION.repeat(12)),
+    ] {
+        fs::write(place.join(file), content)?;
+    }
+    let mut config = vec![0; CONFIG_SPACE];
+    for (bytes, number) in config.chunks_exact_mut(2).zip([vendor, device]) {
+        bytes.copy_from_slice(&u16::from_str_radix(number, 16).context("a PCI id")?.to_le_bytes());
+    }
+    fs::write(place.join("config"), config)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_what_gpu_feature_discovery_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        for (gpu, class) in [(&Gpu::h100(1)[0], COMPUTE), (&Gpu::several(1, "Quadro K620", 0x13bb, 2_000)[0], VGA)] {
+            write(folder.path(), gpu).unwrap();
+            let text = |file: &str| fs::read_to_string(folder.path().join(file)).unwrap();
+            assert_eq!(text("class").trim(), class);
+            assert!(text("resource").lines().all(|region| region.split(' ').count() == 3));
+        }
+        let config = fs::read(folder.path().join("config")).unwrap();
+        assert_eq!((config.len(), &config[..4]), (256, [0xde, 0x10, 0xbb, 0x13].as_slice()));
+    }
+}

@@ -1,0 +1,118 @@
+//! NVML's calls for what a GPU is by its model.
+#![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
+
+use std::ffi::{c_int, c_uint, c_ulonglong};
+
+use super::{Handle, answer, device, expect_version, export, lib, mig, put};
+use crate::{model, status::Status};
+
+#[repr(C)]
+struct Memory {
+    total: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+#[repr(C)]
+struct MemoryV2 {
+    version: c_uint,
+    total: c_ulonglong,
+    reserved: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+#[repr(C)]
+struct Bar1Memory {
+    total: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+#[repr(C)]
+struct AddressingMode {
+    version: c_uint,
+    value: c_uint,
+}
+
+const _: () = assert!(size_of::<Memory>() == 24);
+const _: () = assert!(size_of::<MemoryV2>() == 40);
+const _: () = assert!(size_of::<Bar1Memory>() == 24);
+
+/// The first word of a `MemoryV2` that the caller prepared rightly: the version 2 above its size, 40.
+const MEMORY_V2: c_uint = 0x0200_0028;
+const ADDRESSING_MODE_V1: c_uint = 0x0100_0008;
+const MIB: u64 = 1024 * 1024;
+/// What of the memory that the host can address is always in use.
+const BAR1_USED: u64 = 2 * MIB;
+/// Programs share the host's memory by the kernel's help, as the open kernel modules have it.
+const HMM: c_uint = 1;
+/// NVML's number of Turing, the first with open kernel modules.
+const TURING: u32 = 6;
+const LANES: c_uint = 16;
+
+export! {
+    nvmlDeviceGetBrand (gpu: Handle, to: *mut c_uint) => put(to, device(gpu)?.model().brand);
+    nvmlDeviceGetArchitecture (gpu: Handle, to: *mut c_uint) => put(to, model::architecture(capability(gpu)?));
+    nvmlDeviceGetCudaComputeCapability (gpu: Handle, major: *mut c_int, minor: *mut c_int) => {
+        let capability = capability(gpu)?;
+        put(major, capability.0)?;
+        put(minor, capability.1)
+    };
+    nvmlDeviceGetNumGpuCores (gpu: Handle, to: *mut c_uint) => {
+        put(to, device(gpu)?.model().multiprocessors * model::cores(capability(gpu)?))
+    };
+    nvmlDeviceGetMemoryInfo (gpu: Handle, to: *mut Memory) => {
+        let (total, used) = memory(gpu)?;
+        put(to, Memory { total, free: total - used, used })
+    };
+    nvmlDeviceGetMemoryInfo_v2 (gpu: Handle, to: *mut MemoryV2) => {
+        let (total, used) = memory(gpu)?;
+        // The caller states the version in the structure's first word; the rest may be anything.
+        expect_version(&raw const (*to).version, &[MEMORY_V2])?;
+        put(to, MemoryV2 { version: MEMORY_V2, total, reserved: 0, free: total - used, used })
+    };
+    nvmlDeviceGetBAR1MemoryInfo (gpu: Handle, to: *mut Bar1Memory) => {
+        let total = device(gpu)?.model().bar1_mib * MIB;
+        put(to, Bar1Memory { total, free: total - BAR1_USED, used: BAR1_USED })
+    };
+    nvmlDeviceGetAddressingMode (gpu: Handle, to: *mut AddressingMode) => {
+        if model::architecture(capability(gpu)?) < TURING {
+            return Err(Status::NotSupported);
+        }
+        expect_version(&raw const (*to).version, &[ADDRESSING_MODE_V1])?;
+        put(to, AddressingMode { version: ADDRESSING_MODE_V1, value: HMM })
+    };
+
+    nvmlDeviceGetCurrPcieLinkGeneration (gpu: Handle, to: *mut c_uint) => {
+        let device = device(gpu)?;
+        put(to, device.readings.pcie.generation.unwrap_or(device.model().pcie_generation))
+    };
+    nvmlDeviceGetMaxPcieLinkGeneration | nvmlDeviceGetGpuMaxPcieLinkGeneration (gpu: Handle, to: *mut c_uint) => {
+        let device = device(gpu)?;
+        put(to, device.readings.pcie.max_generation.unwrap_or(device.model().pcie_generation))
+    };
+    nvmlDeviceGetCurrPcieLinkWidth (gpu: Handle, to: *mut c_uint) => {
+        put(to, device(gpu)?.readings.pcie.width.unwrap_or(LANES))
+    };
+    nvmlDeviceGetMaxPcieLinkWidth (gpu: Handle, to: *mut c_uint) => {
+        put(to, device(gpu)?.readings.pcie.max_width.unwrap_or(LANES))
+    };
+
+    nvmlDeviceGetMultiGpuBoard (gpu: Handle, to: *mut c_uint) => put(to, device(gpu)?.model().twin.into());
+    nvmlUnitGetCount (to: *mut c_uint) => { lib().machine()?; put(to, 0) };
+}
+
+fn capability(gpu: Handle) -> Result<(i32, i32), Status> {
+    device(gpu)?.capability().ok_or(Status::Unknown)
+}
+
+/// Memory in all and in use, in bytes, of a GPU or a MIG device.
+fn memory(gpu: Handle) -> Result<(u64, u64), Status> {
+    if let Some(mib) = mig::memory_mib(gpu) {
+        return Ok((mib?.saturating_mul(MIB), 0));
+    }
+    let device = device(gpu)?;
+    let total = device.memory_mib.saturating_mul(MIB);
+    Ok((total, device.readings.memory_used_bytes.unwrap_or_default().min(total)))
+}

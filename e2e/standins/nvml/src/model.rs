@@ -1,0 +1,233 @@
+//! What NVML says of a GPU by its model alone, so that `gpus.json` need not. Figures are those of NVIDIA's data sheets.
+
+/// NVML's numbers of the brands that are used here.
+mod brand {
+    pub(super) const QUADRO: u32 = 1;
+    pub(super) const TESLA: u32 = 2;
+    pub(super) const NVIDIA: u32 = 14;
+}
+
+/// A model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// NVML's number of the brand.
+    pub brand: u32,
+    /// CUDA compute capability, major and minor.
+    pub capability: (i32, i32),
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Generation of PCI Express. Each has sixteen lanes.
+    pub pcie_generation: u32,
+    /// Memory that the host can address, in MiB.
+    pub bar1_mib: u64,
+    /// Its NVLinks, and where they lead.
+    pub nvlinks: NvLinks,
+    /// Whether a fabric manager makes it part of a fabric.
+    pub fabric: bool,
+    /// What its MIG instances have; absent: it has no MIG.
+    pub mig: Option<MigParts>,
+    /// Whether two of them share a board.
+    pub twin: bool,
+}
+
+/// The NVLinks of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NvLinks {
+    /// It has none.
+    None,
+    /// So many, for a bridge between neighbouring cards, which is not there.
+    Unbridged(u32),
+    /// Six to other GPUs, of eight that are connected as a cube.
+    Mesh,
+    /// So many to switches, which sit on the host's PCI bus.
+    Switch(u32),
+    /// So many to switches that the host does not see.
+    HiddenSwitch(u32),
+}
+
+/// What the MIG instances of a model have, by the order of [`crate::Profile::all`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigParts {
+    /// Multiprocessors.
+    pub multiprocessors: [u32; 7],
+    /// Copy engines.
+    pub copy_engines: [u32; 7],
+    /// Decoders.
+    pub decoders: [u32; 7],
+    /// Engines for JPEG.
+    pub jpeg: [u32; 7],
+}
+
+const A100_PARTS: MigParts = MigParts {
+    multiprocessors: [14, 28, 42, 56, 98, 14, 14],
+    copy_engines: [1, 2, 3, 4, 7, 1, 1],
+    decoders: [0, 1, 2, 2, 5, 1, 1],
+    jpeg: [0, 0, 0, 0, 1, 1, 0],
+};
+
+const H100_PARTS: MigParts = MigParts {
+    multiprocessors: [16, 32, 60, 64, 132, 16, 26],
+    copy_engines: [1, 2, 3, 4, 8, 1, 1],
+    decoders: [1, 2, 3, 4, 7, 1, 1],
+    jpeg: [1, 2, 3, 4, 7, 1, 1],
+};
+
+const B200_PARTS: MigParts = MigParts { multiprocessors: [18, 36, 70, 72, 148, 18, 30], ..H100_PARTS };
+
+/// A card without anything that only some have.
+const fn card(brand: u32, capability: (i32, i32), multiprocessors: u32, pcie_generation: u32, bar1_mib: u64) -> Model {
+    Model {
+        brand,
+        capability,
+        multiprocessors,
+        pcie_generation,
+        bar1_mib,
+        nvlinks: NvLinks::None,
+        fabric: false,
+        mig: None,
+        twin: false,
+    }
+}
+
+const A100: Model = Model { mig: Some(A100_PARTS), ..card(brand::NVIDIA, (8, 0), 108, 4, 131_072) };
+
+/// By PCI device id.
+const MODELS: [(u16, Model); 10] = [
+    // Tesla K80
+    (0x102d, Model { twin: true, ..card(brand::TESLA, (3, 7), 13, 3, 16_384) }),
+    // Quadro K620
+    (0x13bb, card(brand::QUADRO, (5, 0), 3, 2, 256)),
+    // Tesla P100, PCIe
+    (0x15f8, card(brand::TESLA, (6, 0), 56, 3, 16_384)),
+    // Tesla V100, SXM2
+    (0x1db1, Model { nvlinks: NvLinks::Mesh, ..card(brand::TESLA, (7, 0), 80, 3, 16_384) }),
+    // Tesla T4
+    (0x1eb8, card(brand::TESLA, (7, 5), 40, 3, 256)),
+    // A100 80 GB, SXM4
+    (0x20b2, Model { nvlinks: NvLinks::Switch(12), ..A100 }),
+    // A100 80 GB, PCIe
+    (0x20b5, Model { nvlinks: NvLinks::Unbridged(12), ..A100 }),
+    // H100, SXM5
+    (
+        0x2330,
+        Model {
+            nvlinks: NvLinks::Switch(18),
+            fabric: true,
+            mig: Some(H100_PARTS),
+            ..card(brand::NVIDIA, (9, 0), 132, 5, 131_072)
+        },
+    ),
+    // L40S
+    (0x26b9, card(brand::NVIDIA, (8, 9), 142, 4, 65_536)),
+    // B200
+    (
+        0x2901,
+        Model {
+            nvlinks: NvLinks::HiddenSwitch(18),
+            fabric: true,
+            mig: Some(B200_PARTS),
+            ..card(brand::NVIDIA, (10, 0), 148, 5, 262_144)
+        },
+    ),
+];
+
+impl Model {
+    /// The model with this PCI device id; an unremarkable one of its generation for an id that is not in the table.
+    #[must_use]
+    pub fn of(id: u16) -> Self {
+        let listed = MODELS.iter().find(|(listed, _)| *listed == id);
+        listed.map_or_else(|| card(brand::NVIDIA, capability_of(id), 64, 4, 256), |(_, model)| *model)
+    }
+}
+
+/// The compute capability that most chips of the block have to which a PCI device id belongs.
+fn capability_of(id: u16) -> (i32, i32) {
+    match id {
+        ..0x1340 => (3, 5),
+        0x1340..0x13c0 => (5, 0),
+        0x13c0..0x15f0 | 0x1700..0x1b00 => (5, 2),
+        0x15f0..0x1700 => (6, 0),
+        0x1b00..0x1d80 => (6, 1),
+        0x1d80..0x1e00 => (7, 0),
+        0x1e00..0x2080 | 0x2100..0x2200 => (7, 5),
+        0x2080..0x2100 => (8, 0),
+        0x2300..0x2400 => (9, 0),
+        0x2200..0x2300 | 0x2400..0x2600 => (8, 6),
+        0x2600..0x2900 => (8, 9),
+        0x2900..0x2b00 => (10, 0),
+        0x2b00..0x3100 => (12, 0),
+        0x3100.. => (10, 3),
+    }
+}
+
+/// NVML's number of the architecture with this compute capability; that of an unknown one for others.
+#[must_use]
+pub fn architecture(capability: (i32, i32)) -> u32 {
+    match capability {
+        (3, _) => 2,
+        (5, _) => 3,
+        (6, _) => 4,
+        (7, 0..5) => 5,
+        (7, _) => 6,
+        (8, 9) => 8,
+        (8, _) => 7,
+        (9, _) => 9,
+        (10 | 12, _) => 10,
+        _ => u32::MAX,
+    }
+}
+
+/// CUDA cores in each multiprocessor.
+#[must_use]
+pub fn cores(capability: (i32, i32)) -> u32 {
+    match capability {
+        (3, _) => 192,
+        (6 | 8, 0) | (7, _) => 64,
+        _ => 128,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_model_is_of_its_architecture_and_has_its_cores() {
+        // NVML's number of the architecture, and the cores that the data sheet gives.
+        for (name, id, number, all_cores) in [
+            ("K80", 0x102d, 2, 2496),
+            ("K620", 0x13bb, 3, 384),
+            ("P100", 0x15f8, 4, 3584),
+            ("V100", 0x1db1, 5, 5120),
+            ("T4", 0x1eb8, 6, 2560),
+            ("A100 SXM4", 0x20b2, 7, 6912),
+            ("A100 PCIe", 0x20b5, 7, 6912),
+            ("L40S", 0x26b9, 8, 18_176),
+            ("H100", 0x2330, 9, 16_896),
+            ("B200", 0x2901, 10, 18_944),
+        ] {
+            let model = Model::of(id);
+            assert_eq!(architecture(model.capability), number, "{name}");
+            assert_eq!(model.multiprocessors * cores(model.capability), all_cores, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_is_not_listed_is_of_its_generation() {
+        for (name, id, capability) in [
+            ("K40m", 0x1023, (3, 5)),
+            ("M60", 0x13f2, (5, 2)),
+            ("P40", 0x1b38, (6, 1)),
+            ("V100S", 0x1df6, (7, 0)),
+            ("RTX 2080 Ti", 0x1e07, (7, 5)),
+            ("A30", 0x20b7, (8, 0)),
+            ("A10", 0x2236, (8, 6)),
+            ("A2", 0x25b6, (8, 6)),
+            ("L4", 0x27b8, (8, 9)),
+            ("H200", 0x2335, (9, 0)),
+            ("RTX PRO 6000", 0x2bb1, (12, 0)),
+        ] {
+            assert_eq!(Model::of(id).capability, capability, "{name}");
+        }
+    }
+}

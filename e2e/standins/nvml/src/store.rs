@@ -1,0 +1,24 @@
+//! Files that the library itself writes.
+
+use std::{fs::File, io::Write};
+
+use rustix::fs::{Mode, OFlags, openat, renameat};
+use serde::Serialize;
+
+use crate::{library::Library, status::Status};
+
+impl Library {
+    /// Replaces a file of the stand-in's folder, in one step, so that a reader sees it whole.
+    ///
+    /// # Errors
+    /// [`Status::NoPermission`] where the folder cannot be written.
+    pub(crate) fn replace(&self, name: &str, content: &impl Serialize) -> Result<(), Status> {
+        let text = serde_json::to_vec(content).map_err(|_| Status::Unknown)?;
+        let folder = self.folder().map_err(|_| Status::Unknown)?;
+        let new = format!("{name}.new");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let file = openat(&folder, &new, flags, Mode::from_raw_mode(0o644)).map_err(|_| Status::NoPermission)?;
+        File::from(file).write_all(&text).map_err(|_| Status::Unknown)?;
+        renameat(&folder, &new, &folder, name).map_err(|_| Status::Unknown)
+    }
+}

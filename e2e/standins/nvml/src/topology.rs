@@ -1,0 +1,256 @@
+//! How the GPUs of a machine are connected: by PCI, as they sit, and by NVLink, as their model has it.
+
+use crate::{
+    machine::{Device, Machine, PciAddress},
+    model::NvLinks,
+};
+
+/// What two GPUs have in common, by NVML's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Level {
+    /// The board.
+    Internal = 0,
+    /// A single PCI switch.
+    Single = 10,
+    /// The NUMA node.
+    Node = 40,
+    /// The machine.
+    System = 50,
+}
+
+/// Whether one GPU reaches another's memory, by NVML's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Peer {
+    /// It does.
+    Ok = 0,
+    /// What is between them does not allow it.
+    ChipsetNotSupported = 1,
+    /// They are of different models.
+    GpuNotSupported = 2,
+    /// They are not connected in that way.
+    NotSupported = 5,
+}
+
+/// The ways to another GPU's memory, by the numbers of NVML that are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Any, to read or write.
+    Any,
+    /// By NVLink.
+    NvLink,
+    /// By atomic operations.
+    Atomics,
+}
+
+/// One NVLink of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvLink {
+    /// Whether it is in use.
+    pub active: bool,
+    /// Where it leads.
+    pub end: End,
+}
+
+/// The other end of an NVLink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A GPU.
+    Gpu(PciAddress, u32),
+    /// A switch on the host's PCI bus.
+    Switch(PciAddress, u32),
+    /// Something that the host does not see, or nothing.
+    Hidden,
+}
+
+/// For each of eight GPUs those at the other ends of its six links.
+const MESH: [[usize; 6]; 8] = [
+    [1, 2, 3, 3, 4, 4],
+    [0, 2, 2, 3, 5, 5],
+    [0, 1, 1, 3, 3, 6],
+    [0, 0, 1, 2, 2, 7],
+    [0, 0, 5, 6, 7, 7],
+    [1, 1, 4, 6, 6, 7],
+    [2, 4, 5, 5, 7, 7],
+    [3, 4, 4, 5, 6, 6],
+];
+
+/// Where the first switch sits; the others follow.
+const FIRST_SWITCH: PciAddress = PciAddress { domain: 0, bus: 0xf0, device: 0 };
+/// How many switches GPUs share.
+const SWITCHES: u32 = 4;
+/// A switch of the third NVLink generation, packed as NVML does.
+const SWITCH_ID: u32 = 0x22a3_10de;
+
+impl Machine {
+    /// What two GPUs, by their places in the list, have in common. Neighbours share a switch, and more than two GPUs sit in
+    /// two halves, each at a processor of its own.
+    #[must_use]
+    pub fn common_ancestor(&self, one: usize, other: usize) -> Level {
+        let (first, second) = (self.rank(one), self.rank(other));
+        let count = self.devices.len();
+        let half = |rank: usize| rank * 2 / count.max(1);
+        if first == second {
+            Level::Internal
+        } else if count > 2 && half(first) != half(second) {
+            Level::System
+        } else if first / 2 != second / 2 {
+            Level::Node
+        } else if self.devices.get(one).is_some_and(|device| device.model().twin) {
+            Level::Internal
+        } else {
+            Level::Single
+        }
+    }
+
+    /// The NVLinks of a GPU; none where its model has none.
+    #[must_use]
+    pub fn nvlinks(&self, gpu: usize) -> Vec<NvLink> {
+        let Some(device) = self.devices.get(gpu) else { return Vec::new() };
+        let same = |end, active, count: u32| vec![NvLink { active, end }; count as usize];
+        let mut links = match device.model().nvlinks {
+            NvLinks::None => Vec::new(),
+            NvLinks::Unbridged(count) => same(End::Hidden, false, count),
+            NvLinks::HiddenSwitch(count) => same(End::Hidden, true, count),
+            NvLinks::Switch(count) => (0..count).map(switched).collect(),
+            NvLinks::Mesh => self.meshed(gpu),
+        };
+        // What the file says of the first of them is stronger.
+        for (place, active) in device.readings.nvlinks.iter().enumerate() {
+            match links.get_mut(place) {
+                Some(link) => link.active = *active,
+                None => links.push(NvLink { active: *active, end: End::Hidden }),
+            }
+        }
+        links
+    }
+
+    /// Whether one GPU reaches another's memory in this way.
+    #[must_use]
+    pub fn peer(&self, one: usize, other: usize, way: Way) -> Peer {
+        let id = |gpu: usize| self.devices.get(gpu).and_then(Device::packed_id);
+        if id(one) != id(other) {
+            return Peer::GpuNotSupported;
+        }
+        match way {
+            _ if self.are_linked(one, other) => Peer::Ok,
+            Way::NvLink | Way::Atomics => Peer::NotSupported,
+            Way::Any if self.common_ancestor(one, other) == Level::System => Peer::ChipsetNotSupported,
+            Way::Any => Peer::Ok,
+        }
+    }
+
+    /// Whether NVLinks lead from one GPU to another, if only through switches.
+    fn are_linked(&self, one: usize, other: usize) -> bool {
+        let Some((from, to)) = self.devices.get(one).zip(self.devices.get(other)) else { return false };
+        let active = |gpu| self.nvlinks(gpu).into_iter().filter(|link| link.active);
+        match from.model().nvlinks {
+            NvLinks::Switch(_) | NvLinks::HiddenSwitch(_) => active(one).next().and(active(other).next()).is_some(),
+            NvLinks::Mesh => active(one).any(
+                |link| matches!(link.end, End::Gpu(address, _) if PciAddress::parse(&to.pci_address) == Some(address)),
+            ),
+            NvLinks::None | NvLinks::Unbridged(_) => false,
+        }
+    }
+
+    /// The six links of one of eight GPUs. Those to GPUs that are not there are inactive.
+    fn meshed(&self, gpu: usize) -> Vec<NvLink> {
+        let id = |device: &Device| device.packed_id();
+        let like = |device: &&Device| id(device) == self.devices.get(gpu).and_then(id);
+        let place = self.devices.iter().take(gpu).filter(like).count();
+        let end = |peer: &usize| {
+            let peer = self.devices.iter().filter(like).nth(*peer)?;
+            Some(End::Gpu(PciAddress::parse(&peer.pci_address)?, id(peer)?))
+        };
+        let links = MESH.get(place).into_iter().flatten();
+        links
+            .map(|peer| {
+                end(peer).map_or(NvLink { active: false, end: End::Hidden }, |end| NvLink { active: true, end })
+            })
+            .collect()
+    }
+
+    /// The place of a GPU by its address.
+    fn rank(&self, gpu: usize) -> usize {
+        let address = |device: &Device| PciAddress::parse(&device.pci_address);
+        let own = self.devices.get(gpu).and_then(address);
+        self.devices.iter().filter(|other| address(other) < own).count()
+    }
+}
+
+fn switched(link: u32) -> NvLink {
+    let address = PciAddress { bus: FIRST_SWITCH.bus + link % SWITCHES, ..FIRST_SWITCH };
+    NvLink { active: true, end: End::Switch(address, SWITCH_ID) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many GPUs of one model.
+    fn machine(id: u16, count: usize) -> Machine {
+        let device = |place: usize| {
+            serde_json::json!({"pciAddress": format!("0000:{:02x}:00.0", 6 + place), "pciDeviceId": format!("0x{id:04X}10DE"),
+                "name": "GPU", "uuid": format!("GPU-{place}"), "memoryMiB": 16_384, "minor": place})
+        };
+        serde_json::from_value(serde_json::json!({"devices": (0..count).map(device).collect::<Vec<_>>()})).unwrap()
+    }
+
+    fn levels(id: u16, count: usize) -> Vec<Level> {
+        (1..count).map(|other| machine(id, count).common_ancestor(0, other)).collect()
+    }
+
+    #[test]
+    fn gpus_sit_in_pairs_and_in_halves() {
+        use Level::{Internal, Node, Single, System};
+        assert_eq!(levels(0x1eb8, 2), [Single]);
+        assert_eq!(levels(0x1eb8, 4), [Single, System, System]);
+        assert_eq!(levels(0x2330, 8), [Single, Node, Node, System, System, System, System]);
+        assert_eq!(levels(0x102d, 4), [Internal, System, System], "two K80 with two GPUs each");
+    }
+
+    #[test]
+    fn a_mesh_is_the_same_from_both_ends() {
+        for (one, peers) in MESH.iter().enumerate() {
+            for other in peers {
+                let there = |from: usize, to: usize| MESH[from].iter().filter(|peer| **peer == to).count();
+                assert_eq!(there(one, *other), there(*other, one), "{one} {other}");
+            }
+        }
+        let links = machine(0x1db1, 8).nvlinks(0);
+        let ends: Vec<_> = links.iter().map(|link| link.end).collect();
+        let gpu = |bus| End::Gpu(PciAddress { domain: 0, bus, device: 0 }, 0x1db1_10de);
+        assert_eq!(ends, [7, 8, 9, 9, 10, 10].map(gpu));
+        let alone = machine(0x1db1, 1).nvlinks(0);
+        assert_eq!((alone.len(), alone.iter().filter(|link| link.active).count()), (6, 0));
+    }
+
+    #[test]
+    fn links_are_those_of_the_model_but_for_the_first_of_which_the_file_tells() {
+        let active = |id, first: &[bool]| {
+            let mut machine = machine(id, 2);
+            machine.devices[1].readings.nvlinks = first.to_vec();
+            let links = machine.nvlinks(1);
+            (links.iter().filter(|link| link.active).count(), links.len())
+        };
+        assert_eq!(active(0x2330, &[]), (18, 18));
+        assert_eq!(active(0x2330, &[true, false]), (17, 18));
+        assert_eq!(active(0x20b5, &[]), (0, 12));
+        assert_eq!(active(0x1eb8, &[]), (0, 0));
+        assert_eq!(active(0x1eb8, &[true, false]), (1, 2));
+    }
+
+    #[test]
+    fn memory_is_reached_by_nvlink_or_within_a_half() {
+        let t4 = machine(0x1eb8, 8);
+        assert_eq!((t4.peer(0, 1, Way::Any), t4.peer(0, 1, Way::NvLink)), (Peer::Ok, Peer::NotSupported));
+        assert_eq!(t4.peer(0, 7, Way::Any), Peer::ChipsetNotSupported);
+        assert_eq!(machine(0x2330, 8).peer(0, 7, Way::NvLink), Peer::Ok);
+        let v100 = machine(0x1db1, 8);
+        assert_eq!((v100.peer(0, 4, Way::NvLink), v100.peer(0, 5, Way::NvLink)), (Peer::Ok, Peer::NotSupported));
+        let mut mixed = machine(0x1eb8, 2);
+        mixed.devices.extend(machine(0x15f8, 1).devices);
+        assert_eq!(mixed.peer(0, 2, Way::Any), Peer::GpuNotSupported);
+    }
+}

@@ -1,0 +1,34 @@
+//! What programs ask in vain, and who hears of it.
+
+use std::os::unix::net::UnixDatagram;
+
+use nvml_wrapper::error::NvmlError;
+
+use super::{common::DriverRoot, init, install, serve};
+
+#[test]
+fn a_function_that_is_not_answered_is_told_once_with_the_model() {
+    let root = DriverRoot::with_gpus(&[]);
+    let nvml = init(&install(&root)).unwrap();
+    serve(&root, &[(0x1eb8, 1)], "");
+    let gpu = nvml.device_by_index(0).unwrap();
+    let ask = || assert!(matches!(gpu.vbios_version(), Err(NvmlError::NotSupported)));
+    ask();
+
+    let listener = UnixDatagram::bind(root.path("etc/standin/asked.sock")).unwrap();
+    // What is told has been sent when the call returns.
+    listener.set_nonblocking(true).unwrap();
+    let heard = || {
+        let mut text = [0; 200];
+        listener.recv(&mut text).ok().map(|length| String::from_utf8_lossy(&text[..length]).into_owned())
+    };
+    ask();
+    assert_eq!(heard().as_deref(), Some("nvmlDeviceGetVbiosVersion 1eb8"));
+    ask();
+    // There are no virtual GPUs here, and a GPU without NVLinks cannot tell of them: neither is news.
+    assert!(gpu.active_vgpus().is_err());
+    assert!(gpu.link_wrapper_for(0).is_active().is_err());
+    assert!(nvml.excluded_device_count().is_err());
+    assert_eq!(heard().as_deref(), Some("nvmlGetExcludedDeviceCount -"));
+    assert_eq!(heard(), None);
+}
