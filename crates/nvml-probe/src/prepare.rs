@@ -12,7 +12,8 @@ use crate::{driver::directories, host::HostRoot};
 /// What MPS needs of a driver. A whole root's libraries are no path to look in: its C library would come along.
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 const PROGRAMS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
-const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/bin", "bin"];
+/// Where drivers have them: Debian's the server among the programs of administrators.
+const PROGRAM_DIRECTORIES: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 
 /// Something could not be left for the next container.
 #[derive(Debug, thiserror::Error)]
@@ -104,12 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_the_drivers_root_is_followed_within_that_root() {
+    fn debians_links_are_followed_within_the_drivers_root_and_its_programs_found() {
         let folder = tempfile::tempdir().unwrap();
         let (root, into) = (folder.path().join("root"), folder.path().join("links"));
         let current = "usr/lib/x86_64-linux-gnu/nvidia/current";
         let files = ["libcuda.so.535.261.03", "libnvidia-ml.so.535.261.03"].map(|name| format!("{current}/{name}"));
-        let programs = PROGRAMS.map(|name| format!("usr/bin/{name}"));
+        let programs = ["usr/bin/nvidia-cuda-mps-control", "usr/sbin/nvidia-cuda-mps-server"].map(str::to_owned);
         for file in files.iter().chain(&programs) {
             let file = root.join(file);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -123,5 +124,8 @@ mod tests {
         link(&root, &into).unwrap();
         assert_eq!(fs::read_link(into.join("lib/libcuda.so.1")).unwrap(), root.join(&files[0]));
         assert_eq!(fs::read_link(into.join("lib/libnvidia-ml.so.1")).unwrap(), root.join(&files[1]));
+        for (name, file) in PROGRAMS.into_iter().zip(&programs) {
+            assert_eq!(fs::read_link(into.join("bin").join(name)).unwrap(), root.join(file));
+        }
     }
 }
