@@ -2,9 +2,12 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Lines, Write},
+    io::{BufRead, BufReader, Write},
     path::Path,
-    process::{ChildStdout, Command, Stdio},
+    process::{Command, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::Duration,
 };
 
 use e2e::debian::Driver;
@@ -51,8 +54,10 @@ impl Mps {
     /// Starts the control daemon in the foreground, where it writes its own and its servers' log to its output.
     fn daemon(&self) -> Daemon {
         let mut process = Process(self.control().arg("-f").stdout(Stdio::piped()).spawn().expect("unshare"));
-        let log = BufReader::new(process.0.stdout.take().expect("its output")).lines();
-        let mut daemon = Daemon { process, log };
+        let lines = BufReader::new(process.0.stdout.take().expect("its output")).lines();
+        let (sender, log) = mpsc::channel();
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let daemon = Daemon { process, log };
         let socket = self.path("pipe/control");
         let first = daemon.until(|what| what.starts_with("To connect"));
         let expected = [
@@ -80,7 +85,7 @@ impl Mps {
 
 struct Daemon {
     process: Process,
-    log: Lines<BufReader<ChildStdout>>,
+    log: Receiver<String>,
 }
 
 impl Daemon {
@@ -89,10 +94,11 @@ impl Daemon {
     }
 
     /// What is said up to a line of which this is true.
-    fn until(&mut self, last: impl Fn(&str) -> bool) -> Vec<Said> {
+    fn until(&self, last: impl Fn(&str) -> bool) -> Vec<Said> {
         let mut said = Vec::new();
         loop {
-            let line = self.log.next().unwrap_or_else(|| panic!("the daemon has ended: {said:?}")).expect("text");
+            let line = self.log.recv_timeout(Duration::from_mins(1));
+            let line = line.unwrap_or_else(|error| panic!("{error}: {said:?}"));
             let (who, what) = parse(&line).unwrap_or_else(|| panic!("{line}"));
             let found = last(&what);
             said.push((who, what));
@@ -115,7 +121,7 @@ fn of_servers(said: &[Said]) -> Vec<&str> {
 }
 
 /// Has a server start, and returns what is said until it has ended.
-fn start_server(mps: &Mps, daemon: &mut Daemon) -> Vec<Said> {
+fn start_server(mps: &Mps, daemon: &Daemon) -> Vec<Said> {
     assert_eq!(mps.ask("start_server -uid 0"), "");
     let said = daemon.until(|what| what.contains("exited with status"));
     assert!(said.iter().any(|(_, what)| what.starts_with("Starting new server")), "{said:?}");
@@ -135,7 +141,7 @@ fn mps_control_daemon_serves_without_a_gpu_and_its_server_names_what_is_missing(
         assert_eq!(mps.ask("get_default_active_thread_percentage"), "25.0");
         mps.ask("set_default_device_pinned_mem_limit 0 4G");
         assert_eq!(mps.ask("get_default_device_pinned_mem_limit 0"), "4G");
-        let said = start_server(&mps, &mut daemon);
+        let said = start_server(&mps, &daemon);
         let expected = [
             "Startup".to_owned(),
             format!("Connecting to control daemon on socket: {}", mps.path("pipe/control")),
@@ -157,7 +163,7 @@ fn an_mps_server_without_the_drivers_library_ends_without_a_word() {
         let mps = Mps::of(&real(branch));
         fs::remove_file(mps.path("driver/lib/libcuda.so.1")).expect("removed");
         let mut daemon = mps.daemon();
-        let said = start_server(&mps, &mut daemon);
+        let said = start_server(&mps, &daemon);
         assert!(of_servers(&said).is_empty(), "{branch}: {said:?}");
         assert!(!said.iter().any(|(_, what)| what.contains("fatal")), "{branch}: {said:?}");
         assert!(daemon.is_up(), "{branch}");

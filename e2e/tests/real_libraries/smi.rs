@@ -56,12 +56,12 @@ fn nvidia_smi_tells_a_missing_library_from_a_missing_driver() {
             let output = run(&driver, own.parent().expect("a folder"), args);
             assert_eq!((said(&output).trim(), output.status.code()), (NO_DRIVER, Some(9)), "{branch} {args:?}");
             let output = run(&driver, Path::new("/nowhere"), args);
-            assert!(said(&output).starts_with(NO_LIBRARY), "{branch} {args:?}: {output:?}");
+            assert!(said(&output).starts_with(NO_LIBRARY), "{branch} {args:?}: {}", said(&output));
             assert_eq!(output.status.code(), Some(12), "{branch} {args:?}");
         }
         let help = run(&driver, Path::new("/nowhere"), &["--help"]);
         let begin = format!("NVIDIA System Management Interface -- v{}\n", driver.version);
-        assert!(said(&help).starts_with(&begin), "{help:?}");
+        assert!(said(&help).starts_with(&begin), "{}", said(&help));
     }
 }
 
