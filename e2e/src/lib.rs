@@ -18,6 +18,7 @@ pub mod cli;
 pub mod cluster;
 pub mod containerd;
 mod control_plane;
+pub mod debian;
 mod demo;
 pub mod failures;
 pub mod faults;

@@ -31,6 +31,9 @@ impl Paths {
     pub(crate) fn containerd_1(&self) -> PathBuf {
         self.base.join("containerd-1")
     }
+    pub(crate) fn debian(&self) -> PathBuf {
+        self.base.join("debian")
+    }
     pub(crate) fn stamps(&self) -> PathBuf {
         self.base.join("stamps")
     }

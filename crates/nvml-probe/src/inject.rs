@@ -18,7 +18,8 @@ const NEEDED: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 /// What else of a driver these load, by how the names begin.
 const LIBRARIES: [&str; 3] = ["libcuda.so.", "libcudadebugger.so.", "libnvidia-"];
 const PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
-const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/bin", "bin"];
+/// Where drivers have them: Debian's the server among the programs of administrators.
+const PROGRAM_DIRECTORIES: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 /// Where a dynamic linker looks by itself, by distribution. An image has its C library in one of them.
 const LINKER_DIRECTORIES: [&str; 6] = [
     "usr/lib64",
@@ -205,12 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_the_drivers_root_is_followed_within_that_root() {
+    fn debians_links_are_followed_within_the_drivers_root_and_its_programs_found() {
         let (_folder, root, own) = container("usr/lib/x86_64-linux-gnu/libc.so.6");
         let current = "usr/lib/x86_64-linux-gnu/nvidia/current";
         let files = ["libcuda.so.535.261.03", "libnvidia-ml.so.535.261.03"].map(|name| format!("{current}/{name}"));
         lay(&root, &files.each_ref().map(String::as_str));
-        lay(&root, &PROGRAM_FILES);
+        lay(&root, &PROGRAM_FILES[..2]);
+        lay(&root, &["usr/sbin/nvidia-cuda-mps-server"]);
         fs::create_dir_all(root.join("etc/alternatives")).unwrap();
         for (name, file) in NEEDED.into_iter().zip(&files) {
             symlink(format!("/{file}"), root.join("etc/alternatives").join(name)).unwrap();
@@ -220,6 +222,8 @@ mod tests {
         for (name, file) in NEEDED.into_iter().zip(&files) {
             assert_eq!(fs::read_link(own.join("usr/lib/x86_64-linux-gnu").join(name)).unwrap(), root.join(file));
         }
+        let server = fs::read_link(own.join("usr/bin/nvidia-cuda-mps-server")).unwrap();
+        assert_eq!(server, root.join("usr/sbin/nvidia-cuda-mps-server"));
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub struct NvmlGpu {
     pub uuid: Option<String>,
     /// NVIDIA's name of the product, such as `NVIDIA H100 80GB HBM3`.
     pub name: Option<String>,
-    /// Frame buffer, in MiB. Absent with drivers up to R470, whose library lacks the call.
+    /// Frame buffer, in MiB.
     pub memory_mib: Option<u64>,
     /// How it is divided by MIG; absent where it cannot be, and where that was not asked.
     pub mig: Option<Divisible>,

@@ -187,7 +187,7 @@ impl<'nvml> Session<'_, 'nvml> {
             pci_address: address.to_owned(),
             uuid: device.uuid().ok(),
             name: device.name().ok(),
-            memory_mib: device.memory_info().ok().map(|memory| memory.total / MIB),
+            memory_mib: raw::memory(device).ok().map(|memory| memory.total / MIB),
             mig_devices: mig::devices(device),
         })
     }

@@ -13,6 +13,7 @@ use gpu_operator_crd::health::CauseKind;
 use nvml_probe::{
     child::{Limits, Look, Supervisor, Target, this_program},
     driver::{CONTAINER_ROOT, all_libraries},
+    health::readings::Readings,
     inventory::{HeardXid, Inventory},
 };
 use serde_json::{Value, json};
@@ -122,6 +123,17 @@ async fn what_a_card_does_not_support_is_absent() {
     leaves("", &readings, &mut there);
     // Every card has memory.
     assert_eq!(there, ["/memoryTotalBytes", "/memoryUsedBytes"]);
+}
+
+#[tokio::test]
+async fn a_library_of_before_r510_tells_of_memory_by_its_older_call() {
+    let mut asked = Asked::new();
+    asked.serve(&json!({"readings": {"memoryUsedBytes": 1_048_576}}));
+    asked.host.hide(CONTAINER_ROOT, "580.173.02", "nvmlDeviceGetMemoryInfo_v2");
+    let gpu = asked.inventory().await.gpus.remove(0);
+    assert_eq!(gpu.memory_mib, Some(81_559));
+    let Readings { memory_total_bytes, memory_used_bytes, .. } = gpu.readings;
+    assert_eq!((memory_total_bytes, memory_used_bytes), (Some(81_559 << 20), Some(1_048_576)));
 }
 
 fn leaves(path: &str, value: &Value, there: &mut Vec<String>) {

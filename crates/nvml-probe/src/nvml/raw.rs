@@ -7,7 +7,7 @@ use nvml_wrapper::{
 };
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlEccSramErrorStatus_v1_t, nvmlFieldValue_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t,
-    nvmlMarginTemperature_v1_t, nvmlValue_st,
+    nvmlMarginTemperature_v1_t, nvmlMemory_t, nvmlValue_st,
 };
 
 use crate::health::readings::{Fabric, RemappedRows};
@@ -24,6 +24,29 @@ pub(super) fn version<T>(version: u32) -> u32 {
 pub(super) fn handle(device: &Device<'_>) -> nvmlDevice_t {
     // SAFETY: the handle is only lent to calls that end before the device does.
     unsafe { device.handle() }
+}
+
+/// A GPU's memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// In all.
+    pub total: u64,
+    /// In use. Drivers before R510 count with it what the driver keeps for itself.
+    pub used: u64,
+}
+
+/// How much memory there is.
+pub fn memory(device: &Device<'_>) -> Result<Memory, NvmlError> {
+    let lib = device.nvml().lib();
+    if lib.nvmlDeviceGetMemoryInfo_v2.is_ok() {
+        return device.memory_info().map(|memory| Memory { total: memory.total, used: memory.used });
+    }
+    // Drivers before R510 have the older call only.
+    let call = nvml_sym(lib.nvmlDeviceGetMemoryInfo.as_ref())?;
+    let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
+    // SAFETY: the handle is the library's own, and the structure outlives the call.
+    nvml_try(unsafe { call(handle(device), &raw mut memory) })?;
+    Ok(Memory { total: memory.total, used: memory.used })
 }
 
 /// Memory rows that are replaced.

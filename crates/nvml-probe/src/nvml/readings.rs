@@ -30,7 +30,7 @@ const UNKNOWN_STATE: u32 = 32;
 pub fn read(device: &Device<'_>, examine: bool) -> Result<Readings, NvmlError> {
     let mut get = Reader::default();
     let utilization = get.value(device.utilization_rates());
-    let memory = get.value(device.memory_info());
+    let memory = get.value(raw::memory(device));
     let readings = Readings {
         thermal: thermal(&mut get, device),
         power_milliwatts: get.value(device.power_usage()),

@@ -111,13 +111,33 @@ impl Host {
 
     /// Installs the stand-in driver under `root`, serving these GPUs: address and uuid.
     pub fn install(&self, root: &str, version: &str, gpus: &[(&str, &str)]) {
-        let library = self.path(&format!("{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}"));
+        let library = self.library(root, version);
         fs::create_dir_all(library.parent().unwrap()).unwrap();
         fs::copy(standin(), library).unwrap();
         self.write(&format!("{root}/etc/standin/module/nvidia/version"), version);
         self.write(&format!("{root}/dev/nvidiactl"), "");
         self.write(&format!("{root}/etc/standin/lock/nvml.lock"), "");
         self.serve(root, gpus, false);
+    }
+
+    fn library(&self, root: &str, version: &str) -> PathBuf {
+        self.path(&format!("{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}"))
+    }
+
+    /// Takes a function out of the stand-in under `root`, as libraries of older drivers lack it: under another name nobody
+    /// finds it.
+    pub fn hide(&self, root: &str, version: &str, function: &str) {
+        let mut bytes = fs::read(self.library(root, version)).unwrap();
+        let names: Vec<usize> = bytes
+            .split(|byte| *byte == 0)
+            .scan(0, |next, text| Some((std::mem::replace(next, *next + text.len() + 1), text)))
+            .filter_map(|(at, text)| (text == function.as_bytes()).then_some(at))
+            .collect();
+        assert!(!names.is_empty(), "the stand-in has no {function}");
+        for at in names {
+            bytes[at] = b'_';
+        }
+        fs::write(self.library(root, version), bytes).unwrap();
     }
 
     /// Changes what the stand-in under `root` answers, or lets it hang.

@@ -1,0 +1,143 @@
+//! What the probe reports of a host with a real driver's libraries.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    process::{Command, Stdio},
+};
+
+use e2e::debian::Driver;
+use nix::sys::stat::makedev;
+use nvml_probe::{
+    driver::{HOST, libraries},
+    host::HostRoot,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    api::Api,
+    support::{BRANCHES, GPU, Host, Process, built, library, real},
+};
+
+/// What NVML says where no module is loaded, in the words of the probe's bindings to it.
+const NOT_LOADED: &str = "NVIDIA driver is not loaded";
+
+/// The report of the probe's own program, as its pod runs it.
+fn report(host: &Host) -> Value {
+    let api = Api::new();
+    host.write("kubeconfig", &api.kubeconfig());
+    let mut probe = Command::new(built("nvml-probe"));
+    probe
+        .args(["run", "--node-name", "n1", "--kernel-log", "/nowhere", "--host-root"])
+        .arg(host.root())
+        .env("KUBECONFIG", host.path("kubeconfig"))
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .stderr(Stdio::null());
+    let _probe = Process(probe.spawn().expect("the probe"));
+    api.report()
+}
+
+/// The report of a host that has these drivers and nothing else; the module's facts are given.
+fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
+    let installed: Vec<Value> =
+        installed.iter().map(|driver| json!({"root": "/", "version": driver.version})).collect();
+    let mut driver = json!({"inUse": false, "installed": installed});
+    driver.as_object_mut().expect("an object").extend(module.as_object().expect("an object").clone());
+    json!({
+        "probeVersion": env!("CARGO_PKG_VERSION"),
+        "bootId": "11111111-2222-3333-4444-555555555555",
+        "os": {"id": "debian", "versionId": "12"},
+        "gpus": [{"pciAddress": GPU, "deviceId": "102d", "health": {"state": "Unknown", "action": "None"}}],
+        "driver": driver,
+        "nvml": nvml,
+    })
+}
+
+/// The report without a time and a number of the file system, which differ each time.
+fn facts(host: &Host) -> Value {
+    let mut report = report(host);
+    for gpu in report["gpus"].as_array_mut().expect("a list") {
+        gpu["health"].as_object_mut().expect("an object").remove("since");
+    }
+    report["driver"].as_object_mut().expect("an object").remove("loadId");
+    report
+}
+
+#[test]
+fn a_library_is_found_where_debian_has_it_unpacked_and_configured() {
+    for branch in BRANCHES {
+        let driver = real(branch);
+        for configured in [false, true] {
+            let host = Host::new();
+            host.unpack(&driver);
+            if configured {
+                host.configure(&driver);
+            }
+            let found = libraries(&HostRoot::new(host.root()), HOST).expect("read");
+            let found: Vec<_> = found.iter().map(|found| (found.version.as_str(), found.path.to_str())).collect();
+            assert_eq!(found, [(driver.version.as_str(), Some(&*library(&driver)))], "configured: {configured}");
+        }
+    }
+}
+
+#[test]
+fn without_a_module_the_library_is_reported_and_not_loaded() {
+    for branch in BRANCHES {
+        let driver = real(branch);
+        let host = Host::new();
+        host.unpack(&driver);
+        assert_eq!(facts(&host), expected(&[&driver], &json!({}), &json!({"state": "Absent"})));
+        assert_eq!(fs::read_dir(host.path("dev")).expect("a folder").count(), 0, "{branch}: it has been initialised");
+    }
+}
+
+#[test]
+fn with_a_module_and_no_device_behind_it_the_library_says_that_none_is_loaded() {
+    for branch in BRANCHES {
+        let driver = real(branch);
+        let host = Host::new();
+        host.unpack(&driver).configure(&driver).load(&driver.version);
+        let failing = json!({"state": "Failing", "message": NOT_LOADED});
+        assert_eq!(facts(&host), expected(&[&driver], &json!({"loaded": driver.version}), &failing));
+        // It makes its own device node, as far as its process may.
+        let node = fs::metadata(host.path("dev/nvidiactl")).expect("the library's own device node");
+        assert!(node.file_type().is_char_device());
+        assert_eq!((node.rdev(), node.mode() & 0o777), (makedev(195, 255), 0o666));
+    }
+}
+
+#[test]
+fn of_two_branches_beside_each_other_that_of_the_module_is_asked() {
+    let (old, new) = (real("470"), real("550"));
+    for (loaded, other) in [(&old, &new), (&new, &old)] {
+        let host = Host::new();
+        host.unpack(&old).unpack(&new).load(&loaded.version);
+        fs::write(host.path(&library(other)), "no library").expect("written");
+        let failing = json!({"state": "Failing", "message": NOT_LOADED});
+        assert_eq!(facts(&host), expected(&[&old, &new], &json!({"loaded": loaded.version}), &failing));
+    }
+    let host = Host::new();
+    host.unpack(&old).unpack(&new).load("535.309.01");
+    let why = "the module of version 535.309.01 is loaded; no libnvidia-ml.so.535.309.01 is on the host";
+    let absent = json!({"state": "Absent", "message": why});
+    assert_eq!(facts(&host), expected(&[&old, &new], &json!({"loaded": "535.309.01"}), &absent));
+}
+
+#[test]
+fn the_process_that_loads_a_library_outlives_its_refusal() {
+    for branch in BRANCHES {
+        let driver = real(branch);
+        let host = Host::new();
+        host.unpack(&driver);
+        let mut child = Command::new(built("nvml-probe"));
+        child.args(["nvml-child", "--parent", &std::process::id().to_string(), "--chroot"]).arg(host.root());
+        child.args(["--library", &library(&driver)]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().expect("the child");
+        child.stdin.take().expect("its input").write_all(b"[]\n[]\n").expect("written");
+        let output = child.wait_with_output().expect("its output");
+        assert!(output.status.success(), "{branch}: {}", output.status);
+        let refusal = format!("{{\"failed\":\"{NOT_LOADED}\"}}\n");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), refusal.repeat(2), "{branch}");
+    }
+}

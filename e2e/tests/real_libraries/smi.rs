@@ -1,0 +1,93 @@
+//! NVIDIA's `nvidia-smi`: what it says without a driver, and how far it gets with the stand-in for NVML.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Output,
+};
+
+use e2e::debian::Driver;
+
+use crate::support::{BRANCHES, built, confined, folder, library, real};
+
+const NO_DRIVER: &str = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the \
+                         latest NVIDIA driver is installed and running.";
+const NO_LIBRARY: &str = "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.";
+const NO_TABLE: &str = "Mismatch in versions between nvidia-smi and NVML.";
+
+/// The package's program, in the folder of the branch.
+fn program(driver: &Driver) -> PathBuf {
+    let branch = PathBuf::from(library(driver)).parent().and_then(Path::file_name).map(OsStr::to_owned);
+    driver.root.join("usr/lib/nvidia").join(branch.expect("a folder")).join("nvidia-smi")
+}
+
+/// Runs the program with the libraries in a folder.
+fn run(driver: &Driver, libraries: &Path, args: &[&str]) -> Output {
+    let mut command = confined(&program(driver));
+    command.args(args).env("LD_LIBRARY_PATH", libraries).env("LD_DEBUG", "symbols");
+    command.output().expect("unshare")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// NVML's functions that the program asked the dynamic linker for, in that order.
+fn asked(output: &Output) -> Vec<String> {
+    let mut asked: Vec<String> = Vec::new();
+    for line in String::from_utf8_lossy(&output.stderr).lines() {
+        let symbol = line.split_once("symbol=").and_then(|(_, rest)| rest.split(';').next());
+        if let Some(symbol) = symbol.filter(|symbol| symbol.starts_with("nvml") && !asked.iter().any(|it| it == symbol))
+        {
+            asked.push(symbol.to_owned());
+        }
+    }
+    asked
+}
+
+#[test]
+fn nvidia_smi_tells_a_missing_library_from_a_missing_driver() {
+    for branch in BRANCHES {
+        let driver = real(branch);
+        let own = driver.root.join(Path::new(&library(&driver)).strip_prefix("/").expect("absolute"));
+        for args in [&[][..], &["-L"], &["-c", "EXCLUSIVE_PROCESS"]] {
+            let output = run(&driver, own.parent().expect("a folder"), args);
+            assert_eq!((said(&output).trim(), output.status.code()), (NO_DRIVER, Some(9)), "{branch} {args:?}");
+            let output = run(&driver, Path::new("/nowhere"), args);
+            assert!(said(&output).starts_with(NO_LIBRARY), "{branch} {args:?}: {}", said(&output));
+            assert_eq!(output.status.code(), Some(12), "{branch} {args:?}");
+        }
+        let help = run(&driver, Path::new("/nowhere"), &["--help"]);
+        let begin = format!("NVIDIA System Management Interface -- v{}\n", driver.version);
+        assert!(said(&help).starts_with(&begin), "{}", said(&help));
+    }
+}
+
+#[test]
+fn nvidia_smi_asks_the_stand_in_for_a_table_that_it_does_not_have() {
+    for branch in BRANCHES {
+        let driver = real(branch);
+        let root = folder();
+        let at = |path: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            path
+        };
+        let stand_in = at(&format!("usr/lib64/libnvidia-ml.so.{}", driver.version));
+        fs::copy(built("libstandin_nvml.so"), &stand_in).expect("copied");
+        symlink(&stand_in, at("usr/lib64/libnvidia-ml.so.1")).expect("a link");
+        fs::write(at("etc/standin/module/nvidia/version"), &driver.version).expect("written");
+        fs::write(at("etc/standin/gpus.json"), "{}").expect("written");
+        for empty in ["etc/standin/lock/nvml.lock", "dev/nvidiactl"] {
+            fs::write(at(empty), "").expect("written");
+        }
+        for args in [&[][..], &["-L"], &["-c", "EXCLUSIVE_PROCESS"]] {
+            let output = run(&driver, &root.path().join("usr/lib64"), args);
+            assert!(said(&output).starts_with(NO_TABLE), "{branch} {args:?}: {}", said(&output));
+            assert_eq!(output.status.code(), Some(255), "{branch} {args:?}");
+            assert_eq!(asked(&output), ["nvmlInitWithFlags", "nvmlInternalGetExportTable", "nvmlShutdown"], "{branch}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The programs under test, and hosts that have a real driver's files.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+};
+
+use e2e::debian::{Driver, driver};
+use nix::unistd::Uid;
+use tempfile::TempDir;
+
+/// The branches that Debian has.
+pub const BRANCHES: [&str; 3] = ["470", "535", "550"];
+/// Those of which it has MPS.
+pub const BRANCHES_WITH_MPS: [&str; 2] = ["535", "550"];
+/// The GPU on the bus of every host: a Tesla K80.
+pub const GPU: &str = "0000:06:00.0";
+
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// The driver of a branch, for a test that may change root and mount.
+pub fn real(branch: &str) -> Driver {
+    assert!(Uid::effective().is_root(), "NVIDIA's libraries are kept away from this machine's /dev, which takes root");
+    driver(branch).unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+/// A program or library of this workspace, as `cargo build --workspace` leaves it; `cargo xtask test` does that first.
+pub fn built(name: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
+    let file = target.join("debug").join(name);
+    assert!(file.is_file(), "{} is not there: run `cargo build --workspace` first", file.display());
+    file
+}
+
+/// A folder in which device nodes work, as they do not in every `/tmp`.
+pub fn folder() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
+}
+
+/// The path of a driver's library inside its root, by the folder that Debian has chosen for its branch.
+pub fn library(driver: &Driver) -> String {
+    let folder = if driver.version.starts_with("470.") { "tesla-470" } else { "current" };
+    format!("/{LIBRARIES}/nvidia/{folder}/libnvidia-ml.so.{}", driver.version)
+}
+
+/// A host with a GPU, without a loaded module.
+pub struct Host(TempDir);
+
+impl Host {
+    pub fn new() -> Self {
+        let host = Self(folder());
+        host.write("proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555");
+        host.write("etc/os-release", "ID=debian\nVERSION_ID=\"12\"\n");
+        for (name, value) in [("vendor", "0x10de"), ("device", "0x102d"), ("class", "0x030200")] {
+            host.write(&format!("sys/bus/pci/devices/{GPU}/{name}"), value);
+        }
+        fs::create_dir(host.path("dev")).expect("a folder");
+        host
+    }
+
+    pub fn root(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root().join(path.trim_start_matches('/'))
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+        fs::write(path, text).expect("written");
+    }
+
+    /// Has a driver's NVML where its package has it.
+    pub fn unpack(&self, driver: &Driver) -> &Self {
+        let library = library(driver);
+        let folder = Path::new(&library).parent().expect("a folder");
+        let (from, to) =
+            (driver.root.join(folder.strip_prefix("/").expect("absolute")), self.path(&folder.to_string_lossy()));
+        fs::create_dir_all(&to).expect("folders");
+        let entries = fs::read_dir(from).expect("the package").flatten();
+        let of_nvml = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("libnvidia-ml.so"));
+        let files: Vec<PathBuf> = of_nvml.map(|entry| entry.path()).collect();
+        let status = Command::new("cp").arg("-a").args(&files).arg(&to).status().expect("cp");
+        assert!(status.success(), "{files:?} are not copied");
+        self
+    }
+
+    /// Does what installing does besides: the links of Debian's alternatives, and ldconfig.
+    pub fn configure(&self, driver: &Driver) -> &Self {
+        let library = library(driver);
+        let linked = library.trim_end_matches(&driver.version).to_owned() + "1";
+        let alternative = "etc/alternatives/nvidia--libnvidia-ml.so.1-x86_64-linux-gnu";
+        fs::create_dir_all(self.path("etc/alternatives")).expect("a folder");
+        symlink(linked, self.path(alternative)).expect("a link");
+        symlink(format!("/{alternative}"), self.path(&format!("{LIBRARIES}/libnvidia-ml.so.1"))).expect("a link");
+        self.write("etc/ld.so.conf", &format!("/{LIBRARIES}\n"));
+        let status = Command::new("/sbin/ldconfig").arg("-r").arg(self.root()).status().expect("ldconfig");
+        assert!(status.success() && self.path("etc/ld.so.cache").exists());
+        self
+    }
+
+    /// Has sysfs tell of a loaded module.
+    pub fn load(&self, version: &str) -> &Self {
+        self.write("sys/module/nvidia/version", version);
+        self.write("sys/module/nvidia/refcnt", "0");
+        self
+    }
+}
+
+/// A process that does not outlive the test, however that ends.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Fails only for one that has ended already.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// A program of NVIDIA's with a /dev of its own, because its libraries make device nodes there; it becomes the process
+/// itself.
+pub fn confined(program: &Path) -> Command {
+    const OWN_DEV: &str = "mount -t tmpfs -o mode=755 dev /dev && mknod -m 666 /dev/null c 1 3 && mkdir -m 1777 /dev/shm \
+                           && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", OWN_DEV, "sh"]).arg(program).env("HOME", "/nowhere");
+    command
+}

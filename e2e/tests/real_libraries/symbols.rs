@@ -1,0 +1,145 @@
+//! Which of NVML's calls the real libraries lack, and what the probe then does without.
+//!
+//! A library without a GPU answers nothing, so the answers are the stand-in's, with just those calls that the real library has.
+
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
+
+use nvml_probe::{
+    child::{Limits, Look, Supervisor, Target, this_program},
+    driver::{CONTAINER_ROOT, all_libraries},
+    host::HostRoot,
+};
+use serde_json::{Value, json};
+
+use crate::support::{GPU, Host, built, library, real};
+
+/// A call, and what of the probe's answer is absent without it: nothing where an older one takes its place.
+type Call = (&'static str, &'static [&'static str]);
+
+/// By branch: the calls that the probe makes and the library lacks.
+const LACKING: [(&str, &[Call]); 3] = [
+    (
+        "470",
+        &[
+            ("nvmlDeviceGetComputeRunningProcesses_v3", &["/readings/processes"]),
+            ("nvmlDeviceGetCurrentClocksEventReasons", &[]),
+            ("nvmlDeviceGetGpuFabricInfoV", &FABRIC),
+            ("nvmlDeviceGetGpuInstanceProfileInfoV", &["/mig/now/enabled", "/mig/now/pending", "/mig/offers"]),
+            ("nvmlDeviceGetMarginTemperature", &["/readings/thermal/margin"]),
+            ("nvmlDeviceGetMemoryInfo_v2", &[]),
+            ("nvmlDeviceGetSramEccErrorStatus", &["/readings/ecc/sramThresholdExceeded"]),
+        ],
+    ),
+    (
+        "535",
+        &[("nvmlDeviceGetGpuFabricInfoV", &FABRIC), ("nvmlDeviceGetMarginTemperature", &["/readings/thermal/margin"])],
+    ),
+    ("550", &[("nvmlDeviceGetMarginTemperature", &["/readings/thermal/margin"])]),
+];
+const FABRIC: [&str; 3] = ["/readings/fabric/health", "/readings/fabric/state", "/readings/fabric/status"];
+
+/// The names that a shared library offers.
+fn exported(library: &Path) -> BTreeSet<String> {
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().expect("nm, of binutils");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("names");
+    // A name may have a version behind an @.
+    let names = text.lines().filter_map(|line| line.rsplit(' ').next()?.split('@').next());
+    names.map(str::to_owned).collect()
+}
+
+/// A host with the stand-in as its driver, with a GPU that tells all there is to tell.
+fn host(version: &str) -> Host {
+    let host = Host::new();
+    let at = |path: &str| format!("{CONTAINER_ROOT}/{path}");
+    host.write(&at("etc/standin/module/nvidia/version"), version);
+    host.write(&at("etc/standin/lock/nvml.lock"), "");
+    host.write(&at("dev/nvidiactl"), "");
+    let gpu = json!({
+        "pciAddress": GPU,
+        "pciDeviceId": "0x233010DE",
+        "name": "NVIDIA H100 80GB HBM3",
+        "uuid": "GPU-six",
+        "memoryMiB": 81_559,
+        "minor": 0,
+        "mig": {},
+        "readings": {
+            "thermal": {"gpu": 41, "margin": 46},
+            "clockReasons": 1,
+            "ecc": {"enabled": true, "sramThresholdExceeded": false},
+            "fabric": {"state": 3, "status": 0, "health": 1},
+            "processes": 2,
+        },
+    });
+    host.write(&at("etc/standin/gpus.json"), &json!({"cuda": "13.1", "devices": [gpu]}).to_string());
+    host
+}
+
+/// Makes the stand-in that host's library, with those of NVML's calls alone that are in `kept`, where that is given.
+fn install(host: &Host, version: &str, kept: Option<&BTreeSet<String>>) {
+    let mut bytes = fs::read(built("libstandin_nvml.so")).expect("the stand-in");
+    let mut at = 0;
+    while let Some(length) = bytes[at..].iter().position(|byte| *byte == 0) {
+        let name = String::from_utf8_lossy(&bytes[at..at + length]);
+        if name.starts_with("nvml") && kept.is_some_and(|kept| !kept.contains(&*name)) {
+            // Under another name nobody finds it.
+            bytes[at] = b'_';
+        }
+        at += length + 1;
+    }
+    let library = host.path(&format!("{CONTAINER_ROOT}/usr/lib64/libnvidia-ml.so.{version}"));
+    fs::create_dir_all(library.parent().expect("a folder")).expect("folders");
+    fs::write(library, bytes).expect("written");
+}
+
+/// What the probe's child answers of the GPU: the path of each value.
+async fn answered(host: &Host, version: &str) -> BTreeSet<String> {
+    let root = HostRoot::new(host.root());
+    let libraries = all_libraries(&root, None).expect("read");
+    let target = Target::choose(&root, false, "boot", Some(version), &libraries);
+    let mut supervisor = Supervisor::new(this_program(built("nvml-probe")), Limits::default());
+    let inventory = match supervisor.look_at_divisions(target, &[GPU.to_owned()]).await {
+        Look::Answering(inventory) => inventory,
+        other => panic!("no answer but {other:?}"),
+    };
+    supervisor.end().await.expect("its end");
+    assert_eq!((inventory.gpus.len(), inventory.refused.len()), (1, 0), "{inventory:?}");
+    let gpu = serde_json::to_value(&inventory.gpus[0]).expect("JSON");
+    let mut paths = BTreeSet::new();
+    leaves("", &gpu, &mut paths);
+    paths
+}
+
+fn leaves(path: &str, value: &Value, paths: &mut BTreeSet<String>) {
+    match value {
+        Value::Null => {}
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                leaves(&format!("{path}/{name}"), value, paths);
+            }
+        }
+        Value::Array(list) if list.is_empty() => {}
+        _ => {
+            paths.insert(path.to_owned());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_older_library_lacks_is_absent_and_all_else_is_told() {
+    for (branch, lacking) in LACKING {
+        let driver = real(branch);
+        let has = exported(&driver.root.join(library(&driver).trim_start_matches('/')));
+        for (call, _) in lacking {
+            assert!(!has.contains(*call), "{branch} has {call}");
+        }
+        let host = host(&driver.version);
+        install(&host, &driver.version, None);
+        let all = answered(&host, &driver.version).await;
+        install(&host, &driver.version, Some(&has));
+        let told = answered(&host, &driver.version).await;
+        let lost: BTreeSet<&str> = all.difference(&told).map(String::as_str).collect();
+        let expected: BTreeSet<&str> = lacking.iter().flat_map(|(_, lost)| lost.iter().copied()).collect();
+        assert_eq!(lost, expected, "{branch}");
+    }
+}
