@@ -13,11 +13,11 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::{
-    network,
+    Containerd, machines, network,
     paths::Paths,
     process::{create, output, poll, run_logged},
     progress::Step,
-    state::State,
+    state::{NodeId, State},
 };
 
 /// The release and its namespace.
@@ -79,11 +79,24 @@ fn values(state: &State) -> serde_json::Value {
         "hostNetwork": true,
         // What is a matter of a minute on a fleet is watched by a person here.
         "probe": {"interval": "2s"},
+        "operator": {"affinity": affinity(state)},
         "extraEnv": [
             {"name": "KUBERNETES_SERVICE_HOST", "value": network::CONTROL_PLANE},
             {"name": "KUBERNETES_SERVICE_PORT", "value": state.api_port.to_string()},
         ],
     })
+}
+
+/// Away from nodes whose container runtime is restarted for their GPUs: what happens to the operator is to be seen by itself.
+fn affinity(state: &State) -> serde_json::Value {
+    let old = state.nodes.real().filter(|node| machines::containerd(*node) == Containerd::One);
+    let names: Vec<String> = old.map(NodeId::name).collect();
+    if names.is_empty() {
+        return json!({});
+    }
+    let elsewhere = json!({"key": "kubernetes.io/hostname", "operator": "NotIn", "values": names});
+    let terms = json!({"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]});
+    json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
 }
 
 /// Applies the example policy.

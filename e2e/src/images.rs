@@ -27,6 +27,8 @@ pub(crate) const PAUSE_IMAGE: &str = "localhost:5999/pause:e2e";
 const BASE: &str = "localhost/gpu-operator-e2e-base";
 /// The stand-ins for Google's installer and device plugin.
 const GOOGLE: &str = "localhost:5999/google/stand-in:dev";
+/// The stand-in for NVIDIA's device plugin.
+const STANDIN_PLUGIN: &str = "localhost:5999/stand-in/k8s-device-plugin:dev";
 /// Drivers: the version, and the kind of image by the name that the stand-in knows it by.
 const DRIVERS: [(&str, &str); 5] = [
     ("580.173.02", "current"),
@@ -44,6 +46,8 @@ enum Source {
     Checkout(&'static str),
     /// All that was built from NVIDIA's toolkit module.
     Nvidia,
+    /// A program that was built from the module of NVIDIA's device plugin.
+    NvidiaPlugin(&'static str),
 }
 
 /// One image.
@@ -82,6 +86,15 @@ fn images(all: bool, kernel: &str) -> Vec<Image> {
         name: "localhost:5999/nvidia/k8s-device-plugin:v0.20.0".to_owned(),
         dockerfile: "e2e/standins/device-plugin.Dockerfile",
         args: Vec::new(),
+        context: vec![
+            (Source::NvidiaPlugin("nvidia-device-plugin"), "plugin/nvidia-device-plugin"),
+            (Source::NvidiaPlugin("mps-control-daemon"), "plugin/mps-control-daemon"),
+        ],
+    };
+    let standin_plugin = Image {
+        name: STANDIN_PLUGIN.to_owned(),
+        dockerfile: "e2e/standins/stand-in-plugin.Dockerfile",
+        args: Vec::new(),
         context: vec![(Source::Cargo("nvidia-device-plugin"), "nvidia-device-plugin")],
     };
     let vector_add = Image {
@@ -109,7 +122,8 @@ fn images(all: bool, kernel: &str) -> Vec<Image> {
         ],
     };
     let ours = [product("gpu-operator"), product("nvml-probe")];
-    let mut images: Vec<Image> = ours.into_iter().chain([pause, toolkit, plugin, vector_add, google]).collect();
+    let mut images: Vec<Image> =
+        ours.into_iter().chain([pause, toolkit, plugin, standin_plugin, vector_add, google]).collect();
     images.extend(DRIVERS.map(driver));
     images
 }
@@ -201,6 +215,7 @@ impl Image {
                 Source::Cargo(name) => strip(&built(paths, name), &to)?,
                 Source::Checkout(path) => copy(&paths.root.join(path), &to)?,
                 Source::Nvidia => copy(&paths.nvidia(), &to)?,
+                Source::NvidiaPlugin(name) => copy(&paths.nvidia_plugin().join(name), &to)?,
             }
         }
         let mut hash = Sha256::new();

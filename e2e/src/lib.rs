@@ -10,6 +10,7 @@
 #[macro_use]
 mod progress;
 
+mod asked;
 pub mod audit;
 mod benchmark;
 mod cgroups;

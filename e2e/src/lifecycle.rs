@@ -1,6 +1,6 @@
 //! `up` and `down`: everything from nothing, and nothing from everything.
 
-use std::{collections::BTreeSet, fs, process::Command, time::Duration};
+use std::{collections::BTreeSet, fs, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use nix::unistd::Uid;
@@ -9,7 +9,7 @@ use crate::{
     cgroups, chart, control_plane, images, kwok, machines, node, operator_process, packages,
     paths::Paths,
     probe_process,
-    process::{begin_cleaning, run_logged},
+    process::{self, begin_cleaning, run_logged},
     progress::{Step, heading},
     state::{MOST, NodeId, Nodes, Purpose, State, records},
     tools,
@@ -64,10 +64,10 @@ pub(crate) fn build_release(paths: &Paths, packages: &[&str]) -> Result<()> {
 fn cargo_build(paths: &Paths, what: &str, args: &[&str]) -> Result<()> {
     let step = Step::start(what);
     let log = paths.log("cargo-build");
-    let mut cargo = Command::new("cargo");
-    cargo.current_dir(&paths.root).arg("build").args(args);
+    let mut cargo = process::cargo(&paths.root);
+    cargo.arg("build").args(args);
     run_logged(&mut cargo, &log, || {
-        let text = crate::process::tail(&log, 400);
+        let text = process::tail(&log, 400);
         step.tick(text.lines().last().unwrap_or_default().trim());
     })?;
     step.done();

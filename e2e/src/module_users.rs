@@ -10,7 +10,7 @@ use std::{fs, io, os::unix::fs::MetadataExt, path::Path, thread::sleep, time::Du
 pub(crate) const OTHERS: &str = "references";
 
 const COUNT: &str = "module/nvidia/refcnt";
-const LOCK: &str = "lock/nvml.lock";
+pub(crate) const LOCK: &str = "lock/nvml.lock";
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// Keeps the count true for ever.

@@ -30,7 +30,7 @@ use nix::{
 };
 use standin_node::driver::proc_devices;
 
-use crate::{cgroups, machines, module_users, network, paths::Paths, process::create, state::NodeId};
+use crate::{asked, cgroups, machines, module_users, network, paths::Paths, process::create, state::NodeId};
 
 /// Kernel settings that kubelet would change on the machine, with the values that it wants to see.
 const TUNABLES: [(&str, &str); 6] = [
@@ -72,6 +72,9 @@ for module in /sys/module/*/refcnt; do
 done
 ";
 
+/// Where the node sees the folder that steers the stand-ins.
+const STANDIN: &str = "/run/nvidia/standin";
+
 /// Written by `node-init` once the node's root stands.
 pub(crate) fn ready_file(paths: &Paths, node: NodeId) -> PathBuf {
     paths.cluster().join(format!("{}.ready", node.name()))
@@ -108,7 +111,12 @@ pub(crate) fn init(paths: &Paths, node: NodeId) -> Result<()> {
     }
     network::bring_up(node)?;
     build_root(paths, node).context("building the node's root")?;
-    thread::spawn(|| module_users::follow(Path::new("/run/nvidia/standin")));
+    thread::spawn(|| module_users::follow(Path::new(STANDIN)));
+    thread::spawn(|| {
+        if let Err(error) = asked::follow(Path::new(STANDIN)) {
+            warn!("what the stand-in NVML is asked in vain is not written down: {error}");
+        }
+    });
     let runtime = machines::containerd(node);
     let mut running = runtime.start(paths, node)?;
     fs::write(ready_file(paths, node), "")?;

@@ -28,6 +28,9 @@ impl Paths {
     pub(crate) fn nvidia(&self) -> PathBuf {
         self.base.join("nvidia")
     }
+    pub(crate) fn nvidia_plugin(&self) -> PathBuf {
+        self.base.join("nvidia-plugin")
+    }
     pub(crate) fn containerd_1(&self) -> PathBuf {
         self.base.join("containerd-1")
     }

@@ -134,6 +134,19 @@ fn end_group(child: &mut Child) -> Result<()> {
     Ok(())
 }
 
+/// A command for cargo in the checkout, without what the cargo that runs xtask has told it of this package: build scripts
+/// that look at it would run again, and all that stands on them be built again, whenever one is called by a person and then
+/// the other.
+pub(crate) fn cargo(checkout: &Path) -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(checkout);
+    let is_told = |name: &str| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| name.starts_with(prefix));
+    for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_told(name)) {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Runs a command, with its output in `log`; when it fails, the end of that output becomes the error.
 pub(crate) fn run_logged(command: &mut Command, log: &Path, tick: impl FnMut()) -> Result<()> {
     let file = create(log)?;

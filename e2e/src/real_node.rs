@@ -174,12 +174,19 @@ fi
 /// nvidia-uvm.
 const HOST_DRIVER: &str = "
 folder=/usr/lib/x86_64-linux-gnu
-rm -f $folder/libnvidia-ml.so.* /usr/bin/nvidia-smi /dev/nvidia*
+for kernel in $folder/libnvidia-standin.so.*; do
+  if mountpoint -q $kernel; then umount --lazy $kernel; fi
+done
+rm -f $folder/libnvidia-ml.so.* $folder/libnvidia-standin.so.* $folder/libcuda.so.* /usr/bin/nvidia-smi /dev/nvidia*
 if mountpoint -q /etc/standin; then umount --lazy /etc/standin; fi
 if [ -n \"$2\" ]; then
   cp \"$1\" $folder/libnvidia-ml.so.$2
   cp \"$4\" /usr/bin/nvidia-smi
   ln -s libnvidia-ml.so.$2 $folder/libnvidia-ml.so.1
+  cp \"$1\" $folder/libcuda.so.$2
+  ln -s libcuda.so.$2 $folder/libcuda.so.1
+  touch $folder/libnvidia-standin.so.$2
+  mount --bind /run/nvidia/standin/lock/nvml.lock $folder/libnvidia-standin.so.$2
   mkdir -p /etc/standin
   mount --bind /run/nvidia/standin /etc/standin
 fi

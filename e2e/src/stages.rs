@@ -4,21 +4,20 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     path::Path,
-    process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    chart,
+    asked, chart,
     failures::failures,
     images,
     lifecycle::{self, Extent},
     paths::Paths,
-    process::{begin_cleaning, create, interrupted, wait_for},
+    process::{self, begin_cleaning, create, interrupted, wait_for},
     progress::{elapsed, heading},
-    state::Purpose,
+    state::{Purpose, State},
     traces::Before,
 };
 
@@ -111,7 +110,8 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
                 // Tests wait for the nodes that they need, and so all of them begin at once.
                 let mut args = vec!["--test-threads=200"];
                 args.extend(filter);
-                cargo(paths, "e2e-tests", &[], &tests, &args)
+                cargo(paths, "e2e-tests", &[], &tests, &args)?;
+                State::load(paths).map_or(Ok(()), |state| asked::all_is_known(paths, &state))
             });
             if !well && !interrupted() {
                 let text = chart::diagnosis(paths, lifecycle::real_nodes(paths));
@@ -133,9 +133,8 @@ pub(crate) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
 /// is built with the same features, and so once.
 fn cargo(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: &[&str]) -> Result<()> {
     let log = paths.log(log);
-    let mut command = Command::new("cargo");
+    let mut command = process::cargo(&paths.root);
     command
-        .current_dir(&paths.root)
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(kinds)
         .args(tests.iter().flat_map(|name| ["--test", name]))

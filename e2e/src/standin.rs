@@ -129,7 +129,11 @@ impl Standin {
         for (fault, value) in faults {
             machine[fault] = value.clone();
         }
-        self.replace("gpus.json", &machine.to_string())
+        self.replace("gpus.json", &machine.to_string())?;
+        // What containers have of it that NVIDIA's own programs have given the driver.
+        let lock = self.dir.join(module_users::LOCK);
+        fs::create_dir_all(lock.parent().unwrap_or(&self.dir))?;
+        proc_devices::rewrite(&lock, |_| machine.to_string()).with_context(|| format!("writing {}", lock.display()))
     }
 
     /// What sits on the PCI bus.

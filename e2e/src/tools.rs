@@ -65,14 +65,15 @@ const RUNC: Tool = Tool {
     folder: Paths::bin,
     programs: &["runc"],
 };
+/// For programs that call NVML's functions, which are there at run time only.
+const WITH_NVML: &[&str] = &[
+    "-ldflags",
+    "-s -w -extldflags=-Wl,--export-dynamic -extldflags=-Wl,--unresolved-symbols=ignore-in-object-files \
+     -extldflags=-Wl,-z,lazy",
+];
 const NVIDIA: Tool = Tool {
     module: "nvidia-toolkit",
-    // The programs call NVML's functions, which are there at run time only.
-    flags: &[
-        "-ldflags",
-        "-s -w -extldflags=-Wl,--export-dynamic -extldflags=-Wl,--unresolved-symbols=ignore-in-object-files \
-         -extldflags=-Wl,-z,lazy",
-    ],
+    flags: WITH_NVML,
     package: "tool",
     folder: Paths::nvidia,
     programs: &[
@@ -84,6 +85,13 @@ const NVIDIA: Tool = Tool {
         "nvidia-ctk",
         "nvidia-ctk-installer",
     ],
+};
+const NVIDIA_PLUGIN: Tool = Tool {
+    module: "nvidia-device-plugin",
+    flags: WITH_NVML,
+    package: "tool",
+    folder: Paths::nvidia_plugin,
+    programs: &["config-manager", "gpu-feature-discovery", "mps-control-daemon", "nvidia-device-plugin"],
 };
 const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["kwok"] };
 
@@ -101,7 +109,7 @@ pub fn nvidia_programs() -> Result<PathBuf> {
 pub(crate) fn build(paths: &Paths, real: bool, simulated: bool) -> Result<()> {
     let mut tools = vec![&KUBERNETES, &ETCD, &HELM];
     if real {
-        tools.extend([&CONTAINERD, &CONTAINERD_1, &RUNC, &NVIDIA]);
+        tools.extend([&CONTAINERD, &CONTAINERD_1, &RUNC, &NVIDIA, &NVIDIA_PLUGIN]);
     }
     if simulated {
         tools.push(&KWOK);

@@ -1,10 +1,10 @@
-# The stand-in device plugin: nvidia/k8s-device-plugin of NVIDIA's, as far as a kubelet can tell.
+# NVIDIA's real device plugin and MPS control daemon, laid out as in nvidia/k8s-device-plugin.
 #
 # Argument: BASE, a base with a C library.
 # The build's context:
-#   nvidia-device-plugin   built from package standin-node, executable
+#   plugin/   what is built from NVIDIA's module: nvidia-device-plugin, mps-control-daemon, all executable
 ARG BASE
 FROM ${BASE}
 ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-COPY nvidia-device-plugin /usr/bin/nvidia-device-plugin
+COPY plugin/nvidia-device-plugin plugin/mps-control-daemon /usr/bin/
 ENTRYPOINT ["nvidia-device-plugin"]

@@ -9,6 +9,7 @@
 mod admission;
 mod by_hand;
 mod chart;
+mod device_plugin;
 mod diagnosis;
 mod documents;
 mod driver_container;

@@ -484,13 +484,15 @@ impl Fixture {
         self.create(self.gpu_pod(name, command)).await
     }
 
-    async fn create(&self, pod: serde_json::Value) -> Result<()> {
+    /// Creates a pod of the test's own.
+    pub async fn create(&self, pod: serde_json::Value) -> Result<()> {
         let pod = serde_json::from_value(pod)?;
         self.pods(&self.users()).create(&kube::api::PostParams::default(), &pod).await?;
         Ok(())
     }
 
-    fn gpu_pod(&self, name: &str, command: &[&str]) -> serde_json::Value {
+    /// A pod of the test's own on the node, as [`Fixture::create_on_gpu`] makes it.
+    pub fn gpu_pod(&self, name: &str, command: &[&str]) -> serde_json::Value {
         serde_json::json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {
@@ -521,9 +523,15 @@ impl Fixture {
 
     /// Checks that a marked pod sees one GPU and no other.
     pub fn sees_one_gpu(&self, name: &str) -> Result<()> {
+        self.sees_gpus(name, 1)
+    }
+
+    /// Checks that a marked pod sees so many GPUs.
+    pub fn sees_gpus(&self, name: &str, count: u32) -> Result<()> {
         let devices = self.gpu_devices_of(name)?;
-        let gpus = devices.iter().filter(|device| device.trim_start_matches("nvidia").parse::<u32>().is_ok()).count();
-        ensure!(gpus == 1 && devices.contains(&"nvidiactl".to_owned()), "{name} sees {devices:?}");
+        let is_gpu = |device: &&String| device.trim_start_matches("nvidia").parse::<u32>().is_ok();
+        let gpus = u32::try_from(devices.iter().filter(is_gpu).count())?;
+        ensure!(gpus == count && devices.contains(&"nvidiactl".to_owned()), "{name} sees {devices:?}");
         Ok(())
     }
 

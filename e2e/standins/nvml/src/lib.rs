@@ -12,6 +12,7 @@
 //! | `etc/standin/asked.sock` | whoever listens there is told which functions are called that have no answer |
 //! | `etc/standin/module/nvidia/version` | the version of the loaded kernel module; absent: no driver is loaded |
 //! | `etc/standin/lock/nvml.lock` | locked shared from the first `nvmlInit` to the last `nvmlShutdown`; holding it exclusively means that the driver is being replaced |
+//! | `libnvidia-standin.so.<version>` beside the library | in place of `etc/standin`, where there is none: `lock/nvml.lock`, which holds the text of `gpus.json` |
 //! | `dev/nvidiactl` | opened at `nvmlInit`, as the real library does; being allowed to is what counts |
 //!
 //! It answers with the inventory, what is known of each [`Model`], how the GPUs are connected, MIG, the state that `gpus.json`
@@ -47,6 +48,7 @@ mod asked;
 mod devices;
 mod events;
 mod handle;
+mod injected;
 mod library;
 mod location;
 mod machine;

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags, open, openat};
 use crate::{
     events::{Event, EventSet},
     handle::Handles,
-    location,
+    injected, location,
     machine::Machine,
     status::Status,
 };
@@ -28,6 +28,8 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct Library {
     root: PathBuf,
     own_version: Option<String>,
+    /// In place of the stand-in's folder.
+    injected: Option<PathBuf>,
     /// The stand-in's folder, held open from the first `nvmlInit` to the last `nvmlShutdown`: a real library that is
     /// initialised goes on, with the device nodes it has open, when its root is taken away and renewed.
     folder: Mutex<Option<Arc<OwnedFd>>>,
@@ -50,6 +52,7 @@ impl Library {
         Self {
             root: root.to_path_buf(),
             own_version: own_version.map(str::to_owned),
+            injected: None,
             folder: Mutex::default(),
             handles: Handles::default(),
             state: Mutex::default(),
@@ -60,8 +63,9 @@ impl Library {
     pub(crate) fn this() -> &'static Self {
         static THIS: OnceLock<Library> = OnceLock::new();
         THIS.get_or_init(|| {
-            let (root, version) = location::find();
-            Self::new(&root, version.as_deref())
+            let (library, root, version) = location::find();
+            let injected = injected::beside(&library, &root, version.as_deref());
+            Self { injected, ..Self::new(&root, version.as_deref()) }
         })
     }
 
@@ -85,7 +89,9 @@ impl Library {
                 return Err(Status::LibRmVersionMismatch);
             }
             state.lock = Some(lock);
-            *self.held_folder() = Some(Arc::new(self.open_folder().map_err(|_| Status::Unknown)?));
+            if self.injected.is_none() {
+                *self.held_folder() = Some(Arc::new(self.open_folder().map_err(|_| Status::Unknown)?));
+            }
         }
         state.users += 1;
         Ok(())
@@ -204,6 +210,9 @@ impl Library {
 
     /// A file of the stand-in's folder.
     pub(crate) fn read(&self, name: &str) -> io::Result<String> {
+        if let Some(file) = &self.injected {
+            return injected::read(file, self.own_version.as_deref(), name);
+        }
         let file = openat(self.folder()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         io::read_to_string(File::from(file))
     }
@@ -243,7 +252,7 @@ impl Library {
     }
 
     fn take_lock(&self) -> Result<File, Status> {
-        let path = self.root.join("etc/standin/lock/nvml.lock");
+        let path = self.injected.clone().unwrap_or_else(|| self.standin().join("lock/nvml.lock"));
         // Reading is enough for a lock, and all that a read-only mount of the driver root allows.
         let file = File::open(&path).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => OpenOptions::new().read(true).append(true).create(true).open(&path),

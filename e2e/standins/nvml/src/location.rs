@@ -12,13 +12,13 @@ use std::{
 /// Names the driver root when the library's own path cannot, as in unit tests.
 const ROOT_VARIABLE: &str = "STANDIN_NVML_ROOT";
 
-/// The driver root and the version in the library's file name, where it has one.
-pub(crate) fn find() -> (PathBuf, Option<String>) {
+/// The library, the driver root, and the version in the library's file name, where it has one.
+pub(crate) fn find() -> (PathBuf, PathBuf, Option<String>) {
     let own = own_path().unwrap_or_default();
     // The name that was opened is usually the link libnvidia-ml.so.1; the version is in the name of the file behind it.
     let version = own.canonicalize().ok().as_deref().and_then(version_of);
     let root = env::var_os(ROOT_VARIABLE).map_or_else(|| root_of(&own), PathBuf::from);
-    (root, version)
+    (own, root, version)
 }
 
 /// `<root>/usr/lib/<architecture>/<file>`, `<root>/usr/lib64/<file>` and `<root>/lib64/<file>` give `<root>`.

@@ -182,7 +182,8 @@ impl Container<'_> {
     fn show(&self) -> Result<()> {
         devices::make(&self.paths.standin, &self.paths.dev())?;
         println!("Mounting NVIDIA driver rootfs...");
-        root::show(&self.paths.own_root, &self.paths.driver_root())?;
+        let kernel = userspace::kernel(&self.image.version);
+        root::show(&self.paths.own_root, &self.paths.driver_root(), &kernel)?;
         if self.image.kind.records_digest() {
             run_files::record_digest(&self.paths.run, &self.image.digest)?;
         }

@@ -27,16 +27,23 @@ pub const FILE: &str = "proc-devices";
 
 const SECTION: &str = "Character devices:\n";
 
-/// Lists the driver's majors in the file, or removes them from it. The file is rewritten in place, because it is mounted
-/// over `/proc/devices`.
+/// Lists the driver's majors in the file, or removes them from it. The file is mounted over `/proc/devices`.
 ///
 /// # Errors
 /// If the file cannot be read or written.
 pub fn list(standin: &Path, is_loaded: bool) -> io::Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(standin.join(FILE))?;
+    rewrite(&standin.join(FILE), |old| listing(old, is_loaded))
+}
+
+/// Rewrites a file in place, because it is mounted somewhere, or locked.
+///
+/// # Errors
+/// If it cannot be read or written.
+pub fn rewrite(path: &Path, text: impl FnOnce(&str) -> String) -> io::Result<()> {
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let mut old = String::new();
     file.read_to_string(&mut old)?;
-    let new = listing(&old, is_loaded);
+    let new = text(&old);
     file.rewind()?;
     file.write_all(new.as_bytes())?;
     file.set_len(u64::try_from(new.len()).unwrap_or(u64::MAX))

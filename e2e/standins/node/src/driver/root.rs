@@ -10,6 +10,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
+/// The lock of the driver, which holds what its library has to know.
+const LOCK: &str = "etc/standin/lock/nvml.lock";
 /// More mounts on one place than any number of crashed predecessors leaves.
 const MOST_LAYERS: usize = 64;
 
@@ -26,7 +28,9 @@ pub(super) fn bind_standin(standin: &Path, etc: &Path) -> Result<()> {
 ///
 /// Only the mounts that make up a driver root come along. Recursing from `/` would take in `/run/nvidia` itself, with
 /// which unmounting the copy later would unmount the original of everything in it, since those mounts are shared.
-pub(super) fn show(own_root: &Path, driver_root: &Path) -> Result<()> {
+///
+/// `kernel` is what the driver's library finds beside itself where there is no folder of the harness's.
+pub(super) fn show(own_root: &Path, driver_root: &Path, kernel: &Path) -> Result<()> {
     let stage = own_root.join(".driver-root");
     fs::create_dir_all(&stage).with_context(|| stage.display().to_string())?;
     fs::create_dir_all(driver_root).with_context(|| driver_root.display().to_string())?;
@@ -35,6 +39,7 @@ pub(super) fn show(own_root: &Path, driver_root: &Path) -> Result<()> {
     for part in ["dev", "etc/standin"] {
         bind(&own_root.join(part), &stage.join(part), MsFlags::empty())?;
     }
+    bind(&own_root.join(LOCK), &stage.join(kernel), MsFlags::empty())?;
     bind(&stage, driver_root, MsFlags::MS_REC)?;
     release(&stage)
 }

@@ -29,7 +29,14 @@ pub(super) fn install(own_root: &Path, version: &str) -> Result<()> {
         remove(&link)?;
         symlink(&file, &link).with_context(|| format!("linking {}", link.display()))?;
     }
+    // Shown with something behind it, see `root::show`.
+    fs::write(own_root.join(kernel(version)), "").context("the stand-in of the kernel")?;
     copy(&package.join("nvidia-smi"), &own_root.join(PROGRAMS).join("nvidia-smi"))
+}
+
+/// What the library of driver `version` finds beside itself in containers, in place of the harness's folder.
+pub(super) fn kernel(version: &str) -> PathBuf {
+    Path::new(LIBRARIES).join(format!("libnvidia-standin.so.{version}"))
 }
 
 /// Programs may hold an older file open, so it is replaced and not written.

@@ -1,0 +1,65 @@
+//! What the library has of the stand-in's folder in a container that NVIDIA's own programs have given the driver: they look
+//! for files of a driver by their names, and know of no `etc/standin`. So a file named as one of the driver's libraries is
+//! beside this one. It is the lock of the folder, and holds the text of `gpus.json`.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+/// Before the driver's version in the file's name.
+pub(crate) const NAME: &str = "libnvidia-standin.so.";
+
+/// The file is rewritten in place, because it is mounted: whoever reads half of it reads again.
+const ATTEMPTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The file beside the library, in a root that has no folder of the stand-in's.
+pub(crate) fn beside(library: &Path, root: &Path, version: Option<&str>) -> Option<PathBuf> {
+    let file = library.parent()?.join(format!("{NAME}{}", version?));
+    (!root.join("etc/standin").exists() && file.exists()).then_some(file)
+}
+
+/// Reads a file of the stand-in's folder.
+pub(crate) fn read(file: &Path, version: Option<&str>, name: &str) -> io::Result<String> {
+    match name {
+        "gpus.json" => whole(file),
+        "module/nvidia/version" => version.map(str::to_owned).ok_or_else(|| io::ErrorKind::NotFound.into()),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+fn whole(file: &Path) -> io::Result<String> {
+    for _ in 1..ATTEMPTS {
+        let text = fs::read_to_string(file)?;
+        if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() {
+            return Ok(text);
+        }
+        thread::sleep(PAUSE);
+    }
+    fs::read_to_string(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_counts_only_where_there_is_no_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let library = root.path().join("usr/lib64/libnvidia-ml.so.1");
+        fs::create_dir_all(library.parent().unwrap()).unwrap();
+        let found = || beside(&library, root.path(), Some("580.1"));
+        assert_eq!(found(), None);
+        let file = library.with_file_name("libnvidia-standin.so.580.1");
+        fs::write(&file, r#"{"devices": []}"#).unwrap();
+        assert_eq!(found().as_ref(), Some(&file));
+        assert_eq!(read(&file, Some("580.1"), "gpus.json").unwrap(), r#"{"devices": []}"#);
+        assert_eq!(read(&file, Some("580.1"), "module/nvidia/version").unwrap(), "580.1");
+        assert!(read(&file, Some("580.1"), "mig.json").is_err());
+        fs::create_dir_all(root.path().join("etc/standin")).unwrap();
+        assert_eq!(found(), None);
+    }
+}
