@@ -5,7 +5,7 @@
 //!
 //! A node is containerd and kubelet in namespaces of their own, over a copy-on-write view of the machine's root, so that
 //! nothing outside `target/e2e` is written and everything vanishes with one process. The nodes and the control plane meet
-//! in a network of their own. GPUs, driver and device plugin are stand-ins, steered through the files of [`Standin`].
+//! in a network of their own. GPUs, driver and NVML are stand-ins, steered through the files of [`Standin`].
 
 #[macro_use]
 mod progress;

@@ -258,6 +258,13 @@ impl Fixture {
     pub async fn apply(&self, spec: &str) -> Result<()> {
         let mut policy = ClusterGpuPolicy::new(&self.policy, serde_yaml::from_str(spec)?);
         policy.spec.images.registry = "localhost:5999".into();
+        // NVIDIA's plugin reads the kernel's list of MIG's device nodes under /proc/driver, where nothing can be put.
+        let plugins = policy.spec.pools.iter_mut().map(|pool| &mut pool.device_plugin);
+        for plugin in plugins.chain([&mut policy.spec.defaults.device_plugin]).filter(|plugin| plugin.mig.is_some()) {
+            let image = plugin.operand.image.get_or_insert_default();
+            image.repository = Some("localhost:5999/stand-in/k8s-device-plugin".to_owned());
+            image.tag = Some("dev".to_owned());
+        }
         let selector = policy.spec.node_selector.get_or_insert_default();
         selector.match_labels.insert(HOSTNAME.into(), self.host.name());
         let params = kube::api::PatchParams::apply("test").force();
