@@ -58,8 +58,14 @@ pub struct NvmlGpu {
     pub uuid: Option<String>,
     /// NVIDIA's name of the product, such as `NVIDIA H100 80GB HBM3`.
     pub name: Option<String>,
-    /// Frame buffer, in MiB. Absent with drivers up to R470, whose library lacks the call.
+    /// Frame buffer, in MiB.
     pub memory_mib: Option<u64>,
+    /// CUDA compute capability, such as `9.0`.
+    pub compute_capability: Option<String>,
+    /// Whether it can be divided by MIG.
+    pub mig_capable: Option<bool>,
+    /// Its cluster and clique in an NVLink fabric that it has joined.
+    pub fabric_clique: Option<String>,
     /// How it is divided by MIG; absent where it cannot be, and where that was not asked.
     pub mig: Option<Divisible>,
     /// Its MIG devices, where it is in MIG mode.

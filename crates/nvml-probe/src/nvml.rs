@@ -187,7 +187,10 @@ impl<'nvml> Session<'_, 'nvml> {
             pci_address: address.to_owned(),
             uuid: device.uuid().ok(),
             name: device.name().ok(),
-            memory_mib: device.memory_info().ok().map(|memory| memory.total / MIB),
+            memory_mib: raw::memory_bytes(device).ok().map(|bytes| bytes / MIB),
+            compute_capability: device.cuda_compute_capability().ok().map(|it| format!("{}.{}", it.major, it.minor)),
+            mig_capable: mig::is_capable(device),
+            fabric_clique: raw::fabric_clique(device),
             mig_devices: mig::devices(device),
         })
     }

@@ -46,7 +46,7 @@ impl Promise {
             let well = gpu.health.state != HealthState::Unhealthy;
             plain = plain.saturating_sub(1);
             plain_unhealthy = plain_unhealthy.saturating_sub(u32::from(!well));
-            for MigDevices { profile, count } in gpu.mig_devices.iter().flatten() {
+            for MigDevices { profile, count, .. } in gpu.mig_devices.iter().flatten() {
                 let name = match offer.mig {
                     MigStrategy::Mixed => mig_resource(profile, offer.renamed && is_shared(profile)),
                     MigStrategy::None | MigStrategy::Single => gpu_resource(offer.renamed),
@@ -116,7 +116,9 @@ mod tests {
 
     fn gpu(state: HealthState, mig: Option<&[(&str, u32)]>) -> Gpu {
         let devices = |mig: &[(&str, u32)]| {
-            mig.iter().map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count }).collect()
+            mig.iter()
+                .map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count, attributes: None })
+                .collect()
         };
         let mut gpu = Gpu { mig_devices: mig.map(devices), ..Gpu::default() };
         gpu.health.state = state;

@@ -6,9 +6,9 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, Injection, KernelModule, Mig, MigProfile,
-        MigStrategy, Mps, NodeLabel, Operand, Pool, PoolMatch, Proxy, Readiness, Selector, Sharing, TimeSlicing,
-        Toolkit, Validation, ValidationMode,
+        Compatibility, Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, Injection, KernelModule,
+        Mig, MigProfile, MigStrategy, Mps, NodeLabel, Operand, Pool, PoolMatch, Proxy, Readiness, Selector, Sharing,
+        TimeSlicing, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -43,6 +43,7 @@ pub fn wish() -> BoxedStrategy<Wish> {
                 node_selector,
                 node_labels: keys.into_iter().map(Into::into).collect(),
                 images: Images { pull_secrets, ..Images::default() },
+                compatibility: Compatibility::default(),
                 models: vec![],
                 proxy: Proxy::default(),
                 defaults,

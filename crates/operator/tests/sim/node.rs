@@ -289,7 +289,7 @@ impl Sim {
         let Some(wanted) = wanted else { return true };
         let answering = self.machines[node].nvml.state == NvmlState::Answering;
         let devices: Vec<MigDevices> =
-            wanted.into_iter().map(|(profile, count)| MigDevices { profile, count }).collect();
+            wanted.into_iter().map(|(profile, count)| MigDevices { profile, count, attributes: None }).collect();
         let devices = (!devices.is_empty()).then_some(devices);
         let changes = self.machines[node].gpus.iter().any(|gpu| gpu.mig_devices != devices);
         let used = changes && self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
