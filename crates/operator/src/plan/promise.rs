@@ -94,8 +94,9 @@ impl Promise {
     }
 }
 
-/// Whether NVIDIA's plugin is told to share MIG devices of a profile.
-fn is_shared(profile: &str) -> bool {
+/// Whether NVIDIA's plugin is told to share MIG devices of a profile, where they are offered by it.
+#[must_use]
+pub fn is_shared(profile: &str) -> bool {
     PROFILES.contains(&profile)
 }
 
@@ -137,7 +138,7 @@ mod tests {
         let halves: Option<&[(&str, u32)]> = Some(&[("3g.40gb", 2)]);
         let media: Option<&[(&str, u32)]> = Some(&[("1g.10gb+me", 1)]);
         let empty: Option<&[(&str, u32)]> = Some(&[]);
-        let offer = |replicas, renamed, mig| Offer { resource: None, replicas, renamed, mig };
+        let offer = |replicas, renamed, mig| Offer { replicas, renamed, mig, ..Offer::default() };
         let plain = Offer::default();
         for (case, gpus, unhealthy, offer, whole, usable) in [
             ("whole", vec![gpu(well, None); 2], 0, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=2"),
