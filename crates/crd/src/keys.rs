@@ -72,3 +72,36 @@ pub const HEALTH_MANAGER: &str = "gpu-operator/health";
 pub const RESOURCES: &str = "nvidia.com/";
 /// The extended resource by which a GPU is requested and counted.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
+
+/// Node label by which charts select nodes with GPUs, as NVIDIA's operator writes it.
+pub const GPU_PRESENT: &str = "nvidia.com/gpu.present";
+
+/// The labels, after [`RESOURCES`], that NVIDIA's GPU feature discovery writes, but for its timestamp, and [`GPU_PRESENT`].
+const DISCOVERED: [&str; 15] = [
+    "gpu.present",
+    "gpu.product",
+    "gpu.count",
+    "gpu.replicas",
+    "gpu.sharing-strategy",
+    "gpu.memory",
+    "gpu.family",
+    "gpu.machine",
+    "gpu.mode",
+    "gpu.clique",
+    "gpu.multiprocessors",
+    "mig.capable",
+    "mig.strategy",
+    "mps.capable",
+    "vgpu.present",
+];
+/// What others of them begin with.
+const DISCOVERED_FAMILIES: [&str; 6] =
+    ["gpu.compute.", "gpu.slices.", "gpu.engines.", "mig-", "cuda.", "vgpu.host-driver-"];
+
+/// Whether a label is one of those that [`crate::policy::CompatibleLabels::Gfd`] stands for.
+#[must_use]
+pub fn is_discovered(key: &str) -> bool {
+    key.strip_prefix(RESOURCES).is_some_and(|name| {
+        DISCOVERED.contains(&name) || DISCOVERED_FAMILIES.iter().any(|family| name.starts_with(family))
+    })
+}

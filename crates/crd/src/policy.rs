@@ -1,6 +1,7 @@
 //! ClusterGpuPolicy: what a user wants of the GPU nodes. Every field has a meaning when absent, so that the smallest
 //! useful policy is `spec: {}`.
 
+mod compatibility;
 mod device_plugin;
 mod driver;
 mod mig;
@@ -23,6 +24,7 @@ use crate::{
     policy_status::ClusterGpuPolicyStatus,
     schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
 };
+pub use compatibility::{Compatibility, CompatibleLabels};
 pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
 pub use driver::{ConfigMapFiles, Driver, DriverConfigMaps, DriverSource, KernelModule};
 pub use mig::{Mig, MigProfile, MigStrategy};
@@ -86,6 +88,9 @@ pub struct ClusterGpuPolicySpec {
     #[schemars(with = "Vec<PublishedKey>", length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub node_labels: Vec<String>,
+    /// What other programs write of GPU nodes, written in their place.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compatibility: Compatibility,
     /// Models of GPUs that the catalogue lacks. They count for all policies; of two that say different things of one
     /// model, the older policy's holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -35,6 +35,10 @@ pub struct Report {
     /// The host's operating system, from its `/etc/os-release`.
     #[serde(default)]
     pub os: OsRelease,
+    /// The machine's product name by its firmware (DMI), such as `PowerEdge R750`. Absent: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub machine: Option<String>,
     /// Every NVIDIA GPU on the PCI bus that is not given to a virtual machine, by address.
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -43,6 +47,9 @@ pub struct Report {
     /// How many NVIDIA GPUs are bound to `vfio-pci`, for virtual machines. They are not in `gpus`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub passed_through: u32,
+    /// Whether the GPUs are virtual ones, made by a hypervisor, as their PCI configuration tells. Absent: that could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vgpu: Option<VirtualGpus>,
     /// The driver's state on the host.
     #[serde(default)]
     pub driver: DriverFacts,
@@ -87,6 +94,23 @@ pub struct OsRelease {
     pub version_id: String,
 }
 
+/// Whether a machine's GPUs are virtual ones, and by which driver of the hypervisor's.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualGpus {
+    /// Whether any is.
+    #[serde(default)]
+    pub present: bool,
+    /// Version of the hypervisor's driver, such as `550.90`, where a virtual GPU tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub host_driver_version: Option<String>,
+    /// Branch of the hypervisor's driver, such as `r550_00`, where a virtual GPU tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub host_driver_branch: Option<String>,
+}
+
 /// One GPU. What needs a driver is absent until NVML has answered.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -99,6 +123,10 @@ pub struct Gpu {
     #[schemars(length(max = 8))]
     #[serde(default)]
     pub device_id: String,
+    /// PCI class, six hex digits: `030200` is a 3D controller, `030000` a VGA controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8))]
+    pub pci_class: Option<String>,
     /// The kernel driver that holds the GPU, where that is another one than NVIDIA's, such as `nouveau`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -114,6 +142,18 @@ pub struct Gpu {
     /// Frame buffer, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
+    /// CUDA compute capability, such as `9.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8))]
+    pub compute_capability: Option<String>,
+    /// Whether it can be divided by MIG. Absent: nothing is known of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_capable: Option<bool>,
+    /// Its place in an NVLink fabric that spans machines: the fabric's cluster and its clique there, as `<UUID>.<number>`.
+    /// Absent: it has joined none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub fabric_clique: Option<String>,
     /// Its MIG devices, by profile. Absent: it is not in MIG mode, or nothing is known of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
@@ -135,6 +175,42 @@ pub struct MigDevices {
     /// How many.
     #[serde(default)]
     pub count: u32,
+    /// What each of them has. Absent: NVML does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attributes: Option<MigAttributes>,
+}
+
+/// What a MIG device has. The engines are those of its GPU instance, which its compute instances share.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct MigAttributes {
+    /// Memory, in MiB.
+    #[serde(default)]
+    pub memory_mib: u64,
+    /// Streaming multiprocessors.
+    #[serde(default)]
+    pub multiprocessors: u32,
+    /// Slices of the GPU that its GPU instance takes.
+    #[serde(default)]
+    pub gpu_slices: u32,
+    /// Slices of that GPU instance that its compute instance takes.
+    #[serde(default)]
+    pub compute_slices: u32,
+    /// Copy engines.
+    #[serde(default)]
+    pub copy_engines: u32,
+    /// Video decoders.
+    #[serde(default)]
+    pub decoders: u32,
+    /// Video encoders.
+    #[serde(default)]
+    pub encoders: u32,
+    /// JPEG engines.
+    #[serde(default)]
+    pub jpeg_engines: u32,
+    /// Optical flow accelerators.
+    #[serde(default)]
+    pub ofa_engines: u32,
 }
 
 /// The driver's state on the host.
@@ -197,6 +273,9 @@ pub struct NvmlFacts {
     /// The state of the probe's NVML child.
     #[serde(default)]
     pub state: NvmlState,
+    /// How many GPUs NVML counts, those that it cannot open among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
     /// What NVML, or the child's end, said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]

@@ -41,6 +41,8 @@ word! {
         "a label key is a name of at most 63 letters, digits, '-', '_' and '.', optionally after a lower-case DNS prefix and '/'; write for example accelerator or example.com/gpu",
     "!self.split('/')[0].endsWith('kubernetes.io') && !self.split('/')[0].endsWith('k8s.io') && !self.split('/')[0].endsWith('nodestack.dev')" =>
         "keys of kubernetes.io, k8s.io and gpu.nodestack.dev are reserved; write a key of your own such as accelerator or example.com/gpu",
+    "!self.matches('^nvidia[.]com/(gpu[.](present|product|count|replicas|sharing-strategy|memory|family|machine|mode|clique|multiprocessors|(compute|slices|engines)[.].+)|mig[.](capable|strategy)|mig-.+|mps[.]capable|cuda[.].+|vgpu[.](present|host-driver-.+))$')" =>
+        "this is a key of NVIDIA's GPU feature discovery: write compatibility: {labels: Gfd}, which publishes all of them, or a key of your own such as example.com/gpu",
 }
 
 word! {

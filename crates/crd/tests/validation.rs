@@ -93,6 +93,44 @@ fn every_rule_refuses_what_the_docs_say_in_the_words_of_the_docs() {
     }
 }
 
+#[test]
+fn a_key_of_gpu_feature_discovery_is_refused_and_what_users_set_of_nvidias_is_not() {
+    for (name, refused) in [
+        ("gpu.present", true),
+        ("gpu.product", true),
+        ("gpu.count", true),
+        ("gpu.replicas", true),
+        ("gpu.sharing-strategy", true),
+        ("gpu.memory", true),
+        ("gpu.family", true),
+        ("gpu.compute.major", true),
+        ("gpu.machine", true),
+        ("gpu.mode", true),
+        ("gpu.clique", true),
+        ("gpu.multiprocessors", true),
+        ("gpu.slices.gi", true),
+        ("gpu.engines.copy", true),
+        ("mig.capable", true),
+        ("mig.strategy", true),
+        ("mig-1g.10gb.product", true),
+        ("mps.capable", true),
+        ("cuda.driver-version.full", true),
+        ("cuda.driver.rev", true),
+        ("vgpu.present", true),
+        ("vgpu.host-driver-branch", true),
+        ("gpu.deploy.device-plugin", false),
+        ("gpu.model", false),
+        ("mig.config", false),
+        ("device-plugin.config", false),
+    ] {
+        let key = format!("nvidia.com/{name}");
+        let spec = ClusterGpuPolicySpec { node_labels: vec![key.clone()], ..ClusterGpuPolicySpec::default() };
+        let said = check_named("test", spec);
+        assert_eq!(said.is_err(), refused, "{key}: {said:?}");
+        assert_eq!(gpu_operator_crd::keys::is_discovered(&key), refused, "{key}");
+    }
+}
+
 /// A path with the keys of maps as the rules' engine here writes them: `.key`, where the API server has `[key]`.
 fn dotted(path: &str) -> String {
     path.replace("[memory]", ".memory").replace("[zone]", ".zone")

@@ -280,6 +280,7 @@ impl Agent {
         let facts = Facts {
             boot_id: start.boot_id,
             os: os::release(host).map_err(FactError::Os)?,
+            machine: os::machine(host),
             bus,
             loaded: start.loaded,
             container_ran: driver::container_ran(host)?,

@@ -60,6 +60,12 @@ pub struct NvmlGpu {
     pub name: Option<String>,
     /// Frame buffer, in MiB.
     pub memory_mib: Option<u64>,
+    /// CUDA compute capability, such as `9.0`.
+    pub compute_capability: Option<String>,
+    /// Whether it can be divided by MIG.
+    pub mig_capable: Option<bool>,
+    /// Its cluster and clique in an NVLink fabric that it has joined.
+    pub fabric_clique: Option<String>,
     /// How it is divided by MIG; absent where it cannot be, and where that was not asked.
     pub mig: Option<Divisible>,
     /// Its MIG devices, where it is in MIG mode.

@@ -43,6 +43,7 @@ pub mod report;
 pub mod runtime;
 pub mod signal;
 pub mod start;
+pub mod vgpu;
 pub mod words;
 
 /// Name and version of this probe: its User-Agent.

@@ -188,6 +188,9 @@ impl<'nvml> Session<'_, 'nvml> {
             uuid: device.uuid().ok(),
             name: device.name().ok(),
             memory_mib: raw::memory(device).ok().map(|memory| memory.total / MIB),
+            compute_capability: device.cuda_compute_capability().ok().map(|it| format!("{}.{}", it.major, it.minor)),
+            mig_capable: mig::is_capable(device),
+            fabric_clique: raw::fabric_clique(device),
             mig_devices: mig::devices(device),
         })
     }

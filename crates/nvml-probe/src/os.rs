@@ -1,4 +1,4 @@
-//! Which operating system the host runs, and since which boot.
+//! Which operating system the host runs, on which machine, and since which boot.
 
 use std::{io, time::Duration};
 
@@ -8,6 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 use crate::host::HostRoot;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The machine's product name, as its firmware has it.
+const PRODUCT_NAME: &str = "/sys/class/dmi/id/product_name";
+/// More than a name has.
+const MAX_PRODUCT_NAME: u64 = 1024;
 const UPTIME: &str = "/proc/uptime";
 /// How much the clock of the kernel's log may go wrong, as a part of the time since the boot: nothing sets it right, as NTP
 /// does the others. 0.01 %, nine seconds a day, is more than the crystals of servers do.
@@ -25,6 +29,13 @@ pub fn release(host: &HostRoot) -> io::Result<OsRelease> {
         }
     }
     Ok(OsRelease::default())
+}
+
+/// The machine's product name, where its firmware has one: a virtual machine or a board without DMI may have none.
+#[must_use]
+pub fn machine(host: &HostRoot) -> Option<String> {
+    let name = host.bytes(PRODUCT_NAME, MAX_PRODUCT_NAME).ok()?;
+    Some(String::from_utf8_lossy(&name).trim().to_owned())
 }
 
 /// The kernel's boot id. A container has the host's kernel, so that its own /proc serves as well.
@@ -117,6 +128,19 @@ mod tests {
         fs::create_dir_all(directory.path().join("usr/lib")).unwrap();
         fs::write(directory.path().join("usr/lib/os-release"), "ID=cos").unwrap();
         assert_eq!(release(&HostRoot::new(directory.path())).unwrap().id, "cos");
+    }
+
+    #[test]
+    fn the_machines_name_is_what_its_firmware_says_and_not_every_machine_has_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let host = HostRoot::new(directory.path());
+        assert_eq!(machine(&host), None);
+        let file = directory.path().join(PRODUCT_NAME.trim_start_matches('/'));
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        for (text, name) in [(&b" PowerEdge R750 \n"[..], "PowerEdge R750"), (b"\n", ""), (b"DGX\xff", "DGX\u{fffd}")] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(machine(&host).as_deref(), Some(name));
+        }
     }
 
     #[test]

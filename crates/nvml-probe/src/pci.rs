@@ -2,7 +2,12 @@
 
 use std::{collections::BTreeMap, fs, io};
 
-use crate::host::{HostRoot, present};
+use gpu_operator_crd::report::VirtualGpus;
+
+use crate::{
+    host::{HostRoot, present},
+    vgpu,
+};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 const NVIDIA: &str = "0x10de";
@@ -15,12 +20,14 @@ const VFIO: &str = "vfio-pci";
 const NVIDIAS_DRIVER: &str = "nvidia";
 
 /// A GPU on the bus.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciGpu {
     /// Its address, as sysfs writes it: `0000:06:00.0`.
     pub address: String,
     /// Its device id without the vendor: four lower-case hex digits.
     pub device_id: String,
+    /// Its class: six lower-case hex digits.
+    pub class: String,
 }
 
 /// The bus could not be read, so that nothing is known of it; in particular not that a GPU is gone.
@@ -48,6 +55,8 @@ pub struct Bus {
     pub held_by: BTreeMap<String, String>,
     /// How many are bound to vfio-pci.
     pub passed_through: u32,
+    /// Whether there are virtual GPUs among NVIDIA's devices; nothing where the configuration of one of them cannot be read.
+    pub vgpu: Option<VirtualGpus>,
 }
 
 /// The NVIDIA GPUs on the bus that are not bound to vfio-pci, by address.
@@ -68,10 +77,15 @@ pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
         return Err(PciError::NoSysfs(host.as_path().display().to_string()));
     }
     let addresses = host.names(DEVICES).map_err(|source| PciError::Read { path: DEVICES.to_owned(), source })?;
-    let mut bus = Bus::default();
+    let mut bus = Bus { vgpu: Some(VirtualGpus::default()), ..Bus::default() };
     for address in addresses {
         let path = format!("{DEVICES}/{address}");
-        let Some((gpu, driver)) = gpu(host, &path, &address).map_err(|source| PciError::Read { path, source })? else {
+        let read = |source| PciError::Read { path: path.clone(), source };
+        if !is_nvidias(host, &path).map_err(read)? {
+            continue;
+        }
+        bus.vgpu = bus.vgpu.zip(host.bytes(format!("{path}/config"), vgpu::CONFIG_BYTES).ok()).and_then(vgpu::with);
+        let Some((gpu, driver)) = gpu(host, &path, &address).map_err(read)? else {
             continue;
         };
         match driver {
@@ -87,12 +101,15 @@ pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
     Ok(bus)
 }
 
-/// A GPU, and the kernel driver that it is bound to.
+/// Whether a device is of NVIDIA's.
+fn is_nvidias(host: &HostRoot, path: &str) -> io::Result<bool> {
+    let vendor = host.read_if_present(format!("{path}/vendor"))?;
+    Ok(vendor.is_some_and(|vendor| vendor.eq_ignore_ascii_case(NVIDIA)))
+}
+
+/// A GPU among NVIDIA's devices, and the kernel driver that it is bound to.
 fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<(PciGpu, Option<String>)>> {
     let attribute = |name: &str| host.read_if_present(format!("{path}/{name}"));
-    if attribute("vendor")?.is_none_or(|vendor| !vendor.eq_ignore_ascii_case(NVIDIA)) {
-        return Ok(None);
-    }
     let (Some(class), Some(device)) = (attribute("class")?, attribute("device")?) else {
         return Ok(None);
     };
@@ -101,7 +118,8 @@ fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<(PciGpu,
         return Ok(None);
     }
     let device_id = device.trim_start_matches("0x").to_ascii_lowercase();
-    Ok(Some((PciGpu { address: address.to_ascii_lowercase(), device_id }, bound_to(host, path)?)))
+    let class = class.trim_start_matches("0x").to_owned();
+    Ok(Some((PciGpu { address: address.to_ascii_lowercase(), device_id, class }, bound_to(host, path)?)))
 }
 
 /// The name of the link's target says it; the target itself may lie outside what is mounted.
@@ -208,6 +226,28 @@ mod tests {
         let bus = bus(&root).unwrap();
         assert_eq!((bus.gpus.len(), bus.passed_through), (3, 2));
         assert_eq!(bus.held_by, BTreeMap::from([("0000:03:00.0".to_owned(), "nouveau".to_owned())]));
+    }
+
+    #[test]
+    fn the_class_and_whether_gpus_are_virtual_are_told_where_the_configuration_of_all_can_be_read() {
+        let devices = [
+            ("0000:01:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
+            ("0000:02:00.0", "0x10de", "0x1CB6", "0x030000", ""),
+            ("0000:02:00.1", "0x10de", "0x0fb9", "0x040300", ""),
+        ];
+        let (directory, root) = sysfs(&devices);
+        let classes: Vec<_> = bus(&root).unwrap().gpus.into_iter().map(|gpu| gpu.class).collect();
+        assert_eq!(classes, ["030200", "030000"]);
+        assert_eq!(bus(&root).unwrap().vgpu, None);
+        let config = |address: &str, bytes: usize| {
+            fs::write(directory.path().join("sys/bus/pci/devices").join(address).join("config"), vec![0; bytes])
+                .unwrap();
+        };
+        devices.iter().for_each(|(address, ..)| config(address, 4096));
+        assert_eq!(bus(&root).unwrap().vgpu, Some(VirtualGpus::default()));
+        // What the kernel shows to those who may not see more.
+        config("0000:02:00.1", 64);
+        assert_eq!(bus(&root).unwrap().vgpu, None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Facts → report. Pure.
 
 use gpu_operator_crd::report::{
-    DriverFacts, Gpu, HostRuntime, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report,
+    DriverFacts, Gpu, HostRuntime, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report, VirtualGpus,
 };
 
 use crate::{
@@ -18,6 +18,8 @@ pub struct Facts {
     pub boot_id: String,
     /// The host's operating system.
     pub os: OsRelease,
+    /// The machine's product name.
+    pub machine: Option<String>,
     /// The GPUs on the bus.
     pub bus: Bus,
     /// Version of the loaded module.
@@ -41,10 +43,12 @@ const MAX_GPUS: usize = 64;
 const MAX_INSTALLED: usize = 8;
 const MAX_DEVICES: usize = 8;
 const MAX_PRODUCT: usize = 128;
+const MAX_MACHINE: usize = 128;
 const MAX_UUID: usize = 96;
+const MAX_NUMBER: usize = 8;
 const MAX_PROFILES: usize = 16;
 const MAX_PROFILE: usize = 32;
-const MAX_CUDA: usize = 16;
+const MAX_SHORT: usize = 16;
 const MAX_WORD: usize = 64;
 const MAX_MESSAGE: usize = 1024;
 
@@ -58,8 +62,10 @@ pub fn report(facts: &Facts, look: &Look, health: &NodeHealth) -> Report {
         probe_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: bounded(&facts.boot_id, MAX_WORD),
         os: OsRelease { id: bounded(&facts.os.id, MAX_WORD), version_id: bounded(&facts.os.version_id, MAX_WORD) },
+        machine: facts.machine.as_deref().map(|name| bounded(name, MAX_MACHINE)),
         gpus: facts.bus.gpus.iter().take(MAX_GPUS).map(|gpu| merge(gpu, &facts.bus, inventory, health)).collect(),
         passed_through: facts.bus.passed_through,
+        vgpu: facts.bus.vgpu.as_ref().map(virtual_gpus),
         driver: DriverFacts {
             loaded: facts.loaded.as_deref().map(|version| bounded(version, MAX_WORD)),
             load_id: facts.load_id,
@@ -69,7 +75,7 @@ pub fn report(facts: &Facts, look: &Look, health: &NodeHealth) -> Report {
             waits: facts.waits.as_deref().map(|words| bounded(words, MAX_MESSAGE)),
             cuda_version: inventory
                 .and_then(|inventory| inventory.cuda_version.as_deref())
-                .map(|version| bounded(version, MAX_CUDA)),
+                .map(|version| bounded(version, MAX_SHORT)),
         },
         nvml: nvml(look, facts.bus.gpus.len()),
         runtimes: facts.runtimes.clone(),
@@ -90,20 +96,37 @@ fn merge(gpu: &PciGpu, bus: &Bus, inventory: Option<&Inventory>, health: &NodeHe
     Gpu {
         pci_address: gpu.address.clone(),
         device_id: gpu.device_id.clone(),
+        pci_class: Some(bounded(&gpu.class, MAX_NUMBER)).filter(|class| !class.is_empty()),
         held_by: bus.held_by.get(&gpu.address).map(|driver| bounded(driver, MAX_WORD)),
         product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
         uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
         mig_devices: nvml.and_then(|known| known.mig_devices.as_deref()).map(mig_devices),
         memory_mib: nvml.and_then(|known| known.memory_mib),
+        compute_capability: nvml
+            .and_then(|known| known.compute_capability.as_deref())
+            .map(|capability| bounded(capability, MAX_NUMBER)),
+        mig_capable: nvml.and_then(|known| known.mig_capable),
+        fabric_clique: nvml.and_then(|known| known.fabric_clique.as_deref()).map(|clique| bounded(clique, MAX_WORD)),
         health: health.of(&gpu.address),
     }
 }
 
 /// As many profiles as the report takes, each within its bounds.
 fn mig_devices(devices: &[MigDevices]) -> Vec<MigDevices> {
-    let bounded =
-        |devices: &MigDevices| MigDevices { profile: bounded(&devices.profile, MAX_PROFILE), count: devices.count };
+    let bounded = |devices: &MigDevices| {
+        let MigDevices { profile, count, attributes } = devices;
+        MigDevices { profile: bounded(profile, MAX_PROFILE), count: *count, attributes: *attributes }
+    };
     devices.iter().take(MAX_PROFILES).map(bounded).collect()
+}
+
+fn virtual_gpus(known: &VirtualGpus) -> VirtualGpus {
+    let word = |word: &Option<String>| word.as_deref().map(|word| bounded(word, MAX_SHORT));
+    VirtualGpus {
+        present: known.present,
+        host_driver_version: word(&known.host_driver_version),
+        host_driver_branch: word(&known.host_driver_branch),
+    }
 }
 
 fn installed(driver: &InstalledDriver) -> InstalledDriver {
@@ -122,7 +145,8 @@ fn nvml(look: &Look, on_bus: usize) -> NvmlFacts {
         Look::Failing(why) => Some(why.clone()),
         Look::Released => None,
     };
-    NvmlFacts { state: look.state(), message: message.map(|message| bounded(&message, MAX_MESSAGE)) }
+    let gpus = look.inventory().map(|inventory| inventory.count);
+    NvmlFacts { state: look.state(), gpus, message: message.map(|message| bounded(&message, MAX_MESSAGE)) }
 }
 
 /// In what NVML and the bus differ: which GPUs NVML does not open, and whether it knows more than there are.
@@ -149,7 +173,11 @@ mod tests {
     fn facts(addresses: &[&str]) -> Facts {
         let gpus = addresses
             .iter()
-            .map(|address| PciGpu { address: (*address).to_owned(), device_id: "102d".to_owned() })
+            .map(|address| PciGpu {
+                address: (*address).to_owned(),
+                device_id: "102d".to_owned(),
+                class: "030200".to_owned(),
+            })
             .collect();
         let bus = Bus { gpus, ..Bus::default() };
         Facts { boot_id: "boot".to_owned(), bus, loaded: Some("470.256.02".to_owned()), ..Facts::default() }
@@ -161,6 +189,9 @@ mod tests {
             uuid: Some(uuid.to_owned()),
             name: Some("Tesla K80".to_owned()),
             memory_mib: Some(11441),
+            compute_capability: Some("3.7".to_owned()),
+            mig_capable: Some(false),
+            fabric_clique: Some("6b2c0001-0203-aabb-0405-060708090aff.1".to_owned()),
             ..NvmlGpu::default()
         }
     }
@@ -169,6 +200,7 @@ mod tests {
         Look::Answering(Inventory {
             driver_version: "470.256.02".to_owned(),
             cuda_version: Some("11.4".to_owned()),
+            count: u32::try_from(gpus.len()).unwrap(),
             gpus,
             refused,
             ..Inventory::default()
@@ -188,7 +220,11 @@ mod tests {
         assert_eq!(report.gpus[0].product.as_deref(), Some("Tesla K80"));
         assert_eq!(report.gpus[0].memory_mib, Some(11441));
         assert_eq!(report.driver.cuda_version.as_deref(), Some("11.4"));
-        assert_eq!(report.nvml, NvmlFacts { state: NvmlState::Answering, message: None });
+        assert_eq!(report.nvml, NvmlFacts { state: NvmlState::Answering, gpus: Some(2), message: None });
+        let six = &report.gpus[0];
+        assert_eq!((six.pci_class.as_deref(), six.compute_capability.as_deref()), (Some("030200"), Some("3.7")));
+        let clique = Some("6b2c0001-0203-aabb-0405-060708090aff.1");
+        assert_eq!((six.mig_capable, six.fabric_clique.as_deref()), (Some(false), clique));
     }
 
     #[test]
@@ -221,7 +257,7 @@ mod tests {
             (Look::Released, NvmlState::Released, None),
         ] {
             let report = report(&facts(&["0000:06:00.0"]), &look);
-            assert_eq!(report.nvml, NvmlFacts { state, message: message.map(str::to_owned) });
+            assert_eq!(report.nvml, NvmlFacts { state, gpus: None, message: message.map(str::to_owned) });
             assert_eq!(report.gpus[0].uuid, None);
             assert_eq!(report.driver.cuda_version, None);
             assert_eq!(report.driver.loaded.as_deref(), Some("470.256.02"));
@@ -233,12 +269,18 @@ mod tests {
         let mut facts = facts(&["0000:06:00.0"; 100]);
         facts.boot_id = "ü".repeat(100);
         facts.os.id = "x".repeat(100);
+        facts.machine = Some("x".repeat(1000));
+        let word = Some("1".repeat(100));
+        facts.bus.vgpu =
+            Some(VirtualGpus { present: true, host_driver_version: word.clone(), host_driver_branch: word });
         facts.installed =
             vec![InstalledDriver { root: "/".into(), version: "1.".repeat(100), ..InstalledDriver::default() }; 20];
         let report = report(&facts, &Look::Failing("ü".repeat(5000)));
         assert_eq!(report.gpus.len(), 64);
         assert_eq!(report.boot_id.chars().count(), 64);
         assert_eq!(report.os.id.len(), 64);
+        assert_eq!(report.machine.unwrap().len(), 128);
+        assert_eq!(report.vgpu.unwrap().host_driver_branch.unwrap().len(), 16);
         assert_eq!(report.driver.installed.len(), 8);
         assert_eq!(report.driver.installed[0].version.len(), 64);
         assert_eq!(report.nvml.message.unwrap().chars().count(), 1024);

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gpu_operator_crd::report::Gpu;
 use nvml_probe::{
     child::{Limits, Look, Supervisor, Target, this_program},
     driver::{CONTAINER_ROOT, all_libraries},
@@ -64,8 +65,8 @@ fn divisions(host: &Host) -> Value {
     fs::read_to_string(file).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap())
 }
 
-/// The devices of each GPU, as the report has them.
-async fn reported(host: &Host) -> Vec<Option<String>> {
+/// The report's GPUs.
+async fn gpus(host: &Host) -> Vec<Gpu> {
     let limits = Limits { answer: Duration::from_mins(1), ..Limits::default() };
     let mut supervisor = Supervisor::new(this_program(PathBuf::from(PROBE)), limits);
     let root = host.root();
@@ -73,12 +74,22 @@ async fn reported(host: &Host) -> Vec<Option<String>> {
     let look = supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await;
     assert!(matches!(look, Look::Answering(_)), "{look:?}");
     let bus = nvml_probe::pci::bus(&root).unwrap();
-    let report = report(&Facts { bus, ..Facts::default() }, &look, &NodeHealth::default());
-    let devices = |gpu: &gpu_operator_crd::report::Gpu| {
+    report(&Facts { bus, ..Facts::default() }, &look, &NodeHealth::default()).gpus
+}
+
+/// The devices of each GPU, as the report has them.
+async fn reported(host: &Host) -> Vec<Option<String>> {
+    let devices = |gpu: &Gpu| {
         let devices = gpu.mig_devices.as_ref()?;
         Some(devices.iter().map(|device| format!("{}x{}", device.count, device.profile)).collect::<Vec<_>>().join(" "))
     };
-    report.gpus.iter().map(devices).collect()
+    gpus(host).await.iter().map(devices).collect()
+}
+
+#[tokio::test]
+async fn a_gpu_that_can_be_divided_is_told_from_one_that_cannot() {
+    let told: Vec<_> = gpus(&host(&json!({}), None)).await.iter().map(|gpu| gpu.mig_capable).collect();
+    assert_eq!(told, [Some(true), Some(false)]);
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ async fn a_changed_report_is_one_patch_of_the_status() {
     let server = Server::new();
     server.has(stored(&report(2)));
     let mut changed = report(2);
-    changed.nvml = NvmlFacts { state: NvmlState::Released, message: None };
+    changed.nvml = NvmlFacts { state: NvmlState::Released, ..NvmlFacts::default() };
     let mut publisher = Publisher::new(server.client(), "n1");
     assert_eq!(publisher.publish(&present(Some(report(2))), &changed).await.unwrap(), Published::Report);
     assert_eq!(server.asked(), [(PATCH.to_owned(), patch(&changed))]);
@@ -133,7 +133,7 @@ async fn a_server_that_drops_a_field_is_not_written_to_for_ever() {
     let server = Server::new();
     server.prunes("nvml");
     let mut report = report(1);
-    report.nvml = NvmlFacts { state: NvmlState::Failing, message: Some("why".to_owned()) };
+    report.nvml = NvmlFacts { state: NvmlState::Failing, gpus: None, message: Some("why".to_owned()) };
     let mut publisher = Publisher::new(server.client(), "n1");
     publisher.publish(&Seen::Absent, &report).await.unwrap();
     server.asked();

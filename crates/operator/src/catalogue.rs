@@ -27,7 +27,7 @@ pub use gpu_operator_crd::policy::{Architecture, ModuleSupport};
 pub use load::CatalogueError;
 pub use model::{Accelerator, BranchRange, PciDevice, Subsystem};
 pub use modules::{Flavour, FlavourUnsupported, common_module_flavour, module_flavour};
-pub use name::unknown_model_name;
+pub use name::{is_label_value, unknown_model_name};
 pub use release::{NoImageForOs, Release};
 
 /// The data file.

@@ -32,7 +32,7 @@ fn offers(sim: &Sim, node: &str) -> String {
 }
 
 fn moved_by_hand(sim: &mut Sim, node: &str) {
-    let halves = vec![MigDevices { profile: "3g.40gb".into(), count: 2 }];
+    let halves = vec![MigDevices { profile: "3g.40gb".into(), count: 2, attributes: None }];
     sim.report(node).gpus[1].mig_devices = Some(halves);
 }
 

@@ -23,7 +23,11 @@ fn gpus(sim: &Sim, node: &str) -> String {
 }
 
 fn partition(sim: &mut Sim, node: &str, gpu: usize, profiles: &[(&str, u32)]) {
-    let devices = profiles.iter().map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count });
+    let devices = profiles.iter().map(|(profile, count)| MigDevices {
+        profile: (*profile).into(),
+        count: *count,
+        attributes: None,
+    });
     sim.report(node).gpus[gpu].mig_devices = Some(devices.collect());
 }
 

@@ -51,7 +51,7 @@ impl Gpus {
     pub(super) fn show(&self, on_bus: &[PciGpu], inventory: Option<&Inventory>) {
         let mut gpus = self.lock();
         gpus.retain(|address, _| on_bus.iter().any(|gpu| gpu.address == *address));
-        for PciGpu { address, device_id } in on_bus {
+        for PciGpu { address, device_id, .. } in on_bus {
             let gpu = gpus.entry(address.clone()).or_default();
             let told = inventory.and_then(|all| all.gpus.iter().find(|gpu| gpu.pci_address == *address));
             gpu.readings = told.map(|told| told.readings.clone());

@@ -16,7 +16,10 @@ const SIX: &str = "0000:06:00.0";
 const SEVEN: &str = "0000:07:00.0";
 
 fn bus(addresses: &[&str]) -> Vec<PciGpu> {
-    addresses.iter().map(|address| PciGpu { address: (*address).into(), device_id: "2330".into() }).collect()
+    addresses
+        .iter()
+        .map(|address| PciGpu { address: (*address).into(), device_id: "2330".into(), ..PciGpu::default() })
+        .collect()
 }
 
 fn known(address: &str, uuid: &str, readings: Readings) -> NvmlGpu {

@@ -113,6 +113,28 @@ pub fn sram_threshold_exceeded(device: &Device<'_>) -> Result<bool, NvmlError> {
 
 /// The GPU's place in the NVLink fabric; nothing where it is to join none.
 pub fn fabric(device: &Device<'_>) -> Result<Option<Fabric>, NvmlError> {
+    let info = fabric_info(device)?;
+    let health = (info.healthSummary != 0).then(|| info.healthSummary.into());
+    Ok((info.state != 0).then(|| Fabric { state: info.state.into(), status: info.status, health }))
+}
+
+/// Of a fabric that the GPU has joined, its cluster and its clique there; nothing within a single machine.
+pub fn fabric_clique(device: &Device<'_>) -> Option<String> {
+    let info = fabric_info(device).ok()?;
+    clique(info.state, info.status, info.clusterUuid, info.cliqueId)
+}
+
+/// The clique as it is written, once joining has ended well.
+fn clique(state: u8, status: u32, cluster: [u8; 16], clique: u32) -> Option<String> {
+    const JOINED: u8 = 3;
+    if state != JOINED || status != 0 || cluster == [0; 16] {
+        return None;
+    }
+    let hex: String = cluster.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(format!("{}-{}-{}-{}-{}.{clique}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+}
+
+fn fabric_info(device: &Device<'_>) -> Result<nvmlGpuFabricInfo_v3_t, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
     let mut info = nvmlGpuFabricInfo_v3_t {
         version: version::<nvmlGpuFabricInfo_v3_t>(3),
@@ -132,8 +154,7 @@ pub fn fabric(device: &Device<'_>) -> Result<Option<Fabric>, NvmlError> {
         code = unsafe { call(handle(device), &raw mut info) };
     }
     nvml_try(code)?;
-    let health = (info.healthSummary != 0).then(|| info.healthSummary.into());
-    Ok((info.state != 0).then(|| Fabric { state: info.state.into(), status: info.status, health }))
+    Ok(info)
 }
 
 /// The value of one of NVML's numbered fields, if it is a whole number.
@@ -165,4 +186,19 @@ pub fn field(device: &Device<'_>, id: u32) -> Result<i64, NvmlError> {
         }
     };
     value.ok_or(NvmlError::NoData)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clique_is_told_of_a_fabric_that_the_gpu_has_joined_and_that_spans_machines() {
+        let cluster = [0x6b, 0x2c, 0, 1, 2, 3, 0xaa, 0xbb, 4, 5, 6, 7, 8, 9, 0xa, 0xff];
+        let told = Some("6b2c0001-0203-aabb-0405-060708090aff.32766".to_owned());
+        assert_eq!(clique(3, 0, cluster, 32766), told);
+        for (state, status, cluster) in [(2, 0, cluster), (3, 999, cluster), (3, 0, [0; 16])] {
+            assert_eq!(clique(state, status, cluster, 1), None, "{state} {status}");
+        }
+    }
 }

@@ -33,8 +33,9 @@ pub(super) fn is_desktop(name: &str) -> bool {
     name.strip_prefix("nvidia-").is_some_and(|rest| families.iter().any(|family| rest.starts_with(family)))
 }
 
-/// Whether Kubernetes takes this as a non-empty label value.
-pub(super) fn is_label_value(text: &str) -> bool {
+/// Whether Kubernetes takes this as a non-empty label value, or as what stands behind the prefix of a label's key.
+#[must_use]
+pub fn is_label_value(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let outer = |c: char| c.is_ascii_alphanumeric();
     text.len() <= LONGEST && text.starts_with(outer) && text.ends_with(outer) && text.chars().all(inner)

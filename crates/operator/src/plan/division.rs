@@ -100,7 +100,10 @@ mod tests {
 
     fn gpu(device_id: &str, devices: Option<&[(&str, u32)]>) -> Gpu {
         let devices = devices.map(|devices| {
-            devices.iter().map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count }).collect()
+            devices
+                .iter()
+                .map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count, attributes: None })
+                .collect()
         });
         Gpu { device_id: device_id.into(), mig_devices: devices, ..Gpu::default() }
     }

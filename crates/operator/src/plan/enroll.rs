@@ -188,6 +188,7 @@ impl<'w> Sets<'w> {
             host_misfit: None,
             cuda: Ceilings::default(),
             expected,
+            offer,
             promise,
             foreign,
             gpu_holders: self.world.gpu_holders.get(&node.name).map(Vec::as_slice),

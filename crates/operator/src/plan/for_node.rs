@@ -1,6 +1,6 @@
 //! What a plan writes for one node: as a member of its policy, or as one that no policy governs.
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeSpec, GpuNodeStatus, keys, reason::Reason};
+use gpu_operator_crd::{GpuNode, GpuNodeSpec, GpuNodeStatus, keys, reason::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
     member::Member,
     node_health, node_labels,
     policy::Counted,
-    pool,
+    published,
     rollout::Decision,
     tell::{annotate, node_transition},
     toolkit::removal::Removals,
@@ -64,14 +64,13 @@ pub fn unmanaged<'w>(
 /// A node that its policy governs; how the policy counts it.
 pub fn member<'m>(
     plan: &mut Plan,
-    policy: &ClusterGpuPolicy,
     member: &'m Member<'_>,
     verdict: &Verdict,
     decision: &Decision,
     deadline: SignedDuration,
     now: Timestamp,
 ) -> Counted<'m> {
-    let wanted_labels = pool::published(policy, member.named_pool, member.model());
+    let wanted_labels = published::of(member);
     let cuda = cuda::of(member, &decision.labels);
     let of_label = cuda::label(member, &decision.labels);
     let known = node_labels::Known { model: member.model(), cuda: of_label.as_deref() };

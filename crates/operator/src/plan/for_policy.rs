@@ -58,7 +58,7 @@ pub fn policy(
             let Some(decision) = decision.nodes.get(&member.node.name) else {
                 continue;
             };
-            counted.push(for_node::member(plan, policy, member, verdict, decision, deadline, now));
+            counted.push(for_node::member(plan, member, verdict, decision, deadline, now));
         }
     }
     finalizer(plan, policy, world);

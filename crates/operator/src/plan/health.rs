@@ -208,7 +208,7 @@ mod tests {
             let health = GpuHealth { state: *state, action, causes, ..GpuHealth::default() };
             Gpu { pci_address: format!("0000:0{index}:00.0"), health, ..Gpu::default() }
         };
-        let nvml = NvmlFacts { state: NvmlState::Answering, message: None };
+        let nvml = NvmlFacts { state: NvmlState::Answering, ..NvmlFacts::default() };
         Report { gpus: states.iter().enumerate().map(gpu).collect(), nvml, ..Report::default() }
     }
 

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     moment::later,
     settings::{AT_GUARD, GRACE, REPORT_GRACE},
-    world::{ContainerFacts, NodeFacts, PodFacts, Role, TaintFact, Word, World, is_gpu},
+    world::{ContainerFacts, NodeFacts, Offer, PodFacts, Role, TaintFact, Word, World, is_gpu},
 };
 
 /// One GPU node of a policy.
@@ -67,6 +67,8 @@ pub struct Member<'w> {
     pub cuda: Ceilings,
     /// How many GPUs the node should have.
     pub expected: Option<u32>,
+    /// What its device plugin makes of each.
+    pub offer: Offer,
     /// What it should offer of them.
     pub promise: Option<Promise>,
     /// What of its GPU stack is somebody else's.

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy,
+    ClusterGpuPolicy, keys,
     policy::{Pool, Selector},
     reason::Reason,
 };
 
-use super::{discover::MIXED, pool, signal::canonical};
+use super::{discover::MIXED, published, signal::canonical};
 use crate::catalogue::Catalogue;
 
 /// By pool, why: in a word, and in a sentence that says what to write instead.
@@ -63,9 +63,14 @@ impl<'p> Claim<'p> {
     fn own_label(&self, policy: &ClusterGpuPolicy) -> Option<String> {
         let Selector { match_labels, match_expressions } = self.selector()?;
         let mut keys = match_labels.keys().chain(match_expressions.iter().map(|requirement| &requirement.key));
-        let key = keys.find(|key| pool::is_published(policy, key))?;
+        let key = keys.find(|key| published::comes_from(policy, key))?;
+        let otherwise = if keys::is_discovered(key) {
+            "do without compatibility.labels".to_owned()
+        } else {
+            format!("remove {key} from nodeLabels")
+        };
         Some(format!(
-            "match.nodeSelector names label {key}, which this policy publishes: such a label does not count for matching, as nodes would move between pools by it; match by models or by another label, or remove {key} from nodeLabels"
+            "match.nodeSelector names label {key}, which this policy publishes: such a label does not count for matching, as nodes would move between pools by it; match by models or by another label, or {otherwise}"
         ))
     }
 

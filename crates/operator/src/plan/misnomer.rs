@@ -1,7 +1,7 @@
 //! Labels that read like the name of another product than the node's: those that a policy publishes are published as written,
 //! those that somebody put on the node by hand are left alone, and both are mentioned beside the model that is there.
 
-use gpu_operator_crd::policy::Labels;
+use gpu_operator_crd::{keys, policy::Labels};
 
 use crate::world::NodeLabels;
 
@@ -14,7 +14,9 @@ pub fn remark(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> 
         let words: Vec<String> = value.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_lowercase).collect();
         words.iter().any(|word| is_product(word)) && !words.iter().any(|word| is_product(word) && model.contains(word))
     };
-    let published_labels = published.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    // What is worked out of the report is of the GPUs themselves, and also names the machine.
+    let named = published.iter().filter(|(key, _)| !keys::is_discovered(key));
+    let published_labels = named.map(|(key, value)| (key.as_str(), value.as_str()));
     let by_policy: Vec<String> = published_labels.filter(|(_, value)| names_another(value)).map(written).collect();
     let others = on_node.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let others = others.filter(|(key, value)| !published.contains_key(*key) && is_of_gpus(key) && names_another(value));
@@ -82,6 +84,12 @@ mod tests {
             assert_eq!(remark(&published, &NodeLabels::new(), Some(model)).is_some(), told, "{value} on {model}");
             assert_eq!(remark(&published, &NodeLabels::new(), None), None);
         }
+    }
+
+    #[test]
+    fn what_is_worked_out_of_the_report_names_no_other_product() {
+        let machine = Labels::from([("nvidia.com/gpu.machine".to_owned(), "PowerEdge-R750".to_owned())]);
+        assert_eq!(remark(&machine, &NodeLabels::new(), Some("nvidia-quadro-k620")), None);
     }
 
     #[test]

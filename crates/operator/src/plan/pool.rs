@@ -1,14 +1,14 @@
 //! Pools: which one governs a node, and what holds in it once defaults are filled in.
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, keys,
+    ClusterGpuPolicy,
     policy::{
-        DevicePlugin, Driver, DriverConfigMaps, DriverSource, ForeignStack, Health, Image, Labels, Mig, Operand, Pool,
+        DevicePlugin, Driver, DriverConfigMaps, DriverSource, ForeignStack, Health, Image, Mig, Operand, Pool,
         RuntimePaths, Selector, Toolkit,
     },
 };
 
-use super::{signal::canonical, variant::VariantKey};
+use super::{published, signal::canonical, variant::VariantKey};
 use crate::{
     catalogue::{Catalogue, branch_of},
     world::{NodeLabels, Word},
@@ -18,15 +18,6 @@ use crate::{
 #[must_use]
 pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
     selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Word::as_str)))
-}
-
-/// Whether a label comes from the policy itself: one that it publishes, or one of this operator's own. By such a label no pool
-/// matches a node, whoever put it there: the node would join a pool by what another pool wrote, and could leave it again.
-#[must_use]
-pub fn is_published(policy: &ClusterGpuPolicy, key: &str) -> bool {
-    let of_pools = policy.spec.pools.iter().flat_map(|pool| &pool.node_labels).map(|label| label.key.as_str());
-    let mut published = policy.spec.node_labels.iter().map(String::as_str).chain(of_pools).chain(keys::NODE_LABELS);
-    published.any(|published| published == key)
 }
 
 /// The named pool that governs a node of this model, if any: the first that matches. A model may be written in any cloud's
@@ -43,7 +34,8 @@ pub fn named_pool<'p>(
         let of_model = |wanted: &String| Some(canonical(catalogue, wanted)).as_deref() == model;
         (matches.models.is_empty() || matches.models.iter().any(of_model))
             && matches.node_selector.as_ref().is_none_or(|selector| {
-                selector.matches(|key| labels.get(key).map(Word::as_str).filter(|_| !is_published(policy, key)))
+                selector
+                    .matches(|key| labels.get(key).map(Word::as_str).filter(|_| !published::comes_from(policy, key)))
             })
     })
 }
@@ -210,12 +202,4 @@ fn image(defaults: Option<&Image>, own: Option<&Image>) -> Option<Image> {
         tag: if pinned { own.tag.clone() } else { defaults.tag.clone() },
         digest: if pinned { own.digest.clone() } else { defaults.digest.clone() },
     })
-}
-
-/// The labels that the policy wants published on a node, beside our own. Those that carry the model wait until it is known.
-#[must_use]
-pub fn published(policy: &ClusterGpuPolicy, pool: Option<&Pool>, model: Option<&str>) -> Labels {
-    let of_all = policy.spec.node_labels.iter().map(|key| (key, None));
-    let of_pool = pool.into_iter().flat_map(|pool| &pool.node_labels).map(|label| (&label.key, label.value.as_deref()));
-    of_all.chain(of_pool).filter_map(|(key, value)| Some((key.clone(), value.or(model)?.to_owned()))).collect()
 }

@@ -46,7 +46,7 @@ impl Promise {
             let well = gpu.health.state != HealthState::Unhealthy;
             plain = plain.saturating_sub(1);
             plain_unhealthy = plain_unhealthy.saturating_sub(u32::from(!well));
-            for MigDevices { profile, count } in gpu.mig_devices.iter().flatten() {
+            for MigDevices { profile, count, .. } in gpu.mig_devices.iter().flatten() {
                 let name = match offer.mig {
                     MigStrategy::Mixed => mig_resource(profile, offer.renamed && is_shared(profile)),
                     MigStrategy::None | MigStrategy::Single => gpu_resource(offer.renamed),
@@ -94,8 +94,9 @@ impl Promise {
     }
 }
 
-/// Whether NVIDIA's plugin is told to share MIG devices of a profile.
-fn is_shared(profile: &str) -> bool {
+/// Whether NVIDIA's plugin is told to share MIG devices of a profile, where they are offered by it.
+#[must_use]
+pub fn is_shared(profile: &str) -> bool {
     PROFILES.contains(&profile)
 }
 
@@ -116,7 +117,9 @@ mod tests {
 
     fn gpu(state: HealthState, mig: Option<&[(&str, u32)]>) -> Gpu {
         let devices = |mig: &[(&str, u32)]| {
-            mig.iter().map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count }).collect()
+            mig.iter()
+                .map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count, attributes: None })
+                .collect()
         };
         let mut gpu = Gpu { mig_devices: mig.map(devices), ..Gpu::default() };
         gpu.health.state = state;
@@ -135,7 +138,7 @@ mod tests {
         let halves: Option<&[(&str, u32)]> = Some(&[("3g.40gb", 2)]);
         let media: Option<&[(&str, u32)]> = Some(&[("1g.10gb+me", 1)]);
         let empty: Option<&[(&str, u32)]> = Some(&[]);
-        let offer = |replicas, renamed, mig| Offer { resource: None, replicas, renamed, mig };
+        let offer = |replicas, renamed, mig| Offer { replicas, renamed, mig, ..Offer::default() };
         let plain = Offer::default();
         for (case, gpus, unhealthy, offer, whole, usable) in [
             ("whole", vec![gpu(well, None); 2], 0, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=2"),

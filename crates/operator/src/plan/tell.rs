@@ -1,7 +1,7 @@
 //! What is told: of a node beside how far it is, and to people as Events.
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, Phase, policy::Labels, reason::Reason,
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, Phase, keys, policy::Labels, reason::Reason,
 };
 use kube::ResourceExt;
 use serde::Serialize;
@@ -62,9 +62,9 @@ pub fn annotate(
     let in_turn = decision.note.as_ref().is_some_and(|note| note.reason == Reason::RuntimeTurnPending);
     let gentle = ready || !verdict.reason.is_failure() && (decision.rollout.is_some() || in_turn);
     let conflict = conflicts.first().map(|(key, value)| {
-        let message = format!(
-            "label {key} carries {value:?} already and is left as it is; remove it from the node or from the policy"
-        );
+        let from = if keys::is_discovered(key) { "do without compatibility.labels" } else { "from the policy" };
+        let message =
+            format!("label {key} carries {value:?} already and is left as it is; remove it from the node or {from}");
         Note::new(Reason::LabelConflict, message)
     });
     let missing = judge::gpu_missing(member, Phase::Ready).map(|missing| Note::new(missing.reason, missing.message));

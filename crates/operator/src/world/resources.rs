@@ -91,13 +91,16 @@ pub struct Offer {
     pub replicas: u32,
     /// Whether what is shared bears a name of its own.
     pub renamed: bool,
+    /// Whether those pods compute side by side, by MPS, and not in turns.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mps: bool,
     /// By which names MIG devices are offered.
     pub mig: MigStrategy,
 }
 
 impl Default for Offer {
     fn default() -> Self {
-        Self { resource: None, replicas: 1, renamed: false, mig: MigStrategy::None }
+        Self { resource: None, replicas: 1, renamed: false, mps: false, mig: MigStrategy::None }
     }
 }
 
@@ -109,10 +112,11 @@ impl Offer {
         let slicing = sharing.and_then(|sharing| sharing.time_slicing.as_ref());
         let slicing = slicing.map(|slicing| (slicing.replicas, slicing.rename_by_default));
         let mps = sharing.and_then(|sharing| sharing.mps.as_ref()).map(|mps| (mps.replicas, mps.rename_by_default));
+        let by_mps = slicing.is_none() && mps.is_some();
         let (replicas, renamed) = slicing.or(mps).unwrap_or((1, None));
         let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
         let resource = plugin.resource_name.clone().filter(|name| name != keys::GPU_RESOURCE);
-        Self { resource, replicas, renamed: renamed.unwrap_or_default(), mig }
+        Self { resource, replicas, renamed: renamed.unwrap_or_default(), mps: by_mps, mig }
     }
 
     /// What a DaemonSet's annotation says; one GPU for each where it says nothing.
@@ -169,9 +173,24 @@ mod tests {
 
     #[test]
     fn an_offer_is_read_as_it_was_written_and_the_plain_one_is_not_written() {
-        let offer = Offer { resource: None, replicas: 4, renamed: true, mig: MigStrategy::Mixed };
+        let offer = Offer { replicas: 4, renamed: true, mps: true, mig: MigStrategy::Mixed, ..Offer::default() };
         assert_eq!(Offer::read(offer.annotation().as_ref()), offer);
         assert_eq!(Offer::default().annotation(), None);
         assert_eq!(Offer::read(None), Offer::default());
+        // As it was written before MPS was told from turns.
+        let older = r#"{"replicas":4,"renamed":true,"mig":"Mixed"}"#.to_owned();
+        assert_eq!(Offer::read(Some(&older)), Offer { mps: false, ..offer });
+    }
+
+    #[test]
+    fn an_offer_tells_pods_that_take_turns_from_those_side_by_side() {
+        for (plugin, replicas, mps) in [
+            ("{}", 1, false),
+            ("{sharing: {timeSlicing: {replicas: 4}}}", 4, false),
+            ("{sharing: {mps: {replicas: 3}}}", 3, true),
+        ] {
+            let offer = Offer::of(&serde_yaml::from_str(plugin).unwrap());
+            assert_eq!((offer.replicas, offer.mps), (replicas, mps), "{plugin}");
+        }
     }
 }

@@ -80,7 +80,7 @@ fn probe() -> String {
         serde_json::from_value(json!({"gpus": [{"pciAddress": GPU, "health": health}]})).expect("a report");
     let seen = XidSeen { xid: 79, count: 1, source: Source::Event, said: String::new() };
     metrics.show(
-        &[PciGpu { address: GPU.to_owned(), device_id: "2330".to_owned() }],
+        &[PciGpu { address: GPU.to_owned(), device_id: "2330".to_owned(), ..PciGpu::default() }],
         &Look::Answering(inventory),
         &NodeHealth::restore(&Rules::from(HealthRules::default()), &report),
         &Xids::from([(GPU.to_owned(), vec![seen])]),

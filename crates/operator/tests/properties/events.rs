@@ -92,12 +92,19 @@ pub enum Edit {
 
 /// A label that a user writes: one that selects, one that a cloud would write, one that a policy publishes, or one of ours.
 fn label() -> BoxedStrategy<(&'static str, Option<&'static str>)> {
-    let published = [("accelerator", "mine"), ("example.com/tier", "mine"), ("gpu/nividia", "P630")];
+    let published = [
+        ("accelerator", "mine"),
+        ("example.com/tier", "mine"),
+        ("gpu/nividia", "P630"),
+        ("nvidia.com/gpu.product", "mine"),
+        ("nvidia.com/gpu.family", "hopper"),
+        (keys::GPU_PRESENT, "true"),
+    ];
     let ours =
         [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::MPS, keys::DEVICE_PLUGIN].map(|key| (key, "x"));
     let labels = prop_oneof![
         6 => fleet::label(),
-        2 => select(published.to_vec()),
+        3 => select(published.to_vec()),
         1 => select(ours.to_vec()),
         2 => select(vec![(keys::MANAGED, "false"), (keys::MANAGED, "true")]),
     ];

@@ -23,7 +23,7 @@ use k8s_openapi::{
     api::core::v1::ResourceRequirements,
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
-use oracle::{Oracle, count, says_ready};
+use oracle::{Oracle, count, discovered_labels_are_those_of_the_policy, says_ready};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -62,6 +62,7 @@ fn settle(sim: &mut Sim, oracle: &mut Oracle) {
     }
     let plan = sim.plan();
     assert!(plan.is_empty(), "an hour later: {plan:#?}");
+    discovered_labels_are_those_of_the_policy(sim);
     for (name, status) in &plan.statuses {
         let count = count(sim, &plan, name);
         let deleting = sim.policies[name].metadata.deletion_timestamp.is_some();
@@ -204,8 +205,13 @@ proptest! {
         let (tests, pod) = if tested { (2, 2) } else { (0, 0) };
         // Where runtimes are restarted in turn: that a node waits, and the label of its toolkit.
         let turn = |node: &str| if sim.restarts_runtime(node) { 2 } else { 0 };
+        // Where the labels of GPU feature discovery are wanted: those, and that they are remembered.
+        let discovered = |node: &str| {
+            let policy = oracle::governing(&sim, node);
+            if policy.is_some_and(|policy| policy.spec.compatibility.wants_gfd()) { 2 } else { 0 }
+        };
         let most = |object: &str| match object.split_once('/') {
-            Some(("node", name)) => 4 + tests + turn(name),
+            Some(("node", name)) => 4 + tests + turn(name) + discovered(name),
             Some(("pod", _)) => pod,
             _ => 1,
         };

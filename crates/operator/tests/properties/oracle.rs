@@ -11,6 +11,7 @@ use gpu_operator_crd::{
     gpunode::GpuCounts,
     keys,
     policy::{Pool, Stage},
+    report::NvmlState,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
@@ -173,6 +174,7 @@ fn is_whole(sim: &Sim, name: &str) -> bool {
 pub fn check(sim: &Sim, plan: &Plan) {
     gpu_pods_keep_what_they_stand_on(sim, plan);
     only_named_keys_are_written(sim, plan);
+    what_was_discovered_stays_while_nobody_tells(sim, plan);
     nothing_begins_beside_a_foreign_pod(sim, plan);
     for (name, status) in &plan.statuses {
         let count = count(sim, plan, name);
@@ -244,9 +246,56 @@ fn only_named_keys_are_written(sim: &Sim, plan: &Plan) {
             .chain(of_pools.map(|label| &label.key))
             .map(String::as_str)
             .collect();
-        let legal = |key: &&String| OURS.contains(&key.as_str()) || named.contains(key.as_str());
+        let discovered = spec.is_some_and(|spec| spec.compatibility.wants_gfd());
+        let legal = |key: &&String| {
+            OURS.contains(&key.as_str()) || named.contains(key.as_str()) || discovered && keys::is_discovered(key)
+        };
         let illegal: Vec<_> = write.labels.keys().filter(|key| !legal(key)).collect();
         assert!(illegal.is_empty(), "{name}: {illegal:?}");
+    }
+}
+
+/// As long as a policy wants the labels of GPU feature discovery, only a driver that tells of the GPUs takes any off again.
+fn what_was_discovered_stays_while_nobody_tells(sim: &Sim, plan: &Plan) {
+    for (name, write) in &plan.labels {
+        let wanted = governing(sim, name).is_some_and(|policy| policy.spec.compatibility.wants_gfd());
+        let gone = sim.nodes[name].owned_labels.iter().filter(|key| keys::is_discovered(key));
+        let gone: Vec<_> = gone.filter(|key| !write.labels.contains_key(key.as_str())).collect();
+        assert!(gone.is_empty() || !wanted || nvml_answers(sim, name), "{name}: {gone:?} without a word of NVML");
+    }
+}
+
+fn nvml_answers(sim: &Sim, name: &str) -> bool {
+    let report = sim.gpu_nodes.get(name).and_then(|gpu_node| sim.told(name, gpu_node).status?.report);
+    report.is_some_and(|report| report.nvml.state == NvmlState::Answering)
+}
+
+/// Once all is quiet a node has the labels of GPU feature discovery that its policy wants and its driver tells of, but for those
+/// that somebody else has written, and no node has any that its policy does not want.
+pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
+    for (name, node) in &sim.nodes {
+        let wanted = governing(sim, name).is_some_and(|policy| policy.spec.compatibility.wants_gfd());
+        let ours: Vec<_> = node.owned_labels.iter().filter(|key| keys::is_discovered(key)).collect();
+        assert!(wanted || ours.is_empty(), "{name}: {ours:?}");
+        if !wanted || !nvml_answers(sim, name) {
+            continue;
+        }
+        let report = &sim.machines[name];
+        let replicas = if sim.has_plugin(name) { Some(sim.replicas(name).to_string()) } else { None };
+        let divided = report.gpus.iter().any(|gpu| gpu.mig_devices.is_some());
+        for (key, value) in [
+            ("nvidia.com/cuda.driver-version.full", report.driver.loaded.clone()),
+            ("nvidia.com/gpu.replicas", replicas.filter(|_| !divided)),
+            (keys::GPU_PRESENT, (!report.gpus.is_empty()).then(|| "true".to_owned())),
+        ] {
+            let there = node.labels.get(key).map(Word::as_str);
+            let theirs = sim.user_labels[name].contains_key(key);
+            let told = !report.gpus.is_empty();
+            assert!(
+                theirs || !told || value.is_none() || there == value.as_deref(),
+                "{name}: {key} is {there:?}, not {value:?}"
+            );
+        }
     }
 }
 
@@ -332,7 +381,9 @@ fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &str) -> Option<&'s Pool> {
     let of_pools = policy.spec.pools.iter().flat_map(|pool| &pool.node_labels).map(|label| &label.key);
     let published: BTreeSet<&str> =
         policy.spec.node_labels.iter().chain(of_pools).map(String::as_str).chain(keys::NODE_LABELS).collect();
-    let value_of = |key: &str| labels.get(key).map(Word::as_str).filter(|_| !published.contains(key));
+    let discovered = |key: &str| policy.spec.compatibility.wants_gfd() && keys::is_discovered(key);
+    let value_of =
+        |key: &str| labels.get(key).map(Word::as_str).filter(|_| !published.contains(key) && !discovered(key));
     policy.spec.pools.iter().find(|pool| {
         (pool.matches.models.is_empty() || pool.matches.models.iter().any(is_model))
             && pool.matches.node_selector.as_ref().is_none_or(|selector| selector.matches(value_of))

@@ -6,9 +6,9 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images, Injection, KernelModule, Mig, MigProfile,
-        MigStrategy, Mps, NodeLabel, Operand, Pool, PoolMatch, Proxy, Readiness, Selector, Sharing, TimeSlicing,
-        Toolkit, Validation, ValidationMode,
+        Compatibility, CompatibleLabels, Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images,
+        Injection, KernelModule, Mig, MigProfile, MigStrategy, Mps, NodeLabel, Operand, Pool, PoolMatch, Proxy,
+        Readiness, Selector, Sharing, TimeSlicing, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -35,14 +35,16 @@ impl fmt::Debug for Wish {
 pub fn wish() -> BoxedStrategy<Wish> {
     let secrets = prop_oneof![5 => Just(vec![]), 1 => Just(vec!["pull".to_owned()])];
     let pools = ["p", "q", "nvidia-h100-80gb"].map(|name| option::weighted(0.4, pool(name)));
-    let parts = (selector(), subsequence(vec!["accelerator", "example.com/tier"], 0..=2), secrets);
+    let labels = option::weighted(0.4, select(vec![CompatibleLabels::None, CompatibleLabels::Gfd]));
+    let parts = (selector(), subsequence(vec!["accelerator", "example.com/tier"], 0..=2), labels, secrets);
     (parts, defaults(), pools, readiness())
-        .prop_map(|((node_selector, keys, pull_secrets), defaults, pools, readiness)| {
+        .prop_map(|((node_selector, keys, labels, pull_secrets), defaults, pools, readiness)| {
             Wish(ClusterGpuPolicySpec {
                 health: Health::default(),
                 node_selector,
                 node_labels: keys.into_iter().map(Into::into).collect(),
                 images: Images { pull_secrets, ..Images::default() },
+                compatibility: Compatibility { labels },
                 models: vec![],
                 proxy: Proxy::default(),
                 defaults,
@@ -69,13 +71,23 @@ fn selector() -> BoxedStrategy<Option<Selector>> {
     prop_oneof![6 => Just(None), 2 => labels.prop_map(Some), 2 => expressions.prop_map(Some)].boxed()
 }
 
+/// What a pool is matched by: also a label that its policy may publish.
+fn pool_selector() -> BoxedStrategy<Option<Selector>> {
+    let operator = select(vec![Operator::Exists, Operator::DoesNotExist]);
+    let published = operator.prop_map(|operator| {
+        let requirement = Requirement { key: "nvidia.com/gpu.product".into(), operator, values: vec![] };
+        Some(Selector { match_labels: BTreeMap::new(), match_expressions: vec![requirement] })
+    });
+    prop_oneof![9 => selector(), 1 => published].boxed()
+}
+
 fn pool(name: &'static str) -> BoxedStrategy<Pool> {
     let models =
         subsequence(vec!["nvidia-h100-80gb", "t4", "nvidia-tesla-p100", "mixed", "ours", "nvidia-of-nobody"], 0..=2);
     let node_labels = [("gpu/nividia", Some("P630")), ("example.com/tier", None), ("accelerator", Some("special"))];
     let node_labels = subsequence(node_labels.to_vec(), 0..=2);
     let gpus = option::weighted(0.2, 1..9_u32);
-    ((models, selector(), node_labels, gpus), driver(), toolkit(), plugin())
+    ((models, pool_selector(), node_labels, gpus), driver(), toolkit(), plugin())
         .prop_map(move |((models, node_selector, labels, gpus_per_node), driver, toolkit, device_plugin)| Pool {
             health: Health::default(),
             name: name.into(),

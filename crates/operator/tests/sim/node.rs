@@ -7,7 +7,7 @@ use gpu_operator_crd::{
     health::HealthState,
     keys,
     policy::Stage,
-    report::{InstalledDriver, MigDevices, NvmlState, Report},
+    report::{InstalledDriver, MigAttributes, MigDevices, NvmlState, Report},
 };
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec},
@@ -102,6 +102,12 @@ impl Sim {
         set.filter(|set| self.sets.contains_key(set)).map_or(1, |set| replicas(self.template(&set)))
     }
 
+    /// Whether a node's label names a plugin's DaemonSet that there is.
+    pub fn has_plugin(&self, node: &str) -> bool {
+        let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
+        group.is_some_and(|group| self.sets.contains_key(&format!("{}-{group}", Stage::DevicePlugin.as_str())))
+    }
+
     /// Whether the DaemonSet controller makes pods of a set for a node with its taints.
     fn tolerates(&self, set: &str, node: &str) -> bool {
         let tolerations = self.template(set).tolerations.clone().unwrap_or_default();
@@ -164,6 +170,7 @@ impl Sim {
             (None, false) => NvmlState::Absent,
         };
         report.driver.in_use = report.driver.loaded.is_some() && (used || report.nvml.state == NvmlState::Answering);
+        tell_of_gpus(report);
         // A GPU that answers is well, unless a test says otherwise.
         let answering = report.nvml.state == NvmlState::Answering;
         for gpu in report.gpus.iter_mut().filter(|gpu| answering && gpu.health.state == HealthState::Unknown) {
@@ -288,8 +295,10 @@ impl Sim {
         let Some(pod) = self.pods.get_mut(plugin).filter(|pod| !pod.running()) else { return true };
         let Some(wanted) = wanted else { return true };
         let answering = self.machines[node].nvml.state == NvmlState::Answering;
-        let devices: Vec<MigDevices> =
-            wanted.into_iter().map(|(profile, count)| MigDevices { profile, count }).collect();
+        let devices: Vec<MigDevices> = wanted
+            .into_iter()
+            .map(|(profile, count)| MigDevices { profile, count, attributes: Some(MigAttributes::default()) })
+            .collect();
         let devices = (!devices.is_empty()).then_some(devices);
         let changes = self.machines[node].gpus.iter().any(|gpu| gpu.mig_devices != devices);
         let used = changes && self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
@@ -355,6 +364,21 @@ impl Sim {
         if pod.has_started() || !takes_its_time(pod, now, faults) {
             run(pod, now);
         }
+    }
+}
+
+/// What NVML tells of the GPUs while it answers, and nobody else does.
+fn tell_of_gpus(report: &mut Report) {
+    let answering = report.nvml.state == NvmlState::Answering;
+    report.nvml.gpus = answering.then(|| u32::try_from(report.gpus.len()).expect("few GPUs"));
+    if answering {
+        report.driver.cuda_version.get_or_insert_with(|| "13.1".into());
+    }
+    for gpu in &mut report.gpus {
+        gpu.product = answering.then(|| format!("NVIDIA GPU {}", gpu.device_id));
+        gpu.memory_mib = answering.then_some(16384);
+        gpu.compute_capability = answering.then(|| "9.0".into());
+        gpu.mig_capable = answering.then_some(true);
     }
 }
 

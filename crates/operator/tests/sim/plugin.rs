@@ -43,7 +43,7 @@ fn devices(gpu: &Gpu, strategy: &str) -> Vec<(String, u32)> {
         "mixed" => format!("nvidia.com/mig-{}", profile.replace('+', ".")),
         _ => "nvidia.com/gpu".to_owned(),
     };
-    mig.iter().map(|MigDevices { profile, count }| (name(profile), *count)).collect()
+    mig.iter().map(|MigDevices { profile, count, .. }| (name(profile), *count)).collect()
 }
 
 /// The same as a plugin's file has it shared.

@@ -14,7 +14,7 @@ use crate::{
 const ADDRESSES: [&str; 3] = ["0000:06:00.0", "0000:07:00.0", "0000:08:00.0"];
 
 fn bus() -> Vec<PciGpu> {
-    ADDRESSES.map(|address| PciGpu { address: address.into(), device_id: "2330".into() }).into()
+    ADDRESSES.map(|address| PciGpu { address: address.into(), device_id: "2330".into(), ..PciGpu::default() }).into()
 }
 
 fn start(boot_id: &str, load_id: u64) -> Start {

@@ -1,0 +1,146 @@
+//! Virtual GPUs, made by a hypervisor: known in the guest by a capability in their PCI configuration, which also tells the
+//! hypervisor's driver. Pure.
+//!
+//! How that capability is laid out is known from NVIDIA's GPU feature discovery; on hardware it is unverified.
+
+use gpu_operator_crd::report::VirtualGpus;
+
+/// So much of a device's configuration is read. Without the rights to it, the kernel gives the first 64 bytes alone.
+pub const CONFIG_BYTES: u64 = 256;
+
+/// The byte that says, by [`HAS_CAPABILITIES`], whether there is a list of capabilities, …
+const STATUS: usize = 0x06;
+const HAS_CAPABILITIES: u8 = 0x10;
+/// … and the byte that says where it begins.
+const FIRST_CAPABILITY: usize = 0x34;
+/// The kind of a capability whose contents are the maker's own.
+const VENDOR_SPECIFIC: u8 = 0x09;
+/// With this a virtual GPU's goes on, after kind, next and length.
+const SIGNATURE: [u8; 2] = *b"VF";
+/// Behind that come records, each of a kind and a length, up to the one of this kind: version and branch of the driver.
+const RECORDS: usize = 5;
+const DRIVER_RECORD: u8 = 0;
+const WORD: usize = 10;
+
+/// What is known of virtual GPUs once another device's configuration is looked at; nothing where not all of it is there.
+#[must_use]
+pub fn with((known, config): (VirtualGpus, Vec<u8>)) -> Option<VirtualGpus> {
+    let config: &[u8; 256] = config.get(..256)?.try_into().ok()?;
+    let Some(capability) = vendor_specific(config).filter(|capability| capability.get(3..5) == Some(&SIGNATURE)) else {
+        return Some(known);
+    };
+    let (version, branch) = driver(capability).unzip();
+    Some(VirtualGpus {
+        present: true,
+        host_driver_version: version.or(known.host_driver_version),
+        host_driver_branch: branch.or(known.host_driver_branch),
+    })
+}
+
+/// The first capability of the maker's own.
+fn vendor_specific(config: &[u8; 256]) -> Option<&[u8]> {
+    let mut at = config[FIRST_CAPABILITY];
+    if config[STATUS] & HAS_CAPABILITIES == 0 {
+        return None;
+    }
+    // A list that leads back to itself has an end all the same.
+    for _ in 0..config.len() {
+        let start = usize::from(at);
+        let [kind, next, length] = config.get(start..start + 3)?.try_into().ok()?;
+        if at == 0 || kind == u8::MAX {
+            return None;
+        }
+        if kind == VENDOR_SPECIFIC {
+            return config.get(start..start + usize::from(length));
+        }
+        at = next;
+    }
+    None
+}
+
+/// Version and branch of the hypervisor's driver.
+fn driver(capability: &[u8]) -> Option<(String, String)> {
+    let mut at = RECORDS;
+    while *capability.get(at)? != DRIVER_RECORD {
+        at += usize::from(*capability.get(at + 1)?).max(1);
+    }
+    let word = |from: usize| {
+        let bytes = capability.get(from..from + WORD)?;
+        Some(String::from_utf8_lossy(bytes).trim_matches('\0').to_owned())
+    };
+    Some((word(at + 2)?, word(at + 2 + WORD)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A configuration with these capabilities, one behind the other.
+    fn config(capabilities: &[&[u8]]) -> Vec<u8> {
+        let mut config = vec![0; 256];
+        config[STATUS] = HAS_CAPABILITIES;
+        let mut at = 0x60_u8;
+        let mut pointer = FIRST_CAPABILITY;
+        for capability in capabilities {
+            let start = usize::from(at);
+            config[pointer] = at;
+            config[start..start + capability.len()].copy_from_slice(capability);
+            config[start + 1] = 0;
+            pointer = start + 1;
+            at += u8::try_from(capability.len()).unwrap();
+        }
+        config
+    }
+
+    fn virtual_gpu(records: &[u8]) -> Vec<u8> {
+        let mut capability = vec![VENDOR_SPECIFIC, 0, 0, b'V', b'F'];
+        capability.extend(records);
+        capability[2] = u8::try_from(capability.len()).unwrap();
+        capability
+    }
+
+    const DRIVER: &[u8] = b"\0\x16550.90\0\0\0\0r550_00\0\0\0";
+
+    fn found(config: Vec<u8>) -> Option<(bool, Option<String>, Option<String>)> {
+        let known = with((VirtualGpus::default(), config))?;
+        Some((known.present, known.host_driver_version, known.host_driver_branch))
+    }
+
+    #[test]
+    fn a_virtual_gpu_is_known_by_its_capability_which_tells_the_hypervisors_driver() {
+        let power: &[u8] = &[0x01, 0, 0, 0];
+        let behind_another = [&[7, 4, 1, 2], DRIVER].concat();
+        let told = Some((true, Some("550.90".to_owned()), Some("r550_00".to_owned())));
+        for (config, expected) in [
+            (config(&[power, &virtual_gpu(DRIVER)]), told.clone()),
+            (config(&[&virtual_gpu(&behind_another)]), told),
+            // A record without a length leads nowhere.
+            (config(&[&virtual_gpu(&[7, 0])]), Some((true, None, None))),
+            (config(&[&virtual_gpu(&DRIVER[..12])]), Some((true, None, None))),
+            (config(&[power]), Some((false, None, None))),
+            (config(&[&[VENDOR_SPECIFIC, 0, 5, b'X', b'Y']]), Some((false, None, None))),
+            (config(&[]), Some((false, None, None))),
+        ] {
+            assert_eq!(found(config.clone()), expected, "{config:x?}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_is_cut_off_tells_nothing_and_a_broken_one_does_no_harm() {
+        assert_eq!(found(vec![0; 64]), None);
+        // A GPU that fell off the bus.
+        assert_eq!(found(vec![0xff; 256]), Some((false, None, None)));
+        let mut looped = config(&[&[0x01, 0, 0, 0]]);
+        looped[0x61] = 0x60;
+        assert_eq!(found(looped), Some((false, None, None)));
+        let mut without_a_list = config(&[&virtual_gpu(DRIVER)]);
+        without_a_list[STATUS] = 0;
+        assert_eq!(found(without_a_list), Some((false, None, None)));
+    }
+
+    #[test]
+    fn one_virtual_gpu_among_other_devices_is_enough() {
+        let known = with((VirtualGpus::default(), config(&[&virtual_gpu(DRIVER)]))).unwrap();
+        assert_eq!(with((known.clone(), config(&[]))), Some(known));
+    }
+}

@@ -1,0 +1,210 @@
+//! The labels of GPU feature discovery on nodes: when they come, change and go, and what becomes of those of others.
+#![allow(missing_docs, clippy::expect_used, reason = "tests")]
+
+mod sim;
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{keys, policy::Stage, reason::Reason, report::NvmlState};
+use sim::{Faults, Sim};
+
+const GFD: &str = "{compatibility: {labels: Gfd}}";
+const PRODUCT: &str = "nvidia.com/gpu.product";
+const REPLICAS: &str = "nvidia.com/gpu.replicas";
+const DRIVER: &str = "nvidia.com/cuda.driver-version.full";
+
+/// The labels of ours on a node that are GPU feature discovery's.
+fn discovered(sim: &Sim, node: &str) -> BTreeMap<String, String> {
+    let node = &sim.nodes[node];
+    let ours = node.owned_labels.iter().filter(|key| keys::is_discovered(key));
+    ours.map(|key| (key.to_string(), node.labels[key].to_string())).collect()
+}
+
+fn label(sim: &Sim, node: &str, key: &str) -> Option<String> {
+    sim.nodes[node].labels.get(key).map(ToString::to_string)
+}
+
+#[test]
+fn they_come_once_nvml_tells_of_the_gpus_and_go_with_the_option() {
+    let mut sim = Sim::new().policy("others", "{nodeSelector: {matchLabels: {team: x}}}").policy("all", GFD);
+    sim.join("a", "2330", 8);
+    sim.join("b", "2330", 8);
+    sim.label("b", "team", Some("x"));
+    sim.join_plain("cpu");
+    sim.settle();
+    insta::assert_yaml_snapshot!("whole", discovered(&sim, "a"));
+    assert_eq!(sim.status("a").published_labels, discovered(&sim, "a"));
+    // The older policy has this one, and does not ask for them.
+    assert!(discovered(&sim, "b").is_empty() && sim.nodes["cpu"].labels.len() == 1);
+    let others = |sim: &Sim| {
+        let labels = sim.nodes["a"].labels.iter().filter(|(key, _)| !keys::is_discovered(key));
+        labels.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
+    };
+    let before = others(&sim);
+    sim.apply_policy("all", "{compatibility: {labels: None}}");
+    sim.settle();
+    assert_eq!((discovered(&sim, "a"), others(&sim)), (BTreeMap::new(), before));
+    assert!(sim.status("a").published_labels.is_empty());
+}
+
+#[test]
+fn before_a_driver_works_it_is_known_that_there_are_gpus_and_no_more() {
+    let mut sim = Sim::new().policy("all", GFD);
+    sim.faults.insert("a".into(), Faults { driver_crash: Some("no headers".into()), ..Faults::default() });
+    sim.join("a", "2330", 8);
+    sim.run(60);
+    assert_eq!(discovered(&sim, "a"), BTreeMap::from([(keys::GPU_PRESENT.to_owned(), "true".to_owned())]));
+    sim.faults.clear();
+    sim.settle();
+    assert!(discovered(&sim, "a").len() > 20);
+}
+
+#[test]
+fn they_stay_while_nobody_tells_of_the_gpus_and_follow_the_driver_once_it_has_moved() {
+    let mut sim =
+        Sim::settled_fleet("{compatibility: {labels: Gfd}, defaults: {driver: {version: 590.10.01}}}", &["a"]);
+    let before = discovered(&sim, "a");
+    assert_eq!(before[DRIVER], "590.10.01");
+    sim.apply_policy("all", "{compatibility: {labels: Gfd}, defaults: {driver: {version: 580.173.02}}}");
+    let mut released = false;
+    for _ in 0..60 {
+        sim.step();
+        sim.sleep(1);
+        let nvml = sim.machines["a"].nvml.state;
+        released |= nvml == NvmlState::Released;
+        if nvml != NvmlState::Answering {
+            assert_eq!(discovered(&sim, "a"), before);
+        }
+    }
+    sim.settle();
+    assert!(released, "the driver was let go in between");
+    let now = discovered(&sim, "a");
+    assert_eq!((now[DRIVER].as_str(), &now[PRODUCT]), ("580.173.02", &before[PRODUCT]));
+    for faults in [Faults { mute_probe: true, ..Faults::default() }, Faults { no_probe: true, ..Faults::default() }] {
+        sim.faults.insert("a".into(), faults);
+        sim.sleep(86_400);
+        sim.settle();
+        assert_eq!(discovered(&sim, "a"), now);
+    }
+    sim.gpu_nodes.remove("a");
+    sim.settle();
+    assert_eq!(discovered(&sim, "a"), now, "without any report");
+}
+
+#[test]
+fn they_follow_gpus_that_are_added_or_gone() {
+    let mut sim = Sim::settled_fleet(GFD, &["a"]);
+    sim.report("a").gpus.truncate(6);
+    sim.settle();
+    assert_eq!(label(&sim, "a", "nvidia.com/gpu.count").as_deref(), Some("6"));
+}
+
+#[test]
+fn how_gpus_are_shared_is_told_of_the_plugin_that_a_node_has() {
+    let mut sim = Sim::settled_fleet(GFD, &["a", "b"]);
+    let both = |sim: &Sim, key: &str| ["a", "b"].map(|node| label(sim, node, key).expect("a label"));
+    let product = both(&sim, PRODUCT)[0].clone();
+    assert_eq!(both(&sim, REPLICAS), ["1", "1"]);
+    sim.apply_policy(
+        "all",
+        "{compatibility: {labels: Gfd}, defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}",
+    );
+    let mut one_by_one = false;
+    for _ in 0..120 {
+        sim.step();
+        sim.sleep(1);
+        let [a, b] = both(&sim, REPLICAS);
+        one_by_one |= a != b;
+    }
+    sim.settle();
+    assert!(one_by_one, "a node that waits for its turn has what it had");
+    assert_eq!(both(&sim, REPLICAS), ["4", "4"]);
+    assert_eq!(both(&sim, PRODUCT), [format!("{product}-SHARED"), format!("{product}-SHARED")]);
+    assert_eq!(both(&sim, "nvidia.com/mps.capable"), ["true", "true"]);
+    sim.apply_policy(
+        "all",
+        "{compatibility: {labels: Gfd}, defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}}}",
+    );
+    sim.settle();
+    assert_eq!(both(&sim, "nvidia.com/gpu.sharing-strategy"), ["time-slicing", "time-slicing"]);
+    assert_eq!(both(&sim, PRODUCT), [product.clone(), product]);
+}
+
+#[test]
+fn mig_devices_are_labelled_as_they_come_and_go() {
+    let mig = |layout: &str| {
+        format!(
+            "{{compatibility: {{labels: Gfd}}, defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {layout}}}}}}}}}"
+        )
+    };
+    let mut sim = Sim::settled_fleet(&mig("[{profile: 1g.10gb, count: 7}]"), &["a"]);
+    let product = label(&sim, "a", PRODUCT).expect("a product");
+    assert_eq!(label(&sim, "a", "nvidia.com/mig-1g.10gb.count").as_deref(), Some("56"));
+    assert_eq!(label(&sim, "a", "nvidia.com/mig-1g.10gb.product"), Some(format!("{product}-MIG-1g.10gb")));
+    assert_eq!(label(&sim, "a", "nvidia.com/mig.strategy").as_deref(), Some("mixed"));
+    sim.apply_policy("all", &mig("[{profile: 3g.40gb, count: 2}]"));
+    sim.settle();
+    assert_eq!(label(&sim, "a", "nvidia.com/mig-1g.10gb.count"), None);
+    assert_eq!(label(&sim, "a", "nvidia.com/mig-3g.40gb.count").as_deref(), Some("16"));
+    sim.apply_policy("all", GFD);
+    sim.settle();
+    assert!(!discovered(&sim, "a").contains_key("nvidia.com/mig.strategy"));
+}
+
+#[test]
+fn what_gpu_feature_discovery_has_written_stays_its_own() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    // As NFD writes them for GPU feature discovery: some as they would be here, some not.
+    for (key, value) in [(PRODUCT, "NVIDIA-GPU-2330"), (REPLICAS, "4"), (keys::GPU_PRESENT, "true")] {
+        sim.label("a", key, Some(value));
+    }
+    sim.apply_policy("all", GFD);
+    sim.settle();
+    let ours = discovered(&sim, "a");
+    for key in [PRODUCT, REPLICAS, keys::GPU_PRESENT] {
+        assert!(!ours.contains_key(key) && !sim.status("a").published_labels.contains_key(key), "{key}");
+    }
+    let status = sim.status("a");
+    assert_eq!((status.reason, status.is_ready()), (Some(Reason::LabelConflict), true));
+    assert_eq!(
+        status.message,
+        "label nvidia.com/gpu.replicas carries \"4\" already and is left as it is; remove it from the node or do without compatibility.labels"
+    );
+    // It takes one of ours as well, and changes another of its own.
+    sim.label("a", "nvidia.com/gpu.count", Some("7"));
+    sim.label("a", PRODUCT, Some("NVIDIA-GPU-2330-SHARED"));
+    sim.settle();
+    assert_eq!(label(&sim, "a", "nvidia.com/gpu.count").as_deref(), Some("7"));
+    assert_eq!(label(&sim, "a", PRODUCT).as_deref(), Some("NVIDIA-GPU-2330-SHARED"));
+    // It goes, and what it wrote with it.
+    for key in [PRODUCT, REPLICAS, "nvidia.com/gpu.count", keys::GPU_PRESENT] {
+        sim.label("a", key, None);
+    }
+    sim.settle();
+    let status = sim.status("a");
+    assert!(status.is_ready() && status.reason != Some(Reason::LabelConflict), "{status:?}");
+    assert_eq!(label(&sim, "a", REPLICAS).as_deref(), Some("1"));
+    sim.label("a", REPLICAS, Some("9"));
+    sim.delete_policy("all");
+    sim.settle();
+    assert_eq!(label(&sim, "a", REPLICAS).as_deref(), Some("9"), "it is not ours to remove");
+    assert!(discovered(&sim, "a").is_empty());
+}
+
+#[test]
+fn no_pool_is_matched_by_them_and_no_node_counted() {
+    let pool = "pools: [{name: p, match: {nodeSelector: {matchExpressions: [{key: nvidia.com/gpu.product, operator: Exists}]}}}]";
+    let mut sim = Sim::settled_fleet(&format!("{{compatibility: {{labels: Gfd}}, {pool}}}"), &["a"]);
+    assert_eq!(label(&sim, "a", keys::POOL).as_deref(), Some("nvidia-h100-80gb"));
+    let status = sim.policies["all"].status.clone().expect("a status");
+    let found = status.pools.iter().find(|pool| pool.name == "p").expect("the pool");
+    assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");
+    assert!(found.message.ends_with("or do without compatibility.labels"), "{found:?}");
+    // Somebody else's do count where the policy writes none.
+    sim.apply_policy("all", &format!("{{{pool}}}"));
+    sim.settle();
+    sim.label("a", PRODUCT, Some("theirs"));
+    sim.settle();
+    assert_eq!(label(&sim, "a", keys::POOL).as_deref(), Some("p"));
+    assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
+}
