@@ -198,12 +198,11 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
     let gpus = (0..GPUS).map(|gpu| Gpu {
         pci_address: format!("0000:{:02x}:00.0", gpu + 6),
         device_id: MODELS[index % MODELS.len()].to_owned(),
-        held_by: None,
         product: Some("NVIDIA H100 80GB HBM3".to_owned()),
         uuid: Some(format!("GPU-{index:08x}-0000-0000-0000-{gpu:012x}")),
-        mig_devices: None,
         memory_mib: Some(81_559),
         health: GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() },
+        ..Gpu::default()
     });
     let report = Report {
         probe_version: "0.1.0".to_owned(),

@@ -22,12 +22,11 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
     let gpus = node.gpus.iter().enumerate().map(|(index, device_id)| Gpu {
         pci_address: format!("0000:{:02x}:00.0", index + 6),
         device_id: device_id.clone(),
-        held_by: None,
         product: answering.then(|| format!("NVIDIA device {device_id}")),
         uuid: answering.then(|| node.gpu_uuid(index)),
         memory_mib: answering.then_some(81_559),
-        mig_devices: None,
         health: if answering { node.health.get(&index).cloned().unwrap_or_else(well) } else { GpuHealth::default() },
+        ..Gpu::default()
     });
     let mut installed: Vec<InstalledDriver> = Vec::new();
     for root in machine.roots(node) {
@@ -54,8 +53,13 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
             waits: None,
             cuda_version: answering.then(|| "13.1".to_owned()),
         },
-        nvml: NvmlFacts { state, message: failure.cloned() },
+        nvml: NvmlFacts {
+            state,
+            message: failure.cloned(),
+            gpus: answering.then(|| u32::try_from(node.gpus.len()).unwrap_or(u32::MAX)),
+        },
         runtimes: node.host_runtimes.clone(),
+        ..Report::default()
     }
 }
 
