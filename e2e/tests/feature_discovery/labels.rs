@@ -7,19 +7,20 @@ use gpu_operator::{plan, world::Offer};
 use crate::{
     gfd::{self, Labels},
     machine::{
-        A100, B200, Cards, H100, K80, K620, L40S, Machine, P100, SEVENTHS, T4, TWO_KINDS, V100, divided, whole,
+        A100, B200, Cards, H100, K80, K620, L40S, Machine, P100, SEVENTHS, T4, TWO_KINDS, V100, divided, joined, whole,
     },
 };
 
 /// How often GPU feature discovery runs at most where chance decides.
 const RUNS: usize = 64;
 
+const CLUSTER: &str = "6b2c0001-0203-4abb-8405-060708090aff";
 const TURNS: &str = "{sharing: {timeSlicing: {replicas: 4}}}";
 const SINGLE: &str = "{mig: {strategy: Single}}";
 const MIXED: &str = "{mig: {strategy: Mixed}}";
 
 /// Machines, and what the policy has for `devicePlugin`.
-const CASES: [(&str, &[Cards], &str); 19] = [
+const CASES: [(&str, &[Cards], &str); 21] = [
     ("K80", &[whole(4, K80)], "{}"),
     ("Quadro K620, which drives displays", &[whole(1, K620)], "{}"),
     ("P100", &[whole(4, P100)], "{}"),
@@ -29,6 +30,8 @@ const CASES: [(&str, &[Cards], &str); 19] = [
     ("L40S", &[whole(4, L40S)], "{}"),
     ("H100", &[whole(8, H100)], "{}"),
     ("B200", &[whole(8, B200)], "{}"),
+    ("B200 in a fabric of several machines", &[joined(4, B200, CLUSTER, 7)], "{}"),
+    ("B200 in two cliques", &[joined(2, B200, CLUSTER, 7), joined(2, B200, CLUSTER, 8)], "{}"),
     ("turns", &[whole(2, T4)], TURNS),
     ("turns, renamed", &[whole(2, T4)], "{sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}"),
     ("MPS", &[whole(2, L40S)], "{sharing: {mps: {replicas: 8}}}"),
@@ -72,6 +75,16 @@ fn of_every_machine_the_labels_are_those_of_gpu_feature_discovery() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_virtual_gpu_has_the_labels_that_gpu_feature_discovery_writes() {
+    let (machine, offer) = (Machine::new(&[whole(2, L40S)]), offer("{}"));
+    machine.virtualise("550.90", "r550_00");
+    let theirs = gfd::labels(&machine, &offer);
+    assert_eq!(theirs.get("nvidia.com/vgpu.host-driver-version").map(String::as_str), Some("550.90"));
+    let differences = differences(&theirs, &ours(&machine, &offer));
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
 /// Which one of several models it describes is chance; ours has to be among what it says.

@@ -1,10 +1,6 @@
 //! Machines with a working driver, which is the stand-in.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::PathBuf,
-};
+use std::{fs, os::unix::fs::symlink, path::PathBuf};
 
 use e2e::{Gpu, Standin};
 use gpu_operator_crd::report::Report;
@@ -45,14 +41,20 @@ pub struct Cards {
     pub model: Model,
     /// What each is divided into; nothing where MIG is off.
     pub divided: Option<&'static [Instance]>,
+    /// The cluster and the clique of the fabric that they have joined; nothing where it is that of their model.
+    pub fabric: Option<(&'static str, u32)>,
 }
 
 pub const fn whole(count: u32, model: Model) -> Cards {
-    Cards { count, model, divided: None }
+    Cards { count, model, divided: None, fabric: None }
 }
 
 pub const fn divided(count: u32, model: Model, into: &'static [Instance]) -> Cards {
-    Cards { count, model, divided: Some(into) }
+    Cards { divided: Some(into), ..whole(count, model) }
+}
+
+pub const fn joined(count: u32, model: Model, cluster: &'static str, clique: u32) -> Cards {
+    Cards { fabric: Some((cluster, clique)), ..whole(count, model) }
 }
 
 /// A machine.
@@ -96,6 +98,21 @@ impl Machine {
         self.path("sys")
     }
 
+    /// Makes a virtual GPU of its first one: a hypervisor's driver, of which version and branch are told in ten bytes each, has given
+    /// it a capability that only those have.
+    pub fn virtualise(&self, version: &str, branch: &str) {
+        const CAPABILITY: usize = 0x60;
+        let path = self.path("sys/bus/pci/devices/0000:06:00.0/config");
+        let mut config = fs::read(&path).expect("a configuration");
+        // There are capabilities, and where they begin.
+        config[0x06] = 0x10;
+        config[0x34] = u8::try_from(CAPABILITY).expect("a byte");
+        // Kind, next, length, signature; one record.
+        let text = format!("\x09\0\x1bVF\0\x16{version:\0<10}{branch:\0<10}");
+        config[CAPABILITY..CAPABILITY + text.len()].copy_from_slice(text.as_bytes());
+        fs::write(path, config).expect("written");
+    }
+
     /// What the probe reports of it.
     pub fn report(&self) -> Report {
         serde_json::from_value(self.0.report()).expect("a report")
@@ -105,22 +122,27 @@ impl Machine {
 /// The GPUs, and by address how those are divided that are in MIG mode.
 fn gpus(cards: &[Cards]) -> (Vec<Gpu>, Map<String, Value>) {
     let (mut gpus, mut division) = (Vec::new(), Map::new());
-    for Cards { count, model: (name, id, memory_mib), divided } in cards {
+    for Cards { count, model: (name, id, memory_mib), divided, fabric } in cards {
         for mut gpu in Gpu::several(*count, name, *id, *memory_mib) {
             gpu.minor = u32::try_from(gpus.len()).expect("few GPUs");
             gpu.pci_address = format!("0000:{:02x}:00.0", 6 + gpu.minor);
             gpu.uuid = format!("GPU-00000000-0000-4000-8000-{:012x}", gpu.minor);
+            if let Some((cluster, clique)) = fabric {
+                let fabric = json!({"state": 3, "health": 1, "cluster": cluster, "clique": clique});
+                gpu.state.insert("readings".into(), json!({"fabric": fabric}));
+            }
             if let Some(instances) = divided {
                 gpu.state.insert("mig".into(), json!({}));
-                let numbered = instances.iter().zip(1..);
-                let instances: Vec<Value> = numbered
-                    .map(|((profile, start), id)| json!({"id": id, "profile": profile, "start": start, "compute": true}))
-                    .collect();
-                let state = json!({"enabled": true, "pending": true, "instances": instances});
-                division.insert(gpu.pci_address.clone(), state);
+                division.insert(gpu.pci_address.clone(), divided_into(instances));
             }
             gpus.push(gpu);
         }
     }
     (gpus, division)
+}
+
+fn divided_into(instances: &[Instance]) -> Value {
+    let instance = |(&(profile, start), id): (&Instance, u32)| json!({"id": id, "profile": profile, "start": start, "compute": true});
+    let instances: Vec<Value> = instances.iter().zip(1..).map(instance).collect();
+    json!({"enabled": true, "pending": true, "instances": instances})
 }
