@@ -55,5 +55,5 @@ pub use fleet::Fleet;
 pub use operator_process::OperatorProcess;
 pub use real_node::{HostDriver, RealNode};
 pub use standin::{DriverMode, Gpu, Standin};
-pub use tools::nvidia_programs;
+pub use tools::{nvidia_plugin_programs, nvidia_programs};
 pub use wait::eventually;

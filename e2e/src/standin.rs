@@ -92,7 +92,9 @@ pub struct Standin {
 }
 
 impl Standin {
-    pub(crate) fn new(dir: PathBuf) -> Self {
+    /// The stand-ins that this folder steers.
+    #[must_use]
+    pub fn new(dir: PathBuf) -> Self {
         Self { dir }
     }
 

@@ -105,6 +105,16 @@ pub fn nvidia_programs() -> Result<PathBuf> {
     Ok(paths.nvidia())
 }
 
+/// NVIDIA's device plugin and what belongs to it, such as GPU feature discovery, as [`nvidia_programs`].
+///
+/// # Errors
+/// Where they cannot be built.
+pub fn nvidia_plugin_programs() -> Result<PathBuf> {
+    let paths = Paths::new();
+    build_all(&paths, &[&NVIDIA_PLUGIN])?;
+    Ok(paths.nvidia_plugin())
+}
+
 /// Builds what is missing or outdated: with `real` what a real node needs, with `simulated` what simulated ones need.
 pub(crate) fn build(paths: &Paths, real: bool, simulated: bool) -> Result<()> {
     let mut tools = vec![&KUBERNETES, &ETCD, &HELM];

@@ -15,7 +15,8 @@
 //! a root of its own, as on a node, and the other programs have a `/dev` of their own, those in containers a `/usr` besides.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod api;
+#[path = "../common/mod.rs"]
+mod common;
 mod inject;
 mod mps;
 mod probe;

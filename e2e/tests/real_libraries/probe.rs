@@ -15,28 +15,10 @@ use nvml_probe::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    api::Api,
-    support::{BRANCHES, GPU, Host, Process, built, library, real},
-};
+use crate::support::{BRANCHES, GPU, Host, built, library, real};
 
 /// What NVML says where no module is loaded, in the words of the probe's bindings to it.
 const NOT_LOADED: &str = "NVIDIA driver is not loaded";
-
-/// The report of the probe's own program, as its pod runs it.
-fn report(host: &Host) -> Value {
-    let api = Api::new();
-    host.write("kubeconfig", &api.kubeconfig());
-    let mut probe = Command::new(built("nvml-probe"));
-    probe
-        .args(["run", "--node-name", "n1", "--kernel-log", "/nowhere", "--host-root"])
-        .arg(host.root())
-        .env("KUBECONFIG", host.path("kubeconfig"))
-        .env_remove("KUBERNETES_SERVICE_HOST")
-        .stderr(Stdio::null());
-    let _probe = Process(probe.spawn().expect("the probe"));
-    api.report()
-}
 
 /// The report of a host that has these drivers and nothing else; the module's facts are given.
 fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
@@ -56,7 +38,7 @@ fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
 
 /// The report without a time and a number of the file system, which differ each time.
 fn facts(host: &Host) -> Value {
-    let mut report = report(host);
+    let mut report = host.report();
     for gpu in report["gpus"].as_array_mut().expect("a list") {
         gpu["health"].as_object_mut().expect("an object").remove("since");
     }

@@ -4,12 +4,13 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::Command,
 };
 
 use e2e::debian::{Driver, driver};
 use nix::unistd::Uid;
-use tempfile::TempDir;
+
+pub use crate::common::host::{Host, Process, built, folder};
 
 /// The branches that Debian has.
 pub const BRANCHES: [&str; 3] = ["470", "535", "550"];
@@ -29,52 +30,20 @@ pub fn real(branch: &str) -> Driver {
     driver(branch).unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-/// A program or library of this workspace, as `cargo build --workspace` leaves it; `cargo xtask test` does that first.
-pub fn built(name: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
-    let file = target.join("debug").join(name);
-    assert!(file.is_file(), "{} is not there: run `cargo build --workspace` first", file.display());
-    file
-}
-
-/// A folder in which device nodes work, as they do not in every `/tmp`.
-pub fn folder() -> TempDir {
-    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
-}
-
 /// The path of a driver's library inside its root, by the folder that Debian has chosen for its branch.
 pub fn library(driver: &Driver) -> String {
     let folder = if driver.version.starts_with("470.") { "tesla-470" } else { "current" };
     format!("/{LIBRARIES}/nvidia/{folder}/libnvidia-ml.so.{}", driver.version)
 }
 
-/// A host with a GPU, without a loaded module.
-pub struct Host(TempDir);
-
 impl Host {
+    /// A host with a GPU, without a loaded module.
     pub fn new() -> Self {
-        let host = Self(folder());
-        host.write("proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555");
-        host.write("etc/os-release", "ID=debian\nVERSION_ID=\"12\"\n");
+        let host = Self::bare();
         for (name, value) in [("vendor", "0x10de"), ("device", "0x102d"), ("class", "0x030200")] {
             host.write(&format!("sys/bus/pci/devices/{GPU}/{name}"), value);
         }
-        fs::create_dir(host.path("dev")).expect("a folder");
         host
-    }
-
-    pub fn root(&self) -> &Path {
-        self.0.path()
-    }
-
-    pub fn path(&self, path: &str) -> PathBuf {
-        self.root().join(path.trim_start_matches('/'))
-    }
-
-    pub fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
-        fs::write(path, text).expect("written");
     }
 
     /// Has a driver's NVML where its package has it.
@@ -102,24 +71,6 @@ impl Host {
         let status = Command::new("/sbin/ldconfig").arg("-r").arg(self.root()).status().expect("ldconfig");
         assert!(status.success() && self.path("etc/ld.so.cache").exists());
         self
-    }
-
-    /// Has sysfs tell of a loaded module.
-    pub fn load(&self, version: &str) -> &Self {
-        self.write("sys/module/nvidia/version", version);
-        self.write("sys/module/nvidia/refcnt", "0");
-        self
-    }
-}
-
-/// A process that does not outlive the test, however that ends.
-pub struct Process(pub Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Fails only for one that has ended already.
-        drop(self.0.kill());
-        drop(self.0.wait());
     }
 }
 

@@ -1,0 +1,88 @@
+//! Hosts, as folders that the probe takes for its node's root.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::api::Api;
+
+/// A program or library of this workspace, as `cargo build --workspace` leaves it; `cargo xtask test` does that first.
+pub fn built(name: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
+    let file = target.join("debug").join(name);
+    assert!(file.is_file(), "{} is not there: run `cargo build --workspace` first", file.display());
+    file
+}
+
+/// A folder in which device nodes work, as they do not in every `/tmp`.
+pub fn folder() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
+}
+
+/// A host.
+pub struct Host(TempDir);
+
+impl Host {
+    /// One without a GPU and without a loaded module.
+    pub fn bare() -> Self {
+        let host = Self(folder());
+        host.write("proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555");
+        host.write("etc/os-release", "ID=debian\nVERSION_ID=\"12\"\n");
+        for empty in ["dev", "sys/bus/pci/devices"] {
+            fs::create_dir_all(host.path(empty)).expect("a folder");
+        }
+        host
+    }
+
+    pub fn root(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root().join(path.trim_start_matches('/'))
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+        fs::write(path, text).expect("written");
+    }
+
+    /// Has sysfs tell of a loaded module.
+    pub fn load(&self, version: &str) -> &Self {
+        self.write("sys/module/nvidia/version", version);
+        self.write("sys/module/nvidia/refcnt", "0");
+        self
+    }
+
+    /// The report of the probe's own program, as its pod runs it.
+    pub fn report(&self) -> Value {
+        let api = Api::new();
+        self.write("kubeconfig", &api.kubeconfig());
+        let mut probe = Command::new(built("nvml-probe"));
+        probe
+            .args(["run", "--node-name", "n1", "--kernel-log", "/nowhere", "--host-root"])
+            .arg(self.root())
+            .env("KUBECONFIG", self.path("kubeconfig"))
+            .env_remove("KUBERNETES_SERVICE_HOST")
+            .stderr(Stdio::null());
+        let _probe = Process(probe.spawn().expect("the probe"));
+        api.report()
+    }
+}
+
+/// A process that does not outlive the test, however that ends.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Fails only for one that has ended already.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}

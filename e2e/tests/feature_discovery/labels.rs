@@ -1,0 +1,103 @@
+//! The labels of both, compared.
+
+use std::collections::BTreeSet;
+
+use gpu_operator::{plan, world::Offer};
+
+use crate::{
+    gfd::{self, Labels},
+    machine::{
+        A100, B200, Cards, H100, K80, K620, L40S, Machine, P100, SEVENTHS, T4, TWO_KINDS, V100, divided, joined, whole,
+    },
+};
+
+/// How often GPU feature discovery runs at most where chance decides.
+const RUNS: usize = 64;
+
+const CLUSTER: &str = "6b2c0001-0203-4abb-8405-060708090aff";
+const TURNS: &str = "{sharing: {timeSlicing: {replicas: 4}}}";
+const SINGLE: &str = "{mig: {strategy: Single}}";
+const MIXED: &str = "{mig: {strategy: Mixed}}";
+
+/// Machines, and what the policy has for `devicePlugin`.
+const CASES: [(&str, &[Cards], &str); 21] = [
+    ("K80", &[whole(4, K80)], "{}"),
+    ("Quadro K620, which drives displays", &[whole(1, K620)], "{}"),
+    ("P100", &[whole(4, P100)], "{}"),
+    ("V100", &[whole(8, V100)], "{}"),
+    ("T4", &[whole(8, T4)], "{}"),
+    ("A100", &[whole(8, A100)], "{}"),
+    ("L40S", &[whole(4, L40S)], "{}"),
+    ("H100", &[whole(8, H100)], "{}"),
+    ("B200", &[whole(8, B200)], "{}"),
+    ("B200 in a fabric of several machines", &[joined(4, B200, CLUSTER, 7)], "{}"),
+    ("B200 in two cliques", &[joined(2, B200, CLUSTER, 7), joined(2, B200, CLUSTER, 8)], "{}"),
+    ("turns", &[whole(2, T4)], TURNS),
+    ("turns, renamed", &[whole(2, T4)], "{sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}"),
+    ("MPS", &[whole(2, L40S)], "{sharing: {mps: {replicas: 8}}}"),
+    ("MIG, single", &[divided(2, A100, &SEVENTHS)], SINGLE),
+    ("MIG, single, where nothing is divided", &[whole(2, A100)], SINGLE),
+    ("MIG, single, of two profiles", &[divided(2, A100, &TWO_KINDS)], SINGLE),
+    ("MIG, mixed", &[divided(2, A100, &TWO_KINDS)], MIXED),
+    ("MIG, mixed, beside a whole GPU", &[divided(1, H100, &TWO_KINDS), whole(1, H100)], MIXED),
+    (
+        "MIG, mixed, in turns",
+        &[divided(2, A100, &TWO_KINDS)],
+        "{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 4}}}",
+    ),
+    ("MIG that is not looked at", &[divided(2, A100, &SEVENTHS)], "{}"),
+];
+
+fn offer(plugin: &str) -> Offer {
+    Offer::of(&serde_yaml::from_str(plugin).expect("a device plugin"))
+}
+
+fn ours(machine: &Machine, offer: &Offer) -> Labels {
+    let report = machine.report();
+    plan::gfd::labels(&report, offer).unwrap_or_else(|| panic!("no labels by {report:#?}")).into_iter().collect()
+}
+
+/// The labels in which two sets differ, a line each.
+fn differences(theirs: &Labels, ours: &Labels) -> Vec<String> {
+    let keys: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+    let differ = keys.into_iter().filter(|key| theirs.get(*key) != ours.get(*key));
+    differ.map(|key| format!("  {key}: {:?} by NVIDIA's, {:?} by ours", theirs.get(key), ours.get(key))).collect()
+}
+
+#[test]
+fn of_every_machine_the_labels_are_those_of_gpu_feature_discovery() {
+    let mut wrong = Vec::new();
+    for (case, cards, plugin) in CASES {
+        let (machine, offer) = (Machine::new(cards), offer(plugin));
+        let differences = differences(&gfd::labels(&machine, &offer), &ours(&machine, &offer));
+        if !differences.is_empty() {
+            wrong.push(format!("{case}:\n{}", differences.join("\n")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_virtual_gpu_has_the_labels_that_gpu_feature_discovery_writes() {
+    let (machine, offer) = (Machine::new(&[whole(2, L40S)]), offer("{}"));
+    machine.virtualise("550.90", "r550_00");
+    let theirs = gfd::labels(&machine, &offer);
+    assert_eq!(theirs.get("nvidia.com/vgpu.host-driver-version").map(String::as_str), Some("550.90"));
+    let differences = differences(&theirs, &ours(&machine, &offer));
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+/// Which one of several models it describes is chance; ours has to be among what it says.
+#[test]
+fn of_several_models_the_labels_are_some_that_gpu_feature_discovery_writes() {
+    for cards in [[whole(2, T4), whole(1, A100)], [whole(1, A100), whole(2, T4)]] {
+        let (machine, offer) = (Machine::new(&cards), offer("{}"));
+        let ours = ours(&machine, &offer);
+        let mut last = Vec::new();
+        let is_told = (0..RUNS).any(|_| {
+            last = differences(&gfd::labels(&machine, &offer), &ours);
+            last.is_empty()
+        });
+        assert!(is_told, "in none of {RUNS} runs; the last:\n{}", last.join("\n"));
+    }
+}

@@ -1,0 +1,148 @@
+//! Machines with a working driver, which is the stand-in.
+
+use std::{fs, os::unix::fs::symlink, path::PathBuf};
+
+use e2e::{Gpu, Standin};
+use gpu_operator_crd::report::Report;
+use serde_json::{Map, Value, json};
+
+use crate::common::host::{Host, built};
+
+const DRIVER: &str = "595.91.07";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// With everything that a label cannot have.
+const PRODUCT_NAME: &str = "PowerEdge R750 (SKU=0A6B;ModelName=X)\n";
+
+/// NVML's numbers of two profiles, and the first memory slice of an instance.
+pub type Instance = (u32, u32);
+const ONE_G: u32 = 19;
+const THREE_G: u32 = 9;
+/// A GPU divided into as many parts as there can be, and into parts of two kinds.
+pub const SEVENTHS: [Instance; 7] =
+    [(ONE_G, 0), (ONE_G, 1), (ONE_G, 2), (ONE_G, 3), (ONE_G, 4), (ONE_G, 5), (ONE_G, 6)];
+pub const TWO_KINDS: [Instance; 4] = [(THREE_G, 0), (ONE_G, 4), (ONE_G, 5), (ONE_G, 6)];
+
+/// A model: NVML's name, PCI device id, memory in MiB.
+pub type Model = (&'static str, u16, u64);
+pub const K80: Model = ("Tesla K80", 0x102d, 11_441);
+pub const K620: Model = ("Quadro K620", 0x13bb, 2_000);
+pub const P100: Model = ("Tesla P100-PCIE-16GB", 0x15f8, 16_280);
+pub const V100: Model = ("Tesla V100-SXM2-16GB", 0x1db1, 16_160);
+pub const T4: Model = ("Tesla T4", 0x1eb8, 15_360);
+pub const A100: Model = ("NVIDIA A100-SXM4-80GB", 0x20b2, 81_920);
+pub const H100: Model = ("NVIDIA H100 80GB HBM3", 0x2330, 81_559);
+pub const L40S: Model = ("NVIDIA L40S", 0x26b9, 46_068);
+pub const B200: Model = ("NVIDIA B200", 0x2901, 183_359);
+
+/// GPUs alike, beside each other on the bus.
+#[derive(Clone, Copy)]
+pub struct Cards {
+    pub count: u32,
+    pub model: Model,
+    /// What each is divided into; nothing where MIG is off.
+    pub divided: Option<&'static [Instance]>,
+    /// The cluster and the clique of the fabric that they have joined; nothing where it is that of their model.
+    pub fabric: Option<(&'static str, u32)>,
+}
+
+pub const fn whole(count: u32, model: Model) -> Cards {
+    Cards { count, model, divided: None, fabric: None }
+}
+
+pub const fn divided(count: u32, model: Model, into: &'static [Instance]) -> Cards {
+    Cards { divided: Some(into), ..whole(count, model) }
+}
+
+pub const fn joined(count: u32, model: Model, cluster: &'static str, clique: u32) -> Cards {
+    Cards { fabric: Some((cluster, clique)), ..whole(count, model) }
+}
+
+/// A machine.
+pub struct Machine(Host);
+
+impl Machine {
+    pub fn new(cards: &[Cards]) -> Self {
+        let host = Host::bare();
+        host.load(DRIVER);
+        host.write("sys/class/dmi/id/product_name", PRODUCT_NAME);
+        for (path, text) in [("etc/standin/module/nvidia/version", DRIVER), ("dev/nvidiactl", "")] {
+            host.write(path, text);
+        }
+        symlink("../../sys/bus/pci/devices", host.path("etc/standin/pci")).expect("a link");
+        let libraries = host.path(LIBRARIES);
+        fs::create_dir_all(&libraries).expect("a folder");
+        let file = format!("libnvidia-ml.so.{DRIVER}");
+        fs::copy(built("libstandin_nvml.so"), libraries.join(&file)).expect("copied");
+        symlink(file, libraries.join("libnvidia-ml.so.1")).expect("a link");
+        let (gpus, division) = gpus(cards);
+        Standin::new(host.path("etc/standin")).plug(&gpus).expect("plugged");
+        host.write("etc/standin/mig.json", &Value::Object(division).to_string());
+        Self(host)
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.0.path(path)
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        self.0.write(path, text);
+    }
+
+    /// Where its driver's libraries are.
+    pub fn libraries(&self) -> PathBuf {
+        self.path(LIBRARIES)
+    }
+
+    /// Its sysfs.
+    pub fn sysfs(&self) -> PathBuf {
+        self.path("sys")
+    }
+
+    /// Makes a virtual GPU of its first one: a hypervisor's driver, of which version and branch are told in ten bytes each, has given
+    /// it a capability that only those have.
+    pub fn virtualise(&self, version: &str, branch: &str) {
+        const CAPABILITY: usize = 0x60;
+        let path = self.path("sys/bus/pci/devices/0000:06:00.0/config");
+        let mut config = fs::read(&path).expect("a configuration");
+        // There are capabilities, and where they begin.
+        config[0x06] = 0x10;
+        config[0x34] = u8::try_from(CAPABILITY).expect("a byte");
+        // Kind, next, length, signature; one record.
+        let text = format!("\x09\0\x1bVF\0\x16{version:\0<10}{branch:\0<10}");
+        config[CAPABILITY..CAPABILITY + text.len()].copy_from_slice(text.as_bytes());
+        fs::write(path, config).expect("written");
+    }
+
+    /// What the probe reports of it.
+    pub fn report(&self) -> Report {
+        serde_json::from_value(self.0.report()).expect("a report")
+    }
+}
+
+/// The GPUs, and by address how those are divided that are in MIG mode.
+fn gpus(cards: &[Cards]) -> (Vec<Gpu>, Map<String, Value>) {
+    let (mut gpus, mut division) = (Vec::new(), Map::new());
+    for Cards { count, model: (name, id, memory_mib), divided, fabric } in cards {
+        for mut gpu in Gpu::several(*count, name, *id, *memory_mib) {
+            gpu.minor = u32::try_from(gpus.len()).expect("few GPUs");
+            gpu.pci_address = format!("0000:{:02x}:00.0", 6 + gpu.minor);
+            gpu.uuid = format!("GPU-00000000-0000-4000-8000-{:012x}", gpu.minor);
+            if let Some((cluster, clique)) = fabric {
+                let fabric = json!({"state": 3, "health": 1, "cluster": cluster, "clique": clique});
+                gpu.state.insert("readings".into(), json!({"fabric": fabric}));
+            }
+            if let Some(instances) = divided {
+                gpu.state.insert("mig".into(), json!({}));
+                division.insert(gpu.pci_address.clone(), divided_into(instances));
+            }
+            gpus.push(gpu);
+        }
+    }
+    (gpus, division)
+}
+
+fn divided_into(instances: &[Instance]) -> Value {
+    let instance = |(&(profile, start), id): (&Instance, u32)| json!({"id": id, "profile": profile, "start": start, "compute": true});
+    let instances: Vec<Value> = instances.iter().zip(1..).map(instance).collect();
+    json!({"enabled": true, "pending": true, "instances": instances})
+}
