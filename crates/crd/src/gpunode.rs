@@ -168,7 +168,7 @@ pub struct GpuNodeStatus {
     /// here, whatever the probe finds, for as long as the policy leaves it alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_runtime: Option<HostRuntime>,
-    /// The labels outside our own prefix that this node carries because its policy names them.
+    /// The labels outside our own prefix that this node carries because its policy names them or asks for them.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub published_labels: std::collections::BTreeMap<String, String>,
 }

@@ -1,6 +1,6 @@
 //! Every label, annotation and finalizer key of this project, in one place.
 
-/// What all keys of ours begin with. The operator writes no key outside it but those that a policy names.
+/// What all keys of ours begin with. The operator writes no key outside it but those that a policy names or asks for.
 pub const PREFIX: &str = "gpu.nodestack.dev/";
 
 /// Node label: canonical name of the node's accelerator model, such as `nvidia-tesla-p100`.

@@ -148,8 +148,9 @@ fn make_node(from: &Path, to: &Path) -> Result<(), InjectError> {
     if !node.file_type().is_char_device() || to.exists() {
         return Ok(());
     }
-    let mode = Mode::from_bits_truncate(node.mode());
-    mknod(to, SFlag::S_IFCHR, mode, node.rdev()).map_err(io::Error::from).map_err(unmade(to))
+    mknod(to, SFlag::S_IFCHR, Mode::empty(), node.rdev()).map_err(io::Error::from).map_err(unmade(to))?;
+    // What mknod is asked for is cut by the umask, and a server of MPS opens them as the user whom it serves.
+    fs::set_permissions(to, node.permissions()).map_err(unmade(to))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod sim;
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{keys, policy::Stage, reason::Reason, report::NvmlState};
+use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage, reason::Reason, report::NvmlState};
 use sim::{Faults, Sim};
 
 const GFD: &str = "{compatibility: {labels: Gfd}}";
@@ -207,4 +207,18 @@ fn no_pool_is_matched_by_them_and_no_node_counted() {
     sim.settle();
     assert_eq!(label(&sim, "a", keys::POOL).as_deref(), Some("p"));
     assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
+}
+
+#[test]
+fn the_example_labels_whole_and_shared_gpus_apart() {
+    let policy: ClusterGpuPolicy =
+        serde_yaml::from_str(include_str!("../../../examples/gfd-labels.yaml")).expect("a policy");
+    let mut sim = Sim::new().gpu_node("h100", "2330", 8).gpu_node("l4", "27b8", 2);
+    sim.apply_spec("all", policy.spec);
+    sim.settle();
+    let of_both = |key: &str| ["h100", "l4"].map(|node| label(&sim, node, key).expect("a label"));
+    assert_eq!(of_both(REPLICAS), ["1", "4"]);
+    assert_eq!(of_both("nvidia.com/gpu.count"), ["8", "2"]);
+    let [whole, shared] = of_both(PRODUCT);
+    assert!(!whole.ends_with("-SHARED") && shared.ends_with("-SHARED"), "{whole} {shared}");
 }

@@ -114,8 +114,12 @@ fn a_driver_that_fails_to_come_back_leaves_a_gpu_pod_alone() {
         // The one that runs ends by it as well.
         f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
         is_out_of_service(&f, Reason::ContainerCrashed).await?;
-        let message = f.status().await?.message;
-        ensure!(message.contains("kernel headers not found"), "{message}");
+        // What others of the node's pods wait for may be told first.
+        f.wait_for_status("the failure in its own words", |status| {
+            ensure!(status.message.contains("kernel headers not found"), "{}", status.message);
+            Ok(())
+        })
+        .await?;
         runs_on(&f, &busy).await?;
         f.host.standin().set_driver_mode(&DriverMode::Ok)?;
         f.wait_until_ready().await?;

@@ -16,7 +16,7 @@ async fn wait_for_a_working_gpu_pod(f: &Fixture, name: &str) -> Result<()> {
 async fn registrations(f: &Fixture) -> Result<usize> {
     let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
     let log = f.cluster.kubectl(&["logs", "-n", f.cluster.namespace(), &plugin, "-c", "device-plugin"])?;
-    Ok(log.lines().filter(|line| line.starts_with("registered ")).count())
+    Ok(log.lines().filter(|line| line.contains("Registered device plugin for")).count())
 }
 
 #[test]

@@ -12,11 +12,12 @@
 //! - MPS of branch 470, of which Debian has no package.
 //!
 //! As root, each of these libraries makes `/dev/nvidiactl` where it finds none, driver or not. So the probe's child meets them in
-//! a root of its own, as on a node, and the other programs have a `/dev` of their own.
+//! a root of its own, as on a node, and the other programs have a `/dev` of their own, those in containers a `/usr` besides.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../common/mod.rs"]
 mod common;
+mod inject;
 mod mps;
 mod probe;
 mod smi;

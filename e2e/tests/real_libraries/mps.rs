@@ -1,4 +1,5 @@
-//! NVIDIA's MPS as the operator's pod runs it: by links to a driver of Debian's, without a GPU.
+//! NVIDIA's MPS as the operator's pod runs it: brought into a container by the probe, and started with an environment that
+//! names MPS' folders only, as NVIDIA's `mps-control-daemon` starts it. The driver is Debian's; there is no GPU.
 
 use std::{
     fs,
@@ -10,70 +11,97 @@ use std::{
     time::Duration,
 };
 
-use e2e::debian::Driver;
 use tempfile::TempDir;
 
-use crate::support::{BRANCHES_WITH_MPS, Process, built, confined, real};
+use crate::{
+    inject::Installed,
+    support::{BRANCHES_WITH_MPS, LIBRARIES, Process, contained, real},
+};
 
-/// MPS' folders, and the links to a driver.
-struct Mps {
-    folder: TempDir,
+const CONTROL: &str = "nvidia-cuda-mps-control";
+
+/// MPS' folders.
+struct Folders(TempDir);
+
+impl Folders {
+    fn new() -> Self {
+        // A short path: those of sockets have a bound.
+        let folders = Self(tempfile::tempdir().expect("a folder"));
+        for name in ["pipe", "log"] {
+            fs::create_dir(folders.path(name)).expect("a folder");
+        }
+        folders
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// The whole environment that its programs have in the pod.
+    fn environment(&self) -> Vec<String> {
+        let of = |name, folder| format!("{name}={}", self.path(folder));
+        vec![of("CUDA_MPS_PIPE_DIRECTORY", "pipe"), of("CUDA_MPS_LOG_DIRECTORY", "log")]
+    }
 }
 
 /// A line of its log: who says it, and what.
 type Said = (String, String);
 
-impl Mps {
-    /// Links to what MPS needs of a driver, made by the probe.
-    fn of(driver: &Driver) -> Self {
-        // A short path: those of sockets have a bound.
-        let folder = tempfile::tempdir().expect("a folder");
-        for name in ["pipe", "log"] {
-            fs::create_dir(folder.path().join(name)).expect("a folder");
-        }
-        let links = folder.path().join("driver");
-        let linked = Command::new(built("nvml-probe")).arg("link").args([&driver.root, &links]).output().expect("run");
-        assert!(linked.status.success(), "{}", String::from_utf8_lossy(&linked.stderr));
-        Self { folder }
+/// The control daemon in a container.
+struct Daemon {
+    process: Process,
+    log: Receiver<String>,
+    folders: Folders,
+    /// The program, as the container has it.
+    program: String,
+}
+
+impl Daemon {
+    /// Starts it in a container that the probe brings the driver into.
+    fn injected(driver: &Installed) -> Self {
+        let folders = Folders::new();
+        let command = driver.injected(&folders.environment(), &[CONTROL, "-f"]);
+        Self::start(command, folders, CONTROL.to_owned())
     }
 
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
+    /// Starts it out of a driver's root in a container that has nothing of the driver, with this environment besides.
+    fn bare(root: &Path, environment: &[String]) -> Self {
+        let folders = Folders::new();
+        let program = root.join("usr/bin").join(CONTROL).display().to_string();
+        let mut command = contained(Path::new("env"));
+        command.arg("-i").args(folders.environment()).args(environment).args([&program, "-f"]);
+        Self::start(command, folders, program)
     }
 
-    fn control(&self) -> Command {
-        let mut command = confined(Path::new("nvidia-cuda-mps-control"));
-        command
-            .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.path("driver/bin")))
-            .env("LD_LIBRARY_PATH", self.path("driver/lib"))
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.path("pipe"))
-            .env("CUDA_MPS_LOG_DIRECTORY", self.path("log"));
-        command
-    }
-
-    /// Starts the control daemon in the foreground, where it writes its own and its servers' log to its output.
-    fn daemon(&self) -> Daemon {
-        let mut process = Process(self.control().arg("-f").stdout(Stdio::piped()).spawn().expect("unshare"));
+    /// Starts it in the foreground, where it writes its own and its servers' log to its output.
+    fn start(mut command: Command, folders: Folders, program: String) -> Self {
+        let mut process = Process(command.stdout(Stdio::piped()).spawn().expect("unshare"));
         let lines = BufReader::new(process.0.stdout.take().expect("its output")).lines();
         let (sender, log) = mpsc::channel();
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let daemon = Daemon { process, log };
-        let socket = self.path("pipe/control");
+        let daemon = Self { process, log, folders, program };
         let first = daemon.until(|what| what.starts_with("To connect"));
         let expected = [
-            format!("Starting control daemon using socket {socket}"),
+            format!("Starting control daemon using socket {}", daemon.folders.path("pipe/control")),
             format!(
                 "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={}",
-                self.path("pipe")
+                daemon.folders.path("pipe")
             ),
         ];
         assert_eq!(first, expected.map(|what| ("Control".to_owned(), what)));
         daemon
     }
 
-    /// What the daemon answers to a command.
+    fn is_up(&mut self) -> bool {
+        matches!(self.process.0.try_wait(), Ok(None))
+    }
+
+    /// What it answers to a command, which is asked in its container.
     fn ask(&self, question: &str) -> String {
-        let mut control = self.control().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+        let mut control = Command::new("nsenter");
+        control.args(["--target", &self.process.0.id().to_string(), "--mount", "env", "-i"]);
+        control.args(self.folders.environment()).arg(&self.program);
+        let mut control = control.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("nsenter");
         let mut input = control.stdin.take().expect("its input");
         input.write_all(format!("{question}\n").as_bytes()).expect("written");
         drop(input);
@@ -81,16 +109,14 @@ impl Mps {
         assert!(output.status.success(), "{question}: {output:?}");
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
-}
 
-struct Daemon {
-    process: Process,
-    log: Receiver<String>,
-}
-
-impl Daemon {
-    fn is_up(&mut self) -> bool {
-        matches!(self.process.0.try_wait(), Ok(None))
+    /// Has a server start, and returns what is said until it has ended.
+    fn start_server(&self) -> Vec<Said> {
+        assert_eq!(self.ask("start_server -uid 0"), "");
+        let said = self.until(|what| what.contains("exited with status"));
+        assert!(said.iter().any(|(_, what)| what.starts_with("Starting new server")), "{said:?}");
+        assert!(said.last().is_some_and(|(_, what)| what.ends_with("exited with status 1")), "{said:?}");
+        said
     }
 
     /// What is said up to a line of which this is true.
@@ -120,52 +146,52 @@ fn of_servers(said: &[Said]) -> Vec<&str> {
     said.iter().filter(|(who, _)| who != "Control").map(|(_, what)| what.as_str()).collect()
 }
 
-/// Has a server start, and returns what is said until it has ended.
-fn start_server(mps: &Mps, daemon: &Daemon) -> Vec<Said> {
-    assert_eq!(mps.ask("start_server -uid 0"), "");
-    let said = daemon.until(|what| what.contains("exited with status"));
-    assert!(said.iter().any(|(_, what)| what.starts_with("Starting new server")), "{said:?}");
-    assert!(said.last().is_some_and(|(_, what)| what.ends_with("exited with status 1")), "{said:?}");
-    said
+/// Asserts that a server has come as far as it can without a GPU.
+fn assert_only_a_gpu_is_missing(daemon: &Daemon, said: &[Said], case: &str) {
+    let expected = [
+        "Startup".to_owned(),
+        format!("Connecting to control daemon on socket: {}", daemon.folders.path("pipe/control")),
+        "Initializing server process".to_owned(),
+        "Driver initialization failed with: no CUDA-capable device is detected".to_owned(),
+        "Failed to start : no CUDA-capable device is detected".to_owned(),
+    ];
+    assert_eq!(of_servers(said), expected, "{case}");
+    let fatal = ("Control".to_owned(), "Server encountered a fatal exception. Shutting down".to_owned());
+    assert!(said.contains(&fatal), "{case}: {said:?}");
 }
 
 #[test]
-fn mps_control_daemon_serves_without_a_gpu_and_its_server_names_what_is_missing() {
+fn where_the_driver_is_injected_mps_serves_and_its_server_lacks_a_gpu_only() {
     for branch in BRANCHES_WITH_MPS {
-        let driver = real(branch);
-        let mps = Mps::of(&driver);
-        let mut daemon = mps.daemon();
-        assert_eq!(mps.ask("get_server_list"), "");
+        let driver = Installed::of(&real(branch));
+        let mut daemon = Daemon::injected(&driver);
+        assert_eq!(daemon.ask("get_server_list"), "");
         // What NVIDIA's wrapper around it sets.
-        assert_eq!(mps.ask("set_default_active_thread_percentage 25"), "25.0");
-        assert_eq!(mps.ask("get_default_active_thread_percentage"), "25.0");
-        mps.ask("set_default_device_pinned_mem_limit 0 4G");
-        assert_eq!(mps.ask("get_default_device_pinned_mem_limit 0"), "4G");
-        let said = start_server(&mps, &daemon);
-        let expected = [
-            "Startup".to_owned(),
-            format!("Connecting to control daemon on socket: {}", mps.path("pipe/control")),
-            "Initializing server process".to_owned(),
-            "Driver initialization failed with: no CUDA-capable device is detected".to_owned(),
-            "Failed to start : no CUDA-capable device is detected".to_owned(),
-        ];
-        assert_eq!(of_servers(&said), expected, "{branch}");
-        let fatal = ("Control".to_owned(), "Server encountered a fatal exception. Shutting down".to_owned());
-        assert!(said.contains(&fatal), "{branch}: {said:?}");
-        assert_eq!(mps.ask("get_server_list"), "");
+        assert_eq!(daemon.ask("set_default_active_thread_percentage 25"), "25.0");
+        assert_eq!(daemon.ask("get_default_active_thread_percentage"), "25.0");
+        daemon.ask("set_default_device_pinned_mem_limit 0 4G");
+        assert_eq!(daemon.ask("get_default_device_pinned_mem_limit 0"), "4G");
+        assert_only_a_gpu_is_missing(&daemon, &daemon.start_server(), branch);
+        assert_eq!(daemon.ask("get_server_list"), "");
         assert!(daemon.is_up(), "{branch}");
     }
 }
 
 #[test]
-fn an_mps_server_without_the_drivers_library_ends_without_a_word() {
+fn where_it_is_not_a_server_without_paths_of_programs_and_libraries_ends_without_a_word() {
     for branch in BRANCHES_WITH_MPS {
-        let mps = Mps::of(&real(branch));
-        fs::remove_file(mps.path("driver/lib/libcuda.so.1")).expect("removed");
-        let mut daemon = mps.daemon();
-        let said = start_server(&mps, &daemon);
-        assert!(of_servers(&said).is_empty(), "{branch}: {said:?}");
-        assert!(!said.iter().any(|(_, what)| what.contains("fatal")), "{branch}: {said:?}");
-        assert!(daemon.is_up(), "{branch}");
+        let root = real(branch).root;
+        let programs = format!("PATH={0}/usr/bin:{0}/usr/sbin", root.display());
+        let libraries = format!("LD_LIBRARY_PATH={}", root.join(LIBRARIES).join("nvidia/current").display());
+        for environment in [vec![], vec![programs.clone()], vec![libraries.clone()]] {
+            let mut daemon = Daemon::bare(&root, &environment);
+            let said = daemon.start_server();
+            assert!(of_servers(&said).is_empty(), "{branch} {environment:?}: {said:?}");
+            assert!(!said.iter().any(|(_, what)| what.contains("fatal")), "{branch} {environment:?}: {said:?}");
+            assert!(daemon.is_up(), "{branch} {environment:?}");
+        }
+        // With both of them it speaks: neither is spare.
+        let daemon = Daemon::bare(&root, &[programs, libraries]);
+        assert_only_a_gpu_is_missing(&daemon, &daemon.start_server(), branch);
     }
 }

@@ -12,7 +12,8 @@ use e2e::debian::Driver;
 
 use crate::support::{BRANCHES, built, confined, folder, library, real};
 
-const NO_DRIVER: &str = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the \
+/// What it says where it has found its library, and that no driver.
+pub const NO_DRIVER: &str = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the \
                          latest NVIDIA driver is installed and running.";
 const NO_LIBRARY: &str = "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.";
 const NO_TABLE: &str = "Mismatch in versions between nvidia-smi and NVML.";

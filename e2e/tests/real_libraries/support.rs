@@ -19,7 +19,10 @@ pub const BRANCHES_WITH_MPS: [&str; 2] = ["535", "550"];
 /// The GPU on the bus of every host: a Tesla K80.
 pub const GPU: &str = "0000:06:00.0";
 
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// Debian's folder of libraries.
+pub const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+const OWN_DEV: &str = "mount -t tmpfs -o mode=755 dev /dev && mknod -m 666 /dev/null c 1 3 && mkdir -m 1777 /dev/shm";
 
 /// The driver of a branch, for a test that may change root and mount.
 pub fn real(branch: &str) -> Driver {
@@ -62,10 +65,8 @@ impl Host {
     pub fn configure(&self, driver: &Driver) -> &Self {
         let library = library(driver);
         let linked = library.trim_end_matches(&driver.version).to_owned() + "1";
-        let alternative = "etc/alternatives/nvidia--libnvidia-ml.so.1-x86_64-linux-gnu";
-        fs::create_dir_all(self.path("etc/alternatives")).expect("a folder");
-        symlink(linked, self.path(alternative)).expect("a link");
-        symlink(format!("/{alternative}"), self.path(&format!("{LIBRARIES}/libnvidia-ml.so.1"))).expect("a link");
+        let name = "libnvidia-ml.so.1";
+        alternative(self.root(), &format!("{LIBRARIES}/{name}"), &format!("{name}-x86_64-linux-gnu"), &linked);
         self.write("etc/ld.so.conf", &format!("/{LIBRARIES}\n"));
         let status = Command::new("/sbin/ldconfig").arg("-r").arg(self.root()).status().expect("ldconfig");
         assert!(status.success() && self.path("etc/ld.so.cache").exists());
@@ -76,9 +77,31 @@ impl Host {
 /// A program of NVIDIA's with a /dev of its own, because its libraries make device nodes there; it becomes the process
 /// itself.
 pub fn confined(program: &Path) -> Command {
-    const OWN_DEV: &str = "mount -t tmpfs -o mode=755 dev /dev && mknod -m 666 /dev/null c 1 3 && mkdir -m 1777 /dev/shm \
-                           && exec \"$@\"";
+    mounted(OWN_DEV, program)
+}
+
+/// A program in what is like a container of this machine's files: what is made in its `/dev` and `/usr` ends with it.
+pub fn contained(program: &Path) -> Command {
+    // A tmpfs may lie under an overlay wherever this machine's folders do.
+    let own_usr = "mkdir /dev/upper /dev/work \
+                   && mount -t overlay -o lowerdir=/usr,upperdir=/dev/upper,workdir=/dev/work usr /usr";
+    mounted(&format!("{OWN_DEV} && {own_usr}"), program)
+}
+
+/// A program that comes after mounts, which nobody else sees.
+fn mounted(mounts: &str, program: &Path) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", OWN_DEV, "sh"]).arg(program).env("HOME", "/nowhere");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &format!("{mounts} && exec \"$@\""), "sh"]);
+    command.arg(program).env("HOME", "/nowhere");
     command
+}
+
+/// Links a path of a root to another by way of `/etc/alternatives`, as installing Debian's packages does.
+pub fn alternative(root: &Path, path: &str, name: &str, target: &str) {
+    let alternative = format!("/etc/alternatives/nvidia--{name}");
+    for (link, target) in [(alternative.as_str(), target), (path, &alternative)] {
+        let link = root.join(link.trim_start_matches('/'));
+        fs::create_dir_all(link.parent().expect("a folder")).expect("folders");
+        symlink(target, link).expect("a link");
+    }
 }

@@ -15,9 +15,11 @@ const ROOT_VARIABLE: &str = "STANDIN_NVML_ROOT";
 /// The library, the driver root, and the version in the library's file name, where it has one.
 pub(crate) fn find() -> (PathBuf, PathBuf, Option<String>) {
     let own = own_path().unwrap_or_default();
-    // The name that was opened is usually the link libnvidia-ml.so.1; the version is in the name of the file behind it.
-    let version = own.canonicalize().ok().as_deref().and_then(version_of);
-    let root = env::var_os(ROOT_VARIABLE).map_or_else(|| root_of(&own), PathBuf::from);
+    // The name that was opened is usually the link libnvidia-ml.so.1; the version is in the name of the file behind it, and
+    // where that is in another root, so is all of the driver.
+    let real = own.canonicalize().unwrap_or_else(|_| own.clone());
+    let version = version_of(&real);
+    let root = env::var_os(ROOT_VARIABLE).map_or_else(|| root_of(&real), PathBuf::from);
     (own, root, version)
 }
 
