@@ -30,7 +30,7 @@ fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
         "probeVersion": env!("CARGO_PKG_VERSION"),
         "bootId": "11111111-2222-3333-4444-555555555555",
         "os": {"id": "debian", "versionId": "12"},
-        "gpus": [{"pciAddress": GPU, "deviceId": "102d", "health": {"state": "Unknown", "action": "None"}}],
+        "gpus": [{"pciAddress": GPU, "deviceId": "102d", "pciClass": "030200", "health": {"state": "Unknown", "action": "None"}}],
         "driver": driver,
         "nvml": nvml,
     })
