@@ -93,7 +93,7 @@ async fn the_inventory_is_nvmls_and_follows_it() {
     assert_eq!(gpu.uuid.as_deref(), Some("GPU-six"));
     assert_eq!(gpu.name.as_deref(), Some("NVIDIA H100 80GB HBM3"));
     assert_eq!(gpu.memory_mib, Some(81559));
-    assert_eq!((first.count, gpu.compute_capability.as_deref(), gpu.mig_capable), (2, Some("9.0"), Some(false)));
+    assert_eq!((first.count, gpu.compute_capability.as_deref(), gpu.mig_capable), (2, Some("9.0"), Some(true)));
     assert_eq!(gpu.fabric_clique, None);
     host.serve(CONTAINER_ROOT, &GPUS[1..], false);
     let second = inventory(look(&mut supervisor, target(&host, false, "580.173.02"), Instant::now()).await);

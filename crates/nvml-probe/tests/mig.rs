@@ -24,6 +24,9 @@ use support::{Host, PROBE};
 const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
 const VERSION: &str = "580.173.02";
 
+/// A model without MIG.
+const T4: &str = "0x1EB810DE";
+
 /// A host whose first GPU has MIG, or both.
 fn host(first: &Value, second: Option<&Value>) -> Host {
     let host = Host::new();
@@ -39,8 +42,9 @@ fn host(first: &Value, second: Option<&Value>) -> Host {
 fn serve(host: &Host, first: &Value, second: Option<&Value>) {
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
         machine["devices"][0]["mig"] = first.clone();
-        if let Some(second) = second {
-            machine["devices"][1]["mig"] = second.clone();
+        match second {
+            Some(second) => machine["devices"][1]["mig"] = second.clone(),
+            None => machine["devices"][1]["pciDeviceId"] = T4.into(),
         }
     });
 }
@@ -170,7 +174,8 @@ fn a_layout_that_a_gpu_cannot_have_is_refused_with_what_it_has() {
 fn a_node_without_mig_refuses_a_layout_and_has_none_turned_off() {
     let host = Host::new();
     host.load(VERSION);
-    host.install(CONTAINER_ROOT, VERSION, &GPUS);
+    host.install(CONTAINER_ROOT, VERSION, &[]);
+    host.serve_with(CONTAINER_ROOT, &GPUS[..1], |machine| machine["devices"][0]["pciDeviceId"] = T4.into());
     assert!(apply(&host, &json!({"1g.10gb": 1})).unwrap_err().contains("no GPU of this node has MIG"));
     assert_eq!(apply(&host, &json!({})), Ok(()));
 }
