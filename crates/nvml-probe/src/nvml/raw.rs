@@ -107,7 +107,7 @@ fn clique(state: u8, status: u32, cluster: [u8; 16], clique: u32) -> Option<Stri
     if state != JOINED || status != 0 || cluster == [0; 16] {
         return None;
     }
-    let hex: String = cluster.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = format!("{:032x}", u128::from_be_bytes(cluster));
     Some(format!("{}-{}-{}-{}-{}.{clique}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }
 

@@ -33,15 +33,15 @@ pub fn labels(report: &Report, offer: &Offer) -> Option<Labels> {
     let cards = cards(report)?;
     let sharing = Sharing::of(offer);
     let mut set = Set::default();
-    set.put("gpu.machine", sanitised(report.machine.as_deref().unwrap_or("unknown")));
+    set.put("gpu.machine", &sanitised(report.machine.as_deref().unwrap_or("unknown")));
     versions(&mut set, report)?;
-    set.put("mig.capable", cards.iter().any(|card| card.gpu.mig_capable == Some(true)));
+    set.put("mig.capable", &cards.iter().any(|card| card.gpu.mig_capable == Some(true)));
     // MPS on divided GPUs is what NVIDIA's programs refuse.
     let by_mps = sharing.is_on() && offer.mps;
     if by_mps && cards.iter().any(|card| card.mig.is_some()) {
         return None;
     }
-    set.put("mps.capable", by_mps);
+    set.put("mps.capable", &by_mps);
     whole_gpus(&mut set, &cards, sharing);
     match offer.mig {
         MigStrategy::None => {}
@@ -62,7 +62,7 @@ struct Set(Labels);
 
 impl Set {
     /// Puts a label, over one of the same key.
-    fn put(&mut self, name: &str, value: impl ToString) {
+    fn put(&mut self, name: &str, value: &(impl ToString + ?Sized)) {
         let (key, value) = (format!("{}{name}", keys::RESOURCES), value.to_string());
         self.0.remove(&key);
         if is_label_value(name) && (value.is_empty() || is_label_value(&value)) {
@@ -159,9 +159,9 @@ impl Sharing {
 fn resource(set: &mut Set, name: &str, count: usize, product: &[&str], sharing: Option<Sharing>) {
     let suffix = sharing.filter(|sharing| sharing.is_on() && !sharing.renamed).map(|_| "SHARED".to_owned());
     let product: Vec<String> = product.iter().map(|word| sanitised(word)).chain(suffix).collect();
-    set.put(&format!("{name}.product"), product.join("-"));
-    set.put(&format!("{name}.count"), count);
-    set.put(&format!("{name}.replicas"), sharing.map_or(0, |sharing| sharing.replicas));
+    set.put(&format!("{name}.product"), &product.join("-"));
+    set.put(&format!("{name}.count"), &count);
+    set.put(&format!("{name}.replicas"), &sharing.map_or(0, |sharing| sharing.replicas));
     set.put(&format!("{name}.sharing-strategy"), sharing.map_or("none", |sharing| sharing.strategy));
 }
 
@@ -188,13 +188,13 @@ fn whole_gpus(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) {
 fn whole_gpu(set: &mut Set, card: &Card<'_>, count: usize, sharing: Option<Sharing>) {
     resource(set, "gpu", count, &[card.name], sharing);
     if let Some(mib) = card.gpu.memory_mib.filter(|mib| *mib > 0) {
-        set.put("gpu.memory", mib);
+        set.put("gpu.memory", &mib);
     }
     let (major, minor) = card.capability;
     if major > 0 {
         set.put("gpu.family", family(major, minor));
-        set.put("gpu.compute.major", major);
-        set.put("gpu.compute.minor", minor);
+        set.put("gpu.compute.major", &major);
+        set.put("gpu.compute.minor", &minor);
     }
 }
 
@@ -257,7 +257,7 @@ fn single(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
     }
     resource(set, "gpu", 0, &[first.name, "MIG", "INVALID"], None);
     set.put("gpu.sharing-strategy", "");
-    set.put("gpu.memory", 0);
+    set.put("gpu.memory", &0);
     Some(())
 }
 
@@ -274,7 +274,7 @@ fn mixed(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
 fn part(set: &mut Set, name: &str, kind: &Kind<'_>, sharing: Sharing) -> Option<()> {
     let has = kind.attributes?;
     resource(set, name, kind.count, &[kind.card, "MIG", &kind.name()], Some(sharing));
-    set.put(&format!("{name}.memory"), has.memory_mib);
+    set.put(&format!("{name}.memory"), &has.memory_mib);
     for (what, count) in [
         ("multiprocessors", has.multiprocessors),
         ("slices.gi", has.gpu_slices),
@@ -285,7 +285,7 @@ fn part(set: &mut Set, name: &str, kind: &Kind<'_>, sharing: Sharing) -> Option<
         ("engines.jpeg", has.jpeg_engines),
         ("engines.ofa", has.ofa_engines),
     ] {
-        set.put(&format!("{name}.{what}"), count);
+        set.put(&format!("{name}.{what}"), &count);
     }
     Some(())
 }
@@ -309,7 +309,7 @@ fn clique<'r>(cards: &[Card<'r>]) -> Option<&'r str> {
 /// What a hypervisor makes of the GPUs, where that can be told.
 fn virtual_gpus(set: &mut Set, report: &Report) {
     let Some(vgpu) = &report.vgpu else { return };
-    set.put("vgpu.present", vgpu.present);
+    set.put("vgpu.present", &vgpu.present);
     for (name, word) in
         [("vgpu.host-driver-version", &vgpu.host_driver_version), ("vgpu.host-driver-branch", &vgpu.host_driver_branch)]
     {

@@ -1,0 +1,264 @@
+//! The labels of GPU feature discovery, worked out of reports: what GFD v0.19.3 writes on machines of many kinds.
+#![allow(missing_docs, clippy::expect_used, reason = "tests")]
+
+mod mig;
+mod whole;
+
+use std::collections::BTreeMap;
+
+use gpu_operator::{plan::gfd, world::Offer};
+use gpu_operator_crd::{
+    keys,
+    report::{DriverFacts, Gpu, MigAttributes, MigDevices, NvmlFacts, NvmlState, Report, VirtualGpus},
+};
+
+/// A product: NVML's name, memory in MiB, compute capability, PCI class, and whether it can be divided.
+type Product = (&'static str, u64, &'static str, &'static str, bool);
+
+const T4: Product = ("Tesla T4", 15360, "7.5", "030200", false);
+const V100: Product = ("Tesla V100-SXM2-16GB", 16384, "7.0", "030200", false);
+const K80: Product = ("Tesla K80", 11441, "3.7", "030200", false);
+const A100: Product = ("NVIDIA A100-SXM4-40GB", 40960, "8.0", "030200", true);
+const H100: Product = ("NVIDIA H100 80GB HBM3", 81559, "9.0", "030200", true);
+const B200: Product = ("NVIDIA B200", 183_359, "10.0", "030200", true);
+const GB200: Product = ("NVIDIA GB200", 189_471, "10.0", "030200", true);
+const L40S: Product = ("NVIDIA L40S", 46068, "8.9", "030200", false);
+const RTX_4090: Product = ("NVIDIA GeForce RTX 4090", 24564, "8.9", "030000", false);
+const MAX_Q: Product = ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97887, "12.0", "030000", true);
+const DGX_DISPLAY: Product = ("NVIDIA DGX Display", 4096, "7.5", "030000", false);
+
+fn gpu((name, memory, capability, class, mig_capable): Product) -> Gpu {
+    Gpu {
+        product: Some(name.into()),
+        memory_mib: Some(memory),
+        compute_capability: Some(capability.into()),
+        pci_class: Some(class.into()),
+        mig_capable: Some(mig_capable),
+        ..Gpu::default()
+    }
+}
+
+const ONE_G: MigAttributes = MigAttributes {
+    memory_mib: 4864,
+    multiprocessors: 14,
+    gpu_slices: 1,
+    compute_slices: 1,
+    copy_engines: 1,
+    decoders: 0,
+    encoders: 0,
+    jpeg_engines: 0,
+    ofa_engines: 0,
+};
+const THREE_G: MigAttributes = MigAttributes {
+    memory_mib: 19968,
+    multiprocessors: 42,
+    gpu_slices: 3,
+    compute_slices: 3,
+    copy_engines: 3,
+    decoders: 2,
+    encoders: 0,
+    jpeg_engines: 0,
+    ofa_engines: 0,
+};
+
+/// A GPU in MIG mode with these devices.
+fn divided(product: Product, devices: &[(&str, u32, MigAttributes)]) -> Gpu {
+    let devices = devices.iter().map(|(profile, count, attributes)| MigDevices {
+        profile: (*profile).into(),
+        count: *count,
+        attributes: Some(*attributes),
+    });
+    Gpu { mig_devices: Some(devices.collect()), ..gpu(product) }
+}
+
+/// A machine of which NVML tells all, with driver 580.95.05.
+fn machine(gpus: Vec<Gpu>) -> Report {
+    Report {
+        machine: Some("PowerEdge R750 (SKU=0A6B;ModelName=X)".into()),
+        vgpu: Some(VirtualGpus::default()),
+        driver: DriverFacts {
+            loaded: Some("580.95.05".into()),
+            cuda_version: Some("13.0".into()),
+            ..DriverFacts::default()
+        },
+        nvml: NvmlFacts {
+            state: NvmlState::Answering,
+            gpus: Some(u32::try_from(gpus.len()).expect("few GPUs")),
+            message: None,
+        },
+        gpus,
+        ..Report::default()
+    }
+}
+
+fn offer(plugin: &str) -> Offer {
+    Offer::of(&serde_yaml::from_str(plugin).expect("a device plugin"))
+}
+
+/// The labels by their names after `nvidia.com/`.
+fn labels(report: &Report, plugin: &str) -> Option<BTreeMap<String, String>> {
+    let labels = gfd::labels(report, &offer(plugin))?;
+    let named = |(key, value): (String, String)| {
+        assert!(keys::is_discovered(&key) && key != keys::GPU_PRESENT, "{key}");
+        (key.strip_prefix(keys::RESOURCES).expect("NVIDIA's prefix").to_owned(), value)
+    };
+    Some(labels.into_iter().map(named).collect())
+}
+
+/// What every machine here has.
+const SAME: &str = "cuda.driver-version.full=580.95.05 cuda.driver-version.major=580 cuda.driver-version.minor=95 \
+    cuda.driver-version.revision=05 cuda.driver.major=580 cuda.driver.minor=95 cuda.driver.rev=05 \
+    cuda.runtime-version.full=13.0 cuda.runtime-version.major=13 cuda.runtime-version.minor=0 \
+    cuda.runtime.major=13 cuda.runtime.minor=0 gpu.machine=PowerEdge-R750-SKU0A6BModelNameX vgpu.present=false";
+
+/// A case, its GPUs, the policy's device plugin, and the labels beside [`SAME`].
+type Row = (&'static str, Vec<Gpu>, &'static str, &'static str);
+
+fn check(rows: Vec<Row>) {
+    for (case, gpus, plugin, expected) in rows {
+        let expected: BTreeMap<String, String> = SAME
+            .split_whitespace()
+            .chain(expected.split_whitespace())
+            .map(|label| label.split_once('=').expect("key=value"))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        assert_eq!(labels(&machine(gpus), plugin), Some(expected), "{case}");
+    }
+}
+
+/// A machine with one T4 and whatever is changed of it.
+fn changed(change: impl FnOnce(&mut Report)) -> Report {
+    let mut report = machine(vec![gpu(T4)]);
+    change(&mut report);
+    report
+}
+
+#[test]
+fn what_the_machine_itself_says_is_cleaned_as_labels_need_it() {
+    for (name, label) in [
+        (Some("Standard NC64as T4 v3"), Some("Standard-NC64as-T4-v3")),
+        (Some("  DGX  A100 "), Some("DGX-A100")),
+        (Some("a\tb (c)/d"), Some("ab-cd")),
+        (Some(""), Some("")),
+        (None, Some("unknown")),
+        // None of these is the value of a label.
+        (Some("PRIMERGY RX2540 -"), None),
+        (Some("name of a machine that is longer than any label of Kubernetes can be long"), None),
+    ] {
+        let labels = labels(&changed(|report| report.machine = name.map(Into::into)), "{}").expect("labels");
+        assert_eq!(labels.get("gpu.machine").map(String::as_str), label, "{name:?}");
+    }
+}
+
+#[test]
+fn families_go_by_compute_capability() {
+    for (capability, family) in [
+        ("2.1", Some("fermi")),
+        ("3.7", Some("kepler")),
+        ("5.2", Some("maxwell")),
+        ("6.1", Some("pascal")),
+        ("7.0", Some("volta")),
+        ("7.2", Some("volta")),
+        ("7.5", Some("turing")),
+        ("8.6", Some("ampere")),
+        ("8.9", Some("ada-lovelace")),
+        ("9.0", Some("hopper")),
+        ("10.3", Some("blackwell")),
+        ("12.0", Some("blackwell")),
+        ("13.0", Some("undefined")),
+        ("0.0", None),
+    ] {
+        let report = changed(|report| report.gpus[0].compute_capability = Some(capability.into()));
+        let labels = labels(&report, "{}").expect("labels");
+        assert_eq!(labels.get("gpu.family").map(String::as_str), family, "{capability}");
+        assert_eq!(labels.contains_key("gpu.compute.major"), family.is_some(), "{capability}");
+    }
+}
+
+#[test]
+fn a_driver_of_two_numbers_has_no_revision_and_one_of_other_forms_no_labels() {
+    for (version, revision) in [("390.157", Some("")), ("470.256.02", Some("02")), ("550", None), ("1.2.3.4", None)] {
+        let labels = labels(&changed(|report| report.driver.loaded = Some(version.into())), "{}");
+        assert_eq!(labels.map(|labels| labels["cuda.driver.rev"].clone()).as_deref(), revision, "{version}");
+    }
+}
+
+#[test]
+fn gpus_of_one_clique_tell_it_and_those_of_several_do_not() {
+    let cluster = "6b2c0001-0203-aabb-0405-060708090aff";
+    for (cliques, told) in [
+        ([None, None], None),
+        ([Some("1"), Some("1")], Some("1")),
+        ([Some("32766"), None], Some("32766")),
+        ([Some("1"), Some("2")], None),
+    ] {
+        let gpus = cliques
+            .map(|clique| Gpu { fabric_clique: clique.map(|clique| format!("{cluster}.{clique}")), ..gpu(GB200) });
+        let labels = labels(&machine(gpus.into()), "{}").expect("labels");
+        let told = told.map(|clique| format!("{cluster}.{clique}"));
+        assert_eq!(labels.get("gpu.clique"), told.as_ref(), "{cliques:?}");
+    }
+}
+
+#[test]
+fn a_virtual_gpu_tells_its_hypervisors_driver_and_what_cannot_be_read_nothing() {
+    let of_vgpu = |report: &Report| -> Vec<String> {
+        let labels = labels(report, "{}").expect("labels").into_iter().filter(|(key, _)| key.starts_with("vgpu."));
+        labels.map(|(key, value)| format!("{key}={value}")).collect()
+    };
+    let guest = VirtualGpus {
+        present: true,
+        host_driver_version: Some("550.90".into()),
+        host_driver_branch: Some("r550_00".into()),
+    };
+    assert_eq!(
+        of_vgpu(&changed(|report| report.vgpu = Some(guest))),
+        ["vgpu.host-driver-branch=r550_00", "vgpu.host-driver-version=550.90", "vgpu.present=true"]
+    );
+    assert!(of_vgpu(&changed(|report| report.vgpu = None)).is_empty());
+}
+
+#[test]
+fn what_nvml_does_not_tell_is_made_up_by_nobody() {
+    type Change = fn(&mut Report);
+    let rows: [(&str, Change); 11] = [
+        ("no report of GPUs", |report| report.gpus.clear()),
+        ("NVML is released", |report| {
+            report.nvml = NvmlFacts { state: NvmlState::Released, ..NvmlFacts::default() };
+        }),
+        ("NVML fails", |report| report.nvml.state = NvmlState::Failing),
+        ("NVML counts a GPU that it cannot open", |report| report.nvml.gpus = Some(2)),
+        ("a probe of before", |report| report.nvml.gpus = None),
+        ("no name", |report| report.gpus[0].product = None),
+        ("no compute capability", |report| report.gpus[0].compute_capability = None),
+        ("nothing of MIG", |report| report.gpus[0].mig_capable = None),
+        ("no module", |report| report.driver.loaded = None),
+        ("no CUDA version", |report| report.driver.cuda_version = None),
+        ("a display's card alone", |report| report.gpus = vec![gpu(DGX_DISPLAY)]),
+    ];
+    for (case, change) in rows {
+        assert_eq!(labels(&changed(change), "{}"), None, "{case}");
+    }
+    let mut silent = divided(A100, &[("1g.5gb", 7, ONE_G)]);
+    silent.mig_devices.iter_mut().flatten().for_each(|devices| devices.attributes = None);
+    let silent = machine(vec![silent]);
+    assert_eq!(labels(&silent, "{mig: {strategy: Single}}"), None);
+    assert_eq!(labels(&silent, "{mig: {strategy: Mixed}}"), None);
+    assert!(labels(&silent, "{}").is_some());
+    let by_mps = machine(vec![divided(A100, &[("1g.5gb", 7, ONE_G)])]);
+    assert_eq!(labels(&by_mps, "{mig: {strategy: Single}, sharing: {mps: {replicas: 2}}}"), None);
+}
+
+#[test]
+fn a_gpu_that_nvml_does_not_list_is_not_counted_and_unknown_memory_not_told() {
+    let mut report = machine(vec![gpu(T4), Gpu { pci_class: Some("030000".into()), ..Gpu::default() }]);
+    report.nvml.gpus = Some(1);
+    let told = labels(&report, "{}").expect("labels");
+    assert_eq!((told["gpu.count"].as_str(), told["gpu.mode"].as_str()), ("1", "compute"));
+    for memory in [None, Some(0)] {
+        let labels = labels(&changed(|report| report.gpus[0].memory_mib = memory), "{}").expect("labels");
+        assert!(!labels.contains_key("gpu.memory"));
+    }
+    let unread = labels(&changed(|report| report.gpus[0].pci_class = None), "{}").expect("labels");
+    assert_eq!(unread["gpu.mode"], "unknown");
+}

@@ -1,0 +1,131 @@
+//! Machines with GPUs that are divided by MIG.
+
+use gpu_operator_crd::report::Gpu;
+
+use super::{A100, MAX_Q, ONE_G, THREE_G, check, divided, gpu};
+
+fn whole_and_divided() -> Vec<Gpu> {
+    vec![divided(A100, &[("3g.20gb", 2, THREE_G)]), gpu(A100)]
+}
+
+fn two_kinds() -> Vec<Gpu> {
+    vec![divided(A100, &[("1g.5gb", 4, ONE_G), ("3g.20gb", 1, THREE_G)])]
+}
+
+#[test]
+fn as_one_resource_they_have_to_be_alike() {
+    check(vec![
+        (
+            "MIG, single, where nothing is divided",
+            vec![gpu(A100)],
+            "{mig: {strategy: Single}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=40960 \
+             gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false \
+             mig.strategy=single",
+        ),
+        (
+            "MIG, single",
+            vec![divided(A100, &[("3g.20gb", 2, THREE_G)]); 2],
+            "{mig: {strategy: Single}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-3g.20gb gpu.count=4 gpu.replicas=1 gpu.sharing-strategy=none \
+             gpu.memory=19968 gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true \
+             mps.capable=false mig.strategy=single gpu.multiprocessors=42 gpu.slices.gi=3 gpu.slices.ci=3 \
+             gpu.engines.copy=3 gpu.engines.decoder=2 gpu.engines.encoder=0 gpu.engines.jpeg=0 gpu.engines.ofa=0",
+        ),
+        (
+            "MIG, single, in turns",
+            vec![divided(A100, &[("1g.5gb", 7, ONE_G)])],
+            "{mig: {strategy: Single}, sharing: {timeSlicing: {replicas: 2}}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED gpu.count=7 gpu.replicas=2 \
+             gpu.sharing-strategy=time-slicing gpu.memory=4864 gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 \
+             gpu.mode=compute mig.capable=true mps.capable=false mig.strategy=single gpu.multiprocessors=14 \
+             gpu.slices.gi=1 gpu.slices.ci=1 gpu.engines.copy=1 gpu.engines.decoder=0 gpu.engines.encoder=0 \
+             gpu.engines.jpeg=0 gpu.engines.ofa=0",
+        ),
+        (
+            "MIG, single, of two profiles",
+            two_kinds(),
+            "{mig: {strategy: Single}, sharing: {timeSlicing: {replicas: 2}}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-INVALID gpu.count=0 gpu.replicas=0 gpu.sharing-strategy= gpu.memory=0 \
+             gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false \
+             mig.strategy=single",
+        ),
+        (
+            "MIG, single, beside a whole GPU",
+            whole_and_divided(),
+            "{mig: {strategy: Single}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-INVALID gpu.count=0 gpu.replicas=0 gpu.sharing-strategy= gpu.memory=0 \
+             gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false \
+             mig.strategy=single",
+        ),
+        (
+            "MIG, single, with one that has no devices yet",
+            vec![divided(A100, &[("1g.5gb", 7, ONE_G)]), divided(A100, &[])],
+            "{mig: {strategy: Single}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-INVALID gpu.count=0 gpu.replicas=0 gpu.sharing-strategy= gpu.memory=0 \
+             gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false \
+             mig.strategy=single",
+        ),
+        (
+            "a value that is too long for a label",
+            vec![divided(MAX_Q, &[("1g.24gb", 4, ONE_G)])],
+            "{mig: {strategy: Single}}",
+            "gpu.count=4 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=4864 gpu.family=blackwell \
+             gpu.compute.major=12 gpu.compute.minor=0 gpu.mode=graphics mig.capable=true mps.capable=false \
+             mig.strategy=single gpu.multiprocessors=14 gpu.slices.gi=1 gpu.slices.ci=1 gpu.engines.copy=1 \
+             gpu.engines.decoder=0 gpu.engines.encoder=0 gpu.engines.jpeg=0 gpu.engines.ofa=0",
+        ),
+    ]);
+}
+
+#[test]
+fn by_profile_each_is_a_resource_and_not_looked_at_they_are_none() {
+    check(vec![
+        (
+            "MIG that is not looked at: nobody is offered the GPUs",
+            vec![divided(A100, &[("1g.5gb", 7, ONE_G)]); 2],
+            "{sharing: {timeSlicing: {replicas: 2}}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=2 gpu.replicas=0 gpu.sharing-strategy=none gpu.memory=40960 \
+             gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false",
+        ),
+        (
+            "MIG, mixed",
+            two_kinds(),
+            "{mig: {strategy: Mixed}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=1 gpu.replicas=0 gpu.sharing-strategy=none gpu.memory=40960 \
+             gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false \
+             mig.strategy=mixed mig-1g.5gb.product=NVIDIA-A100-SXM4-40GB-MIG-1g.5gb mig-1g.5gb.count=4 \
+             mig-1g.5gb.replicas=1 mig-1g.5gb.sharing-strategy=none mig-1g.5gb.memory=4864 mig-1g.5gb.multiprocessors=14 \
+             mig-1g.5gb.slices.gi=1 mig-1g.5gb.slices.ci=1 mig-1g.5gb.engines.copy=1 mig-1g.5gb.engines.decoder=0 \
+             mig-1g.5gb.engines.encoder=0 mig-1g.5gb.engines.jpeg=0 mig-1g.5gb.engines.ofa=0 \
+             mig-3g.20gb.product=NVIDIA-A100-SXM4-40GB-MIG-3g.20gb mig-3g.20gb.count=1 mig-3g.20gb.replicas=1 \
+             mig-3g.20gb.sharing-strategy=none mig-3g.20gb.memory=19968 mig-3g.20gb.multiprocessors=42 \
+             mig-3g.20gb.slices.gi=3 mig-3g.20gb.slices.ci=3 mig-3g.20gb.engines.copy=3 mig-3g.20gb.engines.decoder=2 \
+             mig-3g.20gb.engines.encoder=0 mig-3g.20gb.engines.jpeg=0 mig-3g.20gb.engines.ofa=0",
+        ),
+        (
+            "MIG, mixed, in turns, beside a whole GPU",
+            whole_and_divided(),
+            "{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 3}}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB-SHARED gpu.count=2 gpu.replicas=3 gpu.sharing-strategy=time-slicing \
+             gpu.memory=40960 gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true \
+             mps.capable=false mig.strategy=mixed mig-3g.20gb.product=NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED \
+             mig-3g.20gb.count=2 mig-3g.20gb.replicas=3 mig-3g.20gb.sharing-strategy=time-slicing mig-3g.20gb.memory=19968 \
+             mig-3g.20gb.multiprocessors=42 mig-3g.20gb.slices.gi=3 mig-3g.20gb.slices.ci=3 mig-3g.20gb.engines.copy=3 \
+             mig-3g.20gb.engines.decoder=2 mig-3g.20gb.engines.encoder=0 mig-3g.20gb.engines.jpeg=0 \
+             mig-3g.20gb.engines.ofa=0",
+        ),
+        (
+            "a profile with media engines, which the plugin is not told to share",
+            vec![divided(A100, &[("1g.5gb+me", 1, ONE_G)])],
+            "{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 3}}}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=1 gpu.replicas=0 gpu.sharing-strategy=none gpu.memory=40960 \
+             gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false \
+             mig.strategy=mixed mig-1g.5gb.me.product=NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me mig-1g.5gb.me.count=1 \
+             mig-1g.5gb.me.replicas=1 mig-1g.5gb.me.sharing-strategy=none mig-1g.5gb.me.memory=4864 \
+             mig-1g.5gb.me.multiprocessors=14 mig-1g.5gb.me.slices.gi=1 mig-1g.5gb.me.slices.ci=1 \
+             mig-1g.5gb.me.engines.copy=1 mig-1g.5gb.me.engines.decoder=0 mig-1g.5gb.me.engines.encoder=0 \
+             mig-1g.5gb.me.engines.jpeg=0 mig-1g.5gb.me.engines.ofa=0",
+        ),
+    ]);
+}

@@ -1,0 +1,140 @@
+//! Machines of whole GPUs: of every family, shared, and of several models.
+
+use super::{A100, B200, DGX_DISPLAY, H100, K80, L40S, RTX_4090, T4, V100, check, divided, gpu};
+
+#[test]
+fn every_family_has_its_labels() {
+    check(vec![
+        (
+            "T4",
+            vec![gpu(T4); 4],
+            "{}",
+            "gpu.product=Tesla-T4 gpu.count=4 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=15360 gpu.family=turing \
+             gpu.compute.major=7 gpu.compute.minor=5 gpu.mode=compute mig.capable=false mps.capable=false",
+        ),
+        (
+            "V100",
+            vec![gpu(V100)],
+            "{}",
+            "gpu.product=Tesla-V100-SXM2-16GB gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=16384 \
+             gpu.family=volta gpu.compute.major=7 gpu.compute.minor=0 gpu.mode=compute mig.capable=false mps.capable=false",
+        ),
+        (
+            "K80, which is two GPUs",
+            vec![gpu(K80); 2],
+            "{}",
+            "gpu.product=Tesla-K80 gpu.count=2 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=11441 gpu.family=kepler \
+             gpu.compute.major=3 gpu.compute.minor=7 gpu.mode=compute mig.capable=false mps.capable=false",
+        ),
+        (
+            "A100",
+            vec![gpu(A100); 8],
+            "{}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=8 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=40960 \
+             gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false",
+        ),
+        (
+            "H100",
+            vec![gpu(H100); 8],
+            "{}",
+            "gpu.product=NVIDIA-H100-80GB-HBM3 gpu.count=8 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=81559 \
+             gpu.family=hopper gpu.compute.major=9 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false",
+        ),
+        (
+            "B200",
+            vec![gpu(B200); 8],
+            "{}",
+            "gpu.product=NVIDIA-B200 gpu.count=8 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=183359 \
+             gpu.family=blackwell gpu.compute.major=10 gpu.compute.minor=0 gpu.mode=compute mig.capable=true \
+             mps.capable=false",
+        ),
+        (
+            "L40S",
+            vec![gpu(L40S)],
+            "{}",
+            "gpu.product=NVIDIA-L40S gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=46068 \
+             gpu.family=ada-lovelace gpu.compute.major=8 gpu.compute.minor=9 gpu.mode=compute mig.capable=false \
+             mps.capable=false",
+        ),
+        (
+            "a desktop's card",
+            vec![gpu(RTX_4090)],
+            "{}",
+            "gpu.product=NVIDIA-GeForce-RTX-4090 gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=24564 \
+             gpu.family=ada-lovelace gpu.compute.major=8 gpu.compute.minor=9 gpu.mode=graphics mig.capable=false \
+             mps.capable=false",
+        ),
+        (
+            "a card that drives the machine's display",
+            vec![gpu(DGX_DISPLAY), gpu(A100)],
+            "{}",
+            "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=40960 \
+             gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false",
+        ),
+    ]);
+}
+
+#[test]
+fn shared_gpus_tell_how() {
+    check(vec![
+        (
+            "turns",
+            vec![gpu(L40S); 2],
+            "{sharing: {timeSlicing: {replicas: 4}}}",
+            "gpu.product=NVIDIA-L40S-SHARED gpu.count=2 gpu.replicas=4 gpu.sharing-strategy=time-slicing gpu.memory=46068 \
+             gpu.family=ada-lovelace gpu.compute.major=8 gpu.compute.minor=9 gpu.mode=compute mig.capable=false \
+             mps.capable=false",
+        ),
+        (
+            "turns, renamed",
+            vec![gpu(L40S); 2],
+            "{sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}",
+            "gpu.product=NVIDIA-L40S gpu.count=2 gpu.replicas=4 gpu.sharing-strategy=time-slicing gpu.memory=46068 \
+             gpu.family=ada-lovelace gpu.compute.major=8 gpu.compute.minor=9 gpu.mode=compute mig.capable=false \
+             mps.capable=false",
+        ),
+        (
+            "MPS",
+            vec![gpu(H100); 2],
+            "{sharing: {mps: {replicas: 8}}}",
+            "gpu.product=NVIDIA-H100-80GB-HBM3-SHARED gpu.count=2 gpu.replicas=8 gpu.sharing-strategy=mps gpu.memory=81559 \
+             gpu.family=hopper gpu.compute.major=9 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=true",
+        ),
+        (
+            "MPS, renamed",
+            vec![gpu(H100)],
+            "{sharing: {mps: {replicas: 8, renameByDefault: true}}}",
+            "gpu.product=NVIDIA-H100-80GB-HBM3 gpu.count=1 gpu.replicas=8 gpu.sharing-strategy=mps gpu.memory=81559 \
+             gpu.family=hopper gpu.compute.major=9 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=true",
+        ),
+    ]);
+}
+
+#[test]
+fn of_several_models_the_one_that_comes_last_is_described() {
+    check(vec![
+        (
+            "several models: the one that comes last",
+            vec![gpu(T4), gpu(RTX_4090), gpu(T4)],
+            "{}",
+            "gpu.product=NVIDIA-GeForce-RTX-4090 gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=24564 \
+             gpu.family=ada-lovelace gpu.compute.major=8 gpu.compute.minor=9 gpu.mode=unknown mig.capable=false \
+             mps.capable=false",
+        ),
+        (
+            "several models, of which one can be divided",
+            vec![gpu(A100), gpu(T4), gpu(T4), gpu(A100)],
+            "{}",
+            "gpu.product=Tesla-T4 gpu.count=2 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=15360 gpu.family=turing \
+             gpu.compute.major=7 gpu.compute.minor=5 gpu.mode=compute mig.capable=true mps.capable=false",
+        ),
+        (
+            "several models: a whole GPU rather than divided ones",
+            vec![gpu(T4), divided(A100, &[]), divided(A100, &[])],
+            "{mig: {strategy: Mixed}}",
+            "gpu.product=Tesla-T4 gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=15360 gpu.family=turing \
+             gpu.compute.major=7 gpu.compute.minor=5 gpu.mode=compute mig.capable=true mps.capable=false \
+             mig.strategy=mixed",
+        ),
+    ]);
+}
