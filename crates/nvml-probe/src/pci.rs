@@ -243,7 +243,9 @@ mod tests {
             fs::write(directory.path().join("sys/bus/pci/devices").join(address).join("config"), vec![0; bytes])
                 .unwrap();
         };
-        devices.iter().for_each(|(address, ..)| config(address, 4096));
+        for (address, ..) in &devices {
+            config(address, 4096);
+        }
         assert_eq!(bus(&root).unwrap().vgpu, Some(VirtualGpus::default()));
         // What the kernel shows to those who may not see more.
         config("0000:02:00.1", 64);
