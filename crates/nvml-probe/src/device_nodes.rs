@@ -10,10 +10,7 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    errno::Errno,
-    sys::stat::{Mode, SFlag, major, makedev, minor, mknod},
-};
+use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
 use tokio::time::sleep;
 
 use crate::{
@@ -176,13 +173,18 @@ fn node(dev: &Path, device: &Device) -> Result<bool, DeviceError> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(unmade(folder))?;
     }
-    match mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(device.mode), number) {
-        // What mknod is asked for is cut by the umask.
-        Ok(()) => fs::set_permissions(&path, Permissions::from_mode(device.mode)).map_err(unmade(&path))?,
-        Err(Errno::EEXIST) => return Ok(false),
-        Err(error) => return Err(unmade(&path)(error.into())),
+    match create(&path, number, Permissions::from_mode(device.mode)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(unmade(&path)(error)),
     }
-    Ok(true)
+}
+
+/// Creates the node of a character device that has these permissions and no others.
+pub(crate) fn create(path: &Path, number: u64, permissions: Permissions) -> io::Result<()> {
+    mknod(path, SFlag::S_IFCHR, Mode::empty(), number)?;
+    // What mknod is asked for is cut by the umask, and whoever a program serves opens the node as himself.
+    fs::set_permissions(path, permissions)
 }
 
 /// Links every NVIDIA node of the driver's root under the host's `/dev/char`, unless a link or node that works is there.

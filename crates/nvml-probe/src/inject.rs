@@ -9,9 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::sys::stat::{Mode, SFlag, mknod};
-
-use crate::{driver::directories, host::HostRoot};
+use crate::{device_nodes, driver::directories, host::HostRoot};
 
 /// Without these nothing of CUDA runs.
 const NEEDED: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
@@ -148,9 +146,7 @@ fn make_node(from: &Path, to: &Path) -> Result<(), InjectError> {
     if !node.file_type().is_char_device() || to.exists() {
         return Ok(());
     }
-    mknod(to, SFlag::S_IFCHR, Mode::empty(), node.rdev()).map_err(io::Error::from).map_err(unmade(to))?;
-    // What mknod is asked for is cut by the umask, and a server of MPS opens them as the user whom it serves.
-    fs::set_permissions(to, node.permissions()).map_err(unmade(to))
+    device_nodes::create(to, node.rdev(), node.permissions()).map_err(unmade(to))
 }
 
 #[cfg(test)]
