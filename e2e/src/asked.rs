@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{paths::Paths, process::append, state::State};
+use crate::{lifecycle::missing_is_fine, paths::Paths, process::append, state::State};
 
 /// Where the library tells of it, in the stand-in's folder.
 const SOCKET: &str = "asked.sock";
@@ -25,10 +25,7 @@ const KNOWN: &str = include_str!("../standins/asked.txt");
 /// Writes down what the library tells, for ever.
 pub(crate) fn follow(standin: &Path) -> io::Result<()> {
     let place = standin.join(SOCKET);
-    match fs::remove_file(&place) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    fs::remove_file(&place).or_else(missing_is_fine)?;
     let socket = UnixDatagram::bind(place)?;
     let mut told = BTreeSet::new();
     let mut buffer = [0; MOST];

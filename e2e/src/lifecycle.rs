@@ -207,6 +207,7 @@ pub(crate) fn then_down<T>(paths: &Paths, work: impl FnOnce() -> Result<T>) -> R
     outcome
 }
 
-fn missing_is_fine(error: std::io::Error) -> std::io::Result<()> {
+/// For the removal of what may not be there.
+pub(crate) fn missing_is_fine(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use e2e::{Cluster, Containerd, DriverMode, Gpu, HostDriver, RealNode, eventually, failures::CLUSTER};
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys,
-    policy::{DriverSource, PluginFlavor, Stage},
+    policy::{DriverSource, Operand, PluginFlavor, Stage},
     reason::Reason,
 };
 use k8s_openapi::{
@@ -261,9 +261,7 @@ impl Fixture {
         // NVIDIA's plugin reads the kernel's list of MIG's device nodes under /proc/driver, where nothing can be put.
         let plugins = policy.spec.pools.iter_mut().map(|pool| &mut pool.device_plugin);
         for plugin in plugins.chain([&mut policy.spec.defaults.device_plugin]).filter(|plugin| plugin.mig.is_some()) {
-            let image = plugin.operand.image.get_or_insert_default();
-            image.repository = Some("localhost:5999/stand-in/k8s-device-plugin".to_owned());
-            image.tag = Some("dev".to_owned());
+            take_image(&mut plugin.operand, "localhost:5999/stand-in/k8s-device-plugin");
         }
         let selector = policy.spec.node_selector.get_or_insert_default();
         selector.match_labels.insert(HOSTNAME.into(), self.host.name());
@@ -289,9 +287,7 @@ impl Fixture {
                 [(installs, &mut driver.operand), (plugin.flavor == Some(PluginFlavor::Gke), &mut plugin.operand)]
             {
                 if is_googles || operand.image.is_some() {
-                    let image = operand.image.get_or_insert_default();
-                    image.repository = Some("localhost:5999/google/stand-in".to_owned());
-                    image.tag = Some("dev".to_owned());
+                    take_image(operand, "localhost:5999/google/stand-in");
                 }
             }
         }
@@ -585,6 +581,13 @@ impl Fixture {
         labels.retain(|key, _| key.starts_with(keys::PREFIX) || published.contains(&key.as_str()));
         Ok(labels)
     }
+}
+
+/// Has an operand run a stand-in's image.
+fn take_image(operand: &mut Operand, repository: &str) {
+    let image = operand.image.get_or_insert_default();
+    image.repository = Some(repository.to_owned());
+    image.tag = Some("dev".to_owned());
 }
 
 fn gpus_among(resources: Option<BTreeMap<String, Quantity>>) -> u32 {
