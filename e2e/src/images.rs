@@ -254,7 +254,8 @@ impl Image {
     }
 }
 
-/// What every image stands on: Debian's C library and certificates, and nothing else.
+/// What every image stands on: Debian's C library and certificates, and busybox, which only images that link its commands
+/// have.
 struct Base {
     hash: String,
 }
@@ -267,7 +268,7 @@ impl Base {
     fn ensure(paths: &Paths) -> Result<Self> {
         fs::create_dir_all(paths.images())?;
         let suite = suite();
-        let packages = "libc6,libgcc-s1,ca-certificates";
+        let packages = "libc6,libgcc-s1,ca-certificates,busybox";
         let hash = hex(&Sha256::digest(format!("{suite} {packages}")));
         let base = Self { hash };
         let stamp = paths.images().join("base.stamp");
