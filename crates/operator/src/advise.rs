@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gpu_operator_plan::world::World;
 use k8s_openapi::{api::core::v1, jiff::Timestamp};
 use kube::{Api, Client, api::ListParams};
 
@@ -15,7 +16,6 @@ use crate::{
     events::Publisher,
     metrics::Metrics,
     watch::Mirrors,
-    world::World,
 };
 
 /// Between a change and the look at it, at least: while a fleet installs there are many, and one look answers them all.

@@ -7,6 +7,11 @@ use futures::{StreamExt, future::BoxFuture, stream};
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, GpuNodeSpec, GpuNodeStatus, VERSION, keys,
 };
+use gpu_operator_plan::{
+    Plan,
+    output::{daemon_sets::DaemonSetWrite, node_health::NodeHealthWrite, node_labels::LabelWrite},
+    world::{HealthCondition, NodeFacts, TrimmedNode},
+};
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
@@ -25,9 +30,7 @@ use serde_json::json;
 
 use crate::{
     error::{Error, request},
-    plan::{DaemonSetWrite, LabelWrite, NodeHealthWrite, Plan},
     watch::{Answer, Mirrors},
-    world::{HealthCondition, NodeFacts, TrimmedNode},
 };
 
 /// Writes that are under way at once.

@@ -4,6 +4,10 @@ use std::{net::SocketAddr, sync::Arc};
 
 use clap::{Parser, Subcommand};
 use futures::future::join_all;
+use gpu_operator_plan::{
+    catalogue::{Catalogue, CatalogueError},
+    settings::Settings,
+};
 use kube::{Client, Config};
 use thiserror::Error;
 use tokio::{net::TcpListener, signal::unix};
@@ -11,10 +15,8 @@ use tokio::{net::TcpListener, signal::unix};
 use crate::{
     admin::{self, Admin},
     advise::Adviser,
-    catalogue::{Catalogue, CatalogueError},
     metrics::Metrics,
     reconcile::Loop,
-    settings::Settings,
     watch::{self, Mirrors},
 };
 

@@ -21,16 +21,15 @@ use std::{
     time::Duration,
 };
 
+use fleet::Fleet;
+use gpu_operator_plan::{output::events::Subject, world::World};
 use k8s_openapi::jiff::Timestamp;
 use strum::{EnumIter, IntoStaticStr};
 
-use fleet::Fleet;
 pub use journal::Journal;
 pub use pending::{Container, DriverMount, PendingPod, State, Wish};
 pub use placement::Placement;
 pub use refused::{Fault, RefusedPods};
-
-use crate::{plan::Subject, world::World};
 
 /// How long a pod may wait for a place before it is told that there is none: an autoscaler needs a moment to say that it
 /// will make one.

@@ -1,16 +1,14 @@
 //! Events: what people should hear of, on the object that it is about: transitions of Nodes and policies, mistakes in pods.
 
 use gpu_operator_crd::{GROUP, VERSION, reason::Reason};
+use gpu_operator_plan::output::events::{Subject, Transition};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 
-use crate::{
-    diagnose::Finding,
-    plan::{Subject, Transition},
-};
+use crate::diagnose::Finding;
 
 /// Publishes what is to be told. One for the whole process, so that repeats are counted rather than listed.
 #[derive(Clone)]

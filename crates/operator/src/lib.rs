@@ -6,24 +6,19 @@
 //!              nvml-probe on each node ───────┘ (GpuNode.status.report)   └──▶ labels, DaemonSets, GpuNode.spec
 //! ```
 //!
-//! [`watch`] mirrors facts and wakes, [`observe`] gathers them into a [`world::World`], [`plan`] decides, [`apply`]
-//! writes, [`reconcile`] is the loop around them. Only the rim (`watch`, `observe`, `apply`, `events`, `admin`) does
-//! I/O; time enters the plan as an argument.
+//! [`watch`] mirrors facts and wakes, [`observe`] gathers them into a [`gpu_operator_plan::world::World`],
+//! [`gpu_operator_plan::plan`] decides, [`apply`] writes, [`reconcile`] is the loop around them. Only the rim (`watch`,
+//! `observe`, `apply`, `events`, `admin`) does I/O; time enters the plan as an argument.
 
 pub mod admin;
 pub mod advise;
 pub mod apply;
-pub mod catalogue;
 pub mod cli;
 pub mod diagnose;
 pub mod error;
 pub mod events;
 pub mod metrics;
-mod moment;
 pub mod observe;
 pub mod pace;
-pub mod plan;
 pub mod reconcile;
-pub mod settings;
 pub mod watch;
-pub mod world;

@@ -6,6 +6,10 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
+use gpu_operator_plan::{
+    container_names::VALIDATION,
+    world::{GpuAsks, LastWords, runs_a_container, uses_gpu},
+};
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{
     Api, Client, ResourceExt,
@@ -13,11 +17,7 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use crate::{
-    error::{Error, request},
-    plan::validation::CONTAINER,
-    world::{GpuAsks, LastWords, runs_a_container, uses_gpu},
-};
+use crate::error::{Error, request};
 
 /// Nodes that are looked at side by side.
 const AT_ONCE: usize = 4;
@@ -79,7 +79,7 @@ pub async fn last_words(client: &Client, namespace: &str, pods: &BTreeSet<String
     let api = Api::<Pod>::namespaced(client.clone(), namespace);
     let params = LogParams {
         // A service mesh may have added another one.
-        container: Some(CONTAINER.to_owned()),
+        container: Some(VALIDATION.to_owned()),
         tail_lines: Some(LOG_LINES),
         limit_bytes: Some(LOG_BYTES),
         ..LogParams::default()

@@ -9,23 +9,26 @@ use std::{
 
 use futures::{StreamExt, stream};
 use gpu_operator_crd::keys;
+use gpu_operator_plan::{
+    Plan,
+    catalogue::Catalogue,
+    output::events::Subject,
+    settings::{ASK_AGAIN, Settings},
+    time::older,
+    world::{DaemonSetFacts, World},
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, ResourceExt};
 use tokio::sync::Notify;
 
 use crate::{
     apply::{Writer, Written},
-    catalogue::Catalogue,
     error::{Class, Error},
     events::Publisher,
     metrics::Metrics,
-    moment::older,
     observe,
     pace::Pace,
-    plan::{self, Plan, Subject},
-    settings::{ASK_AGAIN, Settings},
     watch::Mirrors,
-    world::{DaemonSetFacts, World},
 };
 
 /// Events that come this close together are answered by one pass.
@@ -85,7 +88,7 @@ impl Loop {
     async fn pass(&self, writer: &Writer, publisher: &Publisher, mut world: World, carry: &mut Carry) -> Duration {
         let now = now();
         let started = Instant::now();
-        let mut plan = plan::plan(&self.settings, &self.catalogue, &world, now);
+        let mut plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, &world, now);
         let planning = started.elapsed();
         self.read_last_words(&mut plan, &mut world, carry, now).await;
         let asks = world.gpu_asks();
@@ -101,7 +104,7 @@ impl Loop {
                     break;
                 }
             }
-            plan = plan::plan(&self.settings, &self.catalogue, &world, now);
+            plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, &world, now);
         }
         self.metrics.show(&plan.statuses);
         let held = hold_back(&mut plan, &world, &mut carry.pace, started);
@@ -141,7 +144,7 @@ impl Loop {
         }
         let again = known.into_iter().filter_map(|pod| Some((pod.clone(), Err(carry.unread.get(&pod)?.1.clone()))));
         world.last_words.extend(again);
-        *plan = plan::plan(&self.settings, &self.catalogue, world, now);
+        *plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, world, now);
     }
 
     /// Remembers the DaemonSets that were there as planned and yet had to be repaired, and are of the same generation after
@@ -208,8 +211,9 @@ fn now() -> Timestamp {
 mod tests {
     use gpu_operator_crd::{ClusterGpuPolicyStatus, reason::Reason};
 
+    use gpu_operator_plan::output::events::Transition;
+
     use super::*;
-    use crate::plan::Transition;
 
     fn plan_with_status() -> Plan {
         let status = ClusterGpuPolicyStatus::default();

@@ -1,6 +1,6 @@
 //! Watches: mirrors of facts, which wake the loop when a fact has changed.
 //!
-//! A mirror holds what [`crate::world`] takes out of an object, not the object: a node costs its labels and not its
+//! A mirror holds what [`gpu_operator_plan::world`] takes out of an object, not the object: a node costs its labels and not its
 //! list of images, and an event that changes no fact, such as a heartbeat, wakes nobody.
 
 mod mirror;
@@ -14,6 +14,10 @@ use std::{
 
 use futures::{Stream, StreamExt, future::BoxFuture};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
+use gpu_operator_plan::world::{
+    DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, TrimmedPod,
+    Words, World,
+};
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
@@ -27,20 +31,13 @@ use kube::{
     core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
+use mirror::{Facts, Mirror, Version};
+use said::follow_said;
 use tokio::sync::Notify;
 
-use mirror::{Facts, Mirror, Version};
-pub use pods::follow_pods;
-use said::follow_said;
+use crate::diagnose::{PendingPod, RefusedPods};
 
-use crate::{
-    diagnose::{PendingPod, RefusedPods},
-    plan::toolkit::class,
-    world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode,
-        TrimmedPod, Words, World,
-    },
-};
+pub use pods::follow_pods;
 
 /// Objects to a page of a list: what a page holds is in memory at once, in full.
 const PAGE: u32 = 100;
@@ -133,7 +130,7 @@ impl Mirrors {
             Answer::Pod(pod) => PodFacts::of(&pod, &self.words)
                 .is_some_and(|facts| self.pods.set(pod.name_any(), version(&*pod), facts)),
             Answer::RuntimeClass(class) => {
-                self.runtime_classes.set(class.name_any(), version(&*class), class::facts(&class))
+                self.runtime_classes.set(class.name_any(), version(&*class), RuntimeClassFacts::of(&class))
             }
             Answer::Nothing => false,
         };
@@ -276,7 +273,7 @@ pub fn follow_all(
             watcher(runtime_classes, any()),
             mirror(),
             |mirrors| &mirrors.runtime_classes,
-            |_, class| Some((class.name_any(), class::facts(&class))),
+            |_, class| Some((class.name_any(), RuntimeClassFacts::of(&class))),
             wake(),
         ),
         follow(refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event), wake()),

@@ -3,8 +3,8 @@
 
 mod sim;
 
-use gpu_operator::world::DaemonSetFacts;
 use gpu_operator_crd::keys;
+use gpu_operator_plan::world::DaemonSetFacts;
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::PodSpec},
     apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry},

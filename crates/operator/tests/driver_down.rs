@@ -4,8 +4,8 @@
 
 mod sim;
 
-use gpu_operator::world::{ContainerState, World};
 use gpu_operator_crd::{Phase, keys, reason::Reason, report::InstalledDriver};
+use gpu_operator_plan::world::{ContainerState, World};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use sim::{Faults, Sim};
 
@@ -25,7 +25,7 @@ fn judged(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>) 
     (status.phase, reason, status.message, status.gpus.allocatable, plan.renew.into_iter().collect())
 }
 
-fn edit_driver_pod(world: &mut World, edit: impl FnOnce(&mut gpu_operator::world::PodFacts)) {
+fn edit_driver_pod(world: &mut World, edit: impl FnOnce(&mut gpu_operator_plan::world::PodFacts)) {
     let pod = world.pods.get_mut("driver@a").expect("the driver's pod");
     edit(std::sync::Arc::make_mut(pod));
 }
@@ -42,7 +42,7 @@ fn a_container_that_is_down_takes_its_gpus_out_of_service_and_its_plugin_with_it
     for (state, reason, words) in [
         (waiting("ContainerCreating"), Reason::DriverDown, "of pod driver@a is waiting: ContainerCreating"),
         (
-            ContainerState::Ended(gpu_operator::world::Exit { code: 137, message: "killed".into() }),
+            ContainerState::Ended(gpu_operator_plan::world::Exit { code: 137, message: "killed".into() }),
             Reason::ContainerCrashed,
             "exit code 137: killed",
         ),
@@ -83,7 +83,7 @@ fn a_crash_that_a_container_has_got_over_is_looked_at_again_when_it_counts_no_mo
     let mut world = sim.world();
     edit_driver_pod(&mut world, |pod| {
         pod.containers[0].state = ContainerState::Running(Some(since));
-        pod.containers[0].last_failure = Some(gpu_operator::world::Exit { code: 137, message: "killed".into() });
+        pod.containers[0].last_failure = Some(gpu_operator_plan::world::Exit { code: 137, message: "killed".into() });
     });
     let plan = sim.plan_for(world.clone());
     assert_eq!(plan.check_again, Some(since + SignedDuration::from_secs(20)));
@@ -140,7 +140,7 @@ fn the_probe_lets_go_for_a_driver_that_fails_where_that_wins_something() {
     for (holders, released) in [(&["default/busy"][..], false), (&[][..], true)] {
         let (sim, mut world) = ready();
         edit_driver_pod(&mut world, |pod| {
-            let crash = gpu_operator::world::Exit { code: 1, message: "no headers".into() };
+            let crash = gpu_operator_plan::world::Exit { code: 1, message: "no headers".into() };
             pod.containers[0].state =
                 ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: String::new() };
             (pod.containers[0].last_failure, pod.containers[0].ready) = (Some(crash), false);

@@ -275,7 +275,7 @@ fn a_namespace_that_refuses_the_probe_is_named_as_the_cause() {
     let mut sim = Sim::new().policy("all", "{}");
     sim.join_plain("unknown");
     let message = "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
-    sim.refusals.insert("nvml-probe".into(), gpu_operator::world::Refusal { message, at: None });
+    sim.refusals.insert("nvml-probe".into(), gpu_operator_plan::world::Refusal { message, at: None });
     sim.settle();
     assert_eq!(sim.condition("all", "Ready"), ("False".into(), "PodsForbidden".into()));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "PodsForbidden".into()));
@@ -288,7 +288,7 @@ fn gpus_that_a_plugin_left_behind_make_no_node_ready() {
     for _ in 0..4 {
         sim.nodes.get_mut("a").expect("the node").allocatable = 8.into();
         let plan = sim.plan();
-        let runs = sim.pods.get("device-plugin@a").is_some_and(gpu_operator::world::PodFacts::running);
+        let runs = sim.pods.get("device-plugin@a").is_some_and(gpu_operator_plan::world::PodFacts::running);
         assert!(runs || !ready(&plan), "{:?}", plan.statuses);
         sim.step();
         sim.sleep(1);
@@ -297,7 +297,7 @@ fn gpus_that_a_plugin_left_behind_make_no_node_ready() {
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
 
-fn ready(plan: &gpu_operator::plan::Plan) -> bool {
+fn ready(plan: &gpu_operator_plan::Plan) -> bool {
     plan.statuses["all"].nodes.ready > 0
 }
 
@@ -309,7 +309,7 @@ fn a_refusal_from_before_a_pod_was_taken_says_nothing_of_the_next_one() {
     let at = Some(sim.now - k8s_openapi::jiff::SignedDuration::from_hours(1));
     for set in sets {
         let message = "pods \"x\" is forbidden".to_owned();
-        sim.refusals.insert(set, gpu_operator::world::Refusal { message, at });
+        sim.refusals.insert(set, gpu_operator_plan::world::Refusal { message, at });
     }
     sim.join("b", "2330", 8);
     for _ in 0..20 {

@@ -202,7 +202,7 @@ fn a_taint_that_the_policy_does_not_tolerate_is_named() {
     let mut sim = Sim::new()
         .gpu_node("a", "2330", 8)
         .policy("all", "{defaults: {tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]}}");
-    let taint = |key: &str, effect: &str| gpu_operator::world::TaintFact {
+    let taint = |key: &str, effect: &str| gpu_operator_plan::world::TaintFact {
         key: key.into(),
         value: "ml".into(),
         effect: effect.into(),

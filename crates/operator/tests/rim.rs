@@ -13,8 +13,9 @@ use axum::{
     body::Body,
     http::{Method, Request, Response, StatusCode},
 };
-use gpu_operator::{apply::Writer, error::Class, observe, plan::Plan, watch::Mirrors, world::GpuAsks};
+use gpu_operator::{apply::Writer, error::Class, observe, watch::Mirrors};
 use gpu_operator_crd::gpunode::{Groups, Rollout, RolloutStep};
+use gpu_operator_plan::{Plan, world::GpuAsks};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use serde_json::{Value, json};

@@ -3,8 +3,8 @@
 
 mod sim;
 
-use gpu_operator::world::{PodFacts, Role};
 use gpu_operator_crd::{Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
+use gpu_operator_plan::world::{PodFacts, Role};
 use sim::{Faults, Sim};
 
 const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";

@@ -3,8 +3,8 @@
 
 mod sim;
 
-use gpu_operator::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
+use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
 use k8s_openapi::jiff::Timestamp;
 use sim::{Faults, Sim};
 

@@ -3,14 +3,14 @@
 
 mod sim;
 
-use gpu_operator::{
-    plan::Plan,
-    world::{ContainerState, Exit, Role},
-};
 use gpu_operator_crd::{
     Phase,
     reason::Reason,
     validated::{Validated, ValidationResult},
+};
+use gpu_operator_plan::{
+    Plan,
+    world::{ContainerState, Exit, Role},
 };
 use k8s_openapi::api::core::v1::Pod;
 use sim::{Faults, Sim, machine::Test, node::end_test};
@@ -125,7 +125,7 @@ fn a_log_is_asked_for_once_its_test_has_ended_and_never_again() {
     let mut sim = node(ON_INSTALL, Faults::default());
     let mut asked = Vec::new();
     for _ in 0..40 {
-        let plan = gpu_operator::plan::plan(&sim.settings, &sim.catalogue, &sim.world(), sim.now);
+        let plan = gpu_operator_plan::plan(&sim.settings, &sim.catalogue, &sim.world(), sim.now);
         let ended = |pod: &&String| sim.pods[*pod].end.as_ref().is_some_and(|end| end.succeeded);
         assert!(plan.questions.last_words.iter().all(|pod| ended(&pod)), "{:?}", plan.questions);
         // Until it is answered nothing is written of the test, and its pod stays.

@@ -10,17 +10,19 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use gpu_operator::{
-    catalogue::Catalogue,
-    plan::{Plan, plan},
-    settings::Settings,
-    world::{ContainerFacts, ContainerState, DaemonSetFacts, NodeFacts, PodFacts, Role, World},
-};
+
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, GpuNode, GpuNodeStatus, Report,
     health::{GpuHealth, HealthState},
     policy::Stage,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
+};
+use gpu_operator_plan::{
+    Plan,
+    catalogue::Catalogue,
+    plan,
+    settings::Settings,
+    world::{ContainerFacts, ContainerState, DaemonSetFacts, NodeFacts, PodFacts, Role, World},
 };
 use k8s_openapi::{
     api::apps::v1::DaemonSet,

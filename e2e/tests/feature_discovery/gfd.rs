@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command, sync::LazyLock};
 
-use gpu_operator::world::Offer;
 use gpu_operator_crd::{keys, policy::MigStrategy};
+use gpu_operator_plan::world::Offer;
 use serde_json::json;
 
 use crate::machine::Machine;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator::{plan, world::Offer};
+use gpu_operator_plan::{output, world::Offer};
 
 use crate::{
     gfd::{self, Labels},
@@ -54,7 +54,7 @@ fn offer(plugin: &str) -> Offer {
 
 fn ours(machine: &Machine, offer: &Offer) -> Labels {
     let report = machine.report();
-    plan::gfd::labels(&report, offer).unwrap_or_else(|| panic!("no labels by {report:#?}")).into_iter().collect()
+    output::gfd::labels(&report, offer).unwrap_or_else(|| panic!("no labels by {report:#?}")).into_iter().collect()
 }
 
 /// The labels in which two sets differ, a line each.

@@ -8,15 +8,18 @@ use gpu_operator_crd::{
     reason::Reason,
     report::{DriverFacts, HOST_ROOT},
 };
-
-use super::placement::Placement;
-use crate::{
-    plan::{
-        pool,
-        toolkit::{self, ToolkitChoice},
+use gpu_operator_plan::{
+    desired::{
+        effective_spec,
+        toolkit::{
+            self,
+            choice::{self, ToolkitChoice},
+        },
     },
     world::{NodeFacts, Word, World, is_gpu},
 };
+
+use super::placement::Placement;
 
 /// All nodes with GPUs.
 pub struct Fleet<'w> {
@@ -131,8 +134,8 @@ impl<'w> Host<'w> {
         } else {
             // What the label stands for is the choice that is made of the policy and the node now, unless one has just changed.
             self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
-            let wanted = pool::toolkit(self.policy?, self.pool);
-            let choice = toolkit::choose(&wanted, self.node, &[]).ok()?;
+            let wanted = effective_spec::toolkit(self.policy?, self.pool);
+            let choice = choice::choose(&wanted, self.node, &[]).ok()?;
             toolkit::folder_driver::adapt(choice, &wanted, self.node, self.driver_root()).ok()?
         };
         choice.class_to_name().map(str::to_owned)
@@ -148,7 +151,7 @@ impl<'w> Host<'w> {
 
     /// The GPU resources that it offers.
     pub fn resources(&self) -> impl Iterator<Item = &'w str> {
-        let plugin = self.policy.map(|policy| pool::device_plugin(policy, self.pool));
+        let plugin = self.policy.map(|policy| effective_spec::device_plugin(policy, self.pool));
         let own_name = plugin.and_then(|plugin| plugin.resource_name);
         let has_gpus = move |name: &Word| is_gpu(name) || own_name.as_deref() == Some(name.as_str());
         let offered = self.node.allocatable.names().filter(|name| self.node.allocatable.amount(name) > 0);

@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
+use gpu_operator_plan::time::later;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{Finding, Mistake, PendingPod, Symptoms, Voice};
-use crate::moment::later;
 
 /// Events in a minute at most.
 const A_MINUTE: usize = 30;

@@ -14,7 +14,8 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use super::{Finding, Mistake, host_driver, legacy, placement::Placement};
-use crate::{moment::later, plan::Subject};
+
+use gpu_operator_plan::{output::events::Subject, time::later};
 
 /// What resources of NVIDIA's begin with.
 const NVIDIA: &str = "nvidia.com/";

@@ -2,9 +2,8 @@
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
+use gpu_operator_plan::world::NodeFacts;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration};
-
-use crate::world::NodeFacts;
 
 /// A pod's node selector, required node affinity and tolerations.
 #[derive(Clone, Debug, Default, PartialEq)]

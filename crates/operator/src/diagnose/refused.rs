@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use gpu_operator_plan::{output::events::Subject, time::later};
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 use kube::ResourceExt;
 
 use super::{Finding, Mistake};
-use crate::{moment::later, plan::Subject};
 
 /// Controllers try again at least so often: what was refused longer ago is over.
 const STANDS: Duration = Duration::from_mins(20);

@@ -13,7 +13,8 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use super::*;
-use crate::world::{NodeFacts, Resources};
+
+use gpu_operator_plan::world::{NodeFacts, Resources};
 
 /// An hour after every pod was made.
 pub fn now() -> Timestamp {

@@ -6,11 +6,11 @@ mod whole;
 
 use std::collections::BTreeMap;
 
-use gpu_operator::{plan::gfd, world::Offer};
 use gpu_operator_crd::{
     keys,
     report::{DriverFacts, Gpu, MigAttributes, MigDevices, NvmlFacts, NvmlState, Report, VirtualGpus},
 };
+use gpu_operator_plan::{output::gfd, world::Offer};
 
 /// A product: NVML's name, memory in MiB, compute capability, PCI class, and whether it can be divided.
 type Product = (&'static str, u64, &'static str, &'static str, bool);

@@ -1,7 +1,7 @@
 //! What may happen to a fleet, as data, so that a failure shrinks to the few events that it takes.
 
-use gpu_operator::world::{TaintFact, TrimmedPod};
 use gpu_operator_crd::{keys, policy::Stage};
+use gpu_operator_plan::world::{TaintFact, TrimmedPod};
 use kube::ResourceExt;
 use proptest::{option, prelude::*, sample::select};
 

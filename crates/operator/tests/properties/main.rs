@@ -12,13 +12,14 @@ mod wish;
 use std::collections::{BTreeMap, BTreeSet};
 
 use events::{Event, OnNode, beginning, event, happen, happen_to, nth, on_node, policies};
-use gpu_operator::world::Role;
+
 use gpu_operator_crd::{
     ClusterGpuPolicySpec, GpuNodeSpec,
     health::HealthState,
     keys,
     policy::{Defaults, PullPolicy, Stage},
 };
+use gpu_operator_plan::world::Role;
 use k8s_openapi::{
     api::core::v1::ResourceRequirements,
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
@@ -160,7 +161,7 @@ proptest! {
             prop_assert!(!sim.sets.contains_key(set), "{what:?} on {name} changes {set}");
         }
         for set in &plan.prune {
-            let named = |node: &&gpu_operator::world::NodeFacts| Stage::ALL.into_iter().any(|stage| {
+            let named = |node: &&gpu_operator_plan::world::NodeFacts| Stage::ALL.into_iter().any(|stage| {
                 node.labels.get(stage.key()).is_some_and(|group| *set == format!("{}-{group}", stage.as_str()))
             });
             prop_assert!(before.values().filter(|node| node.name != name).find(named).is_none(), "{what:?} on {name} prunes {set}");

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator::{
-    plan::Plan,
-    world::{NodeFacts, PodFacts, Role, Word},
-};
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus,
     gpunode::GpuCounts,
     keys,
     policy::{Pool, Stage},
     report::NvmlState,
+};
+use gpu_operator_plan::{
+    Plan,
+    world::{NodeFacts, PodFacts, Role, Word},
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator::{
-    plan::{DaemonSetWrite, LabelWrite, NodeHealthWrite, Plan, toolkit::class},
-    world::{PodFacts, TaintFact, Word, Words},
-};
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, keys,
+};
+use gpu_operator_plan::{
+    Plan,
+    manifests::runtime_class,
+    output::{daemon_sets::DaemonSetWrite, node_health::NodeHealthWrite, node_labels::LabelWrite},
+    world::{PodFacts, RuntimeClassFacts, TaintFact, Word, Words},
 };
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
@@ -86,7 +88,7 @@ impl Sim {
             }
             Write::Prune(name) => (format!("daemonset/{name}"), self.sets.remove(*name).is_some()),
             Write::Class(name, class) => {
-                let facts = class::facts(class);
+                let facts = RuntimeClassFacts::of(class);
                 let before = self.runtime_classes.insert((*name).into(), facts.clone());
                 assert!(before.as_ref().is_none_or(|before| before.ours), "409: somebody else's RuntimeClass");
                 (format!("runtimeclass/{name}"), before != Some(facts))

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator::world::{ContainerState, Exit, NodeFacts, Role};
 use gpu_operator_crd::{
     GpuNode, GpuNodeSpec, GpuNodeStatus, Report,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
+use gpu_operator_plan::world::{ContainerState, Exit, NodeFacts, Role};
 
 use super::{Sim, node::end_test};
 

@@ -10,16 +10,17 @@ mod plugin;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gpu_operator::{
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Report, policy::Stage};
+use gpu_operator_plan::{
+    Plan,
     catalogue::Catalogue,
-    plan::{Plan, plan},
+    plan,
     settings::Settings,
     world::{
         DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts,
         TrimmedPod, Word, World,
     },
 };
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Report, policy::Stage};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::PodSpec},
     jiff::{SignedDuration, Timestamp},

@@ -1,13 +1,13 @@
 //! The rest of a node's surroundings: the DaemonSet controller, kubelet, and what runs in the pods.
 
-use gpu_operator::world::{
-    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodEnd, PodFacts, Refusal, Resources, Role, Word,
-};
 use gpu_operator_crd::{
     health::HealthState,
     keys,
     policy::Stage,
     report::{InstalledDriver, MigAttributes, MigDevices, NvmlState, Report},
+};
+use gpu_operator_plan::world::{
+    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodEnd, PodFacts, Refusal, Resources, Role, Word,
 };
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec},

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator::world::Resources;
 use gpu_operator_crd::{
     Report,
     report::{Gpu, MigDevices},
 };
+use gpu_operator_plan::world::Resources;
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::Value;
 

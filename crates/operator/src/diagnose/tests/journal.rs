@@ -1,7 +1,8 @@
 //! Nothing twice, and not too much at once.
 
 use super::*;
-use crate::moment::later;
+
+use gpu_operator_plan::time::later;
 
 fn finding(pod: usize, family: &str) -> Finding {
     let pod = PendingPod { uid: format!("{family}-{pod}"), owner: Some(family.into()), ..PendingPod::default() };

@@ -3,7 +3,8 @@
 use gpu_operator_crd::{Phase, reason::Reason};
 
 use super::*;
-use crate::moment::later;
+
+use gpu_operator_plan::time::later;
 
 fn asking(more: &str, resource: &str, count: u32) -> String {
     format!("{{{more} containers: [{{name: c, resources: {{limits: {{{resource}: '{count}'}}}}}}]}}")
@@ -160,8 +161,11 @@ fn nodes_on_their_way_are_no_news_where_another_fits_or_they_never_will() {
     edit(&mut world, "b200", |_, gpu_node| gpu_node.status.as_mut().unwrap().gpus.expected = None);
     assert_eq!(reasons(&b200(9), &world), [Mistake::GpuNodesNotReady], "nobody knows how many");
     edit(&mut world, "b200", |node, _| {
-        node.taints =
-            vec![crate::world::TaintFact { key: "t".into(), value: String::new(), effect: "NoSchedule".into() }];
+        node.taints = vec![gpu_operator_plan::world::TaintFact {
+            key: "t".into(),
+            value: String::new(),
+            effect: "NoSchedule".into(),
+        }];
     });
     assert_eq!(reasons(&b200(8), &world), [], "a taint is the scheduler's to tell of");
     let tolerating = gpus("tolerations: [{key: t, operator: Exists}], nodeSelector: {accelerator: nvidia-b200},", 8);

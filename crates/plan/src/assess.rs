@@ -1,0 +1,99 @@
+//! How far: what each governed node has, what is proven on it, and what keeps it from being ready.
+
+pub mod assessment;
+pub mod cuda;
+pub mod driver;
+pub mod driver_evidence;
+pub mod health;
+pub mod host_driver;
+pub mod installer_log;
+pub mod member;
+pub mod mig;
+pub mod nouveau;
+pub mod phase;
+pub mod pod_failure;
+pub mod precompiled;
+pub mod stage_pod;
+pub mod validation;
+pub mod validation_outcome;
+pub mod validation_test;
+pub mod verdict;
+
+use std::collections::BTreeMap;
+
+use assessment::Assessment;
+use gpu_operator_crd::policy_status::Overlap;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    catalogue::Catalogue,
+    desired::{DesiredFleet, variants::Variants},
+    inventory::{UnmanagedNode, membership::name_of},
+    world::World,
+};
+
+/// The fleet, with how far every node is.
+#[derive(Debug)]
+pub struct AssessedFleet<'w> {
+    /// What was observed.
+    pub world: &'w World,
+    /// The catalogue, with the models that policies add.
+    pub catalogue: &'w Catalogue,
+    /// The members of each policy that has any, or whose nodes are taken out.
+    pub policies: BTreeMap<&'w str, PolicyMembers<'w>>,
+    /// Nodes that no policy governs.
+    pub unmanaged: Vec<UnmanagedNode<'w>>,
+    /// The variants that nodes should have.
+    pub variants: Variants<'w>,
+}
+
+/// The nodes of one policy.
+#[derive(Debug, Default)]
+pub struct PolicyMembers<'w> {
+    /// Its members, by pool, in the order of their names.
+    pub pools: BTreeMap<String, Vec<Assessment<'w>>>,
+    /// Nodes that it selects and that are out by their label.
+    pub opted_out: u32,
+    /// Other policies that select nodes of this one, or whose nodes this one selects.
+    pub overlaps: BTreeMap<&'w str, Overlap>,
+}
+
+impl<'w> PolicyMembers<'w> {
+    /// Counts a node that another policy selects as well.
+    fn overlap(&mut self, other: &'w str, governed_by: &str) {
+        let overlap = self.overlaps.entry(other).or_insert_with(|| Overlap {
+            policy: other.to_owned(),
+            nodes: 0,
+            governed_by: governed_by.to_owned(),
+        });
+        overlap.nodes += 1;
+    }
+}
+
+impl AssessedFleet<'_> {
+    /// Returns every member.
+    pub fn members(&self) -> impl Iterator<Item = &Assessment<'_>> {
+        self.policies.values().flat_map(|policy| policy.pools.values().flatten())
+    }
+}
+
+/// Assesses every governed node.
+#[must_use]
+pub fn assess(desired: DesiredFleet<'_>, now: Timestamp) -> AssessedFleet<'_> {
+    let DesiredFleet { world, catalogue, nodes, unmanaged, variants } = desired;
+    let mut policies: BTreeMap<&str, PolicyMembers<'_>> = BTreeMap::new();
+    for policy in unmanaged.iter().filter_map(|node| node.selected_by) {
+        policies.entry(name_of(policy)).or_default().opted_out += 1;
+    }
+    for node in nodes {
+        let assessment = Assessment::of(node, catalogue, world, now);
+        let policy = name_of(assessment.member.policy);
+        for other in &assessment.member.others {
+            policies.entry(policy).or_default().overlap(other, policy);
+            policies.entry(other).or_default().overlap(policy, policy);
+        }
+        let pools = &mut policies.entry(policy).or_default().pools;
+        pools.entry(assessment.member.pool.clone()).or_default().push(assessment);
+    }
+    AssessedFleet { world, catalogue, policies, unmanaged, variants }
+}

@@ -1,0 +1,64 @@
+//! The assessment of one node: how far it is, and what else is to be reported of it.
+
+use gpu_operator_crd::reason::Reason;
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    cuda::{self, Ceilings},
+    host_driver,
+    member::Member,
+    phase, precompiled,
+    validation::{self, Trial},
+    verdict::Verdict,
+};
+use crate::{
+    catalogue::Catalogue,
+    desired::node::DesiredNode,
+    inventory::{
+        gpus,
+        membership::{name_of, overlap_note},
+    },
+    note::Note,
+    world::World,
+};
+
+/// How far a node is.
+#[derive(Debug)]
+pub struct Assessment<'w> {
+    /// The node.
+    pub member: Member<'w>,
+    /// What is worth a look though the node may work.
+    pub notes: Vec<Note>,
+    /// The precompiled driver image that the policy asks for here and that does not exist.
+    pub missing_image: Option<String>,
+    /// The highest CUDA versions that its drivers serve.
+    pub cuda: Ceilings,
+    /// Where its validation stands.
+    pub trial: Trial,
+    /// How far it is and what keeps it from being ready.
+    pub verdict: Verdict,
+}
+
+impl<'w> Assessment<'w> {
+    /// Assesses a node.
+    #[must_use]
+    pub fn of(desired: DesiredNode<'w>, catalogue: &Catalogue, world: &'w World, now: Timestamp) -> Self {
+        let member = Member::of(desired, world, now);
+        let missing_image = precompiled::missing(catalogue, &member);
+        let trial = validation::of(&member, &world.last_words, now);
+        let cuda = cuda::ceilings(catalogue, &member);
+        let host_driver = host_driver::misfit(catalogue, &member);
+        let verdict = phase::judge(&member, &trial, host_driver, world, now);
+        let notes = notes(&member, missing_image.as_deref());
+        Self { notes, missing_image, cuda, trial, verdict, member }
+    }
+}
+
+fn notes(member: &Member<'_>, missing_image: Option<&str>) -> Vec<Note> {
+    let passed_through =
+        gpus::passed_through(member.report()).map(|message| Note::new(Reason::GpusPassedThrough, message));
+    let compiled = missing_image.and_then(|image| precompiled::note(member, image));
+    let overlap = overlap_note(name_of(member.policy), &member.others);
+    let known = member.discovery.notes.iter().cloned().chain(member.external.notes());
+    known.chain(passed_through).chain(compiled).chain(overlap).collect()
+}

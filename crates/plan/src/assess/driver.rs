@@ -1,0 +1,172 @@
+//! Judgement of the driver stage.
+
+use gpu_operator_crd::{
+    policy::Stage,
+    reason::{Phase, Reason},
+    report::{CONTAINER_ROOT, InstalledDriver},
+};
+use k8s_openapi::jiff::Timestamp;
+
+use super::nouveau;
+use crate::{
+    assess::{
+        driver_evidence::against_driver,
+        member::Member,
+        pod_failure::hold_up,
+        stage_pod::{no_pod, starting},
+        verdict::Verdict,
+    },
+    container_names::{GUARD, INSTALLER},
+    desired::{
+        driver::{
+            choice::DriverChoice,
+            choose::{GKE_DRIVER, installed_by_gke},
+        },
+        fault::Fault,
+    },
+    settings::GRACE,
+    time::older,
+    world::{ContainerState, PodFacts, World},
+};
+
+/// That the node cannot be given what its policy asks for. A loaded module without libraries may be that of an installer which
+/// puts them there a moment later, and is given that moment.
+pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
+    let before = member.status().filter(|before| before.phase == Phase::Driver);
+    let waited = before.is_some_and(|before| match before.reason {
+        Some(Reason::DriverInstalling) => before.since().is_some_and(|since| older(since, GRACE, now)),
+        reason => reason == Some(fault.reason),
+    });
+    if fault.reason != Reason::DriverLibraryNotFound || waited {
+        return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
+    }
+    let message =
+        "an NVIDIA kernel module is loaded, and its libraries are not there yet; waiting for whoever installs them";
+    Verdict::new(Phase::Driver, Reason::DriverInstalling, message)
+}
+
+/// What holds the driver up, if anything does.
+pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
+    let phase = Phase::Driver;
+    let report = member.report()?;
+    let loaded = report.driver.loaded.as_deref();
+    let evidence = against_driver(member, now);
+    let (choice, pod) = match member.driver()? {
+        _ if member.driver_done() && evidence.is_none() => return None,
+        DriverChoice::Preinstalled { root } => {
+            if let Some(verdict) = foreign_installer(member, loaded).or_else(|| nouveau::of_host(report, loaded)) {
+                return Some(verdict);
+            }
+            let installed = report.driver.installed.iter().find(|found| found.root == *root);
+            if let Some(which) = installed_by_gke(member.node).filter(|_| installed.is_none() || loaded.is_none()) {
+                let message = format!(
+                    "GKE installs the driver, as the node's label {GKE_DRIVER}: {which} says; waiting for it under {root}"
+                );
+                return Some(Verdict::new(phase, Reason::DriverInstalling, message));
+            }
+            let Some(installed) = installed.map(|found| found.version.as_str()) else {
+                return Some(nothing_there(loaded, root));
+            };
+            return Some(match loaded {
+                None => Verdict::new(
+                    phase,
+                    Reason::DriverNotLoaded,
+                    format!(
+                        "driver {installed} is installed on the host but its kernel module is not loaded; load it or reboot the node"
+                    ),
+                ),
+                Some(loaded) => Verdict::new(
+                    phase,
+                    Reason::RebootNeeded,
+                    format!("kernel module {loaded} is loaded but the host's driver is {installed}; reboot the node"),
+                ),
+            });
+        }
+        choice => (choice, member.pod(Stage::Driver)),
+    };
+    let version = choice.version().unwrap_or("of its installer's choice");
+    // What is known in particular says more than that something is wrong.
+    let or_evidence = |verdict: Verdict| match &evidence {
+        Some((reason, message)) if verdict.reason == Reason::PodStarting => {
+            Verdict::new(phase, *reason, message.clone())
+        }
+        _ => verdict,
+    };
+    let Some(pod) = pod else {
+        return Some(or_evidence(no_pod(member, world, Stage::Driver, phase)));
+    };
+    if let Some(verdict) = nouveau::of_pod(report, pod, now) {
+        return Some(verdict);
+    }
+    if let Some((reason, message)) = hold_up(pod, now) {
+        return Some(Verdict::new(phase, reason, message));
+    }
+    if member.driver_waits() && member.is_held_by_others() {
+        return Some(in_use(member, phase, loaded.unwrap_or("?"), version));
+    }
+    let other = loaded.filter(|loaded| !choice.fits(loaded));
+    let is_there = |found: &InstalledDriver| found.root == choice.root() && choice.fits(&found.version);
+    Some(match (other, pod.running_since()) {
+        (_, None) if member.is_held_by_others() && runs_init(pod, GUARD) => {
+            in_use(member, phase, loaded.unwrap_or("?"), version)
+        }
+        (Some(other), Some(_)) if choice.root() != CONTAINER_ROOT && report.driver.installed.iter().any(is_there) => {
+            Verdict::new(
+                phase,
+                Reason::RebootNeeded,
+                format!("driver {version} is installed but kernel module {other} is loaded; reboot the node"),
+            )
+        }
+        (Some(other), Some(since)) if older(since, GRACE, now) => Verdict::new(
+            phase,
+            Reason::DriverVersionMismatch,
+            format!("kernel module {other} is loaded instead of {version}; look at the log of pod {}", pod.name),
+        ),
+        (_, Some(_)) if let Some((reason, message)) = &evidence => Verdict::new(phase, *reason, message.clone()),
+        (_, since) if since.is_some() || runs_init(pod, INSTALLER) => {
+            Verdict::new(phase, Reason::DriverInstalling, format!("pod {} installs driver {version}", pod.name))
+        }
+        _ => or_evidence(starting(phase, pod)),
+    })
+}
+
+/// That a third party's installer is at work: its module is not loaded yet.
+fn foreign_installer(member: &Member<'_>, loaded: Option<&str>) -> Option<Verdict> {
+    let owner = member.external.present(Stage::Driver).filter(|_| loaded.is_none())?;
+    let message = format!(
+        "{owner} installs the driver on this node, and no kernel module is loaded yet; if that takes too long, look at the log of its pod here (kubectl logs -c NAME for an init container)"
+    );
+    Some(Verdict::new(Phase::Driver, Reason::DriverInstalling, message))
+}
+
+/// That the folder which the policy names has no driver, or not the one that is loaded.
+fn nothing_there(loaded: Option<&str>, root: &str) -> Verdict {
+    let (reason, message) = match loaded {
+        Some(loaded) => (
+            Reason::DriverLibraryNotFound,
+            format!(
+                "kernel module nvidia {loaded} is loaded, and libnvidia-ml.so.{loaded} is not under {root}; write the folder that has it as driver.installDir"
+            ),
+        ),
+        None => (
+            Reason::DriverNotInstalled,
+            format!("no driver is under {root} and none is loaded; install one there, or correct driver.installDir"),
+        ),
+    };
+    Verdict::new(Phase::Driver, reason, message)
+}
+
+fn in_use(member: &Member<'_>, phase: Phase, loaded: &str, version: &str) -> Verdict {
+    let why = if loaded == version {
+        format!("driver {loaded} is loaded and in use, and this driver image would load it again")
+    } else {
+        format!("driver {loaded} is loaded and in use, so {version} cannot take its place")
+    };
+    let advice = "end what uses the GPUs or reboot the node";
+    let waits_on = member.gpu_holders.iter().flat_map(|pods| pods.iter().take(10).cloned()).collect();
+    Verdict { waits_on, ..Verdict::new(phase, Reason::DriverInUse, format!("{why}; {advice}")) }
+}
+
+fn runs_init(pod: &PodFacts, name: &str) -> bool {
+    pod.init.iter().any(|init| init.name == name && matches!(init.state, ContainerState::Running(_)))
+}

@@ -1,0 +1,117 @@
+//! Division of GPUs by MIG: what a policy wants of it, whether a node has it, and what stands in the way.
+
+use std::time::Duration;
+
+use gpu_operator_crd::{
+    policy::Stage,
+    reason::Reason,
+    report::{Gpu, NvmlState},
+};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    assess::{member::Member, pod_failure::named_reason},
+    container_names::DIVIDER,
+    desired::mig_layout::Layout,
+    time::older,
+    world::{ContainerFacts, ContainerState, PodFacts},
+};
+
+/// The probe has looked at GPUs since their plugin's pod began once that runs for so long, and for some of the probe's
+/// intervals.
+const SETTLED: Duration = Duration::from_mins(10);
+const LOOKS: u32 = 3;
+
+/// In what a node's GPUs are not divided as its policy wants them, in words; nothing where they are, where no layout is
+/// wanted, or where NVML does not answer.
+#[must_use]
+pub fn differs(member: &Member<'_>) -> Option<String> {
+    let wanted = member.desired.variant()?.key.plugin.layout()?;
+    let report = member.report().filter(|report| report.nvml.state == NvmlState::Answering)?;
+    let gpu = report.gpus.iter().find(|gpu| !is_divided(gpu, &report.gpus, wanted))?;
+    let now = devices(gpu).map_or_else(|| "MIG off".to_owned(), |devices| words(&devices));
+    Some(format!("GPU {} has {now}, and {} is wanted", gpu.pci_address, words(wanted)))
+}
+
+fn devices(gpu: &Gpu) -> Option<Layout> {
+    let devices = gpu.mig_devices.as_ref()?;
+    Some(devices.iter().map(|devices| (devices.profile.clone(), devices.count)).collect())
+}
+
+/// Whether a GPU is divided as is wanted. The report tells nothing of MIG on a GPU that has none, nor of one where it is off:
+/// that it should be on is known by another of the same kind, or because none has it.
+fn is_divided(gpu: &Gpu, all: &[Gpu], wanted: &Layout) -> bool {
+    if let Some(devices) = devices(gpu) {
+        return !wanted.is_empty() && devices == *wanted;
+    }
+    let mut divided = all.iter().filter(|other| other.mig_devices.is_some()).peekable();
+    wanted.is_empty() || divided.peek().is_some() && divided.all(|other| other.device_id != gpu.device_id)
+}
+
+fn words(layout: &Layout) -> String {
+    if layout.is_empty() {
+        return "no MIG device".to_owned();
+    }
+    layout.iter().map(|(profile, count)| format!("{count} x {profile}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The plugin's pod that would divide the GPUs anew if it were made anew: one that has long done so, and runs.
+#[must_use]
+pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
+    let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
+    let interval = member.health_policy.rules.interval.map_or(Duration::ZERO, Into::into);
+    let settled = SETTLED.max(interval.saturating_mul(LOOKS));
+    pod.running_since().filter(|since| older(*since, settled, now)).map(|_| pod)
+}
+
+/// Whether a program holds GPUs that are to be divided: it may be the probe, which then has to let go of them.
+#[must_use]
+pub fn is_blocked(member: &Member<'_>) -> bool {
+    let Some(pod) = member.pod(Stage::DevicePlugin).filter(|pod| !pod.running()) else { return false };
+    pod.init.iter().filter(|init| init.name == DIVIDER).any(says_blocked)
+}
+
+fn says_blocked(divider: &ContainerFacts) -> bool {
+    let exit = match &divider.state {
+        ContainerState::Ended(exit) => Some(exit),
+        ContainerState::Running(_) | ContainerState::Waiting { .. } => divider.last_failure.as_ref(),
+    };
+    let reason = exit.and_then(|exit| named_reason(&exit.message));
+    reason.is_some_and(|(reason, _)| reason == Reason::MigBlocked)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::report::MigDevices;
+
+    use super::*;
+
+    fn gpu(device_id: &str, devices: Option<&[(&str, u32)]>) -> Gpu {
+        let devices = devices.map(|devices| {
+            devices
+                .iter()
+                .map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count, attributes: None })
+                .collect()
+        });
+        Gpu { device_id: device_id.into(), mig_devices: devices, ..Gpu::default() }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_in_mig_mode_should_be_where_its_like_is_or_none_is() {
+        let sevenths: &[(&str, u32)] = &[("1g.10gb", 7)];
+        let halves: &[(&str, u32)] = &[("3g.40gb", 2)];
+        let wanted = Layout::from([("1g.10gb".to_owned(), 7)]);
+        for (case, gpus, wanted, divided) in [
+            ("all are", vec![gpu("2330", Some(sevenths)); 2], &wanted, true),
+            ("one is otherwise", vec![gpu("2330", Some(sevenths)), gpu("2330", Some(halves))], &wanted, false),
+            ("one is empty", vec![gpu("2330", Some(sevenths)), gpu("2330", Some(&[]))], &wanted, false),
+            ("one of a kind is off", vec![gpu("2330", Some(sevenths)), gpu("2330", None)], &wanted, false),
+            ("one of another kind has none", vec![gpu("2330", Some(sevenths)), gpu("1eb8", None)], &wanted, true),
+            ("all are off", vec![gpu("2330", None); 2], &wanted, false),
+            ("off, as is wanted", vec![gpu("2330", None); 2], &Layout::new(), true),
+            ("on, and off is wanted", vec![gpu("2330", Some(&[]))], &Layout::new(), false),
+        ] {
+            assert_eq!(gpus.iter().all(|gpu| is_divided(gpu, &gpus, wanted)), divided, "{case}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Precompiled drivers that there are not: a node whose image is missing is remembered as such in its GpuNode and
+//! compiles its driver instead, until another image is wanted. Without that memory it would go forth and back.
+
+use gpu_operator_crd::{policy::Stage, reason::Reason};
+
+use crate::{
+    assess::{member::Member, pod_failure},
+    catalogue::Catalogue,
+    desired::{
+        driver::{choice::DriverChoice, precompiled},
+        effective_spec, variant,
+    },
+    note::Note,
+};
+
+/// Returns the precompiled image that the policy would have on a node and that does not exist.
+#[must_use]
+pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
+    // Most policies ask for none, and this is asked of every node.
+    if !effective_spec::is_precompiled(member.policy, member.named_pool) {
+        return None;
+    }
+    let (status, report, choice) = (member.status()?, member.report()?, member.driver()?);
+    let subject = variant::driver_subject(catalogue, member.policy, member.node, &member.discovery, (status, report));
+    let settings = effective_spec::driver(member.policy, member.named_pool);
+    let image = precompiled::wanted(&settings, &subject, choice)?;
+    let known = status.missing_image.as_ref() == Some(&image);
+    let is_wanted = member.want().is_some_and(|want| want.driver == member.have.driver);
+    let precompiled = matches!(choice, DriverChoice::Container { kernel: Some(_), .. });
+    let now_seen = || member.pod(Stage::Driver).is_some_and(pod_failure::lacks_its_image);
+    (known || precompiled && is_wanted && now_seen()).then_some(image)
+}
+
+/// Returns the note that the driver is compiled on the node instead, where it is.
+#[must_use]
+pub fn note(member: &Member<'_>, image: &str) -> Option<Note> {
+    let compiles = matches!(member.driver(), Some(DriverChoice::Container { kernel: None, .. }));
+    let message = format!(
+        "there is no image {image}, so the driver is compiled on the node; it is looked for again once the kernel or the driver's branch changes"
+    );
+    compiles.then(|| Note::new(Reason::PrecompiledImageMissing, message))
+}

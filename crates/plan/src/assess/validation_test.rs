@@ -1,0 +1,62 @@
+//! Which test validates a node: its image, and the name of its pod.
+
+use gpu_operator_crd::keys;
+use serde::Serialize;
+
+use crate::{assess::member::Member, desired::images, revision};
+
+/// A driver serves every CUDA of the major version that came with its branch, and the older ones. The newest first: the
+/// first branch of a CUDA, and NVIDIA's vectorAdd built with it.
+const TESTS: [(u32, &str); 2] = [(525, "vectoradd-cuda12.5.0"), (450, "vectoradd-cuda11.7.1")];
+
+/// For the drivers before those.
+const OLDEST_TEST: &str = "vectoradd-cuda10.2";
+
+/// Whether the test is one of the user's, which we know nothing of.
+#[must_use]
+pub fn is_the_users(member: &Member<'_>) -> bool {
+    member.policy.spec.readiness.validation.image.is_some()
+}
+
+/// The image of a node's test.
+#[must_use]
+pub fn image(member: &Member<'_>) -> String {
+    let spec = &member.policy.spec;
+    let loaded = member.report().and_then(|report| report.driver.loaded.as_deref());
+    let tag = loaded.and_then(branch).map_or(TESTS[0].1, test_for);
+    images::reference(&spec.images, spec.readiness.validation.image.as_ref(), images::SAMPLES, tag)
+}
+
+fn branch(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
+}
+
+fn test_for(branch: u32) -> &'static str {
+    TESTS.into_iter().find(|(first, _)| branch >= *first).map_or(OLDEST_TEST, |(_, tag)| tag)
+}
+
+/// The name of the pod of a test: another test, and each new try, is another pod.
+#[must_use]
+pub fn name(of: &impl Serialize) -> String {
+    format!("{}-{}", keys::VALIDATION, revision::short(of, 12))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_test_is_built_with_a_cuda_that_the_driver_serves() {
+        for (driver, tag) in [
+            ("595.91.07", "vectoradd-cuda12.5.0"),
+            ("525.60.13", "vectoradd-cuda12.5.0"),
+            ("515.105.01", "vectoradd-cuda11.7.1"),
+            ("470.256.02", "vectoradd-cuda11.7.1"),
+            ("450.51.05", "vectoradd-cuda11.7.1"),
+            ("440.33.01", "vectoradd-cuda10.2"),
+            ("384.81", "vectoradd-cuda10.2"),
+        ] {
+            assert_eq!(branch(driver).map(test_for), Some(tag), "{driver}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Driver branches: which version to recommend, and whether a version fits a model.
+
+use thiserror::Error;
+
+use crate::catalogue::{Accelerator, BranchRange, Catalogue, Release, modules};
+
+/// Why a driver version does not fit a model. The text says what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DriverUnsupported {
+    /// The text is no driver version.
+    #[error("{version:?} is not a driver version; write a full version such as {suggestion}")]
+    NotAVersion {
+        /// The text.
+        version: String,
+        /// A version that fits the model.
+        suggestion: String,
+    },
+    /// The driver no longer supports the model.
+    #[error("{model} is supported up to branch {last}; write a version such as {suggestion}")]
+    TooNew {
+        /// Name and architecture of the model.
+        model: String,
+        /// The last branch that supports it.
+        last: u16,
+        /// A version that does.
+        suggestion: String,
+    },
+    /// The driver does not support the model yet.
+    #[error("{model} is supported from {first} on; write a version such as {suggestion}")]
+    TooOld {
+        /// Name and architecture of the model.
+        model: String,
+        /// `branch 525`, or `version 570.133.20`.
+        first: String,
+        /// A version that supports it.
+        suggestion: String,
+    },
+}
+
+/// A model and the driver branches that support it, as an error names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelLimit {
+    /// Name and architecture of the model.
+    pub model: String,
+    /// The branches.
+    pub driver: BranchRange,
+}
+
+/// Why no driver can be recommended for a node. The text names the models and their limits, and says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoCommonDriver {
+    /// No branch supports all the models.
+    #[error("no driver supports all GPUs of the node, {}: move some of them to another node", listed(.models))]
+    Disjoint {
+        /// The models.
+        models: Vec<ModelLimit>,
+    },
+    /// Some branch supports all the models, but none that we recommend a version of.
+    #[error(
+        "no recommended driver supports all GPUs of the node, {}: write driver.version, with a version that each of them allows",
+        listed(.models)
+    )]
+    NotRecommended {
+        /// The models.
+        models: Vec<ModelLimit>,
+    },
+    /// One model needs the proprietary kernel modules and another the open ones.
+    #[error(transparent)]
+    Modules(modules::FlavourUnsupported),
+}
+
+fn listed(models: &[ModelLimit]) -> String {
+    let limits: Vec<_> = models.iter().map(|m| format!("{} {}", m.model, m.driver)).collect();
+    limits.join(", ")
+}
+
+/// The branch of a driver version: 580 of `580.173.02`, and of `580` itself. Absent where the text is no version.
+#[must_use]
+pub fn branch_of(version: &str) -> Option<u16> {
+    parsed(version)?.first().copied()
+}
+
+/// Returns the numbers of a version of one to three parts, the first of which has three digits.
+pub(super) fn parsed(version: &str) -> Option<Vec<u16>> {
+    let parts: Vec<_> = version.split('.').collect();
+    let digits = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    if parts.len() > 3 || parts.first()?.len() != 3 || !parts.iter().all(digits) {
+        return None;
+    }
+    parts.into_iter().map(|part| part.parse().ok()).collect()
+}
+
+impl Catalogue {
+    /// Returns the newest recommended version that supports every one of the models, which are those of one node; with no
+    /// models at all, the newest there is.
+    ///
+    /// # Errors
+    /// Where there is no such version, or the models need different kernel modules.
+    pub fn default_driver(&self, models: &[&Accelerator]) -> Result<&Release, NoCommonDriver> {
+        if let (Some(one), Some(other)) = modules::exclusive(models) {
+            let (proprietary_only, open_only) = (one.title(), other.title());
+            return Err(NoCommonDriver::Modules(modules::FlavourUnsupported::Mixed { proprietary_only, open_only }));
+        }
+        self.releases.iter().rev().find(|release| supports_all(models, release)).ok_or_else(|| {
+            let limits = models.iter().map(|m| ModelLimit { model: m.title(), driver: m.driver.clone() }).collect();
+            let first = models.iter().filter_map(|m| m.driver.first).max().unwrap_or_default();
+            let last = models.iter().filter_map(|m| m.driver.last).min().unwrap_or(u16::MAX);
+            if first > last {
+                NoCommonDriver::Disjoint { models: limits }
+            } else {
+                NoCommonDriver::NotRecommended { models: limits }
+            }
+        })
+    }
+
+    /// Whether a driver of `version` (`580.173.02`, or a branch such as `580`) supports the model.
+    ///
+    /// # Errors
+    /// Where it does not, or is no version: what to write instead.
+    pub fn supports(&self, accelerator: &Accelerator, version: &str) -> Result<(), DriverUnsupported> {
+        let model = accelerator.title();
+        let BranchRange { first, first_version, last } = &accelerator.driver;
+        let suggestion = || match self.default_driver(&[accelerator]) {
+            Ok(release) => release.version.clone(),
+            // Nothing is recommended for it: the nearest branch says at least where to look.
+            Err(_) => last.or(*first).map(|b| b.to_string()).unwrap_or_default(),
+        };
+        match fit(accelerator, version) {
+            Some(Fit::Supported) => Ok(()),
+            Some(Fit::TooNew(last)) => Err(DriverUnsupported::TooNew { model, last, suggestion: suggestion() }),
+            Some(Fit::TooOld(first)) => {
+                let first = first_version.as_ref().map_or(format!("branch {first}"), |v| format!("version {v}"));
+                Err(DriverUnsupported::TooOld { model, first, suggestion: suggestion() })
+            }
+            None => Err(DriverUnsupported::NotAVersion { version: version.to_owned(), suggestion: suggestion() }),
+        }
+    }
+}
+
+/// Whether a release supports every one of the models.
+pub(super) fn supports_all(models: &[&Accelerator], release: &Release) -> bool {
+    models.iter().all(|model| fit(model, &release.version) == Some(Fit::Supported))
+}
+
+/// How a version stands to a model.
+#[derive(PartialEq, Eq)]
+enum Fit {
+    Supported,
+    /// The last branch that supports it.
+    TooNew(u16),
+    /// The first branch that supports it.
+    TooOld(u16),
+}
+
+/// Absent where the text is no version. A branch alone stands for its newest version.
+fn fit(accelerator: &Accelerator, version: &str) -> Option<Fit> {
+    let numbers = parsed(version)?;
+    let branch = *numbers.first()?;
+    let BranchRange { first, first_version, last } = &accelerator.driver;
+    if let Some(last) = last
+        && branch > *last
+    {
+        return Some(Fit::TooNew(*last));
+    }
+    if let Some(first) = first {
+        let earlier = |v: &String| numbers.len() > 1 && parsed(v).is_some_and(|least| numbers < least);
+        if branch < *first || first_version.as_ref().is_some_and(earlier) {
+            return Some(Fit::TooOld(*first));
+        }
+    }
+    Some(Fit::Supported)
+}

@@ -1,0 +1,140 @@
+//! Which flavour of NVIDIA's kernel modules to load.
+
+use std::fmt;
+
+use gpu_operator_crd::policy::KernelModule;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::catalogue::{Accelerator, ModuleSupport, branch_of};
+
+/// The branch that brought the open modules (general knowledge, unverified).
+const OPEN_SINCE: u16 = 515;
+/// The branch from which NVIDIA's installer prefers the open modules where both run (NVIDIA documentation).
+const OPEN_PREFERRED_SINCE: u16 = 560;
+
+/// A flavour of NVIDIA's kernel modules.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(rename_all = "lowercase")]
+pub enum Flavour {
+    /// The open modules.
+    Open,
+    /// The proprietary modules.
+    Proprietary,
+}
+
+impl Flavour {
+    /// The word as NVIDIA's driver container takes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Proprietary => "proprietary",
+        }
+    }
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why no flavour can be loaded. The text says what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FlavourUnsupported {
+    /// The open modules were asked for, which do not run the model.
+    #[error(
+        "{model} runs with the proprietary kernel modules only; write driver.kernelModule: Proprietary, or Auto to leave the choice to the operator"
+    )]
+    ProprietaryOnly {
+        /// Name and architecture of the model.
+        model: String,
+    },
+    /// The proprietary modules were asked for, which do not run the model.
+    #[error(
+        "{model} runs with the open kernel modules only; write driver.kernelModule: Open, or Auto to leave the choice to the operator"
+    )]
+    OpenOnly {
+        /// Name and architecture of the model.
+        model: String,
+    },
+    /// The open modules are needed, which this driver lacks.
+    #[error(
+        "driver {version} has no open kernel modules, which begin with branch 515; write a newer driver.version, or driver.kernelModule: Proprietary where the model allows it"
+    )]
+    NotYetOpen {
+        /// The driver's version.
+        version: String,
+    },
+    /// The models of one node need different flavours, and a node loads one.
+    #[error(
+        "{proprietary_only} runs with the proprietary kernel modules only and {open_only} with the open ones only; no driver runs both on one node: move one of them to another node"
+    )]
+    Mixed {
+        /// Name and architecture of a model.
+        proprietary_only: String,
+        /// Name and architecture of another.
+        open_only: String,
+    },
+    /// The text is no driver version.
+    #[error("{version:?} is not a driver version; write a full version such as 580.173.02")]
+    NotAVersion {
+        /// The text.
+        version: String,
+    },
+}
+
+/// The flavour of kernel modules for a model with a driver of `version` (`580.173.02`, or a branch such as `580`).
+/// `Auto` is the only one that runs the model, or else what NVIDIA prefers: open from branch 560 on.
+///
+/// # Errors
+/// Where the flavour that is requested cannot run the model, or the driver has none that can.
+pub fn module_flavour(
+    accelerator: &Accelerator,
+    version: &str,
+    requested: KernelModule,
+) -> Result<Flavour, FlavourUnsupported> {
+    common_module_flavour(&[accelerator], version, requested)
+}
+
+/// As [`module_flavour`], for a node with GPUs of all these models; none at all is as if either flavour ran them.
+///
+/// # Errors
+/// As [`module_flavour`], and where no flavour runs all the models.
+pub fn common_module_flavour(
+    models: &[&Accelerator],
+    version: &str,
+    requested: KernelModule,
+) -> Result<Flavour, FlavourUnsupported> {
+    let Some(branch) = branch_of(version) else {
+        return Err(FlavourUnsupported::NotAVersion { version: version.to_owned() });
+    };
+    let (proprietary_only, open_only) = exclusive(models);
+    let flavour = match (requested, proprietary_only, open_only) {
+        (_, Some(one), Some(other)) => {
+            return Err(FlavourUnsupported::Mixed { proprietary_only: one.title(), open_only: other.title() });
+        }
+        (KernelModule::Open, Some(model), None) => {
+            return Err(FlavourUnsupported::ProprietaryOnly { model: model.title() });
+        }
+        (KernelModule::Proprietary, None, Some(model)) => {
+            return Err(FlavourUnsupported::OpenOnly { model: model.title() });
+        }
+        (KernelModule::Auto, None, None) if branch < OPEN_PREFERRED_SINCE => Flavour::Proprietary,
+        (KernelModule::Auto | KernelModule::Proprietary, Some(_), None) | (KernelModule::Proprietary, None, None) => {
+            Flavour::Proprietary
+        }
+        (KernelModule::Auto | KernelModule::Open, None, _) => Flavour::Open,
+    };
+    if flavour == Flavour::Open && branch < OPEN_SINCE {
+        return Err(FlavourUnsupported::NotYetOpen { version: version.to_owned() });
+    }
+    Ok(flavour)
+}
+
+/// The first model that needs the proprietary modules, and the first that needs the open ones.
+pub(super) fn exclusive<'a>(models: &[&'a Accelerator]) -> (Option<&'a Accelerator>, Option<&'a Accelerator>) {
+    let first = |support| models.iter().copied().find(|m| m.modules == support);
+    (first(ModuleSupport::ProprietaryOnly), first(ModuleSupport::OpenOnly))
+}

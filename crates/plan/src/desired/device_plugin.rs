@@ -1,0 +1,40 @@
+//! The device-plugin stage: who tells kubelet of the GPUs, one file per plugin; and the stage before it, MPS's control
+//! daemon, which is there where GPUs are shared by MPS.
+
+pub mod choice;
+pub mod minimum;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy,
+    policy::{Operand, Pool, Stage},
+};
+
+use crate::desired::{
+    effective_spec, images,
+    key::{StageSpec, VariantKey},
+};
+
+pub use choice::PluginChoice;
+
+/// The stage, resolved; `None` where the plugin is not ours to install.
+#[must_use]
+pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+    let default = match key.plugin {
+        PluginChoice::Nvidia { .. } => (images::REGISTRY, images::DEVICE_PLUGIN.0, images::DEVICE_PLUGIN.1),
+        PluginChoice::Gke { .. } => images::GKE_DEVICE_PLUGIN,
+        PluginChoice::External => return None,
+    };
+    let operand = effective_spec::device_plugin(policy, pool).operand;
+    let image = images::reference_of(&policy.spec.images, operand.image.as_ref(), default);
+    Some(StageSpec { stage: Stage::DevicePlugin, image, operand })
+}
+
+/// The stage of MPS's control daemon, resolved; `None` where GPUs are not shared by MPS. Environment, arguments and
+/// resources that a policy has for the plugin are not for the daemon; the image is one.
+#[must_use]
+pub fn mps_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+    key.plugin.mps()?;
+    let plugin = stage(policy, pool, key)?;
+    let operand = Operand { image: plugin.operand.image, ..Operand::default() };
+    Some(StageSpec { stage: Stage::Mps, image: plugin.image, operand })
+}

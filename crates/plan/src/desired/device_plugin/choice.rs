@@ -1,0 +1,264 @@
+//! Who tells kubelet of a node's GPUs.
+
+use gpu_operator_crd::{
+    policy::{DevicePlugin, Mig, MigStrategy, Mps, PluginFlags, PluginFlavor, Sharing},
+    reason::Reason,
+};
+use serde::Serialize;
+
+use crate::desired::{
+    driver::choice::DriverChoice,
+    fault::Fault,
+    mig_layout::{self, Layout},
+};
+
+/// Where Google's plugin serves metrics unless told otherwise.
+const METRICS_PORT: u16 = 2112;
+
+/// Who tells kubelet of a node's GPUs, once decided.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum PluginChoice {
+    /// NVIDIA's device plugin.
+    Nvidia {
+        /// How pods share GPUs.
+        sharing: Option<Sharing>,
+        /// By which names MIG devices are offered.
+        mig: MigStrategy,
+        /// What GPUs are divided into before it begins, if that is ours to do.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        layout: Option<Layout>,
+        /// What else it is told.
+        flags: PluginFlags,
+    },
+    /// Google's device plugin.
+    Gke {
+        /// How many pods share a GPU.
+        replicas: Option<u32>,
+        /// Where metrics of containers are served.
+        metrics_port: Option<u16>,
+        /// Whether it watches for critical XIDs.
+        health_monitoring: bool,
+    },
+    /// Somebody else's device plugin.
+    External,
+}
+
+impl PluginChoice {
+    /// Whether it answers with what only a container toolkit can carry out. What is handed over as a folder is for plugins
+    /// that need none, whosever they are.
+    #[must_use]
+    pub fn needs_toolkit(&self, driver: &DriverChoice) -> bool {
+        match self {
+            Self::Nvidia { .. } => true,
+            Self::Gke { .. } => false,
+            Self::External => !driver.is_a_folder(),
+        }
+    }
+
+    /// The same, told nothing but how GPUs are divided and shared, which is all that MPS' control daemon depends on.
+    #[must_use]
+    pub fn without_flags(&self) -> Self {
+        let mut choice = self.clone();
+        if let Self::Nvidia { flags, .. } = &mut choice {
+            *flags = PluginFlags::default();
+        }
+        choice
+    }
+
+    /// What GPUs are divided into by MIG, if that is ours to do.
+    #[must_use]
+    pub fn layout(&self) -> Option<&Layout> {
+        match self {
+            Self::Nvidia { layout, .. } => layout.as_ref(),
+            Self::Gke { .. } | Self::External => None,
+        }
+    }
+
+    /// How pods share GPUs by MPS, if they do.
+    #[must_use]
+    pub fn mps(&self) -> Option<&Mps> {
+        match self {
+            Self::Nvidia { sharing, .. } => sharing.as_ref()?.mps.as_ref(),
+            Self::Gke { .. } | Self::External => None,
+        }
+    }
+}
+
+/// The first driver that NVIDIA's device plugin works with, by its documentation.
+const FIRST_DRIVER: (u32, u32) = (384, 81);
+
+/// Decides who tells kubelet of a node's GPUs. `theirs` says whether somebody else's plugin serves the node already; `loaded`
+/// is the version of the driver that is loaded, which counts where the driver is not ours.
+///
+/// # Errors
+/// A [`Fault`] where the policy asks for what this node cannot have.
+pub fn choose(
+    plugin: &DevicePlugin,
+    driver: &DriverChoice,
+    loaded: Option<&str>,
+    theirs: bool,
+) -> Result<PluginChoice, Fault> {
+    let by_driver = if driver.is_a_folder() { PluginFlavor::Gke } else { PluginFlavor::Nvidia };
+    match plugin.flavor.unwrap_or(by_driver) {
+        _ if theirs => Ok(PluginChoice::External),
+        PluginFlavor::External => Ok(PluginChoice::External),
+        PluginFlavor::Nvidia => {
+            works_with(if driver.is_ours() { driver.version() } else { loaded })?;
+            nvidia(plugin)
+        }
+        PluginFlavor::Gke if !driver.is_a_folder() => Err(unsupported(format!(
+            "Google's device plugin hands containers a driver that lies in a folder of its own, as installers leave it, and this node's is under {}; write devicePlugin.flavor: Nvidia, or driver.source: GkeCos, GkeUbuntu or RunFile",
+            driver.root()
+        ))),
+        PluginFlavor::Gke => gke(plugin),
+    }
+}
+
+/// Of a version that is not known nothing is said.
+fn works_with(version: Option<&str>) -> Result<(), Fault> {
+    let mut parts = version.into_iter().flat_map(|version| version.split('.')).map_while(|part| part.parse().ok());
+    let (branch, minor) = (parts.next(), parts.next().unwrap_or(u32::MAX));
+    match (branch, version) {
+        (Some(branch), Some(version)) if (branch, minor) < FIRST_DRIVER => Err(unsupported(format!(
+            "NVIDIA's device plugin works with driver {}.{} and later, and this node has {version}; give it a later one, or write driver.source: RunFile, which goes with Google's device plugin",
+            FIRST_DRIVER.0, FIRST_DRIVER.1
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
+    let sharing = plugin.sharing.clone().filter(|sharing| *sharing != Sharing::default());
+    let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
+    // The two may come from different places: one from the pool, one from the defaults.
+    if mig == MigStrategy::Mixed && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
+        let message = "MPS cannot share what MIG strategy Mixed offers; write sharing.timeSlicing instead of mps, or another mig.strategy";
+        return Err(unsupported(message));
+    }
+    let layout = plugin.mig.as_ref().and_then(|mig| mig.layout.as_deref()).map(mig_layout::layout);
+    if layout.is_some() && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
+        let message = "MPS's control daemon would hold the GPUs that are to be divided; write sharing.timeSlicing instead of mps, or remove mig.layout";
+        return Err(unsupported(message));
+    }
+    Ok(PluginChoice::Nvidia { sharing, mig, layout, flags: plugin.flags.unwrap_or_default() })
+}
+
+fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
+    let sharing = plugin.sharing.as_ref();
+    // The flavour may come from the node's driver.
+    let divides =
+        |mig: &Mig| mig.layout.is_some() || mig.strategy.is_some_and(|strategy| strategy != MigStrategy::None);
+    if plugin.mig.as_ref().is_some_and(divides) {
+        let message = "MIG is of NVIDIA's device plugin alone, and nodes with a driver of Google's installers have Google's; remove mig, or write devicePlugin.flavor: Nvidia";
+        return Err(unsupported(message));
+    }
+    if sharing.is_some_and(|sharing| sharing.mps.is_some()) {
+        let message = "Google's device plugin shares by MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
+        return Err(unsupported(message));
+    }
+    // The two may come from different places: the flavour from the node's driver, sharing from the defaults.
+    let slicing = sharing.and_then(|sharing| sharing.time_slicing.as_ref());
+    if slicing
+        .is_some_and(|slicing| slicing.rename_by_default.is_some() || slicing.fail_requests_greater_than_one.is_some())
+    {
+        let message = "Google's device plugin takes replicas alone; remove renameByDefault and failRequestsGreaterThanOne, or write devicePlugin.flavor: Nvidia";
+        return Err(unsupported(message));
+    }
+    // The flavour may come from the node's driver.
+    let image = plugin.operand.image.as_ref().filter(|image| image.tag.is_none() && image.digest.is_none());
+    if let Some(repository) = image.and_then(|image| image.repository.as_ref()) {
+        return Err(unsupported(format!(
+            "devicePlugin.image.repository {repository} is written without a tag, and the default digest of Google's device plugin is of Google's own repository; write devicePlugin.image.tag or devicePlugin.image.digest, or flavor: Nvidia"
+        )));
+    }
+    Ok(PluginChoice::Gke {
+        replicas: slicing.map(|slicing| slicing.replicas),
+        metrics_port: plugin.container_metrics.as_ref().map(|metrics| metrics.port.unwrap_or(METRICS_PORT)),
+        health_monitoring: plugin.health_monitoring.unwrap_or_default(),
+    })
+}
+
+/// What a node cannot have of a device plugin.
+pub fn unsupported(message: impl Into<String>) -> Fault {
+    Fault { reason: Reason::DevicePluginUnsupported, message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plugin_follows_the_policy_and_where_it_says_nothing_the_driver() {
+        let host = DriverChoice::Preinstalled { root: "/".into() };
+        let google = DriverChoice::Preinstalled { root: "/home/kubernetes/bin/nvidia".into() };
+        for (written, driver, theirs, chosen) in [
+            ("{}", &host, false, "Nvidia"),
+            ("{}", &google, false, "Gke"),
+            ("{flavor: Nvidia}", &google, false, "Nvidia"),
+            ("{flavor: Gke}", &google, false, "Gke"),
+            ("{flavor: Gke}", &host, false, "hands containers a driver"),
+            ("{flavor: Gke, sharing: {mps: {replicas: 2}}}", &google, false, "where GKE runs the control daemon"),
+            ("{sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}", &google, false, "takes replicas alone"),
+            ("{mig: {strategy: Mixed}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
+            ("{mig: {layout: []}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
+            ("{mig: {strategy: None}}", &google, false, "Gke"),
+            (
+                "{image: {repository: own/plugin}}",
+                &google,
+                false,
+                "devicePlugin.image.repository own/plugin is written",
+            ),
+            ("{image: {repository: own/plugin, tag: v1}}", &google, false, "Gke"),
+            ("{image: {repository: own/plugin}}", &host, false, "Nvidia"),
+            ("{flavor: External}", &host, false, "External"),
+            ("{}", &host, true, "External"),
+            ("{flavor: Gke}", &host, true, "External"),
+            ("{mig: {strategy: Mixed}, sharing: {mps: {replicas: 2}}}", &host, false, "MPS cannot share"),
+            ("{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 2}}}", &host, false, "Mixed"),
+            ("{mig: {strategy: Single}, sharing: {mps: {replicas: 2}}}", &host, false, "mps: Some"),
+            (
+                "{mig: {strategy: Mixed, layout: [{profile: 1g.10gb.me, count: 1}]}}",
+                &host,
+                false,
+                "{\"1g.10gb+me\": 1}",
+            ),
+            ("{mig: {layout: []}}", &host, false, "layout: Some({})"),
+            (
+                "{mig: {strategy: Single, layout: []}, sharing: {mps: {replicas: 2}}}",
+                &host,
+                false,
+                "MPS's control daemon would hold",
+            ),
+            ("{sharing: {}}", &host, false, "sharing: None"),
+        ] {
+            let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
+            let said = match choose(&plugin, driver, None, theirs) {
+                Ok(choice) => format!("{choice:?}"),
+                Err(fault) => fault.message,
+            };
+            assert!(said.contains(chosen), "{written}: {said}");
+        }
+    }
+
+    #[test]
+    fn nvidias_plugin_is_not_put_onto_a_driver_that_is_too_old_for_it() {
+        let host = DriverChoice::Preinstalled { root: "/".into() };
+        let ours = DriverChoice::RunFile { version: Some("375.26".into()), url: String::new(), root: "/opt".into() };
+        for (written, driver, loaded, words) in [
+            ("{}", &host, Some("375.26"), Some("works with driver 384.81 and later, and this node has 375.26")),
+            ("{}", &host, Some("384.66"), Some("384.66")),
+            ("{}", &host, Some("384.81"), None),
+            ("{}", &host, Some("384.111"), None),
+            ("{}", &host, Some("470.256.02"), None),
+            ("{}", &host, None, None),
+            ("{flavor: External}", &host, Some("375.26"), None),
+            ("{}", &ours, None, None),
+            ("{flavor: Nvidia}", &ours, Some("470.256.02"), Some("375.26")),
+        ] {
+            let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
+            let fault = choose(&plugin, driver, loaded, false).err().map(|fault| fault.message).unwrap_or_default();
+            assert_eq!(!fault.is_empty(), words.is_some(), "{written} on {loaded:?}: {fault}");
+            assert!(fault.contains(words.unwrap_or_default()), "{fault}");
+        }
+    }
+}

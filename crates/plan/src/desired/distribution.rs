@@ -1,0 +1,132 @@
+//! Distributions of Kubernetes: how they are told, and where their container runtimes keep their files.
+
+use gpu_operator_crd::policy::Distribution;
+
+use crate::{desired::container_runtime::Kind, world::NodeFacts};
+
+/// Where every runtime that takes NRI plugins listens for them.
+pub const NRI_SOCKET: &str = "/var/run/nri/nri.sock";
+
+/// Where a container runtime keeps its files, all on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The main configuration; `None` where the drop-in is found without being told of.
+    pub config: Option<&'static str>,
+    /// The file that NVIDIA's runtime is entered into.
+    pub drop_in: Option<&'static str>,
+    /// Where the present configuration is read from, where that is not the main one.
+    pub source: Option<&'static str>,
+    /// The socket.
+    pub socket: &'static str,
+}
+
+/// A node's distribution: the one that the policy names, else by its label or the suffix of its kubelet's version, else
+/// one whose runtime comes from packages of its own.
+#[must_use]
+pub fn of(wanted: Option<Distribution>, node: &NodeFacts) -> Distribution {
+    match wanted {
+        Some(named) if named != Distribution::Auto => named,
+        _ if node.labels.keys().any(|key| key.as_str() == "microk8s.io/cluster") => Distribution::MicroK8s,
+        _ => {
+            let build = node.kubelet.split_once('+').map_or("", |(_, build)| build);
+            let by_suffix = [("k3s", Distribution::K3s), ("rke2", Distribution::Rke2), ("k0s", Distribution::K0s)];
+            let found = by_suffix.into_iter().find(|(suffix, _)| build.starts_with(suffix));
+            found.map_or(Distribution::Kubeadm, |(_, distribution)| distribution)
+        }
+    }
+}
+
+/// Kubelet's folder in a distribution that starts it with another one than `/var/lib/kubelet`. (That of `MicroK8s` is believed.)
+#[must_use]
+pub fn kubelet_root(distribution: Distribution) -> Option<&'static str> {
+    match distribution {
+        Distribution::K0s => Some("/var/lib/k0s/kubelet"),
+        Distribution::MicroK8s => Some("/var/snap/microk8s/common/var/lib/kubelet"),
+        Distribution::Auto | Distribution::Kubeadm | Distribution::K3s | Distribution::Rke2 => None,
+    }
+}
+
+/// Where a runtime keeps its files in a distribution, `first` if it is containerd 1. Docker and CRI-O are never brought
+/// along by one, so that theirs are where their packages put them.
+#[must_use]
+pub fn files(kind: Kind, first: bool, distribution: Distribution) -> Files {
+    match (kind, distribution) {
+        (Kind::Docker, _) => Files {
+            config: Some("/etc/docker/daemon.json"),
+            drop_in: None,
+            source: None,
+            socket: "/var/run/docker.sock",
+        },
+        (Kind::CriO, _) => Files {
+            config: Some("/etc/crio/crio.conf"),
+            drop_in: Some("/etc/crio/crio.conf.d/99-nvidia.toml"),
+            source: None,
+            socket: "/var/run/crio/crio.sock",
+        },
+        (Kind::Containerd, Distribution::Auto | Distribution::Kubeadm) => Files {
+            config: Some("/etc/containerd/config.toml"),
+            drop_in: Some("/etc/containerd/conf.d/99-nvidia.toml"),
+            source: None,
+            socket: "/run/containerd/containerd.sock",
+        },
+        // Both write this file anew whenever they start, and enter NVIDIA's runtime by themselves once it is installed. Since
+        // k3s-io/k3s#13680 it imports these folders, each for its own version of the configuration (unverified for RKE2).
+        (Kind::Containerd, Distribution::K3s) => Files {
+            config: Some("/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
+            drop_in: Some(if first {
+                "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.d/99-nvidia.toml"
+            } else {
+                "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/99-nvidia.toml"
+            }),
+            source: None,
+            socket: "/run/k3s/containerd/containerd.sock",
+        },
+        (Kind::Containerd, Distribution::Rke2) => Files {
+            config: Some("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
+            drop_in: Some(if first {
+                "/var/lib/rancher/rke2/agent/etc/containerd/config.toml.d/99-nvidia.toml"
+            } else {
+                "/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/99-nvidia.toml"
+            }),
+            source: None,
+            socket: "/run/k3s/containerd/containerd.sock",
+        },
+        // What it starts with is made from the template whenever it starts; only that what was made has no placeholders.
+        (Kind::Containerd, Distribution::MicroK8s) => Files {
+            config: Some("/var/snap/microk8s/current/args/containerd-template.toml"),
+            drop_in: Some("/etc/containerd/conf.d/99-nvidia.toml"),
+            source: Some("/var/snap/microk8s/current/args/containerd.toml"),
+            socket: "/var/snap/microk8s/common/run/containerd.sock",
+        },
+        // It takes up every file of that folder by itself, and its main file is its own. Unverified.
+        (Kind::Containerd, Distribution::K0s) => Files {
+            config: None,
+            drop_in: Some("/etc/k0s/containerd.d/nvidia.toml"),
+            source: None,
+            socket: "/run/k0s/containerd.sock",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_is_told_by_the_policy_the_nodes_label_or_its_kubelets_version() {
+        for (wanted, label, kubelet, expected) in [
+            (None, None, "v1.34.1", Distribution::Kubeadm),
+            (None, None, "v1.33.2-gke.100", Distribution::Kubeadm),
+            (None, None, "v1.34.1+k3s1", Distribution::K3s),
+            (None, None, "v1.34.1+rke2r2", Distribution::Rke2),
+            (None, None, "v1.34.1+k0s", Distribution::K0s),
+            (None, Some("microk8s.io/cluster"), "v1.34.1", Distribution::MicroK8s),
+            (Some(Distribution::Auto), None, "v1.34.1+k3s1", Distribution::K3s),
+            (Some(Distribution::K0s), None, "v1.34.1+k3s1", Distribution::K0s),
+        ] {
+            let mut node = NodeFacts { kubelet: kubelet.into(), ..NodeFacts::default() };
+            node.labels.extend(label.map(|key| (key.into(), "true".into())));
+            assert_eq!(of(wanted, &node), expected, "{wanted:?} {label:?} {kubelet}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! NVIDIA's container with modules that are compiled for one kernel already.
+
+use gpu_operator_crd::policy::Driver;
+
+use crate::{
+    catalogue::branch_of,
+    desired::{
+        driver::{choice::DriverChoice, choose::Subject},
+        images,
+    },
+};
+
+/// The precompiled image that a choice stands for, or stands in for, where the policy asks for one.
+#[must_use]
+pub fn wanted(driver: &Driver, on: &Subject<'_>, choice: &DriverChoice) -> Option<String> {
+    let DriverChoice::Container { version, os, .. } = choice else {
+        return None;
+    };
+    image(driver, on, branch_of(version)?, os)
+}
+
+/// The image with modules for the node's kernel. None for a kernel whose name no tag can carry.
+pub fn image(driver: &Driver, on: &Subject<'_>, branch: u16, os: &str) -> Option<String> {
+    let kernel = on.node.kernel.as_str();
+    let in_tags = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let tag = tag(&branch.to_string(), kernel, os);
+    let can_be = driver.precompiled.unwrap_or_default() && !kernel.is_empty() && tag.len() <= 128;
+    (can_be && kernel.chars().all(in_tags))
+        .then(|| images::reference(on.images, driver.operand.image.as_ref(), images::DRIVER, &tag))
+}
+
+/// The tag of a precompiled driver's image.
+#[must_use]
+pub fn tag(branch: &str, kernel: &str, os: &str) -> String {
+    format!("{branch}-{kernel}-{os}")
+}

@@ -1,0 +1,175 @@
+//! Pools: which one governs a node, and what holds in it once defaults are filled in.
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy,
+    policy::{
+        DevicePlugin, Driver, DriverConfigMaps, DriverSource, ForeignStack, Health, Image, Mig, Operand, Pool,
+        RuntimePaths, Toolkit,
+    },
+};
+
+use crate::{catalogue::branch_of, desired::key::VariantKey};
+
+/// What holds for the driver: the pool's fields over the defaults.
+#[must_use]
+pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
+    let defaults = &policy.spec.defaults.driver;
+    let Some(own) = pool.map(|pool| &pool.driver) else {
+        return defaults.clone();
+    };
+    let source = own.source.or(defaults.source);
+    let same_source = source.unwrap_or_default() == defaults.source.unwrap_or_default();
+    let mut inherited = defaults.operand.clone();
+    let holds_driver = matches!(source.unwrap_or_default(), DriverSource::Auto | DriverSource::Container);
+    if own.version.is_some()
+        && holds_driver
+        && let Some(image) = &mut inherited.image
+    {
+        // The default's tag or digest is of the default's version.
+        (image.tag, image.digest) = (None, None);
+    }
+    if !same_source {
+        // An installer's image and arguments are no other installer's.
+        (inherited.image, inherited.args) = (None, Vec::new());
+    }
+    // A word by which Google's installer chooses a version means nothing to the others, and a url is that of a version.
+    let version = defaults.version.clone().filter(|version| same_source || branch_of(version).is_some());
+    let url = defaults.url.clone().filter(|_| same_source && own.version.is_none());
+    let (own_maps, maps) = (own.config_maps.clone(), defaults.config_maps.clone());
+    Driver {
+        source,
+        version: own.version.clone().or_else(|| version.filter(|_| own.url.is_none())),
+        kernel_module: own.kernel_module.or(defaults.kernel_module),
+        precompiled: own.precompiled.or(defaults.precompiled),
+        config_maps: DriverConfigMaps {
+            kernel_modules: own_maps.kernel_modules.or(maps.kernel_modules),
+            repositories: own_maps.repositories.or(maps.repositories),
+            certificates: own_maps.certificates.or(maps.certificates),
+        },
+        url: own.url.clone().or(url),
+        allow_plain_http: own.allow_plain_http.or(defaults.allow_plain_http),
+        // A folder that an installer fills is not one in which the host's own driver is.
+        install_dir: own.install_dir.clone().or_else(|| {
+            let by_host = |source: Option<DriverSource>| source == Some(DriverSource::Preinstalled);
+            defaults.install_dir.clone().filter(|_| by_host(source) == by_host(defaults.source))
+        }),
+        operand: operand(&inherited, Some(&own.operand)),
+    }
+}
+
+/// What holds for the driver of a kind of node.
+#[must_use]
+pub fn driver_of(policy: &ClusterGpuPolicy, key: &VariantKey) -> Driver {
+    let named = policy.spec.pools.iter().find(|pool| key.named && pool.name == key.pool);
+    driver(policy, named)
+}
+
+/// Whether precompiled drivers are asked for: the pool's word over the defaults'.
+#[must_use]
+pub fn is_precompiled(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> bool {
+    let own = pool.and_then(|pool| pool.driver.precompiled);
+    own.or(policy.spec.defaults.driver.precompiled).unwrap_or_default()
+}
+
+/// What holds for the container toolkit: the pool's fields over the defaults.
+#[must_use]
+pub fn toolkit(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Toolkit {
+    let defaults = &policy.spec.defaults.toolkit;
+    let Some(own) = pool.map(|pool| &pool.toolkit) else {
+        return defaults.clone();
+    };
+    Toolkit {
+        runtime: own.runtime.or(defaults.runtime),
+        injection: own.injection.or(defaults.injection),
+        runtime_class: own.runtime_class.clone().or_else(|| defaults.runtime_class.clone()),
+        set_as_default: own.set_as_default.or(defaults.set_as_default),
+        install_dir: own.install_dir.clone().or_else(|| defaults.install_dir.clone()),
+        distribution: own.distribution.or(defaults.distribution),
+        host_paths: runtime_paths(&defaults.host_paths, &own.host_paths),
+        operand: operand(&defaults.operand, Some(&own.operand)),
+    }
+}
+
+fn runtime_paths(defaults: &RuntimePaths, own: &RuntimePaths) -> RuntimePaths {
+    let path = |of: fn(&RuntimePaths) -> &Option<String>| of(own).clone().or_else(|| of(defaults).clone());
+    RuntimePaths {
+        config: path(|paths| &paths.config),
+        drop_in: path(|paths| &paths.drop_in),
+        socket: path(|paths| &paths.socket),
+        nri_socket: path(|paths| &paths.nri_socket),
+    }
+}
+
+/// What holds for the device plugin: the pool's fields over the defaults.
+#[must_use]
+pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePlugin {
+    let defaults = &policy.spec.defaults.device_plugin;
+    let none = DevicePlugin::default();
+    let own = pool.map_or(&none, |pool| &pool.device_plugin);
+    let flavor = own.flavor.or(defaults.flavor);
+    // Of another plugin, nothing is inherited that only means something to this one.
+    let same = own.flavor.is_none() || defaults.flavor.unwrap_or_default() == flavor.unwrap_or_default();
+    let inherited = if same { defaults } else { &none };
+    let strategy = |mig: Option<&Mig>| mig.and_then(|mig| mig.strategy);
+    let strategy = strategy(own.mig.as_ref()).or(strategy(inherited.mig.as_ref()));
+    let layout = |mig: Option<&Mig>| mig.and_then(|mig| mig.layout.clone());
+    // A layout stands with its strategy.
+    let has_strategy = own.mig.as_ref().is_some_and(|mig| mig.strategy.is_some());
+    let layout = layout(own.mig.as_ref()).or_else(|| layout(inherited.mig.as_ref()).filter(|_| !has_strategy));
+    DevicePlugin {
+        flavor,
+        resource_name: own.resource_name.clone().or_else(|| inherited.resource_name.clone()),
+        sharing: own.sharing.clone().or_else(|| inherited.sharing.clone()),
+        mig: (strategy.is_some() || layout.is_some()).then_some(Mig { strategy, layout }),
+        flags: match (own.flags, inherited.flags) {
+            (Some(own), Some(inherited)) => Some(own.or(inherited)),
+            (own, inherited) => own.or(inherited),
+        },
+        container_metrics: own.container_metrics.clone().or_else(|| inherited.container_metrics.clone()),
+        health_monitoring: own.health_monitoring.or(inherited.health_monitoring),
+        operand: operand(&inherited.operand, Some(&own.operand)),
+    }
+}
+
+/// What becomes of nodes that somebody else's stack serves: the pool's word over the defaults'.
+#[must_use]
+pub fn foreign_stack(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> ForeignStack {
+    pool.and_then(|pool| pool.foreign_stack).or(policy.spec.defaults.foreign_stack).unwrap_or_default()
+}
+
+/// What holds for the health of GPUs: the pool's fields over the policy's.
+#[must_use]
+pub fn health(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Health {
+    let whole = &policy.spec.health;
+    pool.map_or_else(|| whole.clone(), |pool| pool.health.over(whole))
+}
+
+/// What holds for an operand: image part by part, environment by name, arguments and resources as a whole.
+#[must_use]
+pub fn operand(defaults: &Operand, own: Option<&Operand>) -> Operand {
+    let Some(own) = own else { return defaults.clone() };
+    let mut env = defaults.env.clone();
+    for variable in &own.env {
+        env.retain(|known| known.name != variable.name);
+        env.push(variable.clone());
+    }
+    Operand {
+        image: image(defaults.image.as_ref(), own.image.as_ref()),
+        env,
+        args: if own.args.is_empty() { defaults.args.clone() } else { own.args.clone() },
+        resources: own.resources.clone().or_else(|| defaults.resources.clone()),
+    }
+}
+
+fn image(defaults: Option<&Image>, own: Option<&Image>) -> Option<Image> {
+    let (Some(defaults), Some(own)) = (defaults, own) else {
+        return own.or(defaults).cloned();
+    };
+    // A tag of the pool's own replaces a default digest, and the other way round: they mean the same thing.
+    let pinned = own.tag.is_some() || own.digest.is_some();
+    Some(Image {
+        repository: own.repository.clone().or_else(|| defaults.repository.clone()),
+        tag: if pinned { own.tag.clone() } else { defaults.tag.clone() },
+        digest: if pinned { own.digest.clone() } else { defaults.digest.clone() },
+    })
+}

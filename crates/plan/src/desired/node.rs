@@ -1,0 +1,115 @@
+//! What one node should have.
+
+use std::sync::Arc;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy,
+    gpunode::Groups,
+    policy::{Pool, Stage},
+};
+
+use super::{
+    effective_spec,
+    fault::Fault,
+    variant::{self, Variant},
+    variants::Variants,
+};
+use crate::{
+    catalogue::Catalogue,
+    inventory::{GovernedNode, external_stack::Foreign, gpus::Expected, pools},
+    revision,
+    world::{Offer, World},
+};
+
+/// The pool of nodes of which only a label has said that they have GPUs.
+const UNKNOWN_MODEL: &str = "unknown-model";
+
+/// What a policy wants of a node's driver, toolkit and device plugin.
+#[derive(Clone, Debug)]
+pub enum Desired {
+    /// Nothing can be said yet: the probe has not reported, or the container runtime does not answer.
+    Unknown,
+    /// The node cannot have what the policy asks for.
+    Unsatisfiable(Fault),
+    /// The variant.
+    Variant(Arc<Variant>),
+}
+
+impl Desired {
+    /// Returns the variant, where the policy can be carried out.
+    #[must_use]
+    pub fn variant(&self) -> Option<&Variant> {
+        match self {
+            Self::Variant(variant) => Some(variant),
+            Self::Unknown | Self::Unsatisfiable(_) => None,
+        }
+    }
+
+    /// Returns why the policy cannot be carried out, where it cannot.
+    #[must_use]
+    pub fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Unsatisfiable(fault) => Some(fault),
+            Self::Unknown | Self::Variant(_) => None,
+        }
+    }
+}
+
+/// A governed node, with what it should have.
+#[derive(Debug)]
+pub struct DesiredNode<'w> {
+    /// Its facts.
+    pub governed: GovernedNode<'w>,
+    /// The pool's name.
+    pub pool: String,
+    /// The named pool, unless the pool is the implicit one of a model.
+    pub named_pool: Option<&'w Pool>,
+    /// The groups that the node's labels name.
+    pub have: Groups,
+    /// What of its GPU stack is a third party's.
+    pub external: Foreign,
+    /// What it should have.
+    pub desired: Desired,
+    /// How many GPUs it should have.
+    pub expected: Option<u32>,
+    /// What its device plugin makes of each.
+    pub offer: Offer,
+}
+
+/// Resolves what a node should have.
+pub fn resolve<'w>(
+    governed: GovernedNode<'w>,
+    catalogue: &'w Catalogue,
+    world: &'w World,
+    variants: &mut Variants<'w>,
+) -> DesiredNode<'w> {
+    let GovernedNode { node, gpu_node, policy, ref discovery, .. } = governed;
+    let named_pool = pools::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
+    let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
+    let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
+    let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+    let have = revision::node_groups(node);
+    let foreign_policy =
+        (effective_spec::foreign_stack(policy, named_pool), effective_spec::device_plugin(policy, named_pool).flavor);
+    let external = Foreign::of(world, node, &have, status, foreign_policy);
+    // What a node wants goes by its container runtime, which reports nothing of itself while it is down.
+    let known = status.filter(|_| !node.runtime_is_silent()).and_then(|status| Some((status, status.report.as_ref()?)));
+    let desired = known.map_or(Desired::Unknown, |known| {
+        let subject = variant::driver_subject(catalogue, policy, node, discovery, known);
+        match variant::choose(policy, (&pool, named_pool), &subject, &external) {
+            Ok(key) => Desired::Variant(variants.resolve(policy, named_pool, key)),
+            Err(fault) => Desired::Unsatisfiable(fault),
+        }
+    });
+    let Expected { annotated, known } = discovery.expected;
+    let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
+    let offer = offer(world, policy, named_pool, &have);
+    DesiredNode { pool, named_pool, have, external, desired, expected, offer, governed }
+}
+
+/// Returns what the device plugin that a node has makes of a GPU: while a new revision is pending, the old one counts.
+fn offer(world: &World, policy: &ClusterGpuPolicy, pool: Option<&Pool>, have: &Groups) -> Offer {
+    let set = have.device_plugin.as_deref().map(|group| revision::daemon_set_name(Stage::DevicePlugin, group));
+    let set = set.and_then(|set| world.daemon_sets.get(&set));
+    set.map_or_else(|| Offer::of(&effective_spec::device_plugin(policy, pool)), |set| set.offer.clone())
+}

@@ -1,0 +1,348 @@
+//! What a node's container runtime needs, so that containers get at the driver: the least disruptive that works.
+
+use std::borrow::Cow;
+
+use gpu_operator_crd::{
+    policy::{ContainerRuntime, Distribution, Injection, Toolkit},
+    reason::Reason,
+    report::HostRuntime,
+};
+use serde::Serialize;
+
+use crate::{
+    desired::{
+        container_runtime::{Kind, Runtime},
+        distribution,
+        fault::Fault,
+    },
+    world::NodeFacts,
+};
+
+/// Name of NVIDIA's runtime where the policy gives it no other.
+const HANDLER: &str = "nvidia";
+
+/// What is installed for a node's container runtime, once decided.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum ToolkitChoice {
+    /// Nothing of ours: whoever tells kubelet of the GPUs needs no toolkit, or the host has one.
+    None,
+    /// Nothing of ours: the host brings NVIDIA's runtime, entered into the container runtime's configuration already.
+    Host(HostRuntime),
+    /// The runtime takes CDI devices by itself: NVIDIA's hooks are installed and nothing is configured.
+    Cdi,
+    /// The same, and NVIDIA's NRI plugin runs beside it.
+    Nri {
+        /// The host's socket for NRI plugins.
+        socket: String,
+    },
+    /// NVIDIA's runtime is entered into the container runtime's configuration.
+    Runtime(RuntimeSetup),
+}
+
+impl ToolkitChoice {
+    /// Returns whether the container runtime gives containers their GPUs by CDI, so that the device plugin answers so.
+    #[must_use]
+    pub fn is_by_cdi(&self) -> bool {
+        match self {
+            Self::Cdi | Self::Nri { .. } => true,
+            Self::Runtime(setup) => setup.cdi,
+            Self::Host(_) | Self::None => false,
+        }
+    }
+
+    /// NVIDIA's runtime, where it is entered into the container runtime's configuration.
+    #[must_use]
+    pub fn setup(&self) -> Option<&RuntimeSetup> {
+        match self {
+            Self::Runtime(setup) => Some(setup),
+            Self::None | Self::Host(_) | Self::Cdi | Self::Nri { .. } => None,
+        }
+    }
+
+    /// What of it a revision consists of: of the host's own runtime nothing is ours to change.
+    #[must_use]
+    pub fn revision(&self) -> Cow<'_, Self> {
+        match self {
+            Self::Host(_) => Cow::Owned(Self::Host(HostRuntime::default())),
+            ours => Cow::Borrowed(ours),
+        }
+    }
+
+    /// The name of NVIDIA's runtime, where containers get GPUs by it.
+    #[must_use]
+    pub fn handler(&self) -> Option<&str> {
+        self.entered().map(|(handler, _)| handler)
+    }
+
+    /// The RuntimeClass that pods have to name, where containers get GPUs by NVIDIA's runtime and not every pod is run by it.
+    #[must_use]
+    pub fn class_to_name(&self) -> Option<&str> {
+        self.entered().filter(|(_, default)| !default).map(|(handler, _)| handler)
+    }
+
+    /// The name of NVIDIA's runtime in the container runtime's configuration, and whether it is the default.
+    fn entered(&self) -> Option<(&str, bool)> {
+        match self {
+            Self::Host(runtime) => Some((&runtime.handler, runtime.default)),
+            Self::Runtime(setup) if setup.cdi => None,
+            Self::Runtime(setup) => Some((&setup.handler, setup.default)),
+            Self::None | Self::Cdi | Self::Nri { .. } => None,
+        }
+    }
+}
+
+/// How a container runtime is configured. Paths are the host's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct RuntimeSetup {
+    /// The container runtime.
+    pub kind: Kind,
+    /// Its main configuration; `None` where it finds the drop-in without being told.
+    pub config: Option<String>,
+    /// The file that NVIDIA's runtime is entered into; `None` where that is the main one.
+    pub drop_in: Option<String>,
+    /// Where its present configuration is read from, where that is not the main one.
+    pub source: Option<String>,
+    /// The socket that it listens on.
+    pub socket: String,
+    /// The name under which NVIDIA's runtime is entered; its RuntimeClass is named the same.
+    pub handler: String,
+    /// Whether it runs the pods that name no RuntimeClass as well.
+    pub default: bool,
+    /// Whether CDI is switched on in the container runtime, so that containers get GPUs by that and not by NVIDIA's runtime.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cdi: bool,
+}
+
+impl RuntimeSetup {
+    /// The files that it consists of.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        [&self.config, &self.drop_in].into_iter().flatten().map(String::as_str)
+    }
+}
+
+/// Decides what a node's container runtime needs. `brought` are NVIDIA's runtimes that the host brings, as far as they are
+/// to be left alone: one of them does where the policy asks for nothing in particular.
+///
+/// # Errors
+/// A [`Fault`] where the policy asks for what this node cannot have.
+pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> Result<ToolkitChoice, Fault> {
+    let runtime = Runtime::of(&node.runtime);
+    if let Some(wanted) = toolkit.runtime.and_then(named)
+        && runtime.kind.is_some_and(|kind| kind != wanted)
+    {
+        return Err(fault(format!("the node runs {runtime}, not {wanted}; remove toolkit.runtime, or write Auto")));
+    }
+    // Nothing but a configured runtime can be the default.
+    let implied = if toolkit.set_as_default == Some(true) { Injection::Runtime } else { Injection::Auto };
+    match toolkit.injection.filter(|injection| *injection != Injection::Auto).unwrap_or(implied) {
+        Injection::Auto | Injection::Cdi if runtime.takes_cdi() => Ok(ToolkitChoice::Cdi),
+        Injection::Auto | Injection::Runtime => {
+            let kind = runtime.kind.or(toolkit.runtime.and_then(named)).ok_or_else(|| {
+                fault(format!(
+                    "the node's container runtime, {runtime}, is none that can be configured; write injection: Cdi"
+                ))
+            })?;
+            let setup = setup(toolkit, kind, node);
+            if let Some(host) = of_host(toolkit, &setup, brought) {
+                return Ok(host);
+            }
+            if setup.default && writes_its_own(toolkit, kind, node) {
+                return Err(fault(
+                    "k3s and RKE2 write their containerd's configuration anew at every start, so that no runtime stays the default; remove setAsDefault, and start k3s with --default-runtime=nvidia, or have pods name the RuntimeClass"
+                        .to_owned(),
+                ));
+            }
+            Ok(ToolkitChoice::Runtime(setup))
+        }
+        Injection::None => Ok(ToolkitChoice::None),
+        Injection::Cdi => Err(fault(format!(
+            "the node's container runtime, {runtime}, takes no CDI devices by itself; write injection: Runtime or Auto, or run the node with containerd 2.0 or later, or CRI-O"
+        ))),
+        Injection::Nri if runtime.takes_nri() => {
+            let socket = toolkit.host_paths.nri_socket.clone().unwrap_or_else(|| distribution::NRI_SOCKET.to_owned());
+            Ok(ToolkitChoice::Nri { socket })
+        }
+        Injection::Nri => Err(fault(format!(
+            "the node's container runtime, {runtime}, takes no NRI plugins; write injection: Auto, or run the node with containerd 2.1 or later, or CRI-O 1.34 or later"
+        ))),
+    }
+}
+
+/// Whether a distribution writes its runtime's configuration itself, and the policy knows no file that it leaves alone.
+fn writes_its_own(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> bool {
+    let own = &toolkit.host_paths;
+    kind == Kind::Containerd
+        && matches!(distribution::of(toolkit.distribution, node), Distribution::K3s | Distribution::Rke2)
+        && own.config.is_none()
+        && own.drop_in.is_none()
+}
+
+/// NVIDIA's runtime of the host's in the file that ours would be entered into, unless the policy says anything of ours.
+fn of_host(toolkit: &Toolkit, ours: &RuntimeSetup, brought: &[HostRuntime]) -> Option<ToolkitChoice> {
+    let Toolkit { injection, runtime_class, set_as_default, .. } = toolkit;
+    if injection.is_some_and(|injection| injection != Injection::Auto) || runtime_class.is_some() {
+        return None;
+    }
+    let fits = |runtime: &&HostRuntime| {
+        ours.config.as_ref() == Some(&runtime.file) && set_as_default.is_none_or(|default| default == runtime.default)
+    };
+    let found = brought.iter().filter(fits).max_by_key(|runtime| (runtime.default, runtime.handler == HANDLER))?;
+    Some(ToolkitChoice::Host(found.clone()))
+}
+
+fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
+    let first = Runtime::of(&node.runtime).is_first_containerd();
+    let files = distribution::files(kind, first, distribution::of(toolkit.distribution, node));
+    let own = &toolkit.host_paths;
+    let or = |own: &Option<String>, known: Option<&str>| own.clone().or_else(|| known.map(str::to_owned));
+    RuntimeSetup {
+        kind,
+        // Another file than the distribution's is its own source.
+        source: files.source.filter(|_| own.config.is_none()).map(str::to_owned),
+        config: or(&own.config, files.config),
+        drop_in: or(&own.drop_in, files.drop_in).filter(|_| kind != Kind::Docker),
+        socket: own.socket.clone().unwrap_or_else(|| files.socket.to_owned()),
+        handler: toolkit.runtime_class.clone().unwrap_or_else(|| HANDLER.to_owned()),
+        default: toolkit.set_as_default == Some(true),
+        cdi: false,
+    }
+}
+
+/// The kind that a policy names.
+fn named(runtime: ContainerRuntime) -> Option<Kind> {
+    match runtime {
+        ContainerRuntime::Auto => None,
+        ContainerRuntime::Containerd => Some(Kind::Containerd),
+        ContainerRuntime::Docker => Some(Kind::Docker),
+        ContainerRuntime::CriO => Some(Kind::CriO),
+    }
+}
+
+fn fault(message: String) -> Fault {
+    Fault { reason: Reason::RuntimeUnsupported, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(toolkit: &str, runtime: &str, kubelet: &str) -> Result<ToolkitChoice, String> {
+        let toolkit: Toolkit = serde_yaml::from_str(toolkit).unwrap();
+        let node = NodeFacts { runtime: runtime.into(), kubelet: kubelet.into(), ..NodeFacts::default() };
+        choose(&toolkit, &node, &[]).map_err(|fault| fault.message)
+    }
+
+    #[test]
+    fn a_runtime_that_the_host_brings_does_where_the_policy_asks_for_none_in_particular() {
+        let docker = "/etc/docker/daemon.json";
+        let brought =
+            |file: &str, handler: &str, default| HostRuntime { file: file.into(), handler: handler.into(), default };
+        for (toolkit, runtime, brought, expected) in [
+            (
+                "{}",
+                "docker://27.0.3",
+                brought(docker, "nvidia", true),
+                r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "nvidia", default: true"#,
+            ),
+            (
+                "{}",
+                "docker://27.0.3",
+                brought(docker, "gpu", false),
+                r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "gpu""#,
+            ),
+            ("{setAsDefault: false}", "docker://27.0.3", brought(docker, "gpu", false), "Host"),
+            ("{setAsDefault: true}", "docker://27.0.3", brought(docker, "nvidia", true), "Host"),
+            // Of another runtime than kubelet's.
+            ("{}", "containerd://1.7.27", brought(docker, "nvidia", true), "Runtime"),
+            ("{}", "containerd://2.1.4", brought("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
+            // The policy asks for ours.
+            ("{injection: Runtime}", "docker://27.0.3", brought(docker, "nvidia", true), "Runtime"),
+            ("{setAsDefault: true}", "docker://27.0.3", brought(docker, "nvidia", false), "Runtime"),
+            ("{setAsDefault: false}", "docker://27.0.3", brought(docker, "nvidia", true), "Runtime"),
+            ("{runtimeClass: gpu}", "docker://27.0.3", brought(docker, "nvidia", false), "Runtime"),
+            ("{injection: None}", "docker://27.0.3", brought(docker, "nvidia", false), "None"),
+        ] {
+            let toolkit_wanted: Toolkit = serde_yaml::from_str(toolkit).unwrap();
+            let node = NodeFacts { runtime: runtime.into(), ..NodeFacts::default() };
+            let choice = format!("{:?}", choose(&toolkit_wanted, &node, &[brought]).unwrap());
+            assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");
+        }
+    }
+
+    #[test]
+    fn the_least_disruptive_that_works_is_chosen() {
+        for (toolkit, runtime, expected) in [
+            ("{}", "containerd://2.0.0", "Cdi"),
+            ("{}", "containerd://2.1.4-k3s1", "Cdi"),
+            ("{}", "cri-o://1.34.1", "Cdi"),
+            ("{}", "of-tomorrow://1.0", "Cdi"),
+            ("{}", "containerd://1.7.27", "Runtime"),
+            ("{}", "containerd://1.6.9~ds1", "Runtime"),
+            ("{}", "docker://27.0.3", "Runtime"),
+            ("{injection: Runtime}", "containerd://2.1.4", "Runtime"),
+            ("{setAsDefault: true}", "containerd://2.1.4", "Runtime"),
+            ("{setAsDefault: false}", "containerd://2.1.4", "Cdi"),
+            ("{injection: Nri}", "containerd://2.1.0", "Nri"),
+            ("{injection: Nri}", "cri-o://1.34.0", "Nri"),
+            ("{runtime: Docker}", "docker://27.0.3", "Runtime"),
+            ("{injection: None}", "containerd://1.7.27", "None"),
+            ("{injection: None}", "containerd://2.1.4", "None"),
+        ] {
+            let choice = format!("{:?}", chosen(toolkit, runtime, "v1.34.0").unwrap());
+            assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");
+        }
+    }
+
+    #[test]
+    fn what_a_runtime_cannot_do_is_refused_with_what_to_write_instead() {
+        for (toolkit, runtime, words) in [
+            ("{injection: Cdi}", "containerd://1.7.27", "write injection: Runtime or Auto"),
+            ("{injection: Cdi}", "docker://27.0.3", "write injection: Runtime or Auto"),
+            ("{injection: Nri}", "containerd://2.0.5", "containerd 2.1 or later"),
+            ("{injection: Nri}", "cri-o://1.33.9", "CRI-O 1.34 or later"),
+            ("{injection: Nri}", "docker://27.0.3", "takes no NRI plugins"),
+            ("{injection: Runtime}", "of-tomorrow://1.0", "write injection: Cdi"),
+            ("{runtime: Docker}", "containerd://1.7.27", "the node runs containerd 1.7.27, not Docker"),
+        ] {
+            let error = chosen(toolkit, runtime, "v1.34.0").unwrap_err();
+            assert!(error.contains(words), "{toolkit} on {runtime}: {error}");
+        }
+        let k3s = |toolkit: &str| chosen(toolkit, "containerd://2.1.4-k3s1", "v1.34.1+k3s1");
+        assert!(k3s("{setAsDefault: true}").unwrap_err().contains("--default-runtime=nvidia"));
+        let theirs = HostRuntime {
+            file: "/var/lib/rancher/k3s/agent/etc/containerd/config.toml".into(),
+            handler: "nvidia".into(),
+            default: true,
+        };
+        let toolkit = serde_yaml::from_str("{setAsDefault: true}").unwrap();
+        let mut node = NodeFacts { kubelet: "v1.34.1+k3s1".into(), ..NodeFacts::default() };
+        node.runtime = "containerd://2.1.4-k3s1".into();
+        assert_eq!(choose(&toolkit, &node, std::slice::from_ref(&theirs)), Ok(ToolkitChoice::Host(theirs)));
+        assert!(k3s("{setAsDefault: true, hostPaths: {dropIn: /etc/k3s/nvidia.toml}}").is_ok());
+    }
+
+    #[test]
+    fn paths_are_the_distributions_but_for_those_that_the_policy_names() {
+        let toolkit = "{injection: Runtime, runtimeClass: gpu, hostPaths: {config: /a/b.toml}}";
+        let ToolkitChoice::Runtime(setup) = chosen(toolkit, "containerd://1.7.27", "v1.31.2+rke2r1").unwrap() else {
+            panic!("Runtime")
+        };
+        assert_eq!(setup.config.as_deref(), Some("/a/b.toml"));
+        assert_eq!(setup.socket, "/run/k3s/containerd/containerd.sock");
+        assert_eq!(setup.handler, "gpu");
+        assert!(!setup.default);
+    }
+
+    #[test]
+    fn k3s_imports_a_folder_for_each_version_of_the_configuration() {
+        for (runtime, folder) in
+            [("containerd://1.7.27-k3s1", "config.toml.d"), ("containerd://2.1.4-k3s1", "config-v3.toml.d")]
+        {
+            let ToolkitChoice::Runtime(setup) = chosen("{injection: Runtime}", runtime, "v1.34.1+k3s1").unwrap() else {
+                panic!("Runtime")
+            };
+            let expected = format!("/var/lib/rancher/k3s/agent/etc/containerd/{folder}/99-nvidia.toml");
+            assert_eq!(setup.drop_in, Some(expected));
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A driver in a plain folder of the host, such as Google's installers leave: its device nodes are in the host's `/dev`. NVIDIA's
+//! runtime looks for them below the folder (nvidia-container-toolkit v1.20.1, `internal/runtime/runtime.go`: the root of the
+//! driver is also that of its devices), so that containers get their GPUs by CDI specifications instead, which the device plugin
+//! writes with both roots.
+
+use gpu_operator_crd::{
+    policy::{Injection, Toolkit},
+    reason::Reason,
+    report::{CONTAINER_ROOT, HOST_ROOT},
+};
+
+use crate::{
+    desired::{
+        container_runtime::{Kind, Runtime},
+        fault::Fault,
+        toolkit::choice::{RuntimeSetup, ToolkitChoice},
+    },
+    world::NodeFacts,
+};
+
+/// Whether a driver's root is no root file system, with a `/dev` of its own.
+#[must_use]
+pub fn is_folder(root: &str) -> bool {
+    root != CONTAINER_ROOT && root != HOST_ROOT
+}
+
+/// What a choice comes to beside a driver in a folder: containerd 1.7 has CDI and has it switched off.
+///
+/// # Errors
+/// A [`Fault`] where containers could get GPUs by NVIDIA's runtime only.
+pub fn adapt(choice: ToolkitChoice, toolkit: &Toolkit, node: &NodeFacts, root: &str) -> Result<ToolkitChoice, Fault> {
+    let setup = match choice {
+        ToolkitChoice::Runtime(setup) if is_folder(root) => setup,
+        other => return Ok(other),
+    };
+    let runtime = Runtime::of(&node.runtime);
+    let wants_runtime = toolkit.injection == Some(Injection::Runtime) || setup.default;
+    if setup.kind == Kind::Containerd && runtime.has_cdi() && !wants_runtime {
+        return Ok(ToolkitChoice::Runtime(RuntimeSetup { cdi: true, ..setup }));
+    }
+    let way_out = if wants_runtime {
+        "remove toolkit.injection and toolkit.setAsDefault, or write devicePlugin: {flavor: Gke}"
+    } else {
+        "write devicePlugin: {flavor: Gke}, or run the node with containerd 1.7 or later, or CRI-O"
+    };
+    let message = format!(
+        "the driver is in folder {root}, where NVIDIA's runtime would look for device nodes as well and find none, and {runtime} is to give containers their GPUs by that runtime; {way_out}"
+    );
+    Err(Fault { reason: Reason::RuntimeUnsupported, message })
+}

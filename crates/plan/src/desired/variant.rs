@@ -1,0 +1,283 @@
+//! Variants: what a kind of node in a pool wants of each stage, and the names of the DaemonSets that give it.
+//!
+//! A node's facts enter only as a [`VariantKey`], so that nodes that agree on it share their DaemonSets, and a node
+//! that joins or changes can change nobody else's.
+
+use std::borrow::Cow;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNodeStatus,
+    gpunode::Groups,
+    policy::{Pool, Stage},
+    report::{HOST_ROOT, Report},
+};
+use kube::ResourceExt;
+
+use super::{
+    device_plugin::{self, PluginChoice, minimum},
+    driver::{self, DriverChoice},
+    effective_spec,
+    fault::Fault,
+    host_traits::HostTraits,
+    key::{StageSpec, VariantKey},
+    toolkit::{self, ToolkitChoice},
+};
+use crate::{
+    catalogue::Catalogue,
+    inventory::{external_stack::Foreign, gpus::Discovery},
+    revision::{self, slot},
+    world::{NodeFacts, Offer},
+};
+
+/// A pool's share of a group's name; the rest is a hash.
+const SLUG: usize = 30;
+
+/// What a kind of node in a pool wants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variant {
+    /// What it depends on.
+    pub key: VariantKey,
+    /// What its device plugin makes of a GPU.
+    pub offer: Offer,
+    /// The stages that are ours to install, with the group of each.
+    pub stages: Vec<(String, StageSpec)>,
+}
+
+impl Variant {
+    /// The group of each stage.
+    #[must_use]
+    pub fn groups(&self) -> Groups {
+        let mut groups = Groups::default();
+        for (group, spec) in &self.stages {
+            *slot(&mut groups, spec.stage) = Some(group.clone());
+        }
+        groups
+    }
+}
+
+/// What a node's facts come to in a pool: the key of its variant.
+///
+/// # Errors
+/// A [`Fault`] where the policy asks for what this node cannot have.
+pub fn choose(
+    policy: &ClusterGpuPolicy,
+    (name, named): (&str, Option<&Pool>),
+    on: &driver::choose::Subject<'_>,
+    foreign: &Foreign,
+) -> Result<VariantKey, Fault> {
+    let driver = match foreign.theirs(Stage::Driver) {
+        Some(_) => driver::choose::theirs(on.report),
+        None => driver::choose::choose(&effective_spec::driver(policy, named), on)?,
+    };
+    let theirs = foreign.theirs(Stage::DevicePlugin).is_some();
+    let loaded = on.report.driver.loaded.as_deref();
+    let wanted_plugin = effective_spec::device_plugin(policy, named);
+    let plugin = device_plugin::choice::choose(&wanted_plugin, &driver, loaded, theirs)?;
+    // Who brings a plugin that is found here has brought what it needs.
+    let needs_toolkit = plugin.needs_toolkit(&driver) && !theirs && foreign.theirs(Stage::Toolkit).is_none();
+    let (toolkit, toolkit_folder) = if needs_toolkit {
+        let wanted = effective_spec::toolkit(policy, named);
+        // What the host itself brings looks for the driver in the host's own root.
+        let of_host = matches!(&driver, DriverChoice::Preinstalled { root } if root == HOST_ROOT);
+        let brought = if of_host { foreign.runtimes() } else { &[] };
+        let choice = toolkit::choice::choose(&wanted, on.node, brought)?;
+        let choice = toolkit::folder_driver::adapt(choice, &wanted, on.node, driver.root())?;
+        (choice, toolkit::folder(&wanted, &driver))
+    } else {
+        (ToolkitChoice::None, None)
+    };
+    minimum::check(&wanted_plugin, &plugin, &toolkit)?;
+    let host = HostTraits::of(&on.report.os, &on.node.runtime, &driver);
+    let looks_there = matches!(plugin, PluginChoice::Gke { .. });
+    let kubelet_root = toolkit::kubelet_root(&effective_spec::toolkit(policy, named), on.node).filter(|_| looks_there);
+    Ok(VariantKey {
+        policy: policy.name_any(),
+        pool: name.to_owned(),
+        named: named.is_some(),
+        driver,
+        toolkit,
+        toolkit_folder,
+        plugin,
+        host,
+        kubelet_root,
+        arch: on.node.arch.to_string(),
+    })
+}
+
+/// What a node's driver is chosen by.
+#[must_use]
+pub fn driver_subject<'a>(
+    catalogue: &'a Catalogue,
+    policy: &'a ClusterGpuPolicy,
+    node: &'a NodeFacts,
+    discovery: &'a Discovery<'a>,
+    (status, report): (&'a GpuNodeStatus, &'a Report),
+) -> driver::choose::Subject<'a> {
+    let (images, missing_image) = (&policy.spec.images, status.missing_image.as_deref());
+    driver::choose::Subject { catalogue, images, node, discovery, report, missing_image }
+}
+
+/// Resolves a variant: images, environments and group names of its stages.
+#[must_use]
+pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Variant {
+    let specs = [
+        driver::stage(policy, pool, &key),
+        toolkit::stage(policy, pool, &key),
+        device_plugin::mps_stage(policy, pool, &key),
+        device_plugin::stage(policy, pool, &key),
+    ];
+    let stages = specs.into_iter().flatten().map(|spec| (group_name(&key, &spec), spec)).collect();
+    let offer = Offer::of(&effective_spec::device_plugin(policy, pool));
+    Variant { key, offer, stages }
+}
+
+/// A readable beginning and a hash of everything that makes this revision: the value of the node's label. A stage's
+/// revision covers what it stands on, and not what stands on it: a change of the plugin moves the plugin alone.
+fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
+    let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, host, kubelet_root, arch } = key;
+    let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
+    let plugin = match spec.stage {
+        Stage::Driver | Stage::Toolkit => None,
+        Stage::Mps => Some(Cow::Owned(plugin.without_flags())),
+        Stage::DevicePlugin => Some(Cow::Borrowed(plugin)),
+    };
+    let made_of = (policy, pool, named, driver, toolkit, plugin, arch, spec);
+    // What is where it always is needs no mention.
+    let toolkit_folder = toolkit_folder.as_ref().filter(|_| spec.stage >= Stage::Toolkit);
+    let kubelet_root = kubelet_root.filter(|_| spec.stage == Stage::DevicePlugin);
+    let host = host.of_stage(spec.stage);
+    let digest = match (toolkit_folder, kubelet_root, host.is_none()) {
+        (None, None, true) => revision::short(&made_of, 8),
+        (Some(folder), None, true) => revision::short(&(made_of, folder), 8),
+        (folder, root, _) => revision::short(&(made_of, folder, root, host), 8),
+    };
+    let slug: String =
+        pool.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(SLUG).collect();
+    format!("{}-{digest}", slug.trim_matches('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::ClusterGpuPolicySpec;
+
+    use super::*;
+    use crate::{
+        desired::{container_runtime::Kind, host_traits::HostTraits, toolkit::RuntimeSetup},
+        manifests::daemon_set::daemon_sets,
+        settings::Settings,
+    };
+
+    fn key(driver: &DriverChoice, toolkit: &ToolkitChoice, plugin: &PluginChoice, host: HostTraits) -> VariantKey {
+        VariantKey {
+            policy: "all".into(),
+            pool: "a".into(),
+            named: false,
+            driver: driver.clone(),
+            toolkit: toolkit.clone(),
+            toolkit_folder: None,
+            plugin: plugin.clone(),
+            host,
+            kubelet_root: None,
+            arch: "amd64".into(),
+        }
+    }
+
+    fn choose_plugin(written: &str, driver: &DriverChoice) -> PluginChoice {
+        let written = serde_yaml::from_str(written).unwrap();
+        device_plugin::choice::choose(&written, driver, None, false).unwrap()
+    }
+
+    /// Each stage's group, and its pod with the group's name left out.
+    fn stages(settings: &Settings, policy: &ClusterGpuPolicy, key: VariantKey) -> Vec<(Stage, String, String)> {
+        let variant = resolve(policy, None, key);
+        let sets = daemon_sets(settings, policy, &variant);
+        assert_eq!(sets.len(), variant.stages.len());
+        let stages = variant.stages.iter().zip(&sets);
+        stages
+            .map(|((group, spec), set)| {
+                let pod = serde_json::to_string(&set.spec).unwrap().replace(group.as_str(), "GROUP");
+                (spec.stage, group.clone(), pod)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn hosts_share_a_stage_whose_pods_are_the_same_and_no_other() {
+        let settings = Settings {
+            namespace: "gpu-operator".into(),
+            probe_image: "registry.example.com/nvml-probe:1".into(),
+            probe_pull_policy: "IfNotPresent".into(),
+            image_pull_secrets: vec![],
+            kubelet_root: None,
+        };
+        let policy = ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default());
+        let container = |os: &str| DriverChoice::Container {
+            version: "580.173.02".into(),
+            os: os.into(),
+            open: true,
+            kernel: None,
+            parameters: None,
+        };
+        let google = DriverChoice::Preinstalled { root: "/home/kubernetes/bin/nvidia".into() };
+        let setup = RuntimeSetup {
+            kind: Kind::Containerd,
+            config: Some("/etc/containerd/config.toml".into()),
+            drop_in: None,
+            source: None,
+            socket: "/run/containerd/containerd.sock".into(),
+            handler: "nvidia".into(),
+            default: false,
+            cdi: false,
+        };
+        let nri = ToolkitChoice::Nri { socket: "/run/nri/nri.sock".into() };
+        let hosts = [(false, false), (false, true), (true, false), (true, true)];
+        let mut compared = 0;
+        for (driver, toolkit, plugin) in [
+            (container("rhel9"), ToolkitChoice::Cdi, "{}"),
+            (container("sles15.7"), ToolkitChoice::Runtime(setup), "{sharing: {mps: {replicas: 2}}}"),
+            (container("rhel9"), nri, "{mig: {strategy: Mixed}}"),
+            (google, ToolkitChoice::None, "{flavor: Gke}"),
+        ] {
+            let plugin = choose_plugin(plugin, &driver);
+            let of_host = |(selinux, subscription)| {
+                let host = HostTraits { selinux, subscription: subscription && driver.is_ours() };
+                stages(&settings, &policy, key(&driver, &toolkit, &plugin, host))
+            };
+            for (one, other) in hosts.iter().flat_map(|one| hosts.iter().map(move |other| (*one, *other))) {
+                for ((stage, group, pod), (_, other_group, other_pod)) in of_host(one).iter().zip(&of_host(other)) {
+                    assert_eq!(
+                        group == other_group,
+                        pod == other_pod,
+                        "{stage:?} on {one:?} and {other:?}: {driver:?}"
+                    );
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared >= 16 * 10, "{compared}");
+    }
+
+    #[test]
+    fn a_subscription_names_the_driver_alone() {
+        let policy = ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default());
+        let driver = DriverChoice::Container {
+            version: "580.173.02".into(),
+            os: "sles15.7".into(),
+            open: true,
+            kernel: None,
+            parameters: None,
+        };
+        for selinux in [false, true] {
+            let groups = |subscription| {
+                let plugin = choose_plugin("{sharing: {mps: {replicas: 2}}}", &driver);
+                let host = HostTraits { selinux, subscription };
+                resolve(&policy, None, key(&driver, &ToolkitChoice::Cdi, &plugin, host)).groups()
+            };
+            let (with, without) = (groups(true), groups(false));
+            assert_ne!(with.driver, without.driver);
+            let rest = |groups: Groups| Groups { driver: None, ..groups };
+            assert!(without.toolkit.is_some() && without.mps.is_some() && without.device_plugin.is_some());
+            assert_eq!(rest(with), rest(without));
+        }
+    }
+}

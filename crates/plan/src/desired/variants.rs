@@ -1,0 +1,37 @@
+//! The variants in use, each resolved once however many nodes share it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use gpu_operator_crd::{ClusterGpuPolicy, policy::Pool};
+
+use super::{
+    key::VariantKey,
+    variant::{self, Variant},
+};
+
+/// The variants in use.
+#[derive(Debug, Default)]
+pub struct Variants<'w> {
+    by_policy: HashMap<String, BTreeMap<VariantKey, Arc<Variant>>>,
+    policies: BTreeMap<String, &'w ClusterGpuPolicy>,
+}
+
+impl<'w> Variants<'w> {
+    /// Returns the variant of a key, which is resolved for the first node that has it.
+    pub fn resolve(&mut self, policy: &'w ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Arc<Variant> {
+        self.policies.insert(key.policy.clone(), policy);
+        let of_policy = self.by_policy.entry(key.policy.clone()).or_default();
+        Arc::clone(of_policy.entry(key).or_insert_with_key(|key| Arc::new(variant::resolve(policy, pool, key.clone()))))
+    }
+
+    /// Returns every variant in use, with its policy.
+    pub fn all(&self) -> impl Iterator<Item = (&'w ClusterGpuPolicy, &Variant)> {
+        self.by_policy
+            .iter()
+            .filter_map(|(policy, variants)| Some((*self.policies.get(policy)?, variants)))
+            .flat_map(|(policy, variants)| variants.values().map(move |variant| (policy, variant.as_ref())))
+    }
+}

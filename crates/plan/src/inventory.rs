@@ -1,0 +1,108 @@
+//! Who: every node with its GPUs, and the policy that governs it.
+
+pub mod added_models;
+pub mod external_stack;
+pub mod gpus;
+pub mod label_hints;
+pub mod membership;
+pub mod node_labels;
+pub mod pool_checks;
+pub mod pools;
+pub mod published_keys;
+
+use std::{collections::HashMap, sync::Arc};
+
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpus::Discovery;
+use membership::{Unmanaged, by_age, governs, name_of, opted_out};
+
+use crate::{
+    catalogue::Catalogue,
+    world::{NodeFacts, PodFacts, World},
+};
+
+/// The nodes whose state is known well enough to plan for, in the order of their names.
+#[derive(Debug)]
+pub struct Inventory<'w> {
+    /// What was observed.
+    pub world: &'w World,
+    /// The catalogue, with the models that policies add.
+    pub catalogue: &'w Catalogue,
+    /// Nodes that a policy governs.
+    pub governed: Vec<GovernedNode<'w>>,
+    /// Nodes that no policy governs.
+    pub unmanaged: Vec<UnmanagedNode<'w>>,
+}
+
+/// A GPU node that a policy governs.
+#[derive(Debug)]
+pub struct GovernedNode<'w> {
+    /// The Node.
+    pub node: &'w NodeFacts,
+    /// Its GpuNode, if there is one yet.
+    pub gpu_node: Option<&'w GpuNode>,
+    /// The pods of this operator on it.
+    pub pods: Vec<&'w PodFacts>,
+    /// What its GPUs are.
+    pub discovery: Discovery<'w>,
+    /// The policy: the oldest that selects the node.
+    pub policy: &'w ClusterGpuPolicy,
+    /// The names of the other policies that select it.
+    pub others: Vec<&'w str>,
+}
+
+/// A node that no policy governs.
+#[derive(Debug)]
+pub struct UnmanagedNode<'w> {
+    /// The Node.
+    pub node: &'w NodeFacts,
+    /// Its GpuNode, if there is one.
+    pub gpu_node: Option<&'w GpuNode>,
+    /// The pods of this operator that are left on it.
+    pub pods: Vec<&'w PodFacts>,
+    /// Why no policy governs it.
+    pub why: Unmanaged,
+    /// The model of its GPUs, where that is known.
+    pub model: Option<String>,
+    /// The policy that would govern it if its label did not take it out.
+    pub selected_by: Option<&'w ClusterGpuPolicy>,
+}
+
+/// Takes stock of the fleet. Nodes of which something is there that cannot be read are left out: they stay as they are.
+#[must_use]
+pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
+    let policies = by_age(world);
+    let mut pods = pods_by_node(world);
+    let mut inventory = Inventory { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
+    for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
+        let gpu_node = world.gpu_nodes.get(name).map(Arc::as_ref);
+        let pods = pods.remove(name.as_str()).unwrap_or_default();
+        let unmanaged =
+            |why, model, selected_by| UnmanagedNode { node, gpu_node, pods: pods.clone(), why, model, selected_by };
+        let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {
+            inventory.unmanaged.push(unmanaged(Unmanaged::NoGpu, None, None));
+            continue;
+        };
+        let mut claims = policies.iter().copied().filter(|policy| governs(policy, node));
+        match claims.next() {
+            selected_by if opted_out(node) => {
+                inventory.unmanaged.push(unmanaged(Unmanaged::OptedOut, discovery.model, selected_by));
+            }
+            None => inventory.unmanaged.push(unmanaged(Unmanaged::NoPolicy, discovery.model, None)),
+            Some(policy) => {
+                let others = claims.map(name_of).collect();
+                inventory.governed.push(GovernedNode { node, gpu_node, pods, discovery, policy, others });
+            }
+        }
+    }
+    inventory
+}
+
+/// Returns the pods of this operator by node.
+fn pods_by_node(world: &World) -> HashMap<&str, Vec<&PodFacts>> {
+    let mut by_node: HashMap<&str, Vec<&PodFacts>> = HashMap::new();
+    for pod in world.pods.values() {
+        by_node.entry(pod.node.as_str()).or_default().push(pod);
+    }
+    by_node
+}

@@ -1,0 +1,228 @@
+//! Discovery: which nodes have GPUs, and of which model. Evidence-based and sticky: what is known stays known until
+//! a live report says otherwise, because a missing signal proves nothing.
+
+use gpu_operator_crd::{
+    GpuNode, keys,
+    reason::Reason,
+    report::{Gpu, Report},
+};
+
+use crate::{
+    catalogue::{Accelerator, Catalogue, unknown_model_name},
+    inventory::node_labels::{self, Signals},
+    note::Note,
+    world::NodeFacts,
+};
+
+/// The model of a node with GPUs of several models: no single name would be true of it.
+pub const MIXED: &str = "mixed";
+
+/// What is known of a node's GPUs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Discovery<'c> {
+    /// Canonical name of the model, or [`MIXED`]. `None` while a label says that there are NVIDIA GPUs, and nothing says
+    /// which.
+    pub model: Option<String>,
+    /// The models on the node that the catalogue knows, each once.
+    pub accelerators: Vec<&'c Accelerator>,
+    /// How many GPUs should be there, by what is known of the node itself; a pool may promise another number.
+    pub expected: Expected,
+    /// What was seen on this Node's bus.
+    pub seen: Seen,
+    /// What is worth a look though the node may work.
+    pub notes: Vec<Note>,
+}
+
+/// How many GPUs a node should have, by source; the first that is there holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// By the Node's annotation.
+    pub annotated: Option<u32>,
+    /// By what was seen, else by the cloud's label.
+    pub known: Option<u32>,
+}
+
+/// What was seen on a Node's bus when it showed the most GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// How many. `None`: none ever.
+    pub most: Option<u32>,
+    /// At which PCI addresses.
+    pub at: Vec<String>,
+}
+
+/// What is known of a node's GPUs; `None` for a node without.
+#[must_use]
+pub fn discover<'c>(catalogue: &'c Catalogue, node: &NodeFacts, gpu_node: Option<&GpuNode>) -> Option<Discovery<'c>> {
+    let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+    let report = status.and_then(|status| status.report.as_ref());
+    let on_bus: &[Gpu] = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
+    let remembered = remembered(node, gpu_node);
+    // A node whose bus shows no GPU now is still a GPU node, with all of them missing, if this very Node had some, or is
+    // said to have some.
+    let annotated = Annotated::of(node);
+    if report.is_some() && on_bus.is_empty() && remembered.most.or(annotated.count).is_none() {
+        return None;
+    }
+    let signals = node_labels::signals(catalogue, node);
+    let known = status.and_then(|status| status.model.clone()).or_else(|| own_label(node));
+    // While a GPU is missing, the others do not say what kind of node this is.
+    let all_there = remembered.most.is_none_or(|seen| count(on_bus) >= seen);
+    let by_bus = model_on_bus(catalogue, on_bus);
+    let by_label = signals.named.as_ref().map(|named| named.model.clone());
+    let model = signals
+        .overridden
+        .clone()
+        .or(by_label)
+        .or_else(|| by_bus.clone().filter(|_| all_there))
+        .or(known)
+        .or_else(|| by_bus.clone());
+    if model.is_none() && !signals.present {
+        return None;
+    }
+    let seen = if annotated.count.is_some() { now_seen(on_bus) } else { most(now_seen(on_bus), remembered) };
+    Some(Discovery {
+        accelerators: accelerators(catalogue, on_bus, model.as_deref()),
+        expected: Expected { annotated: annotated.count, known: seen.most.or(signals.count) },
+        notes: notes(catalogue, &signals, on_bus, by_bus.as_deref(), annotated),
+        seen,
+        model,
+    })
+}
+
+/// What the Node's annotation says, if anything.
+#[derive(Default)]
+struct Annotated {
+    count: Option<u32>,
+    unreadable: Option<String>,
+}
+
+impl Annotated {
+    fn of(node: &NodeFacts) -> Self {
+        let Some(text) = &node.gpu_count else {
+            return Self::default();
+        };
+        match text.parse().ok().filter(|count| (1..=64).contains(count)) {
+            Some(count) => Self { count: Some(count), unreadable: None },
+            None => Self { count: None, unreadable: Some(text.clone()) },
+        }
+    }
+}
+
+/// The models on the node that the catalogue knows, each once. The bus is the better witness; a name alone counts only
+/// where the bus says nothing.
+fn accelerators<'c>(catalogue: &'c Catalogue, on_bus: &[Gpu], model: Option<&str>) -> Vec<&'c Accelerator> {
+    let mut accelerators: Vec<&Accelerator> = Vec::new();
+    for accelerator in on_bus.iter().filter_map(|gpu| catalogue.model_of_pci(device_id(gpu)?, None)) {
+        if accelerators.iter().all(|known| known.name != accelerator.name) {
+            accelerators.push(accelerator);
+        }
+    }
+    if accelerators.is_empty() {
+        accelerators.extend(model.and_then(|model| catalogue.model(model)));
+    }
+    accelerators
+}
+
+/// The model that the bus shows: one name for one model, [`MIXED`] for several.
+fn model_on_bus(catalogue: &Catalogue, on_bus: &[Gpu]) -> Option<String> {
+    let mut names = model_names(catalogue, on_bus);
+    if names.len() > 1 { Some(MIXED.to_owned()) } else { names.pop() }
+}
+
+/// The models on the bus, each once. One that the catalogue lacks is named by its id and not by its product: NVML tells
+/// the product only once a driver works, and a name that changes then would move the node to another pool.
+fn model_names(catalogue: &Catalogue, on_bus: &[Gpu]) -> Vec<String> {
+    let mut names = Vec::new();
+    for id in on_bus.iter().map(|gpu| device_id(gpu).unwrap_or_default()) {
+        let known = catalogue.model_of_pci(id, None).map(|model| model.name.clone());
+        let name = known.unwrap_or_else(|| unknown_model_name(id, None));
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn notes(
+    catalogue: &Catalogue,
+    signals: &Signals,
+    on_bus: &[Gpu],
+    by_bus: Option<&str>,
+    annotated: Annotated,
+) -> Vec<Note> {
+    let mut notes = Vec::new();
+    if let Some(text) = annotated.unreadable {
+        let message = format!("annotation {}: {text:?} is no number of GPUs; write one from 1 to 64", keys::GPU_COUNT);
+        notes.push(Note::new(Reason::InvalidAnnotation, message));
+    }
+    let contradicted = |named: &&node_labels::Named| {
+        // Products that share a PCI id are told apart by their label.
+        let model = catalogue.model(&named.model);
+        let is_of = |gpu: &Gpu| model.zip(device_id(gpu)).is_some_and(|(model, id)| model.is_pci(id));
+        by_bus.is_some_and(|by_bus| by_bus != named.model) && !on_bus.iter().any(is_of)
+    };
+    if let Some(named) = signals.named.as_ref().filter(contradicted) {
+        let message = format!(
+            "label {} says {}, and the PCI bus shows {}; the label holds for the model's name and the bus for the driver, so correct the label or set {}",
+            named.key,
+            named.model,
+            by_bus.unwrap_or("nothing"),
+            keys::MODEL_OVERRIDE,
+        );
+        notes.push(Note::new(Reason::LabelMismatch, message));
+    }
+    let names = model_names(catalogue, on_bus);
+    if names.len() > 1 {
+        let message = format!(
+            "the node has GPUs of several models ({}), and one driver for all; its pool is matched by nodeSelector or by models: [{MIXED}], and pods cannot choose between its GPUs",
+            names.join(", "),
+        );
+        notes.push(Note::new(Reason::MixedModels, message));
+    }
+    notes
+}
+
+/// The model by our own label, if the label is ours: what is left to know of a node whose GpuNode was deleted.
+fn own_label(node: &NodeFacts) -> Option<String> {
+    node.labels.get(keys::MODEL).filter(|_| node.owned_labels.contains(keys::MODEL)).map(ToString::to_string)
+}
+
+/// What was seen on this very Node; another one of the same name begins anew.
+fn remembered(node: &NodeFacts, gpu_node: Option<&GpuNode>) -> Seen {
+    let gpus = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).map(|status| &status.gpus);
+    let gpus = gpus.filter(|gpus| gpus.seen_on.as_deref() == Some(node.uid.as_str()));
+    gpus.map_or_else(Seen::default, |gpus| Seen { most: gpus.most_seen, at: gpus.seen_at.clone() })
+}
+
+fn now_seen(on_bus: &[Gpu]) -> Seen {
+    let count = count(on_bus);
+    Seen { most: (count > 0).then_some(count), at: on_bus.iter().map(|gpu| gpu.pci_address.clone()).collect() }
+}
+
+/// The one with more; of two equals the newer.
+fn most(now: Seen, before: Seen) -> Seen {
+    if now.most >= before.most { now } else { before }
+}
+
+/// That GPUs of the node belong to virtual machines, in a sentence.
+#[must_use]
+pub fn passed_through(report: Option<&Report>) -> Option<String> {
+    let count = report.map(|report| report.passed_through).filter(|count| *count > 0)?;
+    let (gpus, verb) = if count == 1 { ("GPU", "is") } else { ("GPUs", "are") };
+    Some(format!("{count} {gpus} {verb} bound to vfio-pci, for virtual machines, and not counted"))
+}
+
+/// GPUs on the bus of a report.
+#[must_use]
+pub fn on_bus(report: Option<&Report>) -> u32 {
+    report.map_or(0, |report| count(&report.gpus))
+}
+
+fn count(gpus: &[Gpu]) -> u32 {
+    u32::try_from(gpus.len()).unwrap_or(u32::MAX)
+}
+
+fn device_id(gpu: &Gpu) -> Option<u16> {
+    u16::from_str_radix(gpu.device_id.trim_start_matches("0x"), 16).ok()
+}

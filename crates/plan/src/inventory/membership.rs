@@ -1,0 +1,60 @@
+//! Which policy governs a node.
+
+use std::sync::Arc;
+
+use gpu_operator_crd::{ClusterGpuPolicy, keys, reason::Reason};
+use kube::ResourceExt;
+
+use super::pools;
+use crate::{
+    note::Note,
+    world::{NodeFacts, World},
+};
+
+/// Why a node is nobody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmanaged {
+    /// It has no NVIDIA GPU.
+    NoGpu,
+    /// No policy selects it.
+    NoPolicy,
+    /// Its label takes it out of every policy.
+    OptedOut,
+}
+
+/// Whether a node's label takes it out of every policy.
+pub fn opted_out(node: &NodeFacts) -> bool {
+    node.labels.get(keys::MANAGED).is_some_and(|value| value != "true")
+}
+
+/// That other policies select a node as well.
+pub fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
+    let other = others.first()?;
+    let message = format!(
+        "policies {governing} and {other} both select this node; {governing} is older and has it; narrow one's nodeSelector"
+    );
+    Some(Note::new(Reason::PolicyOverlap, message))
+}
+
+/// A policy's name.
+pub fn name_of(policy: &ClusterGpuPolicy) -> &str {
+    policy.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Policies that are not being deleted, the oldest first: of two that claim a node, the older one keeps it.
+pub fn by_age(world: &World) -> Vec<&ClusterGpuPolicy> {
+    let mut policies: Vec<_> = world
+        .policies
+        .values()
+        .map(Arc::as_ref)
+        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
+        .collect();
+    policies.sort_by_key(|policy| (policy.creation_timestamp(), policy.name_any()));
+    policies
+}
+
+/// Returns whether a policy selects a node.
+#[must_use]
+pub fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
+    pools::selects(policy.spec.node_selector.as_ref(), &node.labels)
+}

@@ -1,0 +1,99 @@
+//! Misfits: pools that have no node because of how they are written, whatever their nodes were.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, keys,
+    policy::{Pool, Selector},
+    reason::Reason,
+};
+
+use crate::{
+    catalogue::Catalogue,
+    inventory::{gpus::MIXED, node_labels::canonical, published_keys},
+};
+
+/// By pool, why: in a word, and in a sentence that says what to write instead.
+pub type Misfits = BTreeMap<String, (Reason, String)>;
+
+/// The misfits among a policy's pools. `on_nodes` are the models that nodes have, beside those of the catalogue.
+#[must_use]
+pub fn misfits(catalogue: &Catalogue, policy: &ClusterGpuPolicy, on_nodes: &BTreeSet<String>) -> Misfits {
+    let claims: Vec<Claim<'_>> = policy.spec.pools.iter().map(|pool| Claim::of(catalogue, pool)).collect();
+    let misfit = |(index, claim): (usize, &Claim<'_>)| {
+        let unknown = || Some((Reason::UnknownModel, claim.unknown_model(catalogue, on_nodes)?));
+        let shadowed = || Some((Reason::PoolShadowed, claim.shadow(claims.get(..index)?)?));
+        let own_label = || Some((Reason::PoolMatchesOwnLabel, claim.own_label(policy)?));
+        Some((claim.pool.name.clone(), own_label().or_else(unknown).or_else(shadowed)?))
+    };
+    claims.iter().enumerate().filter_map(misfit).collect()
+}
+
+/// What a pool lays claim to.
+struct Claim<'p> {
+    pool: &'p Pool,
+    /// Canonical names; none stand for every model.
+    models: Vec<String>,
+}
+
+impl<'p> Claim<'p> {
+    fn of(catalogue: &Catalogue, pool: &'p Pool) -> Self {
+        let models = pool.matches.models.iter().map(|model| canonical(catalogue, model)).collect();
+        Self { pool, models }
+    }
+
+    fn selector(&self) -> Option<&Selector> {
+        self.pool.matches.node_selector.as_ref()
+    }
+
+    /// That it asks for a model that neither the catalogue nor any node has.
+    fn unknown_model(&self, catalogue: &Catalogue, on_nodes: &BTreeSet<String>) -> Option<String> {
+        let unknown =
+            |model: &&String| catalogue.model(model).is_none() && !on_nodes.contains(*model) && model.as_str() != MIXED;
+        let model = self.models.iter().find(unknown)?;
+        let near = catalogue
+            .models()
+            .map(|known| (strsim::jaro_winkler(model, &known.name), known.name.as_str()))
+            .max_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(format!(
+            "match.models: neither the catalogue nor any node has {model}; write {}, or the model that a node's GpuNode shows",
+            near.1
+        ))
+    }
+
+    /// That it asks for a label that the policy writes itself, which does not count.
+    fn own_label(&self, policy: &ClusterGpuPolicy) -> Option<String> {
+        let Selector { match_labels, match_expressions } = self.selector()?;
+        let mut keys = match_labels.keys().chain(match_expressions.iter().map(|requirement| &requirement.key));
+        let key = keys.find(|key| published_keys::comes_from(policy, key))?;
+        let otherwise = if keys::is_discovered(key) {
+            "do without compatibility.labels".to_owned()
+        } else {
+            format!("remove {key} from nodeLabels")
+        };
+        Some(format!(
+            "match.nodeSelector names label {key}, which this policy publishes: such a label does not count for matching, as nodes would move between pools by it; match by models or by another label, or {otherwise}"
+        ))
+    }
+
+    /// That earlier claims take all of it: each of its models is claimed by one that asks no more of a node's labels.
+    fn shadow(&self, earlier: &[Self]) -> Option<String> {
+        let takers: BTreeSet<&str> = if self.models.is_empty() {
+            [earlier.iter().find(|taker| taker.takes(None, self))?.pool.name.as_str()].into()
+        } else {
+            let taker = |model| Some(earlier.iter().find(|taker| taker.takes(Some(model), self))?.pool.name.as_str());
+            self.models.iter().map(taker).collect::<Option<_>>()?
+        };
+        let takers = takers.into_iter().collect::<Vec<_>>().join(" and ");
+        Some(format!(
+            "every node that it matches belongs to {takers} before it; write it before {takers}, or narrow the match of {takers}"
+        ))
+    }
+
+    /// Whether it claims every node of a model, or of any, that `other` claims.
+    fn takes(&self, model: Option<&String>, other: &Self) -> bool {
+        let of_models = self.models.is_empty() || model.is_some_and(|model| self.models.contains(model));
+        let any = Selector::default();
+        of_models && self.selector().unwrap_or(&any).asks_no_more_than(other.selector().unwrap_or(&any))
+    }
+}

@@ -1,0 +1,12 @@
+//! The label keys outside this operator's prefix that a policy publishes.
+
+use gpu_operator_crd::{ClusterGpuPolicy, keys};
+
+/// Whether a label comes from the policy itself: one that it publishes, or one of this operator's own. By such a label no pool
+/// matches a node, whoever put it there: the node would join a pool by what another pool wrote, and could leave it again.
+#[must_use]
+pub fn comes_from(policy: &ClusterGpuPolicy, key: &str) -> bool {
+    let of_pools = policy.spec.pools.iter().flat_map(|pool| &pool.node_labels).map(|label| label.key.as_str());
+    let mut named = policy.spec.node_labels.iter().map(String::as_str).chain(of_pools).chain(keys::NODE_LABELS);
+    named.any(|named| named == key) || policy.spec.compatibility.wants_gfd() && keys::is_discovered(key)
+}

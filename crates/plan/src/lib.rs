@@ -1,0 +1,29 @@
+//! What should be written to a cluster, decided by one pure function over plain facts: no I/O, no clock, no client.
+//!
+//! ```text
+//! inventory ─▶ desired ─▶ assess ─▶ rollout ─▶ output
+//!    who         what     how far   whose turn   writes
+//!                                      manifests ─┘ objects
+//! ```
+//!
+//! The ground floor, which every step may use: [`catalogue`] and [`world`] (the facts), [`settings`], [`time`],
+//! [`note`], [`revision`], [`container_names`] and [`int_or_percent`]. A step uses only the steps before it.
+
+pub mod assess;
+pub mod catalogue;
+pub mod container_names;
+pub mod desired;
+pub mod int_or_percent;
+pub mod inventory;
+pub mod manifests;
+pub mod note;
+pub mod output;
+mod plan;
+pub mod revision;
+pub mod rollout;
+pub mod settings;
+pub mod time;
+pub mod world;
+
+pub use output::plan::Plan;
+pub use plan::plan;

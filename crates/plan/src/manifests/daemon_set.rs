@@ -1,0 +1,144 @@
+//! The DaemonSets of a variant: placement, ownership, and one pod per stage.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage};
+use k8s_openapi::{
+    api::{
+        apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy},
+        core::v1::{Affinity, Container, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec},
+    },
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference},
+};
+use kube::Resource;
+
+use super::{device_plugin, driver, toolkit};
+use crate::{
+    desired::variant::Variant,
+    manifests::{
+        pod::{HostNamespaces, PodInput, PodParts, pull_secrets, tolerations},
+        proxy, selinux,
+    },
+    revision::daemon_set_name,
+    settings::Settings,
+};
+
+/// The DaemonSets of a variant, by name.
+#[must_use]
+pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Variant) -> Vec<DaemonSet> {
+    variant
+        .stages
+        .iter()
+        .filter_map(|(group, spec)| {
+            let input = PodInput { settings, policy, key: &variant.key, spec };
+            let parts = match spec.stage {
+                Stage::Driver => driver::pod(&input)?,
+                Stage::Toolkit => toolkit::pod(&input)?,
+                Stage::Mps => device_plugin::mps_pod(&input)?,
+                Stage::DevicePlugin => device_plugin::pod(&input)?,
+            };
+            let mut set = daemon_set(&input, group, parts);
+            if spec.stage == Stage::DevicePlugin {
+                let offer = variant.offer.annotation().map(|offer| (keys::OFFER.to_owned(), offer));
+                set.metadata.annotations = offer.map(|offer| BTreeMap::from([offer]));
+            }
+            Some(set)
+        })
+        .collect()
+}
+
+fn daemon_set(input: &PodInput<'_>, group: &str, parts: PodParts) -> DaemonSet {
+    let stage = input.spec.stage;
+    let selector = BTreeMap::from([
+        (keys::STAGE.to_owned(), stage.as_str().to_owned()),
+        (stage.key().to_owned(), group.to_owned()),
+    ]);
+    let mut labels = selector.clone();
+    labels.insert(keys::MANAGED_BY.to_owned(), keys::MANAGER.to_owned());
+    labels.insert(keys::POLICY.to_owned(), input.policy.meta().name.clone().unwrap_or_default());
+    DaemonSet {
+        metadata: ObjectMeta {
+            name: Some(daemon_set_name(stage, group)),
+            namespace: Some(input.settings.namespace.clone()),
+            labels: Some(labels.clone()),
+            owner_references: owner(input),
+            ..ObjectMeta::default()
+        },
+        spec: Some(DaemonSetSpec {
+            selector: LabelSelector { match_labels: Some(selector.clone()), ..LabelSelector::default() },
+            // A change of the template reaches a node when its pod is next made; what has to move nodes is a new
+            // revision, and so a DaemonSet of its own.
+            update_strategy: Some(DaemonSetUpdateStrategy {
+                type_: Some("OnDelete".to_owned()),
+                ..DaemonSetUpdateStrategy::default()
+            }),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
+                spec: Some(pod_spec(input, group, parts)),
+            },
+            ..DaemonSetSpec::default()
+        }),
+        ..DaemonSet::default()
+    }
+}
+
+/// The policy, with which a DaemonSet goes. Not so a toolkit that is entered into the container runtime's configuration: with a
+/// policy that is deleted in the foreground, as Argo CD does, the API server would have all of them go at once, also those
+/// that restart the runtime as they go or cannot take themselves out yet. It is pruned in its turn.
+fn owner(input: &PodInput<'_>) -> Option<Vec<OwnerReference>> {
+    let in_turn = input.spec.stage == Stage::Toolkit && input.key.toolkit.setup().is_some();
+    input.policy.controller_owner_ref(&()).filter(|_| !in_turn).map(|owner| vec![owner])
+}
+
+fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
+    let way_out = &input.policy.spec.proxy;
+    let theirs = |container: &&mut Container| container.image.as_ref() == Some(&input.spec.image);
+    for container in parts.init.iter_mut().chain([&mut parts.main]).filter(theirs) {
+        proxy::tell(way_out, container);
+    }
+    parts.volumes.extend(proxy::volume(way_out));
+    if input.key.host.selinux {
+        selinux::allow_host_files(&mut parts);
+    }
+    let stage = input.spec.stage;
+    let account = device_plugin::account(&input.key.plugin).filter(|_| stage == Stage::DevicePlugin);
+    let defaults = &input.policy.spec.defaults;
+    PodSpec {
+        node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_owned())])),
+        affinity: Some(one_per_host(stage)),
+        tolerations: Some(tolerations(input.policy)),
+        priority_class_name: Some(
+            defaults.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".to_owned()),
+        ),
+        image_pull_secrets: pull_secrets(input.settings, input.policy),
+        // One operand alone talks to the API server, only if told to, and mounts the token itself.
+        automount_service_account_token: Some(false),
+        service_account_name: account.map(str::to_owned),
+        host_pid: (parts.host != HostNamespaces::None).then_some(true),
+        host_network: (parts.host == HostNamespaces::PidAndNetwork).then_some(true),
+        termination_grace_period_seconds: Some(parts.grace_seconds),
+        init_containers: (!parts.init.is_empty()).then_some(parts.init),
+        containers: vec![parts.main],
+        volumes: Some(parts.volumes),
+        ..PodSpec::default()
+    }
+}
+
+/// While a node moves from one revision to another, the new pod waits until the old one is gone.
+fn one_per_host(stage: Stage) -> Affinity {
+    let same_stage = LabelSelector {
+        match_labels: Some(BTreeMap::from([(keys::STAGE.to_owned(), stage.as_str().to_owned())])),
+        ..LabelSelector::default()
+    };
+    Affinity {
+        pod_anti_affinity: Some(PodAntiAffinity {
+            required_during_scheduling_ignored_during_execution: Some(vec![PodAffinityTerm {
+                label_selector: Some(same_stage),
+                topology_key: "kubernetes.io/hostname".to_owned(),
+                ..PodAffinityTerm::default()
+            }]),
+            ..PodAntiAffinity::default()
+        }),
+        ..Affinity::default()
+    }
+}

@@ -1,0 +1,86 @@
+//! What plugins are told by file. An init container of ours writes it from its arguments: so it is a part of the pod, moves
+//! nodes by their group like everything else in it, and needs neither a `ConfigMap` nor the right to write one.
+//!
+//! Only what no environment variable says is in a file; the rest stays where a user's `env` can be put over it.
+
+use gpu_operator_crd::{
+    keys,
+    policy::{MigStrategy, Sharing, TimeSlicing},
+};
+use k8s_openapi::api::core::v1::{Container, Volume};
+use serde_json::{Value, json};
+
+use crate::{
+    desired::expected_resources::{PROFILES, mig_resource},
+    manifests::pod::{Mode, empty_dir, mount, own_container},
+    settings::Settings,
+};
+
+/// Where kubelet listens for plugins; plugins and kubelet have it built in, whatever kubelet's `--root-dir` is (Kubernetes 1.36,
+/// `pkg/kubelet/cm/devicemanager/manager.go`).
+pub const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
+/// The volume that the file is in.
+pub const VOLUME: &str = "config";
+/// Where it is mounted when the file is written.
+const FOLDER: &str = "/config";
+
+/// The file of NVIDIA's plugin and of its MPS control daemon: its configuration of version v1, in JSON, which is YAML.
+#[must_use]
+pub fn nvidia(sharing: &Sharing, mig: MigStrategy) -> String {
+    let (kind, replicas, renamed) = match (&sharing.time_slicing, &sharing.mps) {
+        (Some(slicing), _) => ("timeSlicing", slicing.replicas, slicing.rename_by_default),
+        (None, Some(mps)) => ("mps", mps.replicas, mps.rename_by_default),
+        (None, None) => ("timeSlicing", 1, None),
+    };
+    let mut names = vec![keys::GPU_RESOURCE.to_owned()];
+    if mig == MigStrategy::Mixed {
+        names.extend(PROFILES.iter().map(|profile| mig_resource(profile, false).into_owned()));
+    }
+    let resources: Vec<Value> = names.iter().map(|name| json!({"name": name, "replicas": replicas})).collect();
+    let mut shared = json!({"resources": resources, "renameByDefault": renamed.unwrap_or_default()});
+    if let Some(TimeSlicing { fail_requests_greater_than_one: Some(fail), .. }) = sharing.time_slicing {
+        shared["failRequestsGreaterThanOne"] = json!(fail);
+    }
+    json!({"version": "v1", "sharing": {kind: shared}}).to_string()
+}
+
+/// The file of Google's plugin.
+#[must_use]
+pub fn gke(replicas: u32) -> String {
+    let sharing = json!({"GPUSharingStrategy": "time-sharing", "MaxSharedClientsPerGPU": replicas});
+    json!({"GPUSharingConfig": sharing}).to_string()
+}
+
+/// The init container that writes a file of this name and text.
+#[must_use]
+pub fn writer(settings: &Settings, name: &str, text: &str) -> Container {
+    let path = format!("{FOLDER}/{name}");
+    own_container(settings, "write-config", &["write", &path, text], vec![mount(VOLUME, FOLDER, Mode::Writable)])
+}
+
+/// The volume that it is written to.
+#[must_use]
+pub fn volume() -> Volume {
+    empty_dir(VOLUME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_says_how_gpus_are_shared_and_nothing_else() {
+        let file = |sharing, mig| nvidia(&serde_yaml::from_str(sharing).unwrap(), mig);
+        assert_eq!(
+            file("{timeSlicing: {replicas: 4, failRequestsGreaterThanOne: true}}", MigStrategy::None),
+            r#"{"sharing":{"timeSlicing":{"failRequestsGreaterThanOne":true,"renameByDefault":false,"resources":[{"name":"nvidia.com/gpu","replicas":4}]}},"version":"v1"}"#
+        );
+        assert_eq!(
+            file("{mps: {replicas: 2, renameByDefault: true}}", MigStrategy::Single),
+            r#"{"sharing":{"mps":{"renameByDefault":true,"resources":[{"name":"nvidia.com/gpu","replicas":2}]}},"version":"v1"}"#
+        );
+        let mixed = file("{timeSlicing: {replicas: 2}}", MigStrategy::Mixed);
+        assert!(mixed.contains(r#"{"name":"nvidia.com/mig-1g.10gb","replicas":2}"#), "{mixed}");
+        assert_eq!(gke(3), r#"{"GPUSharingConfig":{"GPUSharingStrategy":"time-sharing","MaxSharedClientsPerGPU":3}}"#);
+    }
+}

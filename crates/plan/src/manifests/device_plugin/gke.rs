@@ -1,0 +1,127 @@
+//! Google's device plugin, which mounts the driver's folder into containers and needs no container toolkit.
+//! (Flags, mounts and port as its sources have them; the image's name is unverified.)
+
+use k8s_openapi::api::core::v1::{
+    ConfigMapProjection, Container, ContainerPort, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
+    ProjectedVolumeSource, SecurityContext, ServiceAccountTokenProjection, Volume, VolumeProjection,
+};
+
+use crate::manifests::{
+    device_plugin::config::{self, SOCKETS},
+    gates::{driver_gate, driver_gate_volumes},
+    pod::{HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container},
+};
+
+/// Where containers find the driver's folder, and the plugin too.
+pub const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
+/// Kubelet's usual folder.
+const KUBELET: &str = "/var/lib/kubelet";
+/// Where kubelet tells which container has which device, as the plugin has it built in. On the host it is below kubelet's folder.
+const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
+/// The name of its file.
+const FILE: &str = "gpu_config.json";
+
+/// The service account of a plugin that watches for critical XIDs, and writes what it finds to its Node. The chart makes it
+/// where `gkeHealthMonitoring` says so.
+pub const ACCOUNT: &str = "gke-device-plugin";
+
+/// By which the plugin finds its Node. (Unverified.)
+fn node_name() -> EnvVar {
+    let field = ObjectFieldSelector { field_path: "spec.nodeName".to_owned(), ..ObjectFieldSelector::default() };
+    let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
+    EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(source) }
+}
+
+/// The volume of the account's token, for the plugin alone: its pod's gate has nothing to do with the API server.
+const TOKEN: &str = "api-access";
+
+/// What kubelet mounts by itself where it may.
+fn token() -> Volume {
+    let token = ServiceAccountTokenProjection {
+        path: "token".to_owned(),
+        expiration_seconds: Some(3607),
+        ..ServiceAccountTokenProjection::default()
+    };
+    let authority = ConfigMapProjection {
+        name: "kube-root-ca.crt".to_owned(),
+        items: Some(vec![KeyToPath { key: "ca.crt".to_owned(), path: "ca.crt".to_owned(), mode: None }]),
+        ..ConfigMapProjection::default()
+    };
+    let sources = vec![
+        VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() },
+        VolumeProjection { config_map: Some(authority), ..VolumeProjection::default() },
+    ];
+    Volume {
+        name: TOKEN.to_owned(),
+        projected: Some(ProjectedVolumeSource { sources: Some(sources), ..ProjectedVolumeSource::default() }),
+        ..Volume::default()
+    }
+}
+
+/// The plugin's pod.
+#[must_use]
+pub fn pod(
+    input: &PodInput<'_>,
+    replicas: Option<u32>,
+    metrics_port: Option<u16>,
+    health_monitoring: bool,
+) -> PodParts {
+    let root = input.key.driver.root();
+    let mut args = vec![
+        "-logtostderr".to_owned(),
+        format!("--host-path={root}"),
+        format!("--container-path={DRIVER_IN_CONTAINER}"),
+        "--plugin-directory=/device-plugin".to_owned(),
+    ];
+    if let Some(port) = metrics_port {
+        args.extend(["--enable-container-gpu-metrics".to_owned(), format!("--gpu-metrics-port={port}")]);
+    }
+    if health_monitoring {
+        args.push("--enable-health-monitoring".to_owned());
+    }
+    let mut mounts = vec![
+        mount("sockets", "/device-plugin", Mode::Writable),
+        mount("dev", "/dev", Mode::Writable),
+        mount("driver-root", DRIVER_IN_CONTAINER, Mode::ReadOnly),
+        mount("pod-resources", POD_RESOURCES, Mode::ReadOnly),
+        mount("proc", "/proc", Mode::ReadOnly),
+    ];
+    let kubelet = input.settings.kubelet_root.as_deref().or(input.key.kubelet_root).unwrap_or(KUBELET);
+    let pod_resources = format!("{kubelet}/pod-resources");
+    let mut volumes = driver_gate_volumes(input);
+    volumes.extend([
+        host_path("sockets", SOCKETS, None),
+        host_path("dev", "/dev", None),
+        host_path("driver-root", root, Some("DirectoryOrCreate")),
+        host_path("pod-resources", &pod_resources, Some("DirectoryOrCreate")),
+        host_path("proc", "/proc", None),
+    ]);
+    let mut init = vec![driver_gate(input)];
+    if let Some(replicas) = replicas {
+        init.push(config::writer(input.settings, FILE, &config::gke(replicas)));
+        args.push(format!("--gpu-config=/etc/nvidia/{FILE}"));
+        mounts.push(mount(config::VOLUME, "/etc/nvidia", Mode::ReadOnly));
+        volumes.push(config::volume());
+    }
+    let mut environment = vec![env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))];
+    if health_monitoring {
+        environment.push(node_name());
+        mounts.push(mount(TOKEN, "/var/run/secrets/kubernetes.io/serviceaccount", Mode::ReadOnly));
+        volumes.push(token());
+    }
+    let main = Container {
+        command: Some(vec!["/usr/bin/nvidia-gpu-device-plugin".to_owned()]),
+        ports: metrics_port.map(|port| {
+            vec![ContainerPort {
+                name: Some("metrics".to_owned()),
+                container_port: port.into(),
+                ..ContainerPort::default()
+            }]
+        }),
+        // Privileged: NVML opens the GPUs' device nodes.
+        security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
+        volume_mounts: Some(mounts),
+        ..operand_container(input, "device-plugin", environment, args)
+    };
+    PodParts { init, main, volumes, host: HostNamespaces::None, grace_seconds: 30 }
+}

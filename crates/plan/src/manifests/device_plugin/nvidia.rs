@@ -1,0 +1,131 @@
+//! NVIDIA's device plugin, which answers with CDI devices, or with an environment where NVIDIA's runtime reads that.
+
+use gpu_operator_crd::policy::{DeviceIdStrategy, MigStrategy, PluginFlags, Sharing};
+use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext};
+
+use crate::{
+    desired::{
+        mig_layout::Layout,
+        toolkit::{choice::ToolkitChoice, install_dir},
+    },
+    manifests::{
+        device_plugin::{
+            config::{self, SOCKETS},
+            mig, mps,
+        },
+        gates::{driver_gate, driver_gate_volumes},
+        pod::{HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container},
+        toolkit, unpacked,
+    },
+};
+
+/// Where the plugin sees the driver's root.
+pub const DRIVER_ROOT_IN_CONTAINER: &str = "/driver-root";
+/// Where CDI specifications are looked for by every runtime that knows CDI.
+const CDI: &str = "/var/run/cdi";
+/// The name of its file.
+pub const FILE: &str = "nvidia.json";
+
+/// The plugin's pod.
+#[must_use]
+pub fn pod(
+    input: &PodInput<'_>,
+    sharing: Option<&Sharing>,
+    mig: MigStrategy,
+    layout: Option<&Layout>,
+    flags: PluginFlags,
+) -> PodParts {
+    let root = input.key.driver.root();
+    let mut environment = vec![
+        env("DEVICE_LIST_STRATEGY", strategy(&input.key.toolkit)),
+        env("NVIDIA_DRIVER_ROOT", root),
+        env("NVIDIA_DEV_ROOT", input.key.driver.dev_root()),
+        env("DRIVER_ROOT_CTR_PATH", DRIVER_ROOT_IN_CONTAINER),
+        env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", install_dir(input.key))),
+        // A runtime that injects by environment must leave this container alone.
+        env("NVIDIA_VISIBLE_DEVICES", "void"),
+    ];
+    if mig != MigStrategy::None {
+        environment.extend([env("MIG_STRATEGY", mig.as_str()), env("NVIDIA_MIG_MONITOR_DEVICES", "all")]);
+    }
+    environment.extend(told(flags));
+    let mut mounts = vec![
+        mount("sockets", SOCKETS, Mode::Writable),
+        mount("driver-root", DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
+        mount("cdi", CDI, Mode::Writable),
+    ];
+    let mut volumes = driver_gate_volumes(input);
+    volumes.extend([
+        host_path("sockets", SOCKETS, None),
+        host_path("driver-root", root, Some("DirectoryOrCreate")),
+        host_path("cdi", CDI, Some("DirectoryOrCreate")),
+    ]);
+    let mut init = vec![driver_gate(input)];
+    if let Some((gate, of_gate)) = toolkit::gate(input) {
+        init.push(gate);
+        volumes.extend(of_gate);
+    }
+    if let Some(layout) = layout {
+        init.push(mig::container(input, layout));
+        volumes.extend(mig::volumes(input));
+    }
+    if let Some(sharing) = sharing {
+        init.push(config::writer(input.settings, FILE, &config::nvidia(sharing, mig)));
+        environment.push(env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{FILE}")));
+        mounts.push(mount(config::VOLUME, "/etc/nvidia-device-plugin", Mode::ReadOnly));
+        volumes.push(config::volume());
+    }
+    let by_mps = sharing.is_some_and(|sharing| sharing.mps.is_some());
+    if by_mps {
+        init.extend([mps::gate(input.settings), unpacked::init(input.settings)]);
+        environment.push(env("MPS_ROOT", mps::ROOT));
+        mounts.push(unpacked::mounted());
+        mounts.extend(mps::mounts(Mode::Follow));
+        volumes.push(unpacked::volume());
+        volumes.extend(mps::volumes());
+    }
+    let main = Container {
+        // The plugin asks the daemons by the driver's own program whether they serve.
+        command: by_mps.then(|| mps::injected("nvidia-device-plugin")),
+        // Privileged: NVML opens the GPUs' device nodes.
+        security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
+        volume_mounts: Some(mounts),
+        ..operand_container(input, "device-plugin", environment, vec![])
+    };
+    PodParts {
+        init,
+        main,
+        volumes,
+        host: if layout.is_some() { HostNamespaces::Pid } else { HostNamespaces::None },
+        grace_seconds: 30,
+    }
+}
+
+/// The flags as the plugin is told of them.
+fn told(flags: PluginFlags) -> impl Iterator<Item = EnvVar> {
+    let PluginFlags {
+        fail_on_init_error,
+        pass_device_specs,
+        device_id_strategy,
+        gdrcopy_enabled,
+        gds_enabled,
+        mofed_enabled,
+    } = flags;
+    let switch = |on: Option<bool>| on.map(|on| if on { "true" } else { "false" });
+    let told = [
+        ("FAIL_ON_INIT_ERROR", switch(fail_on_init_error)),
+        ("PASS_DEVICE_SPECS", switch(pass_device_specs)),
+        ("DEVICE_ID_STRATEGY", device_id_strategy.map(DeviceIdStrategy::as_str)),
+        ("GDRCOPY_ENABLED", switch(gdrcopy_enabled)),
+        ("GDS_ENABLED", switch(gds_enabled)),
+        ("MOFED_ENABLED", switch(mofed_enabled)),
+    ];
+    told.into_iter().filter_map(|(name, value)| Some(env(name, value?)))
+}
+
+/// How the plugin answers. Its own pod needs no RuntimeClass whichever it is: it sees the driver's root and the device
+/// nodes by itself, and could not even wait for a runtime that is not there yet if it were to be run by it.
+fn strategy(toolkit: &ToolkitChoice) -> &'static str {
+    // NVIDIA's runtime, of this operator or of the host, reads the environment.
+    if toolkit.is_by_cdi() { "cdi-cri" } else { "envvar" }
+}

@@ -1,0 +1,25 @@
+//! NVIDIA's `.run` file, by version or by address: for cards, systems and networks that no driver container is made for.
+
+use crate::manifests::{
+    driver::installer::{self, Installer},
+    pod::{HostNamespaces, PodInput, PodParts, env},
+};
+
+/// The pod.
+#[must_use]
+pub fn pod(input: &PodInput<'_>, version: Option<&str>, url: &str, install_dir: &str) -> PodParts {
+    let mut environment = vec![env("NVIDIA_DRIVER_DOWNLOAD_URL", url)];
+    environment.extend(version.map(|version| env("NVIDIA_DRIVER_VERSION", version)));
+    let installer = Installer {
+        version,
+        install_dir,
+        env: environment,
+        command: None,
+        args: Vec::new(),
+        folders: Vec::new(),
+        preloaded: false,
+        host: HostNamespaces::None,
+        unloads_nouveau: true,
+    };
+    installer::pod(input, installer)
+}

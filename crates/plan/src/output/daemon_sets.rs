@@ -1,0 +1,79 @@
+//! Which DaemonSets have to be applied or pruned.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_crd::{gpunode::Groups, keys, policy::Stage};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::{
+    desired::variants::Variants,
+    manifests::daemon_set,
+    output::{drift, plan::Plan},
+    revision::{self, groups_of, node_groups},
+    settings::Settings,
+    world::{DaemonSetFacts, World},
+};
+
+/// One write of a DaemonSet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DaemonSetWrite {
+    /// What it should be.
+    pub set: DaemonSet,
+    /// Whether what others have added to it is to go as well: applying takes back only what is ours.
+    pub whole: bool,
+}
+
+/// DaemonSets that are wanted and not there as they should be, and those that nobody needs.
+pub fn write(plan: &mut Plan, settings: &Settings, world: &World, variants: &Variants<'_>) {
+    let mut needed: BTreeSet<String> = BTreeSet::new();
+    for (policy, variant) in variants.all() {
+        for mut set in daemon_set::daemon_sets(settings, policy, variant) {
+            let name = set.name_any();
+            needed.insert(name.clone());
+            let hash = revision::short(&set, 16);
+            mark(&mut set, &hash);
+            let present = world.daemon_sets.get(&name);
+            let current = present.filter(|present| present.applied.as_ref() == Some(&hash));
+            let whole = present.is_some_and(|present| present.added_to);
+            let write = match current {
+                None => true,
+                Some(present) => (whole || drift::drifted(present, &set)) && !is_futile(world, &name, present),
+            };
+            if write {
+                plan.daemon_sets.insert(name, DaemonSetWrite { set, whole });
+            }
+        }
+    }
+    for node in world.nodes.values() {
+        needed.extend(named_sets(&node_groups(node)));
+    }
+    for write in plan.labels.values() {
+        needed.extend(named_sets(&groups_of(|key| write.labels.get(key).map(String::as_str))));
+    }
+    // A node that may have to go back names what it had, too.
+    for rollout in world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.spec.rollout.as_ref()) {
+        needed.extend(named_sets(&rollout.from));
+    }
+    plan.prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
+}
+
+/// Whether a repair has been tried and changed nothing: an admission webhook, say, that writes the same again.
+fn is_futile(world: &World, name: &str, present: &DaemonSetFacts) -> bool {
+    world.futile_repairs.get(name).is_some_and(|generation| present.generation == Some(*generation))
+}
+
+/// Marks a DaemonSet and its pods with what they are: a pod that is of another content than its DaemonSet now.
+fn mark(set: &mut DaemonSet, hash: &str) {
+    let mark = || BTreeMap::from([(keys::APPLIED.to_owned(), hash.to_owned())]);
+    set.metadata.annotations.get_or_insert_default().append(&mut mark());
+    if let Some(meta) = set.spec.as_mut().and_then(|spec| spec.template.metadata.as_mut()) {
+        meta.annotations = Some(mark());
+    }
+}
+
+/// The DaemonSets of these groups.
+fn named_sets(groups: &Groups) -> impl Iterator<Item = String> {
+    Stage::ALL.into_iter().filter_map(|stage| Some(revision::daemon_set_name(stage, revision::group(groups, stage)?)))
+}

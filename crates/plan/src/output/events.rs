@@ -1,0 +1,80 @@
+//! What is told: of a node beside how far it is, and to people as Events.
+
+use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, reason::Reason};
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::{assess::member::Member, output::policy};
+
+/// A transition that people should hear of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Transition {
+    /// Whose.
+    pub subject: Subject,
+    /// In one word.
+    pub reason: Reason,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// Whose transition it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Subject {
+    /// A Node, by name and uid.
+    Node(String, String),
+    /// A policy, by name and uid.
+    Policy(String, String),
+    /// An object of somebody else's in a namespace, such as a pod.
+    Namespaced {
+        /// Such as `apps/v1`.
+        api_version: String,
+        /// Such as `ReplicaSet`.
+        kind: String,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
+}
+
+impl Subject {
+    /// The uid of the object.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        match self {
+            Self::Node(_, uid) | Self::Policy(_, uid) | Self::Namespaced { uid, .. } => uid,
+        }
+    }
+}
+
+/// Failures, and the way out of whatever came before.
+pub fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Transition> {
+    let (before, reason) = (member.status(), status.reason?);
+    let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
+    let old = before.and_then(|before| before.reason);
+    // That a node has become ready is news after trouble; in an install, it is one more write for every node.
+    let was_in_trouble = old.is_some_and(|old| old.is_failure() || old.is_note() || old == Reason::NodeNotReady);
+    let telling = reason.is_failure()
+        || reason.is_note()
+        || was_ready && !status.is_ready()
+        || was_in_trouble && status.is_ready();
+    (old != Some(reason) && telling).then(|| Transition {
+        subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
+        reason,
+        message: status.message.clone(),
+    })
+}
+
+/// Returns the transition of a policy that has become ready, or is ready no longer.
+#[must_use]
+pub fn ready_transition(policy: &ClusterGpuPolicy, status: &ClusterGpuPolicyStatus) -> Option<Transition> {
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    let reason = if policy::is_ready(status) { Reason::MinimumNodesReady } else { Reason::NodesNotReady };
+    Some(Transition {
+        subject: Subject::Policy(policy.name_any(), policy.uid().unwrap_or_default()),
+        reason,
+        message: ready.message.clone(),
+    })
+}

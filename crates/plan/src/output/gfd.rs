@@ -1,0 +1,326 @@
+//! The labels that NVIDIA's GPU feature discovery (GFD) writes of a node, worked out from the probe's report. Pure.
+//!
+//! The rules are those of GFD v0.19.3, run once with the configuration of the node's device plugin. They differ in three places:
+//!
+//! - `nvidia.com/gfd.timestamp` is left out: it changes with every run and says nothing of the node.
+//! - Of GPUs of several models GFD describes those of one, by chance: of two, in seven runs of eight, the one whose first GPU
+//!   comes later on the bus. Here it always is that one; of more, the one whose first GPU comes last.
+//! - What no label can have for its key or value is left out, as NFD leaves it out of what GFD hands to it.
+//!
+//! Where GFD fails, and so leaves what it wrote before, there are no labels here.
+
+use std::collections::BTreeSet;
+
+use gpu_operator_crd::{
+    keys,
+    policy::{Labels, MigStrategy},
+    report::{Gpu, MigAttributes, MigDevices, NvmlState, Report},
+};
+
+use crate::{catalogue::is_label_value, desired::expected_resources::is_shared, world::Offer};
+
+/// GPUs that drive a display alone, which NVIDIA's programs pass over.
+const DISPLAYS: [&str; 2] = ["DGX Display", "NVIDIA DGX Display"];
+/// PCI classes of GPUs that can drive a display, and of those that cannot.
+const VGA_CONTROLLER: &str = "030000";
+const CONTROLLER_3D: &str = "030200";
+
+/// The labels by a report of a node, and by what its device plugin makes of a GPU; nothing while NVML does not tell of every GPU
+/// that it counts, and of none where one of them is to be described that cannot be.
+#[must_use]
+pub fn labels(report: &Report, offer: &Offer) -> Option<Labels> {
+    let cards = cards(report)?;
+    let sharing = Sharing::of(offer);
+    let mut set = Set::default();
+    set.put("gpu.machine", &sanitised(report.machine.as_deref().unwrap_or("unknown")));
+    versions(&mut set, report)?;
+    set.put("mig.capable", &cards.iter().any(|card| card.gpu.mig_capable == Some(true)));
+    // MPS on divided GPUs is what NVIDIA's programs refuse.
+    let by_mps = sharing.is_on() && offer.mps;
+    if by_mps && cards.iter().any(|card| card.mig.is_some()) {
+        return None;
+    }
+    set.put("mps.capable", &by_mps);
+    whole_gpus(&mut set, &cards, sharing);
+    match offer.mig {
+        MigStrategy::None => {}
+        MigStrategy::Single => single(&mut set, &cards, sharing)?,
+        MigStrategy::Mixed => mixed(&mut set, &cards, sharing)?,
+    }
+    set.put("gpu.mode", mode(&cards));
+    if let Some(clique) = clique(&cards) {
+        set.put("gpu.clique", clique);
+    }
+    virtual_gpus(&mut set, report);
+    Some(set.0)
+}
+
+/// The labels so far.
+#[derive(Default)]
+struct Set(Labels);
+
+impl Set {
+    /// Puts a label, over one of the same key.
+    fn put(&mut self, name: &str, value: &(impl ToString + ?Sized)) {
+        let (key, value) = (format!("{}{name}", keys::RESOURCES), value.to_string());
+        self.0.remove(&key);
+        if is_label_value(name) && (value.is_empty() || is_label_value(&value)) {
+            self.0.insert(key, value);
+        }
+    }
+}
+
+/// A GPU that NVML tells of.
+struct Card<'r> {
+    gpu: &'r Gpu,
+    name: &'r str,
+    /// Major and minor number of its compute capability.
+    capability: (u32, u32),
+    /// Its MIG devices, where it is in MIG mode.
+    mig: Option<&'r [MigDevices]>,
+}
+
+impl<'r> Card<'r> {
+    fn of(gpu: &'r Gpu) -> Option<Self> {
+        let (major, minor) =
+            gpu.compute_capability.as_deref().filter(|_| gpu.mig_capable.is_some())?.split_once('.')?;
+        let capability = (major.parse().ok()?, minor.parse().ok()?);
+        Some(Self { gpu, name: gpu.product.as_deref()?, capability, mig: gpu.mig_devices.as_deref() })
+    }
+}
+
+/// All GPUs that NVML counts, but for those that drive displays: none where one of them cannot be opened or read.
+fn cards(report: &Report) -> Option<Vec<Card<'_>>> {
+    let told: Vec<_> = report.gpus.iter().filter_map(Card::of).collect();
+    let all = report.nvml.state == NvmlState::Answering && report.nvml.gpus == u32::try_from(told.len()).ok();
+    let cards: Vec<_> = told.into_iter().filter(|card| !DISPLAYS.contains(&card.name)).collect();
+    (all && !cards.is_empty()).then_some(cards)
+}
+
+/// The driver and its CUDA, by today's names and those of before.
+fn versions(set: &mut Set, report: &Report) -> Option<()> {
+    let driver = report.driver.loaded.as_deref()?;
+    let parts: Vec<&str> = driver.split('.').collect();
+    let (major, minor, revision) = match parts[..] {
+        [major, minor] => (major, minor, ""),
+        [major, minor, revision] => (major, minor, revision),
+        _ => return None,
+    };
+    let cuda = report.driver.cuda_version.as_deref()?;
+    let (cuda_major, cuda_minor) = cuda.split_once('.')?;
+    for (name, value) in [
+        ("cuda.driver.major", major),
+        ("cuda.driver.minor", minor),
+        ("cuda.driver.rev", revision),
+        ("cuda.runtime.major", cuda_major),
+        ("cuda.runtime.minor", cuda_minor),
+        ("cuda.driver-version.major", major),
+        ("cuda.driver-version.minor", minor),
+        ("cuda.driver-version.revision", revision),
+        ("cuda.driver-version.full", driver),
+        ("cuda.runtime-version.major", cuda_major),
+        ("cuda.runtime-version.minor", cuda_minor),
+        ("cuda.runtime-version.full", cuda),
+    ] {
+        set.put(name, value);
+    }
+    Some(())
+}
+
+/// How pods share one resource.
+#[derive(Clone, Copy)]
+struct Sharing {
+    replicas: u32,
+    renamed: bool,
+    strategy: &'static str,
+}
+
+impl Sharing {
+    /// One pod to a GPU.
+    const NONE: Self = Self { replicas: 1, renamed: false, strategy: "none" };
+
+    fn of(offer: &Offer) -> Self {
+        let strategy = if offer.mps { "mps" } else { "time-slicing" };
+        if offer.replicas > 1 {
+            Self { replicas: offer.replicas, renamed: offer.renamed, strategy }
+        } else {
+            Self::NONE
+        }
+    }
+
+    fn is_on(self) -> bool {
+        self.replicas > 1
+    }
+}
+
+/// What is said of every resource: its product by these words, how many there are, and how they are shared. Without `sharing`
+/// it is one that nobody is offered.
+fn resource(set: &mut Set, name: &str, count: usize, product: &[&str], sharing: Option<Sharing>) {
+    let suffix = sharing.filter(|sharing| sharing.is_on() && !sharing.renamed).map(|_| "SHARED".to_owned());
+    let product: Vec<String> = product.iter().map(|word| sanitised(word)).chain(suffix).collect();
+    set.put(&format!("{name}.product"), &product.join("-"));
+    set.put(&format!("{name}.count"), &count);
+    set.put(&format!("{name}.replicas"), &sharing.map_or(0, |sharing| sharing.replicas));
+    set.put(&format!("{name}.sharing-strategy"), sharing.map_or("none", |sharing| sharing.strategy));
+}
+
+/// `nvidia.com/gpu` as GPUs that nobody is offered, where they are divided, and over that as whole ones, where they are not.
+fn whole_gpus(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) {
+    for (are_divided, sharing) in [(true, None), (false, Some(sharing))] {
+        let of_kind = || cards.iter().filter(|card| card.mig.is_some() == are_divided);
+        let mut models: Vec<&str> = Vec::new();
+        for card in of_kind() {
+            if !models.contains(&card.name) {
+                models.push(card.name);
+            }
+        }
+        for model in models {
+            let count = cards.iter().filter(|card| card.name == model).count();
+            if let Some(card) = of_kind().rfind(|card| card.name == model) {
+                whole_gpu(set, card, count, sharing);
+            }
+        }
+    }
+}
+
+/// `nvidia.com/gpu` as so many GPUs like this one.
+fn whole_gpu(set: &mut Set, card: &Card<'_>, count: usize, sharing: Option<Sharing>) {
+    resource(set, "gpu", count, &[card.name], sharing);
+    if let Some(mib) = card.gpu.memory_mib.filter(|mib| *mib > 0) {
+        set.put("gpu.memory", &mib);
+    }
+    let (major, minor) = card.capability;
+    if major > 0 {
+        set.put("gpu.family", family(major, minor));
+        set.put("gpu.compute.major", &major);
+        set.put("gpu.compute.minor", &minor);
+    }
+}
+
+/// The family of GPUs of a compute capability, as far as GFD knows them.
+fn family(major: u32, minor: u32) -> &'static str {
+    match (major, minor) {
+        (1, _) => "tesla",
+        (2, _) => "fermi",
+        (3, _) => "kepler",
+        (5, _) => "maxwell",
+        (6, _) => "pascal",
+        (7, 0..5) => "volta",
+        (7, _) => "turing",
+        (8, 0..9) => "ampere",
+        (8, _) => "ada-lovelace",
+        (9, _) => "hopper",
+        (10 | 12, _) => "blackwell",
+        _ => "undefined",
+    }
+}
+
+/// The MIG devices of one profile, on all GPUs.
+struct Kind<'r> {
+    profile: &'r str,
+    /// The name of the first GPU that has one.
+    card: &'r str,
+    count: usize,
+    attributes: Option<MigAttributes>,
+}
+
+impl Kind<'_> {
+    /// The profile as names have it: none can have a `+`.
+    fn name(&self) -> String {
+        self.profile.replace('+', ".")
+    }
+}
+
+/// The MIG devices by profile.
+fn kinds<'r>(cards: &[Card<'r>]) -> Vec<Kind<'r>> {
+    let mut kinds: Vec<Kind<'r>> = Vec::new();
+    let devices = cards.iter().flat_map(|card| card.mig.into_iter().flatten().map(|devices| (card.name, devices)));
+    for (card, MigDevices { profile, count, attributes }) in devices.filter(|(_, devices)| devices.count > 0) {
+        let count = *count as usize;
+        match kinds.iter_mut().find(|kind| kind.profile == profile) {
+            Some(kind) => kind.count += count,
+            None => kinds.push(Kind { profile, card, count, attributes: *attributes }),
+        }
+    }
+    kinds
+}
+
+/// Every MIG device as an `nvidia.com/gpu`, for which they have to be alike, on all GPUs.
+fn single(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
+    set.put("mig.strategy", MigStrategy::Single.as_str());
+    let Some(first) = cards.iter().find(|card| card.mig.is_some()) else { return Some(()) };
+    let kinds = kinds(cards);
+    let all_divided = cards.iter().all(|card| card.mig.is_some_and(|mig| mig.iter().any(|devices| devices.count > 0)));
+    if let (true, [kind]) = (all_divided, &kinds[..]) {
+        return part(set, "gpu", kind, sharing);
+    }
+    resource(set, "gpu", 0, &[first.name, "MIG", "INVALID"], None);
+    set.put("gpu.sharing-strategy", "");
+    set.put("gpu.memory", &0);
+    Some(())
+}
+
+/// Every MIG device as a resource of its profile.
+fn mixed(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
+    set.put("mig.strategy", MigStrategy::Mixed.as_str());
+    kinds(cards).iter().try_for_each(|kind| {
+        let sharing = if is_shared(kind.profile) { sharing } else { Sharing::NONE };
+        part(set, &format!("mig-{}", kind.name()), kind, sharing)
+    })
+}
+
+/// MIG devices of a profile as a resource; nothing where NVML does not tell what they have.
+fn part(set: &mut Set, name: &str, kind: &Kind<'_>, sharing: Sharing) -> Option<()> {
+    let has = kind.attributes?;
+    resource(set, name, kind.count, &[kind.card, "MIG", &kind.name()], Some(sharing));
+    set.put(&format!("{name}.memory"), &has.memory_mib);
+    for (what, count) in [
+        ("multiprocessors", has.multiprocessors),
+        ("slices.gi", has.gpu_slices),
+        ("slices.ci", has.compute_slices),
+        ("engines.copy", has.copy_engines),
+        ("engines.decoder", has.decoders),
+        ("engines.encoder", has.encoders),
+        ("engines.jpeg", has.jpeg_engines),
+        ("engines.ofa", has.ofa_engines),
+    ] {
+        set.put(&format!("{name}.{what}"), &count);
+    }
+    Some(())
+}
+
+/// Whether the GPUs can drive displays, if all are alike in that.
+fn mode(cards: &[Card<'_>]) -> &'static str {
+    let classes: BTreeSet<_> = cards.iter().map(|card| card.gpu.pci_class.as_deref()).collect();
+    match classes.into_iter().collect::<Vec<_>>()[..] {
+        [Some(VGA_CONTROLLER)] => "graphics",
+        [Some(CONTROLLER_3D)] => "compute",
+        _ => "unknown",
+    }
+}
+
+/// The clique of all GPUs that have joined an NVLink fabric, if it is one.
+fn clique<'r>(cards: &[Card<'r>]) -> Option<&'r str> {
+    let cliques: BTreeSet<&str> = cards.iter().filter_map(|card| card.gpu.fabric_clique.as_deref()).collect();
+    cliques.first().copied().filter(|_| cliques.len() == 1)
+}
+
+/// What a hypervisor makes of the GPUs, where that can be told.
+fn virtual_gpus(set: &mut Set, report: &Report) {
+    let Some(vgpu) = &report.vgpu else { return };
+    set.put("vgpu.present", &vgpu.present);
+    for (name, word) in
+        [("vgpu.host-driver-version", &vgpu.host_driver_version), ("vgpu.host-driver-branch", &vgpu.host_driver_branch)]
+    {
+        if let Some(word) = word {
+            set.put(name, word);
+        }
+    }
+}
+
+/// A name as a label has it: letters, digits, `-`, `_` and `.` alone, and one `-` for the blanks between them.
+fn sanitised(name: &str) -> String {
+    let kept = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ');
+    let name: String = name.chars().filter(kept).collect();
+    name.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
+}

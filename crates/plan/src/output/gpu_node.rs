@@ -1,0 +1,246 @@
+//! What is to be written of one node: its GpuNode's spec and status, and the Event that a transition is worth.
+
+use gpu_operator_crd::{
+    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, Phase, gpunode::GpuCounts, health::HealthState, keys,
+    policy::Labels, reason::Reason,
+};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
+    jiff::Timestamp,
+};
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::{
+    assess::{assessment::Assessment, driver_evidence::against_driver, member::Member, verdict::Verdict},
+    desired::{
+        driver::{choice::DriverChoice, is_known_root},
+        expected_resources::Promise,
+        toolkit::choice::ToolkitChoice,
+    },
+    inventory::membership::Unmanaged,
+    note::clip,
+    output::status_debounce::{Held, Pace, held},
+    rollout::decision::Decision,
+    time::add,
+    world::NodeFacts,
+};
+
+/// The writes to one GpuNode.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GpuNodeWrite {
+    /// Spec and owner; creates the object where there is none.
+    pub spec: Option<(GpuNodeSpec, OwnerReference)>,
+    /// Status but for the report.
+    pub status: Option<GpuNodeStatus>,
+}
+
+impl GpuNodeWrite {
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spec.is_none() && self.status.is_none()
+    }
+}
+
+/// What a node's labels show.
+#[derive(Debug)]
+pub struct Published<'a> {
+    /// The labels that this operator publishes outside its prefix.
+    pub labels: &'a Labels,
+    /// The highest CUDA version that the node's driver serves.
+    pub cuda: Option<String>,
+}
+
+/// The owner of a GpuNode: its Node, so that it goes when the Node goes.
+#[must_use]
+pub fn owner(node: &NodeFacts) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.name.clone(),
+        uid: node.uid.clone(),
+        ..OwnerReference::default()
+    }
+}
+
+/// Spec and owner, where they are not what they should be.
+#[must_use]
+pub fn spec_write(
+    gpu_node: Option<&GpuNode>,
+    node: &NodeFacts,
+    spec: GpuNodeSpec,
+) -> Option<(GpuNodeSpec, OwnerReference)> {
+    let owner = owner(node);
+    let there = gpu_node.is_some_and(|gpu_node| {
+        gpu_node.spec == spec && gpu_node.owner_references().iter().any(|present| present.uid == owner.uid)
+    });
+    (!there).then_some((spec, owner))
+}
+
+/// What a member's spec should be.
+#[must_use]
+pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
+    let before = member.gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
+    let root = |choice: &DriverChoice| Some(choice.root().to_owned()).filter(|root| !is_known_root(root));
+    GpuNodeSpec {
+        policy: member.policy.metadata.name.clone(),
+        pool: Some(member.pool.clone()),
+        wanted: member.want().unwrap_or(before.wanted),
+        rollout: decision.rollout.clone(),
+        release_driver: decision.release,
+        driver_root: member.driver().map_or(before.driver_root, root),
+        health: (member.health_policy.rules != HealthRules::default()).then(|| member.health_policy.rules.clone()),
+    }
+}
+
+/// What a member's status should be, report aside, and when that should be looked at again.
+#[must_use]
+pub fn member_status(
+    assessment: &Assessment<'_>,
+    verdict: &Verdict,
+    published: Published<'_>,
+    pace: Pace,
+    now: Timestamp,
+) -> (GpuNodeStatus, Option<Timestamp>) {
+    let Assessment { member, trial, missing_image, .. } = assessment;
+    let before = member.status();
+    let mut verdict = verdict.clone();
+    let waits = verdict.phase != Phase::Ready && !verdict.reason.stops_the_clock();
+    let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
+    // The phase's deadline stands as long as the phase does, whatever the reasons in it, unless it begins anew.
+    let goes_on = same_phase.filter(|before| !begins_anew(member, before, &verdict));
+    let held = before.and_then(|before| held(member, before, &verdict, pace.debounce));
+    // A phase that is passed over in silence began all the same.
+    let passed_over = held.as_ref().filter(|held| same_phase.is_none() && held.status.deadline.is_some());
+    let begun = passed_over.map_or(now, |held| held.began);
+    let due =
+        goes_on.and_then(|before| before.deadline.clone()).map_or_else(|| add(begun, pace.deadline), |time| time.0);
+    if waits && now >= due && !verdict.reason.is_failure() {
+        let message = format!(
+            "{} has lasted longer than readiness.progressDeadline: {}",
+            verdict.phase.as_str(),
+            verdict.message
+        );
+        verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
+    }
+    let since = same_phase
+        .filter(|before| before.reason == Some(verdict.reason))
+        .and_then(|before| before.since.clone())
+        // What is not written yet must not read differently in every plan: the policy tells of it already.
+        .or_else(|| member.report_awaited_since().filter(|_| member.is_awaited(now)).map(Time))
+        .unwrap_or(Time(now));
+    let gpus = counts(member, &verdict, now);
+    let status = GpuNodeStatus {
+        report: None,
+        model: member.model().map(str::to_owned),
+        health: member.health.state,
+        cuda: published.cuda,
+        missing_image: missing_image.clone(),
+        gpus,
+        phase: verdict.phase,
+        reason: Some(verdict.reason),
+        message: clip(&verdict.message),
+        waits_on: verdict.waits_on,
+        since: Some(since),
+        deadline: waits.then_some(Time(due)),
+        validation: trial.record.clone(),
+        foreign: member.external.remembered(),
+        host_runtime: match member.toolkit() {
+            Some(ToolkitChoice::Host(runtime)) => Some(runtime.clone()),
+            Some(_) => None,
+            None => before.and_then(|before| before.host_runtime.clone()),
+        },
+        published_labels: published.labels.clone(),
+    };
+    if let Some(Held { status: told, until, .. }) = held.filter(|held| remember_the_same(held.status, &status)) {
+        let until = if waits { until.min(due) } else { until };
+        if now < until {
+            return (GpuNodeStatus { report: None, ..told.clone() }, Some(until));
+        }
+    }
+    (status, (waits && due > now).then_some(due))
+}
+
+/// Whether two statuses remember the same: what later plans decide by, and nothing else keeps, waits for no phase to be told of.
+fn remember_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
+    let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_on.clone());
+    one.missing_image == other.missing_image
+        && one.validation == other.validation
+        && one.foreign == other.foreign
+        && one.host_runtime == other.host_runtime
+        && one.published_labels == other.published_labels
+        && seen(&one.gpus) == seen(&other.gpus)
+}
+
+/// Whether a phase begins anew though it is the same: a failure has been cured, or another revision is wanted.
+fn begins_anew(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> bool {
+    let failed = before.reason.filter(|reason| reason.is_failure() && *reason != Reason::ProgressDeadlineExceeded);
+    let cured = failed.is_some() && !verdict.reason.is_failure();
+    let known = member.gpu_node.map(|gpu_node| &gpu_node.spec.wanted);
+    cured || member.want().is_some_and(|want| known != Some(&want))
+}
+
+/// What the status of a GPU node without a policy should be.
+#[must_use]
+pub fn unmanaged_status(
+    gpu_node: &GpuNode,
+    node: &NodeFacts,
+    why: Unmanaged,
+    model: Option<String>,
+    now: Timestamp,
+) -> GpuNodeStatus {
+    let before = gpu_node.status.as_ref();
+    let (reason, message) = match why {
+        Unmanaged::NoGpu => (Reason::NoPolicy, "the node has no NVIDIA GPU".to_owned()),
+        Unmanaged::NoPolicy => (Reason::NoPolicy, "no policy governs this node".to_owned()),
+        Unmanaged::OptedOut => (
+            Reason::OptedOut,
+            format!("the node's label {} takes it out of every policy; remove it to take the node back", keys::MANAGED),
+        ),
+    };
+    let same = before.filter(|before| before.reason == Some(reason));
+    let mut gpus = before.map(|before| before.gpus.clone()).unwrap_or_default();
+    gpus.allocatable = node.allocatable.total();
+    gpus.expected = None;
+    gpus.resources = std::collections::BTreeMap::new();
+    gpus.summary = String::new();
+    GpuNodeStatus {
+        model,
+        gpus,
+        phase: Phase::Unmanaged,
+        reason: Some(reason),
+        message,
+        since: same.and_then(|before| before.since.clone()).or(Some(Time(now))),
+        ..GpuNodeStatus::default()
+    }
+}
+
+fn counts(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> GpuCounts {
+    // What kubelet offers of a driver that is broken cannot be used.
+    let broken = verdict.phase == Phase::Driver && against_driver(member, now).is_some();
+    let allocatable = if broken { 0 } else { member.allocatable() };
+    let expected = member.promised().map_or_else(|| "?".to_owned(), |promised| promised.to_string());
+    GpuCounts {
+        expected: member.promised(),
+        allocatable,
+        resources: member.promise.as_ref().map(Promise::named).unwrap_or_default(),
+        most_seen: member.discovery.seen.most,
+        seen_at: member.discovery.seen.at.clone(),
+        seen_on: member.discovery.seen.most.map(|_| member.node.uid.clone()),
+        unhealthy: member.health.unhealthy,
+        degraded: member.health.degraded,
+        unknown: member.health.unknown,
+        summary: format!("{allocatable}/{expected}"),
+    }
+}
+
+/// The status, if it is worth a write: anything but the report differs.
+#[must_use]
+pub fn status_write(gpu_node: Option<&GpuNode>, status: GpuNodeStatus) -> Option<GpuNodeStatus> {
+    let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
+    // That nothing is wrong is no news by itself, and goes along with the next that is.
+    let health = before.health.or(status.health.filter(|state| *state == HealthState::Healthy));
+    let same = GpuNodeStatus { report: None, health, ..before } == status;
+    (!same).then_some(status)
+}

@@ -1,0 +1,220 @@
+//! The conditions of a policy, as kstatus reads them.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ConditionType, keys,
+    policy_status::{Attention, GpuTotals, NodeCounts, Overlap, PoolStatus},
+    reason::Reason,
+};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
+
+use crate::{int_or_percent, inventory::pool_checks::Misfits, note::clip};
+
+/// Whether it is so, why in a word, and in a sentence.
+type Answer = (bool, Reason, String);
+
+/// What is the matter beyond single nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Trouble<'a> {
+    /// Why pools stand still, by pool.
+    pub halted: &'a BTreeMap<String, String>,
+    /// Pools that have no node because of how they are written.
+    pub misfits: &'a Misfits,
+    /// Why a model that the policy adds cannot be added.
+    pub models: Option<&'a str>,
+    /// What the API server said to writes of ours that it refused.
+    pub refused_writes: &'a [String],
+    /// What it said to the probe's pods, if it refuses them: without them no node is known.
+    pub probe_refusal: Option<&'a str>,
+}
+
+/// What the conditions are worked out from.
+pub struct Verdicts<'a> {
+    /// The policy.
+    pub policy: &'a ClusterGpuPolicy,
+    /// Its nodes, counted.
+    pub counts: &'a NodeCounts,
+    /// Their GPUs.
+    pub gpus: &'a GpuTotals,
+    /// Its pools.
+    pub pools: &'a [PoolStatus],
+    /// The nodes that need attention most.
+    pub attention: &'a [Attention],
+    /// Other policies that select the same nodes.
+    pub overlaps: &'a [Overlap],
+    /// What is the matter beyond single nodes.
+    pub trouble: Trouble<'a>,
+}
+
+impl Verdicts<'_> {
+    /// The conditions, one function each.
+    pub fn conditions(&self, now: Timestamp) -> Vec<Condition> {
+        let conditions = [
+            (ConditionType::Ready, self.ready()),
+            (ConditionType::Reconciling, self.reconciling()),
+            (ConditionType::Stalled, self.stalled()),
+            (ConditionType::Degraded, self.degraded()),
+            (ConditionType::Accepted, self.accepted()),
+        ];
+        conditions.into_iter().map(|(kind, answer)| condition(self.policy, kind, answer, now)).collect()
+    }
+
+    fn deleting(&self) -> bool {
+        self.policy.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Nodes that count for `minReadyNodes`.
+    fn serving(&self) -> u32 {
+        self.counts.total - self.counts.excluded
+    }
+
+    fn is_ready(&self) -> bool {
+        let serving = self.serving();
+        !self.deleting() && serving > 0 && self.counts.ready >= required(self.policy, serving)
+    }
+
+    fn ready(&self) -> Answer {
+        let counts = format!("{} of {} nodes are ready", self.counts.ready, self.serving());
+        let first = self
+            .attention
+            .first()
+            .map_or_else(String::new, |node| format!("; {}: {}: {}", node.node, node.reason, node.message));
+        if self.deleting() {
+            (false, Reason::Deleting, "the policy is being deleted".to_owned())
+        } else if let Some(refusal) = self.trouble.probe_refusal.filter(|_| self.counts.total == 0) {
+            (false, Reason::PodsForbidden, format!("no node is known, because the probe's pods are refused: {refusal}"))
+        } else if self.counts.total == 0 {
+            (false, Reason::NoMatchingNodes, self.no_nodes())
+        } else if self.serving() == 0 {
+            let nodes = format!(
+                "none of the {} nodes counts: they are not Ready, cordoned or being deleted, or a DRA driver hands out their GPUs",
+                self.counts.total
+            );
+            (false, Reason::NodesNotReady, nodes + &first)
+        } else if !self.is_ready() {
+            (false, Reason::NodesNotReady, counts + &first)
+        } else if self.counts.ready == self.counts.total {
+            (true, Reason::AllGpusAllocatable, counts)
+        } else {
+            (true, Reason::MinimumNodesReady, counts + &first)
+        }
+    }
+
+    /// Why the policy has no node.
+    fn no_nodes(&self) -> String {
+        if let Some(overlap) = self.overlaps.first() {
+            let Overlap { nodes, governed_by, .. } = overlap;
+            return format!(
+                "the {nodes} nodes that match belong to policy {governed_by}, which is older; narrow its nodeSelector"
+            );
+        }
+        match self.counts.opted_out {
+            0 => "no node with an NVIDIA GPU matches the policy".to_owned(),
+            out => format!("the {out} nodes that match are out by their label {}", keys::MANAGED),
+        }
+    }
+
+    fn reconciling(&self) -> Answer {
+        if self.deleting() {
+            (true, Reason::Deleting, "labels are being taken off the nodes".to_owned())
+        } else if self.counts.outdated > 0 && self.counts.ready > 0 {
+            (true, Reason::RollingOut, format!("{} nodes are not at the wanted revision yet", self.counts.outdated))
+        } else if self.counts.progressing > 0 {
+            (true, Reason::NodesNotReady, format!("{} nodes are on their way", self.counts.progressing))
+        } else {
+            (false, Reason::Settled, "nothing is being moved".to_owned())
+        }
+    }
+
+    /// A failed node stalls a policy only while it keeps it from being ready; a halted rollout or an impossible wish
+    /// always does.
+    fn stalled(&self) -> Answer {
+        if let Some(refused) = self.trouble.refused_writes.first() {
+            return (true, Reason::ApplyFailed, refused.clone());
+        }
+        if let Some(refusal) = self.trouble.probe_refusal {
+            return (true, Reason::PodsForbidden, format!("the probe's pods are refused: {refusal}"));
+        }
+        if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason?))) {
+            return (true, reason, format!("pool {}: {}", pool.name, pool.message));
+        }
+        let failed = self.attention.iter().find(|node| node.reason.is_failure());
+        // A word of failure may also be a remark on a node that is ready.
+        match failed.filter(|_| !self.is_ready() && self.counts.failed > 0) {
+            Some(node) => (true, node.reason, format!("node {}: {}", node.node, node.message)),
+            None => (false, Reason::Settled, "nothing stands still".to_owned()),
+        }
+    }
+
+    /// The health of the GPUs, whether or not the nodes are ready for it.
+    fn degraded(&self) -> Answer {
+        let GpuTotals { unhealthy, degraded, unknown, .. } = *self.gpus;
+        let counts = [(unhealthy, "unhealthy"), (degraded, "degraded"), (unknown, "of unknown health")];
+        let counts: Vec<_> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, how)| format!("{count} GPUs are {how}"))
+            .collect();
+        let reason = match (unhealthy, degraded, unknown) {
+            (0, 0, 0) => return (false, Reason::AllGpusHealthy, "nothing is wrong with any GPU".to_owned()),
+            (0, 0, _) => Reason::HealthUnknown,
+            (0, _, _) => Reason::GpuDegraded,
+            _ => Reason::GpuUnhealthy,
+        };
+        let worst = self.attention.iter().find(|node| node.reason == reason);
+        let worst = worst.map(|node| format!("; node {}: {}", node.node, node.message)).unwrap_or_default();
+        (true, reason, counts.join(", ") + &worst)
+    }
+
+    fn accepted(&self) -> Answer {
+        let fault = self.pools.iter().find(|pool| {
+            matches!(
+                pool.reason,
+                Some(
+                    Reason::DriverUnsupported
+                        | Reason::NoDriverImageForOS
+                        | Reason::UnknownGpu
+                        | Reason::DriverNotInstalled
+                        | Reason::RuntimeUnsupported
+                        | Reason::DevicePluginUnsupported
+                        | Reason::UnknownModel
+                        | Reason::PoolShadowed
+                )
+            )
+        });
+        match (fault, self.trouble.models) {
+            (Some(pool), _) => (false, Reason::InvalidPolicy, format!("pool {}: {}", pool.name, pool.message)),
+            (None, Some(conflict)) => (false, Reason::InvalidPolicy, conflict.to_owned()),
+            (None, None) => (true, Reason::PolicyAccepted, "every part of the policy can be carried out".to_owned()),
+        }
+    }
+}
+
+/// How many of the serving nodes must be ready: at least one, so that nothing is never enough.
+fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
+    let wanted = policy.spec.readiness.min_ready_nodes.as_ref();
+    wanted.map_or(serving, |wanted| int_or_percent::of(wanted, serving)).max(1)
+}
+
+fn condition(
+    policy: &ClusterGpuPolicy,
+    kind: ConditionType,
+    (is, reason, message): Answer,
+    now: Timestamp,
+) -> Condition {
+    let status = if is { "True" } else { "False" };
+    let before = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let unchanged = before.iter().find(|condition| condition.type_ == kind.as_str() && condition.status == status);
+    Condition {
+        type_: kind.as_str().to_owned(),
+        status: status.to_owned(),
+        reason: reason.as_str().to_owned(),
+        message: clip(&message),
+        observed_generation: policy.metadata.generation,
+        last_transition_time: unchanged.map_or(Time(now), |condition| condition.last_transition_time.clone()),
+    }
+}

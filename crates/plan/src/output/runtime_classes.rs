@@ -1,0 +1,38 @@
+//! RuntimeClasses: by which pods name NVIDIA's runtime where it is entered into the container runtime's configuration.
+//! They are the cluster's, so that all policies that need one share it; one that somebody else has made is left alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_crd::ClusterGpuPolicy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, ResourceExt};
+
+use crate::{desired::variant::Variant, manifests::runtime_class::runtime_class, output::plan::Plan, world::World};
+
+/// RuntimeClasses that are wanted and not there as they should be, and those of ours whose policies are gone. A policy that
+/// has once needed one keeps it: pods may name it, and whether a node can be given what its policy asks changes.
+pub fn write<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>) {
+    let live = world.policies.values().filter(|policy| policy.metadata.deletion_timestamp.is_none());
+    let live: BTreeMap<String, OwnerReference> =
+        live.filter_map(|policy| policy.owner_ref(&())).map(|owner| (owner.uid.clone(), owner)).collect();
+    let mut wanted: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for (policy, variant) in variants {
+        if let Some(handler) = variant.key.toolkit.handler() {
+            wanted.entry(handler).or_default().extend(policy.uid());
+        }
+    }
+    for (name, class) in world.runtime_classes.iter().filter(|(_, class)| class.ours) {
+        let kept = class.owners.iter().filter(|uid| live.contains_key(*uid)).cloned();
+        let owners = wanted.remove(name.as_str()).unwrap_or_default().into_iter().chain(kept);
+        let owners: BTreeSet<String> = owners.collect();
+        if owners.is_empty() {
+            plan.prune_classes.insert(name.clone());
+        } else if owners != class.owners {
+            plan.runtime_classes.insert(name.clone(), runtime_class(name, &owners, &live));
+        }
+    }
+    // What is left is not there yet, or somebody else's.
+    let missing = wanted.iter().filter(|(name, _)| !world.runtime_classes.contains_key(**name));
+    let missing = missing.map(|(name, owners)| ((*name).to_owned(), runtime_class(name, owners, &live)));
+    plan.runtime_classes.extend(missing);
+}

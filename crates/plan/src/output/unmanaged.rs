@@ -1,0 +1,47 @@
+//! What is written for a node that no policy governs.
+
+use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, keys};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    gpu_node::{self, GpuNodeWrite},
+    node_health, node_labels,
+    plan::Plan,
+};
+use crate::{
+    inventory::UnmanagedNode,
+    rollout::{driver_removal, toolkit_removal::Removals},
+};
+
+/// A node that no policy governs, with the pods of this operator that are left there: nothing stays on it, but for a toolkit
+/// whose end waits for its turn, and a driver until nothing else of this operator uses it.
+pub fn write<'w>(plan: &mut Plan, removals: &mut Removals<'w>, unmanaged: &UnmanagedNode<'w>, now: Timestamp) {
+    let UnmanagedNode { node, gpu_node, ref pods, why, ref model, .. } = *unmanaged;
+    let status = gpu_node.map(|gpu_node| gpu_node::unmanaged_status(gpu_node, node, why, model.clone(), now));
+    let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
+    let since = status.as_ref().and_then(GpuNodeStatus::since);
+    let driver = since.and_then(|since| driver_removal::kept_by(node, pods, report, since, now));
+    let kept = [(keys::DRIVER, driver), (keys::TOOLKIT, removals.kept_by(node))];
+    let kept: Vec<_> = kept.into_iter().filter_map(|(key, kept)| Some((key, kept?))).collect();
+    for (_, (_, until)) in &kept {
+        plan.check_by(*until);
+    }
+    if let Some(write) = node_labels::none(node, kept.iter().map(|(key, (group, _))| (*key, *group))).write {
+        plan.labels.insert(node.name.clone(), write);
+    }
+    let health = node_health::none(node);
+    if !health.is_empty() {
+        plan.node_health.insert(node.name.clone(), health);
+    }
+    let (Some(gpu_node), Some(status)) = (gpu_node, status) else {
+        return;
+    };
+    let spec = GpuNodeSpec { release_driver: driver_removal::needs_release(node, pods), ..GpuNodeSpec::default() };
+    let write = GpuNodeWrite {
+        spec: gpu_node::spec_write(Some(gpu_node), node, spec),
+        status: gpu_node::status_write(Some(gpu_node), status),
+    };
+    if !write.is_empty() {
+        plan.gpu_nodes.insert(node.name.clone(), write);
+    }
+}

@@ -1,0 +1,43 @@
+//! Pods that validate nodes: those to create, and those that are no longer needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_crd::{Phase, reason::Reason};
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::{
+    assess::{AssessedFleet, assessment::Assessment, verdict::Verdict},
+    manifests::validation,
+    settings::Settings,
+    world::{PodFacts, Role},
+};
+
+/// Returns the pods that members wait for and that are not there.
+pub fn to_create(settings: &Settings, members: &[Assessment<'_>]) -> BTreeMap<String, Pod> {
+    let awaits_test = |verdict: &Verdict| verdict.phase == Phase::Validation && verdict.reason != Reason::NodeNotReady;
+    let due = members.iter().filter(|assessed| awaits_test(&assessed.verdict));
+    let due = due.filter_map(|assessed| Some((&assessed.member, assessed.trial.pod.clone()?)));
+    due.filter(|(member, name)| member.pods.iter().all(|pod| pod.name != *name))
+        .map(|(member, name)| (name.clone(), validation::pod(settings, member, name)))
+        .collect()
+}
+
+/// Returns the pods that have done their work, or that no node waits for any more.
+pub fn to_delete(fleet: &AssessedFleet<'_>) -> BTreeSet<String> {
+    let world = fleet.world;
+    let there: Vec<&PodFacts> = world
+        .pods
+        .values()
+        .map(AsRef::as_ref)
+        .filter(|pod| pod.role == Role::Validation && !pod.is_leaving())
+        .collect();
+    if there.is_empty() {
+        return BTreeSet::new();
+    }
+    let wanted: BTreeSet<&str> = fleet.members().filter_map(|assessed| assessed.trial.pod.as_deref()).collect();
+    there
+        .into_iter()
+        .filter(|pod| !wanted.contains(pod.name.as_str()) && !world.is_unreadable(pod.node.as_str()))
+        .map(|pod| pod.name.clone())
+        .collect()
+}

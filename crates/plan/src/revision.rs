@@ -1,0 +1,59 @@
+//! Content hashes: what names a revision, and what tells whether an object is there as it should be.
+
+use gpu_operator_crd::{gpunode::Groups, policy::Stage};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::world::{NodeFacts, Word};
+
+/// Hash of a value's JSON, in `digits` hexadecimal digits (at most 16).
+#[must_use]
+pub fn short(content: &impl Serialize, digits: usize) -> String {
+    // Plain data becomes JSON without fail; were it not to, the hash would still be a legal name.
+    let digest = Sha256::digest(serde_json::to_vec(content).unwrap_or_default());
+    let number = digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    format!("{number:016x}").chars().take(digits).collect()
+}
+
+/// The group of one stage.
+pub fn slot(groups: &mut Groups, stage: Stage) -> &mut Option<String> {
+    match stage {
+        Stage::Driver => &mut groups.driver,
+        Stage::Toolkit => &mut groups.toolkit,
+        Stage::Mps => &mut groups.mps,
+        Stage::DevicePlugin => &mut groups.device_plugin,
+    }
+}
+
+/// The group of one stage.
+#[must_use]
+pub fn group(groups: &Groups, stage: Stage) -> Option<&str> {
+    match stage {
+        Stage::Driver => groups.driver.as_deref(),
+        Stage::Toolkit => groups.toolkit.as_deref(),
+        Stage::Mps => groups.mps.as_deref(),
+        Stage::DevicePlugin => groups.device_plugin.as_deref(),
+    }
+}
+
+/// A DaemonSet's name: its stage and group.
+#[must_use]
+pub fn daemon_set_name(stage: Stage, group: &str) -> String {
+    format!("{}-{group}", stage.as_str())
+}
+
+/// The groups that a node's labels name.
+#[must_use]
+pub fn node_groups(node: &NodeFacts) -> Groups {
+    groups_of(|key| node.labels.get(key).map(Word::as_str))
+}
+
+/// The groups that labels name whose values are told by their keys.
+#[must_use]
+pub fn groups_of<'l>(value_of: impl Fn(&str) -> Option<&'l str>) -> Groups {
+    let mut groups = Groups::default();
+    for stage in Stage::ALL {
+        *slot(&mut groups, stage) = value_of(stage.key()).filter(|value| !value.is_empty()).map(str::to_owned);
+    }
+    groups
+}

@@ -1,0 +1,28 @@
+//! Whose turn: which groups each node's labels should name, and which pods are recreated.
+
+pub mod decision;
+pub mod driver_removal;
+pub mod mig;
+pub mod pool;
+pub mod recreate_pods;
+pub mod runtime_restart;
+pub mod toolkit_removal;
+pub mod toolkit_restart;
+
+use std::collections::BTreeMap;
+
+use decision::PoolDecision;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::assess::AssessedFleet;
+
+/// The decisions for the fleet: by policy, then by pool.
+pub type Rollout<'f> = BTreeMap<&'f str, BTreeMap<&'f str, PoolDecision>>;
+
+/// Decides for every pool of every policy.
+#[must_use]
+pub fn decide<'f>(fleet: &'f AssessedFleet<'_>, now: Timestamp) -> Rollout<'f> {
+    let of_pool = |(pool, members): (&'f String, &'f Vec<_>)| (pool.as_str(), pool::decide(members, fleet.world, now));
+    let policies = fleet.policies.iter();
+    policies.map(|(policy, members)| (*policy, members.pools.iter().map(of_pool).collect())).collect()
+}

@@ -1,0 +1,53 @@
+//! GPUs that are not divided by MIG any more as they should be.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{policy::Stage, reason::Reason};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    assess::{assessment::Assessment, mig},
+    note::Note,
+    rollout::decision::{ASK_AT_ONCE, PoolDecision},
+    world::PodFacts,
+};
+
+/// GPUs that somebody has divided otherwise since their plugin began are divided anew with another pod of it, one node at a
+/// time and once no pod uses them.
+pub fn divide_anew(
+    members: &[Assessment<'_>],
+    gpu_pods: &BTreeMap<String, Vec<String>>,
+    now: Timestamp,
+    pool: &mut PoolDecision,
+) {
+    for Assessment { member, .. } in members {
+        let name = &member.node.name;
+        let Some(decision) = pool.nodes.get_mut(name).filter(|decision| decision.note.is_none()) else { continue };
+        if member.want().is_none_or(|want| want != member.have) {
+            continue;
+        }
+        let Some(differs) = mig::differs(member) else { continue };
+        let Some(pod) = mig::settled_pod(member, now) else {
+            // Of the time that has to pass no watch tells.
+            pool.ask_again |= member.pod(Stage::DevicePlugin).is_some_and(PodFacts::running);
+            continue;
+        };
+        match gpu_pods.get(name) {
+            None if pool.questions.len() < ASK_AT_ONCE => {
+                pool.questions.insert(name.clone());
+            }
+            None => {}
+            Some(pods) if pods.is_empty() => {
+                pool.renew.insert(pod.name.clone());
+                return;
+            }
+            Some(pods) => {
+                pool.ask_again = true;
+                let message =
+                    format!("{differs}; they are divided anew once {} pods that use them have ended", pods.len());
+                let waits_on = pods.iter().take(10).cloned().collect();
+                decision.note = Some(Note { reason: Reason::MigLayoutDiffers, message, waits_on });
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Rollout: which groups each node's labels should name. A node without any takes the wanted ones at once; one that
+//! has others gets its turn, one node of a pool at a time, and a node that fails keeps its turn, which halts its pool.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{
+    Phase,
+    gpunode::{Groups, Rollout, RolloutStep},
+    policy::Stage,
+    reason::Reason,
+    report::NvmlState,
+};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use crate::{
+    assess::{assessment::Assessment, member::Member, mig, verdict::Verdict},
+    note::Note,
+    revision,
+    rollout::{
+        decision::{ASK_AT_ONCE, Decision, PoolDecision, halts, missed_a_gpu_before},
+        mig::divide_anew,
+        runtime_restart::RuntimeTurn,
+    },
+    world::{PodFacts, World},
+};
+
+/// What a decision goes by beside the node itself.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    /// Pods that use a GPU, by node, where that was asked.
+    gpu_pods: &'a BTreeMap<String, Vec<String>>,
+    now: Timestamp,
+}
+
+/// Decides for the members of one pool, in order of their names.
+#[must_use]
+pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> PoolDecision {
+    let gpu_pods = &world.gpu_pods;
+    let seen = Seen { gpu_pods, now };
+    let mut pool = PoolDecision::default();
+    let mut runtime = RuntimeTurn::of(members, world, now);
+    let mut waiting = Vec::new();
+    for member in members.iter().map(|assessed| &assessed.member).filter(|member| waits_for_holders(member, now)) {
+        // The probe lets go of the driver only where that lets the driver's container begin.
+        pool.ask_again |= member.gpu_holders.is_some_and(|pods| !pods.is_empty());
+        if member.gpu_holders.is_none() && pool.questions.len() < ASK_AT_ONCE {
+            pool.questions.insert(member.node.name.clone());
+        }
+    }
+    for Assessment { member, verdict, .. } in members {
+        let want = member.want();
+        let decision = match (want, member.rollout()) {
+            // Nothing can be said of what it should have: it keeps, or goes back to, what it had.
+            (None, rollout) => stay(member, rollout),
+            (Some(want), None) if has_nothing_else(&member.have, &want) => {
+                in_turn(settle(member, want, now), member, &mut runtime)
+            }
+            (Some(want), rollout) if !are_there(&want, world) => {
+                let message = "a new revision waits for its DaemonSets, which are not there yet";
+                Decision { note: Some(Note::new(Reason::RolloutPending, message)), ..stay(member, rollout) }
+            }
+            (Some(want), Some(rollout)) => {
+                let decision = go_on(member, verdict, want, rollout, seen, &mut pool);
+                in_turn(decision, member, &mut runtime)
+            }
+            (Some(_), None) => {
+                waiting.push(member);
+                continue;
+            }
+        };
+        if decision.rollout.is_some() && pool.halted.is_none() {
+            pool.halted = halts(member, verdict);
+        }
+        pool.nodes.insert(member.node.name.clone(), decision);
+    }
+    let moving = pool.nodes.iter().find(|(_, decision)| decision.rollout.is_some());
+    let mut turn = moving.map(|(name, _)| name.clone());
+    for member in waiting {
+        let decision = take_turn(member, seen, &mut turn, &mut pool);
+        let decision = in_turn(decision, member, &mut runtime);
+        pool.nodes.insert(member.node.name.clone(), decision);
+    }
+    pool.ask_again |= runtime.waits_for_entry;
+    pool.renew.extend(members.iter().filter_map(|assessed| runtime.renews(&assessed.member, world, now)));
+    pool.halted = pool.halted.or(runtime.halted());
+    if turn.is_none() {
+        divide_anew(members, gpu_pods, now, &mut pool);
+    }
+    pool
+}
+
+/// Whether a node has nothing but what is wanted, though some of it may be missing: it never had it, or somebody took a
+/// label off. Putting that back moves nothing, because a group's name holds the driver beneath it.
+pub fn has_nothing_else(have: &Groups, want: &Groups) -> bool {
+    Stage::ALL.into_iter().all(|stage| {
+        let had = revision::group(have, stage);
+        had.is_none() || had == revision::group(want, stage)
+    })
+}
+
+/// Whether the DaemonSets of these groups are there. What runs is not given up for one that the API server refuses.
+fn are_there(want: &Groups, world: &World) -> bool {
+    Stage::ALL.into_iter().all(|stage| {
+        let name = revision::group(want, stage).map(|group| revision::daemon_set_name(stage, group));
+        name.is_none_or(|name| world.daemon_sets.contains_key(&name))
+    })
+}
+
+/// The node keeps its labels, or gets back those that it gave up for a move that cannot go on.
+fn stay(member: &Member<'_>, rollout: Option<&Rollout>) -> Decision {
+    match rollout {
+        Some(rollout) if rollout.step == RolloutStep::Release => {
+            Decision { labels: rollout.from.clone(), rollout: None, release: false, note: None }
+        }
+        other => Decision { labels: member.have.clone(), rollout: other.cloned(), release: false, note: None },
+    }
+}
+
+/// What is left of a decision while the node's container runtime may not be restarted yet.
+fn in_turn(decision: Decision, member: &Member<'_>, runtime: &mut RuntimeTurn) -> Decision {
+    let (labels, note) = runtime.of_these(member, decision.labels);
+    Decision { labels, note: decision.note.or(note), ..decision }
+}
+
+/// The node takes, or has, what is wanted.
+fn settle(member: &Member<'_>, want: Groups, now: Timestamp) -> Decision {
+    Decision { release: must_release(member, now), labels: want, rollout: None, note: None }
+}
+
+/// A node in the middle of its move.
+fn go_on(
+    member: &Member<'_>,
+    verdict: &Verdict,
+    want: Groups,
+    rollout: &Rollout,
+    seen: Seen<'_>,
+    pool: &mut PoolDecision,
+) -> Decision {
+    let Seen { gpu_pods, now } = seen;
+    let install = |want: Groups| Decision {
+        release: must_release(member, now) || moves_driver(&member.have, &want),
+        labels: want,
+        rollout: Some(Rollout { step: RolloutStep::Install, ..rollout.clone() }),
+        note: None,
+    };
+    if !moves_driver(&member.have, &want) {
+        return if is_done(member, verdict, &want) { settle(member, want, now) } else { install(want) };
+    }
+    // A policy that changed during the move may want yet another driver: what stands on this one is given up first.
+    let from = if rollout.step == RolloutStep::Release { rollout.from.clone() } else { member.have.clone() };
+    let release = Rollout { step: RolloutStep::Release, from: from.clone(), ..rollout.clone() };
+    let releasing = |message: String| Decision {
+        labels: Groups { driver: member.have.driver.clone(), ..want.clone() },
+        rollout: Some(release.clone()),
+        release: true,
+        note: Some(Note::new(Reason::ReleasingGpus, message)),
+    };
+    if let Some(holder) = driver_holder(member, &want) {
+        return releasing(holder);
+    }
+    match gpu_pods.get(&member.node.name) {
+        None => {
+            pool.questions.insert(member.node.name.clone());
+            releasing("looking for pods that use a GPU".to_owned())
+        }
+        Some(pods) if pods.is_empty() => install(want),
+        // A GPU pod came in between: back to where it was, until the pod has ended.
+        Some(pods) => {
+            pool.ask_again = true;
+            Decision { labels: from, rollout: None, release: false, note: Some(in_use(pods)) }
+        }
+    }
+}
+
+/// Whether a node has arrived. A GPU that is missing or sick is not the new revision's doing, and does not hold up the pool.
+fn is_done(member: &Member<'_>, verdict: &Verdict, want: &Groups) -> bool {
+    let arrived = verdict.phase == Phase::Ready || verdict.reason.counts_apart() || missed_a_gpu_before(verdict);
+    member.have == *want && member.stack_proven() && arrived
+}
+
+/// What of ours still holds the driver before its move.
+fn driver_holder(member: &Member<'_>, want: &Groups) -> Option<String> {
+    let old = |stage| member.pods_of(stage).find(|pod| pod.group.as_deref() != revision::group(want, stage));
+    if let Some(pod) = [Stage::DevicePlugin, Stage::Mps].into_iter().find_map(old) {
+        return Some(format!("waiting for pod {} to end", pod.name));
+    }
+    let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);
+    let probe_runs = member.probe_pod().is_none_or(PodFacts::running);
+    let message = if probe_runs {
+        "waiting for the probe to let go of the driver"
+    } else {
+        "the probe has to let go of the driver, but its pod does not run; look at DaemonSet nvml-probe"
+    };
+    answering.then(|| message.to_owned())
+}
+
+/// A node whose revision is not the wanted one and that is not on its way.
+fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<String>, pool: &mut PoolDecision) -> Decision {
+    let Seen { gpu_pods, now } = seen;
+    let Some(want) = member.want() else {
+        return stay(member, None);
+    };
+    let driver_moves = moves_driver(&member.have, &want);
+    // A node that is failing offers nothing that could be disturbed, so it needs no turn: the cure comes at once.
+    let nothing_to_lose = member.was_failing() && member.allocatable() == 0 && member.external.by_claims().is_none();
+    let pending = |message: String| Decision {
+        note: Some(Note::new(Reason::RolloutPending, message)),
+        ..settle(member, member.have.clone(), now)
+    };
+    if !nothing_to_lose && let Some(other) = turn.as_ref() {
+        return pending(format!("a new revision waits for this node's turn; node {other} has it"));
+    }
+    if !nothing_to_lose && !member.node.serves() {
+        return pending("a new revision waits until the node can serve again; it is NotReady or cordoned".to_owned());
+    }
+    if driver_moves || mig::differs(member).is_some() {
+        match gpu_pods.get(&member.node.name) {
+            Some(pods) if !pods.is_empty() => {
+                pool.ask_again = true;
+                return Decision { note: Some(in_use(pods)), ..settle(member, member.have.clone(), now) };
+            }
+            Some(_) => {}
+            None => {
+                if pool.questions.len() < ASK_AT_ONCE {
+                    pool.questions.insert(member.node.name.clone());
+                }
+                return pending("a new revision waits for this node's turn".to_owned());
+            }
+        }
+    }
+    if nothing_to_lose {
+        return Decision { release: driver_moves || must_release(member, now), ..settle(member, want, now) };
+    }
+    *turn = Some(member.node.name.clone());
+    let step = if driver_moves { RolloutStep::Release } else { RolloutStep::Install };
+    let labels = if driver_moves { Groups { driver: member.have.driver.clone(), ..want } } else { want };
+    Decision {
+        labels,
+        rollout: Some(Rollout { step, from: member.have.clone(), since: Time(now) }),
+        release: driver_moves || must_release(member, now),
+        note: None,
+    }
+}
+
+fn in_use(pods: &[String]) -> Note {
+    let message = format!("a new revision waits until {} pods that use a GPU have ended", pods.len());
+    Note { reason: Reason::GpuPodsInUse, message, waits_on: pods.iter().take(10).cloned().collect() }
+}
+
+/// Whether a move touches the driver, and not only what stands on it.
+fn moves_driver(have: &Groups, want: &Groups) -> bool {
+    have.driver != want.driver
+}
+
+/// Whether the probe has to let go of the driver: for one of ours, or for GPUs that are to be divided.
+fn must_release(member: &Member<'_>, now: Timestamp) -> bool {
+    mig::is_blocked(member) || stands_in_the_way(member, now)
+}
+
+/// Whether the driver's container may wait until nothing uses the driver: at its guard, before its first start or another
+/// one, or because it has failed.
+fn waits_for_holders(member: &Member<'_>, now: Timestamp) -> bool {
+    let crashed = |pod: &PodFacts| pod.containers.iter().any(|container| container.last_failure.is_some());
+    let failed = member.pod(Stage::Driver).is_some_and(|pod| crashed(pod) && !pod.running());
+    failed || member.driver_waits() || member.driver_waits_until().is_some_and(|until| now >= until)
+}
+
+/// Whether the probe stands in the way of a driver of ours: a module is loaded, and another version is to take its place, or
+/// what should own it has failed or waits at its guard for whoever uses it. A container that is merely not up yet proves
+/// nothing: it loads its module before it is, and its pod's watch may be behind the probe's. Once asked, the probe keeps away
+/// until the driver is up.
+fn stands_in_the_way(member: &Member<'_>, now: Timestamp) -> bool {
+    let Some(loaded) = member.report().and_then(|report| report.driver.loaded.as_deref()) else {
+        return false;
+    };
+    let want = member.want().unwrap_or_default();
+    let leaving = |pod: &PodFacts| {
+        [&want.driver, &member.have.driver].into_iter().all(|group| pod.group.as_deref() != group.as_deref())
+    };
+    let Some(choice) = member.driver().filter(|choice| choice.is_ours()) else {
+        return member.pods_of(Stage::Driver).any(leaving);
+    };
+    let asked = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
+    // Where pods run on the GPUs, nothing is won by it, and their health would go unseen.
+    let wins = member.gpu_holders.map_or(asked, <[String]>::is_empty);
+    let up = member.pod(Stage::Driver).is_some_and(PodFacts::running) && !member.driver_waits();
+    !up && wins && (asked || waits_for_holders(member, now))
+        || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())
+}

@@ -1,0 +1,326 @@
+//! What the plan reads of other people's DaemonSets: those that serve nodes with a part of a GPU stack, and which nodes
+//! they reach. They are known by what they do and by names, not by one registry's images, which may be mirrored.
+
+use gpu_operator_crd::{
+    keys,
+    policy::Stage,
+    selector::{Operator, Requirement, Selector},
+};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration},
+};
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::world::{foreign_pod::shows_driver, node::NodeFacts, word::Word};
+
+/// By these labels of nodes NVIDIA's GPU Operator places its DaemonSets.
+const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
+/// The end of the label by which it places its DRA driver, where it is told to by a `GPUCluster`.
+const DRA: &str = "dra-driver";
+/// The container of NVIDIA's DRA driver that hands out channels between nodes, and no GPUs.
+const COMPUTE_DOMAINS: &str = "compute-domains";
+
+/// Somebody else's DaemonSet that serves nodes with a part of a GPU stack.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ForeignSet {
+    /// Which part.
+    pub part: ForeignPart,
+    /// Whose.
+    pub owner: ForeignOwner,
+    selector: Selector,
+    terms: Vec<Term>,
+    tolerations: Vec<Toleration>,
+}
+
+/// A part of a GPU stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum ForeignPart {
+    /// What a stage of ours would be.
+    Stage(Stage),
+    /// A DRA driver, which hands out GPUs by claims and past the device plugin.
+    Dra,
+}
+
+/// Whose DaemonSet it is, as far as it matters to get it off a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum ForeignOwner {
+    /// NVIDIA's GPU Operator, by labels of the node.
+    NvidiaOperator,
+    /// GKE's add-on.
+    Gke,
+    /// Anybody.
+    Other,
+}
+
+/// One alternative of a required node affinity.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Term {
+    labels: Selector,
+    /// Nodes by name, where it names any.
+    names: Option<Vec<String>>,
+}
+
+impl ForeignSet {
+    /// The facts of a DaemonSet; `None` for one that is ours, or that has nothing to do with NVIDIA's GPUs.
+    #[must_use]
+    pub fn of(set: &DaemonSet) -> Option<Self> {
+        if set.labels().contains_key(keys::STAGE) {
+            return None;
+        }
+        let pod = set.spec.as_ref()?.template.spec.as_ref()?;
+        let part = part(set, pod)?;
+        let placed_by = |prefix: &str| pod.node_selector.iter().flatten().any(|(key, _)| key.starts_with(prefix));
+        let owner = if placed_by(NVIDIA_OPERATOR) {
+            ForeignOwner::NvidiaOperator
+        } else if set.labels().contains_key("addonmanager.kubernetes.io/mode")
+            || is_named(set, "nvidia-gpu-device-plugin")
+        {
+            ForeignOwner::Gke
+        } else {
+            ForeignOwner::Other
+        };
+        let affinity = pod.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+        let required = affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
+        Some(Self {
+            part,
+            owner,
+            selector: Selector {
+                match_labels: pod.node_selector.clone().unwrap_or_default(),
+                match_expressions: vec![],
+            },
+            terms: required.into_iter().flat_map(|required| &required.node_selector_terms).map(term).collect(),
+            tolerations: pod.tolerations.clone().unwrap_or_default(),
+        })
+    }
+
+    /// Whether it has, or is about to have, a pod on a node.
+    #[must_use]
+    pub fn reaches(&self, node: &NodeFacts) -> bool {
+        let value_of = |key: &str| node.labels.get(key).map(Word::as_str);
+        let named = |term: &Term| term.names.as_ref().is_none_or(|names| names.contains(&node.name));
+        let tolerated = |tolerations: &[Toleration]| {
+            // A taint of ours drives nobody off who is there.
+            let mut taints = node.taints.iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
+            taints.all(|taint| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
+        };
+        self.selector.matches(value_of)
+            && (self.terms.is_empty() || self.terms.iter().any(|term| named(term) && term.labels.matches(value_of)))
+            && tolerated(&self.tolerations)
+    }
+
+    /// What gets it off one node, in words.
+    #[must_use]
+    pub fn way_off(&self) -> String {
+        match (self.owner, self.part) {
+            (ForeignOwner::Gke, ForeignPart::Stage(Stage::DevicePlugin)) => {
+                "label the node gke-no-default-nvidia-gpu-device-plugin=true".to_owned()
+            }
+            (ForeignOwner::NvidiaOperator, ForeignPart::Stage(stage)) => {
+                let word = if stage == Stage::Toolkit { "container-toolkit" } else { stage.as_str() };
+                format!("label the node {NVIDIA_OPERATOR}{word}=false")
+            }
+            (ForeignOwner::NvidiaOperator, ForeignPart::Dra) => format!("label the node {NVIDIA_OPERATOR}{DRA}=false"),
+            _ => "delete it, or keep it off the node by its nodeSelector".to_owned(),
+        }
+    }
+}
+
+/// Which part of a GPU stack a DaemonSet is.
+fn part(set: &DaemonSet, pod: &PodSpec) -> Option<ForeignPart> {
+    let deploys =
+        |what: &str| pod.node_selector.iter().flatten().any(|(key, _)| key.strip_prefix(NVIDIA_OPERATOR) == Some(what));
+    let mounts = |folder: &str| {
+        let volumes = pod.volumes.iter().flatten().filter_map(|volume| volume.host_path.as_ref());
+        volumes.map(|volume| volume.path.trim_end_matches('/')).any(|path| path.ends_with(folder))
+    };
+    let images = || pod.containers.iter().filter_map(|container| container.image.as_deref());
+    let nvidias_image = || images().any(|image| repository(image).ends_with("nvidia/k8s-device-plugin"));
+    let plugin = ["nvidia-device-plugin", "nvidia-gpu-device-plugin"].into_iter().any(|name| is_named(set, name));
+    // What waits on kubelet's plugins is a plugin; feature discovery and MPS's daemon are of the same image.
+    let plugin = mounts("/device-plugins") && (plugin || nvidias_image());
+    let hands_out_gpus = pod.containers.iter().any(|container| container.name != COMPUTE_DOMAINS);
+    let dra = mounts("/plugins_registry")
+        && hands_out_gpus
+        && (is_named(set, "nvidia-dra-driver") || is_named(set, "dra-driver-nvidia") || images().any(is_dra_driver));
+    let containers = || pod.containers.iter().chain(pod.init_containers.iter().flatten());
+    let own_mounts = containers().flat_map(|container| container.volume_mounts.iter().flatten());
+    let driver = is_named(set, "nvidia-driver-installer") || is_named(set, "nvidia-driver-daemonset");
+    if driver || deploys("driver") || shows_driver(pod.volumes.as_deref().unwrap_or_default(), own_mounts) {
+        Some(ForeignPart::Stage(Stage::Driver))
+    } else if deploys("container-toolkit") {
+        Some(ForeignPart::Stage(Stage::Toolkit))
+    } else if deploys("device-plugin") || plugin {
+        Some(ForeignPart::Stage(Stage::DevicePlugin))
+    } else {
+        (dra || deploys(DRA)).then_some(ForeignPart::Dra)
+    }
+}
+
+fn is_dra_driver(image: &str) -> bool {
+    let repository = repository(image);
+    ["dra-driver-nvidia-gpu", "k8s-dra-driver-gpu"].into_iter().any(|name| repository.ends_with(name))
+}
+
+/// An image's registry and path.
+fn repository(image: &str) -> &str {
+    let image = image.split('@').next().unwrap_or(image);
+    match image.rsplit_once(':') {
+        // What follows is a path, so the colon was a port's.
+        Some((_, tag)) if tag.contains('/') => image,
+        Some((repository, _)) => repository,
+        None => image,
+    }
+}
+
+/// Whether a DaemonSet's name, or what its labels name it, begins like this. Names go on with an operating system, say.
+fn is_named(set: &DaemonSet, name: &str) -> bool {
+    let labels = ["k8s-app", "name", "app", "app.kubernetes.io/name"];
+    let labels = labels.into_iter().filter_map(|key| set.labels().get(key).map(String::as_str));
+    let of_template = set.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref()?.labels.as_ref());
+    let of_template = of_template.and_then(|labels| labels.get("name").or_else(|| labels.get("k8s-app")));
+    let own_name = set.metadata.name.as_deref();
+    labels.chain(of_template.map(String::as_str)).chain(own_name).any(|word| word.starts_with(name))
+}
+
+fn term(term: &NodeSelectorTerm) -> Term {
+    let requirement = |written: &NodeSelectorRequirement| {
+        let operator = match written.operator.as_str() {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            // Numbers that are compared: taken for met, so that what may be there counts as there.
+            _ => return None,
+        };
+        Some(Requirement { key: written.key.clone(), operator, values: written.values.clone().unwrap_or_default() })
+    };
+    let labels = term.match_expressions.iter().flatten().filter_map(requirement).collect();
+    let names = term.match_fields.iter().flatten().filter(|field| field.operator == "In");
+    let names: Vec<String> = names.filter_map(|field| field.values.clone()).flatten().collect();
+    Term {
+        labels: Selector { match_labels: std::collections::BTreeMap::new(), match_expressions: labels },
+        names: term.match_fields.is_some().then_some(names),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(yaml: &str) -> DaemonSet {
+        serde_yaml::from_str(yaml).unwrap()
+    }
+
+    /// A DaemonSet: name, labels, and its pod's spec.
+    fn written(name: &str, labels: &str, pod: &str) -> DaemonSet {
+        set(&format!(
+            "{{metadata: {{name: {name}, labels: {labels}}}, spec: {{selector: {{}}, template: {{metadata: {{labels: {labels}}}, spec: {pod}}}}}}}"
+        ))
+    }
+
+    const REGISTRY: &str = "volumes: [{name: r, hostPath: {path: /var/lib/kubelet/plugins_registry}}]";
+    const SOCKETS: &str = "volumes: [{name: s, hostPath: {path: /var/lib/kubelet/device-plugins}}]";
+
+    #[test]
+    fn parts_of_a_stack_are_known_by_what_they_do() {
+        let plugin = |image: &str| format!("{{{SOCKETS}, containers: [{{name: c, image: \"{image}\"}}]}}");
+        let selected =
+            |what: &str| format!("{{containers: [], nodeSelector: {{nvidia.com/gpu.deploy.{what}: \"true\"}}}}");
+        let dra = format!(
+            "{{{REGISTRY}, containers: [{{name: compute-domains}}, {{name: gpus, image: nvcr.io/nvidia/k8s-dra-driver-gpu:v1}}]}}"
+        );
+        let gke = "{k8s-app: nvidia-gpu-device-plugin}";
+        let fixed = "{name: nvidia-device-plugin-ds}";
+        let installer = "{k8s-app: nvidia-driver-installer}";
+        let stage = ForeignPart::Stage;
+        let (operator, other) = (ForeignOwner::NvidiaOperator, ForeignOwner::Other);
+        for (name, labels, pod, part, owner) in [
+            (
+                "nvidia-gpu-device-plugin-small-cos",
+                gke,
+                plugin("gke.gcr.io/x@sha256:1"),
+                stage(Stage::DevicePlugin),
+                ForeignOwner::Gke,
+            ),
+            (
+                "nvidia-device-plugin-daemonset",
+                fixed,
+                plugin("mirror:5000/plugin:v1"),
+                stage(Stage::DevicePlugin),
+                other,
+            ),
+            ("mine", "{}", plugin("mirror:5000/nvidia/k8s-device-plugin:v1"), stage(Stage::DevicePlugin), other),
+            ("nvidia-device-plugin-daemonset", "{}", selected("device-plugin"), stage(Stage::DevicePlugin), operator),
+            ("nvidia-driver-daemonset", "{}", selected("driver"), stage(Stage::Driver), operator),
+            ("t", "{}", selected("container-toolkit"), stage(Stage::Toolkit), operator),
+            ("nvidia-driver-installer", installer, "{containers: []}".to_owned(), stage(Stage::Driver), other),
+            ("dra-kubelet-plugin", "{}", dra, ForeignPart::Dra, other),
+            ("nvidia-dra-driver-gpu-kubelet-plugin", "{}", selected("dra-driver"), ForeignPart::Dra, operator),
+        ] {
+            let facts = ForeignSet::of(&written(name, labels, &pod));
+            assert_eq!(facts.map(|facts| (facts.part, facts.owner)), Some((part, owner)), "{name} {pod}");
+        }
+    }
+
+    #[test]
+    fn what_only_bears_the_name_is_no_part_of_a_stack() {
+        let ours = "{gpu.nodestack.dev/stage: device-plugin}";
+        for (name, labels, volumes, image) in [
+            ("amdgpu-device-plugin", "{}", SOCKETS, "rocm/k8s-device-plugin:1"),
+            ("rdma", "{}", SOCKETS, "nvcr.io/nvidia/mellanox/k8s-rdma-shared-dev-plugin:1"),
+            ("gpu-feature-discovery", "{}", "volumes: []", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
+            ("dcgm-exporter", "{}", "volumes: []", "nvcr.io/nvidia/k8s/dcgm-exporter:4"),
+            ("dra-driver-nvidia-gpu", "{}", REGISTRY, "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v1"),
+            ("device-plugin-all", ours, SOCKETS, "nvidia/k8s-device-plugin:1"),
+        ] {
+            let pod = format!("{{{volumes}, containers: [{{name: compute-domains, image: \"{image}\"}}]}}");
+            assert_eq!(ForeignSet::of(&written(name, labels, &pod)), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_set_reaches_the_nodes_that_its_placement_names() {
+        let affinity = |terms: &str| {
+            format!(
+                "affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: {terms}}}}}}}"
+            )
+        };
+        let gke = affinity(
+            "[{matchExpressions: [{key: accelerator, operator: Exists}, {key: no-plugin, operator: NotIn, values: [\"true\"]}]}]",
+        );
+        let by_name = affinity("[{matchFields: [{key: metadata.name, operator: In, values: [b]}]}]");
+        let node = |name: &str, labels: &[(&str, &str)], taint: Option<&str>| NodeFacts {
+            name: name.into(),
+            labels: labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+            taints: taint
+                .map(|key| super::super::TaintFact {
+                    key: key.into(),
+                    value: String::new(),
+                    effect: "NoSchedule".into(),
+                })
+                .into_iter()
+                .collect(),
+            ..NodeFacts::default()
+        };
+        let tolerating = "tolerations: [{key: nvidia.com/gpu, operator: Exists}]";
+        for (placed, node, reached) in [
+            ("", node("a", &[], None), true),
+            (gke.as_str(), node("a", &[("accelerator", "t4")], None), true),
+            (gke.as_str(), node("a", &[], None), false),
+            (gke.as_str(), node("a", &[("accelerator", "t4"), ("no-plugin", "true")], None), false),
+            (by_name.as_str(), node("a", &[], None), false),
+            (by_name.as_str(), node("b", &[], None), true),
+            ("nodeSelector: {gpu: \"yes\"}", node("a", &[("gpu", "no")], None), false),
+            (tolerating, node("a", &[], Some("nvidia.com/gpu")), true),
+            (tolerating, node("a", &[], Some("dedicated")), false),
+            (tolerating, node("a", &[], Some(keys::UNHEALTHY_TAINT)), true),
+        ] {
+            let comma = if placed.is_empty() { "" } else { ", " };
+            let pod = format!("{{{SOCKETS}, containers: []{comma}{placed}}}");
+            let facts = ForeignSet::of(&written("nvidia-device-plugin", "{}", &pod)).unwrap();
+            assert_eq!(facts.reaches(&node), reached, "{placed}: {node:?}");
+        }
+    }
+}

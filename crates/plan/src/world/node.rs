@@ -1,0 +1,271 @@
+//! What the plan reads of Nodes.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use gpu_operator_crd::keys;
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, NodeRuntimeHandler, Taint, Toleration},
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+    jiff::Timestamp,
+};
+use kube::{Resource, ResourceExt, core::ClusterResourceScope};
+use serde::{Deserialize, Serialize};
+
+use crate::world::{
+    resources::Resources,
+    word::{Word, Words},
+};
+
+/// The labels of a node.
+pub type NodeLabels = BTreeMap<Word, Word>;
+
+/// A Node as it is read: without its images, volumes and addresses, which make up most of it.
+#[derive(Deserialize, Clone, Debug, Default)]
+pub struct TrimmedNode {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: TrimmedSpec,
+    #[serde(default)]
+    status: TrimmedStatus,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct TrimmedSpec {
+    unschedulable: bool,
+    taints: Vec<Taint>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct TrimmedStatus {
+    conditions: Vec<NodeCondition>,
+    capacity: BTreeMap<String, Quantity>,
+    allocatable: BTreeMap<String, Quantity>,
+    node_info: TrimmedInfo,
+    runtime_handlers: Vec<NodeRuntimeHandler>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct TrimmedInfo {
+    architecture: String,
+    container_runtime_version: String,
+    kernel_version: String,
+    kubelet_version: String,
+}
+
+impl Resource for TrimmedNode {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Node::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Node::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Node::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Node::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// What the plan reads of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeFacts {
+    /// Its name.
+    pub name: String,
+    /// Its uid: another one under the same name is another node.
+    pub uid: String,
+    /// Its labels.
+    pub labels: NodeLabels,
+    /// Label keys that the operator applied, by the API server's own record of it.
+    pub owned_labels: BTreeSet<Word>,
+    /// Condition Ready is True.
+    pub ready: bool,
+    /// Marked unschedulable.
+    pub cordoned: bool,
+    /// Has a deletion timestamp.
+    pub deleting: bool,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Taints that keep pods away.
+    pub taints: Vec<TaintFact>,
+    /// Our condition [`keys::HEALTH_CONDITION`], if it is there.
+    pub health_condition: Option<HealthCondition>,
+    /// What its annotation [`keys::GPU_COUNT`] says.
+    pub gpu_count: Option<String>,
+    /// Allocatable GPUs and parts of GPUs, by resource name.
+    pub allocatable: Resources,
+    /// What kubelet knows beyond that, as far as there is any: what a device plugin holds for unhealthy.
+    pub withheld: Resources,
+    /// Processor architecture in Kubernetes' words, such as `amd64`.
+    pub arch: Word,
+    /// The kernel's release, as `uname -r` prints it.
+    pub kernel: Word,
+    /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
+    pub runtime: Word,
+    /// The runtimes that its container runtime can run pods by, as kubelet tells; older container runtimes tell of none.
+    pub runtime_handlers: BTreeSet<Word>,
+    /// Kubelet's version, such as `v1.34.1+k3s1`.
+    pub kubelet: Word,
+}
+
+/// A Node's condition of its GPUs' health.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HealthCondition {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// In one word.
+    pub reason: String,
+    /// In a sentence.
+    pub message: String,
+    /// Since when the status is what it is.
+    pub since: Option<Timestamp>,
+}
+
+impl HealthCondition {
+    /// Whether another one says the same, since whenever.
+    #[must_use]
+    pub fn says(&self, other: &Self) -> bool {
+        (&self.status, &self.reason, &self.message) == (&other.status, &other.reason, &other.message)
+    }
+}
+
+/// A taint that keeps pods away from a node: `NoSchedule` or `NoExecute`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TaintFact {
+    /// Its key.
+    pub key: String,
+    /// Its value; empty where it has none.
+    pub value: String,
+    /// Its effect.
+    pub effect: String,
+}
+
+impl TaintFact {
+    /// Whether a toleration covers it.
+    #[must_use]
+    pub fn tolerated_by(&self, toleration: &Toleration) -> bool {
+        let same = |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
+        let exists = toleration.operator.as_deref() == Some("Exists");
+        same(&toleration.effect.clone().filter(|effect| !effect.is_empty()), &self.effect)
+            && match toleration.key.as_deref().filter(|key| !key.is_empty()) {
+                Some(key) => {
+                    key == self.key && (exists || toleration.value.as_deref().unwrap_or_default() == self.value)
+                }
+                None => exists,
+            }
+    }
+}
+
+impl std::fmt::Display for TaintFact {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let equals = if self.value.is_empty() { "" } else { "=" };
+        write!(f, "{}{equals}{}:{}", self.key, self.value, self.effect)
+    }
+}
+
+/// What kubelet writes in place of the container runtime's version while that does not answer.
+const UNKNOWN_VERSION: &str = "://Unknown";
+
+impl NodeFacts {
+    /// Whether kubelet cannot tell which version of its container runtime it has, because that does not answer.
+    #[must_use]
+    pub fn runtime_is_silent(&self) -> bool {
+        self.runtime.as_str().ends_with(UNKNOWN_VERSION)
+    }
+
+    /// The taints of a Node, all of them.
+    #[must_use]
+    pub fn taints_of(node: &TrimmedNode) -> &[Taint] {
+        &node.spec.taints
+    }
+
+    /// The facts of a Node, in words that it shares with others.
+    #[must_use]
+    pub fn of(node: &TrimmedNode, words: &Words) -> Self {
+        let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
+        let allocatable = Resources::of(allocatable, words);
+        let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+        Self {
+            name: node.name_any(),
+            uid: node.uid().unwrap_or_default(),
+            created: node.creation_timestamp().map(|time| time.0),
+            taints: taints(&node.spec.taints),
+            health_condition: conditions.iter().find(|condition| condition.type_ == keys::HEALTH_CONDITION).map(
+                |condition| HealthCondition {
+                    status: condition.status.clone(),
+                    reason: condition.reason.clone().unwrap_or_default(),
+                    message: condition.message.clone().unwrap_or_default(),
+                    since: condition.last_transition_time.as_ref().map(|time| time.0),
+                },
+            ),
+            gpu_count: node.annotations().get(keys::GPU_COUNT).cloned(),
+            labels: node.labels().iter().map(|(key, value)| (words.word(key), words.word(value))).collect(),
+            owned_labels: owned_labels(node).map(|key| words.word(key)).collect(),
+            ready: ready.is_some_and(|ready| ready.status == "True"),
+            cordoned: node.spec.unschedulable,
+            deleting: node.meta().deletion_timestamp.is_some(),
+            withheld: Resources::of(capacity, words).without(&allocatable),
+            allocatable,
+            arch: words.word(&node_info.architecture),
+            kernel: words.word(&node_info.kernel_version),
+            runtime: words.word(&node_info.container_runtime_version),
+            runtime_handlers: runtime_handlers
+                .iter()
+                .filter_map(|handler| handler.name.as_deref())
+                .filter(|name| !name.is_empty())
+                .map(|name| words.word(name))
+                .collect(),
+            kubelet: words.word(&node_info.kubelet_version),
+        }
+    }
+
+    /// Whether the node can be expected to serve: the ones that cannot are counted apart.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        self.ready && !self.cordoned && !self.deleting
+    }
+}
+
+/// The taints that keep pods away, but for those of Kubernetes' own, which come and go with a node's conditions and which
+/// DaemonSet pods tolerate.
+fn taints(taints: &[Taint]) -> Vec<TaintFact> {
+    let binding = taints.iter().filter(|taint| taint.effect != "PreferNoSchedule");
+    let lasting = binding.filter(|taint| !taint.key.starts_with("node.kubernetes.io/"));
+    lasting
+        .map(|taint| TaintFact {
+            key: taint.key.clone(),
+            value: taint.value.clone().unwrap_or_default(),
+            effect: taint.effect.clone(),
+        })
+        .collect()
+}
+
+/// Label keys that our label manager owns, from `metadata.managedFields`. The API server keeps this record in the
+/// same write as the labels themselves, so that a crash between two writes cannot lose it.
+fn owned_labels(node: &TrimmedNode) -> impl Iterator<Item = &str> {
+    node.managed_fields()
+        .iter()
+        .filter(|entry| entry.manager.as_deref() == Some(keys::LABEL_MANAGER))
+        .filter_map(|entry| entry.fields_v1.as_ref()?.0.get("f:metadata")?.get("f:labels")?.as_object())
+        .flat_map(|labels| labels.keys().filter_map(|key| key.strip_prefix("f:")))
+}

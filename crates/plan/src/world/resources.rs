@@ -1,0 +1,196 @@
+//! Resources: what of a node's GPUs the scheduler gives out, by name, and what a device plugin makes of a GPU.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{
+    keys,
+    policy::{DevicePlugin, MigStrategy},
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::{Deserialize, Serialize};
+
+use crate::world::word::{Word, Words};
+
+/// Amounts of extended resources, by name: a handful at most, and most nodes have one. Any of them may be what somebody's
+/// device plugin offers GPUs as.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Resources(Box<[(Word, u32)]>);
+
+impl Resources {
+    /// The extended resources among a Node's.
+    #[must_use]
+    pub fn of(all: &BTreeMap<String, Quantity>, words: &Words) -> Self {
+        let extended = all.iter().filter(|(name, _)| name.contains('/'));
+        Self(extended.filter_map(|(name, amount)| Some((words.word(name), amount.0.parse().ok()?))).collect())
+    }
+
+    /// How much there is of one; none of what there is no word of.
+    #[must_use]
+    pub fn amount(&self, name: &str) -> u32 {
+        self.0.iter().find(|(known, _)| known == name).map_or(0, |(_, amount)| *amount)
+    }
+
+    /// What is more here than there.
+    #[must_use]
+    pub fn without(&self, there: &Self) -> Self {
+        let more = |(name, amount): &(Word, u32)| (name.clone(), amount.saturating_sub(there.amount(name)));
+        self.0.iter().map(more).filter(|(_, amount)| *amount > 0).collect()
+    }
+
+    /// All GPUs and parts of GPUs, by the names that NVIDIA's plugin has for them.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.0.iter().filter(|(name, _)| is_gpu(name)).map(|(_, amount)| amount).sum()
+    }
+
+    /// The first of those of which there is any.
+    #[must_use]
+    pub fn first_gpu(&self) -> Option<&Word> {
+        self.0.iter().find(|(name, amount)| is_gpu(name) && *amount > 0).map(|(name, _)| name)
+    }
+
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &Word> {
+        self.0.iter().map(|(name, _)| name)
+    }
+
+    /// The same names with nothing to them, as kubelet shows the resources of a plugin that is gone.
+    #[must_use]
+    pub fn withdrawn(&self) -> Self {
+        self.0.iter().map(|(name, _)| (name.clone(), 0)).collect()
+    }
+}
+
+impl<W: Into<Word>> FromIterator<(W, u32)> for Resources {
+    fn from_iter<I: IntoIterator<Item = (W, u32)>>(amounts: I) -> Self {
+        Self(amounts.into_iter().map(|(name, amount)| (name.into(), amount)).collect())
+    }
+}
+
+/// So many whole GPUs.
+impl From<u32> for Resources {
+    fn from(gpus: u32) -> Self {
+        Self::from_iter([(keys::GPU_RESOURCE, gpus)])
+    }
+}
+
+/// Whether a resource is a GPU, or a part of one, by NVIDIA's plugin, and nothing that only bears NVIDIA's name.
+#[must_use]
+pub fn is_gpu(name: &str) -> bool {
+    name.strip_prefix(keys::RESOURCES)
+        .is_some_and(|name| name == "gpu" || name == "gpu.shared" || name.starts_with("mig-"))
+}
+
+/// What a device plugin makes of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Offer {
+    /// As what somebody else's plugin offers whole GPUs, where that is another name than NVIDIA's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// How many pods share what is one otherwise.
+    pub replicas: u32,
+    /// Whether what is shared bears a name of its own.
+    pub renamed: bool,
+    /// Whether those pods compute side by side, by MPS, and not in turns.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mps: bool,
+    /// By which names MIG devices are offered.
+    pub mig: MigStrategy,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self { resource: None, replicas: 1, renamed: false, mps: false, mig: MigStrategy::None }
+    }
+}
+
+impl Offer {
+    /// What a policy's device plugin makes of a GPU.
+    #[must_use]
+    pub fn of(plugin: &DevicePlugin) -> Self {
+        let sharing = plugin.sharing.as_ref();
+        let slicing = sharing.and_then(|sharing| sharing.time_slicing.as_ref());
+        let slicing = slicing.map(|slicing| (slicing.replicas, slicing.rename_by_default));
+        let mps = sharing.and_then(|sharing| sharing.mps.as_ref()).map(|mps| (mps.replicas, mps.rename_by_default));
+        let by_mps = slicing.is_none() && mps.is_some();
+        let (replicas, renamed) = slicing.or(mps).unwrap_or((1, None));
+        let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
+        let resource = plugin.resource_name.clone().filter(|name| name != keys::GPU_RESOURCE);
+        Self { resource, replicas, renamed: renamed.unwrap_or_default(), mps: by_mps, mig }
+    }
+
+    /// What a DaemonSet's annotation says; one GPU for each where it says nothing.
+    #[must_use]
+    pub fn read(annotation: Option<&String>) -> Self {
+        annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// The annotation that says it; none where it would say nothing.
+    #[must_use]
+    pub fn annotation(&self) -> Option<String> {
+        (*self != Self::default()).then(|| serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_nodes_resources_gpus_and_parts_of_them_are_counted() {
+        let all = [
+            ("cpu", "8"),
+            ("hugepages-2Mi", "0"),
+            ("nvidia.com/gpu", "0"),
+            ("nvidia.com/gpu.shared", "32"),
+            ("nvidia.com/mig-1g.10gb", "7"),
+            ("nvidia.com/hostdev", "4"),
+            ("example.com/gpu", "1"),
+        ];
+        let all = all.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned()))).into();
+        let read = Resources::of(&all, &Words::default());
+        assert_eq!(
+            read,
+            Resources::from_iter([
+                ("example.com/gpu", 1),
+                ("nvidia.com/gpu", 0),
+                ("nvidia.com/gpu.shared", 32),
+                ("nvidia.com/hostdev", 4),
+                ("nvidia.com/mig-1g.10gb", 7)
+            ])
+        );
+        assert_eq!(read.first_gpu().map(Word::as_str), Some("nvidia.com/gpu.shared"));
+        assert_eq!((read.total(), read.amount("nvidia.com/gpu.shared"), read.amount("nvidia.com/mig-2g")), (39, 32, 0));
+    }
+
+    #[test]
+    fn what_is_more_in_one_than_in_another_is_told_by_name() {
+        let amounts = |amounts: &[(&'static str, u32)]| amounts.iter().copied().collect::<Resources>();
+        let capacity = amounts(&[("nvidia.com/gpu", 8), ("nvidia.com/mig-1g.5gb", 2), ("example.com/nic", 1)]);
+        let allocatable = amounts(&[("nvidia.com/gpu", 7), ("nvidia.com/mig-1g.5gb", 3), ("example.com/nic", 1)]);
+        assert_eq!(capacity.without(&allocatable), Resources::from(1));
+    }
+
+    #[test]
+    fn an_offer_is_read_as_it_was_written_and_the_plain_one_is_not_written() {
+        let offer = Offer { replicas: 4, renamed: true, mps: true, mig: MigStrategy::Mixed, ..Offer::default() };
+        assert_eq!(Offer::read(offer.annotation().as_ref()), offer);
+        assert_eq!(Offer::default().annotation(), None);
+        assert_eq!(Offer::read(None), Offer::default());
+        // As it was written before MPS was told from turns.
+        let older = r#"{"replicas":4,"renamed":true,"mig":"Mixed"}"#.to_owned();
+        assert_eq!(Offer::read(Some(&older)), Offer { mps: false, ..offer });
+    }
+
+    #[test]
+    fn an_offer_tells_pods_that_take_turns_from_those_side_by_side() {
+        for (plugin, replicas, mps) in [
+            ("{}", 1, false),
+            ("{sharing: {timeSlicing: {replicas: 4}}}", 4, false),
+            ("{sharing: {mps: {replicas: 3}}}", 3, true),
+        ] {
+            let offer = Offer::of(&serde_yaml::from_str(plugin).unwrap());
+            assert_eq!((offer.replicas, offer.mps), (replicas, mps), "{plugin}");
+        }
+    }
+}
