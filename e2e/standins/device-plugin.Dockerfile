@@ -2,7 +2,7 @@
 #
 # Argument: BASE, a base with a C library and busybox.
 # The build's context:
-#   plugin/   what is built from NVIDIA's module: nvidia-device-plugin, mps-control-daemon, all executable
+#   plugin/   the programs built from NVIDIA's module: nvidia-device-plugin, mps-control-daemon, all executable
 ARG BASE
 FROM ${BASE}
 ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/busybox

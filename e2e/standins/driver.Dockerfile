@@ -1,11 +1,11 @@
-# The stand-in driver image: nvidia/driver:<version>-ubuntu22.04 of NVIDIA's, as far as others can see.
+# The stand-in for NVIDIA's driver image nvidia/driver:<version>-ubuntu22.04.
 #
 # Arguments: BASE, a base with a C library; DRIVER_VERSION, like 595.91.07; STANDIN_KIND, current, old or precompiled.
 # The build's context:
 #   libstandin_nvml.so   built from package standin-nvml
 #   nvidia-driver        built from package standin-node, executable
 #   nvidia-smi           likewise
-# Libraries and programs are installed by `nvidia-driver init`, as by the real installer: what the image itself held in
+# `nvidia-driver init` installs libraries and programs, like the real installer: files that the image itself contains in
 # place would outlast the container.
 ARG BASE
 FROM ${BASE}

@@ -1,5 +1,5 @@
-# The stand-ins for what Google places on nodes: a driver's installer that ends, and a device plugin that hands the driver's
-# folder over.
+# The stand-ins for Google's components on nodes: a driver installer that exits, and a device plugin that mounts the driver's
+# directory into containers.
 #
 # Argument: BASE, a base with a C library.
 # The build's context:

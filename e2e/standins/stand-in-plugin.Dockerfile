@@ -1,5 +1,5 @@
-# The stand-in device plugin: nvidia/k8s-device-plugin of NVIDIA's, as far as a kubelet can tell. For what NVIDIA's own cannot
-# do here, by a policy's `devicePlugin.image`.
+# The stand-in for NVIDIA's device plugin nvidia/k8s-device-plugin, for tests that NVIDIA's own plugin does not support without
+# GPUs. A policy selects it with `devicePlugin.image`.
 #
 # Argument: BASE, a base with a C library.
 # The build's context:

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Installs NVIDIA's driver from a .run file into a folder of the host, loads it and makes its device nodes. It may run any
-# number of times: what is installed for this kernel and this driver is only loaded, and what is loaded is only checked.
+# Installs NVIDIA's driver from a .run file into a directory of the host, loads it and creates its device nodes. It is idempotent:
+# a driver that is already installed for this kernel is only loaded, and a driver that is already loaded is only checked.
 #
 # Environment, as driver.source RunFile sets it:
-#   NVIDIA_DRIVER_DOWNLOAD_URL     where the .run file is
-#   NVIDIA_DRIVER_VERSION          the driver's version, where it is known; else whatever the file installs
-#   NVIDIA_INSTALL_DIR_HOST        the folder of the host that the driver is installed into
-#   NVIDIA_INSTALL_DIR_CONTAINER   where that folder is mounted
+#   NVIDIA_DRIVER_DOWNLOAD_URL     the URL of the .run file
+#   NVIDIA_DRIVER_VERSION          the driver's version, if known; defaults to the version that the file installs
+#   NVIDIA_INSTALL_DIR_HOST        the directory of the host that the driver is installed into
+#   NVIDIA_INSTALL_DIR_CONTAINER   where that directory is mounted
 #   ROOT_MOUNT_DIR                 where the host's root is mounted
 # Arguments are passed on to the .run file.
 #
@@ -31,13 +31,13 @@ fail() { echo "run-file installer: $*" >&2; exit 1; }
 
 url=${NVIDIA_DRIVER_DOWNLOAD_URL:-}
 [ -n "$url" ] || fail "NVIDIA_DRIVER_DOWNLOAD_URL is not set"
-# What the cache is for: without a version, the address stands for it.
+# The key of the cache: without a version, the URL identifies the driver.
 wanted="kernel=$kernel
 driver=${version:-$url}"
 
 loaded() { cat "$sys/module/nvidia/version" 2>/dev/null || true; }
 
-# The version of the library that is installed.
+# Prints the version of the installed library.
 installed() {
     for library in "$dir"/lib64/libnvidia-ml.so.*.*; do
         [ -e "$library" ] && echo "${library##*/libnvidia-ml.so.}"
@@ -46,7 +46,7 @@ installed() {
 
 is_cached() { [ "$(cat "$cache" 2>/dev/null || true)" = "$wanted" ]; }
 
-# Makes room for another driver. A module that is in use stays, and with it the driver that uses it.
+# Unloads the current driver. Fails if a module is in use, so that the driver stays installed.
 unload() {
     for module in nvidia_drm nvidia_modeset nvidia_uvm nvidia_peermem nvidia; do
         [ -d "$sys/module/$module" ] || continue
@@ -54,7 +54,7 @@ unload() {
     done
 }
 
-# Downloads the .run file, unless it is there from before, and prints its path.
+# Downloads the .run file, unless it already exists, and prints its path.
 download() {
     name=$(basename "${url%%[?#]*}")
     file=$dir/.run/$(printf '%s' "$url" | cksum | cut -d ' ' -f 1)-$name
@@ -79,7 +79,7 @@ install_driver() {
     rm -f "$cache"
     file=$(download)
     headers
-    # What is left of another version would be taken for this one.
+    # Remove files of another version, which would otherwise be mistaken for this one's.
     rm -rf "$dir/bin" "$dir/lib64" "$dir/drivers" "$dir/firmware"
     mkdir -p "$dir/bin" "$dir/lib64" "$dir/drivers"
     sh "$file" --silent --accept-license --no-questions --ui=none \
@@ -90,7 +90,7 @@ install_driver() {
         fail "the .run file could not install the driver"
     }
     now=$(installed)
-    [ -n "$now" ] || fail "the .run file has installed no libnvidia-ml.so into $host_dir/lib64"
+    [ -n "$now" ] || fail "the .run file installed no libnvidia-ml.so into $host_dir/lib64"
     [ -z "$version" ] || [ "$now" = "$version" ] || fail "the .run file has installed driver $now, and $version is wanted"
     if [ -d "$firmware/nvidia/$now" ]; then
         mkdir -p "$dir/firmware/nvidia"
@@ -101,7 +101,7 @@ install_driver() {
     mv "$cache.part" "$cache"
 }
 
-# The kernel reads firmware from the host, at a place that may be written only if nobody has.
+# The kernel reads firmware from the host. Its search path is only set if it is empty.
 search_firmware() {
     path=$sys/module/firmware_class/parameters/path
     [ -d "$dir/firmware" ] && [ -w "$path" ] || return 0
@@ -120,7 +120,7 @@ load() {
             continue
         fi
         case $module in
-        nvidia-drm) insmod "$file" || say "$module is not loaded, and nothing here needs it" ;;
+        nvidia-drm) insmod "$file" || say "$module is not loaded; it is not required" ;;
         *) insmod "$file" || fail "cannot load $module: see the node's kernel log" ;;
         esac
     done

@@ -1,4 +1,4 @@
-{{/* Names are fixed: there is one installation per cluster, and the operator looks for its parts by name. */}}
+{{/* Names are fixed: only one installation per cluster is supported, and the operator finds its components by name. */}}
 
 {{- define "gpu-operator.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
@@ -8,12 +8,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: gpu-operator
 {{- end }}
 
-{{/* Of pods: only what does not change from chart to chart, so that an upgrade recreates no pod without need. */}}
+{{/* Pod labels: only those that are the same in every chart version, so that an upgrade does not recreate pods needlessly. */}}
 {{- define "gpu-operator.podLabels" -}}
 app.kubernetes.io/part-of: gpu-operator
 {{- end }}
 
-{{/* The reference of one of our images. Arguments: root, name (of the image), digest. */}}
+{{/* The reference of the operator's or the probe's image. Arguments: root, name (of the image), digest. */}}
 {{- define "gpu-operator.image" -}}
 {{- $image := .root.Values.image -}}
 {{- $tag := $image.tag | default .root.Chart.AppVersion -}}
@@ -27,10 +27,10 @@ app.kubernetes.io/part-of: gpu-operator
 {{- end -}}
 {{- end }}
 
-{{/* In one piece, so that it can be read and copied. */}}
+{{/* Not indented, so that the commands can be copied. */}}
 {{- define "gpu-operator.noRepository" }}
 
-image.repository is not set: our two images are not published, so build and push them first, in the root of the repository:
+image.repository is not set: the operator's two images are not published, so build and push them first, in the root of the repository:
 
   REPO=registry.example.com/gpu      # a registry that your nodes can pull from
   cargo build --release
@@ -39,7 +39,7 @@ image.repository is not set: our two images are not published, so build and push
     docker push $REPO/$BINARY:%s
   done
 
-and then install with:  --set image.repository=$REPO
+then install with:  --set image.repository=$REPO
 {{ end }}
 
 {{- define "gpu-operator.operatorImage" -}}
@@ -50,13 +50,13 @@ and then install with:  --set image.repository=$REPO
 {{ include "gpu-operator.image" (dict "root" . "name" "nvml-probe" "digest" .Values.image.digests.probe) }}
 {{- end }}
 
-{{/* What a container serves over HTTP, and how kubelet asks it. Arguments: root, part (of the values), port (its name). */}}
+{{/* A container's HTTP port and its probes. Arguments: root, part (of the values), port (its name). */}}
 {{- define "gpu-operator.served" -}}
 {{- $address := (index .root.Values .part).listenAddress -}}
 {{- $port := splitList ":" $address | last -}}
 {{- $loopback := hasPrefix "127." $address -}}
 {{- if and $loopback (not .root.Values.hostNetwork) -}}
-{{- fail (printf "%s.listenAddress %s is the pod's own loopback, where kubelet cannot reach /readyz: write 0.0.0.0:%s, or set hostNetwork as well" .part $address $port) -}}
+{{- fail (printf "%s.listenAddress %s is the pod's loopback address, where kubelet cannot reach /readyz: set 0.0.0.0:%s, or set hostNetwork as well" .part $address $port) -}}
 {{- end -}}
 ports:
   - name: {{ .port }}
