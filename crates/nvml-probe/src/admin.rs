@@ -1,6 +1,6 @@
-//! The probe's own HTTP: `/livez`, `/readyz` (503 says why) and `/metrics`.
+//! Serves the probe's HTTP endpoints: `/livez`, `/readyz` (503 with the reason) and `/metrics`.
 //!
-//! It is served by the thread that the agent works on: one that hangs answers nobody, which says as much.
+//! The endpoints are served by the agent's own thread, so an agent that hangs fails its probes by not answering.
 
 use std::{sync::Arc, time::Instant};
 
@@ -14,16 +14,16 @@ use axum::{
 
 use crate::{metrics::Metrics, pulse::Pulse};
 
-/// What the endpoints tell of.
+/// The state that the endpoints expose.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    /// How the agent is.
+    /// The agent's progress.
     pub pulse: Arc<Pulse>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
 }
 
-/// The routes.
+/// Returns the routes.
 pub fn router(admin: Admin) -> Router {
     Router::new()
         .route("/livez", get(async |State(admin): State<Admin>| answer(admin.pulse.alive(Instant::now()))))
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn before_the_first_look_only_readyz_refuses_and_says_why() {
+    async fn before_the_first_look_only_readyz_fails_and_gives_the_reason() {
         let admin = admin();
         let (status, text) = get_path(&admin, "/readyz").await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
@@ -83,7 +83,7 @@ mod tests {
     #[tokio::test]
     async fn an_agent_that_is_stuck_is_not_alive() {
         let admin = admin();
-        // No patience is left as soon as the clock has moved.
+        // The timeout is zero, so it has passed as soon as the clock advances.
         let begin = Instant::now();
         admin.pulse.begins(begin);
         while Instant::now() == begin {

@@ -1,4 +1,4 @@
-//! The loop of `nvml-probe run`: read the host, ask NVML, write what changed.
+//! The loop of `nvml-probe run`: reads the host, queries NVML and writes what changed.
 
 use std::{
     borrow::Cow,
@@ -37,46 +37,46 @@ use crate::{
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// What a round may take beside its pauses and NVML's answer: a write, the end of a child, a slow node.
+/// Time that one round may take beyond its pauses and NVML's answer: a write, ending the child, a slow node.
 const SLACK: Duration = Duration::from_mins(1);
 
-/// How long no look may end before the loop must be stuck.
+/// Returns how long the loop may go without completing a look before it counts as stuck.
 #[must_use]
 pub fn patience(interval: Duration, nvml_deadline: Duration) -> Duration {
     3 * interval + nvml_deadline + LONGEST_PAUSE + SLACK
 }
 
-/// A fact could not be read. Nothing is reported then: a report with a gap would be taken for proof.
+/// A fact that could not be read. Nothing is reported in that case: a report with a gap would be taken for proof.
 #[derive(Debug, thiserror::Error)]
 pub enum FactError {
-    /// The bus.
+    /// The PCI bus cannot be read.
     #[error(transparent)]
     Pci(#[from] PciError),
-    /// The driver.
+    /// The driver's state cannot be read.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// The operating system.
+    /// The operating system cannot be determined.
     #[error("cannot read the host's os-release")]
     Os(#[source] io::Error),
-    /// The boot id.
+    /// The boot id cannot be read.
     #[error("cannot read the kernel's boot id")]
     Boot(#[source] io::Error),
 }
 
-/// How the agent works.
+/// The agent's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The host's file system.
     pub host: HostRoot,
-    /// The kernel's log, as this process sees it.
+    /// Path of the kernel log, as this process sees it.
     pub kernel_log: PathBuf,
-    /// The pause between two looks at the host.
+    /// Pause between two looks at the host.
     pub interval: Duration,
-    /// Whether the NVML child changes root into the driver's.
+    /// Whether the NVML child changes root into the driver's root.
     pub chroot: bool,
 }
 
-/// The node's agent.
+/// The agent of one node.
 pub struct Agent {
     settings: Settings,
     supervisor: Supervisor,
@@ -86,20 +86,20 @@ pub struct Agent {
     trouble: Trouble,
     log: KernelLog,
     tally: Tally,
-    /// Nothing until the GpuNode was seen, which may hold what was known before.
+    /// `None` until the GpuNode has been read, because it may hold the health from before this process started.
     health: Option<NodeHealth>,
     last: Option<Last>,
 }
 
-/// What ends a pause between two looks.
+/// What ends the pause between two looks.
 enum News {
-    /// XIDs, which are judged already.
+    /// New XIDs, which have already been evaluated.
     Xids,
     /// The driver was loaded.
     Load,
 }
 
-/// The last look that the GPUs' health was judged by.
+/// The last query that the GPUs' health was evaluated from.
 struct Last {
     at: Instant,
     target: Result<Target, Option<String>>,
@@ -107,7 +107,7 @@ struct Last {
 }
 
 impl Agent {
-    /// The agent that learns of its GpuNode through `seen`, and tells `admin` how it is.
+    /// Creates an agent that reads its GpuNode from `seen` and publishes its own state to `admin`.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -121,14 +121,14 @@ impl Agent {
         Self { settings, supervisor, publisher, seen, admin, trouble, log, tally, health: None, last: None }
     }
 
-    /// Works until `shutdown` is done; no child is left then.
+    /// Runs until `shutdown` completes. No child process is left afterwards.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
         self.log = open_log(&self.settings);
         loop {
             let mut seen = self.seen.clone();
             let release = seen.borrow_and_update().release();
-            // Both may cut a round short at any await, a hanging NVML call included.
+            // Either event can cancel a round at any await point, including a hanging NVML call.
             tokio::select! {
                 () = &mut shutdown => break,
                 Ok(_) = seen.wait_for(|now| now.release() != release) => {}
@@ -140,10 +140,10 @@ impl Agent {
         }
     }
 
-    /// One look and the pause after it.
+    /// Looks at the node once, and pauses.
     async fn round(&mut self, release: Option<bool>) {
-        // Whether the driver is to be let go is not known yet, and nothing could be written: a probe that starts
-        // while a driver is being replaced must not take hold of it.
+        // It is not yet known whether the driver has to be released, and nothing could be written anyway: a probe that
+        // starts while a driver is being replaced must not open it.
         let Some(release) = release else {
             return std::future::pending().await;
         };
@@ -163,7 +163,7 @@ impl Agent {
             if let Err(error) = self.publish(&seen, &report).await {
                 return sleep(self.failed("cannot write the report", &error)).await;
             }
-            // XIDs do not wait for the end of the pause.
+            // XIDs are reported without waiting for the end of the pause.
             let left = pause.saturating_sub(looked.elapsed());
             match timeout(left, self.listen(&seen.rules())).await {
                 Ok(News::Xids) => report = with_health(report, &self.known_health()),
@@ -172,7 +172,8 @@ impl Agent {
         }
     }
 
-    /// Waits until the kernel's log tells of XIDs, which are judged then, or of what takes a look at the host.
+    /// Waits until the kernel log has new XIDs, which are then evaluated, or an entry that requires another look at the
+    /// host.
     async fn listen(&mut self, rules: &Rules) -> News {
         loop {
             self.log.news().await;
@@ -185,7 +186,7 @@ impl Agent {
         }
     }
 
-    /// Judges the XIDs that the log has told since the last look. Whether there were any.
+    /// Evaluates the XIDs logged since the last look. Returns whether there were any.
     fn hear(&mut self, rules: &Rules) -> bool {
         let Some(health) = &mut self.health else { return false };
         let now = this_second();
@@ -195,7 +196,7 @@ impl Agent {
         !xids.is_empty()
     }
 
-    /// Writes the report where it is news.
+    /// Writes the report if it differs from what the GpuNode has.
     async fn publish(&mut self, seen: &Seen, report: &Report) -> Result<(), PublishError> {
         let published = self.publisher.publish(seen, report).await;
         if !matches!(published, Ok(Published::Nothing)) {
@@ -212,14 +213,14 @@ impl Agent {
         self.trouble.new_one(what, error)
     }
 
-    /// The pause until the host is looked at again, or the GPUs have to be read.
+    /// Returns the pause until the host is looked at again or the GPUs have to be read.
     fn until_next(&self, rules: &Rules) -> Duration {
         let elapsed = self.last.as_ref().map_or(Duration::ZERO, |last| last.at.elapsed());
         rules.interval().saturating_sub(elapsed).min(self.settings.interval)
     }
 
     async fn look(&mut self, seen: &Seen, release: bool) -> Result<Report, FactError> {
-        // First of all, so that a fact that cannot be read delays no release.
+        // The release comes first, so that a fact that cannot be read does not delay it.
         let released = if release { Some(self.supervisor.release().await) } else { None };
         self.log.read_all().await;
         let host = &self.settings.host;
@@ -238,7 +239,7 @@ impl Agent {
         let look = match (released, last) {
             (Some(Ok(())), _) => Look::Released,
             (Some(Err(stuck)), _) => Look::Failing(stuck),
-            // Asked lately, and nothing has happened since but XIDs perhaps.
+            // NVML was queried recently, and nothing has happened since except perhaps XIDs.
             (None, Some(last)) if self.is_still(&last, &target) => {
                 self.hear(&rules);
                 let report = self.report(start, &libraries, bus, &last.look);
@@ -250,7 +251,7 @@ impl Agent {
                 self.supervisor.look(target.clone(), &on_bus, now).await
             }
         };
-        // Once more: what NVML has told by now, the driver has written there before.
+        // Reads the log again: the driver writes an XID there before it passes it to NVML.
         self.log.read();
         let this_second = this_second();
         let mut heard = self.log.take(this_second);
@@ -268,13 +269,13 @@ impl Agent {
         report
     }
 
-    /// Whether the answer of the last look holds still.
+    /// Returns whether the result of the last query is still valid.
     fn is_still(&self, last: &Last, target: &Result<Target, Option<String>>) -> bool {
         last.target == *target && matches!(last.look, Look::Answering(_)) && !self.log.tells_of_load()
     }
 
-    /// The rest of the facts. The use of the module is read last, when the child has settled: before that it would be
-    /// one thing in one report and another in the next.
+    /// Collects the remaining facts and builds the report. The module's use is read last, when the child has settled;
+    /// before that it would change from one report to the next.
     fn report(&self, start: Start, libraries: &[Library], bus: Bus, look: &Look) -> Result<Report, FactError> {
         let host = &self.settings.host;
         let facts = Facts {
@@ -298,8 +299,8 @@ impl Agent {
     }
 }
 
-/// A driver, with what its root lacks. Device nodes are looked for where a container brings them: a host makes its own
-/// when they are first asked for.
+/// Returns a driver with what its root lacks. Device nodes are checked only in a container's root: a host creates its
+/// own when they are first opened.
 fn installed(host: &HostRoot, library: &Library) -> InstalledDriver {
     let missing_devices = if library.root == CONTAINER_ROOT {
         device_nodes::missing(host, &HostRoot::new("/"), CONTAINER_ROOT)
@@ -309,18 +310,18 @@ fn installed(host: &HostRoot, library: &Library) -> InstalledDriver {
     InstalledDriver { missing_devices, ..library.into() }
 }
 
-/// The kernel's log, or none; XIDs are then known from NVML alone.
+/// Opens the kernel log. Without it, XIDs come from NVML alone.
 fn open_log(settings: &Settings) -> KernelLog {
     let log =
         os::booted(&settings.host, Timestamp::now()).and_then(|booted| KernelLog::open(&settings.kernel_log, booted));
     log.unwrap_or_else(|error| {
         let path = settings.kernel_log.display();
-        tracing::warn!(%error, %path, "cannot read the kernel's log; XIDs are known from NVML alone");
+        tracing::warn!(%error, %path, "cannot read the kernel log; XIDs are reported by NVML only");
         KernelLog::default()
     })
 }
 
-/// Now, as exactly as the API writes it.
+/// Returns the current time in whole seconds, as the API stores it.
 fn this_second() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
@@ -339,7 +340,7 @@ fn log(published: Published, report: &Report) {
     }
 }
 
-/// What went wrong last, and how long to leave it alone. The same thing again is not said again.
+/// The last error and the pause that follows it. An error that repeats is logged once.
 struct Trouble {
     backoff: Backoff,
     said: String,
@@ -354,7 +355,7 @@ impl Trouble {
         let pause = self.backoff.failed(Instant::now());
         let text = chain(error);
         if self.said != text {
-            tracing::warn!(error = text, "{what}; trying again");
+            tracing::warn!(error = text, "{what}; retrying");
             self.said = text;
         }
         pause

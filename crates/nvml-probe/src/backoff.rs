@@ -1,8 +1,8 @@
-//! How long to leave something alone that has failed. Time is an argument, so that nothing here waits.
+//! Pauses between attempts at something that has failed. Time is an argument, so nothing here waits.
 
 use std::time::{Duration, Instant};
 
-/// Doubling pauses after failures that follow one another.
+/// Pauses that double with each failure in a row.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -12,19 +12,19 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses of `first`, twice that, and so on, none beyond `longest`.
+    /// Creates a backoff that starts with `first`, doubles with each failure and never exceeds `longest`.
     #[must_use]
     pub fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, failures: 0, retry_at: None }
     }
 
-    /// Whether it is time to try: at once when nothing has failed since the last success.
+    /// Returns whether another attempt is due: immediately if nothing has failed since the last success.
     #[must_use]
     pub fn is_due(&self, now: Instant) -> bool {
         self.retry_at.is_none_or(|at| now >= at)
     }
 
-    /// Notes a failure and returns the pause that follows it.
+    /// Records a failure and returns the pause that follows it.
     pub fn failed(&mut self, now: Instant) -> Duration {
         let pause = self.first.saturating_mul(2_u32.saturating_pow(self.failures)).min(self.longest);
         self.failures = self.failures.saturating_add(1);
@@ -32,7 +32,7 @@ impl Backoff {
         pause
     }
 
-    /// Notes a success: the next failure is the first one again.
+    /// Records a success, so that the next failure counts as the first.
     pub fn succeeded(&mut self) {
         self.failures = 0;
         self.retry_at = None;
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_begin_anew_after_a_success() {
+    fn pauses_double_up_to_the_longest_and_reset_after_a_success() {
         let now = Instant::now();
         let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(10));
         assert!(backoff.is_due(now));

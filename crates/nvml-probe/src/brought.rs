@@ -1,5 +1,6 @@
-//! NVIDIA's runtimes that the host itself brings: entered into a container runtime's configuration by whoever made the host's
-//! image, with a program of the host's. What a container has installed, ours or another operator's, is not the host's.
+//! NVIDIA runtimes that belong to the host: configured in a container runtime by the host's image, with a program
+//! installed on the host. A runtime that a container has installed, by this or another operator, does not belong to the
+//! host.
 
 use std::path::Path;
 
@@ -11,43 +12,43 @@ use crate::host::HostRoot;
 
 /// Docker's configuration.
 const DOCKER: &str = "/etc/docker/daemon.json";
-/// The main files of containerd, as packages, k3s and RKE2 have it. `MicroK8s` enters a runtime of that name whether or not
-/// there is any, and k0s's main file is its own.
+/// The main configuration files of containerd as installed by packages, k3s and RKE2. `MicroK8s` configures a runtime
+/// of that name whether or not it exists, and k0s manages its main file itself.
 const CONTAINERD: [&str; 3] = [
     "/etc/containerd/config.toml",
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
     "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
 ];
-/// CRI-O's main file, and the folder whose files it takes up by itself.
+/// CRI-O's main configuration file, and the drop-in folder that it reads on its own.
 const CRIO: (&str, &str) = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d");
-/// What the names of NVIDIA's runtimes begin with.
+/// The prefix of the names of NVIDIA's runtimes.
 const PROGRAM: &str = "nvidia-container-runtime";
-/// The folder that containers install the toolkit into, wherever that lies.
+/// The folder into which containers install the toolkit, at any location.
 const OF_A_CONTAINER: &str = "toolkit";
-/// Where a program without a path is looked for.
+/// The folders that are searched for a program without a path.
 const SEARCHED: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin"];
-/// More files than that belong to no one's configuration.
+/// The most files that are read for one configuration.
 const MOST_FILES: usize = 64;
 /// The bounds of the API type.
 const MOST: usize = 8;
 const MAX_HANDLER: usize = 63;
 
-/// A runtime of NVIDIA's as a configuration has it.
+/// An NVIDIA runtime as configured.
 #[derive(Debug, PartialEq, Eq)]
 struct Entered {
     name: String,
     program: String,
 }
 
-/// What some files say together.
+/// The combined content of some configuration files.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Configured {
     runtimes: Vec<Entered>,
     default: Option<String>,
 }
 
-/// NVIDIA's runtimes on the host, by the main file of the container runtime that has them. A file that cannot be read says
-/// nothing.
+/// Returns the host's NVIDIA runtimes, each with the main file of the container runtime that configures it. Files that
+/// cannot be read are skipped.
 #[must_use]
 pub fn runtimes(host: &HostRoot) -> Vec<HostRuntime> {
     let docker = [(DOCKER, host.read(DOCKER).map_or_else(|_| Configured::default(), |text| docker(&text)))];
@@ -67,7 +68,7 @@ fn brought(host: &HostRoot, file: &str, configured: &Configured) -> Vec<HostRunt
     runtimes.collect()
 }
 
-/// Whether a program is there, and was installed on the host itself.
+/// Returns whether a program exists and was installed on the host itself.
 fn is_hosts(host: &HostRoot, program: &str) -> bool {
     let path = Path::new(program);
     if path.is_absolute() {
@@ -77,7 +78,7 @@ fn is_hosts(host: &HostRoot, program: &str) -> bool {
     SEARCHED.into_iter().any(|folder| host.resolve(Path::new(folder).join(path)).is_ok())
 }
 
-/// Whether a program is one of NVIDIA's runtimes, by its name.
+/// Returns whether a program is one of NVIDIA's runtimes, by its name.
 fn is_nvidias(program: &str) -> bool {
     Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM))
 }
@@ -92,13 +93,13 @@ fn docker(text: &str) -> Configured {
     Configured { runtimes, default: whole["default-runtime"].as_str().map(str::to_owned) }
 }
 
-/// The main file and what it imports.
+/// Reads the main file and the files that it imports.
 fn containerd(host: &HostRoot, file: &str) -> Configured {
     let mut configured = Configured::default();
     let Ok(text) = host.read(file) else { return configured };
     let mut read = vec![file.to_owned()];
     let mut left = importing(host, file, &configured.read(&text));
-    // What is imported may import more.
+    // An imported file may import others.
     while let Some(path) = left.pop().filter(|_| read.len() < MOST_FILES) {
         if !read.contains(&path)
             && let Ok(text) = host.read(&path)
@@ -111,12 +112,12 @@ fn containerd(host: &HostRoot, file: &str) -> Configured {
     configured
 }
 
-/// The files that a file imports, the last one first.
+/// Returns the files that a file imports, the last one first.
 fn importing(host: &HostRoot, file: &str, imports: &[String]) -> Vec<String> {
     imports.iter().flat_map(|import| imported(host, file, import)).rev().collect()
 }
 
-/// The files that an import stands for: one, or all of a folder with an ending.
+/// Returns the files that an import matches: one, or all files of a folder with a given suffix.
 fn imported(host: &HostRoot, file: &str, import: &str) -> Vec<String> {
     let folder = Path::new(file).parent().unwrap_or(Path::new("/"));
     let import = folder.join(import).display().to_string();
@@ -142,7 +143,7 @@ fn crio(host: &HostRoot) -> Configured {
 }
 
 impl Configured {
-    /// Takes in what a TOML file says, over what those before it did; the files that it imports.
+    /// Merges a TOML file, whose values override those of earlier files, and returns the files that it imports.
     fn read(&mut self, text: &str) -> Vec<String> {
         let Ok(document) = Document::parse(text) else { return Vec::new() };
         let root = document.as_table();
@@ -151,7 +152,7 @@ impl Configured {
         imports.into_iter().flatten().filter_map(|import| import.as_str().map(str::to_owned)).collect()
     }
 
-    /// Runtimes and default stand in one table, whatever the schema calls that.
+    /// Runtimes and default are in one table in every schema, whatever its name.
     fn take(&mut self, table: &Table) {
         for (key, item) in table {
             match item {
@@ -173,7 +174,7 @@ impl Configured {
     }
 }
 
-/// The program of NVIDIA's that a runtime's table names, itself or among its options.
+/// Returns the NVIDIA program that a runtime's table names, in itself or among its options.
 fn program(runtime: &Table) -> Option<String> {
     runtime.iter().find_map(|(_, item)| match item {
         Item::Value(value) => value.as_str().filter(|program| is_nvidias(program)).map(str::to_owned),
@@ -188,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// What the probe finds on a host with these files, and programs at these paths.
+    /// What the probe finds on a host with these files and with programs at these paths.
     fn found(files: &[(&str, &str)], programs: &[&str]) -> Vec<(String, String, bool)> {
         let directory = tempfile::tempdir().unwrap();
         for (path, text) in files.iter().copied().chain(programs.iter().map(|path| (*path, ""))) {
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn dockers_is_found_by_path_or_by_name() {
+    fn dockers_runtime_is_found_by_path_and_by_name() {
         for (path, default) in [(OF_PACKAGE, true), ("nvidia-container-runtime", false)] {
             let default_runtime = if default { r#""default-runtime": "nvidia","# } else { "" };
             let text = format!(
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn containerds_is_found_in_every_schema_and_in_what_its_file_imports() {
+    fn containerds_runtime_is_found_in_every_schema_and_in_imported_files() {
         let of = |plugin: &str| {
             format!(
                 "[plugins.'{plugin}'.containerd]\ndefault_runtime_name = 'nvidia'\n\
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn crios_is_found_in_its_folder_and_the_last_word_on_the_default_holds() {
+    fn crios_runtime_is_found_in_its_drop_in_folder_and_the_last_default_wins() {
         let runtime = format!("[crio.runtime.runtimes.nvidia]\nruntime_path = '{OF_PACKAGE}'\n");
         let files = [
             ("/etc/crio/crio.conf.d/10-nvidia.conf", format!("[crio.runtime]\ndefault_runtime = 'nvidia'\n{runtime}")),
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_has_installed_is_not_the_hosts_and_what_is_not_there_is_nobodys() {
+    fn runtimes_installed_by_a_container_or_without_a_program_are_not_the_hosts() {
         let docker = |path: &str| format!(r#"{{"runtimes": {{"nvidia": {{"path": "{path}"}}}}}}"#);
         for program in [
             "/usr/local/nvidia/toolkit/nvidia-container-runtime",

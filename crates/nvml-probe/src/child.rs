@@ -1,4 +1,4 @@
-//! Keeps the NVML child: starts it, asks it, ends it, and never waits for it longer than it may take.
+//! Supervises the NVML child: starts it, queries it, ends it, and never waits for it longer than its limits.
 
 mod target;
 
@@ -24,16 +24,16 @@ use crate::{
     mig::Step,
 };
 
-/// How long things may take.
+/// The time limits of the child.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// One answer of the child, its start and the library's included.
+    /// One response of the child, including its start and loading the library.
     pub answer: Duration,
-    /// The child's own end after its input is closed.
+    /// The child's exit after its input is closed.
     pub end: Duration,
-    /// The kernel's end of it after SIGKILL. A process that is stuck in the driver outlives even that.
+    /// The child's exit after SIGKILL. A process that is stuck in the driver survives even that.
     pub kill: Duration,
-    /// The pause after a first failure; it doubles up to `longest_pause`.
+    /// The pause after the first failure; it doubles up to `longest_pause`.
     pub first_pause: Duration,
     /// The longest pause between attempts.
     pub longest_pause: Duration,
@@ -51,21 +51,21 @@ impl Default for Limits {
     }
 }
 
-/// What came of asking NVML.
+/// The outcome of a query to NVML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// There is nothing to ask; the sentence says why where that needs saying.
+    /// There is no driver to query; the text gives the reason where it is worth reporting.
     Absent(Option<String>),
     /// NVML answers.
     Answering(Inventory),
-    /// NVML was asked and failed, or is left alone for a while after it did.
+    /// NVML failed, or is in the pause after a failure.
     Failing(String),
-    /// No process of the probe holds the driver, because that was asked for.
+    /// No process of the probe holds the driver, as requested.
     Released,
 }
 
 impl Look {
-    /// What NVML tells, if it answers.
+    /// Returns the inventory if NVML answers.
     #[must_use]
     pub fn inventory(&self) -> Option<&Inventory> {
         match self {
@@ -74,7 +74,7 @@ impl Look {
         }
     }
 
-    /// The same as the API has it.
+    /// Returns the state as the API has it.
     #[must_use]
     pub fn state(&self) -> NvmlState {
         match self {
@@ -86,21 +86,21 @@ impl Look {
     }
 }
 
-/// Why a step towards a GPU's division was not done.
+/// Why a step of a GPU's MIG layout failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undone {
-    /// Somebody uses the GPU.
+    /// The GPU is in use.
     InUse(String),
-    /// Anything else.
+    /// Any other failure.
     Failed(String),
 }
 
-/// How the child is started.
+/// Builds the command that starts the child.
 pub type Launch = Box<dyn Fn(&Target) -> Command + Send>;
 
-/// The one owner of the NVML child. There is never more than one, a stuck one included.
+/// The only owner of the NVML child. There is never more than one child, including a stuck one.
 ///
-/// Every future of it may be dropped half way: the child then stays known, and the next call ends it.
+/// Any future of the supervisor can be dropped midway: the child stays known, and the next call ends it.
 pub struct Supervisor {
     launch: Launch,
     limits: Limits,
@@ -114,40 +114,41 @@ struct Running {
     process: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// A request is under way, or has been left without its answer.
+    /// A request is in progress, or was abandoned without its response.
     asked: bool,
     killed: bool,
 }
 
-/// Why the child gave no answer.
+/// Why the child did not respond.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("cannot start a process for NVML: {0}")]
+    #[error("cannot start the NVML process: {0}")]
     Start(std::io::Error),
     #[error("NVML gave no answer within {} s; its process was killed", .0.as_secs_f32())]
     Hung(Duration),
-    #[error("the GPUs cannot be named to NVML: {0}")]
+    #[error("cannot encode the request to NVML: {0}")]
     Unsayable(serde_json::Error),
     #[error("the NVML process {0}")]
     Ended(String),
-    #[error("the NVML process gave an answer that cannot be read: {0}")]
+    #[error("cannot parse the NVML process's response: {0}")]
     Unreadable(serde_json::Error),
     #[error("{0}")]
     Said(String),
-    #[error("a process that called NVML is stuck in the driver and cannot be ended; the node has to be rebooted")]
+    #[error("a process that called NVML is stuck in the driver and cannot be killed; reboot the node")]
     Stuck,
 }
 
 impl Supervisor {
-    /// Starts nothing yet.
+    /// Creates a supervisor without starting a child.
     #[must_use]
     pub fn new(launch: Launch, limits: Limits) -> Self {
         let backoff = Backoff::new(limits.first_pause, limits.longest_pause);
         Self { launch, limits, running: None, target: None, backoff, failure: String::new() }
     }
 
-    /// Returns the driver that a running child serves, if it is the one that is loaded. Its library may be gone by now, with
-    /// the container that brought it: what the child has loaded still answers, and holds the module until it ends.
+    /// Returns the driver that a running child serves, if it is the loaded one. Its library may be gone by now,
+    /// together with the container that provided it: the child's mapped copy still answers, and holds the module until
+    /// the child exits.
     #[must_use]
     pub fn serving(&self, loaded: Option<&str>, boot_id: &str) -> Option<Target> {
         let alive = self.running.as_ref().is_some_and(|child| !child.asked && !child.killed);
@@ -155,12 +156,12 @@ impl Supervisor {
         self.target.as_ref().filter(|_| alive).filter(serves).cloned()
     }
 
-    /// Asks NVML for the GPUs on the bus, with a child for this driver and no other. Takes no longer than the limits.
+    /// Queries NVML for the GPUs on the bus, with a child for exactly this driver. Takes no longer than the limits.
     pub async fn look(&mut self, target: Result<Target, Option<String>>, on_bus: &[String], now: Instant) -> Look {
         self.inquire(target, Question::Look(on_bus.to_vec()), now).await
     }
 
-    /// The same, with how the GPUs are divided by MIG.
+    /// Queries NVML as above, and also for how the GPUs are partitioned by MIG.
     pub async fn look_at_divisions(&mut self, target: Result<Target, Option<String>>, on_bus: &[String]) -> Look {
         let question = Question::LookAtDivisions { divisions: on_bus.to_vec() };
         self.inquire(target, question, Instant::now()).await
@@ -188,9 +189,9 @@ impl Supervisor {
         }
         let answer = self.ask(&target, &question).await.and_then(|answer| match answer {
             Answer::Inventory(inventory) => Ok(inventory),
-            // Loading anew takes a new process: what was loaded in part may be of a driver that is being replaced.
+            // Loading again takes a new process: a partly loaded library may belong to a driver that is being replaced.
             Answer::Failed(why) | Answer::InUse(why) => Err(Failure::Said(why)),
-            Answer::Divided => Err(Failure::Said("NVML was asked how its GPUs are, and divided one".to_owned())),
+            Answer::Divided => Err(Failure::Said("NVML was queried and applied a MIG step instead".to_owned())),
         });
         match answer {
             Ok(inventory) => {
@@ -201,33 +202,33 @@ impl Supervisor {
                 let pause = self.backoff.failed(now);
                 self.failure = failure.to_string();
                 tracing::warn!(failure = self.failure, retry_in_s = pause.as_secs(), "NVML does not answer");
-                // A stuck one stays; the next look meets it again and says so.
+                // A stuck child stays known; the next query finds it again and reports it.
                 drop(self.kill().await);
                 Look::Failing(self.failure.clone())
             }
         }
     }
 
-    /// Has the child that looked at the GPUs do something towards the division of one of them.
+    /// Has the child that answered the query apply one step of a GPU's MIG layout.
     ///
     /// # Errors
-    /// What NVML says, or that there is none to ask.
+    /// NVML's error, or that there is no child to ask.
     pub async fn divide(&mut self, pci_address: &str, step: &Step) -> Result<(), Undone> {
-        let target = self.target.clone().ok_or_else(|| Undone::Failed("there is no driver to ask".to_owned()))?;
+        let target = self.target.clone().ok_or_else(|| Undone::Failed("there is no driver to query".to_owned()))?;
         let question = Question::Divide { pci_address: pci_address.to_owned(), step: step.clone() };
         match self.ask(&target, &question).await {
             Ok(Answer::InUse(why)) => Err(Undone::InUse(why)),
             Ok(Answer::Failed(why)) => Err(Undone::Failed(why)),
             Ok(Answer::Divided | Answer::Inventory(_)) => Ok(()),
             Err(failure) => {
-                // A stuck one stays; the next look meets it again and says so.
+                // A stuck child stays known; the next query finds it again and reports it.
                 drop(self.kill().await);
                 Err(Undone::Failed(failure.to_string()))
             }
         }
     }
 
-    /// Lets the driver go, as [`Self::end`] does; the pause after a failure of before is forgotten with it.
+    /// Releases the driver as [`Self::end`] does, and also forgets the pause after an earlier failure.
     ///
     /// # Errors
     /// As [`Self::end`].
@@ -236,13 +237,13 @@ impl Supervisor {
         self.end().await
     }
 
-    /// Ends the child, if there is one: first by closing its input, then by SIGKILL. Returns when it is gone.
+    /// Ends the child, if there is one: first by closing its input, then by SIGKILL. Returns once it is gone.
     ///
     /// # Errors
-    /// A sentence when it does not go, stuck in the driver.
+    /// The reason, if the child does not exit because it is stuck in the driver.
     pub async fn end(&mut self) -> Result<(), String> {
         let Some(child) = &mut self.running else { return Ok(()) };
-        // One that owes an answer is not listening.
+        // A child that owes a response does not read its input.
         if !child.asked && !child.killed {
             child.input = None;
             if timeout(self.limits.end, child.process.wait()).await.is_ok() {
@@ -256,7 +257,7 @@ impl Supervisor {
     async fn kill(&mut self) -> Result<(), String> {
         let Some(child) = &mut self.running else { return Ok(()) };
         child.killed = true;
-        // Fails only for one that has ended already.
+        // This fails only if the child has already exited.
         drop(child.process.start_kill());
         if timeout(self.limits.kill, child.process.wait()).await.is_err() {
             return Err(Failure::Stuck.to_string());
@@ -276,7 +277,7 @@ impl Supervisor {
             .await
             .map_err(|_| Failure::Hung(self.limits.answer))?;
         let Some(line) = line else {
-            // Its output is closed, so that it has ended or is about to.
+            // Its output is closed, so it has exited or is about to.
             let status = timeout(self.limits.kill, child.process.wait()).await;
             return Err(Failure::Ended(status.ok().and_then(Result::ok).map_or("closed its output".into(), epitaph)));
         };
@@ -287,7 +288,7 @@ impl Supervisor {
 }
 
 impl Running {
-    /// The line that answers; nothing once the child has closed its end.
+    /// Returns the response line, or `None` once the child has closed its output.
     async fn exchange(&mut self, question: String) -> Option<String> {
         let input = self.input.as_mut()?;
         input.write_all((question + "\n").as_bytes()).await.ok()?;
@@ -318,7 +319,7 @@ fn epitaph(status: ExitStatus) -> String {
     }
 }
 
-/// Starts this very program again as the child.
+/// Returns a command that starts this program again as the child.
 #[must_use]
 pub fn this_program(program: PathBuf) -> Launch {
     Box::new(move |target| {
@@ -328,7 +329,7 @@ pub fn this_program(program: PathBuf) -> Launch {
             command.arg("--chroot").arg(root);
         }
         command.arg("--library").arg(&target.library);
-        // Nothing of the probe's surroundings is for the vendor's library, its API token's whereabouts least of all.
+        // The vendor's library gets nothing of the probe's environment, least of all the location of its API token.
         command.env_clear();
         command
     })

@@ -30,7 +30,8 @@ use crate::{
     words::{chain, last_words},
 };
 
-/// What a shell says of a process that SIGTERM ended. A gate that is ended is not open, and must not say so.
+/// The exit code that a shell reports for a process ended by SIGTERM. A gate that is terminated is not open and must
+/// not exit 0.
 const TERMINATED: u8 = 128 + 15;
 
 /// The node agent of the GPU operator, and the gates of its pods.
@@ -43,30 +44,31 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Report this node's GPUs and driver to its `GpuNode`, until asked to end.
+    /// Report this node's GPUs and driver to its `GpuNode` until terminated.
     Run(Run),
     /// Wait until a fact is true on this node, then exit 0.
     #[command(subcommand)]
     Wait(Wait),
-    /// Wait until installing a driver would take none from under a program; then exit 0, or become the given program.
+    /// Wait until no program uses a driver that an installation would replace; then exit 0 or become the given program.
     Guard(Guard),
-    /// Copy this program, and all that it needs to run in another image, into a folder.
+    /// Copy this program and everything it needs to run in another image into a folder.
     Unpack {
         /// The folder.
         into: PathBuf,
     },
-    /// Make the device nodes that programs need of a driver, whenever its container has loaded it, until asked to end.
+    /// Create the device nodes that programs need whenever the driver's container has loaded the driver, until
+    /// terminated.
     DeviceNodes {
         /// Where the host's directories are mounted.
         #[arg(long, default_value = "/host")]
         host_root: PathBuf,
-        /// Pause between two looks.
+        /// Pause between two checks.
         #[arg(long, default_value = "1s", value_parser = duration)]
         interval: Duration,
     },
     /// Unload nouveau, the kernel's own driver for NVIDIA GPUs, once nothing uses it, then exit 0.
     UnloadNouveau(UnloadNouveau),
-    /// A step of a toolkit's pod around the configuration of the container runtime.
+    /// Run a step of a toolkit pod around the configuration of the container runtime.
     Runtime {
         #[command(subcommand)]
         step: Step,
@@ -74,16 +76,16 @@ enum Command {
         #[arg(long, global = true, default_value = "/dev/termination-log")]
         termination_log: PathBuf,
     },
-    /// Divide this node's GPUs by MIG, then exit 0.
+    /// Apply a MIG layout to this node's GPUs, then exit 0.
     Mig(MigArgs),
-    /// Write a file for the container that comes after.
+    /// Write a file for the next container.
     Write {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// What is in it.
+        /// Content of the file.
         text: String,
     },
-    /// Bring a driver into this container, then become the given program.
+    /// Make a driver available in this container, then become the given program.
     Inject {
         /// The driver's root, mounted in this container.
         #[arg(long)]
@@ -92,9 +94,9 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Do nothing until asked to end, then exit 0.
+    /// Do nothing until terminated, then exit 0.
     Hold,
-    /// Load NVML and answer for it. The probe starts this itself.
+    /// Load NVML and answer queries. The probe starts this itself.
     #[command(hide = true)]
     NvmlChild(NvmlChild),
 }
@@ -112,37 +114,37 @@ struct NvmlChild {
     library: PathBuf,
 }
 
-/// The program could not begin, or its child could not go on.
+/// The program could not start, or its child could not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The runtime, the signal handlers or this program's own path.
+    /// The async runtime, the signal handlers or the path of this program is not available.
     #[error("cannot start")]
     Start(#[from] std::io::Error),
-    /// No client for the API server.
+    /// No client for the API server can be created.
     #[error("cannot reach the API server")]
     Client(#[from] PublishError),
     /// The address cannot be listened on.
     #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
-    /// For the container that comes after.
+    /// A file for the next container cannot be written.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
-    /// In another image.
+    /// Unpacking, or starting another image's program, failed.
     #[error(transparent)]
     Other(#[from] StartError),
-    /// Before another image's program.
+    /// The driver cannot be made available in this container.
     #[error(transparent)]
     Inject(#[from] InjectError),
-    /// As the NVML child.
+    /// The NVML child failed.
     #[error(transparent)]
     Child(#[from] ChildError),
 }
 
 impl Cli {
-    /// Does what is asked.
+    /// Runs the command.
     ///
     /// # Errors
-    /// When it cannot begin. What fails later is retried.
+    /// Returns an error if the command cannot start. Later failures are retried.
     pub fn execute(self) -> Result<ExitCode, CliError> {
         let command = match self.command {
             Command::NvmlChild(NvmlChild { parent, chroot, library }) => {
@@ -163,8 +165,8 @@ impl Cli {
             }
             command => command,
         };
-        // One thread, the process' first: a child is tied to the thread that starts it, not to the process, so it
-        // must be one that lives as long as the process does.
+        // A single thread, the process' first: a child is tied to the thread that starts it, not to the process, so
+        // that thread must live as long as the process does.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut shutdown = Shutdown::listen()?;
@@ -206,20 +208,20 @@ impl Cli {
     }
 }
 
-/// `250ms`, `10s`, `5m`.
+/// Parses a duration such as `250ms`, `10s` or `5m`.
 ///
 /// # Errors
-/// Where it is none, or nothing.
+/// Returns an error if the text is not a duration, or is zero.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
-    let value: u64 = number.parse().map_err(|_| format!("{text} is no duration: write 500ms, 10s or 5m"))?;
+    let value: u64 = number.parse().map_err(|_| format!("invalid duration {text}: write 500ms, 10s or 5m"))?;
     let duration = match &text[number.len()..] {
         "ms" => Duration::from_millis(value),
         "s" => Duration::from_secs(value),
         "m" => Duration::from_secs(value.saturating_mul(60)),
-        _ => return Err(format!("{text} has no unit of time: write 500ms, 10s or 5m")),
+        _ => return Err(format!("duration {text} has no unit: write 500ms, 10s or 5m")),
     };
-    if duration.is_zero() { Err("it must be longer than nothing".to_owned()) } else { Ok(duration) }
+    if duration.is_zero() { Err("the duration must be greater than zero".to_owned()) } else { Ok(duration) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The device nodes that programs open beside those of the GPUs. NVIDIA's driver container makes the nodes of the GPUs
-//! and loads the modules behind the others, for which nobody makes nodes: CUDA fails without `nvidia-uvm`, and a CDI
-//! specification that is written before they exist leaves them out.
+//! The device nodes that programs open in addition to those of the GPUs. NVIDIA's driver container creates the nodes of
+//! the GPUs and loads the modules behind the others, whose nodes nobody creates: CUDA fails without `nvidia-uvm`, and a
+//! CDI specification written before the nodes exist omits them.
 
 use std::{
     fs::{self, Permissions},
@@ -19,22 +19,22 @@ use crate::{
     words::chain,
 };
 
-/// What every CUDA program opens, whatever the GPU.
+/// The nodes that every CUDA program opens, on any GPU.
 const NEEDED: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
-/// The folder of the nodes of MIG's capabilities, below `/dev`.
+/// The folder of the MIG capabilities' nodes, below `/dev`.
 const CAPS: &str = "nvidia-caps/";
-/// The kernel's list of drivers and their numbers.
+/// The kernel's list of drivers and their major numbers.
 const MAJORS: &str = "/proc/devices";
-/// The capabilities of MIG, each a file that names the minor number of its node.
+/// The MIG capabilities, each a file with the minor number of its node.
 const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
-/// Where systemd looks for a device by its numbers when a container is given access to it.
+/// Where systemd looks up a device by its numbers when a container is given access to it.
 const BY_NUMBER: &str = "/dev/char";
-/// More folders than the capabilities of sixteen GPUs have.
+/// The most folders that are searched: more than the capabilities of sixteen GPUs have.
 const MOST_FOLDERS: usize = 4096;
 
-/// A device node could not be made.
+/// A device node could not be created.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make {path}")]
+#[error("cannot create {path}")]
 pub struct DeviceError {
     path: PathBuf,
     source: io::Error,
@@ -55,14 +55,14 @@ struct Device {
     mode: u32,
 }
 
-/// A capability of MIG: the minor number of its node, and the mode that guards it.
+/// A MIG capability: the minor number of its node, and the node's mode.
 type Capability = (u64, u32);
 
-/// The mode of what every program may open.
+/// The mode of nodes that every program may open.
 const OPEN_TO_ALL: u32 = 0o666;
 
 /// Returns the device nodes that programs need and that a driver's root lacks. `own` is this process' own root, whose
-/// `/proc` shows the kernel's devices and the capabilities of MIG.
+/// `/proc` shows the kernel's devices and the MIG capabilities.
 #[must_use]
 pub fn missing(host: &HostRoot, own: &HostRoot, root: &str) -> Vec<String> {
     let is_there = |name: &String| {
@@ -74,15 +74,15 @@ pub fn missing(host: &HostRoot, own: &HostRoot, root: &str) -> Vec<String> {
     NEEDED.map(str::to_owned).into_iter().chain(of_mig).filter(|name| !is_there(name)).collect()
 }
 
-/// Makes the nodes under the root of the driver's container whenever its driver is loaded and its root is shown, for as
-/// long as it runs. What fails is tried again at the next look and logged once. `own` is this process' own root: the
-/// kernel shows the capabilities of MIG in every container's `/proc`, and the host's cannot be mounted before they exist.
+/// Creates the nodes under the root of the driver's container whenever its driver is loaded and its root is mounted.
+/// Failures are logged once and retried at the next check. `own` is this process' own root: the kernel shows the MIG
+/// capabilities in every container's `/proc`, and the host's cannot be mounted before they exist.
 pub async fn keep(host: &HostRoot, own: &HostRoot, interval: Duration) {
     let mut last = String::new();
     loop {
         let said = match make(host, own) {
             Ok(made) if made.is_empty() => String::new(),
-            Ok(made) => format!("made {}", made.join(", ")),
+            Ok(made) => format!("created {}", made.join(", ")),
             Err(error) => chain(&error),
         };
         if !said.is_empty() && said != last {
@@ -93,7 +93,7 @@ pub async fn keep(host: &HostRoot, own: &HostRoot, interval: Duration) {
     }
 }
 
-/// Makes the nodes that are missing, once. Returns their names; none where no driver is loaded or no root is shown.
+/// Creates the missing nodes once. Returns their names; none if no driver is loaded or no root is mounted.
 fn make(host: &HostRoot, own: &HostRoot) -> Result<Vec<String>, DeviceError> {
     let Ok(dev) = host.resolve(format!("{CONTAINER_ROOT}/dev")) else { return Ok(Vec::new()) };
     let loaded = driver::loaded(host).ok().flatten();
@@ -111,7 +111,8 @@ fn make(host: &HostRoot, own: &HostRoot) -> Result<Vec<String>, DeviceError> {
     Ok(made)
 }
 
-/// The devices that a running driver has, from the kernel's list of majors and the minors of MIG's capabilities.
+/// Returns the devices that a running driver has, from the kernel's list of majors and the minors of the MIG
+/// capabilities.
 fn wanted(majors: &str, capabilities: &[Capability]) -> Vec<Device> {
     let number = |name: &str| {
         let lines = majors.lines().take_while(|line| !line.starts_with("Block"));
@@ -122,7 +123,7 @@ fn wanted(majors: &str, capabilities: &[Capability]) -> Vec<Device> {
     if let Some(uvm) = number("nvidia-uvm") {
         devices.extend([device("nvidia-uvm", uvm, 0), device("nvidia-uvm-tools", uvm, 1)]);
     }
-    // Drivers before 560 call it by its frontend.
+    // Drivers before 560 are listed under the name of their frontend.
     if let Some(nvidia) = number("nvidia").or_else(|| number("nvidia-frontend")) {
         devices.extend([device("nvidiactl", nvidia, 255), device("nvidia-modeset", nvidia, 254)]);
     }
@@ -134,7 +135,7 @@ fn wanted(majors: &str, capabilities: &[Capability]) -> Vec<Device> {
     devices
 }
 
-/// The capabilities of MIG, as the driver's files of `DeviceFileMinor: N` and `DeviceFileMode: N` lines give them.
+/// Returns the MIG capabilities, from the driver's files with `DeviceFileMinor: N` and `DeviceFileMode: N` lines.
 fn capabilities(own: &HostRoot) -> Vec<Capability> {
     let mut folders = vec![PathBuf::from(CAPABILITIES)];
     let mut minors = Vec::new();
@@ -161,7 +162,8 @@ fn capability(text: &str) -> Option<Capability> {
     Some((value("DeviceFileMinor:")?, mode))
 }
 
-/// Makes one node, unless it is there. A node of other numbers is of a driver that is gone, and is replaced.
+/// Creates one node unless it exists. A node with other numbers belongs to an earlier driver and is replaced. Returns
+/// whether it was created.
 fn node(dev: &Path, device: &Device) -> Result<bool, DeviceError> {
     let path = dev.join(&device.name);
     let number = makedev(device.major, device.minor);
@@ -180,14 +182,15 @@ fn node(dev: &Path, device: &Device) -> Result<bool, DeviceError> {
     }
 }
 
-/// Creates the node of a character device that has these permissions and no others.
+/// Creates the node of a character device with exactly these permissions.
 pub(crate) fn create(path: &Path, number: u64, permissions: Permissions) -> io::Result<()> {
     mknod(path, SFlag::S_IFCHR, Mode::empty(), number)?;
-    // What mknod is asked for is cut by the umask, and whoever a program serves opens the node as himself.
+    // The umask restricts the mode that mknod is given, and clients open the node as other users.
     fs::set_permissions(path, permissions)
 }
 
-/// Links every NVIDIA node of the driver's root under the host's `/dev/char`, unless a link or node that works is there.
+/// Links every NVIDIA node of the driver's root under the host's `/dev/char`, unless a working link or node exists
+/// there.
 fn link_all(host: &HostRoot, dev: &Path) -> Result<(), DeviceError> {
     let Ok(folder) = host.resolve(BY_NUMBER) else { return Ok(()) };
     for below in ["", "nvidia-caps"] {
@@ -204,10 +207,10 @@ fn link_all(host: &HostRoot, dev: &Path) -> Result<(), DeviceError> {
 
 fn link_one(link: &Path, target: &Path) -> Result<(), DeviceError> {
     match fs::read_link(link) {
-        // A link of an older driver of the container's. What the host has is the host's.
+        // The link belongs to an earlier driver of the container. What belongs to the host stays.
         Ok(old) if old != target && old.starts_with(CONTAINER_ROOT) => fs::remove_file(link).map_err(unmade(link))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        // The same link, or one or a node of the host's.
+        // It is the same link, or a link or node of the host.
         Ok(_) | Err(_) => return Ok(()),
     }
     match symlink(target, link) {
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_names_the_numbers() {
+    fn device_numbers_come_from_the_kernel() {
         assert_eq!(
             listed(OF_580, &[(1, 0o400), (12, 0o444)]),
             [
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capabilities_of_mig_are_found_at_any_depth() {
+    fn mig_capabilities_are_found_at_any_depth() {
         let folder = tempfile::tempdir().unwrap();
         let below = folder.path().join("proc/driver/nvidia/capabilities");
         for (file, minor) in [("mig/config", 1), ("gpu0/mig/gi1/access", 12), ("gpu0/mig/gi1/ci0/access", 13)] {
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_file_is_no_device_node() {
+    fn a_plain_file_is_not_a_device_node() {
         let folder = tempfile::tempdir().unwrap();
         let dev = folder.path().join("run/nvidia/driver/dev");
         fs::create_dir_all(&dev).unwrap();
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mig_needs_is_missed_where_the_driver_has_it() {
+    fn missing_mig_nodes_are_reported_if_the_driver_has_them() {
         let folder = tempfile::tempdir().unwrap();
         let own = folder.path().join("own");
         for (file, text) in [
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_into_the_containers_root_is_replaced_and_one_of_the_host_stays() {
+    fn a_link_into_the_containers_root_is_replaced_and_a_link_of_the_host_stays() {
         let folder = tempfile::tempdir().unwrap();
         let (link, target) = (folder.path().join("195:0"), Path::new("/run/nvidia/driver/dev/nvidia0"));
         for (there, becomes) in [

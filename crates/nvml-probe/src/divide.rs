@@ -1,5 +1,5 @@
-//! Divides a node's GPUs by MIG as its policy says, before the device plugin begins: looks, does what is missing, looks
-//! again, until there is nothing to do.
+//! Applies the policy's MIG layout to a node's GPUs before the device plugin starts: reads the state, applies the
+//! missing steps, and repeats until nothing is left to do.
 
 pub mod args;
 
@@ -12,46 +12,48 @@ use crate::{
     pci::{self, PciError},
 };
 
-/// How often there is another look before it is given up: a change of the mode, the instances, and what NVML may take back.
+/// The most rounds: changing the mode, creating the instances, and repeating what NVML may have undone.
 const ROUNDS: usize = 6;
 
-/// The GPUs are not divided as they should be. Its words begin with the reason's name where the API has one.
+/// Why the layout was not applied. The message starts with the reason's name if the API has one.
 #[derive(Debug, thiserror::Error)]
 pub enum DivideError {
-    /// Somebody uses what has to go.
-    #[error("MigBlocked: GPU {gpu} cannot be divided anew: {why}; end what uses it, and it is tried again")]
+    /// What has to be removed is in use.
+    #[error(
+        "MigBlocked: GPU {gpu} cannot be repartitioned: {why}; end the processes that use it, and the layout is applied"
+    )]
     Blocked {
-        /// Its PCI address.
+        /// The GPU's PCI address.
         gpu: String,
-        /// By whom.
+        /// The users.
         why: String,
     },
-    /// The mode is not changed before a reset.
+    /// The mode changes only at the next reset.
     #[error(
         "MigResetNeeded: GPU {0}: MIG is turned on or off by its next reset: reboot the node, or reset the GPU (`nvidia-smi --gpu-reset -i {0}` on the node) while nothing uses it"
     )]
     ResetNeeded(String),
-    /// The GPU cannot be divided so.
+    /// The GPU does not support the layout.
     #[error("MigLayoutRefused: GPU {gpu}: {why}; correct devicePlugin.mig.layout")]
     Refused {
-        /// Its PCI address.
+        /// The GPU's PCI address.
         gpu: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// The node has no GPU that can be divided.
-    #[error("MigLayoutRefused: no GPU of this node has MIG; take devicePlugin.mig.layout out of its pool")]
+    /// None of the node's GPUs supports MIG.
+    #[error("MigLayoutRefused: no GPU of this node supports MIG; remove devicePlugin.mig.layout from its pool")]
     NoMig,
-    /// NVML refuses a step.
-    #[error("GPU {gpu} cannot be divided: {why}")]
+    /// NVML rejected a step.
+    #[error("GPU {gpu} cannot be repartitioned: {why}")]
     Failed {
-        /// Its PCI address.
+        /// The GPU's PCI address.
         gpu: String,
-        /// What NVML says.
+        /// NVML's error.
         why: String,
     },
-    /// NVML says that each step is done, and there is always another.
-    #[error("GPU {0} is not divided as it should be, though NVML has done every step")]
+    /// Every step succeeded, but there is always another one.
+    #[error("GPU {0} still differs from the MIG layout after all steps succeeded")]
     Unsettled(String),
     /// NVML does not answer.
     #[error("NVML does not answer: {0}")]
@@ -64,11 +66,11 @@ pub enum DivideError {
     Bus(#[from] PciError),
 }
 
-/// Divides every GPU of the node that has MIG by this layout; an empty one turns MIG off. With everything as it should be
-/// nothing is done. A GPU that is in the way of nothing but itself does not keep the others from it.
+/// Applies the layout to every GPU of the node that supports MIG; an empty layout disables MIG. Does nothing if the
+/// layout is already applied. A GPU that cannot be repartitioned does not prevent the others from it.
 ///
 /// # Errors
-/// What stands in the way of the first GPU that could not be.
+/// Returns the obstacle of the first GPU that could not be repartitioned.
 pub async fn divide(
     host: &HostRoot,
     chroot: bool,
@@ -96,7 +98,7 @@ pub async fn divide(
     outcome.and_then(|()| Err(DivideError::Unsettled(on_bus.join(", "))))
 }
 
-/// One look's steps, GPU by GPU: whether any was taken, and what stood in the way.
+/// Applies one round of steps, GPU by GPU. Returns whether any was applied, and the first obstacle.
 async fn round(
     host: &HostRoot,
     inventory: &Inventory,
@@ -117,14 +119,14 @@ async fn round(
             }
         };
         for step in steps {
-            tracing::info!(gpu, ?step, "dividing");
+            tracing::info!(gpu, ?step, "applying MIG step");
             if let Err(undone) = supervisor.divide(gpu, &step).await {
                 let gpu = gpu.to_owned();
                 outcome = outcome.and(Err(match undone {
                     Undone::InUse(why) => DivideError::Blocked { gpu, why },
                     Undone::Failed(why) => DivideError::Failed { gpu, why },
                 }));
-                // What was done so far stays: the next start begins with what is there then.
+                // Completed steps stay: the next start continues from there.
                 return (false, outcome);
             }
             changed = true;
@@ -147,7 +149,7 @@ fn said(host: &HostRoot, gpu: &str, obstacle: Obstacle) -> DivideError {
     }
 }
 
-/// What the host calls a process.
+/// Returns the host's name of a process.
 fn name(host: &HostRoot, pid: u32) -> String {
     host.read_if_present(format!("/proc/{pid}/comm")).ok().flatten().unwrap_or_else(|| "a process".to_owned())
 }

@@ -1,4 +1,5 @@
-//! The driver as the host shows it: which module is loaded, who uses it, which user-space libraries lie where.
+//! The driver as seen on the host: which module is loaded, whether it is in use, and where user-space libraries are
+//! installed.
 
 pub mod directories;
 mod ld_cache;
@@ -17,15 +18,16 @@ use crate::host::{HostRoot, present};
 
 const LIBRARY: &str = "libnvidia-ml.so.";
 const MODULES: &str = "/sys/module";
-/// How an ELF file of 32 bits begins: a library that the probe cannot load, and that lies beside the other on many hosts.
+/// The first bytes of a 32-bit ELF file: the probe cannot load such a library, and many hosts have one beside the
+/// other.
 const ELF_32: &[u8] = b"\x7fELF\x01";
-/// What NVIDIA's driver container keeps in the host's `/run`, which does not outlive a reboot: it locks the first for as long
-/// as it runs, and leaves both where the module stays loaded.
+/// Files that NVIDIA's driver container keeps in the host's `/run`, which does not survive a reboot: the container
+/// locks the first for as long as it runs, and leaves both if the module stays loaded.
 const OF_CONTAINER: [&str; 2] = ["/run/nvidia/nvidia-driver.pid", "/run/nvidia/nvidia-driver.state"];
-/// The driver's modules that can be held by programs. Others that depend on `nvidia` are found as its holders.
+/// The driver's modules that programs can hold. Other modules that depend on `nvidia` are found as its holders.
 const OWN_MODULES: [&str; 4] = ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"];
 
-/// A fact about the driver could not be read.
+/// A fact about the driver that could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {what} of the NVIDIA driver")]
 pub struct DriverError {
@@ -37,7 +39,7 @@ fn unreadable(what: &'static str) -> impl FnOnce(io::Error) -> DriverError {
     move |source| DriverError { what, source }
 }
 
-/// The version of the NVIDIA kernel module that is loaded, if one is.
+/// Returns the version of the loaded NVIDIA kernel module, or `None` if none is loaded.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -46,8 +48,8 @@ pub fn loaded(host: &HostRoot) -> Result<Option<String>, DriverError> {
     Ok(version.map_err(unreadable("the loaded module"))?.filter(|version| !version.is_empty()))
 }
 
-/// Tells one loading of the module from the next within one boot: sysfs gives each directory a number that it does not
-/// give again. None where no module is loaded.
+/// Returns a number that identifies one load of the module within a boot: sysfs never reuses a directory's inode
+/// number. `None` if no module is loaded.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -57,8 +59,8 @@ pub fn load_id(host: &HostRoot) -> Result<Option<u64>, DriverError> {
     Ok(directory.map_err(unreadable)?.map(|directory| directory.ino()))
 }
 
-/// Whether NVIDIA's driver container has run since the node booted, so that the loaded module may be one that it left without
-/// its libraries.
+/// Returns whether NVIDIA's driver container has run since the node booted, so that the loaded module may be one that
+/// it left without its libraries.
 ///
 /// # Errors
 /// When the host's `/run` cannot be read.
@@ -72,10 +74,10 @@ pub fn container_ran(host: &HostRoot) -> Result<bool, DriverError> {
     Ok(false)
 }
 
-/// Whether anything but the driver's own modules uses the module, so that it cannot be unloaded.
+/// Returns whether anything other than the driver's own modules uses the module, so that it cannot be unloaded.
 ///
-/// A module's reference count holds one for each module that depends on it (its holders) and one for each other
-/// use, such as an open device. A kernel that shows no count cannot unload modules: in use.
+/// A module's reference count includes one for each module that depends on it (its holders) and one for each other use,
+/// such as an open device. A kernel that shows no count cannot unload modules, so the module counts as in use.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -107,8 +109,8 @@ pub fn in_use(host: &HostRoot) -> Result<bool, DriverError> {
     Ok(false)
 }
 
-/// Whether NVIDIA's container would refuse to unload the module: it counts three of its own modules as no use, as long as
-/// nothing uses those, and every other one, such as `nvidia_drm` or `nvidia_fs`, as one.
+/// Returns whether NVIDIA's container would refuse to unload the module: it ignores three of its own modules as long as
+/// they are unused, and counts every other one, such as `nvidia_drm` or `nvidia_fs`, as a user.
 ///
 /// # Errors
 /// When sysfs cannot be read.
@@ -131,16 +133,16 @@ pub fn is_kept_loaded(host: &HostRoot) -> Result<bool, DriverError> {
 /// A `libnvidia-ml.so.<version>` on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Library {
-    /// The root it belongs to: one of [`ROOTS`], or as asked for.
+    /// The root it belongs to: one of [`ROOTS`], or the requested one.
     pub root: String,
-    /// Its version, from its name: what it is linked as says only `1`.
+    /// Its version, taken from its file name: the link to it names only `1`.
     pub version: String,
     /// Its path inside that root.
     pub path: PathBuf,
 }
 
-/// The libraries under one root of the host, by version. Those of the host's own root are not those of the other roots,
-/// which its dynamic linker's cache may name as well.
+/// Returns the libraries under one root of the host, sorted by version. The host's own root excludes those of the other
+/// roots, which its dynamic linker's cache may list as well.
 ///
 /// # Errors
 /// When a directory exists and cannot be read.
@@ -149,7 +151,7 @@ pub fn libraries(host: &HostRoot, root: &str) -> Result<Vec<Library>, DriverErro
     libraries_but(host, root, others)
 }
 
-/// The same without what lies under `others`.
+/// Returns the libraries under a root, except those below `others`.
 fn libraries_but(host: &HostRoot, root: &str, others: &[&str]) -> Result<Vec<Library>, DriverError> {
     let Some(path) = present(host.resolve(root)).map_err(unreadable("a root"))? else {
         return Ok(Vec::new());
@@ -172,8 +174,8 @@ fn libraries_but(host: &HostRoot, root: &str, others: &[&str]) -> Result<Vec<Lib
     Ok(found)
 }
 
-/// The libraries under every root, the preferred root's first: `own`, where an installer was told to put them, goes
-/// before those that are looked at anyway.
+/// Returns the libraries under every root, in order of preference: `own`, an installer's configured folder, comes
+/// before the roots that are always searched.
 ///
 /// # Errors
 /// As [`libraries`].
@@ -193,7 +195,7 @@ impl From<&Library> for InstalledDriver {
     }
 }
 
-/// Whether a path leads to a file outside of `others` that is no library of 32 bits.
+/// Returns whether a path leads to a file outside `others` that is not a 32-bit library.
 fn is_loadable(root: &HostRoot, path: &Path, others: &[&str]) -> bool {
     let Ok(file) = root.resolve(path) else { return false };
     let inside = Path::new("/").join(file.strip_prefix(root.as_path()).unwrap_or(&file));
@@ -202,7 +204,7 @@ fn is_loadable(root: &HostRoot, path: &Path, others: &[&str]) -> bool {
         && root.bytes(path, 5).is_ok_and(|beginning| beginning != ELF_32)
 }
 
-/// `580.173.02`, and not the `1` of the link.
+/// Matches `580.173.02`, but not the `1` of the link.
 fn is_version(text: &str) -> bool {
     text.contains('.') && text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaded_version_is_sysfs() {
+    fn the_loaded_version_comes_from_sysfs() {
         let directory = tempfile::tempdir().unwrap();
         let host = HostRoot::new(directory.path());
         assert_eq!(loaded(&host).unwrap(), None);
@@ -272,11 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn nvidias_container_unloads_its_own_modules_and_those_of_nobody_else() {
+    fn nvidias_container_unloads_its_own_modules_only() {
         type Modules<'a> = &'a [(&'a str, &'a str)];
         let cases: &[(Modules<'_>, bool, &str)] = &[
             (&[("nvidia", "0")], false, "idle"),
-            (&[("nvidia", "1")], true, "an open device, or a module that is not its own"),
+            (&[("nvidia", "1")], true, "an open device, or a module of another package"),
             (&[("nvidia", "2"), ("nvidia_uvm", "0"), ("nvidia_modeset", "0")], false, "its own modules"),
             (&[("nvidia", "1"), ("nvidia_uvm", "1")], true, "a CUDA program"),
             (&[("nvidia", "1"), ("nvidia_modeset", "1"), ("nvidia_drm", "0")], true, "modeset held by drm"),
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_without_a_count_cannot_be_unloaded_and_an_absent_one_is_not_in_use() {
+    fn a_module_without_a_count_is_in_use_and_an_absent_one_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let host = HostRoot::new(directory.path());
         assert!(!in_use(&host).unwrap());
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_found_under_every_root_and_named_by_their_file() {
+    fn libraries_are_found_under_every_root_and_versioned_by_their_file_name() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         write(root, "usr/lib64/libnvidia-ml.so.470.256.02", "");
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_the_operator_names_is_searched_before_the_others() {
+    fn a_folder_named_by_the_operator_is_searched_first() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         write(root, "usr/lib64/libnvidia-ml.so.470.256.02", "");
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn links_without_a_version_and_links_to_nothing_are_no_library() {
+    fn links_without_a_version_and_dangling_links_are_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         write(root, "usr/lib64/libnvidia-ml.so.1", "");
@@ -346,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_reached_twice_counts_once_and_a_link_means_the_hosts_path() {
+    fn a_directory_reached_twice_counts_once_and_absolute_links_stay_inside_the_host() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         write(root, "usr/lib64/real-580", "");

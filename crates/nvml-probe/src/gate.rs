@@ -1,4 +1,5 @@
-//! The gates: what a stage's pod waits for before its containers start. Facts of the node only, no marker files.
+//! The gates that a stage's pod passes before its containers start. Gates check facts of the node only, not marker
+//! files.
 
 use std::{
     fs,
@@ -22,64 +23,65 @@ use crate::{
     words::chain,
 };
 
-/// The toolkit's binary by which the runtime gives a container its GPUs.
+/// The toolkit's program through which the runtime gives a container its GPUs.
 const CDI_HOOK: &str = "nvidia-cdi-hook";
 
-/// What a gate says.
+/// The result of checking a gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The way is free, and what makes it so.
+    /// The gate is open, with the reason.
     Open(String),
-    /// It is not, and what is waited for.
+    /// The gate is closed, with what it waits for.
     Waiting(String),
 }
 
-/// A gate: read anew each time.
+/// A gate. Its facts are read again for each check.
 #[derive(Clone, Debug)]
 pub enum Gate {
-    /// Until the driver runs and its libraries lie where they are used from.
+    /// Open once the driver is loaded and its libraries are installed where they are used.
     Driver {
         /// The driver's root on the host.
         root: String,
-        /// The version that must be loaded, or its branch alone; any where none is named.
+        /// The version that must be loaded, or only its branch; `None` accepts any version.
         version: Option<String>,
-        /// The file that the driver's container keeps locked while it runs, where a container installs the driver.
-        /// Its root then counts only with that container alive, and with the device nodes that programs open.
+        /// The file that the driver's container keeps locked while it runs, if a container installs the driver. The
+        /// root then counts only while that container is alive and the device nodes that programs open exist.
         pid_file: Option<PathBuf>,
     },
-    /// Until the container toolkit is installed.
+    /// Open once the container toolkit is installed.
     Toolkit {
-        /// Its directory on the host.
+        /// The toolkit's directory on the host.
         install_dir: PathBuf,
-        /// The file that its installer keeps while it runs, where it has to.
+        /// The file that the installer keeps while it runs, if it must be running.
         pid_file: Option<PathBuf>,
-        /// How the container runtime must be configured, where it has to be.
+        /// The required configuration of the container runtime, if any.
         configured: Option<Configured>,
     },
-    /// Until the control daemons of MPS run.
+    /// Open while the MPS control daemons run.
     Mps {
-        /// The folder in which they meet their clients, on the host.
+        /// The host's folder in which the daemons meet their clients.
         root: PathBuf,
     },
-    /// Until installing a driver would take none from under a program.
+    /// Open while no program uses a driver that an installation would replace.
     Guard {
-        /// The version to be installed, or its branch alone; nothing where it is not known before.
+        /// The version to be installed, or only its branch; `None` if it is not known in advance.
         version: Option<String>,
-        /// What lets an installer at a driver in use.
+        /// The condition under which an installer may start although a driver is in use.
         unless: Takeover,
     },
 }
 
-/// What makes it safe to start an installer while the driver that it would install is loaded and in use.
+/// The condition under which an installer may start while the driver that it would install is loaded and in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Takeover {
-    /// It leaves a loaded module alone: of the wanted version, or, where none is wanted, of the one that it has installed.
+    /// The installer keeps a loaded module if it has the wanted version, or, if no version is wanted, if the installer
+    /// itself installed it.
     Loaded {
-        /// The folder of the host that it installs into.
+        /// The host's folder that the installer installs into.
         install_dir: Option<String>,
     },
-    /// NVIDIA's container does so if this file holds the digest of its configuration. An image that knows nothing of the
-    /// digest never writes the file, and reinstalls on every start.
+    /// NVIDIA's container keeps a loaded module if this file holds the digest of the container's configuration. An
+    /// image without support for the digest never writes the file, and reinstalls on every start.
     Digest {
         /// The file, as the installer sees it.
         file: PathBuf,
@@ -88,17 +90,17 @@ pub enum Takeover {
     },
 }
 
-/// A container runtime that has NVIDIA's runtime in its configuration, and has loaded that.
+/// The requirement that the container runtime has NVIDIA's runtime in its configuration and has loaded it.
 #[derive(Clone, Debug)]
 pub struct Configured {
-    /// The files, in one of which it is entered.
+    /// The configuration files; one of them must contain NVIDIA's runtime.
     pub files: Vec<PathBuf>,
-    /// The folder that says what of them was loaded.
+    /// The folder that records which configuration was loaded.
     pub loaded: PathBuf,
 }
 
 impl Gate {
-    /// Looks once. A fact that cannot be read is waited for.
+    /// Checks the gate once. A fact that cannot be read keeps the gate closed.
     #[must_use]
     pub fn check(&self, host: &HostRoot) -> Answer {
         let answer = match self {
@@ -112,7 +114,7 @@ impl Gate {
         answer.unwrap_or_else(|error| Answer::Waiting(chain(&error)))
     }
 
-    /// Looks every `interval` until the gate is open; says what it answers each time that changes.
+    /// Checks the gate every `interval` until it is open, and passes each changed status to `say`.
     pub async fn wait(&self, host: &HostRoot, interval: Duration, mut say: impl FnMut(&Answer)) {
         let mut last = None;
         loop {
@@ -159,16 +161,17 @@ fn driver(host: &HostRoot, root: &str, version: Option<&str>, pid_file: Option<&
     Ok(Answer::Open(format!("NVIDIA driver {loaded} is loaded and its libraries are under {root}")))
 }
 
-/// Whether a process holds the lock of a file. One that does not exist, or cannot be opened, proves nothing: an image that
-/// locks another file is no reason to wait for ever.
+/// Returns whether a process holds the lock of a file. A file that does not exist or cannot be opened counts as locked:
+/// an image that locks another file is no reason to wait forever.
 pub fn is_locked(host: &HostRoot, file: &Path) -> bool {
     let Ok(file) = host.resolve(file).and_then(fs::File::open) else { return true };
-    // Held for the moment of the question, and only where nobody holds it. The driver's container takes it without
-    // waiting: in the worst case it is started once more.
+    // The lock is held only for this check, and only if nobody else holds it. The driver's container takes it without
+    // waiting; in the worst case it is restarted once.
     matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
 }
 
-/// Whether a loaded version is the wanted one, or of the wanted branch: of a precompiled driver only that is known.
+/// Returns whether a loaded version equals the wanted one or is of the wanted branch, which is all that is known of a
+/// precompiled driver.
 fn is_of(loaded: &str, wanted: &str) -> bool {
     loaded.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || !wanted.contains('.') && rest.starts_with('.'))
 }
@@ -183,7 +186,7 @@ fn toolkit(host: &HostRoot, install_dir: &Path, pid_file: Option<&Path>, configu
         Err(error) => return waiting(&format!("{shown}: {error}")),
     }
     if let Some(file) = pid_file.filter(|file| host.resolve(file).is_err()) {
-        return waiting(&format!("its installer does not run: there is no {}", file.display()));
+        return waiting(&format!("its installer is not running: {} does not exist", file.display()));
     }
     match configured.map(|configured| loaded(host, install_dir, configured)) {
         Some(Err(what)) => waiting(&what),
@@ -194,17 +197,17 @@ fn toolkit(host: &HostRoot, install_dir: &Path, pid_file: Option<&Path>, configu
     }
 }
 
-/// The daemon writes this file once it has started one of its own for every GPU, and takes it away before it ends them.
+/// The daemon writes this file once it has started a daemon for every GPU, and removes it before it stops them.
 fn mps(host: &HostRoot, root: &Path) -> Answer {
     let ready = root.join(".ready");
     let shown = ready.display();
     match host.resolve(&ready).and_then(fs::metadata) {
-        Ok(_) => Answer::Open(format!("{shown} says that the MPS control daemons run")),
+        Ok(_) => Answer::Open(format!("{shown} exists: the MPS control daemons are running")),
         Err(error) => Answer::Waiting(format!("waiting for the MPS control daemons: {shown}: {error}")),
     }
 }
 
-/// Whether the container runtime has loaded what is on disk, and NVIDIA's runtime is in it.
+/// Returns an error unless the container runtime has loaded the configuration on disk and NVIDIA's runtime is in it.
 fn loaded(host: &HostRoot, install_dir: &Path, configured: &Configured) -> Result<(), String> {
     let texts = configured.files.iter().map(|path| Ok((path.clone(), text(host, path)?)));
     let texts = texts.collect::<Result<Texts, String>>()?;
@@ -230,7 +233,7 @@ fn guard(host: &HostRoot, version: Option<&str>, unless: &Takeover) -> Result<An
     let Some(loaded) = driver::loaded(host)? else {
         return Ok(Answer::Open("no NVIDIA kernel module is loaded".to_owned()));
     };
-    // Modules for one kernel are unloaded with all that depend on them.
+    // The modules of one kernel are unloaded together with all that depend on them.
     let by_script = matches!(unless, Takeover::Digest { .. }) && version.is_some_and(|version| version.contains('.'));
     let in_use = driver::in_use(host)? || by_script && driver::is_kept_loaded(host)?;
     if !in_use {
@@ -245,7 +248,7 @@ fn guard(host: &HostRoot, version: Option<&str>, unless: &Takeover) -> Result<An
     let why = match version {
         Some(_) if same => format!("{loaded} is the wanted version, but this driver image would reload it"),
         Some(version) => format!("{version} is wanted"),
-        None => "which version is to be installed is not known before".to_owned(),
+        None => "the version to be installed is not known in advance".to_owned(),
     };
     Ok(Answer::Waiting(format!(
         "DriverInUse: NVIDIA driver {loaded} is loaded and in use; {why}. It is left alone until nothing on this node \
@@ -255,14 +258,15 @@ fn guard(host: &HostRoot, version: Option<&str>, unless: &Takeover) -> Result<An
 }
 
 impl Takeover {
-    /// Whether it holds for a loaded driver that is of the wanted version (`same`), or where any is welcome (`any`).
+    /// Returns whether the condition holds for a loaded driver that has the wanted version (`same`), or if any version
+    /// is accepted (`any`).
     fn holds(&self, host: &HostRoot, same: bool, any: Option<&String>) -> Result<bool, DriverError> {
         Ok(match (self, any) {
             (Self::Loaded { install_dir: Some(folder) }, Some(loaded)) => {
                 driver::libraries(host, folder)?.iter().any(|library| library.version == *loaded)
             }
             (Self::Loaded { .. }, _) => same,
-            // NVIDIA's script compares the file's text as the shell reads it: without the line's end.
+            // NVIDIA's script compares the file's text as the shell reads it, without the trailing newline.
             (Self::Digest { file, digest }, _) => {
                 let text = fs::read_to_string(file).unwrap_or_default();
                 same && !digest.is_empty() && text.trim_end() == digest

@@ -1,4 +1,4 @@
-//! The health of GPUs, judged on the node so that it stays true while the operator is away.
+//! GPU health, evaluated on the node so that it stays correct while the operator is unavailable.
 //!
 //! ```text
 //!  readings ──▶ findings ──▶ gpu: causes over time ──▶ GpuNode.status.report.gpus[].health

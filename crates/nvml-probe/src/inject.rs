@@ -1,6 +1,7 @@
-//! Bringing a node's driver into a container that no runtime brings it into: its libraries where the image's dynamic linker
-//! looks by itself, its programs where they are found without a `PATH`, and its device nodes. What a container runtime
-//! injects lies in the same places, so that programs which start others with an environment of their own find it all.
+//! Makes a node's driver available in a container without the help of a container runtime: its libraries where the
+//! image's dynamic linker searches by default, its programs where they are found without a `PATH`, and its device
+//! nodes. A container runtime injects to the same places, so programs that start others with their own environment find
+//! everything.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -11,14 +12,14 @@ use std::{
 
 use crate::{device_nodes, driver::directories, host::HostRoot};
 
-/// Without these nothing of CUDA runs.
+/// CUDA does not work without these.
 const NEEDED: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
-/// What else of a driver these load, by how the names begin.
+/// The prefixes of the driver's libraries that these load.
 const LIBRARIES: [&str; 3] = ["libcuda.so.", "libcudadebugger.so.", "libnvidia-"];
 const PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
-/// Where drivers have them: Debian's the server among the programs of administrators.
+/// Where drivers install programs: Debian puts the server among the administrators' programs.
 const PROGRAM_DIRECTORIES: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
-/// Where a dynamic linker looks by itself, by distribution. An image has its C library in one of them.
+/// The default search paths of dynamic linkers, by distribution. An image has its C library in one of them.
 const LINKER_DIRECTORIES: [&str; 6] = [
     "usr/lib64",
     "lib64",
@@ -28,23 +29,23 @@ const LINKER_DIRECTORIES: [&str; 6] = [
     "lib/aarch64-linux-gnu",
 ];
 const C_LIBRARY: &str = "libc.so.6";
-/// A driver's device nodes, and the folder of those of MIG, by how the names begin.
+/// The prefix of a driver's device nodes and of the folder with those of MIG.
 const NODES: &str = "nvidia";
 
-/// A driver could not be brought into this container.
+/// The driver could not be made available in this container.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
-    /// The driver's folders could not be read.
+    /// The driver's folders cannot be read.
     #[error("cannot read the driver's folders under {0}")]
     Read(PathBuf, #[source] io::Error),
-    /// The driver lacks it.
+    /// The driver lacks a library or program.
     #[error("the driver under {0} has no {1}")]
     Missing(PathBuf, &'static str),
-    /// No folder of the image is one that its dynamic linker looks into.
+    /// None of the image's folders is a default search path of its dynamic linker.
     #[error("this image has no {C_LIBRARY} in any of {}", LINKER_DIRECTORIES.join(", "))]
     NoLinker,
-    /// A link or device node could not be made.
-    #[error("cannot make {0}")]
+    /// A link or device node cannot be created.
+    #[error("cannot create {0}")]
     Make(PathBuf, #[source] io::Error),
 }
 
@@ -58,10 +59,11 @@ fn unmade(path: &Path) -> impl FnOnce(io::Error) -> InjectError {
     move |source| InjectError::Make(path, source)
 }
 
-/// Brings the driver under `root` into the container whose root is `own`.
+/// Makes the driver under `root` available in the container whose root is `own`.
 ///
 /// # Errors
-/// When the driver lacks a library or program that CUDA's MPS needs, or something cannot be read or made.
+/// Returns an error if the driver lacks a library or program that CUDA's MPS needs, or if something cannot be read or
+/// created.
 pub fn inject(root: &Path, own: &Path) -> Result<(), InjectError> {
     let folders = directories::of(&HostRoot::new(root), NEEDED[0]).map_err(unread(root))?;
     let folder = LINKER_DIRECTORIES.iter().map(|folder| own.join(folder)).find(|at| at.join(C_LIBRARY).exists());
@@ -79,14 +81,15 @@ pub fn inject(root: &Path, own: &Path) -> Result<(), InjectError> {
     make_nodes(&root.join("dev"), &own.join("dev"))
 }
 
-/// A file of the driver. A link of its root leads within that root, where a link made here would lead into the container's.
+/// Finds a file of the driver. Links are resolved inside the driver's root; the kernel would resolve them in the
+/// container's.
 fn find(root: &Path, folders: &[PathBuf], name: &'static str) -> Result<PathBuf, InjectError> {
     let inside = HostRoot::new(root);
     let found = folders.iter().find_map(|folder| inside.resolve(folder.join(name)).ok());
     found.ok_or_else(|| InjectError::Missing(root.to_owned(), name))
 }
 
-/// The libraries of the driver that lie beside the one that is needed first, and not those of other branches: by name and file.
+/// Returns the driver's libraries beside the first required one, but not those of other branches: name and file.
 fn libraries(root: &Path, folders: &[PathBuf]) -> Result<Vec<(OsString, PathBuf)>, InjectError> {
     let needed = find(root, folders, NEEDED[0])?;
     let Some(folder) = needed.parent() else { return Ok(Vec::new()) };
@@ -105,12 +108,12 @@ fn libraries(root: &Path, folders: &[PathBuf]) -> Result<Vec<(OsString, PathBuf)
     Ok(found)
 }
 
-/// Links to a file. What the image has of that name itself, or a runtime has brought, stays.
+/// Creates a link to a file. A file that the image or a runtime provides under that name stays.
 fn link(target: &Path, link: &Path) -> Result<(), InjectError> {
     if fs::symlink_metadata(link).is_ok_and(|found| !found.is_symlink()) {
         return Ok(());
     }
-    // A container that is started again may find its own links.
+    // A restarted container may find its own links.
     match fs::remove_file(link) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unmade(link)(error)),
         _ => {}
@@ -118,7 +121,7 @@ fn link(target: &Path, link: &Path) -> Result<(), InjectError> {
     symlink(target, link).map_err(unmade(link))
 }
 
-/// Makes the device nodes of one `/dev` that another one lacks, those in folders included.
+/// Creates the device nodes that one `/dev` has and another lacks, including those in folders.
 fn make_nodes(from: &Path, to: &Path) -> Result<(), InjectError> {
     let entries = match fs::read_dir(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_lies_where_the_images_linker_and_programs_without_a_path_look() {
+    fn a_driver_is_linked_where_the_images_linker_and_programs_without_a_path_search() {
         let (_folder, root, own) = container("usr/lib64/libc.so.6");
         lay(&root, &["usr/lib/x86_64-linux-gnu/libcuda.so.580.1", "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.1"]);
         lay(
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn debians_links_are_followed_within_the_drivers_root_and_its_programs_found() {
+    fn debians_links_are_resolved_inside_the_drivers_root_and_its_programs_are_found() {
         let (_folder, root, own) = container("usr/lib/x86_64-linux-gnu/libc.so.6");
         let current = "usr/lib/x86_64-linux-gnu/nvidia/current";
         let files = ["libcuda.so.535.261.03", "libnvidia-ml.so.535.261.03"].map(|name| format!("{current}/{name}"));
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_image_has_itself_or_a_runtime_has_brought_stays() {
+    fn files_of_the_image_or_of_a_runtime_stay() {
         let (_folder, root, own) = container("lib64/libc.so.6");
         lay(&root, &["usr/lib64/libcuda.so.1", "usr/lib64/libnvidia-ml.so.1"]);
         lay(&root, &PROGRAM_FILES);
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_a_c_library_is_told() {
+    fn an_image_without_a_c_library_is_an_error() {
         let (_folder, root, own) = container("opt/libc.so.6");
         lay(&root, &["usr/lib64/libcuda.so.1", "usr/lib64/libnvidia-ml.so.1"]);
         let error = inject(&root, &own).unwrap_err();

@@ -1,5 +1,6 @@
-//! What passes between the probe and its NVML child: a line with the PCI addresses of the GPUs on the bus, and a line
-//! with what NVML says of them; or a line with a step towards a GPU's division by MIG, and a line that says it is done.
+//! The protocol between the probe and its NVML child. A request is one line: the PCI addresses of the GPUs on the bus,
+//! or one step of a GPU's MIG layout. The response is one line: what NVML reports of the GPUs, or that the step is
+//! done.
 
 use gpu_operator_crd::{health::CauseKind, report::MigDevices};
 use serde::{Deserialize, Serialize};
@@ -9,46 +10,46 @@ use crate::{
     mig::{Divisible, Step},
 };
 
-/// The question.
+/// A request to the child.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(untagged)]
 pub enum Question {
-    /// How the GPUs are: the PCI addresses of those on the bus, as sysfs writes them.
+    /// Read the GPUs: the PCI addresses of those on the bus, as sysfs writes them.
     Look(Vec<String>),
-    /// The same, with how they are divided by MIG and may be: that takes many more calls.
+    /// Read the GPUs and how they are and can be partitioned by MIG, which takes many more calls.
     LookAtDivisions {
         /// The PCI addresses.
         divisions: Vec<String>,
     },
-    /// To do something towards a GPU's division.
+    /// Apply one step of a GPU's MIG layout.
     #[serde(rename_all = "camelCase")]
     Divide {
-        /// Which GPU.
+        /// The GPU's PCI address.
         pci_address: String,
-        /// What.
+        /// The step.
         step: Step,
     },
 }
 
-/// One look at every GPU that NVML knows.
+/// One reading of every GPU that NVML knows.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Inventory {
     /// The version of the driver that answers.
     pub driver_version: String,
-    /// The highest CUDA version it serves, such as `13.1`, where it says so.
+    /// The highest CUDA version that it supports, such as `13.1`, if reported.
     pub cuda_version: Option<String>,
-    /// How many GPUs NVML counts.
+    /// The number of GPUs that NVML counts.
     pub count: u32,
     /// The GPUs that could be opened.
     pub gpus: Vec<NvmlGpu>,
-    /// The GPUs of the bus that could not.
+    /// The GPUs on the bus that could not be opened.
     pub refused: Vec<Refused>,
-    /// The XIDs that NVML has told since the look before.
+    /// The XIDs that NVML has reported since the previous reading.
     pub xids: Vec<HeardXid>,
 }
 
-/// What NVML says of one GPU. An answer it has none for is absent.
+/// What NVML reports of one GPU. A value that NVML does not provide is absent.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NvmlGpu {
@@ -56,25 +57,25 @@ pub struct NvmlGpu {
     pub pci_address: String,
     /// `GPU-…`.
     pub uuid: Option<String>,
-    /// NVIDIA's name of the product, such as `NVIDIA H100 80GB HBM3`.
+    /// NVIDIA's product name, such as `NVIDIA H100 80GB HBM3`.
     pub name: Option<String>,
     /// Frame buffer, in MiB.
     pub memory_mib: Option<u64>,
     /// CUDA compute capability, such as `9.0`.
     pub compute_capability: Option<String>,
-    /// Whether it can be divided by MIG.
+    /// Whether it supports MIG.
     pub mig_capable: Option<bool>,
-    /// Its cluster and clique in an NVLink fabric that it has joined.
+    /// Its cluster and clique in the NVLink fabric that it has joined.
     pub fabric_clique: Option<String>,
-    /// How it is divided by MIG; absent where it cannot be, and where that was not asked.
+    /// Its MIG state; absent if it does not support MIG, or if that was not requested.
     pub mig: Option<Divisible>,
-    /// Its MIG devices, where it is in MIG mode.
+    /// Its MIG devices, if MIG is enabled.
     pub mig_devices: Option<Vec<MigDevices>>,
-    /// Its state at this moment.
+    /// Its current readings.
     pub readings: Readings,
 }
 
-/// A GPU of the bus that NVML does not open.
+/// A GPU on the bus that NVML does not open.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
@@ -82,7 +83,7 @@ pub struct Refused {
     pub pci_address: String,
     /// What that means for its health.
     pub kind: CauseKind,
-    /// What NVML said.
+    /// NVML's message.
     pub message: String,
 }
 
@@ -94,20 +95,20 @@ pub struct HeardXid {
     pub pci_address: String,
     /// The number.
     pub xid: u16,
-    /// How often it came.
+    /// How often it occurred.
     pub count: u64,
 }
 
-/// The answer.
+/// A response of the child.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
-    /// NVML answers.
+    /// What NVML reports.
     Inventory(Inventory),
     /// The step is done.
     Divided,
-    /// The step cannot be done while somebody uses the GPU, and what NVML says.
+    /// The step cannot be done while the GPU is in use, with NVML's message.
     InUse(String),
-    /// NVML could not be loaded or asked, and why.
+    /// NVML could not be loaded or queried, with the reason.
     Failed(String),
 }

@@ -1,12 +1,12 @@
-//! The kernel's log, where the driver's XIDs are also while nobody asks NVML.
+//! The kernel log, which contains the driver's XIDs even while NVML is not queried.
 //!
 //! ```text
-//!  /dev/kmsg ──▶ KernelLog (reads on, counts) ──▶ health: judged as XIDs of NVML are
+//!  /dev/kmsg ──▶ KernelLog (reads on, counts) ──▶ health: evaluated like XIDs of NVML
 //!                   record ──▶ message
 //! ```
 //!
-//! The log is of this boot only, and what the driver said before it was loaded last is over, so that it is left out. Within
-//! that, the first reading brings what came before this process, and later ones what came since.
+//! The log covers the current boot only, and entries from before the driver was last loaded are dropped. Within that,
+//! the first reading returns what was logged before this process started, and later ones what is new.
 
 pub mod message;
 pub mod record;
@@ -36,21 +36,21 @@ use crate::health::{
     node::{Heard, Xids},
 };
 
-/// The kernel writes no longer record, and refuses a reader that has less room for one.
+/// The longest record that the kernel writes; it rejects readers with a smaller buffer.
 const LONGEST_RECORD: usize = 8192;
-/// Records that are read in one go: a millisecond or less.
+/// Records that are read without yielding: a millisecond or less.
 const BATCH: usize = 256;
-/// Batches in a row. What a flood leaves unread is for the next time, or overwritten.
+/// Batches in a row. What a flood leaves unread is read the next time, or overwritten.
 const BATCHES: usize = 256;
-/// The pause between two readings, however fast the log grows.
+/// The minimum pause between two readings, however fast the log grows.
 const PACE: Duration = Duration::from_secs(1);
-/// More GPUs times numbers than this are not told apart; there are some 150 numbers.
+/// The most combinations of GPU and number that are counted; there are some 150 numbers.
 const MAX_KEPT: usize = 1024;
 
-/// Reads the log on from where it was left.
+/// A reader that continues where it stopped.
 #[derive(Debug, Default)]
 pub struct KernelLog {
-    /// Nothing where there is no log to read.
+    /// `None` if there is no log to read.
     tail: Option<Tail>,
     told: Told,
 }
@@ -58,35 +58,35 @@ pub struct KernelLog {
 #[derive(Debug)]
 struct Tail {
     file: File,
-    /// Tells when there is more to read; nothing for a plain file, which always says so.
+    /// Signals that there is more to read; `None` for a plain file, which is always readable.
     wake: Option<pipe::Receiver>,
     buffer: Box<[u8; LONGEST_RECORD]>,
-    /// How much of the buffer is a line that has no end yet.
+    /// How much of the buffer is an incomplete line.
     begun: usize,
     booted: Timestamp,
-    /// Whether everything was read that was there at the beginning.
+    /// Whether everything that existed when the log was opened has been read.
     is_current: bool,
     not_before: Instant,
 }
 
-/// What the log has told since it was last taken.
+/// What was logged since the last [`KernelLog::take`].
 #[derive(Debug, Default)]
 struct Told {
     loaded: Option<When>,
-    /// By address, number, and whether it came lately.
+    /// By address, number, and whether it was logged since the log was opened.
     xids: BTreeMap<(String, u16, bool), Said>,
 }
 
 /// When something was logged.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// Before this process began, by the log's clock.
+    /// Before this process started, by the log's clock.
     Before(Timestamp),
-    /// Since the last reading. The log's clock is not needed to tell that.
+    /// Since the last reading, which does not require the log's clock.
     Lately,
 }
 
-/// XIDs of one GPU and number: how many, when the last one came, and its text.
+/// XIDs of one GPU and number: the count, and the time and text of the last one.
 #[derive(Debug)]
 struct Said {
     count: u64,
@@ -95,16 +95,16 @@ struct Said {
 }
 
 impl KernelLog {
-    /// Begins at the oldest record. `booted` is the time from which on the log counts.
+    /// Opens the log at the oldest record. `booted` is the time of the boot by the log's clock.
     ///
     /// # Errors
-    /// When the file does not exist or cannot be read.
+    /// Returns an error if the file does not exist or cannot be read.
     ///
     /// # Panics
-    /// Outside of a runtime, as all I/O of it.
+    /// Panics outside of an async runtime, as all its I/O does.
     pub fn open(path: &Path, booted: Timestamp) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        // Of what the receiver does with a pipe only the waiting is used, and that serves all that can be waited for.
+        // The receiver is used only for waiting, which works for every pollable file.
         let wake = pipe::Receiver::from_file_unchecked(file.try_clone()?).ok();
         let buffer = Box::new([0; LONGEST_RECORD]);
         let not_before = Instant::now();
@@ -112,8 +112,8 @@ impl KernelLog {
         Ok(Self { tail: Some(tail), told: Told::default() })
     }
 
-    /// Waits until the log goes on, and reads that. Comes back no more often than once a second; never, where there is
-    /// nothing to wait for. May be dropped half way.
+    /// Waits until the log has new records, and reads them. Returns at most once a second, and never if there is
+    /// nothing to wait for. Can be dropped midway.
     pub async fn news(&mut self) {
         let Some(Tail { wake: Some(wake), not_before, .. }) = &mut self.tail else {
             return std::future::pending().await;
@@ -126,7 +126,7 @@ impl KernelLog {
         self.read_all().await;
     }
 
-    /// Reads to the end, but no longer than a while. May be dropped half way.
+    /// Reads to the end, for a limited number of records. Can be dropped midway.
     pub async fn read_all(&mut self) {
         for _ in 0..BATCHES {
             if self.read() {
@@ -136,7 +136,7 @@ impl KernelLog {
         }
     }
 
-    /// Reads some records. Whether these were all.
+    /// Reads some records. Returns whether the end was reached.
     pub fn read(&mut self) -> bool {
         let Some(tail) = &mut self.tail else { return true };
         for _ in 0..BATCH {
@@ -147,7 +147,7 @@ impl KernelLog {
                     return true;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot read the kernel's log any more");
+                    tracing::warn!(%error, "cannot read the kernel log; giving up on it");
                     self.tail = None;
                     return true;
                 }
@@ -156,13 +156,13 @@ impl KernelLog {
         false
     }
 
-    /// Whether the log tells that the driver was loaded.
+    /// Returns whether the log shows that the driver was loaded.
     #[must_use]
     pub fn tells_of_load(&self) -> bool {
         self.told.loaded.is_some()
     }
 
-    /// What was told since the last call, as of now.
+    /// Returns what was logged since the last call.
     #[must_use]
     pub fn take(&mut self, now: Timestamp) -> Heard {
         let Told { loaded, xids } = std::mem::take(&mut self.told);
@@ -179,11 +179,11 @@ impl KernelLog {
 }
 
 impl Tail {
-    /// Reads once: a record from the kernel, some of them from a file. Whether there was anything.
+    /// Reads once: a record from the kernel, or several from a file. Returns whether there was anything.
     fn read(&mut self, told: &mut Told) -> io::Result<bool> {
         let room = &mut self.buffer[self.begun..];
         let read = match (self.file.read(room), &self.wake) {
-            // Said to the receiver as well, so that it waits for more.
+            // The receiver has to see this as well, so that it waits for more.
             (Err(error), Some(wake)) if error.kind() == io::ErrorKind::WouldBlock => wake.try_read(room),
             (read, _) => read,
         };
@@ -191,7 +191,7 @@ impl Tail {
             Ok(0) => return Ok(false),
             Ok(read) => self.begun += read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            // Records were overwritten before they were read; the next read goes on after them.
+            // Records were overwritten before they were read; the next read continues after them.
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => return Ok(true),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             Err(error) => return Err(error),
@@ -200,7 +200,7 @@ impl Tail {
         Ok(true)
     }
 
-    /// Takes in the lines that are whole.
+    /// Parses the complete lines.
     fn lines(&mut self, told: &mut Told) {
         let text = &self.buffer[..self.begun];
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
@@ -212,7 +212,7 @@ impl Tail {
         }
         self.buffer.copy_within(whole..self.begun, 0);
         self.begun -= whole;
-        // Longer than any record: no log, whatever it is.
+        // Longer than any record, so this is not a log.
         if self.begun == LONGEST_RECORD {
             self.begun = 0;
         }
@@ -242,7 +242,7 @@ impl Told {
 }
 
 impl When {
-    /// The time, as exactly as the API writes it and not later than now.
+    /// Returns the time in whole seconds, as the API stores it, and not later than now.
     fn at(self, now: Timestamp) -> Timestamp {
         match self {
             Self::Before(at) => Timestamp::from_second(at.as_second()).unwrap_or(at).min(now),

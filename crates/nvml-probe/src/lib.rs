@@ -1,5 +1,5 @@
-//! The node agent of the GPU operator: facts about one node, written to that node's `GpuNode`, and the gates that
-//! make the pods of one stage wait for the stage before.
+//! The node agent of the GPU operator: reports facts about one node in that node's `GpuNode`, and provides the gates
+//! that make the pods of one stage wait for the stage before.
 //!
 //! ```text
 //!  sysfs, /etc ──▶ pci, os, driver, … ────┐

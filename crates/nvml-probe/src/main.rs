@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Standard output belongs to the protocol with the NVML child.
+    // Standard output is used by the protocol with the NVML child.
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

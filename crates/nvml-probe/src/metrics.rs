@@ -1,7 +1,7 @@
-//! Metrics: what the last look saw of each GPU, and what the probe does. They come from the look itself and not from the
-//! report, so that they stay true while the API server is away.
+//! The probe's metrics: what the last look found of each GPU, and the probe's own activity. They come from the look
+//! itself rather than from the report, so they stay current while the API server is unavailable.
 //!
-//! Labels are bounded: by the GPUs of one node, by words of ours and of NVML, and by a number of XIDs.
+//! Labels are bounded: by the GPUs of one node, by names defined here and by NVML, and by a number of XIDs.
 
 mod gpu;
 
@@ -54,7 +54,8 @@ const WRITTEN: ResultLabel = ResultLabel { result: "Written" };
 const FAILED: ResultLabel = ResultLabel { result: "Failed" };
 
 impl Metrics {
-    /// Of the probe on the node of that name, which all of them carry: an alert has to name it however it was scraped.
+    /// Creates the metrics with the node's name as a label, because alerts need it regardless of how the probe is
+    /// scraped.
     #[must_use]
     pub fn new(node: &str) -> Self {
         let label = ("node".into(), node.to_owned().into());
@@ -72,7 +73,7 @@ impl Metrics {
         registry.register("nvml_state", "1 for the state that NVML is in, 0 for the others", metrics.nvml.clone());
         registry.register("driver_info", "The driver that answers", metrics.driver.clone());
         registry.register_collector(Box::new(Arc::clone(&metrics.gpus)));
-        // From nothing on, so that the first failure is an increase.
+        // Counters start at zero, so that the first failure is an increase.
         for result in [DONE, FAILED] {
             drop(metrics.looks.get_or_create(&result));
         }
@@ -82,14 +83,14 @@ impl Metrics {
         Self { registry, ..metrics }
     }
 
-    /// Shows what a look saw, what was made of it, and which XIDs came since the one before.
+    /// Shows the result of a look, the resulting health, and the XIDs since the previous look.
     pub fn show(&self, on_bus: &[PciGpu], look: &Look, health: &NodeHealth, xids: &Xids) {
         let now = look.state();
         for state in NvmlState::iter() {
             self.nvml.get_or_create(&StateLabel { state: state.into() }).set((state == now).into());
         }
         let inventory = look.inventory();
-        // What is gone must not linger.
+        // Outdated series must not linger.
         self.driver.clear();
         if let Some(inventory) = inventory {
             let labels = DriverLabels {
@@ -102,25 +103,25 @@ impl Metrics {
         self.heard(health, xids);
     }
 
-    /// Counts XIDs that came, and shows what was made of them.
+    /// Counts new XIDs, and shows the resulting health.
     pub fn heard(&self, health: &NodeHealth, xids: &Xids) {
         self.gpus.heard(health, xids);
     }
 
-    /// Counts a look, which succeeded or not.
+    /// Counts a look.
     pub fn looked(&self, succeeded: bool) {
         self.looks.get_or_create(if succeeded { &DONE } else { &FAILED }).inc();
     }
 
-    /// Counts a write of the report, which succeeded or not.
+    /// Counts a write of the report.
     pub fn wrote(&self, succeeded: bool) {
         self.writes.get_or_create(if succeeded { &WRITTEN } else { &FAILED }).inc();
     }
 
-    /// The metrics as Prometheus reads them (OpenMetrics text).
+    /// Returns the metrics in the format of Prometheus (OpenMetrics text).
     ///
     /// # Errors
-    /// Never when writing to a string.
+    /// Writing to a string never fails.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;

@@ -1,8 +1,8 @@
-//! MIG: what has to be done to a GPU so that it is divided as it should be. Pure: the divisions that there are and those
-//! on offer are given, with the clients that hold them.
+//! Plans the steps that give a GPU its MIG layout. Pure: the existing instances and their users, and the supported
+//! profiles, are arguments.
 //!
-//! A GPU is a row of memory slices; a profile may begin at certain of them and takes some, by NVML's list of possible
-//! placements. Instances that fit the layout already stay where they are, as long as the others can be placed beside them.
+//! A GPU is a row of memory slices; a profile takes some of them and may start at certain slices, according to NVML's
+//! list of possible placements. Existing instances that match the layout stay if the others can be placed beside them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 mod tests;
 
-/// How often each profile is wanted, by its name, such as `1g.10gb`. Empty: MIG is to be off.
+/// The number of instances of each profile, by its name, such as `1g.10gb`. Empty to disable MIG.
 pub type Layout = BTreeMap<String, u32>;
 
-/// Where an instance lies, in memory slices.
+/// The position of an instance, in memory slices.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Placement {
-    /// The first of its slices.
+    /// The first slice.
     pub start: u32,
-    /// How many they are.
+    /// The number of slices.
     pub size: u32,
 }
 
@@ -29,94 +29,94 @@ impl Placement {
     }
 }
 
-/// A process that holds a GPU or an instance of one.
+/// A process that uses a GPU or one of its instances.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GpuClient {
-    /// Its number on the host.
+    /// The process id on the host.
     pub pid: u32,
-    /// Its name, as far as it is known.
+    /// The process' name, if known.
     pub name: String,
 }
 
-/// An instance that is there.
+/// An existing GPU instance.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// NVML's number of it.
+    /// NVML's id of it.
     pub id: u32,
-    /// Its profile's name.
+    /// The name of its profile.
     pub profile: String,
-    /// Where it lies.
+    /// Its position.
     pub placement: Placement,
-    /// Who uses it.
+    /// The processes that use it.
     pub clients: Vec<GpuClient>,
 }
 
-/// A profile that the GPU offers.
+/// A profile that the GPU supports.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Its name.
     pub profile: String,
-    /// Where it may lie on an empty GPU.
+    /// Its possible positions on an empty GPU.
     pub placements: Vec<Placement>,
 }
 
-/// A GPU as NVML shows it.
+/// The MIG state of a GPU as reported by NVML.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Divided {
-    /// Whether MIG is on.
+    /// Whether MIG is enabled.
     pub enabled: bool,
-    /// Whether it will be on after the next reset: where that differs, nothing else can be done before it.
+    /// Whether MIG will be enabled after the next reset. If that differs, nothing else can be done before it.
     pub pending: bool,
-    /// The instances that there are.
+    /// The existing instances.
     pub instances: Vec<Instance>,
-    /// Who uses the GPU as a whole.
+    /// The processes that use the GPU as a whole.
     pub clients: Vec<GpuClient>,
 }
 
-/// A GPU that has MIG.
+/// A GPU that supports MIG.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Divisible {
-    /// How it is divided.
+    /// Its state.
     pub now: Divided,
-    /// What it may be divided into.
+    /// Its profiles.
     pub offers: Vec<Offer>,
 }
 
-/// One thing to do.
+/// One step.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Destroy the instance of this number, with its compute instances.
+    /// Destroys the instance with this id and its compute instances.
     Destroy(u32),
-    /// Turn MIG on or off. Some GPUs need a reset before it is so.
+    /// Enables or disables MIG. Some GPUs need a reset for this to take effect.
     SetMode(bool),
-    /// Make an instance, and one compute instance that takes all of it.
+    /// Creates an instance, and one compute instance that takes all of it.
     Create {
-        /// Of this profile.
+        /// The profile.
         profile: String,
-        /// Here.
+        /// The position.
         placement: Placement,
     },
 }
 
-/// Why nothing can be done at present.
+/// Why no step is possible at present.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// The GPU has no such profile.
+    /// The GPU does not support the profile.
     #[error("the GPU has no profile {profile}; it has {}", offered.join(", "))]
     UnknownProfile {
-        /// The one that is wanted.
+        /// The requested profile.
         profile: String,
-        /// Those that there are.
+        /// The supported profiles.
         offered: Vec<String>,
     },
-    /// No placement has room for all of it.
+    /// There are no positions for all instances at once.
     #[error("the GPU has no room for all of these profiles at once")]
     DoesNotFit,
-    /// Somebody uses what would have to go.
+    /// An instance that would have to be destroyed is in use.
     #[error("in use by {}", named(.0))]
     Blocked(Vec<GpuClient>),
     /// The mode was changed, and the GPU has not been reset since.
-    #[error("the mode of MIG changes with the next reset of the GPU or reboot of the node")]
+    #[error("the MIG mode changes at the next reset of the GPU or reboot of the node")]
     ResetNeeded,
 }
 
@@ -124,12 +124,12 @@ fn named(clients: &[GpuClient]) -> String {
     clients.iter().map(|client| format!("{} ({})", client.name, client.pid)).collect::<Vec<_>>().join(", ")
 }
 
-/// What has to be done so that the GPU is divided as it should be: nothing where it is.
+/// Returns the steps that give the GPU its layout; none if it already has it.
 ///
-/// A change of the mode comes alone, after what stands in its way: what becomes of it only the next look tells.
+/// A change of the mode is planned without any steps after it, because only the next reading shows its result.
 ///
 /// # Errors
-/// An [`Obstacle`] where that cannot be, or not now.
+/// An [`Obstacle`] if the layout is not possible, or not at present.
 pub fn steps(wanted: &Layout, now: &Divided, offers: &[Offer]) -> Result<Vec<Step>, Obstacle> {
     let wanted: Layout =
         wanted.iter().filter(|(_, count)| **count > 0).map(|(name, count)| (name.clone(), *count)).collect();
@@ -145,11 +145,11 @@ pub fn steps(wanted: &Layout, now: &Divided, offers: &[Offer]) -> Result<Vec<Ste
     divide(&wanted, now, offers)
 }
 
-/// The same once the mode is as it should be.
+/// Plans the instances once the mode is correct.
 fn divide(wanted: &Layout, now: &Divided, offers: &[Offer]) -> Result<Vec<Step>, Obstacle> {
     let mut missing = wanted.clone();
     let mut fitting = BTreeSet::new();
-    // Those in use first: it is they that had better stay.
+    // Instances in use come first, because they should preferably stay.
     let mut instances: Vec<&Instance> = now.instances.iter().collect();
     instances.sort_by_key(|instance| (instance.clients.is_empty(), instance.placement));
     for instance in &instances {
@@ -160,7 +160,7 @@ fn divide(wanted: &Layout, now: &Divided, offers: &[Offer]) -> Result<Vec<Step>,
     }
     let in_use = instances.iter().filter(|instance| fitting.contains(&instance.id) && !instance.clients.is_empty());
     let in_use: BTreeSet<u32> = in_use.map(|instance| instance.id).collect();
-    // All that fit stay; else those in use alone; else, to name who is in the way, none.
+    // Keep all that match; otherwise those in use; otherwise none, to name the users that are in the way.
     for kept in [&fitting, &in_use, &BTreeSet::new()] {
         let stay: Vec<_> = instances.iter().filter(|instance| kept.contains(&instance.id)).collect();
         let mut missing = wanted.clone();
@@ -179,7 +179,7 @@ fn divide(wanted: &Layout, now: &Divided, offers: &[Offer]) -> Result<Vec<Step>,
     Err(Obstacle::DoesNotFit)
 }
 
-/// Places for all that is missing beside what is taken, if there are any.
+/// Returns positions for all missing instances beside the taken ones, if possible.
 fn place(
     missing: &Layout,
     taken: Vec<Placement>,
@@ -196,19 +196,19 @@ fn place(
         }
         open.extend((0..*count).map(|_| offer));
     }
-    // What can lie in the fewest places first, and the same beside the same.
+    // Profiles with the fewest positions come first, and equal ones next to each other.
     open.sort_by_key(|offer| (offer.placements.len(), &offer.profile));
     let (mut taken, mut placed) = (taken, Vec::new());
     let fits = fill(&open, &mut taken, &mut placed);
     Ok(fits.then(|| open.iter().map(|offer| offer.profile.clone()).zip(placed).collect()))
 }
 
-/// Tries every place for the first that has none yet, and then for the rest.
+/// Tries every position for the next instance, and then recursively for the rest.
 fn fill(open: &[&Offer], taken: &mut Vec<Placement>, placed: &mut Vec<Placement>) -> bool {
     let Some(next) = open.get(placed.len()) else {
         return true;
     };
-    // Of several alike each lies behind the one before: other orders would be the same division.
+    // Equal instances are placed in ascending order: other orders would be the same layout.
     let before = open.iter().zip(&*placed).next_back().filter(|(before, _)| before.profile == next.profile);
     let behind = before.map(|(_, place)| place.start);
     for place in &next.placements {
@@ -226,7 +226,7 @@ fn fill(open: &[&Offer], taken: &mut Vec<Placement>, placed: &mut Vec<Placement>
     false
 }
 
-/// Nobody uses what these clients would be the users of.
+/// Returns an error if there are users.
 fn free<'c>(clients: impl Iterator<Item = &'c GpuClient>) -> Result<(), Obstacle> {
     let clients: BTreeSet<GpuClient> = clients.cloned().collect();
     if clients.is_empty() { Ok(()) } else { Err(Obstacle::Blocked(clients.into_iter().collect())) }

@@ -1,4 +1,4 @@
-//! The step before a driver is installed that takes the GPUs from nouveau, the kernel's own driver for them.
+//! The step before a driver installation that unbinds the GPUs from nouveau, the kernel's own driver for them.
 
 use std::{io, time::Duration};
 
@@ -14,15 +14,15 @@ const MODULE: &str = "/sys/module/nouveau";
 /// The driver on the PCI bus, with a link for each device that is bound to it.
 const DRIVER: &str = "/sys/bus/pci/drivers/nouveau";
 
-/// Unloads nouveau, which lets go of all devices that are bound to it.
+/// Unloads nouveau, which unbinds all its devices.
 ///
 /// # Errors
-/// When the kernel refuses, as it does while anything uses the module.
+/// Returns an error if the kernel refuses, as it does while the module is in use.
 pub fn unload() -> io::Result<()> {
     Ok(delete_module(c"nouveau", DeleteModuleFlags::O_NONBLOCK)?)
 }
 
-/// Looks once, and unloads a nouveau that nothing uses. A fact that cannot be read is waited for.
+/// Checks once, and unloads nouveau if it is unused. A fact that cannot be read keeps the gate closed.
 pub fn step(host: &HostRoot, unload: impl Fn() -> io::Result<()>) -> Answer {
     if host.resolve(MODULE).is_err() {
         return Answer::Open("nouveau is not loaded".to_owned());
@@ -37,7 +37,7 @@ pub fn step(host: &HostRoot, unload: impl Fn() -> io::Result<()>) -> Answer {
             Err(error) => format!("the kernel does not unload it: {error}"),
         },
         Ok(Some(count)) => format!("it is in use, {count} times, such as by a console or a display server"),
-        // Without a count the module is a part of the kernel, or the kernel unloads none.
+        // Without a count, nouveau is built into the kernel, or the kernel cannot unload modules.
         Ok(None) => return step_in_kernel(host),
         Err(error) => format!("its use count cannot be read: {error}"),
     };
@@ -47,11 +47,11 @@ pub fn step(host: &HostRoot, unload: impl Fn() -> io::Result<()>) -> Answer {
     ))
 }
 
-/// Looks at a nouveau that cannot be unloaded: it is out of the way while no device is bound to it.
+/// Checks a nouveau that cannot be unloaded: it is not in the way while no device is bound to it.
 fn step_in_kernel(host: &HostRoot) -> Answer {
     let holds = match host.names(DRIVER) {
         Ok(names) => {
-            // Beside its devices, a driver's directory has files such as `bind`.
+            // In addition to its devices, a driver's directory has files such as `bind`.
             let bound: Vec<_> = names.into_iter().filter(|name| pci::normalise(name).is_some()).collect();
             if bound.is_empty() {
                 return Answer::Open("nouveau cannot be unloaded from this kernel, and holds no device".to_owned());
@@ -66,7 +66,7 @@ fn step_in_kernel(host: &HostRoot) -> Answer {
     ))
 }
 
-/// Looks every `interval` until nouveau is out of the way; says what it waits for each time that changes.
+/// Checks every `interval` until nouveau is not in the way, and passes each changed status to `say`.
 pub async fn unload_unused(host: &HostRoot, interval: Duration, mut say: impl FnMut(&str)) {
     let mut last = None;
     loop {
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// A host with nouveau loaded, its use count, and what its PCI bus has in the driver's directory.
+    /// A host with nouveau loaded, its use count, and the content of the driver's directory on the PCI bus.
     fn host(loaded: bool, count: Option<&str>, bus: &[&str]) -> (tempfile::TempDir, HostRoot) {
         let directory = tempfile::tempdir().unwrap();
         let module = directory.path().join("sys/module/nouveau");
@@ -108,8 +108,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_nouveau_that_nothing_uses_is_unloaded() {
-        // Whether it is loaded, its count, what the kernel answers; whether the way is free, whether the kernel was asked, words.
+    fn only_an_unused_nouveau_is_unloaded() {
+        // Whether it is loaded, its count, the kernel's answer; whether the gate is open, whether the kernel was
+        // called, the text.
         type Case<'a> = (bool, Option<&'a str>, Option<Errno>, bool, bool, &'a str);
         let cases: [Case<'_>; 6] = [
             (false, None, None, true, false, "is not loaded"),
@@ -134,8 +135,8 @@ mod tests {
     }
 
     #[test]
-    fn a_nouveau_that_cannot_be_unloaded_is_waited_for_only_while_it_holds_a_device() {
-        // What the driver's directory has, whether the way is free, words.
+    fn a_nouveau_that_cannot_be_unloaded_blocks_only_while_it_holds_a_device() {
+        // The content of the driver's directory, whether the gate is open, the text.
         let cases: [(&[&str], bool, &str); 4] = [
             (&[], true, "holds no device"),
             (&["bind", "module", "new_id", "uevent"], true, "holds no device"),
@@ -148,14 +149,14 @@ mod tests {
             let (Answer::Open(text) | Answer::Waiting(text)) = &answer;
             assert!(text.contains(words), "{text}");
             assert_eq!(matches!(answer, Answer::Open(_)), open, "{text}");
-            // A file of modprobe's says nothing to what is a part of the kernel.
+            // A modprobe configuration does not affect a built-in module.
             assert_eq!(text.contains("nouveau.modeset=0"), !open, "{text}");
             assert!(!text.contains("modprobe.d"), "{text}");
         }
     }
 
     #[test]
-    fn a_driver_directory_that_cannot_be_read_is_waited_for() {
+    fn an_unreadable_driver_directory_keeps_the_gate_closed() {
         let (directory, root) = host(true, None, &[]);
         let loop_of_links = directory.path().join("sys/bus/pci/drivers/nouveau");
         fs::create_dir_all(loop_of_links.parent().unwrap()).unwrap();

@@ -1,10 +1,10 @@
-//! NVML, asked in a process of its own.
+//! NVML, queried in a separate process.
 //!
-//! NVML runs vendor code that hangs with a sick GPU, crashes, and holds the driver for as long as it is loaded. So
-//! the probe never loads it: it starts itself again as `nvml-child`, which loads the one library it is told to and
-//! answers each line on its standard input with one line of JSON on its standard output.
+//! NVML runs vendor code that hangs with a faulty GPU, crashes, and holds the driver for as long as it is loaded. The
+//! probe therefore never loads it: it starts itself again as `nvml-child`, which loads the one library that it is given
+//! and answers each line on its standard input with one line of JSON on its standard output.
 //!
-//! What NVML answers on real hardware is from its documentation; the tests have a stand-in.
+//! NVML's behaviour on real hardware is taken from its documentation; the tests use a stand-in.
 
 mod division;
 mod mig;
@@ -33,47 +33,47 @@ use xids::Ears;
 
 const MIB: u64 = 1024 * 1024;
 
-/// NVML's code for a GPU that it does not know, which nvml-wrapper has no name for.
+/// NVML's code for an unknown GPU, for which nvml-wrapper has no name.
 const GPU_NOT_FOUND: u32 = 28;
 
-/// What the child is to load, and from where.
+/// What the child loads, and from where.
 #[derive(Clone, Debug)]
 pub struct ChildOptions {
-    /// The process that must be its parent; with that one gone it ends.
+    /// The process that must be its parent; the child ends when the parent does.
     pub parent: u32,
-    /// The root to change into first: there the library finds its /dev and its companions.
+    /// The root to change into first: there the library finds its /dev and its other libraries.
     pub chroot: Option<PathBuf>,
     /// The library's absolute path, inside that root.
     pub library: PathBuf,
 }
 
-/// The child could not do its work at all.
+/// The child could not work at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// The probe is gone, or not who is said to be.
+    /// The probe has exited, or the parent is another process.
     #[error("the parent process is not {0}")]
     Orphaned(u32),
     /// The kernel refused the request to die with the parent.
     #[error("cannot tie the process to its parent")]
     Tie(#[source] nix::Error),
-    /// The root cannot be entered; this takes the capability `SYS_CHROOT`.
+    /// The root cannot be entered; this requires the capability `SYS_CHROOT`.
     #[error("cannot change root into {0}")]
     Chroot(PathBuf, #[source] io::Error),
     /// The pipe to the probe broke.
-    #[error("cannot talk to the probe")]
+    #[error("cannot exchange data with the probe")]
     Pipe(#[from] io::Error),
-    /// A question could not be read, or an answer not be written, as JSON.
-    #[error("cannot speak with the probe in JSON")]
+    /// A request or response is not valid JSON.
+    #[error("cannot parse a request or encode a response")]
     Json(#[from] serde_json::Error),
 }
 
-/// The child's whole life: ties itself to its parent, enters the root, then answers until its input ends.
+/// Runs the child: ties it to its parent, enters the root, then answers until its input ends.
 ///
 /// # Errors
-/// When it cannot begin or the pipe breaks. What NVML fails at is an answer, not an error.
+/// Returns an error if the child cannot start or the pipe breaks. Failures of NVML are responses, not errors.
 pub fn child(options: &ChildOptions) -> Result<(), ChildError> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(ChildError::Tie)?;
-    // Asked only after the tie: a parent that died before it would never be missed.
+    // Checked only after the tie: a parent that died earlier would not be noticed.
     if parent_id() != options.parent {
         return Err(ChildError::Orphaned(options.parent));
     }
@@ -83,14 +83,14 @@ pub fn child(options: &ChildOptions) -> Result<(), ChildError> {
     answer(&options.library, io::stdin().lock(), io::stdout().lock())
 }
 
-/// The C library and its companions are the image's own, loaded before this (see the build script): the library's
-/// needs are met by those that are already there, so the root may have another C library or none that fits.
+/// Changes root. The C library and its companions are the image's own and already loaded (see the build script). They
+/// satisfy the library's dependencies, so the root may have another C library or none that fits.
 fn enter(root: &Path) -> io::Result<()> {
     std::os::unix::fs::chroot(root)?;
     std::env::set_current_dir("/")
 }
 
-/// One line out for each line in.
+/// Writes one line for each line read.
 fn answer(library: &Path, input: impl BufRead, mut output: impl Write) -> Result<(), ChildError> {
     let mut questions = input.lines();
     let mut next = || questions.next().transpose();
@@ -107,7 +107,7 @@ fn answer(library: &Path, input: impl BufRead, mut output: impl Write) -> Result
                 continue;
             }
         };
-        // From here on NVML stays initialised: opening the GPUs takes seconds each where nothing else keeps them awake.
+        // From here on NVML stays initialised: opening a GPU takes seconds if nothing else keeps it initialised.
         return thread::scope(|scope| {
             let mut session = Session { nvml: &nvml, ears: Ears::new(scope, &nvml), examined: BTreeSet::new() };
             loop {
@@ -139,7 +139,7 @@ fn answer(library: &Path, input: impl BufRead, mut output: impl Write) -> Result
 struct Session<'scope, 'nvml> {
     nvml: &'nvml Nvml,
     ears: Ears<'scope, 'nvml>,
-    /// GPUs whose infoROM was examined: that reads a flash memory, and is done once.
+    /// GPUs whose infoROM was checked, which reads a flash memory and is done once.
     examined: BTreeSet<String>,
 }
 
@@ -152,7 +152,7 @@ impl<'nvml> Session<'_, 'nvml> {
             ..Inventory::default()
         };
         let mut open = Vec::new();
-        // Those that cannot be opened have no address here; they are asked for by theirs below.
+        // Those that cannot be opened have no address here; they are looked up by address below.
         for device in (0..inventory.count).filter_map(|index| self.nvml.device_by_index(index).ok()) {
             if let Ok(info) = device.pci_info() {
                 open.push((pci::normalise(&info.bus_id).unwrap_or(info.bus_id), device));
@@ -169,7 +169,7 @@ impl<'nvml> Session<'_, 'nvml> {
         }
         self.ears.turn_to(&open);
         for (address, device) in &open {
-            // One that is lost while it is read must not hide the others.
+            // A GPU that is lost while it is read must not hide the others.
             match self.read(address, device) {
                 Ok(gpu) => inventory.gpus.push(gpu),
                 Err(error) => inventory.refused.push(refused(address, &error)),
@@ -200,7 +200,7 @@ impl Session<'_, '_> {
     fn look_at_divisions(&mut self, on_bus: &[String]) -> Result<Inventory, NvmlError> {
         let mut inventory = self.look(on_bus)?;
         for gpu in &mut inventory.gpus {
-            // One that is lost meanwhile must not hide the others.
+            // A GPU that is lost meanwhile must not hide the others.
             let device = self.nvml.device_by_pci_bus_id(gpu.pci_address.as_str()).ok();
             gpu.mig = device.and_then(|device| division::look(&device));
         }
@@ -212,7 +212,7 @@ impl Session<'_, '_> {
     }
 }
 
-/// What an error at opening or reading a GPU means for it.
+/// Returns what an error while opening or reading a GPU means for its health.
 fn refused(address: &str, error: &NvmlError) -> Refused {
     let kind = match error {
         NvmlError::GpuLost => CauseKind::GpuLost,
@@ -230,7 +230,7 @@ fn cuda_version(version: i32) -> String {
     format!("{}.{}", cuda_driver_version_major(version), cuda_driver_version_minor(version))
 }
 
-/// The error in words that lead somewhere.
+/// Returns the error with a hint on how to resolve it.
 fn failure(error: &NvmlError) -> String {
     let hint = match error {
         NvmlError::NoPermission => "; the probe's container must be privileged to open the GPU's device nodes",
@@ -241,9 +241,9 @@ fn failure(error: &NvmlError) -> String {
         NvmlError::GpuLost => "; it fell off the bus: reboot the node, and replace the GPU if it happens again",
         NvmlError::ResetRequired => "; drain the node and reset the GPU",
         NvmlError::InsufficientPower => "; check the GPU's power cables",
-        NvmlError::IrqIssue => "; the kernel gives the GPU no interrupts: see the node's kernel log",
+        NvmlError::IrqIssue => "; the kernel gives the GPU no interrupts; see the node's kernel log",
         NvmlError::NotFound | NvmlError::UnexpectedVariant(GPU_NOT_FOUND) => {
-            "; the GPU is on the PCI bus, and NVML does not list it: see the node's kernel log"
+            "; the GPU is on the PCI bus, but NVML does not list it: see the node's kernel log"
         }
         _ => "",
     };
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_cannot_be_loaded_is_an_answer() {
+    fn a_library_that_cannot_be_loaded_is_a_response() {
         let mut output = Vec::new();
         answer(Path::new("/no/such/libnvidia-ml.so.1"), "[]\n[]\n".as_bytes(), &mut output).unwrap();
         let answers: Vec<Answer> = output
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_to_do() {
+    fn an_error_says_how_to_resolve_it() {
         assert!(failure(&NvmlError::GpuLost).contains("reboot"));
         assert!(failure(&NvmlError::NoPermission).contains("privileged"));
     }

@@ -1,4 +1,4 @@
-//! Which operating system the host runs, on which machine, and since which boot.
+//! The host's operating system, machine and boot.
 
 use std::{io, time::Duration};
 
@@ -8,21 +8,21 @@ use k8s_openapi::jiff::Timestamp;
 use crate::host::HostRoot;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The machine's product name, as its firmware has it.
+/// The machine's product name, from its firmware.
 const PRODUCT_NAME: &str = "/sys/class/dmi/id/product_name";
-/// More than a name has.
+/// The longest name that is read.
 const MAX_PRODUCT_NAME: u64 = 1024;
 const UPTIME: &str = "/proc/uptime";
-/// How much the clock of the kernel's log may go wrong, as a part of the time since the boot: nothing sets it right, as NTP
-/// does the others. 0.01 %, nine seconds a day, is more than the crystals of servers do.
+/// The possible error of the kernel log's clock, as a fraction of the time since the boot: unlike other clocks, it is
+/// not corrected by NTP. 0.01 %, nine seconds a day, is more than the crystals of servers deviate.
 const DRIFT: u32 = 10_000;
 
-/// The host's `ID` and `VERSION_ID`. Empty words where the host says neither, or has no os-release.
+/// Returns the host's `ID` and `VERSION_ID`; empty if not set or if there is no os-release.
 ///
 /// # Errors
-/// When there is one that cannot be read.
+/// Returns an error if an os-release exists and cannot be read.
 pub fn release(host: &HostRoot) -> io::Result<OsRelease> {
-    // The second is where the first usually leads; distributions without the link exist.
+    // The first is usually a link to the second; some distributions lack the link.
     for path in ["/etc/os-release", "/usr/lib/os-release"] {
         if let Some(text) = host.read_if_present(path)? {
             return Ok(parse(&text));
@@ -31,39 +31,39 @@ pub fn release(host: &HostRoot) -> io::Result<OsRelease> {
     Ok(OsRelease::default())
 }
 
-/// The machine's product name, where its firmware has one: a virtual machine or a board without DMI may have none.
+/// Returns the machine's product name, if its firmware has one: virtual machines and boards without DMI may not.
 #[must_use]
 pub fn machine(host: &HostRoot) -> Option<String> {
     let name = host.bytes(PRODUCT_NAME, MAX_PRODUCT_NAME).ok()?;
     Some(String::from_utf8_lossy(&name).trim().to_owned())
 }
 
-/// The kernel's boot id. A container has the host's kernel, so that its own /proc serves as well.
+/// Returns the kernel's boot id. A container shares the host's kernel, so its own /proc is a fallback.
 ///
 /// # Errors
-/// When neither can be read.
+/// Returns an error if neither can be read.
 pub fn boot_id(host: &HostRoot) -> io::Result<String> {
     host.read(BOOT_ID).or_else(|_| HostRoot::new("/").read(BOOT_ID))
 }
 
-/// The time from which on the kernel's log counts, at the earliest: what is logged now may be said to be older, but never
-/// newer than it is.
+/// Returns the earliest time at which the kernel log's clock may have started: new entries may appear older than they
+/// are, but never newer.
 ///
 /// # Errors
-/// When the time since the boot cannot be read, or is none.
+/// Returns an error if the time since the boot cannot be read or parsed.
 pub fn booted(host: &HostRoot, now: Timestamp) -> io::Result<Timestamp> {
     let text = host.read(UPTIME).or_else(|_| HostRoot::new("/").read(UPTIME))?;
     let seconds = text.split_whitespace().next().and_then(|seconds| seconds.parse().ok());
     let uptime = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     uptime
         .and_then(|uptime| now.checked_sub(uptime.saturating_add(uptime / DRIFT)).ok())
-        .ok_or_else(|| io::Error::other(format!("{UPTIME} holds no time: {text}")))
+        .ok_or_else(|| io::Error::other(format!("{UPTIME} contains no valid time: {text}")))
 }
 
 fn parse(text: &str) -> OsRelease {
     let mut os = OsRelease::default();
     for line in text.lines() {
-        // The last of several assignments holds, as in a shell.
+        // The last of several assignments applies, as in a shell.
         match line.trim().split_once('=') {
             Some(("ID", value)) => os.id = unquote(value),
             Some(("VERSION_ID", value)) => os.version_id = unquote(value),
@@ -73,7 +73,7 @@ fn parse(text: &str) -> OsRelease {
     os
 }
 
-/// The value of a shell assignment without expansions: quotes of either kind, backslashes but in single quotes.
+/// Returns the value of a shell assignment without expansions, with either kind of quotes and with backslashes.
 fn unquote(value: &str) -> String {
     let value = value.trim();
     if let Some(inner) = value.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn id_and_version_are_read_however_they_are_quoted() {
+    fn id_and_version_are_read_with_any_quotes() {
         for (text, id, version) in [
             ("ID=ubuntu\nVERSION_ID=\"22.04\"\n", "ubuntu", "22.04"),
             ("ID='rhel'\nVERSION_ID='9.4'", "rhel", "9.4"),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_link_to_usr_lib_is_followed_on_the_host_and_not_in_the_image() {
+    fn the_link_to_usr_lib_is_followed_on_the_host() {
         let directory = tempfile::tempdir().unwrap();
         for path in ["etc", "usr/lib"] {
             fs::create_dir_all(directory.path().join(path)).unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_etc_os_release_is_known_by_usr_lib() {
+    fn a_host_without_etc_os_release_uses_usr_lib() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join("usr/lib")).unwrap();
         fs::write(directory.path().join("usr/lib/os-release"), "ID=cos").unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_name_is_what_its_firmware_says_and_not_every_machine_has_one() {
+    fn the_machines_name_comes_from_its_firmware_if_it_has_one() {
         let directory = tempfile::tempdir().unwrap();
         let host = HostRoot::new(directory.path());
         assert_eq!(machine(&host), None);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_any_has_empty_words_and_one_that_cannot_be_read_is_an_error() {
+    fn a_missing_os_release_is_empty_and_an_unreadable_one_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let host = HostRoot::new(directory.path());
         assert_eq!(release(&host).unwrap(), OsRelease::default());
@@ -154,11 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn the_logs_time_begins_with_the_boot_or_a_little_earlier() {
+    fn the_logs_time_starts_at_the_boot_or_slightly_earlier() {
         let directory = tempfile::tempdir().unwrap();
         let host = HostRoot::new(directory.path());
         let now = Timestamp::from_second(10_000_000).unwrap();
-        // This kernel's, where the host shows none.
+        // Without the host's, this kernel's is used.
         assert!(booted(&host, now).unwrap() < now);
         fs::create_dir_all(directory.path().join("proc")).unwrap();
         fs::write(directory.path().join("proc/uptime"), "1000000.50 7654321.00\n").unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_boot_id_is_the_hosts_and_else_this_kernels() {
+    fn the_boot_id_is_the_hosts_or_else_this_kernels() {
         let directory = tempfile::tempdir().unwrap();
         let host = HostRoot::new(directory.path());
         assert_eq!(boot_id(&host).unwrap(), fs::read_to_string(BOOT_ID).unwrap().trim());

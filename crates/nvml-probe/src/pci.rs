@@ -1,4 +1,4 @@
-//! The NVIDIA GPUs on the PCI bus. Needs no driver, only sysfs.
+//! The NVIDIA GPUs on the PCI bus. Requires only sysfs, not a driver.
 
 use std::{collections::BTreeMap, fs, io};
 
@@ -11,12 +11,12 @@ use crate::{
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 const NVIDIA: &str = "0x10de";
-/// First two bytes of the class: VGA controller and 3D controller. A GPU's audio or USB function, an NVSwitch
+/// The first two bytes of the class: VGA controller and 3D controller. A GPU's audio or USB function, an NVSwitch
 /// (0x0680) and a bridge have others.
 const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
-/// Bound to this, a device belongs to a virtual machine.
+/// The driver of devices that are assigned to a virtual machine.
 const VFIO: &str = "vfio-pci";
-/// NVIDIA's kernel driver, as the bus knows it.
+/// The name of NVIDIA's kernel driver on the bus.
 const NVIDIAS_DRIVER: &str = "nvidia";
 
 /// A GPU on the bus.
@@ -30,7 +30,7 @@ pub struct PciGpu {
     pub class: String,
 }
 
-/// The bus could not be read, so that nothing is known of it; in particular not that a GPU is gone.
+/// The bus cannot be read, so nothing is known about it; in particular, not that a GPU is gone.
 #[derive(Debug, thiserror::Error)]
 pub enum PciError {
     /// There is no sysfs under the host root.
@@ -41,7 +41,7 @@ pub enum PciError {
     Read {
         /// The path on the host.
         path: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -51,15 +51,15 @@ pub enum PciError {
 pub struct Bus {
     /// Those that are not bound to vfio-pci, by address.
     pub gpus: Vec<PciGpu>,
-    /// The kernel drivers, other than NVIDIA's, that hold some of those, by the GPU's address.
+    /// Kernel drivers other than NVIDIA's that hold some of those GPUs, by the GPU's address.
     pub held_by: BTreeMap<String, String>,
-    /// How many are bound to vfio-pci.
+    /// The number of GPUs bound to vfio-pci.
     pub passed_through: u32,
-    /// Whether there are virtual GPUs among NVIDIA's devices; nothing where the configuration of one of them cannot be read.
+    /// Whether NVIDIA's devices include virtual GPUs; `None` if the configuration of one of them cannot be read.
     pub vgpu: Option<VirtualGpus>,
 }
 
-/// The NVIDIA GPUs on the bus that are not bound to vfio-pci, by address.
+/// Returns the NVIDIA GPUs on the bus that are not bound to vfio-pci, by address.
 ///
 /// # Errors
 /// As [`bus`].
@@ -67,12 +67,12 @@ pub fn gpus(host: &HostRoot) -> Result<Vec<PciGpu>, PciError> {
     Ok(bus(host)?.gpus)
 }
 
-/// The NVIDIA GPUs on the bus, and the kernel drivers that they are bound to.
+/// Returns the NVIDIA GPUs on the bus and the kernel drivers that they are bound to.
 ///
 /// # Errors
-/// When the bus cannot be read. A device that goes away meanwhile is left out.
+/// Returns an error if the bus cannot be read. A device that disappears meanwhile is skipped.
 pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
-    // A machine without a PCI bus has no such directory, but a sysfs none the less.
+    // A machine without a PCI bus has no such directory, but still has a sysfs.
     if host.resolve("/sys/bus").is_err() {
         return Err(PciError::NoSysfs(host.as_path().display().to_string()));
     }
@@ -101,13 +101,13 @@ pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
     Ok(bus)
 }
 
-/// Whether a device is of NVIDIA's.
+/// Returns whether a device is from NVIDIA.
 fn is_nvidias(host: &HostRoot, path: &str) -> io::Result<bool> {
     let vendor = host.read_if_present(format!("{path}/vendor"))?;
     Ok(vendor.is_some_and(|vendor| vendor.eq_ignore_ascii_case(NVIDIA)))
 }
 
-/// A GPU among NVIDIA's devices, and the kernel driver that it is bound to.
+/// Returns the GPU behind one of NVIDIA's devices, and the kernel driver that it is bound to.
 fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<(PciGpu, Option<String>)>> {
     let attribute = |name: &str| host.read_if_present(format!("{path}/{name}"));
     let (Some(class), Some(device)) = (attribute("class")?, attribute("device")?) else {
@@ -122,7 +122,7 @@ fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<(PciGpu,
     Ok(Some((PciGpu { address: address.to_ascii_lowercase(), device_id, class }, bound_to(host, path)?)))
 }
 
-/// The name of the link's target says it; the target itself may lie outside what is mounted.
+/// Returns the driver that a device is bound to: the name of the link's target, which may itself be outside the mount.
 fn bound_to(host: &HostRoot, path: &str) -> io::Result<Option<String>> {
     let Some(device) = present(host.resolve(path))? else {
         return Ok(None);
@@ -131,8 +131,8 @@ fn bound_to(host: &HostRoot, path: &str) -> io::Result<Option<String>> {
     Ok(driver.and_then(|driver| Some(driver.file_name()?.to_str()?.to_owned())))
 }
 
-/// A PCI address as sysfs writes it, from NVML's notation (`00000000:06:00.0`) or sysfs' own.
-/// Nothing where it is no PCI address.
+/// Returns a PCI address as sysfs writes it, from NVML's notation (`00000000:06:00.0`) or sysfs' own; `None` if the
+/// text is not a PCI address.
 #[must_use]
 pub fn normalise(address: &str) -> Option<String> {
     let (domain, rest) = address.split_once(':')?;
@@ -156,7 +156,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join("sys/bus/pci/devices")).unwrap();
         for (address, vendor, device, class, driver) in devices {
-            // As in the kernel: a link into the tree of devices.
+            // As in the kernel: a link into the device tree.
             let real = directory.path().join("sys/devices/pci0000:00").join(address);
             fs::create_dir_all(&real).unwrap();
             for (name, value) in [("vendor", vendor), ("device", device), ("class", class)] {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn vga_and_3d_controllers_are_gpus_and_nothing_else_of_nvidias_is() {
+    fn only_nvidias_vga_and_3d_controllers_are_gpus() {
         let devices = [
             ("0000:01:00.0", "0x10de", "0x1CB6", "0x030000", ""),
             ("0000:01:00.1", "0x10de", "0x0fb9", "0x040300", "snd_hda_intel"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_given_to_a_virtual_machine_is_not_counted() {
+    fn a_gpu_assigned_to_a_virtual_machine_is_not_counted() {
         let devices = [
             ("0000:01:00.0", "0x10de", "0x2330", "0x030200", "vfio-pci"),
             ("0000:02:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bus_tells_which_other_drivers_hold_gpus_and_how_many_belong_to_virtual_machines() {
+    fn other_drivers_and_passed_through_gpus_are_reported() {
         let devices = [
             ("0000:01:00.0", "0x10de", "0x2330", "0x030200", "vfio-pci"),
             ("0000:02:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_and_whether_gpus_are_virtual_are_told_where_the_configuration_of_all_can_be_read() {
+    fn the_class_is_reported_and_virtual_gpus_only_if_every_configuration_can_be_read() {
         let devices = [
             ("0000:01:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
             ("0000:02:00.0", "0x10de", "0x1CB6", "0x030000", ""),
@@ -247,7 +247,7 @@ mod tests {
             config(address, 4096);
         }
         assert_eq!(bus(&root).unwrap().vgpu, Some(VirtualGpus::default()));
-        // What the kernel shows to those who may not see more.
+        // What the kernel shows to readers without privileges.
         config("0000:02:00.1", 64);
         assert_eq!(bus(&root).unwrap().vgpu, None);
     }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_goes_away_while_it_is_read_is_left_out() {
+    fn a_device_that_disappears_while_it_is_read_is_skipped() {
         let devices = [
             ("0000:01:00.0", "0x10de", "0x2330", "", ""),
             ("0000:02:00.0", "0x10de", "", "0x030200", ""),
@@ -279,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_sysfs_is_an_error_and_no_proof_that_gpus_are_gone() {
+    fn a_missing_sysfs_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let error = gpus(&HostRoot::new(directory.path())).unwrap_err();
         assert!(matches!(error, PciError::NoSysfs(_)), "{error}");
     }
 
     #[test]
-    fn nvml_addresses_are_written_as_sysfs_writes_them() {
+    fn nvml_addresses_are_normalised_to_sysfs_notation() {
         for (from, to) in [
             ("00000000:06:00.0", Some("0000:06:00.0")),
             ("00000000:AF:1F.0", Some("0000:af:1f.0")),

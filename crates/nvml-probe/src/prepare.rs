@@ -1,19 +1,19 @@
-//! What an init container leaves for the containers after it: files from its arguments, so that no `ConfigMap` is needed.
+//! Writes files from an init container's arguments for the containers after it, so that no `ConfigMap` is needed.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-/// A file could not be left for the next container.
+/// The file cannot be written for the next container.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {0}")]
 pub struct PrepareError(PathBuf, #[source] io::Error);
 
-/// Writes a file.
+/// Writes a file, replacing an existing one.
 ///
 /// # Errors
-/// When it cannot be written.
+/// Returns an error if it cannot be written.
 pub fn write(path: &Path, text: &str) -> Result<(), PrepareError> {
     fs::write(path, text).map_err(|source| PrepareError(path.to_owned(), source))
 }
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_written_as_told_and_over_an_older_one() {
+    fn a_file_is_written_and_an_older_one_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nvidia.json");
         write(&path, "old and longer").unwrap();

@@ -1,4 +1,4 @@
-//! The API rim: this node's own GpuNode, read by one watch, written only when the report differs.
+//! The probe's access to the Kubernetes API: watches this node's GpuNode, and writes it only if the report differs.
 
 use std::time::Duration;
 
@@ -17,30 +17,30 @@ use tokio::{sync::watch, time::timeout};
 
 use crate::health::rules::Rules;
 
-/// A request that takes longer has failed: a server behind a black hole must not keep the probe from its node.
+/// The time limit of a request: an unresponsive server must not keep the probe from its node.
 const REQUEST: Duration = Duration::from_secs(15);
 
 /// A report could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// No configuration, neither a Pod's nor a kubeconfig.
-    #[error("no way to the API server is configured")]
+    /// There is no configuration, neither a pod's nor a kubeconfig.
+    #[error("no API server is configured")]
     Config(#[from] kube::config::InferConfigError),
-    /// The API server refused or could not be reached.
+    /// The API server rejected the request or could not be reached.
     #[error(transparent)]
     Api(#[from] kube::Error),
     /// The API server did not answer in time.
     #[error("the API server did not answer within {} s", REQUEST.as_secs())]
     TimedOut,
-    /// The report cannot be written as JSON.
-    #[error("the report cannot be encoded")]
+    /// The report cannot be encoded as JSON.
+    #[error("cannot encode the report")]
     Encode(#[from] serde_json::Error),
 }
 
-/// A client that names itself.
+/// Creates a client with the probe's User-Agent.
 ///
 /// # Errors
-/// When nothing says where the API server is, or its certificates cannot be used.
+/// Returns an error if the API server is not configured, or its certificates cannot be used.
 pub async fn client() -> Result<Client, PublishError> {
     let mut config = Config::infer().await?;
     let agent = (http::header::USER_AGENT, http::HeaderValue::from_static(crate::USER_AGENT));
@@ -51,31 +51,31 @@ pub async fn client() -> Result<Client, PublishError> {
 /// What the watch has shown of this node's GpuNode.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Seen {
-    /// Nothing yet, not even that it is absent.
+    /// Nothing yet, not even that it does not exist.
     #[default]
     Unknown,
-    /// There is none.
+    /// It does not exist.
     Absent,
-    /// It is there.
+    /// It exists.
     Present(Box<Own>),
 }
 
-/// What the probe reads of its GpuNode. Nothing else of it is parsed: an operator of another version may write fields
-/// and words that this probe does not know, and a request to release the driver must reach it none the less.
+/// The fields of its GpuNode that the probe reads. Nothing else is parsed: an operator of another version may write
+/// fields and values that this probe does not know, and a request to release the driver must still take effect.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Own {
     /// `spec.releaseDriver`.
     pub release: bool,
     /// `spec.driverRoot`.
     pub driver_root: Option<String>,
-    /// `spec.health`; the defaults where it is absent or not as this version reads it.
+    /// `spec.health`; the defaults if absent or not readable by this version.
     pub rules: HealthRules,
-    /// `status.report`; none where it is absent or not as this version writes it.
+    /// `status.report`; `None` if absent or not readable by this version.
     pub report: Option<Report>,
 }
 
 impl Seen {
-    /// Whether the driver is to be let go; nothing while that is not known.
+    /// Returns whether the driver has to be released; `None` while that is unknown.
     #[must_use]
     pub fn release(&self) -> Option<bool> {
         match self {
@@ -85,7 +85,7 @@ impl Seen {
         }
     }
 
-    /// Where the driver lies beside the places that are looked at anyway.
+    /// Returns the driver's root in addition to those that are always searched.
     #[must_use]
     pub fn driver_root(&self) -> Option<&str> {
         match self {
@@ -94,7 +94,7 @@ impl Seen {
         }
     }
 
-    /// By what the GPUs are to be judged.
+    /// Returns the rules by which GPUs are evaluated.
     #[must_use]
     pub fn rules(&self) -> Rules {
         match self {
@@ -103,7 +103,7 @@ impl Seen {
         }
     }
 
-    /// What was reported last.
+    /// Returns the last report.
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
         match self {
@@ -127,15 +127,15 @@ impl From<DynamicObject> for Own {
 
 fn rules(spec: &serde_json::Value) -> HealthRules {
     serde_json::from_value(spec.clone()).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the rules of health cannot be read; the defaults hold");
+        tracing::warn!(%error, "cannot parse the health rules; using the defaults");
         HealthRules::default()
     })
 }
 
-/// What came of publishing.
+/// The outcome of publishing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// Nothing was to be written.
+    /// There was nothing to write.
     Nothing,
     /// The report was written.
     Report,
@@ -143,7 +143,7 @@ pub enum Published {
     Created,
 }
 
-/// Writes one node's report.
+/// Writes the report of one node.
 #[derive(Debug)]
 pub struct Publisher {
     api: Api<DynamicObject>,
@@ -152,8 +152,8 @@ pub struct Publisher {
     settled: Option<Settled>,
 }
 
-/// A write whose outcome is known. A server whose schema is older than this probe drops what it does not know, and
-/// the stored report then never equals the one that was sent; that is no reason to send it again.
+/// A completed write. A server whose schema is older than this probe drops unknown fields, so the stored report never
+/// equals the one that was sent; that is no reason to send it again.
 #[derive(Debug)]
 struct Settled {
     sent: Report,
@@ -161,7 +161,7 @@ struct Settled {
 }
 
 impl Publisher {
-    /// For the GpuNode of the node of that name.
+    /// Creates a publisher for the GpuNode of the given node.
     #[must_use]
     pub fn new(client: Client, node: &str) -> Self {
         let resource = ApiResource::erase::<GpuNode>(&());
@@ -169,11 +169,11 @@ impl Publisher {
         Self { api, resource, node: node.to_owned(), settled: None }
     }
 
-    /// Writes the report unless the GpuNode has it. A node without GPUs gets no GpuNode, but one that exists learns
-    /// that it has none.
+    /// Writes the report unless the GpuNode already has it. No GpuNode is created for a node without GPUs, but an
+    /// existing one is updated.
     ///
     /// # Errors
-    /// When the API server refuses, or does not answer in time.
+    /// Returns an error if the API server rejects the request, or does not answer in time.
     pub async fn publish(&mut self, seen: &Seen, report: &Report) -> Result<Published, PublishError> {
         let create = match seen {
             Seen::Unknown => return Ok(Published::Nothing),
@@ -210,7 +210,7 @@ impl Publisher {
     }
 }
 
-/// The operator may have created it meanwhile.
+/// Accepts that the operator has created it in the meantime.
 async fn already_there(error: kube::Error) -> Result<(), kube::Error> {
     match error {
         kube::Error::Api(status) if status.is_already_exists() => Ok(()),
@@ -218,7 +218,7 @@ async fn already_there(error: kube::Error) -> Result<(), kube::Error> {
     }
 }
 
-/// Watches the GpuNode of the node of that name for as long as anyone listens, through any error.
+/// Watches the GpuNode of the given node for as long as there is a receiver, and retries after any error.
 pub async fn follow(client: Client, node: String, seen: watch::Sender<Seen>) {
     let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<GpuNode>(&()));
     let mut events = std::pin::pin!(watch_object(api, &node).default_backoff());
@@ -242,11 +242,11 @@ pub async fn follow(client: Client, node: String, seen: watch::Sender<Seen>) {
     }
 }
 
-/// An error that repeats is said once.
+/// Logs an error once while it repeats.
 fn note(error: &watcher::Error, last: &mut String) {
     let text = crate::words::chain(error);
     if *last != text {
-        tracing::warn!(error = text, kind = %GpuNode::kind(&()), "cannot watch; trying again");
+        tracing::warn!(error = text, kind = %GpuNode::kind(&()), "cannot watch; retrying");
         *last = text;
     }
 }

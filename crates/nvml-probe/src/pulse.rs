@@ -1,14 +1,14 @@
-//! The agent's pulse: whether its loop goes on, and whether what it sees gets out. Time is an argument.
+//! The agent's heartbeat: whether its loop makes progress, and whether its reports are written. Time is an argument.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-/// What fails for less than this may be over at the next try; whoever reads the report need not know.
+/// Failures shorter than this are tolerated, because they may be over at the next attempt.
 const TOLERANCE: Duration = Duration::from_mins(1);
 
-/// What the agent leaves for whoever asks how it is.
+/// The agent's progress, shared with the HTTP endpoints.
 #[derive(Debug)]
 pub struct Pulse {
     patience: Duration,
@@ -17,34 +17,34 @@ pub struct Pulse {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the first look began, and from then on when the last one ended.
+    /// When the first look started; afterwards, when the last look ended.
     beat: Option<Instant>,
     /// Whether a look has succeeded.
     looked: bool,
-    /// What fails, and since when.
+    /// The current failure, and since when.
     trouble: Option<(Instant, String)>,
 }
 
 impl Pulse {
-    /// Of an agent that is not alive when no look has ended for longer than `patience`.
+    /// Creates the heartbeat of an agent that counts as dead once no look has ended for longer than `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> Self {
         Self { patience, state: Mutex::default() }
     }
 
-    /// The agent begins a look.
+    /// Records the start of a look.
     pub fn begins(&self, now: Instant) {
         self.state().beat.get_or_insert(now);
     }
 
-    /// A look has succeeded.
+    /// Records a successful look.
     pub fn looked(&self, now: Instant) {
         let mut state = self.state();
         state.beat = Some(now);
         state.looked = true;
     }
 
-    /// A look has failed, or its report could not be written.
+    /// Records a failed look, or a report that could not be written.
     pub fn failed(&self, why: &str, now: Instant) {
         let mut state = self.state();
         state.beat = Some(now);
@@ -52,15 +52,15 @@ impl Pulse {
         state.trouble = Some((since, why.to_owned()));
     }
 
-    /// The GpuNode has the report.
+    /// Records that the GpuNode has the report.
     pub fn reported(&self) {
         self.state().trouble = None;
     }
 
-    /// Whether the agent goes on. One that waits for the API server does: starting it anew would not help.
+    /// Returns whether the agent makes progress. An agent that waits for the API server does: a restart would not help.
     ///
     /// # Errors
-    /// Why not, in a sentence.
+    /// The reason, if it does not.
     pub fn alive(&self, now: Instant) -> Result<(), String> {
         let silence = self.state().beat.map_or(Duration::ZERO, |beat| now.saturating_duration_since(beat));
         if silence > self.patience {
@@ -69,15 +69,16 @@ impl Pulse {
         Ok(())
     }
 
-    /// Whether what the GpuNode says is what the agent sees.
+    /// Returns whether the GpuNode has what the agent sees.
     ///
     /// # Errors
-    /// Why not, in a sentence.
+    /// The reason, if it does not.
     pub fn ready(&self, now: Instant) -> Result<(), String> {
         let state = self.state();
         if state.beat.is_none() {
             return Err(
-                "the node's GpuNode has not been looked up yet; the log says if the API server refuses".to_owned()
+                "this node's GpuNode has not been read yet; if the API server rejects the request, the log shows why"
+                    .to_owned(),
             );
         }
         match &state.trouble {
@@ -107,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_for_its_gpunode_is_alive_for_ever_and_not_ready() {
+    fn an_agent_waiting_for_its_gpunode_is_alive_and_not_ready() {
         let (pulse, begin) = (Pulse::new(PATIENCE), Instant::now());
         assert_eq!(pulse.alive(after(begin, 100_000)), Ok(()));
         assert!(pulse.ready(begin).unwrap_err().contains("GpuNode"));
     }
 
     #[test]
-    fn it_is_ready_once_a_look_has_ended() {
+    fn an_agent_is_ready_after_its_first_look() {
         let (pulse, begin) = (Pulse::new(PATIENCE), Instant::now());
         pulse.begins(begin);
         assert!(pulse.ready(begin).unwrap_err().contains("first look"));
@@ -123,10 +124,10 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_looks_do_not_end_is_not_alive() {
+    fn an_agent_whose_looks_do_not_end_is_not_alive() {
         let (pulse, begin) = (Pulse::new(PATIENCE), Instant::now());
         pulse.begins(begin);
-        // A later beginning is no sign of life: looks that are cut short have not ended.
+        // A later start is no sign of life: cancelled looks have not ended.
         pulse.begins(after(begin, 90));
         assert_eq!(pulse.alive(after(begin, 100)), Ok(()));
         assert_eq!(pulse.alive(after(begin, 101)), Err("no look at the node has ended for 101 s".to_owned()));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_cannot_be_written_makes_it_unready_after_a_minute_and_says_why() {
+    fn an_agent_that_cannot_write_its_report_becomes_unready_after_a_minute() {
         let (pulse, begin) = (Pulse::new(PATIENCE), Instant::now());
         pulse.begins(begin);
         for second in [0, 30, 60] {
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_could_never_be_read_is_said_at_once() {
+    fn a_host_that_could_never_be_read_is_reported_at_once() {
         let (pulse, begin) = (Pulse::new(PATIENCE), Instant::now());
         pulse.begins(begin);
         pulse.failed("cannot read the host: no sysfs", begin);

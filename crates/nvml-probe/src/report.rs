@@ -1,4 +1,4 @@
-//! Facts → report. Pure.
+//! Builds the report from the facts. Pure.
 
 use gpu_operator_crd::report::{
     DriverFacts, Gpu, HostRuntime, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report, VirtualGpus,
@@ -11,7 +11,7 @@ use crate::{
     pci::{Bus, PciGpu},
 };
 
-/// What was read from the host, without NVML.
+/// Facts read from the host, without NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The kernel's boot id.
@@ -24,7 +24,7 @@ pub struct Facts {
     pub bus: Bus,
     /// Version of the loaded module.
     pub loaded: Option<String>,
-    /// Tells one loading of the module from the next.
+    /// Identifies one load of the module.
     pub load_id: Option<u64>,
     /// Whether NVIDIA's driver container has run since the node booted.
     pub container_ran: bool,
@@ -32,13 +32,13 @@ pub struct Facts {
     pub in_use: bool,
     /// The user-space drivers found.
     pub installed: Vec<InstalledDriver>,
-    /// What the driver's container waits for before it begins.
+    /// What the driver's container waits for before it starts.
     pub waits: Option<String>,
-    /// NVIDIA's runtimes that the host brings.
+    /// The host's own NVIDIA runtimes.
     pub runtimes: Vec<HostRuntime>,
 }
 
-// The bounds of the API type: a report beyond them is refused as a whole, and one bad string would hide a node.
+// The bounds of the API type: a report that exceeds them is rejected as a whole, so one bad string would hide a node.
 const MAX_GPUS: usize = 64;
 const MAX_INSTALLED: usize = 8;
 const MAX_DEVICES: usize = 8;
@@ -52,9 +52,9 @@ const MAX_SHORT: usize = 16;
 const MAX_WORD: usize = 64;
 const MAX_MESSAGE: usize = 1024;
 
-/// The report that these facts and this look at NVML make.
+/// Builds the report from the facts, NVML's answer and the health.
 ///
-/// The list of GPUs is the bus's: one that NVML does not list stays, with nothing that needs a driver.
+/// The list of GPUs is that of the bus: a GPU that NVML does not list stays, without anything that needs a driver.
 #[must_use]
 pub fn report(facts: &Facts, look: &Look, health: &NodeHealth) -> Report {
     let inventory = look.inventory();
@@ -82,7 +82,7 @@ pub fn report(facts: &Facts, look: &Look, health: &NodeHealth) -> Report {
     }
 }
 
-/// The report with the health of its GPUs as it is now.
+/// Returns the report with the current health of its GPUs.
 #[must_use]
 pub fn with_health(mut report: Report, health: &NodeHealth) -> Report {
     for gpu in &mut report.gpus {
@@ -111,7 +111,7 @@ fn merge(gpu: &PciGpu, bus: &Bus, inventory: Option<&Inventory>, health: &NodeHe
     }
 }
 
-/// As many profiles as the report takes, each within its bounds.
+/// Limits the profiles to the bounds of the report.
 fn mig_devices(devices: &[MigDevices]) -> Vec<MigDevices> {
     let bounded = |devices: &MigDevices| {
         let MigDevices { profile, count, attributes } = devices;
@@ -149,16 +149,16 @@ fn nvml(look: &Look, on_bus: usize) -> NvmlFacts {
     NvmlFacts { state: look.state(), gpus, message: message.map(|message| bounded(&message, MAX_MESSAGE)) }
 }
 
-/// In what NVML and the bus differ: which GPUs NVML does not open, and whether it knows more than there are.
+/// Returns how NVML and the bus differ: which GPUs NVML does not open, and whether NVML counts more than there are.
 fn differences(inventory: &Inventory, on_bus: usize) -> Option<String> {
     let refused = inventory.refused.iter().map(|refused| format!("{}: {}", refused.pci_address, refused.message));
     let more = usize::try_from(inventory.count).is_ok_and(|count| count > on_bus);
-    let more = more.then(|| format!("NVML counts {} GPUs, and {on_bus} are on the PCI bus", inventory.count));
+    let more = more.then(|| format!("NVML counts {} GPUs, but {on_bus} are on the PCI bus", inventory.count));
     let text = refused.chain(more).collect::<Vec<_>>().join("\n");
     (!text.is_empty()).then_some(text)
 }
 
-/// The first characters of a text: bounds of the API count characters, not bytes.
+/// Truncates a text: the API's bounds count characters, not bytes.
 fn bounded(text: &str, characters: usize) -> String {
     text.chars().take(characters).collect()
 }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn nvml_facts_join_the_bus_by_address_whatever_nvmls_order() {
+    fn nvml_values_are_joined_with_the_bus_by_address() {
         let look = answering(vec![known("0000:07:00.0", "GPU-seven"), known("0000:06:00.0", "GPU-six")], vec![]);
         let report = report(&facts(&["0000:06:00.0", "0000:07:00.0"]), &look);
         let uuids: Vec<_> = report.gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_nvml_does_not_list_stays_and_the_message_says_what_failed() {
+    fn a_gpu_that_nvml_does_not_list_stays_and_the_message_has_the_reason() {
         let lost = Refused { pci_address: "0000:06:00.0".into(), kind: CauseKind::GpuLost, message: "lost".into() };
         let look = answering(vec![known("0000:07:00.0", "GPU-seven")], vec![lost]);
         let report = report(&facts(&["0000:06:00.0", "0000:07:00.0"]), &look);
@@ -239,17 +239,17 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_only_nvml_lists_adds_none_to_the_bus() {
+    fn a_gpu_that_only_nvml_lists_is_not_added() {
         let look = answering(vec![known("0000:09:00.0", "GPU-nine")], vec![]);
         assert!(report(&facts(&[]), &look).gpus.is_empty());
         let Look::Answering(mut inventory) = look else { panic!("it answers") };
         inventory.count = 1;
         let message = report(&facts(&[]), &Look::Answering(inventory)).nvml.message.unwrap();
-        assert!(message.contains("counts 1 GPUs, and 0 are"), "{message}");
+        assert!(message.contains("counts 1 GPUs, but 0 are"), "{message}");
     }
 
     #[test]
-    fn without_an_answer_what_needs_a_driver_is_absent() {
+    fn without_an_answer_the_values_that_need_a_driver_are_absent() {
         for (look, state, message) in [
             (Look::Absent(None), NvmlState::Absent, None),
             (Look::Absent(Some("why".into())), NvmlState::Absent, Some("why")),

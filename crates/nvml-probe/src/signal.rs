@@ -1,11 +1,11 @@
-//! The request to end.
+//! Waits for the request to terminate.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM or SIGINT, whichever comes first. A container's first process gets neither unless it has asked for it,
-/// so this is made before anything else is done.
+/// Waits for SIGTERM or SIGINT. A container's first process receives neither without a handler, so this is created
+/// before anything else.
 #[derive(Debug)]
 pub struct Shutdown {
     terminate: Signal,
@@ -13,15 +13,15 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Begins to listen.
+    /// Registers the signal handlers.
     ///
     /// # Errors
-    /// When the handlers cannot be registered.
+    /// Returns an error if the handlers cannot be registered.
     pub fn listen() -> io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Returns when the process is asked to end.
+    /// Returns when the process is asked to terminate.
     pub async fn requested(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -1,28 +1,28 @@
-//! Virtual GPUs, made by a hypervisor: known in the guest by a capability in their PCI configuration, which also tells the
-//! hypervisor's driver. Pure.
+//! Detects virtual GPUs, created by a hypervisor, by a capability in their PCI configuration, which also contains the
+//! version of the hypervisor's driver. Pure.
 //!
-//! How that capability is laid out is known from NVIDIA's GPU feature discovery; on hardware it is unverified.
+//! The layout of the capability is taken from NVIDIA's GPU feature discovery; on hardware it is unverified.
 
 use gpu_operator_crd::report::VirtualGpus;
 
-/// So much of a device's configuration is read. Without the rights to it, the kernel gives the first 64 bytes alone.
+/// The bytes of a device's configuration that are read. Without privileges, the kernel returns only the first 64.
 pub const CONFIG_BYTES: u64 = 256;
 
-/// The byte that says, by [`HAS_CAPABILITIES`], whether there is a list of capabilities, …
+/// The status byte, whose bit [`HAS_CAPABILITIES`] says whether there is a list of capabilities, …
 const STATUS: usize = 0x06;
 const HAS_CAPABILITIES: u8 = 0x10;
-/// … and the byte that says where it begins.
+/// … and the byte with the position of the first capability.
 const FIRST_CAPABILITY: usize = 0x34;
-/// The kind of a capability whose contents are the maker's own.
+/// The id of vendor-specific capabilities.
 const VENDOR_SPECIFIC: u8 = 0x09;
-/// With this a virtual GPU's goes on, after kind, next and length.
+/// The signature of a virtual GPU's capability, after id, next and length.
 const SIGNATURE: [u8; 2] = *b"VF";
-/// Behind that come records, each of a kind and a length, up to the one of this kind: version and branch of the driver.
+/// The position of the records, each with a type and a length, up to the one with version and branch of the driver.
 const RECORDS: usize = 5;
 const DRIVER_RECORD: u8 = 0;
 const WORD: usize = 10;
 
-/// What is known of virtual GPUs once another device's configuration is looked at; nothing where not all of it is there.
+/// Adds the configuration of another device to what is known of virtual GPUs; `None` if it is incomplete.
 #[must_use]
 pub fn with((known, config): (VirtualGpus, Vec<u8>)) -> Option<VirtualGpus> {
     let config: &[u8; 256] = config.get(..256)?.try_into().ok()?;
@@ -37,13 +37,13 @@ pub fn with((known, config): (VirtualGpus, Vec<u8>)) -> Option<VirtualGpus> {
     })
 }
 
-/// The first capability of the maker's own.
+/// Returns the first vendor-specific capability.
 fn vendor_specific(config: &[u8; 256]) -> Option<&[u8]> {
     let mut at = config[FIRST_CAPABILITY];
     if config[STATUS] & HAS_CAPABILITIES == 0 {
         return None;
     }
-    // A list that leads back to itself has an end all the same.
+    // Bounded, in case the list loops.
     for _ in 0..config.len() {
         let start = usize::from(at);
         let [kind, next, length] = config.get(start..start + 3)?.try_into().ok()?;
@@ -58,7 +58,7 @@ fn vendor_specific(config: &[u8; 256]) -> Option<&[u8]> {
     None
 }
 
-/// Version and branch of the hypervisor's driver.
+/// Returns version and branch of the hypervisor's driver.
 fn driver(capability: &[u8]) -> Option<(String, String)> {
     let mut at = RECORDS;
     while *capability.get(at)? != DRIVER_RECORD {
@@ -75,7 +75,7 @@ fn driver(capability: &[u8]) -> Option<(String, String)> {
 mod tests {
     use super::*;
 
-    /// A configuration with these capabilities, one behind the other.
+    /// A configuration with these capabilities, one after the other.
     fn config(capabilities: &[&[u8]]) -> Vec<u8> {
         let mut config = vec![0; 256];
         config[STATUS] = HAS_CAPABILITIES;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_gpu_is_known_by_its_capability_which_tells_the_hypervisors_driver() {
+    fn a_virtual_gpu_is_detected_by_its_capability_with_the_hypervisors_driver() {
         let power: &[u8] = &[0x01, 0, 0, 0];
         let behind_another = [&[7, 4, 1, 2], DRIVER].concat();
         let told = Some((true, Some("550.90".to_owned()), Some("r550_00".to_owned())));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_is_cut_off_tells_nothing_and_a_broken_one_does_no_harm() {
+    fn an_incomplete_configuration_is_unknown_and_a_corrupt_one_is_harmless() {
         assert_eq!(found(vec![0; 64]), None);
         // A GPU that fell off the bus.
         assert_eq!(found(vec![0xff; 256]), Some((false, None, None)));

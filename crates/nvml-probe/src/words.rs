@@ -1,22 +1,22 @@
-//! What is said when something fails: an error's whole story, and a container's last words.
+//! Formats errors with their causes, and writes the container's termination log.
 
 use std::{fs, path::Path};
 
-/// What Kubernetes shows of a container once it has ended.
+/// Writes the text that Kubernetes shows once the container has ended.
 pub fn last_words(termination_log: &Path, text: &str) {
     if let Err(error) = fs::write(termination_log, text) {
         tracing::debug!(%error, "cannot write {}", termination_log.display());
     }
 }
 
-/// An error with everything that it stems from, on one line.
+/// Returns an error with all its causes on one line.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        // Some print their cause themselves.
+        // Some errors include their cause in their own text.
         if !text.contains(&cause_text) {
             text = format!("{text}: {cause_text}");
         }
@@ -34,7 +34,7 @@ mod tests {
     struct CannotStart(#[source] std::io::Error);
 
     #[test]
-    fn the_causes_of_an_error_are_said_once_each() {
+    fn each_cause_of_an_error_is_included_once() {
         let error = CannotStart(std::io::Error::other("why"));
         assert_eq!(chain(&error), "cannot start: why");
     }

@@ -1,4 +1,4 @@
-//! What the probe tells of itself over HTTP, while its agent works: the stand-in NVML and a mocked API server.
+//! The probe's HTTP endpoints and metrics while its agent runs: the stand-in NVML and a mocked API server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/api.rs"]
@@ -14,10 +14,10 @@ use nvml_probe::{driver::CONTAINER_ROOT, publish::Seen};
 use running::{GPUS, Running, existing, node, patient, served, soon};
 use serde_json::json;
 
-/// Beyond all that is tolerated.
+/// Longer than any tolerated failure.
 const LATER: Duration = Duration::from_secs(61);
 
-/// The metrics, once a line of them has all of these parts.
+/// Returns the metrics once one of their lines contains all of these parts.
 async fn shows(agent: &Running, parts: &[&str]) -> String {
     soon(async {
         loop {
@@ -32,7 +32,7 @@ async fn shows(agent: &Running, parts: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_fault_reaches_the_metrics_while_the_api_server_takes_no_report() {
+async fn a_fault_reaches_the_metrics_while_the_api_server_rejects_reports() {
     let host = served();
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
         let gpus = machine["devices"].as_array_mut().unwrap();
@@ -56,7 +56,7 @@ async fn a_fault_reaches_the_metrics_while_the_api_server_takes_no_report() {
 }
 
 #[tokio::test]
-async fn a_probe_with_nothing_to_write_is_ready_for_as_long_as_that_lasts() {
+async fn a_probe_with_nothing_to_write_stays_ready() {
     let host = node();
     let agent = Running::start(&host, Seen::Absent, patient());
     let report = agent.reports(|_| true).await;
@@ -70,7 +70,7 @@ async fn a_probe_with_nothing_to_write_is_ready_for_as_long_as_that_lasts() {
 }
 
 #[tokio::test]
-async fn a_probe_that_does_not_know_its_gpunode_is_alive_and_not_ready() {
+async fn a_probe_that_has_not_read_its_gpunode_is_alive_and_not_ready() {
     let host = node();
     let agent = Running::start(&host, Seen::Unknown, patient());
     for _ in 0..10 {
@@ -86,7 +86,7 @@ async fn a_probe_that_does_not_know_its_gpunode_is_alive_and_not_ready() {
 }
 
 #[tokio::test]
-async fn a_probe_that_cannot_read_its_host_says_so_and_is_alive() {
+async fn a_probe_that_cannot_read_its_host_reports_it_and_is_alive() {
     let host = node();
     let (bus, hidden) = (host.path("sys/bus"), host.path("sys/hidden"));
     std::fs::rename(&bus, &hidden).unwrap();
@@ -103,7 +103,7 @@ async fn a_probe_that_cannot_read_its_host_says_so_and_is_alive() {
 }
 
 #[tokio::test]
-async fn a_released_driver_is_told_and_its_gpus_stay() {
+async fn a_released_driver_is_shown_and_its_gpus_stay() {
     let host = served();
     let agent = Running::start(&host, Seen::Absent, patient());
     let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;

@@ -27,7 +27,7 @@ use support::PROBE;
 use tokio::process::Command;
 
 #[tokio::test]
-async fn a_bare_node_is_reported_and_then_its_driver_as_it_comes() {
+async fn a_bare_node_is_reported_and_then_its_driver_when_it_is_loaded() {
     let host = node();
     let agent = Running::start(&host, Seen::Absent, patient());
     let bare = agent.reports(|_| true).await;
@@ -47,7 +47,7 @@ async fn a_bare_node_is_reported_and_then_its_driver_as_it_comes() {
 }
 
 #[tokio::test]
-async fn a_settled_node_makes_no_request() {
+async fn an_unchanged_node_makes_no_request() {
     let host = node();
     let agent = Running::start(&host, Seen::Absent, patient());
     let report = agent.reports(|_| true).await;
@@ -55,14 +55,14 @@ async fn a_settled_node_makes_no_request() {
     let again = Running::start(&host, existing(false, Some(report)), patient());
     host.gpu("0000:08:00.0", "0x2330");
     again.reports(|report| report.gpus.len() == 3).await;
-    // Started anew and looked at often, it wrote for the new GPU alone.
+    // Restarted, and with many looks, it wrote only for the new GPU.
     let asked = again.server.asked();
     assert_eq!(asked.len(), 1, "{asked:?}");
     again.end().await;
 }
 
 #[tokio::test]
-async fn the_driver_is_let_go_before_that_is_reported_and_taken_again_after() {
+async fn the_driver_is_released_before_the_release_is_reported_and_opened_again_after_it() {
     let host = served();
     let agent = Running::start(&host, Seen::Absent, patient());
     let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
@@ -82,7 +82,7 @@ async fn the_driver_is_let_go_before_that_is_reported_and_taken_again_after() {
 }
 
 #[tokio::test]
-async fn a_probe_that_starts_during_a_release_does_not_take_the_driver() {
+async fn a_probe_that_starts_during_a_release_does_not_open_the_driver() {
     let host = served();
     let agent = Running::start(&host, existing(true, None), patient());
     let first = agent.reports(|_| true).await;
@@ -92,11 +92,11 @@ async fn a_probe_that_starts_during_a_release_does_not_take_the_driver() {
 }
 
 #[tokio::test]
-async fn a_release_does_not_wait_for_nvml_that_hangs_and_neither_does_the_end() {
+async fn neither_a_release_nor_a_shutdown_waits_for_a_hanging_nvml() {
     let host = node();
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.1.2", "");
     host.load("1.2");
-    // Answers once, and hangs when it is asked again.
+    // The child answers once, and hangs on the second request.
     let hangs = host.path("hangs");
     let answer = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[]}}"#;
     let script = format!("read line; echo '{answer}'; read line; touch {}; exec sleep 1000", hangs.display());
@@ -123,7 +123,7 @@ async fn appears(path: &Path) {
 }
 
 #[tokio::test]
-async fn nvml_that_hangs_is_reported_with_the_gpus_of_the_bus() {
+async fn a_hanging_nvml_is_reported_with_the_gpus_of_the_bus() {
     let host = served();
     host.serve(CONTAINER_ROOT, &GPUS, true);
     let agent = Running::start(&host, Seen::Absent, Limits { answer: Duration::from_millis(300), ..Limits::default() });
@@ -135,7 +135,7 @@ async fn nvml_that_hangs_is_reported_with_the_gpus_of_the_bus() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_is_gone_and_the_last_one_that_is_gone_are_both_reported() {
+async fn removed_gpus_are_reported_including_the_last_one() {
     let host = node();
     let agent = Running::start(&host, Seen::Absent, patient());
     agent.reports(|report| report.gpus.len() == 2).await;
@@ -147,12 +147,12 @@ async fn a_gpu_that_is_gone_and_the_last_one_that_is_gone_are_both_reported() {
 }
 
 #[tokio::test]
-async fn a_host_that_cannot_be_read_is_no_news_and_the_probe_goes_on() {
+async fn an_unreadable_host_is_not_reported_and_the_probe_continues() {
     let host = node();
     let (bus, hidden) = (host.path("sys/bus"), host.path("sys/hidden"));
     std::fs::rename(&bus, &hidden).unwrap();
     let agent = Running::start(&host, existing(false, None), patient());
-    // The first look at a host without NVML is done in one go, as soon as the task runs.
+    // The first look at a host without NVML completes in one go, as soon as the task runs.
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
@@ -165,7 +165,7 @@ async fn a_host_that_cannot_be_read_is_no_news_and_the_probe_goes_on() {
 }
 
 #[tokio::test]
-async fn a_refused_write_is_tried_again() {
+async fn a_rejected_write_is_retried() {
     let host = node();
     let agent = Running::start(&host, Seen::Unknown, patient());
     agent.server.fails_next_with(500);
@@ -175,7 +175,7 @@ async fn a_refused_write_is_tried_again() {
 }
 
 #[tokio::test]
-async fn nvml_is_left_alone_until_it_is_known_whether_to_let_go() {
+async fn nvml_is_not_queried_until_it_is_known_whether_to_release_the_driver() {
     let host = served();
     let starts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&starts);

@@ -1,7 +1,7 @@
-//! Where hosts keep a driver's libraries: the layouts of packages, installers and appliances, as empty files and links at the
-//! same paths. Debian's are those of its packages `libnvidia-ml1` 535.261.03 and `libnvidia-tesla-470-ml1` 470.256.02 of
-//! bookworm and of the links that `nvidia-alternative` makes; the caches are what ldconfig of glibc 2.36 wrote over the
-//! unpacked packages. RHEL 7's, Ubuntu's, NixOS' and WSL's are believed.
+//! Where hosts keep a driver's libraries: the layouts of packages, installers and appliances, as empty files and links
+//! at the same paths. Debian's are those of its packages `libnvidia-ml1` 535.261.03 and `libnvidia-tesla-470-ml1`
+//! 470.256.02 of bookworm and of the links that `nvidia-alternative` creates; the caches were written by ldconfig of
+//! glibc 2.36 over the unpacked packages. The layouts of RHEL 7, Ubuntu, NixOS and WSL are unverified.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 use std::{fs, os::unix::fs::symlink, path::Path};
@@ -150,7 +150,7 @@ fn host(layout: &Layout) -> tempfile::TempDir {
 }
 
 #[test]
-fn a_drivers_libraries_are_found_where_hosts_keep_them_and_can_be_loaded_from_there() {
+fn libraries_are_found_where_hosts_keep_them_and_can_be_loaded() {
     for layout in &LAYOUTS {
         let directory = host(layout);
         let host = HostRoot::new(directory.path());
@@ -167,7 +167,7 @@ fn a_drivers_libraries_are_found_where_hosts_keep_them_and_can_be_loaded_from_th
 }
 
 #[test]
-fn a_library_of_32_bits_is_no_driver_of_the_probes() {
+fn a_library_of_32_bits_is_ignored() {
     let directory = host(&NOTHING);
     let root = directory.path();
     write(root, "usr/lib/libnvidia-ml.so.470.256.02", b"\x7fELF\x01\x01");
@@ -177,7 +177,7 @@ fn a_library_of_32_bits_is_no_driver_of_the_probes() {
 }
 
 #[test]
-fn what_lies_in_an_installers_folder_is_not_the_hosts_though_its_linker_looks_there() {
+fn libraries_in_an_installers_folder_are_not_the_hosts() {
     let directory = host(&NOTHING);
     let root = directory.path();
     for folder in [GKE_ROOT, "/opt/own", "/run/nvidia/driver"] {
@@ -193,7 +193,7 @@ fn what_lies_in_an_installers_folder_is_not_the_hosts_though_its_linker_looks_th
 }
 
 #[test]
-fn a_folder_that_holds_the_libraries_itself_is_a_root_as_well() {
+fn a_folder_that_contains_the_libraries_itself_is_a_root() {
     let directory = host(&NOTHING);
     write(directory.path(), "opt/own/libnvidia-ml.so.535.309.01", b"");
     let host = HostRoot::new(directory.path());

@@ -1,4 +1,4 @@
-//! The requests that a probe makes.
+//! The API requests of a probe.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/api.rs"]
@@ -56,7 +56,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn a_node_with_gpus_gets_a_bare_gpunode_and_its_report_in_two_requests() {
+async fn a_node_with_gpus_gets_a_gpunode_and_its_report_in_two_requests() {
     let server = Server::new();
     let published = Publisher::new(server.client(), "n1").publish(&Seen::Absent, &report(2)).await.unwrap();
     assert_eq!(published, Published::Created);
@@ -70,7 +70,7 @@ async fn a_node_with_gpus_gets_a_bare_gpunode_and_its_report_in_two_requests() {
 }
 
 #[tokio::test]
-async fn a_report_that_the_gpunode_has_is_not_written() {
+async fn an_unchanged_report_is_not_written() {
     let server = Server::new();
     let mut publisher = Publisher::new(server.client(), "n1");
     assert_eq!(publisher.publish(&present(Some(report(2))), &report(2)).await.unwrap(), Published::Nothing);
@@ -89,7 +89,7 @@ async fn a_changed_report_is_one_patch_of_the_status() {
 }
 
 #[tokio::test]
-async fn a_node_without_gpus_gets_nothing_but_an_existing_gpunode_learns_it() {
+async fn no_gpunode_is_created_for_a_node_without_gpus_but_an_existing_one_is_updated() {
     let server = Server::new();
     let mut publisher = Publisher::new(server.client(), "n1");
     assert_eq!(publisher.publish(&Seen::Absent, &report(0)).await.unwrap(), Published::Nothing);
@@ -102,7 +102,7 @@ async fn a_node_without_gpus_gets_nothing_but_an_existing_gpunode_learns_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_before_the_gpunode_is_known() {
+async fn nothing_is_written_before_the_gpunode_has_been_read() {
     let server = Server::new();
     let mut publisher = Publisher::new(server.client(), "n1");
     assert_eq!(publisher.publish(&Seen::Unknown, &report(2)).await.unwrap(), Published::Nothing);
@@ -110,7 +110,7 @@ async fn nothing_is_written_before_the_gpunode_is_known() {
 }
 
 #[tokio::test]
-async fn a_gpunode_that_the_operator_created_meanwhile_is_taken_as_it_is() {
+async fn a_gpunode_created_by_the_operator_in_the_meantime_is_used() {
     let server = Server::new();
     server.has(stored(&report(1)));
     Publisher::new(server.client(), "n1").publish(&Seen::Absent, &report(2)).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_gpunode_that_the_operator_created_meanwhile_is_taken_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_an_error_and_the_next_attempt_writes() {
+async fn a_rejection_is_an_error_and_the_next_attempt_writes() {
     let server = Server::new();
     server.has(stored(&report(1)));
     let mut publisher = Publisher::new(server.client(), "n1");
@@ -129,7 +129,7 @@ async fn a_refusal_is_an_error_and_the_next_attempt_writes() {
 }
 
 #[tokio::test]
-async fn a_server_that_drops_a_field_is_not_written_to_for_ever() {
+async fn a_server_that_drops_a_field_is_not_written_to_repeatedly() {
     let server = Server::new();
     server.prunes("nvml");
     let mut report = report(1);
@@ -142,12 +142,12 @@ async fn a_server_that_drops_a_field_is_not_written_to_for_ever() {
     let seen = present(Some(kept));
     assert_eq!(publisher.publish(&seen, &report).await.unwrap(), Published::Nothing);
     assert_eq!(server.asked(), []);
-    // What somebody else has written since is written over.
+    // A later change by a third party is overwritten.
     assert_eq!(publisher.publish(&present(None), &report).await.unwrap(), Published::Report);
 }
 
 #[tokio::test]
-async fn only_the_nodes_own_gpunode_is_watched_and_what_the_operator_asks_is_learned() {
+async fn only_the_nodes_own_gpunode_is_watched_and_its_spec_is_read() {
     let server = Server::new();
     let mut object = stored(&report(2));
     object["spec"] = json!({"releaseDriver": true, "fieldOfTheFuture": {"x": 1}});
@@ -166,7 +166,7 @@ async fn only_the_nodes_own_gpunode_is_watched_and_what_the_operator_asks_is_lea
 }
 
 #[tokio::test]
-async fn a_watch_that_fails_is_tried_again() {
+async fn a_failed_watch_is_retried() {
     let server = Server::new();
     server.fails_next_with(403);
     let (sender, mut seen) = watch::channel(Seen::Unknown);
@@ -175,7 +175,7 @@ async fn a_watch_that_fails_is_tried_again() {
 }
 
 #[test]
-fn a_report_that_cannot_be_read_counts_as_none() {
+fn an_unreadable_report_counts_as_none() {
     let object = json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"report": {"gpus": "many"}}});
     let own = Own::from(serde_json::from_value::<kube::api::DynamicObject>(object).unwrap());
     assert_eq!(own, Own::default());

@@ -1,5 +1,5 @@
-//! What NVML tells of a GPU's state, through the child: the stand-in library's C interface on one side, the probe's
-//! readings on the other.
+//! NVML's values of a GPU through the child: the stand-in library's C interface on one side, the probe's readings on
+//! the other.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -56,7 +56,7 @@ impl Asked {
     }
 }
 
-/// Readings as the stand-in's file has them, every one of them there.
+/// Readings in the format of the stand-in's file, with every value present.
 fn everything() -> Value {
     json!({
         "thermal": {"gpu": 41, "memory": 46, "slowdownAt": 87, "shutdownAt": 92, "margin": -3, "shutdownMargin": -8},
@@ -94,17 +94,17 @@ fn everything() -> Value {
 }
 
 #[tokio::test]
-async fn every_reading_arrives_as_nvml_tells_it() {
+async fn every_reading_arrives_as_nvml_returns_it() {
     let mut asked = Asked::new();
     let mut readings = everything();
     readings.as_object_mut().unwrap().remove("memoryTotalBytes");
     asked.serve(&json!({"readings": readings}));
     let inventory = asked.inventory().await;
     let mut expected = everything();
-    // The machine says of the first three of an H100's eighteen links how they are.
+    // The file sets the state of the first three of an H100's eighteen links.
     expected["nvlinks"].as_array_mut().unwrap().resize(18, true.into());
     assert_eq!(serde_json::to_value(&inventory.gpus[0].readings).unwrap(), expected);
-    // An answer that differs in every place, so that none is taken for another one.
+    // Different values in every place, so that none is confused with another.
     asked.serve(&json!({"readings": {
         "fabric": {"state": 2},
         "ecc": {"sramThresholdExceeded": false},
@@ -119,7 +119,7 @@ async fn every_reading_arrives_as_nvml_tells_it() {
 }
 
 #[tokio::test]
-async fn what_a_card_does_not_support_is_absent() {
+async fn a_value_that_a_card_does_not_support_is_absent() {
     let mut asked = Asked::new();
     // A Quadro K620, which has no MIG, NVLink or fabric.
     asked.serve(&json!({"pciDeviceId": "0x13BB10DE"}));
@@ -132,7 +132,7 @@ async fn what_a_card_does_not_support_is_absent() {
 }
 
 #[tokio::test]
-async fn a_library_of_before_r510_tells_of_memory_by_its_older_call() {
+async fn memory_of_a_library_before_r510_is_read_by_the_older_call() {
     let mut asked = Asked::new();
     asked.serve(&json!({"readings": {"memoryUsedBytes": 1_048_576}}));
     asked.host.hide(CONTAINER_ROOT, "580.173.02", "nvmlDeviceGetMemoryInfo_v2");
@@ -156,7 +156,7 @@ fn leaves(path: &str, value: &Value, there: &mut Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_gpu_that_cannot_be_opened_is_named_with_its_kind_and_the_others_are_read() {
+async fn a_gpu_that_cannot_be_opened_is_listed_with_its_kind_and_the_others_are_read() {
     let mut asked = Asked::new();
     for (code, kind) in [
         (4, CauseKind::NoPermission),
@@ -180,7 +180,7 @@ async fn a_gpu_that_cannot_be_opened_is_named_with_its_kind_and_the_others_are_r
 }
 
 #[tokio::test]
-async fn a_gpu_that_nvml_does_not_list_is_named_as_well() {
+async fn a_gpu_that_nvml_does_not_list_is_reported() {
     let mut asked = Asked::new();
     asked.host.serve(CONTAINER_ROOT, &GPUS[1..], false);
     let inventory = asked.inventory().await;
@@ -189,7 +189,7 @@ async fn a_gpu_that_nvml_does_not_list_is_named_as_well() {
 }
 
 #[tokio::test]
-async fn xids_are_counted_by_gpu_and_number_however_many_come() {
+async fn xids_are_counted_by_gpu_and_number() {
     let mut asked = Asked::new();
     assert_eq!(asked.inventory().await.xids, []);
     asked.serve(&json!({"xids": [{"xid": 31, "perSecond": 1000}, {"xid": 79}]}));
@@ -203,14 +203,14 @@ async fn xids_are_counted_by_gpu_and_number_however_many_come() {
     }
     assert_eq!(lost, 1);
     asked.serve(&json!({}));
-    // Those that were on their way.
+    // Those in transit.
     asked.inventory().await;
     asked.inventory().await;
     assert_eq!(asked.inventory().await.xids, []);
 }
 
 #[tokio::test]
-async fn a_crash_inside_the_library_is_outlived_and_said() {
+async fn a_crash_inside_the_library_is_survived_and_reported() {
     let mut asked = Asked::new();
     asked.inventory().await;
     asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["crash"] = true.into());
@@ -220,7 +220,7 @@ async fn a_crash_inside_the_library_is_outlived_and_said() {
 }
 
 #[tokio::test]
-async fn slow_calls_are_waited_for_and_a_refused_init_is_said() {
+async fn slow_calls_are_waited_for_and_a_failed_init_is_reported() {
     let mut asked = Asked::new();
     asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["slowMillis"] = 3.into());
     assert_eq!(asked.inventory().await.gpus.len(), 2);

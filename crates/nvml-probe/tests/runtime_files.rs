@@ -1,4 +1,4 @@
-//! Configurations of container runtimes: what is ours is taken out again, and what is others' stays.
+//! Configurations of container runtimes: NVIDIA's entries are removed again, and other entries stay.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn ours() -> Ours {
     Ours { handler: "nvidia".into(), install_dir: BIN.into() }
 }
 
-/// What the installer makes of a `daemon.json`.
+/// Returns a `daemon.json` as changed by the installer.
 fn installed(found: Option<&str>, default: bool) -> String {
     let mut whole: Map<String, Value> = found.map(|text| serde_json::from_str(text).unwrap()).unwrap_or_default();
     let runtimes = whole.entry("runtimes").or_insert(json!({}));
@@ -32,7 +32,7 @@ fn installed(found: Option<&str>, default: bool) -> String {
 }
 
 #[test]
-fn a_daemon_json_that_nobody_else_changed_is_as_it_was_found_to_the_byte() {
+fn a_daemon_json_without_other_changes_is_restored_byte_for_byte() {
     for found in [
         None,
         Some("{}"),
@@ -54,7 +54,7 @@ fn a_daemon_json_that_nobody_else_changed_is_as_it_was_found_to_the_byte() {
 }
 
 #[test]
-fn what_others_wrote_into_a_daemon_json_since_stays() {
+fn later_changes_by_others_to_a_daemon_json_stay() {
     let found = r#"{"default-runtime": "runc", "log-driver": "json-file"}"#;
     let mut whole: Value = serde_json::from_str(&installed(Some(found), true)).unwrap();
     whole["insecure-registries"] = json!(["r:5000"]);
@@ -69,7 +69,7 @@ fn what_others_wrote_into_a_daemon_json_since_stays() {
 }
 
 #[test]
-fn a_default_that_others_chose_since_stays() {
+fn a_default_set_by_others_stays() {
     let mut whole: Value = serde_json::from_str(&installed(None, true)).unwrap();
     whole["default-runtime"] = json!("kata");
     let rest = daemon_json::without(&whole.to_string(), None, &ours()).unwrap().unwrap();
@@ -77,7 +77,7 @@ fn a_default_that_others_chose_since_stays() {
 }
 
 #[test]
-fn another_nvidia_runtime_is_somebody_elses() {
+fn a_third_party_nvidia_runtime_stays() {
     let text = r#"{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}"#;
     assert!(!daemon_json::has(text, &ours()));
     assert_eq!(
@@ -95,7 +95,7 @@ fn expanded(text: &str) -> String {
 }
 
 #[test]
-fn a_file_that_is_not_of_its_form_is_not_touched() {
+fn a_file_with_an_unexpected_format_is_not_changed() {
     assert!(daemon_json::without("[1]", None, &ours()).is_err());
     assert!(daemon_json::without("{", None, &ours()).is_err());
     assert!(toml_file::without("a = ", None, None, &ours()).is_err());
@@ -108,15 +108,15 @@ fn a_file_that_is_not_of_its_form_is_not_touched() {
 const IMPORT: &str = "/etc/containerd/conf.d/*.toml";
 
 #[test]
-fn our_import_alone_leaves_the_main_file() {
+fn only_the_installers_import_is_removed_from_the_main_file() {
     for (text, found, expected) in [
-        // Found without imports, comments kept by others.
+        // There were no imports; comments of others are kept.
         (
             "# mine\nimports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\nroot = \"/data\" # big\n",
             "version = 2\n",
             "# mine\nversion = 2\nroot = \"/data\" # big\n",
         ),
-        // One of several, at each place.
+        // One of several, at each position.
         (
             "imports = [\"/a\", \"/etc/containerd/conf.d/*.toml\", \"/b\"]\nversion = 3\n",
             "imports = [\"/a\"]\nversion = 3\n",
@@ -132,7 +132,7 @@ fn our_import_alone_leaves_the_main_file() {
             "imports = [\"/a\"]\nversion = 3\n",
             "imports = [\"/a\"]\nversion = 3\nx = 1\n",
         ),
-        // It was there before us.
+        // It was there before.
         (
             "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
             "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\n",
@@ -145,13 +145,13 @@ fn our_import_alone_leaves_the_main_file() {
 }
 
 #[test]
-fn a_main_file_that_only_the_installer_wrote_goes() {
+fn a_main_file_written_only_by_the_installer_is_removed() {
     let text = "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n";
     assert_eq!(toml_file::without(text, None, Some(IMPORT), &ours()).unwrap(), None);
 }
 
 #[test]
-fn a_file_that_says_the_same_is_as_it_was_found_to_the_byte() {
+fn a_file_with_the_same_content_is_restored_byte_for_byte() {
     // As the installer writes it: sorted, and without comments.
     let found = "# mine\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\"] # why\nsandbox_image = 'x'\n";
     let text = "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n\n[plugins]\n\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    sandbox_image = \"x\"\n";
@@ -190,7 +190,7 @@ const VERSION_1: &str = r#"version = 1
 "#;
 
 #[test]
-fn our_runtimes_leave_a_file_of_version_1_that_others_have_changed() {
+fn nvidias_runtimes_are_removed_from_a_version_1_file_that_others_have_changed() {
     let found = "[plugins.cri]\n  sandbox_image = \"x\"\n";
     let rest = toml_file::without(VERSION_1, Some(found), None, &ours()).unwrap().unwrap();
     assert!(!rest.contains("nvidia"), "{rest}");
@@ -200,14 +200,14 @@ fn our_runtimes_leave_a_file_of_version_1_that_others_have_changed() {
 }
 
 #[test]
-fn the_default_that_was_found_comes_back() {
+fn the_original_default_is_restored() {
     let found = "[plugins.cri.containerd]\n  default_runtime_name = \"crun\"\n";
     let rest = toml_file::without(VERSION_1, Some(found), None, &ours()).unwrap().unwrap();
     assert!(rest.contains("default_runtime_name = \"crun\""), "{rest}");
 }
 
 #[test]
-fn a_configuration_of_version_1_takes_the_main_files_place_and_others_do_not() {
+fn only_a_version_1_configuration_is_moved_into_the_main_file() {
     let list = files(Kind::Containerd, Some(Path::new("/c/config.toml")), Some(Path::new("/c/conf.d/n.toml")));
     let now = |beside: &str| {
         Texts::from([("/c/config.toml".into(), Some(String::new())), ("/c/conf.d/n.toml".into(), Some(beside.into()))])
@@ -229,22 +229,22 @@ fn texts(path: &Path, text: Option<&str>) -> Texts {
 }
 
 #[test]
-fn what_was_found_survives_an_upgrade_and_a_step_that_was_cut_off() {
+fn the_original_survives_an_upgrade_and_an_interrupted_step() {
     let (list, path) = docker();
     let found = "{\"a\" : 1}\n";
     let record = Record::snapshot(&list, &texts(&path, Some(found)), None, &ours()).unwrap();
-    // An installer may do more than we know of, which is not to be taken for others' doing.
+    // The installer may make changes that are unknown here, which must not count as changes by others.
     let mut first: Value = serde_json::from_str(&installed(Some(found), false)).unwrap();
     first["features"] = json!({"cdi": true});
     let first = first.to_string();
-    // Cut off before what the installer left was kept.
+    // Interrupted before the installer's result was recorded.
     let cut_off = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&record), &ours()).unwrap();
     assert_eq!(cut_off.files[&path].found.as_deref(), Some(found));
-    // An upgrade: nobody else has written.
+    // An upgrade: nobody else has changed the file.
     let settled = cut_off.settle(&texts(&path, Some(&first)));
     let upgrade = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&settled), &ours()).unwrap();
     assert_eq!(upgrade.files[&path].found.as_deref(), Some(found));
-    // Others have: what is kept is theirs, without ours.
+    // Others have changed it: their version is recorded, without NVIDIA's entries.
     let mut changed: Value = serde_json::from_str(&first).unwrap();
     changed["b"] = json!(2);
     let upgrade = Record::snapshot(&list, &texts(&path, Some(&changed.to_string())), Some(&settled), &ours()).unwrap();
@@ -253,7 +253,7 @@ fn what_was_found_survives_an_upgrade_and_a_step_that_was_cut_off() {
 }
 
 #[test]
-fn a_drop_in_goes_unless_somebody_has_put_a_file_of_his_own_there() {
+fn a_drop_in_is_removed_unless_a_third_party_has_replaced_it() {
     let path = PathBuf::from("/c/n.toml");
     let list = [File { path: path.clone(), role: Role::DropIn }];
     let drop_in =
@@ -295,7 +295,7 @@ fn foreign() -> BoxedStrategy<Map<String, Value>> {
 
 proptest! {
     #[test]
-    fn to_install_and_to_revert_changes_nothing_of_others(whole in foreign(), default: bool, added: bool) {
+    fn installing_and_reverting_changes_no_other_entries(whole in foreign(), default: bool, added: bool) {
         let (list, path) = docker();
         let found = serde_json::to_string(&whole).unwrap();
         let record = Record::snapshot(&list, &texts(&path, Some(&found)), None, &ours()).unwrap();

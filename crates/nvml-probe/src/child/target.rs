@@ -1,4 +1,4 @@
-//! Which driver the NVML child is to ask.
+//! Selects the driver that the NVML child queries.
 
 use std::path::{Path, PathBuf};
 
@@ -7,28 +7,28 @@ use crate::{
     host::HostRoot,
 };
 
-/// The driver that is asked. A child serves one; with any of this changed it is ended and another one started.
+/// The driver that is queried. A child serves one target; if any field changes, it is replaced by another child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The root that the child changes into; none where the library is loaded from where it lies.
+    /// The root that the child changes into; `None` if the library is loaded from its place on the host.
     pub chroot: Option<PathBuf>,
-    /// The library, inside that root.
+    /// The library's path inside that root.
     pub library: PathBuf,
     /// The version of the loaded module and of the library.
     pub version: String,
-    /// The boot in which it is loaded.
+    /// The boot in which the module is loaded.
     pub boot_id: String,
 }
 
 impl Target {
-    /// The driver to ask, where a module is loaded and one of the libraries, given in order of preference, is of its
-    /// version.
+    /// Returns the driver to query, if a module is loaded and one of the libraries, given in order of preference, has
+    /// its version.
     ///
-    /// With `chroot` unset the library is loaded from under the host root without a change of root, so that it meets
-    /// this process' own /dev.
+    /// If `chroot` is false, the library is loaded from under the host root without changing root, so that it uses this
+    /// process' own /dev.
     ///
     /// # Errors
-    /// Why there is nothing to ask, in a sentence; none where no module is loaded.
+    /// The reason why there is nothing to query; `None` inside if no module is loaded.
     pub fn choose(
         host: &HostRoot,
         chroot: bool,
@@ -41,7 +41,7 @@ impl Target {
             Some(format!("the module of version {loaded} is loaded; no libnvidia-ml.so.{loaded} is on the host"))
         })?;
         let root = host.resolve(&library.root).map_err(|error| Some(format!("{}: {error}", library.root)))?;
-        // An installer's directory is no root file system. The library works from the host's root, where its /dev is.
+        // An installer's directory is not a root file system. Its library works from the host's root, where /dev is.
         let (root, path) = if library.root != HOST && library.root != CONTAINER_ROOT {
             (
                 host.as_path().to_owned(),

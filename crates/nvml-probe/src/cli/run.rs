@@ -1,4 +1,4 @@
-//! `run`: the agent, and what it is made of.
+//! `run`: the agent and its parts.
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Name of the node this runs on.
+    /// Name of the node that this runs on.
     #[arg(long, env = "NODE_NAME")]
     node_name: String,
     /// Where the host's / is mounted.
@@ -31,10 +31,11 @@ pub struct Run {
     /// How long NVML may take to answer before its process is killed.
     #[arg(long, default_value = "30s", value_parser = duration)]
     nvml_deadline: Duration,
-    /// The kernel's log, which tells of XIDs that came while nobody asked NVML. A probe that cannot read it does without.
+    /// The kernel log, which records XIDs that occur while NVML is not queried. Optional: without it, XIDs come from
+    /// NVML only.
     #[arg(long, env = "KERNEL_LOG", default_value = "/dev/kmsg")]
     kernel_log: PathBuf,
-    /// Load NVML from where it lies, without changing root into the driver's. For a probe that is no container.
+    /// Load NVML without changing root into the driver's root. For a probe that does not run in a container.
     #[arg(long)]
     no_chroot: bool,
     /// Address of /livez, /readyz and /metrics. Nothing is served without it.
@@ -43,9 +44,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// Reports until asked to end.
+    /// Reports until terminated.
     pub async fn run(self, shutdown: &mut Shutdown) -> Result<ExitCode, CliError> {
-        tracing::info!(node = self.node_name, host_root = %self.host_root.display(), "{} begins", crate::USER_AGENT);
+        tracing::info!(node = self.node_name, host_root = %self.host_root.display(), "{} starts", crate::USER_AGENT);
         let client = client().await?;
         let pulse = Pulse::new(patience(self.interval, self.nvml_deadline));
         let admin = Admin { pulse: Arc::new(pulse), metrics: Arc::new(Metrics::new(&self.node_name)) };
@@ -69,10 +70,10 @@ impl Run {
     }
 }
 
-/// Listens, and answers for as long as the runtime lives.
+/// Listens, and serves for as long as the async runtime lives.
 async fn serve(address: SocketAddr, admin: Admin) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
-    tracing::info!(address = %listener.local_addr()?, "/livez, /readyz and /metrics are served");
+    tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
     tokio::spawn(axum::serve(listener, admin::router(admin)).into_future());
     Ok(())
 }

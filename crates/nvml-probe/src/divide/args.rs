@@ -1,4 +1,4 @@
-//! The command line of what divides GPUs by MIG.
+//! The `mig` command line.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     words::{chain, last_words},
 };
 
-/// What is to be divided, and how.
+/// The MIG layout to apply, and how.
 #[derive(Debug, Args)]
 pub struct MigArgs {
     /// Where the host's directories are mounted.
@@ -23,14 +23,14 @@ pub struct MigArgs {
     /// The driver's root on the host.
     #[arg(long, default_value = CONTAINER_ROOT)]
     driver_root: String,
-    /// How often each profile is to be there on every GPU that has MIG, as a JSON object: `{"1g.10gb": 7}`. An empty one
-    /// turns MIG off.
+    /// How many instances of each profile every GPU with MIG has to have, as a JSON object: `{"1g.10gb": 7}`. An empty
+    /// object disables MIG.
     #[arg(long, value_parser = layout)]
     layout: Layout,
     /// How long NVML may take for one step.
     #[arg(long, default_value = "2m", value_parser = duration)]
     nvml_deadline: Duration,
-    /// Load NVML from where it lies, without changing root into the driver's.
+    /// Load NVML without changing root into the driver's root.
     #[arg(long)]
     no_chroot: bool,
     /// The file whose text Kubernetes shows once the container has ended.
@@ -39,22 +39,22 @@ pub struct MigArgs {
 }
 
 impl MigArgs {
-    /// Divides the GPUs, and leaves what stands in the way as the container's last words.
+    /// Applies the layout, and writes an obstacle to the container's termination log.
     ///
     /// # Errors
-    /// When this program cannot be found to be started again as the NVML child.
+    /// Returns an error if the path of this program is not available, which is started again as the NVML child.
     pub async fn run(self) -> std::io::Result<ExitCode> {
         let Self { host_root, driver_root, layout, nvml_deadline, no_chroot, termination_log } = self;
         let limits = Limits { answer: nvml_deadline, first_pause: Duration::ZERO, ..Limits::default() };
         let mut supervisor = Supervisor::new(this_program(std::env::current_exe()?), limits);
         let divided = divide(&HostRoot::new(host_root), !no_chroot, &driver_root, &layout, &mut supervisor).await;
-        // Nothing of this container is to hold the driver while the next one begins.
+        // Nothing of this container may hold the driver while the next one starts.
         if let Err(stuck) = supervisor.end().await {
             tracing::warn!("{stuck}");
         }
         Ok(match divided {
             Ok(()) => {
-                tracing::info!(?layout, "the GPUs are divided");
+                tracing::info!(?layout, "the MIG layout is applied");
                 ExitCode::SUCCESS
             }
             Err(error) => {

@@ -1,5 +1,5 @@
-//! In which folders of a root libraries of a driver lie: where the dynamic linker of that root looks, and where installers
-//! are known to put them.
+//! The folders of a root that may hold a driver's libraries: those that the root's dynamic linker searches, and those
+//! that installers are known to use.
 
 use std::{
     collections::BTreeSet,
@@ -11,14 +11,15 @@ use super::ld_cache;
 use crate::host::{HostRoot, present};
 
 const CACHE: &str = "etc/ld.so.cache";
-/// A desktop's cache is some hundred kilobytes.
+/// A desktop's cache has a few hundred kilobytes.
 const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 const CONFIGURATION: &str = "etc/ld.so.conf";
-/// Files of the linker's configuration that are read at most, and folders that they may name.
+/// The most files of the linker's configuration that are read, and the most folders that they may name.
 const MOST: usize = 64;
 
-/// Folders that hold a driver's libraries, by who puts them there: NVIDIA's `.run` file, most packages and Google's installers
-/// first, then the packages of RHEL 7 and Debian, WSL and NixOS. Folders of appliances are in their linker's configuration.
+/// Folders that hold a driver's libraries, by who puts them there: first NVIDIA's `.run` file, most packages and
+/// Google's installers, then the packages of RHEL 7 and Debian, WSL and NixOS. Appliances list their folders in the
+/// linker's configuration.
 const KNOWN: [&str; 12] = [
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
@@ -33,17 +34,17 @@ const KNOWN: [&str; 12] = [
     "usr/lib/wsl/lib",
     "run/opengl-driver/lib",
 ];
-/// Folders whose own folders of these names hold them: Ubuntu's packages up to 18.04, one for each branch, and Debian's of
-/// other branches than the current one.
+/// Folders whose subfolders with these prefixes hold the libraries: Ubuntu's packages up to 18.04, one for each branch,
+/// and Debian's packages of branches other than the current one.
 const NUMBERED: [(&str, &str); 3] =
     [("usr/lib", "nvidia-"), ("usr/lib/x86_64-linux-gnu/nvidia", ""), ("usr/lib/aarch64-linux-gnu/nvidia", "")];
 
-/// Returns the folders of a root in which a driver's libraries may lie, relative to it, the likeliest first: those that the
-/// dynamic linker's cache has `library` in, those that are known, and those of the linker's configuration. Each is there, and
-/// there once.
+/// Returns the folders of a root in which a driver's libraries may be, relative to the root and the most likely first:
+/// those where the dynamic linker's cache lists `library`, the known ones, and those of the linker's configuration.
+/// Each folder exists and is listed once.
 ///
 /// # Errors
-/// When a file or folder exists and cannot be read.
+/// Returns an error if a file or folder exists and cannot be read.
 pub fn of(root: &HostRoot, library: &str) -> io::Result<Vec<PathBuf>> {
     let mut all = cached(root, library)?;
     all.extend(KNOWN.map(PathBuf::from));
@@ -52,15 +53,15 @@ pub fn of(root: &HostRoot, library: &str) -> io::Result<Vec<PathBuf>> {
         all.extend(names.iter().filter(|name| name.starts_with(prefix)).map(|name| Path::new(parent).join(name)));
     }
     all.extend(configured(root)?);
-    // The root may be the very folder that holds them.
+    // The root itself may be the folder that holds them.
     all.push(PathBuf::new());
-    // On most systems several of them are one: /lib64 is a link to /usr/lib64.
+    // On most systems several of them are the same: /lib64 is a link to /usr/lib64.
     let mut real = BTreeSet::new();
     Ok(all.into_iter().filter(|folder| root.resolve(folder).is_ok_and(|folder| real.insert(folder))).collect())
 }
 
-/// The folders of libraries in the cache, and those that links there lead to: Debian's lead to the folder of the branch that
-/// the system has chosen.
+/// Returns the folders of the libraries in the cache, and those that the libraries link to: Debian's links lead to the
+/// folder of the branch that the system has selected.
 fn cached(root: &HostRoot, library: &str) -> io::Result<Vec<PathBuf>> {
     let Some(cache) = present(root.bytes(CACHE, CACHE_BYTES))? else { return Ok(Vec::new()) };
     let mut folders = Vec::new();
@@ -72,12 +73,12 @@ fn cached(root: &HostRoot, library: &str) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The folder of a file, relative to the root.
+/// Returns the folder of a file, relative to the root.
 fn relative(path: &Path) -> Option<PathBuf> {
     Some(path.strip_prefix("/").unwrap_or(path).parent()?.to_owned())
 }
 
-/// The folders that the linker's configuration names: those that its cache is made of.
+/// Returns the folders named in the linker's configuration, from which its cache is built.
 fn configured(root: &HostRoot) -> io::Result<Vec<PathBuf>> {
     let mut files = vec![PathBuf::from(CONFIGURATION)];
     let (mut folders, mut next) = (Vec::new(), 0);
@@ -99,7 +100,7 @@ fn configured(root: &HostRoot) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The files that an `include` names, whose last part may have one asterisk.
+/// Returns the files that an `include` names. Its last part may contain one asterisk.
 fn included(root: &HostRoot, file: &Path, pattern: &str) -> io::Result<Vec<PathBuf>> {
     let pattern = match pattern.strip_prefix('/') {
         Some(absolute) => PathBuf::from(absolute),

@@ -1,28 +1,28 @@
-//! The dynamic linker's cache, `/etc/ld.so.cache`: which libraries a root has, and where. Pure over bytes.
+//! Reads the dynamic linker's cache, `/etc/ld.so.cache`: which libraries a root has, and where. Pure: works on bytes.
 //!
-//! The layout is that of glibc's `dl-cache.h`: the format `glibc-ld.so.cache1.1` of glibc 2.2 and later, by itself or behind
-//! the older format, which ldconfig wrote in front of it up to glibc 2.31. All numbers are little-endian, as on every
-//! processor that the probe runs on.
+//! The layout is that of glibc's `dl-cache.h`: the format `glibc-ld.so.cache1.1` of glibc 2.2 and later, either alone
+//! or after the older format, which ldconfig prepended up to glibc 2.31. All numbers are little-endian, as on every
+//! processor that the probe supports.
 
-/// How the file begins, with its version.
+/// The first bytes of the file, including its version.
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
-/// How the older format begins.
+/// The first bytes of the older format.
 const OLD_MAGIC: &[u8] = b"ld.so-1.7.0";
 /// The sizes of the old format's header and entries.
 const OLD_SIZES: (usize, usize) = (16, 12);
 /// The sizes of the header and of an entry: flags, key, value, OS version, hardware capabilities.
 const SIZES: (usize, usize) = (48, 24);
-/// The entries that are read at most: a desktop system has some thousands.
+/// The most entries that are read; a desktop system has a few thousand.
 const MOST: usize = 65_536;
 /// The longest string that is read.
 const LONGEST: usize = 4096;
-/// The part of an entry's flags that names what the library is built for, and its values for x86-64 and arm64 (each with 64
-/// bits). Those of 32 bits cannot be loaded by the probe.
+/// The part of an entry's flags that names the library's architecture, and its values for x86-64 and arm64. The probe
+/// cannot load 32-bit libraries.
 const KIND: u32 = 0xff00;
 const KINDS: [u32; 2] = [0x0300, 0x0a00];
 
-/// Returns the paths of the 64-bit libraries whose names begin with `prefix`, in the order of the cache. What is damaged is
-/// passed over: the cache is only one of the places that tell where libraries are.
+/// Returns the paths of the 64-bit libraries whose names start with `prefix`, in the order of the cache. Damaged parts
+/// are skipped: the cache is only one of the sources for library locations.
 #[must_use]
 pub fn paths<'c>(cache: &'c [u8], prefix: &str) -> Vec<&'c str> {
     let Some(cache) = newer(cache) else { return Vec::new() };
@@ -37,7 +37,7 @@ pub fn paths<'c>(cache: &'c [u8], prefix: &str) -> Vec<&'c str> {
     entries.filter_map(path).collect()
 }
 
-/// The part in the newer format: offsets of strings count from its beginning.
+/// Returns the part in the newer format; offsets of strings count from its start.
 fn newer(cache: &[u8]) -> Option<&[u8]> {
     if cache.starts_with(MAGIC) {
         return Some(cache);
@@ -53,7 +53,7 @@ fn number(cache: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(bytes.try_into().ok()?)).ok()
 }
 
-/// A string that ends with a zero byte.
+/// Returns a string that ends with a zero byte.
 fn text(cache: &[u8], at: usize) -> Option<&str> {
     let rest = cache.get(at..)?;
     let end = rest.iter().take(LONGEST).position(|byte| *byte == 0)?;
@@ -61,13 +61,13 @@ fn text(cache: &[u8], at: usize) -> Option<&str> {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    /// A cache of the newer format with these libraries: flags, name, path.
-    pub fn cache(libraries: &[(u32, &str, &str)]) -> Vec<u8> {
+    /// Builds a cache of the newer format with these libraries: flags, name, path.
+    fn cache(libraries: &[(u32, &str, &str)]) -> Vec<u8> {
         let (mut entries, mut strings) = (Vec::new(), Vec::new());
         let begin = SIZES.0 + libraries.len() * SIZES.1;
         let mut string = |text: &str| {
@@ -94,7 +94,7 @@ pub mod tests {
     const X86_64: u32 = 0x0303;
 
     #[test]
-    fn libraries_of_64_bits_are_found_by_the_beginning_of_their_names() {
+    fn libraries_of_64_bits_are_found_by_the_prefix_of_their_names() {
         let nvml = "libnvidia-ml.so.1";
         let libraries = [
             (X86_64, "libc.so.6", "/usr/lib64/libc.so.6"),
@@ -106,7 +106,7 @@ pub mod tests {
         let found = ["/usr/lib64/nvidia/libnvidia-ml.so.1", "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1"];
         let newer = cache(&libraries);
         assert_eq!(paths(&newer, "libnvidia-ml.so."), found);
-        // The same behind the older format, with one entry and with two: the newer one begins at a multiple of eight.
+        // The same after the older format, with one entry and with two: the newer one starts at a multiple of eight.
         for entries in [1_u32, 2] {
             let mut both = OLD_MAGIC.to_vec();
             both.push(0);
@@ -118,7 +118,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_no_cache_or_a_part_of_one_names_nothing() {
+    fn a_file_that_is_not_a_cache_or_is_cut_off_lists_nothing() {
         let whole = cache(&[(X86_64, "libnvidia-ml.so.1", "/usr/lib64/libnvidia-ml.so.1")]);
         assert_eq!(paths(&whole, "libnvidia-ml.so.").len(), 1);
         for end in 0..whole.len() {
@@ -129,7 +129,7 @@ pub mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_whatever_end_the_probe(
+        fn no_input_makes_the_probe_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..400),
             begin in prop::sample::select(vec![&b""[..], MAGIC, OLD_MAGIC]),
             flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),

@@ -1,5 +1,5 @@
-//! Readings → findings: what one reading of a GPU shows, and what it shows not to be. Pure, and without memory: what comes
-//! of a finding is [`super::gpu`]'s to decide.
+//! Derives findings from one reading of a GPU: what is wrong, and what is proven not to be wrong. Pure and stateless;
+//! [`super::gpu`] decides what a finding leads to.
 
 use std::time::Duration;
 
@@ -15,26 +15,26 @@ use super::{
 /// Something that is wrong with a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// What is wrong.
     pub kind: CauseKind,
-    /// The XID, of that kind only.
+    /// The XID, for that kind only.
     pub xid: Option<u16>,
-    /// How grave.
+    /// The severity.
     pub severity: Severity,
-    /// What helps.
+    /// The recommended action.
     pub action: Action,
     /// How it ends.
     pub cure: Cure,
-    /// Whether one is not enough.
+    /// Whether one reading is not enough.
     pub confirm: bool,
-    /// How many, where that can be counted.
+    /// The number of occurrences, if it can be counted.
     pub count: Option<u64>,
-    /// How it is known.
+    /// The evidence, for people to read.
     pub evidence: String,
 }
 
 impl Finding {
-    /// A finding as its kind is by nature; nothing where the rules leave the kind out.
+    /// Creates a finding with the defaults of its kind, or `None` if the rules ignore the kind.
     #[must_use]
     pub fn of(rules: &Rules, kind: CauseKind, evidence: impl Into<String>) -> Option<Self> {
         let Nature { severity, action, cure, confirm } = nature(kind);
@@ -42,7 +42,7 @@ impl Finding {
         Some(Self { kind, xid: None, severity, action, cure, confirm, count: None, evidence: evidence.into() })
     }
 
-    /// An XID that came `count` times; nothing where it says nothing of the GPU.
+    /// Creates a finding for an XID that occurred `count` times, or `None` if it says nothing about the GPU.
     #[must_use]
     pub fn of_xid(rules: &Rules, xid: u16, count: u64, said: &str) -> Option<Self> {
         let meaning = rules.xid(xid);
@@ -51,11 +51,8 @@ impl Finding {
             Class::Warn => (Severity::Warning, Cure::Passing),
             Class::Fatal => (Severity::Fatal, Cure::Restart),
         };
-        let evidence = if said.is_empty() {
-            meaning.text.to_owned()
-        } else {
-            format!("{}; the driver said: {said}", meaning.text)
-        };
+        let evidence =
+            if said.is_empty() { meaning.text.to_owned() } else { format!("{}; driver message: {said}", meaning.text) };
         Some(Self {
             kind: CauseKind::Xid,
             xid: Some(xid),
@@ -72,31 +69,32 @@ impl Finding {
         Self { count: Some(count), ..self }
     }
 
-    /// As grave as given, unless a rule says otherwise.
+    /// Sets the severity unless a rule sets it.
     fn severity(self, rules: &Rules, severity: Severity) -> Self {
         Self { severity: rules.severity_over(self.kind, severity).unwrap_or(severity), ..self }
     }
 }
 
-/// What a reading is compared with.
+/// The values that a reading is compared with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Before {
-    /// The counter of PCIe replays at the reading before, and how long ago that was.
+    /// The PCIe replay counter at the previous reading, and how long ago that was.
     pub replays: Option<(u64, Duration)>,
-    /// How many NVLinks should be active: as many as were on this GPU, or as on its like in this node.
+    /// How many NVLinks should be active: as many as were before on this GPU, or as on the node's GPUs of the same
+    /// model.
     pub nvlinks: Option<usize>,
 }
 
-/// What a reading shows. A kind that is in neither list could not be read.
+/// The result of evaluating a reading. A kind in neither list could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// What is wrong.
     pub found: Vec<Finding>,
-    /// What is not.
+    /// What is proven not to be wrong.
     pub clear: Vec<CauseKind>,
 }
 
-/// What a reading shows.
+/// Evaluates a reading.
 #[must_use]
 pub fn findings(rules: &Rules, now: &Readings, before: &Before) -> Findings {
     let mut look = Looking { rules, findings: Findings::default() };
@@ -127,7 +125,7 @@ struct Looking<'a> {
 }
 
 impl Looking<'_> {
-    /// Notes what comes of a value, if it was read.
+    /// Evaluates a value if it was read.
     fn at<T>(&mut self, kind: CauseKind, value: Option<T>, wrong: impl FnOnce(T) -> Option<String>) {
         if let Some(value) = value {
             let finding = wrong(value).and_then(|evidence| Finding::of(self.rules, kind, evidence));
@@ -135,7 +133,7 @@ impl Looking<'_> {
         }
     }
 
-    /// As [`Self::at`], for what is counted.
+    /// Evaluates a counter like [`Self::at`].
     fn counted(&mut self, kind: CauseKind, count: Option<u64>, wrong: impl FnOnce(u64) -> Option<String>) {
         if let Some(count) = count {
             let finding = wrong(count).and_then(|evidence| Finding::of(self.rules, kind, evidence));
@@ -143,7 +141,7 @@ impl Looking<'_> {
         }
     }
 
-    /// Notes what was found, or that nothing was.
+    /// Adds the finding, or marks the kind as clear.
     fn note(&mut self, kind: CauseKind, found: Option<Finding>) {
         match found {
             Some(finding) => self.findings.found.push(finding),
@@ -151,8 +149,8 @@ impl Looking<'_> {
         }
     }
 
-    /// NVML's own word for what to do (field 230; NVIDIA's driver 570 and later). What the numbers beyond 2 ask for is
-    /// from the header's names only.
+    /// Evaluates NVML's recommended action (field 230; driver 570 and later). The meaning of values above 2 is known
+    /// only from the names in NVML's header.
     fn recovery(&mut self, value: Option<u32>) {
         let kind = CauseKind::RecoveryActionNeeded;
         let rules = self.rules;
@@ -163,7 +161,7 @@ impl Looking<'_> {
                 2 => (Action::RebootNode, Severity::Fatal, "reboot of the node"),
                 3 => (Action::DrainAndReset, Severity::Warning, "end of all peer-to-peer traffic"),
                 4 => (Action::DrainAndReset, Severity::Warning, "drain and reset of the GPU"),
-                _ => (Action::CheckHardware, Severity::Warning, "something this probe does not know"),
+                _ => (Action::CheckHardware, Severity::Warning, "unknown to this probe"),
             };
             let finding = Finding::of(rules, kind, format!("NVML's recovery action is {value}: {word}"))?;
             Some(Finding { action, ..finding }.severity(rules, severity))
@@ -178,7 +176,7 @@ fn heat(look: &mut Looking<'_>, thermal: &Thermal) {
     let kind = CauseKind::Overheating;
     let rules = look.rules;
     let (slow, shut) = (rules.below_slowdown(), rules.below_shutdown());
-    // Degrees left until the one and the other; newer cards tell margins, older ones temperatures.
+    // Degrees left until each threshold; newer cards report margins, older ones temperatures.
     let until_slowdown = thermal.margin.or(difference(thermal.slowdown_at, thermal.gpu));
     let until_shutdown =
         difference(thermal.margin, thermal.shutdown_margin).or(difference(thermal.shutdown_at, thermal.gpu));
@@ -207,7 +205,7 @@ fn slowdowns(look: &mut Looking<'_>, reasons: Option<u64>) {
     for (kind, bits, without, text) in [
         (CauseKind::ThermalSlowdown, heat, 0, "clocks are lowered because of heat"),
         (CauseKind::PowerBrake, POWER_BRAKE, 0, "clocks are lowered at the power supply's request"),
-        // The bit is set along with those of heat and of the power brake.
+        // This bit is set together with those of heat and of the power brake.
         (
             CauseKind::HardwareSlowdown,
             HARDWARE_SLOWDOWN,
@@ -289,7 +287,7 @@ fn join(look: &mut Looking<'_>, fabric: Fabric) {
 
 fn pcie(look: &mut Looking<'_>, now: &Readings, before: &Before) {
     let Pcie { generation, max_generation, width, max_width, replays } = now.pcie;
-    // A link that rests between transfers is slow on purpose; narrow it is not.
+    // An idle link is slow on purpose, but never narrow.
     let narrow = width.zip(max_width).map(|(now, most)| (now < most).then(|| format!("{now} of {most} lanes")));
     let slow = generation
         .zip(max_generation)
@@ -300,11 +298,11 @@ fn pcie(look: &mut Looking<'_>, now: &Readings, before: &Before) {
 
     let rules = look.rules;
     let limit = generation.zip(width).map(|(generation, width)| rules.replays_per_minute(generation, width));
-    // A counter that went back began anew.
+    // A counter that decreased was reset.
     let rate = replays.zip(before.replays).filter(|(now, (then, elapsed))| now >= then && !elapsed.is_zero());
     let rate = rate.map(|(now, (then, elapsed))| per_minute(now - then, elapsed));
     look.at(CauseKind::PcieReplays, rate.zip(limit), |(rate, limit)| {
-        (rate > limit).then(|| format!("{rate} packets a minute are repeated on the PCIe link; more than {limit}"))
+        (rate > limit).then(|| format!("{rate} packets a minute are repeated on the PCIe link; the limit is {limit}"))
     });
 }
 

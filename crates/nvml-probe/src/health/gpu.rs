@@ -1,7 +1,7 @@
-//! One GPU's state: what its findings come to over time. Pure; time is an argument.
+//! The state of one GPU, derived from its findings over time. Pure; time is an argument.
 //!
-//! Any `Fatal` cause that stands makes the GPU Unhealthy, any `Warning` Degraded; only recovering ones, Recovering. What
-//! cannot be read changes nothing.
+//! An active `Fatal` cause makes the GPU Unhealthy, an active `Warning` Degraded; only recovering causes make it
+//! Recovering. What cannot be read changes nothing.
 
 use std::time::Duration;
 
@@ -18,50 +18,50 @@ use super::{
 
 /// The bound of the API type.
 const MAX_CAUSES: usize = 8;
-/// More than are ever reported, so that the gravest can be chosen; a flood of numbers takes no more memory.
+/// More than are ever reported, so that the most severe can be chosen, and few enough to bound memory.
 const MAX_TRACKED: usize = 32;
 
-/// What one look tells of a GPU.
+/// What one look shows of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told<'a> {
     /// It was read.
     Read {
         /// Its readings.
         readings: &'a Readings,
-        /// Its UUID: another one means another GPU in the same place.
+        /// Its UUID: a different one means another GPU at the same address.
         uuid: Option<&'a str>,
-        /// How many NVLinks GPUs of its model in this node have active.
+        /// How many NVLinks are active on the node's other GPUs of the same model.
         nvlinks_of_its_like: Option<usize>,
     },
     /// NVML answers, but not for this GPU.
     Refused(CauseKind, &'a str),
-    /// NVML does not answer, and why; nothing to say where it is not to be asked.
+    /// NVML does not answer, with the reason; `None` if it was not supposed to be queried.
     Silent(Option<&'a str>),
-    /// It was not to be asked yet: there are XIDs, and nothing else is new.
+    /// It was not queried: only XIDs are new.
     NotAsked,
 }
 
-/// XIDs of one number that came since the look before.
+/// XIDs of one number that occurred since the previous look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XidSeen {
     /// The number.
     pub xid: u16,
-    /// How often it came.
+    /// How often it occurred.
     pub count: u64,
-    /// How it is known.
+    /// Where it was found.
     pub source: Source,
-    /// What the driver said of it; may be empty.
+    /// The driver's message; may be empty.
     pub said: String,
 }
 
-/// How an XID is known.
+/// Where an XID was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// NVML told it as it came.
+    /// Reported by NVML when it occurred.
     Event,
-    /// The kernel log has it since the look before; when it last came.
+    /// Logged by the kernel since the previous look; the time of the last one.
     Log(Timestamp),
-    /// The kernel log has it from before this process began, which may know of it from its report.
+    /// Logged by the kernel before this process started, which may know of it from its report.
     OldLog(Timestamp),
 }
 
@@ -71,7 +71,7 @@ pub struct Gpu {
     state: HealthState,
     since: Option<Timestamp>,
     causes: Vec<Tracked>,
-    /// Looks in a row that could not read it.
+    /// Consecutive looks that could not read it.
     blind: u32,
     /// Whether it was ever read.
     known: bool,
@@ -84,7 +84,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Goes on from what was reported before this process began.
+    /// Restores the state reported before this process started.
     #[must_use]
     pub fn restore(rules: &Rules, reported: &GpuHealth, uuid: Option<&str>) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Gpu {
         }
     }
 
-    /// Its state as it is reported.
+    /// Returns the state to report.
     #[must_use]
     pub fn health(&self) -> GpuHealth {
         let standing = self.causes.iter().filter(|cause| cause.stands());
@@ -113,7 +113,7 @@ impl Gpu {
         }
     }
 
-    /// The driver was loaded anew, or the node booted.
+    /// Records that the driver was reloaded or the node rebooted.
     pub fn restarted(&mut self, now: Timestamp) {
         let mut cured = false;
         for cause in &mut self.causes {
@@ -124,7 +124,7 @@ impl Gpu {
         }
     }
 
-    /// Takes in one look, and what came since the one before.
+    /// Evaluates one look and the XIDs that occurred since the previous one.
     pub fn step(&mut self, rules: &Rules, told: &Told<'_>, xids: &[XidSeen], now: Timestamp) {
         self.follow(rules);
         let marked = self.restart_causes();
@@ -136,7 +136,7 @@ impl Gpu {
             Told::Refused(kind, evidence) => {
                 self.blind = self.blind.saturating_add(1);
                 self.found(rules, Finding::of(rules, *kind, *evidence), now);
-                // NVML as such does answer.
+                // NVML itself does answer.
                 self.clear(rules, CauseKind::NotAnswering);
                 self.hear(rules, xids, now);
             }
@@ -174,7 +174,7 @@ impl Gpu {
         let ended = |cause: &Tracked| {
             cause.stands() && proves_restart(cause.finding.kind) && seen.clear.contains(&cause.finding.kind)
         };
-        // Without persistence mode the driver restarts the counter whenever the last program lets go of the GPU.
+        // Without persistence mode, the driver resets the counter whenever the last program closes the GPU.
         let began_anew = readings.persistence == Some(true)
             && self.energy_mark.zip(readings.energy_millijoules).is_some_and(|(mark, now)| now < mark);
         if began_anew || self.causes.iter().any(ended) {
@@ -194,8 +194,8 @@ impl Gpu {
         self.rest(rules, &seen.clear, &found);
     }
 
-    /// What this look said nothing of: XIDs that did not come since the reading before, and causes that cannot be read any
-    /// more.
+    /// Updates the causes that this look did not cover: XIDs that did not occur since the previous reading, and causes
+    /// that can no longer be read.
     fn rest(&mut self, rules: &Rules, clear: &[CauseKind], found: &[CauseKind]) {
         self.causes.retain_mut(|cause| match cause.finding.xid {
             Some(_) if std::mem::take(&mut cause.is_fresh) => true,
@@ -205,7 +205,7 @@ impl Gpu {
         });
     }
 
-    /// Takes in the XIDs, but for those in the log that are over.
+    /// Evaluates XIDs, except logged ones that are already resolved.
     fn hear(&mut self, rules: &Rules, xids: &[XidSeen], now: Timestamp) {
         for seen in xids {
             let Some(mut finding) = Finding::of_xid(rules, seen.xid, seen.count, &seen.said) else { continue };
@@ -240,7 +240,7 @@ impl Gpu {
         self.causes.retain_mut(|cause| cause.finding.kind != kind || cause.unseen(rules, true));
     }
 
-    /// Rules may have changed.
+    /// Applies rules that may have changed.
     fn follow(&mut self, rules: &Rules) {
         self.causes.retain_mut(|cause| {
             let finding = &mut cause.finding;
@@ -269,7 +269,7 @@ impl Gpu {
         self.replays = readings.pcie.replays.map(|count| (count, now));
         let active = readings.active_nvlinks().unwrap_or_default();
         self.most_nvlinks = self.most_nvlinks.max(active);
-        // One without any may have no bridge, unlike its neighbours.
+        // A GPU without active links may have no bridge, unlike its neighbours.
         let of_its_like = of_its_like.filter(|_| active > 0).unwrap_or_default();
         let expected = self.most_nvlinks.max(of_its_like);
         Before { replays, nvlinks: (expected > 0).then_some(expected) }
@@ -279,7 +279,7 @@ impl Gpu {
         self.causes.iter().filter(|cause| cause.stands() && cause.finding.cure == Cure::Restart).count()
     }
 
-    /// Notes the energy counter when a cause came that a restart ends.
+    /// Stores the energy counter when a cause appears that a restart resolves.
     fn mark(&mut self, before: usize) {
         match self.restart_causes() {
             0 => self.energy_mark = None,

@@ -1,4 +1,4 @@
-//! The GPUs of a node over time.
+//! The health of a node's GPUs over time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,30 +18,30 @@ use crate::{
     pci::PciGpu,
 };
 
-/// One start of the driver: with any of it changed, every GPU was restarted.
+/// One start of the driver: if any field changes, every GPU was restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Start {
     /// The kernel's boot id.
     pub boot_id: String,
     /// Version of the loaded module.
     pub loaded: Option<String>,
-    /// Tells one loading of it from the next.
+    /// Identifies one load of the module.
     pub load_id: Option<u64>,
 }
 
 /// XIDs by the PCI address of their GPU.
 pub type Xids = BTreeMap<String, Vec<XidSeen>>;
 
-/// What came since the look before.
+/// Events since the previous look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// XIDs. Where the driver was loaded meanwhile, only those of after that.
+    /// New XIDs. If the driver was loaded in the meantime, only those after that.
     pub xids: Xids,
-    /// When the driver was loaded, where the kernel's log tells that.
+    /// When the driver was loaded, if the kernel log shows it.
     pub loaded: Option<Timestamp>,
 }
 
-/// The API's times are as exact as this, so that what came within it before and after a restart cannot be told apart.
+/// The precision of the API's times: events within this period before and after a restart cannot be distinguished.
 const A_SECOND: Duration = Duration::from_secs(1);
 
 /// The health of every GPU on the bus, by PCI address.
@@ -52,7 +52,7 @@ pub struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// Goes on from what was reported before this process began.
+    /// Restores the state reported before this process started.
     #[must_use]
     pub fn restore(rules: &Rules, report: &Report) -> Self {
         let gpus = report
@@ -67,14 +67,14 @@ impl NodeHealth {
         Self { gpus: gpus.collect(), start: Some(start) }
     }
 
-    /// The health of the GPU at that address.
+    /// Returns the health of the GPU at an address.
     #[must_use]
     pub fn of(&self, address: &str) -> GpuHealth {
         self.gpus.get(address).map(Gpu::health).unwrap_or_default()
     }
 
-    /// Takes in one look at the node, and what came since the one before. XIDs of a driver that is not loaded any more are
-    /// over.
+    /// Evaluates one look at the node and the events since the previous one. XIDs of a driver that is no longer loaded
+    /// are ignored.
     pub fn step(
         &mut self,
         rules: &Rules,
@@ -85,7 +85,7 @@ impl NodeHealth {
         now: Timestamp,
     ) {
         self.gpus.retain(|address, _| on_bus.iter().any(|gpu| gpu.address == *address));
-        // The log's order has left out what came before the driver was loaded: whatever it has left came after.
+        // The log's order has already dropped what came before the driver was loaded: everything left came later.
         let loaded = heard.loaded.and_then(|at| at.checked_sub(A_SECOND).ok());
         let restarted = self.restarted(start).then(|| loaded.unwrap_or(now));
         for PciGpu { address, .. } in on_bus {
@@ -99,7 +99,7 @@ impl NodeHealth {
         }
     }
 
-    /// Takes in XIDs that came between two looks.
+    /// Evaluates XIDs that occurred between two looks.
     pub fn hear(&mut self, rules: &Rules, xids: &Xids, now: Timestamp) {
         for (address, xids) in xids {
             if let Some(gpu) = self.gpus.get_mut(address) {
@@ -108,7 +108,8 @@ impl NodeHealth {
         }
     }
 
-    /// Whether the driver was started anew since the look before. One that is not loaded is on its way.
+    /// Returns whether the driver was restarted since the previous look. If none is loaded, the restart is still in
+    /// progress.
     fn restarted(&mut self, start: &Start) -> bool {
         start.loaded.is_some() && self.start.replace(start.clone()).is_some_and(|before| before != *start)
     }
@@ -129,11 +130,11 @@ fn told<'a>(look: &'a Look, address: &str) -> Told<'a> {
     }
     match inventory.refused.iter().find(|refused| refused.pci_address == address) {
         Some(refused) => Told::Refused(refused.kind, &refused.message),
-        None => Told::Refused(CauseKind::NotListed, "the GPU is on the PCI bus, and NVML does not list it"),
+        None => Told::Refused(CauseKind::NotListed, "the GPU is on the PCI bus, but NVML does not list it"),
     }
 }
 
-/// How many NVLinks more than half of the other GPUs of its model have active.
+/// Returns how many NVLinks are active on more than half of the other GPUs of the same model.
 fn nvlinks_of_its_like(inventory: &Inventory, gpu: &NvmlGpu) -> Option<usize> {
     let others = inventory.gpus.iter().filter(|other| other.pci_address != gpu.pci_address && other.name == gpu.name);
     let active: Vec<usize> = others.filter_map(|other| other.readings.active_nvlinks()).collect();

@@ -1,5 +1,5 @@
-//! XIDs have two witnesses: NVML, which tells them when it is asked, and the kernel's log, where the driver writes each
-//! before it hands it to NVML. What both tell counts once. Pure.
+//! Deduplicates XIDs, which have two sources: NVML, which returns them when queried, and the kernel log, where the
+//! driver writes each before passing it to NVML. An XID reported by both counts once. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +11,23 @@ use crate::inventory::HeardXid;
 
 type Key = (String, u16);
 
-/// What one witness has told, and the other has not yet.
+/// What one source has reported and the other has not yet.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     leads: BTreeMap<Key, Lead>,
 }
 
-/// How far the log is ahead of NVML, or behind it where that is negative.
+/// How far the log is ahead of NVML; negative if it is behind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lead {
     of_log: i64,
-    /// How many the log has told since NVML was asked last.
+    /// How many the log has reported since NVML was last queried.
     logged: i64,
 }
 
 impl Tally {
-    /// Of what the log has told, that which NVML had not. Of the time before this process NVML tells nothing.
+    /// Takes the XIDs from the log and returns those that NVML had not reported. NVML does not know those from before
+    /// this process started.
     #[must_use]
     pub fn logged(&mut self, mut xids: Xids) -> Xids {
         for (address, seen) in &mut xids {
@@ -44,7 +45,7 @@ impl Tally {
         xids
     }
 
-    /// Of what NVML has told since it was asked last, that which the log had not.
+    /// Takes the XIDs that NVML has reported since it was last queried and returns those that the log had not.
     #[must_use]
     pub fn told(&mut self, heard: &[HeardXid]) -> Xids {
         let mut xids = Xids::new();
@@ -56,7 +57,7 @@ impl Tally {
             let Lead { of_log, logged } = self.leads.remove(&key).unwrap_or_default();
             let mut of_nvml = of_log.saturating_neg();
             let more = advance(&mut of_nvml, count);
-            // What a witness has not told by the time it is asked once more, it never will.
+            // What a source has not reported by the next query, it never will.
             let of_log = of_nvml.saturating_neg().clamp(-signed(count), logged);
             let (address, xid) = key.clone();
             if of_log != 0 {
@@ -71,7 +72,7 @@ impl Tally {
     }
 }
 
-/// One witness tells so many more. How many of them are new.
+/// Advances one source by a count. Returns how many of them are new.
 fn advance(lead: &mut i64, count: u64) -> u64 {
     let before = *lead;
     *lead = before.saturating_add(signed(count));
@@ -108,20 +109,20 @@ mod tests {
     }
 
     #[test]
-    fn what_both_tell_counts_once_whoever_is_first() {
+    fn an_xid_reported_by_both_counts_once_in_any_order() {
         let mut tally = Tally::default();
         assert_eq!(total(&tally.logged(live(2))), 2);
         assert_eq!(total(&tally.told(&event(3))), 1);
         assert_eq!(total(&tally.logged(live(1))), 0);
         assert_eq!(total(&tally.logged(live(1))), 1);
-        // Written to the log just before NVML was asked, and told by NVML the next time.
+        // Written to the log just before NVML was queried, and returned by NVML the next time.
         assert_eq!(total(&tally.told(&[])), 0);
         assert_eq!(total(&tally.told(&event(1))), 0);
         assert_eq!(total(&tally.told(&event(1))), 1);
     }
 
     #[test]
-    fn what_one_never_tells_hides_nothing_that_the_other_tells_later() {
+    fn what_one_source_never_reports_does_not_hide_what_the_other_reports_later() {
         let mut tally = Tally::default();
         let _ = tally.logged(live(5));
         let _ = tally.told(&[]);
@@ -132,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn the_log_of_before_has_no_second_witness() {
+    fn earlier_log_entries_have_no_second_source() {
         let mut tally = Tally::default();
         assert_eq!(total(&tally.logged(log(Source::OldLog(Timestamp::UNIX_EPOCH), 2))), 2);
         assert_eq!(total(&tally.told(&event(2))), 2);
     }
 
     #[test]
-    fn gpus_and_numbers_are_told_apart() {
+    fn gpus_and_numbers_are_counted_separately() {
         let mut tally = Tally::default();
         let _ = tally.logged(live(1));
         let other = |address: &str, xid| vec![HeardXid { pci_address: address.to_owned(), xid, count: 1 }];
@@ -153,7 +154,7 @@ mod tests {
 
         /// The driver's errors between looks, each read from the log before or after that look.
         #[test]
-        fn of_two_witnesses_that_tell_everything_each_error_counts_once(looks in vec((0_u64..5, 0_u64..5), 1..50)) {
+        fn each_error_counts_once_if_both_sources_report_everything(looks in vec((0_u64..5, 0_u64..5), 1..50)) {
             let mut tally = Tally::default();
             let (mut happened, mut counted, mut late) = (0, 0, 0);
             for (before, after) in looks {
@@ -167,7 +168,7 @@ mod tests {
         }
 
         #[test]
-        fn no_count_is_too_much(counts in vec((any::<u64>(), any::<u64>()), 1..20)) {
+        fn huge_counts_do_not_overflow(counts in vec((any::<u64>(), any::<u64>()), 1..20)) {
             let mut tally = Tally::default();
             for (logged, told) in counts {
                 let _ = tally.logged(live(logged));

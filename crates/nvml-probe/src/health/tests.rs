@@ -14,7 +14,7 @@ use super::{
     rules::Rules,
 };
 
-/// A card that answers everything, and is well.
+/// A healthy card that provides every value.
 fn well() -> Readings {
     Readings {
         thermal: Thermal {
@@ -60,7 +60,7 @@ fn wrong(change: impl FnOnce(&mut Readings)) -> Readings {
     readings
 }
 
-/// A GPU at looks half a minute apart.
+/// A GPU that is looked at every half minute.
 struct Watched {
     gpu: Gpu,
     rules: Rules,
@@ -86,13 +86,13 @@ impl Watched {
         self.told(&Told::Read { readings, uuid: Some("GPU-a"), nvlinks_of_its_like: None }, &[])
     }
 
-    /// A reading of a GPU that is well, along with XIDs.
+    /// Reads a healthy GPU, together with XIDs.
     fn hears(&mut self, xids: &[(u16, u64)]) -> GpuHealth {
         let xids: Vec<XidSeen> = xids.iter().map(|(xid, count)| event(*xid, *count)).collect();
         self.told(&Told::Read { readings: &well(), uuid: Some("GPU-a"), nvlinks_of_its_like: None }, &xids)
     }
 
-    /// The probe is restarted.
+    /// Restarts the probe.
     fn restored(&mut self) {
         self.gpu = Gpu::restore(&self.rules, &self.gpu.health(), Some("GPU-a"));
     }
@@ -102,7 +102,7 @@ fn event(xid: u16, count: u64) -> XidSeen {
     XidSeen { xid, count, source: Source::Event, said: String::new() }
 }
 
-/// State, action, and the causes: each with whether it recovers.
+/// The state, the action, and each cause with whether it is recovering.
 fn outline(health: &GpuHealth) -> (HealthState, Action, Vec<(CauseKind, bool)>) {
     let causes = health.causes.iter().map(|cause| (cause.kind, cause.recovering)).collect();
     (health.state, health.action, causes)

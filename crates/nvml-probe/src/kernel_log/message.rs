@@ -1,18 +1,18 @@
-//! What NVIDIA's driver says in the kernel's log: XIDs, and that it was loaded. Pure.
+//! Parses the messages of NVIDIA's driver in the kernel log: XIDs, and that it was loaded. Pure.
 
 use crate::pci;
 
-/// What the driver's every line begins with.
+/// The prefix of every line of the driver.
 const DRIVER: &str = "NVRM: ";
-/// Both flavours of the module say this once they are loaded.
+/// Both flavours of the module log this once they are loaded.
 const LOADED: &str = "loading NVIDIA UNIX";
-/// More characters of a text are not kept.
+/// The most characters of a text that are kept.
 const MAX_SAID: usize = 200;
 
-/// A message that matters here.
+/// A relevant message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The driver was loaded: what it said before is of a start that is over.
+    /// The driver was loaded: earlier messages are about an earlier start.
     Loaded,
     /// An XID.
     Xid {
@@ -20,13 +20,13 @@ pub enum Message {
         address: String,
         /// The number.
         xid: u16,
-        /// What the driver says of it, without control characters.
+        /// The driver's message, without control characters.
         said: String,
     },
 }
 
 impl Message {
-    /// The meaning of a record's message. Nothing where it does not matter here.
+    /// Parses a record's message. Returns `None` if it is not relevant.
     #[must_use]
     pub fn parse(message: &str) -> Option<Self> {
         let said = message.strip_prefix(DRIVER)?;
@@ -43,7 +43,7 @@ impl Message {
     }
 }
 
-/// The driver names a GPU with or without the function, which is the first.
+/// Returns the address of a GPU, which the driver writes with or without the function; without it, that is the first.
 fn address(place: &str) -> Option<String> {
     if place.contains('.') { pci::normalise(place) } else { pci::normalise(&format!("{place}.0")) }
 }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn an_xid_is_known_however_the_driver_names_its_gpu() {
+    fn an_xid_is_parsed_with_every_spelling_of_its_gpu() {
         for (message, address, number, said) in [
             (
                 "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_xid_of_a_gpu_is_none() {
+    fn other_messages_are_ignored() {
         for message in [
             "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error",
             "NVRM: GPU at PCI:0000:01:00: GPU-0d1e",
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn both_flavours_say_that_they_were_loaded() {
+    fn both_flavours_log_that_they_were_loaded() {
         for message in [
             "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024",
             "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.173.02  Release Build  (builder@host)",
@@ -133,7 +133,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn no_message_is_too_much_and_what_is_kept_is_bounded(any: String, place in ".{0,20}", rest in ".{0,400}") {
+        fn any_message_can_be_parsed_and_the_result_is_bounded(any: String, place in ".{0,20}", rest in ".{0,400}") {
             let _ = Message::parse(&any);
             let _ = Message::parse(&format!("NVRM: Xid ({place}): {rest}"));
             let (_, number, said) = xid(&format!("NVRM: Xid (PCI:0000:01:00): 79, {rest}")).unwrap();

@@ -1,4 +1,4 @@
-//! Records of the kernel's log, as /dev/kmsg writes them:
+//! Records of the kernel log in the format of /dev/kmsg:
 //!
 //! ```text
 //! priority,sequence,microseconds,flags[,more];message
@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-/// What the kernel itself logs is of this facility, and nothing that programs write is.
+/// The facility of the kernel's own messages; programs cannot write it.
 const KERNEL: u32 = 0;
 
-/// One record, but for what does not matter here.
+/// The relevant parts of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// When it was logged, since the boot.
@@ -20,8 +20,8 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record that begins with this line. Nothing where the line goes on with another record, was written by a
-    /// program, or is no record at all.
+    /// Parses the first line of a record. Returns `None` if the line continues another record, was written by a
+    /// program, or is not a record.
     #[must_use]
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let (head, message) = str::from_utf8(line).ok()?.split_once(';')?;
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_write_and_what_is_no_record_is_none() {
+    fn records_of_programs_and_other_lines_are_ignored() {
         for line in [
             // Facilities of a user's program and of a daemon.
             "12,339,5140900,-;NVRM: Xid (PCI:0000:01:00): 79, forged",
@@ -76,7 +76,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn no_line_is_too_much(line: Vec<u8>, head in "[0-9,;-]{0,40}", message: String) {
+        fn any_line_can_be_parsed(line: Vec<u8>, head in "[0-9,;-]{0,40}", message: String) {
             let _ = Record::parse(&line);
             let _ = Record::parse(format!("{head};{message}").as_bytes());
         }

@@ -8,7 +8,7 @@ use super::*;
 
 const GPU: &str = "0000:01:00.0";
 
-/// A file in place of the log, and what writes to it.
+/// A file in place of the log, and its writer.
 struct Written {
     _directory: TempDir,
     path: PathBuf,
@@ -21,7 +21,7 @@ impl Written {
         Self::with(|path| File::create(path).unwrap())
     }
 
-    /// As the kernel's log, something that can be waited for.
+    /// A pipe, which can be waited for like the kernel log.
     fn pipe() -> Self {
         Self::with(|path| {
             mkfifo(path, Mode::S_IRWXU).unwrap();
@@ -66,7 +66,7 @@ fn taken(log: &mut KernelLog) -> Vec<(u16, u64, Source, String)> {
 }
 
 #[tokio::test]
-async fn what_was_there_at_first_is_old_and_what_comes_then_is_of_now() {
+async fn entries_from_before_the_start_are_old_and_later_ones_are_new() {
     for mut written in [Written::file(), Written::pipe()] {
         written.says(&(xid(1, 48) + &xid(2, 79) + "6,78,3000000,-;eth0: link up\n" + &xid(4, 48)));
         let mut log = written.open();
@@ -83,7 +83,7 @@ async fn what_was_there_at_first_is_old_and_what_comes_then_is_of_now() {
 }
 
 #[tokio::test]
-async fn what_was_not_taken_at_first_stays_old() {
+async fn old_entries_that_were_not_taken_stay_old() {
     let mut written = Written::file();
     written.says(&xid(1, 48));
     let mut log = written.open();
@@ -95,7 +95,7 @@ async fn what_was_not_taken_at_first_stays_old() {
 }
 
 #[tokio::test]
-async fn no_time_of_the_log_is_later_than_now() {
+async fn no_log_time_is_later_than_now() {
     let mut written = Written::file();
     written.says(&(xid(100_000, 48) + "4,77,18446744073709551615,-;NVRM: Xid (PCI:0000:01:00): 79, x\n"));
     let mut log = written.open();
@@ -105,7 +105,7 @@ async fn no_time_of_the_log_is_later_than_now() {
 }
 
 #[tokio::test]
-async fn of_what_was_said_before_the_driver_was_loaded_nothing_is_left() {
+async fn entries_from_before_the_driver_was_loaded_are_dropped() {
     let mut written = Written::file();
     written.says(&(xid(1, 48) + &record(2, "loading NVIDIA UNIX x86_64 Kernel Module  470.256.02") + &xid(3, 79)));
     let mut log = written.open();
@@ -119,7 +119,7 @@ async fn of_what_was_said_before_the_driver_was_loaded_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn a_line_that_comes_in_parts_is_one_line() {
+async fn a_line_that_arrives_in_parts_is_one_line() {
     let mut written = Written::pipe();
     let mut log = written.open();
     log.read_all().await;
@@ -134,7 +134,7 @@ async fn a_line_that_comes_in_parts_is_one_line() {
 }
 
 #[tokio::test]
-async fn news_come_by_themselves_and_no_more_often_than_once_a_second() {
+async fn new_records_wake_the_reader_at_most_once_a_second() {
     let mut written = Written::pipe();
     let mut log = written.open();
     log.read_all().await;
@@ -147,13 +147,13 @@ async fn news_come_by_themselves_and_no_more_often_than_once_a_second() {
     assert_eq!(taken(&mut log), []);
     log.news().await;
     assert_eq!(taken(&mut log).len(), 1);
-    // Nothing more.
+    // There is nothing more to read.
     log.tail.as_mut().unwrap().not_before = Instant::now();
     assert_eq!(poll!(pin!(log.news())), Poll::Pending);
 }
 
 #[tokio::test]
-async fn a_flood_is_counted_and_takes_no_more_memory_than_is_bounded() {
+async fn a_flood_is_counted_within_bounded_memory() {
     let mut written = Written::file();
     let line = "4,77,1,-;NVRM: Xid (PCI:0000:01:00): 31, pid=1, name=a\n";
     written.says(&line.repeat(100_000));
@@ -161,7 +161,7 @@ async fn a_flood_is_counted_and_takes_no_more_memory_than_is_bounded() {
         let lines = (0..8).map(|number| format!("4,77,1,-;NVRM: Xid (PCI:0000:{bus:02x}:00): {number}, x\n"));
         written.says(&lines.collect::<Vec<_>>().concat());
     }
-    // A file that is no log at all.
+    // Content that is not a log.
     written.says(&"x".repeat(100_000));
     written.says("\n");
     written.says(line);
@@ -174,7 +174,7 @@ async fn a_flood_is_counted_and_takes_no_more_memory_than_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_log_that_is_not_there_is_said_and_one_that_cannot_be_read_is_left_alone() {
+async fn a_missing_log_is_an_error_and_an_unreadable_one_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     assert!(KernelLog::open(&directory.path().join("kmsg"), at(0)).is_err());
     fs::create_dir(directory.path().join("directory")).unwrap();

@@ -1,5 +1,5 @@
-//! The metrics of single GPUs, made anew from the last look whenever they are asked for: what is gone does not linger, and
-//! what a card does not tell is absent.
+//! The metrics of single GPUs, built from the last look at each scrape: removed GPUs do not linger, and values that a
+//! card does not provide are absent.
 
 use std::{
     collections::BTreeMap,
@@ -26,28 +26,28 @@ use crate::{
     pci::PciGpu,
 };
 
-/// More numbers of XIDs than this are not told apart on one GPU.
+/// The most numbers of XIDs that are counted separately for one GPU.
 const MAX_XIDS: usize = 64;
 
-/// The GPUs of the node by PCI address, as the last look saw them.
+/// The GPUs of the node by PCI address, as of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Gpus(Mutex<BTreeMap<String, Seen>>);
 
 /// One GPU.
 #[derive(Debug, Default)]
 struct Seen {
-    /// What is known of it stays while NVML does not tell: a GPU that is lost is still the same series.
+    /// UUID and model are kept while NVML does not report them: a lost GPU remains the same series.
     uuid: String,
     model: String,
-    /// Nothing where it could not be read.
+    /// `None` if it could not be read.
     readings: Option<Readings>,
     health: GpuHealth,
-    /// How often each XID came since the probe began; under no number, those beyond the bound.
+    /// How often each XID occurred since the probe started; those beyond the bound are counted without a number.
     xids: BTreeMap<Option<u16>, u64>,
 }
 
 impl Gpus {
-    /// Takes in a look.
+    /// Updates the GPUs from a look.
     pub(super) fn show(&self, on_bus: &[PciGpu], inventory: Option<&Inventory>) {
         let mut gpus = self.lock();
         gpus.retain(|address, _| on_bus.iter().any(|gpu| gpu.address == *address));
@@ -57,7 +57,7 @@ impl Gpus {
             gpu.readings = told.map(|told| told.readings.clone());
             let (uuid, model) = told.map(|told| (told.uuid.as_deref(), told.name.as_deref())).unwrap_or_default();
             if let Some(uuid) = uuid.filter(|uuid| *uuid != gpu.uuid) {
-                // Another card in the same place begins afresh.
+                // Another card at the same address starts over.
                 if !gpu.uuid.is_empty() {
                     gpu.xids.clear();
                 }
@@ -71,11 +71,11 @@ impl Gpus {
         }
     }
 
-    /// Takes in XIDs that came, and what was made of them and of the look.
+    /// Counts new XIDs, and updates the health.
     pub(super) fn heard(&self, health: &NodeHealth, xids: &Xids) {
         for (address, gpu) in &mut *self.lock() {
             gpu.health = health.of(address);
-            // Those of before the probe began were counted by the one before it, or by none.
+            // Earlier XIDs were counted by the previous process, or by none.
             let came = xids.get(address).into_iter().flatten().filter(|xid| !matches!(xid.source, Source::OldLog(_)));
             for xid in came {
                 let is_told_apart = gpu.xids.len() < MAX_XIDS || gpu.xids.contains_key(&Some(xid.xid));
@@ -124,7 +124,7 @@ impl Seen {
     }
 }
 
-/// Values, each with the labels that tell it from the others of the same GPU.
+/// Values, each with the labels that distinguish it from the others of the same GPU.
 type Samples = Vec<(Labels, f64)>;
 
 /// A metric of a GPU.
@@ -267,7 +267,7 @@ const FAMILIES: &[Family] = &[
     }),
 ];
 
-/// The samples of a GPU that was read.
+/// Returns the samples of a GPU that was read.
 fn read(gpu: &Seen, samples: fn(&Readings) -> Samples) -> Samples {
     gpu.readings.as_ref().map(samples).unwrap_or_default()
 }
@@ -285,7 +285,8 @@ fn errors(correctable: Option<u64>, uncorrectable: Option<u64>) -> Samples {
     each("error", [("correctable", correctable.map(real)), ("uncorrectable", uncorrectable.map(real))])
 }
 
-/// All of an enumeration's words, so that one that is over goes to 0 instead of away.
+/// Returns a sample for every value of an enumeration, so that a value that no longer applies becomes 0 instead of
+/// disappearing.
 fn states<T: IntoEnumIterator + Into<&'static str> + PartialEq + Copy>(label: &'static str, now: T) -> Samples {
     T::iter().map(|state| (vec![(label, state.into().to_owned())], f64::from(state == now))).collect()
 }
@@ -302,7 +303,7 @@ fn causes(gpu: &Seen) -> Samples {
     gpu.health.causes.iter().map(|cause| (labels(cause), 1.0)).collect()
 }
 
-#[allow(clippy::cast_precision_loss, reason = "Prometheus keeps every value as such a number")]
+#[allow(clippy::cast_precision_loss, reason = "Prometheus stores every value as a float")]
 fn real(value: u64) -> f64 {
     value as f64
 }

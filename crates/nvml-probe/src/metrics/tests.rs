@@ -39,7 +39,7 @@ fn came(xid: u16, count: u64, source: Source) -> XidSeen {
     XidSeen { xid, count, source, said: String::new() }
 }
 
-/// The samples whose name and labels have all of these parts.
+/// Returns the samples whose name and labels contain all of these parts.
 fn samples<'a>(text: &'a str, parts: &[&str]) -> Vec<&'a str> {
     text.lines().filter(|line| !line.starts_with('#') && parts.iter().all(|part| line.contains(part))).collect()
 }
@@ -49,7 +49,7 @@ fn show(metrics: &Metrics, addresses: &[&str], look: &Look) {
 }
 
 #[test]
-fn a_reading_is_told_in_base_units_and_names_node_and_gpu() {
+fn readings_are_in_base_units_and_labelled_with_node_and_gpu() {
     let metrics = Metrics::new("n1");
     let readings = Readings {
         power_milliwatts: Some(71_500),
@@ -86,7 +86,7 @@ fn a_reading_is_told_in_base_units_and_names_node_and_gpu() {
 }
 
 #[test]
-fn what_a_card_does_not_tell_is_absent_and_not_zero() {
+fn values_that_a_card_does_not_provide_are_absent() {
     let metrics = Metrics::new("n1");
     show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", Readings::default())]));
     let text = metrics.text().unwrap();
@@ -98,7 +98,7 @@ fn what_a_card_does_not_tell_is_absent_and_not_zero() {
 }
 
 #[test]
-fn a_gpu_that_nvml_does_not_tell_of_stays_the_same_series_without_readings() {
+fn a_gpu_that_nvml_does_not_report_stays_the_same_series_without_readings() {
     let metrics = Metrics::new("n1");
     show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", warm(41))]));
     show(&metrics, &[SIX], &Look::Failing("hung".into()));
@@ -111,7 +111,7 @@ fn a_gpu_that_nvml_does_not_tell_of_stays_the_same_series_without_readings() {
 }
 
 #[test]
-fn a_gpu_that_is_gone_leaves_nothing_and_one_without_a_driver_is_named_by_its_pci_id() {
+fn a_removed_gpu_leaves_no_series_and_one_without_a_driver_has_its_pci_id_as_model() {
     let metrics = Metrics::new("n1");
     show(&metrics, &[SIX, SEVEN], &answering(vec![known(SIX, "GPU-six", warm(41))]));
     let text = metrics.text().unwrap();
@@ -123,7 +123,7 @@ fn a_gpu_that_is_gone_leaves_nothing_and_one_without_a_driver_is_named_by_its_pc
 }
 
 #[test]
-fn xids_add_up_until_the_gpu_is_another_one() {
+fn xids_add_up_until_the_gpu_is_replaced() {
     let metrics = Metrics::new("n1");
     let hear = |uuid: &str, xids: Vec<XidSeen>| {
         let xids = Xids::from([(SIX.to_owned(), xids)]);
@@ -142,7 +142,7 @@ fn xids_add_up_until_the_gpu_is_another_one() {
 }
 
 #[test]
-fn a_flood_of_numbers_makes_no_flood_of_series() {
+fn the_number_of_xid_series_is_bounded() {
     let metrics = Metrics::new("n1");
     let flood: Vec<_> = (1..=1000).map(|xid| came(xid, 1, Source::Event)).collect();
     let look = answering(vec![]);

@@ -2,7 +2,7 @@ use proptest::{collection::vec, prelude::*, sample::subsequence};
 
 use super::*;
 
-/// The profiles of a GPU with eight memory slices and seven compute slices, as NVIDIA's user guide of MIG draws them.
+/// The profiles of a GPU with eight memory slices and seven compute slices, as shown in NVIDIA's MIG user guide.
 fn offers() -> Vec<Offer> {
     let offer = |profile: &str, size, starts: &[u32]| Offer {
         profile: profile.into(),
@@ -36,7 +36,7 @@ fn instance(id: u32, profile: &str, start: u32, users: &[u32]) -> Instance {
     Instance { id, profile: profile.into(), placement, clients: users.iter().copied().map(client).collect() }
 }
 
-/// What becomes of a GPU by these steps; NVML would refuse what is asserted here.
+/// Applies steps to a GPU. NVML would reject what is asserted here.
 fn done(mut gpu: Divided, steps: &[Step]) -> Divided {
     for (number, step) in steps.iter().enumerate() {
         match step {
@@ -70,14 +70,14 @@ fn counted(gpu: &Divided) -> Layout {
 }
 
 #[test]
-fn what_is_as_it_should_be_is_left_alone() {
+fn a_matching_layout_needs_no_steps() {
     let gpu = on(vec![instance(1, "3g.40gb", 4, &[7]), instance(2, "1g.10gb", 0, &[])]);
     assert_eq!(steps(&layout(&[("3g.40gb", 1), ("1g.10gb", 1), ("2g.20gb", 0)]), &gpu, &offers()), Ok(vec![]));
     assert_eq!(steps(&Layout::new(), &Divided::default(), &offers()), Ok(vec![]));
 }
 
 #[test]
-fn a_change_of_the_mode_comes_alone_and_waits_for_whoever_uses_the_gpu() {
+fn the_mode_is_changed_alone_and_only_if_the_gpu_is_unused() {
     let wanted = layout(&[("1g.10gb", 7)]);
     assert_eq!(steps(&wanted, &Divided::default(), &offers()), Ok(vec![Step::SetMode(true)]));
     let used = Divided { clients: vec![client(7)], ..Divided::default() };
@@ -88,20 +88,20 @@ fn a_change_of_the_mode_comes_alone_and_waits_for_whoever_uses_the_gpu() {
     assert_eq!(
         steps(&Layout::new(), &set, &offers()),
         Ok(vec![Step::SetMode(false)]),
-        "it was not reset, and need not be"
+        "it was not reset, and does not have to be"
     );
     let divided = on(vec![instance(1, "7g.80gb", 0, &[])]);
     assert_eq!(steps(&Layout::new(), &divided, &offers()), Ok(vec![Step::Destroy(1), Step::SetMode(false)]));
 }
 
 #[test]
-fn an_instance_that_is_in_use_stays_where_another_can_go() {
+fn an_instance_in_use_is_kept_over_an_unused_one() {
     let gpu = on(vec![instance(1, "1g.10gb", 0, &[]), instance(2, "1g.10gb", 6, &[7])]);
     assert_eq!(steps(&layout(&[("1g.10gb", 1)]), &gpu, &offers()), Ok(vec![Step::Destroy(1)]));
 }
 
 #[test]
-fn instances_in_the_way_move_unless_somebody_uses_them() {
+fn instances_in_the_way_are_moved_only_if_they_are_unused() {
     let wanted = layout(&[("4g.40gb", 1), ("1g.10gb", 1)]);
     let free = on(vec![instance(1, "1g.10gb", 0, &[])]);
     let moved = steps(&wanted, &free, &offers()).expect("steps");
@@ -111,7 +111,7 @@ fn instances_in_the_way_move_unless_somebody_uses_them() {
 }
 
 #[test]
-fn what_a_gpu_cannot_be_divided_into_is_told() {
+fn impossible_layouts_are_rejected_with_the_reason() {
     for (wanted, said) in [
         (
             layout(&[("9g.99gb", 1)]),
@@ -125,7 +125,7 @@ fn what_a_gpu_cannot_be_divided_into_is_told() {
     }
 }
 
-/// A division that there can be: of some places, in a random order, those that are still free.
+/// Generates a possible MIG state: some placements in random order, as far as they are free.
 fn divided() -> impl Strategy<Value = Divided> {
     let places: Vec<(String, Placement)> = offers()
         .into_iter()
@@ -147,13 +147,13 @@ fn divided() -> impl Strategy<Value = Divided> {
 
 proptest! {
     #[test]
-    fn any_division_can_become_any_other_that_there_can_be_and_nobody_loses_a_gpu(from in divided(), to in divided()) {
+    fn any_layout_can_be_changed_to_any_other_and_no_instance_in_use_is_destroyed(from in divided(), to in divided()) {
         let wanted = counted(&to);
         match steps(&wanted, &from, &offers()) {
             Ok(steps) => {
                 let gpu = done(from, &steps);
                 prop_assert_eq!(counted(&gpu), wanted.clone());
-                prop_assert_eq!(super::steps(&wanted, &gpu, &offers()), Ok(vec![]), "and it rests");
+                prop_assert_eq!(super::steps(&wanted, &gpu, &offers()), Ok(vec![]), "a second plan is empty");
             }
             Err(Obstacle::Blocked(clients)) => prop_assert!(!clients.is_empty()),
             other => prop_assert!(false, "{:?}", other),
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn what_nobody_uses_can_always_be_divided_anew(mut from in divided(), to in divided()) {
+    fn an_unused_gpu_can_always_be_repartitioned(mut from in divided(), to in divided()) {
         from.instances.iter_mut().for_each(|instance| instance.clients.clear());
         prop_assert!(steps(&counted(&to), &from, &offers()).is_ok());
     }

@@ -1,6 +1,6 @@
-//! NVML's calls for MIG, which nvml-wrapper does not wrap.
+//! Reads and changes MIG instances through NVML calls that nvml-wrapper does not wrap.
 //!
-//! What they do on real hardware is from NVML's documentation and unverified; the tests have a stand-in.
+//! Their behaviour on real hardware is taken from NVML's documentation and unverified; the tests use a stand-in.
 #![allow(unsafe_code, reason = "calling C through nvml-wrapper's bindings is this module's subject")]
 
 use std::{ffi::CStr, mem::zeroed, ptr};
@@ -20,12 +20,12 @@ use crate::mig::{Divided, Divisible, GpuClient, Instance, Offer, Placement, Step
 
 /// More than a GPU has slices, which bounds every list below.
 const MOST: u32 = 64;
-/// Compute slices, by NVML's number of the compute profile that takes as many.
+/// Compute slices, indexed by NVML's number of the compute profile that takes that many.
 const COMPUTE_SLICES: [u32; 7] = [1, 2, 3, 4, 7, 8, 6];
-/// What of an instance is not there, so that nobody can use it: it is none of any layout.
+/// The prefix of the profile name of an instance without a usable compute instance, so that it matches no layout.
 const UNUSABLE: &str = "unusable ";
 
-/// A profile as NVML tells of it.
+/// A profile as reported by NVML.
 #[derive(Clone, Debug)]
 struct Profile {
     id: u32,
@@ -34,8 +34,8 @@ struct Profile {
     offer: Offer,
 }
 
-/// The profiles that a GPU offers, whether MIG is on or not; none on one without MIG, and with drivers that lack the calls
-/// (before R510).
+/// Returns the profiles of a GPU, whether MIG is enabled or not; empty without MIG support, or if the driver lacks the
+/// calls (before R510).
 fn profiles(device: &Device<'_>) -> Vec<Profile> {
     (0..NVML_GPU_INSTANCE_PROFILE_COUNT).filter_map(|index| profile(device, index).ok()).collect()
 }
@@ -43,12 +43,12 @@ fn profiles(device: &Device<'_>) -> Vec<Profile> {
 fn profile(device: &Device<'_>, index: u32) -> Result<Profile, NvmlError> {
     let lib = device.nvml().lib();
     let call = nvml_sym(lib.nvmlDeviceGetGpuInstanceProfileInfoV.as_ref())?;
-    // SAFETY: a structure of numbers, for which zeros are a value.
+    // SAFETY: the structure consists of numbers, for which zeros are valid.
     let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { zeroed() };
     info.version = version::<nvmlGpuInstanceProfileInfo_v2_t>(2);
-    // SAFETY: the handle is the library's own, and the structure outlives the call and says its size.
+    // SAFETY: the handle is the library's own, and the structure outlives the call and states its size.
     nvml_try(unsafe { call(handle(device), index, &raw mut info) })?;
-    // SAFETY: the library ends its texts with a NUL, and the structure was all of them before.
+    // SAFETY: the library ends its texts with a NUL, and the structure was zeroed before.
     let name = unsafe { CStr::from_ptr(info.name.as_ptr()) }.to_string_lossy();
     let name = name.trim_start_matches("MIG ").to_owned();
     let offer = Offer { profile: name, placements: placements(device, info.id)? };
@@ -58,16 +58,16 @@ fn profile(device: &Device<'_>, index: u32) -> Result<Profile, NvmlError> {
 fn placements(device: &Device<'_>, profile: u32) -> Result<Vec<Placement>, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref())?;
     let mut count = 0;
-    // SAFETY: without a place for them the library writes their number only.
+    // SAFETY: without a buffer, the library writes only the count.
     nvml_try(unsafe { call(handle(device), profile, ptr::null_mut(), &raw mut count) })?;
     let mut places = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
-    // SAFETY: as many are announced as there is room for.
+    // SAFETY: the count passed is the size of the buffer.
     nvml_try(unsafe { call(handle(device), profile, places.as_mut_ptr(), &raw mut count) })?;
     places.truncate(count as usize);
     Ok(places.into_iter().map(|place| Placement { start: place.start, size: place.size }).collect())
 }
 
-/// How a GPU is divided; nothing where it has no MIG, or the driver lacks a call.
+/// Returns a GPU's MIG state; `None` if it does not support MIG or the driver lacks a call.
 pub fn look(device: &Device<'_>) -> Option<Divisible> {
     let profiles = Some(profiles(device)).filter(|profiles| !profiles.is_empty())?;
     let (enabled, pending) = mode(device).ok()?;
@@ -97,7 +97,8 @@ fn mode(device: &Device<'_>) -> Result<(bool, bool), NvmlError> {
     Ok((current != 0, pending != 0))
 }
 
-/// Who uses the GPU, and which instance of it, as far as the library tells; their names only the host knows.
+/// Returns the processes that use the GPU, with the instance that they use, as far as the library reports them; only
+/// the host knows their names.
 fn clients(device: &Device<'_>) -> Vec<(Option<u32>, GpuClient)> {
     let lib = device.nvml().lib();
     let calls =
@@ -107,7 +108,7 @@ fn clients(device: &Device<'_>) -> Vec<(Option<u32>, GpuClient)> {
         let nobody = nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
         let mut found = vec![nobody; 256];
         let mut count = 256;
-        // SAFETY: as many are announced as there is room for.
+        // SAFETY: the count passed is the size of the buffer.
         if nvml_try(unsafe { call(handle(device), &raw mut count, found.as_mut_ptr()) }).is_ok() {
             for process in found.into_iter().take(count as usize) {
                 let instance = Some(process.gpuInstanceId).filter(|id| *id != u32::MAX);
@@ -124,7 +125,7 @@ fn instances_of(device: &Device<'_>, profile: &Profile) -> Result<Vec<nvmlGpuIns
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstances.as_ref())?;
     let mut found = vec![ptr::null_mut(); MOST as usize];
     let mut count = 0;
-    // SAFETY: the library writes no more than the profile's highest number of instances, for which there is room.
+    // SAFETY: the library writes at most the profile's maximum number of instances, for which there is room.
     nvml_try(unsafe { call(handle(device), profile.id, found.as_mut_ptr(), &raw mut count) })?;
     found.truncate(count.min(profile.most) as usize);
     Ok(found)
@@ -145,14 +146,14 @@ fn read(device: &Device<'_>, profile: &Profile, instance: nvmlGpuInstance_t) -> 
 
 fn info(lib: &NvmlLib, instance: nvmlGpuInstance_t) -> Result<nvmlGpuInstanceInfo_t, NvmlError> {
     let call = nvml_sym(lib.nvmlGpuInstanceGetInfo.as_ref())?;
-    // SAFETY: a structure of numbers and a pointer, for which zeros are a value.
+    // SAFETY: the structure consists of numbers and a pointer, for which zeros are valid.
     let mut info: nvmlGpuInstanceInfo_t = unsafe { zeroed() };
-    // SAFETY: the instance's handle is of this look, and the structure outlives the call.
+    // SAFETY: the instance's handle was just returned by the library, and the structure outlives the call.
     nvml_try(unsafe { call(instance, &raw mut info) })?;
     Ok(info)
 }
 
-/// The number of the compute profile that takes all of an instance.
+/// Returns the id of the compute profile that takes all of an instance.
 fn whole(lib: &NvmlLib, instance: nvmlGpuInstance_t, slices: u32) -> Result<u32, NvmlError> {
     let index = COMPUTE_SLICES.iter().position(|those| *those == slices).ok_or(NvmlError::NotSupported)?;
     compute_profile(lib, instance, u32::try_from(index).unwrap_or_default())
@@ -160,7 +161,7 @@ fn whole(lib: &NvmlLib, instance: nvmlGpuInstance_t, slices: u32) -> Result<u32,
 
 fn compute_profile(lib: &NvmlLib, instance: nvmlGpuInstance_t, index: u32) -> Result<u32, NvmlError> {
     let call = nvml_sym(lib.nvmlGpuInstanceGetComputeInstanceProfileInfo.as_ref())?;
-    // SAFETY: a structure of numbers, for which zeros are a value.
+    // SAFETY: the structure consists of numbers, for which zeros are valid.
     let mut info: nvmlComputeInstanceProfileInfo_t = unsafe { zeroed() };
     // SAFETY: as for `info`.
     nvml_try(unsafe { call(instance, index, NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, &raw mut info) })?;
@@ -171,16 +172,16 @@ fn computes(lib: &NvmlLib, instance: nvmlGpuInstance_t, profile: u32) -> Result<
     let call = nvml_sym(lib.nvmlGpuInstanceGetComputeInstances.as_ref())?;
     let mut found = vec![ptr::null_mut(); MOST as usize];
     let mut count = 0;
-    // SAFETY: an instance has no more compute instances than slices, for which there is room.
+    // SAFETY: an instance has at most as many compute instances as slices, for which there is room.
     nvml_try(unsafe { call(instance, profile, found.as_mut_ptr(), &raw mut count) })?;
     found.truncate(count.min(MOST) as usize);
     Ok(found)
 }
 
-/// Does one thing to a GPU.
+/// Applies one step to a GPU.
 ///
 /// # Errors
-/// What NVML says.
+/// NVML's error.
 pub fn carry_out(device: &Device<'_>, step: &Step) -> Result<(), NvmlError> {
     match step {
         Step::SetMode(on) => set_mode(device, *on),
@@ -195,7 +196,7 @@ fn set_mode(device: &Device<'_>, on: bool) -> Result<(), NvmlError> {
     // SAFETY: the handle is the library's own, and the pointer is to a value that outlives the call.
     nvml_try(unsafe { call(handle(device), on.into(), &raw mut activation) })?;
     match nvml_try(activation) {
-        // That the mode is pending the next look tells.
+        // The next reading shows that the mode is pending.
         Err(NvmlError::ResetRequired) => Ok(()),
         other => other,
     }
@@ -213,7 +214,7 @@ fn destroy(device: &Device<'_>, id: u32) -> Result<(), NvmlError> {
             for index in 0..NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
                 let Ok(profile) = compute_profile(lib, instance, index) else { continue };
                 for compute in computes(lib, instance, profile)? {
-                    // SAFETY: a handle of this look, not used again.
+                    // SAFETY: the handle was just returned by the library and is not used again.
                     nvml_try(unsafe { end_compute(compute) })?;
                 }
             }
@@ -238,6 +239,6 @@ fn create(device: &Device<'_>, profile: &str, placement: Placement) -> Result<()
     // SAFETY: the handle is the library's own, and the pointers are to values that outlive the call.
     nvml_try(unsafe { make(device, known.id, &raw const place, &raw mut instance) })?;
     let whole = whole(lib, instance, known.slices)?;
-    // SAFETY: the instance was made just now.
+    // SAFETY: the instance was just created.
     nvml_try(unsafe { make_compute(instance, whole, &raw mut compute) })
 }

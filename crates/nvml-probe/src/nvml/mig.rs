@@ -1,36 +1,36 @@
-//! A GPU's MIG devices, by profile.
+//! Counts a GPU's MIG devices by profile.
 
 use gpu_operator_crd::report::{MigAttributes, MigDevices};
 use nvml_wrapper::{Device, error::NvmlError, struct_wrappers::device::DeviceAttributes};
 
-/// NVML's word for MIG mode being on.
+/// NVML's value for MIG mode being enabled.
 const ENABLED: u32 = 1;
 
-/// Whether a GPU can be divided; `None` where NVML fails to tell.
+/// Returns whether a GPU supports MIG; `None` if NVML fails to report it.
 #[must_use]
 pub fn is_capable(gpu: &Device<'_>) -> Option<bool> {
     match gpu.mig_mode() {
         Ok(_) => Some(true),
-        // A driver that knows no MIG lacks the call.
+        // A driver without MIG support lacks the call.
         Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => Some(false),
         Err(_) => None,
     }
 }
 
-/// The MIG devices of a GPU; `None` where it is not in MIG mode, or the driver knows of none.
+/// Returns the MIG devices of a GPU; `None` if MIG is disabled or the driver reports none.
 #[must_use]
 pub fn devices(gpu: &Device<'_>) -> Option<Vec<MigDevices>> {
     if gpu.mig_mode().ok()?.current != ENABLED {
         return None;
     }
     let places = gpu.mig_device_count().ok()?;
-    // Places without a device answer that there is none.
+    // Indices without a device return an error.
     let found = (0..places).filter_map(|place| gpu.mig_device_by_index(place).ok());
     Some(counted(found.map(|device| (device.name(), move || device.attributes().ok()))))
 }
 
-/// How many there are of each profile, from their names, and what the first of each has: they are alike. One whose name cannot
-/// be read is none that could be expected.
+/// Counts devices by the profile in their names, with the attributes of the first of each profile; all of a profile are
+/// alike. Devices whose name cannot be read are skipped.
 fn counted<A: FnOnce() -> Option<DeviceAttributes>>(
     found: impl Iterator<Item = (Result<String, NvmlError>, A)>,
 ) -> Vec<MigDevices> {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mig_device_has_is_told_of_the_first_of_its_profile() {
+    fn attributes_are_those_of_the_first_device_of_a_profile() {
         let has = |number| {
             move || {
                 Some(DeviceAttributes {

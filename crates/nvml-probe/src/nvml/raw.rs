@@ -1,4 +1,4 @@
-//! The calls of NVML that nvml-wrapper does not wrap, or not as far as they are needed.
+//! NVML calls that nvml-wrapper does not wrap, or not completely.
 #![allow(unsafe_code, reason = "calling C through nvml-wrapper's bindings is this module's subject")]
 
 use nvml_wrapper::{
@@ -12,36 +12,36 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::health::readings::{Fabric, RemappedRows};
 
-/// NVML's code for a structure of a version that the library does not know.
+/// NVML's code for a structure version that the library does not support.
 const VERSION_MISMATCH: u32 = 25;
 
-/// The first word of NVML's versioned structures.
+/// Returns the version word of an NVML structure.
 pub(super) fn version<T>(version: u32) -> u32 {
     u32::try_from(size_of::<T>()).unwrap_or_default() | (version << 24)
 }
 
-/// The library's own name for a GPU.
+/// Returns the library's handle of a GPU.
 pub(super) fn handle(device: &Device<'_>) -> nvmlDevice_t {
-    // SAFETY: the handle is only lent to calls that end before the device does.
+    // SAFETY: the handle is used only by calls that end before the device does.
     unsafe { device.handle() }
 }
 
 /// A GPU's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// In all.
+    /// Total memory.
     pub total: u64,
-    /// In use. Drivers before R510 count with it what the driver keeps for itself.
+    /// Memory in use. Drivers before R510 include what the driver reserves for itself.
     pub used: u64,
 }
 
-/// How much memory there is.
+/// Returns a GPU's memory.
 pub fn memory(device: &Device<'_>) -> Result<Memory, NvmlError> {
     let lib = device.nvml().lib();
     if lib.nvmlDeviceGetMemoryInfo_v2.is_ok() {
         return device.memory_info().map(|memory| Memory { total: memory.total, used: memory.used });
     }
-    // Drivers before R510 have the older call only.
+    // Drivers before R510 have only the older call.
     let call = nvml_sym(lib.nvmlDeviceGetMemoryInfo.as_ref())?;
     let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
     // SAFETY: the handle is the library's own, and the structure outlives the call.
@@ -49,7 +49,7 @@ pub fn memory(device: &Device<'_>) -> Result<Memory, NvmlError> {
     Ok(Memory { total: memory.total, used: memory.used })
 }
 
-/// Memory rows that are replaced.
+/// Returns the number of remapped memory rows.
 pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetRemappedRows.as_ref())?;
     let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);
@@ -66,10 +66,10 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
     })
 }
 
-/// Why the clocks are what they are, as bits.
+/// Returns the reasons for the current clocks, as bits.
 pub fn clock_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
     let lib = device.nvml().lib();
-    // Drivers before R535 know it by its older name only.
+    // Drivers before R535 know it only by its older name.
     let call = nvml_sym(lib.nvmlDeviceGetCurrentClocksEventReasons.as_ref())
         .or_else(|_| nvml_sym(lib.nvmlDeviceGetCurrentClocksThrottleReasons.as_ref()))?;
     let mut reasons = 0;
@@ -78,17 +78,17 @@ pub fn clock_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
     Ok(reasons)
 }
 
-/// Degrees Celsius that are left until the GPU slows down.
+/// Returns the degrees Celsius left until the GPU slows down.
 pub fn margin_temperature(device: &Device<'_>) -> Result<i64, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMarginTemperature.as_ref())?;
     let mut margin =
         nvmlMarginTemperature_v1_t { version: version::<nvmlMarginTemperature_v1_t>(1), marginTemperature: 0 };
-    // SAFETY: the structure is of the version that it says, and outlives the call.
+    // SAFETY: the structure has the stated version, and outlives the call.
     nvml_try(unsafe { call(handle(device), &raw mut margin) })?;
     Ok(margin.marginTemperature.into())
 }
 
-/// Whether the SRAM has had too many uncorrectable errors.
+/// Returns whether the SRAM had too many uncorrectable errors.
 pub fn sram_threshold_exceeded(device: &Device<'_>) -> Result<bool, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetSramEccErrorStatus.as_ref())?;
     let mut status = nvmlEccSramErrorStatus_v1_t {
@@ -111,20 +111,20 @@ pub fn sram_threshold_exceeded(device: &Device<'_>) -> Result<bool, NvmlError> {
     Ok(status.bThresholdExceeded != 0)
 }
 
-/// The GPU's place in the NVLink fabric; nothing where it is to join none.
+/// Returns the GPU's membership in an NVLink fabric; `None` if it does not join one.
 pub fn fabric(device: &Device<'_>) -> Result<Option<Fabric>, NvmlError> {
     let info = fabric_info(device)?;
     let health = (info.healthSummary != 0).then(|| info.healthSummary.into());
     Ok((info.state != 0).then(|| Fabric { state: info.state.into(), status: info.status, health }))
 }
 
-/// Of a fabric that the GPU has joined, its cluster and its clique there; nothing within a single machine.
+/// Returns the cluster and clique of the fabric that the GPU has joined; `None` within a single machine.
 pub fn fabric_clique(device: &Device<'_>) -> Option<String> {
     let info = fabric_info(device).ok()?;
     clique(info.state, info.status, info.clusterUuid, info.cliqueId)
 }
 
-/// The clique as it is written, once joining has ended well.
+/// Returns the formatted clique, if joining has succeeded.
 fn clique(state: u8, status: u32, cluster: [u8; 16], clique: u32) -> Option<String> {
     const JOINED: u8 = 3;
     if state != JOINED || status != 0 || cluster == [0; 16] {
@@ -150,14 +150,14 @@ fn fabric_info(device: &Device<'_>) -> Result<nvmlGpuFabricInfo_v3_t, NvmlError>
     if code == VERSION_MISMATCH {
         // The fields of version 2 are the first of version 3.
         info.version = version::<nvmlGpuFabricInfo_v2_t>(2);
-        // SAFETY: as above; the memory is at least of the size that the version says.
+        // SAFETY: as above; the memory is at least as large as the version states.
         code = unsafe { call(handle(device), &raw mut info) };
     }
     nvml_try(code)?;
     Ok(info)
 }
 
-/// The value of one of NVML's numbered fields, if it is a whole number.
+/// Returns the value of one of NVML's numbered fields, if it is an integer.
 pub fn field(device: &Device<'_>, id: u32) -> Result<i64, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetFieldValues.as_ref())?;
     let mut field = nvmlFieldValue_t {
@@ -169,11 +169,11 @@ pub fn field(device: &Device<'_>, id: u32) -> Result<i64, NvmlError> {
         nvmlReturn: 0,
         value: nvmlValue_st { ullVal: 0 },
     };
-    // SAFETY: one field is announced, and one is there.
+    // SAFETY: the count is one, and there is one field.
     nvml_try(unsafe { call(handle(device), 1, &raw mut field) })?;
     nvml_try(field.nvmlReturn)?;
-    // SAFETY: of the union's parts, that one is read which the library says it has written; all began as zeros, and any
-    // bits are a number.
+    // SAFETY: the part of the union that is read is the one that the library states it has written; all bits were
+    // initialised to zero, and any bits are a valid number.
     let value = unsafe {
         match field.valueType {
             1 => Some(field.value.uiVal.into()),
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clique_is_told_of_a_fabric_that_the_gpu_has_joined_and_that_spans_machines() {
+    fn a_clique_is_reported_for_a_joined_fabric_that_spans_machines() {
         let cluster = [0x6b, 0x2c, 0, 1, 2, 3, 0xaa, 0xbb, 4, 5, 6, 7, 8, 9, 0xa, 0xff];
         let told = Some("6b2c0001-0203-aabb-0405-060708090aff.32766".to_owned());
         assert_eq!(clique(3, 0, cluster, 32766), told);

@@ -1,4 +1,4 @@
-//! A GPU → its readings.
+//! Reads the state of a GPU.
 
 use nvml_wrapper::{
     Device,
@@ -20,13 +20,13 @@ mod field {
 /// The most NVLinks that a GPU can have.
 const MAX_NVLINKS: u32 = 36;
 
-/// A performance state from here on is none.
+/// Performance states from this value on are invalid.
 const UNKNOWN_STATE: u32 = 32;
 
-/// Everything that can be read of a GPU; the infoROM only where it is to be examined.
+/// Reads everything that a GPU provides; the infoROM only if requested.
 ///
 /// # Errors
-/// What makes the GPU as a whole unreadable: it is lost, or has to be reset.
+/// Returns the error that makes the GPU as a whole unreadable: it is lost, or has to be reset.
 pub fn read(device: &Device<'_>, examine: bool) -> Result<Readings, NvmlError> {
     let mut get = Reader::default();
     let utilization = get.value(device.utilization_rates());
@@ -71,14 +71,14 @@ pub fn read(device: &Device<'_>, examine: bool) -> Result<Readings, NvmlError> {
     get.lost.map_or(Ok(readings), Err)
 }
 
-/// Takes answers, and notes when the GPU as a whole is gone.
+/// Unwraps values, and records when the GPU as a whole is gone.
 #[derive(Default)]
 struct Reader {
     lost: Option<NvmlError>,
 }
 
 impl Reader {
-    /// The value; nothing for whatever reason there is none.
+    /// Returns the value; `None` for any error.
     fn value<T>(&mut self, answer: Result<T, NvmlError>) -> Option<T> {
         match answer {
             Ok(value) => Some(value),
@@ -132,7 +132,7 @@ fn pages(get: &mut Reader, device: &Device<'_>) -> Option<RetiredPages> {
 fn nvlinks(get: &mut Reader, device: &Device<'_>) -> Vec<bool> {
     let mut links = Vec::new();
     for link in 0..MAX_NVLINKS {
-        // The first that is not there ends them.
+        // The first missing link is the end of the list.
         match get.value(device.link_wrapper_for(link).is_active()) {
             Some(active) => links.push(active),
             None => break,

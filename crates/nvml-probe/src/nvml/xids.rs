@@ -1,7 +1,7 @@
-//! XIDs as NVML tells them.
+//! Listens for XIDs reported by NVML.
 //!
-//! NVML keeps of several XIDs only the last one's number until it is asked. So a thread waits for them all the time, and
-//! counts: however many come, what is kept is one count for each GPU and number.
+//! While NVML is not asked, it keeps only the last XID. A thread therefore waits for them all the time and counts them:
+//! however many occur, one count is kept for each GPU and number.
 
 use std::{
     collections::BTreeMap,
@@ -17,33 +17,33 @@ use nvml_wrapper::{Device, EventSet, Nvml, bitmasks::event::EventTypes, enums::e
 
 use crate::{inventory::HeardXid, pci};
 
-/// How long a wait takes at most, and with it the end of the thread, during which the driver is held.
+/// The longest time that a wait takes, and therefore the end of the thread, during which the driver is held.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// NVML's number for an XID that it does not know.
+/// NVML's number for an unknown XID.
 const UNKNOWN: u16 = 999;
 
-/// More GPUs times numbers than this are not told apart; there are some 150 numbers.
+/// The most combinations of GPU and number that are counted; there are some 150 numbers.
 const MAX_KEPT: usize = 1024;
 
 type Counts = Mutex<BTreeMap<(String, u16), u64>>;
 
-/// Listens for XIDs, until it is dropped.
+/// Listens for XIDs until dropped.
 pub struct Ears<'scope, 'nvml> {
     scope: &'scope Scope<'scope, 'nvml>,
     nvml: &'nvml Nvml,
     counts: Arc<Counts>,
-    /// The GPUs that are listened to, and what ends that.
+    /// The GPUs that are listened to, and the flag that stops it.
     listening: Option<(Vec<String>, Arc<AtomicBool>)>,
 }
 
 impl<'scope, 'nvml> Ears<'scope, 'nvml> {
-    /// Listens to none yet.
+    /// Creates a listener without GPUs.
     pub fn new(scope: &'scope Scope<'scope, 'nvml>, nvml: &'nvml Nvml) -> Self {
         Self { scope, nvml, counts: Arc::default(), listening: None }
     }
 
-    /// Listens to these GPUs from now on, as far as they tell XIDs.
+    /// Listens to these GPUs from now on, as far as they report XIDs.
     pub fn turn_to(&mut self, gpus: &[(String, Device<'nvml>)]) {
         let addresses: Vec<String> = gpus.iter().map(|(address, _)| address.clone()).collect();
         if self.listening.as_ref().is_some_and(|(known, _)| *known == addresses) {
@@ -57,7 +57,7 @@ impl<'scope, 'nvml> Ears<'scope, 'nvml> {
         self.scope.spawn(move || listen(&set, &counts, &stop));
     }
 
-    /// What was heard since this was asked last.
+    /// Returns the XIDs since the last call.
     pub fn heard(&mut self) -> Vec<HeardXid> {
         let counts = std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
         counts.into_iter().map(|((pci_address, xid), count)| HeardXid { pci_address, xid, count }).collect()
@@ -76,7 +76,7 @@ impl Drop for Ears<'_, '_> {
     }
 }
 
-/// A set of those GPUs that take the registration. One that does not spoils the set for the others.
+/// Registers those GPUs that support it. One that does not would invalidate the set for the others.
 fn register<'nvml>(nvml: &'nvml Nvml, gpus: &[(String, Device<'nvml>)]) -> Option<EventSet<'nvml>> {
     let mut able: Vec<&Device<'nvml>> = gpus
         .iter()
@@ -94,7 +94,7 @@ fn register<'nvml>(nvml: &'nvml Nvml, gpus: &[(String, Device<'nvml>)]) -> Optio
     None
 }
 
-/// A set of all those GPUs, or the place of the first that does not take the registration.
+/// Registers all GPUs, or returns the index of the first that does not support it.
 fn register_all<'nvml>(nvml: &'nvml Nvml, gpus: &[&Device<'nvml>]) -> Result<EventSet<'nvml>, usize> {
     let mut set = nvml.create_event_set().map_err(|_| 0_usize)?;
     for (place, device) in gpus.iter().enumerate() {
@@ -121,7 +121,7 @@ fn listen(set: &EventSet<'_>, counts: &Counts, stop: &AtomicBool) {
                 }
             }
             Err(NvmlError::Timeout) => {}
-            // A GPU is lost, or NVML is confused: its next answer tells.
+            // A GPU is lost or NVML is in an inconsistent state, which its next response shows.
             Err(_) => thread::sleep(WAIT),
         }
     }

@@ -1,4 +1,4 @@
-//! The command line of `runtime`.
+//! The `runtime` command line.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -13,26 +13,26 @@ use super::{
 };
 use crate::{cli::duration, signal::Shutdown};
 
-/// Pause between two looks at a runtime that is coming back.
+/// Pause between two checks of a runtime that is restarting.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A step of a toolkit's pod.
+/// A step of a toolkit pod.
 #[derive(Debug, Subcommand)]
 pub enum Step {
-    /// Before the installer: keep the configuration as it is.
+    /// Before the installer: store the current configuration.
     Snapshot(Options),
-    /// After the installer: restart the runtime, if it has not loaded its configuration.
+    /// After the installer: restart the runtime if it has not loaded its configuration.
     Apply(Options),
-    /// Watch over the configuration until asked to end.
+    /// Watch the configuration until terminated.
     Keep {
         /// How the runtime is configured.
         #[command(flatten)]
         options: Options,
-        /// Pause between two looks.
+        /// Pause between two checks.
         #[arg(long, default_value = "1m", value_parser = duration)]
         interval: Duration,
     },
-    /// When the pod goes: take out of the configuration what was entered.
+    /// When the pod is deleted: remove NVIDIA's runtime from the configuration.
     Revert(Options),
     /// Become the host's systemctl. `apply` starts this itself.
     #[command(hide = true)]
@@ -51,31 +51,31 @@ pub struct Options {
     /// The container runtime.
     #[arg(long)]
     kind: Kind,
-    /// Its main configuration.
+    /// Its main configuration file.
     #[arg(long)]
     config: Option<PathBuf>,
-    /// The file beside it that the installer writes.
+    /// The drop-in file that the installer writes.
     #[arg(long)]
     drop_in: Option<PathBuf>,
-    /// The socket that it listens on.
+    /// The runtime's socket.
     #[arg(long)]
     socket: PathBuf,
-    /// The name under which NVIDIA's runtime is entered.
+    /// The name under which NVIDIA's runtime is configured.
     #[arg(long)]
     handler: String,
     /// The folder of NVIDIA's programs.
     #[arg(long)]
     install_dir: String,
-    /// Folder of what has to outlive a reboot.
+    /// Folder for state that survives a reboot.
     #[arg(long)]
     state: PathBuf,
-    /// Folder of what must not.
+    /// Folder for state that does not survive a reboot.
     #[arg(long)]
     loaded: PathBuf,
-    /// NVIDIA's runtime runs the pods that name no RuntimeClass as well.
+    /// NVIDIA's runtime also runs the pods without a RuntimeClass.
     #[arg(long)]
     default: bool,
-    /// How long the runtime may take to come back.
+    /// How long the runtime may take to restart.
     #[arg(long, default_value = "2m", value_parser = duration)]
     deadline: Duration,
 }
@@ -95,10 +95,10 @@ impl Options {
 }
 
 impl Step {
-    /// Does what is asked.
+    /// Runs the step.
     ///
     /// # Errors
-    /// In words for the node's status.
+    /// Returns an error with a message for the node's status.
     pub async fn run(self, shutdown: &mut Shutdown) -> Result<(), StepError> {
         match self {
             Self::Snapshot(options) => steps::snapshot(&options.setup()),

@@ -1,4 +1,4 @@
-//! Docker's `daemon.json`: what of it is ours, and what it is without that. Pure.
+//! Docker's `daemon.json`: detects and removes NVIDIA's entries. Pure.
 
 use serde::Serialize;
 use serde_json::{Map, Value, ser::PrettyFormatter};
@@ -8,19 +8,19 @@ use super::files::{FileError, Ours};
 const RUNTIMES: &str = "runtimes";
 const DEFAULT: &str = "default-runtime";
 
-/// Whether NVIDIA's runtime is entered.
+/// Returns whether NVIDIA's runtime is configured.
 #[must_use]
 pub fn has(text: &str, ours: &Ours) -> bool {
     let Ok(Value::Object(whole)) = serde_json::from_str(text) else { return false };
     runtimes(&whole).and_then(|all| all.get(&ours.handler)).is_some_and(|runtime| is_ours(runtime, ours))
 }
 
-/// The file without what is ours, given what it was before anything was; `None` where it was not there and holds nothing
-/// else. Where nothing else has changed it is what was found, to the byte; else it is in the installer's own form: sorted,
-/// and indented by four.
+/// Returns the file without NVIDIA's entries, given its original content; `None` if it did not exist and has no other
+/// content. If nothing else has changed, the result is the original, byte for byte; otherwise it has the installer's
+/// format: sorted, with an indent of four.
 ///
 /// # Errors
-/// Where it is no JSON object.
+/// Returns an error if the file is not a JSON object.
 pub fn without(text: &str, found: Option<&str>, ours: &Ours) -> Result<Option<String>, FileError> {
     let mut whole = object(text)?;
     let before = found.map(object).transpose()?.unwrap_or_default();
@@ -41,7 +41,7 @@ pub fn without(text: &str, found: Option<&str>, ours: &Ours) -> Result<Option<St
             whole.remove(RUNTIMES);
         }
     }
-    // A default that is not there any more would keep Docker from starting.
+    // Docker would not start with a default that does not exist.
     if whole.get(DEFAULT).and_then(Value::as_str).is_some_and(|name| removed.iter().any(|gone| gone == name)) {
         match before.get(DEFAULT) {
             Some(default) => whole.insert(DEFAULT.to_owned(), default.clone()),
@@ -58,7 +58,7 @@ pub fn without(text: &str, found: Option<&str>, ours: &Ours) -> Result<Option<St
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, FileError> {
-    // Docker takes an empty file for an empty object.
+    // Docker treats an empty file as an empty object.
     if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text).map_err(FileError::Json) }
 }
 

@@ -1,4 +1,4 @@
-//! The files of a configuration: which they are, and what in them is ours. Pure.
+//! The files of a configuration and their roles. Pure.
 
 use std::path::{Path, PathBuf};
 
@@ -19,70 +19,71 @@ pub enum Kind {
     CriO,
 }
 
-/// By what our own entries are told from those of others.
+/// Identifies NVIDIA's entries of this installer among those of others.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Ours {
-    /// The name under which NVIDIA's runtime is entered.
+    /// The name under which NVIDIA's runtime is configured.
     pub handler: String,
     /// The folder of NVIDIA's programs on the host.
     pub install_dir: String,
 }
 
 impl Ours {
-    /// Whether the installer enters a runtime under this name.
+    /// Returns whether the installer configures a runtime under this name.
     #[must_use]
     pub fn is_name(&self, name: &str) -> bool {
         name == self.handler || ["nvidia-cdi", "nvidia-legacy"].contains(&name)
     }
 
-    /// Whether a program is one that the installer has put there: another `nvidia` is somebody else's.
+    /// Returns whether the installer has installed this program; an `nvidia` runtime with another program is
+    /// third-party.
     #[must_use]
     pub fn is_program(&self, path: &str) -> bool {
         path.strip_prefix(&self.install_dir).is_some_and(|rest| rest.starts_with("/nvidia-container-runtime"))
     }
 }
 
-/// A file of a configuration.
+/// A configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What it is.
+    /// Its role.
     pub role: Role,
 }
 
-/// What a file is.
+/// The role of a configuration file.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Docker's `daemon.json`.
     Json,
-    /// The main file of a runtime that reads TOML, and the import by which it takes up the drop-in.
+    /// The main file of a runtime that reads TOML, with the import that includes the drop-in.
     Main {
-        /// Such as `/etc/containerd/conf.d/*.toml`.
+        /// A pattern such as `/etc/containerd/conf.d/*.toml`.
         import: Option<String>,
     },
-    /// A file that is the installer's as a whole.
+    /// A file that belongs entirely to the installer.
     DropIn,
 }
 
-/// The text of a file, or that it is not there.
+/// The text of a file; `None` if it does not exist.
 pub type Text = Option<String>;
 
-/// Why a file cannot be worked on.
+/// Why a file cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// No UTF-8.
-    #[error("is no text")]
+    /// It is not UTF-8.
+    #[error("is not a text file")]
     NotText,
-    /// No JSON object.
-    #[error("is no JSON object")]
+    /// It is not a JSON object.
+    #[error("is not a JSON object")]
     Json(#[source] serde_json::Error),
-    /// No TOML.
-    #[error("is no TOML")]
+    /// It is not TOML.
+    #[error("is not valid TOML")]
     Toml(#[source] toml_edit::TomlError),
 }
 
-/// The files of a configuration.
+/// Returns the files of a configuration.
 #[must_use]
 pub fn files(kind: Kind, config: Option<&Path>, drop_in: Option<&Path>) -> Vec<File> {
     let import = drop_in.and_then(Path::parent).map(|folder| format!("{}/*.toml", folder.display()));
@@ -95,7 +96,7 @@ pub fn files(kind: Kind, config: Option<&Path>, drop_in: Option<&Path>) -> Vec<F
 }
 
 impl Role {
-    /// Whether NVIDIA's runtime is entered in such a file.
+    /// Returns whether NVIDIA's runtime is configured in a file of this role.
     #[must_use]
     pub fn has(&self, text: &Text, ours: &Ours) -> bool {
         let Some(text) = text else { return false };
@@ -105,29 +106,29 @@ impl Role {
         }
     }
 
-    /// Such a file without what is ours, given what was found at first.
+    /// Returns a file of this role without NVIDIA's entries, given its original content.
     ///
     /// # Errors
-    /// Where the file is not of its form: it is not ours to mend.
+    /// Returns an error if the file does not have the expected format: it is left unchanged.
     pub fn without(&self, text: &Text, found: &Text, ours: &Ours) -> Result<Text, FileError> {
         let Some(present) = text else { return Ok(None) };
         match self {
             Self::Json => daemon_json::without(present, found.as_deref(), ours),
             Self::Main { import } => toml_file::without(present, found.as_deref(), import.as_deref(), ours),
             Self::DropIn if self.has(text, ours) => Ok(found.clone()),
-            // Somebody has put a file of his own there.
+            // A third party has put its own file there.
             Self::DropIn => Ok(text.clone()),
         }
     }
 }
 
-/// What the files are, as one word: the same for the same texts.
+/// Returns a digest of the files: the same for the same texts.
 #[must_use]
 pub fn digest<'t>(texts: impl IntoIterator<Item = (&'t Path, &'t Text)>) -> String {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
     for (path, text) in texts {
-        // Lengths keep one file's end from being another's beginning.
+        // Lengths keep the end of one file from being confused with the start of another.
         let text = text.as_deref();
         hash.update(format!("{}\0{:?}\0", path.display(), text.map(str::len)));
         hash.update(text.unwrap_or_default());
@@ -137,11 +138,11 @@ pub fn digest<'t>(texts: impl IntoIterator<Item = (&'t Path, &'t Text)>) -> Stri
     format!("{:032x}", u128::from_be_bytes(half))
 }
 
-/// What the runtime has loaded, so far as we know.
+/// The configuration that the runtime is known to have loaded.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// The process that has loaded it.
     pub process: super::daemon::Identity,
-    /// What the files were then, as [`digest`] tells.
+    /// The digest of the files at that time.
     pub digest: String,
 }

@@ -1,4 +1,4 @@
-//! What a configuration was before NVIDIA's runtime was entered, and what it was left as. Pure.
+//! Records the configuration before NVIDIA's runtime was added, and as the installer left it. Pure.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -9,57 +9,57 @@ use super::{
     toml_file,
 };
 
-/// The files as they are now, by path.
+/// The current files, by path.
 pub type Texts = BTreeMap<PathBuf, Text>;
 
-/// What is kept of a configuration. It outlives the pod, the operator and a reboot.
+/// The stored record of a configuration. It survives the pod, the operator and a reboot.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// The files, by path.
     pub files: BTreeMap<PathBuf, Kept>,
-    /// Whether [`Kept::left`] is known: an installer may have been and gone without it.
+    /// Whether [`Kept::left`] is known: an installer may have run without a record of its result.
     pub settled: bool,
-    /// What was entered. Absent in records from before it was kept.
+    /// What was added to the configuration. Absent in older records.
     #[serde(default)]
     pub entered: Option<Entered>,
 }
 
-/// What is entered into a configuration.
+/// What is added to a configuration.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// By what it is told from what others enter.
+    /// Identifies the entries.
     pub ours: Ours,
     /// Whether NVIDIA's runtime is the default.
     pub default: bool,
 }
 
-/// What is kept of a file.
+/// The record of one file.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// What it is.
+    /// Its role.
     pub role: Role,
-    /// What it is without anything of ours: as it was found, to the byte, or as others have made it since.
+    /// Its content without NVIDIA's entries: the original, byte for byte, or as changed by others since.
     pub found: Text,
-    /// What the installer left it as.
+    /// Its content as the installer left it.
     pub left: Text,
 }
 
-/// A file that cannot be worked on.
+/// A file that cannot be edited.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", path.display())]
 pub struct AtFile {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Why not.
+    /// The cause.
     #[source]
     pub source: FileError,
 }
 
 impl Record {
-    /// What is kept before the installer runs, given what is kept already.
+    /// Returns the record to store before the installer runs, given the existing record.
     ///
     /// # Errors
-    /// Where a file is not of its form: then the installer must not touch it either.
+    /// Returns an error if a file does not have the expected format; then the installer must not change it either.
     pub fn snapshot(files: &[File], now: &Texts, known: Option<&Self>, ours: &Ours) -> Result<Self, AtFile> {
         let kept = files.iter().map(|file| {
             let present = now.get(&file.path).cloned().flatten();
@@ -69,10 +69,11 @@ impl Record {
             };
             let known = known.and_then(|known| Some((known.files.get(&file.path)?, known.settled)));
             let found = match known {
-                // Nobody else has written since, or nobody can tell.
+                // Nobody else has changed the file since, or it is not known.
                 Some((kept, settled)) if !settled || present == kept.left => kept.found.clone(),
                 Some((kept, _)) => strip(&kept.found)?,
-                // What is of no use to read must not be overwritten; what was left by a pod without a memory is not kept.
+                // An unreadable file must not be overwritten. Entries left by a pod without a record are not part of
+                // the original.
                 None => {
                     let stripped = strip(&None)?;
                     if file.role.has(&present, ours) { stripped } else { present.clone() }
@@ -83,7 +84,7 @@ impl Record {
         Ok(Self { files: kept.collect::<Result<_, _>>()?, settled: false, entered: None })
     }
 
-    /// What is kept once the installer has run.
+    /// Returns the record to store after the installer has run.
     #[must_use]
     pub fn settle(mut self, now: &Texts) -> Self {
         for (path, kept) in &mut self.files {
@@ -93,10 +94,11 @@ impl Record {
         self
     }
 
-    /// What the files are to be without anything of ours: only those that have to be written.
+    /// Returns the files to write so that NVIDIA's entries are removed.
     ///
     /// # Errors
-    /// Where a file is not of its form: others have written it since, and it is not ours to mend.
+    /// Returns an error if a file does not have the expected format: others have changed it since, and it is left
+    /// unchanged.
     pub fn revert(&self, now: &Texts, ours: &Ours) -> Result<Texts, AtFile> {
         let mut writes = Texts::new();
         for (path, kept) in &self.files {
@@ -114,7 +116,7 @@ impl Record {
         Ok(writes)
     }
 
-    /// Whether it is of these files and of what is to be entered into them: a policy may name others now.
+    /// Returns whether the record is about these files and entries: the policy may have changed.
     #[must_use]
     pub fn is_of(&self, files: &[File], entered: &Entered) -> bool {
         self.files.len() == files.len()
@@ -123,14 +125,14 @@ impl Record {
     }
 }
 
-/// A file of version 1 knows no imports, so that containerd would never read what the installer puts beside it: that is
-/// the whole configuration then, and takes the main file's place.
+/// Moves a version 1 configuration into the main file. Version 1 has no imports, so containerd would never read the
+/// installer's drop-in, which contains the whole configuration in that case.
 #[must_use]
 pub fn take_in_version_1(files: &[File], now: &Texts) -> Option<Texts> {
     let [main, drop_in] = files else { return None };
     let beside = now.get(&drop_in.path)?.as_ref()?;
     let is_v1 = toml_file::version(beside) == 1 && matches!(main.role, Role::Main { import: Some(_) });
-    // CRI-O's files have no version, and none of them is called a plugin's.
+    // CRI-O's files have no version, and have no table named `plugins`.
     let is_containerds =
         toml_edit::Document::parse(beside.as_str()).is_ok_and(|file| file.as_table().contains_key("plugins"));
     (is_v1 && is_containerds)

@@ -1,4 +1,4 @@
-//! Restarting a runtime only if it has to be, and giving it back what it had if it does not come back.
+//! Restarts a runtime only if necessary, and restores its previous configuration if it does not come back.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,44 +10,42 @@ use super::{
 };
 use crate::words::chain;
 
-/// How long is waited for a runtime, and how often it is looked at.
+/// How long to wait for a runtime, and how often to check it.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// After so long it counts as gone.
+    /// The time after which it counts as down.
     pub deadline: Duration,
-    /// Pause between two looks.
+    /// Pause between two checks.
     pub interval: Duration,
 }
 
-/// What is on disk.
+/// The configuration on disk.
 #[derive(Clone, Debug)]
 pub struct OnDisk {
-    /// What the files are, in a word.
+    /// The digest of the files.
     pub digest: String,
     /// When the last of them was written.
     pub written: Option<SystemTime>,
 }
 
-/// Why a runtime does not have what is on disk. The first word is the node's reason.
+/// Why a runtime has not loaded the configuration on disk. The message starts with the node's reason.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
-    /// It came back with what it had before.
+    /// It came back with its previous configuration.
     #[error(
-        "RuntimeConfigRejected: the container runtime does not come back with NVIDIA's runtime in its configuration, which was taken out again: {0}"
+        "RuntimeConfigRejected: the container runtime does not start with NVIDIA's runtime in its configuration, which was removed again: {0}"
     )]
     Rejected(String),
     /// It did not come back.
-    #[error(
-        "RuntimeDown: the container runtime does not come back, even with the configuration that it had before: {0}"
-    )]
+    #[error("RuntimeDown: the container runtime does not start, even with its previous configuration: {0}")]
     Down(String),
 }
 
-/// Has the runtime load what is on disk, unless it has. Where it does not come back, `roll_back` gives it what it had, and
-/// it is restarted with that.
+/// Has the runtime load the configuration on disk unless it already has. If it does not come back, `roll_back` restores
+/// the previous configuration, and the runtime is restarted with that.
 ///
 /// # Errors
-/// Where it does not have what is on disk; what it had is on disk again then.
+/// Returns an error if the runtime has not loaded the configuration; the previous one is then on disk again.
 pub async fn load<R: Runtime>(
     runtime: &R,
     disk: &OnDisk,
@@ -61,7 +59,7 @@ pub async fn load<R: Runtime>(
     };
     tracing::warn!("{words}");
     if let Err(error) = roll_back() {
-        return Err(RestartError::Down(format!("{words}; its files cannot be put back: {error}")));
+        return Err(RestartError::Down(format!("{words}; its files cannot be restored: {error}")));
     }
     match restart(runtime, patience).await {
         Ok(_) => Err(RestartError::Rejected(words)),
@@ -79,12 +77,12 @@ async fn try_load<R: Runtime>(
     if has_loaded(process, runtime.started(process)?, disk, known) {
         return Ok(process);
     }
-    tracing::info!(pid = process.pid, "the container runtime's configuration has changed; it is restarted");
+    tracing::info!(pid = process.pid, "the container runtime's configuration has changed; restarting it");
     reload(runtime, process, patience).await
 }
 
-/// Whether a process has loaded what is on disk: by what was recorded of it, else by when it started. A look at its files
-/// that fell into the second in which they were written proves nothing.
+/// Returns whether a process has loaded the configuration on disk, according to the record or else its start time. A
+/// start in the second in which the files were written proves nothing.
 fn has_loaded(process: Identity, started: SystemTime, disk: &OnDisk, known: Option<&Loaded>) -> bool {
     match known.filter(|known| known.process == process) {
         Some(known) => known.digest == disk.digest,
@@ -95,11 +93,11 @@ fn has_loaded(process: Identity, started: SystemTime, disk: &OnDisk, known: Opti
 /// Restarts a runtime, whatever it has loaded, and waits until it answers.
 ///
 /// # Errors
-/// Where it does not come back.
+/// Returns an error if it does not come back.
 pub async fn restart<R: Runtime>(runtime: &R, patience: Patience) -> Result<Identity, DaemonError> {
     match runtime.process().await {
         Ok(process) => reload(runtime, process, patience).await,
-        // Whoever starts it keeps trying.
+        // Its supervisor keeps trying to start it.
         Err(_) => come_back(runtime, None, patience).await,
     }
 }
@@ -109,7 +107,7 @@ async fn reload<R: Runtime>(runtime: &R, process: Identity, patience: Patience) 
     come_back(runtime, runtime.is_replaced().then_some(process), patience).await
 }
 
-/// Waits for a process that answers and is not the one before.
+/// Waits for a process that answers and is not the previous one.
 async fn come_back<R: Runtime>(
     runtime: &R,
     before: Option<Identity>,

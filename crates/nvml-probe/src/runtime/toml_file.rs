@@ -1,5 +1,5 @@
-//! Files of containerd and CRI-O: what of them is ours, and what they are without that. Edited as text, so that comments,
-//! order and spacing of others stay. Pure.
+//! TOML files of containerd and CRI-O: detects and removes NVIDIA's entries. Edits the text, so that comments, order
+//! and spacing of other content are kept. Pure.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::files::{FileError, Ours};
 
 type Edit = (Range<usize>, String);
 
-/// Whether NVIDIA's runtime is entered: in whatever schema, the program is named in a string of its own.
+/// Returns whether NVIDIA's runtime is configured: in every schema, a string contains the program's path.
 #[must_use]
 pub fn has(text: &str, ours: &Ours) -> bool {
     Document::parse(text).is_ok_and(|document| {
@@ -22,18 +22,18 @@ pub fn has(text: &str, ours: &Ours) -> bool {
     })
 }
 
-/// The configuration's version, as containerd reads it: a file without any is of version 1.
+/// Returns the configuration's version as containerd reads it: version 1 if there is none.
 #[must_use]
 pub fn version(text: &str) -> i64 {
     let document = Document::parse(text).ok();
     document.and_then(|document| document.as_table().get("version")?.as_integer()).unwrap_or(1)
 }
 
-/// The file without what is ours, given what it was before anything was; `None` where it was not there and holds nothing
-/// else. Where nothing else has changed it is what was found, to the byte.
+/// Returns the file without NVIDIA's entries, given its original content; `None` if it did not exist and has no other
+/// content. If nothing else has changed, the result is the original, byte for byte.
 ///
 /// # Errors
-/// Where it is no TOML.
+/// Returns an error if the file is not TOML.
 pub fn without(
     text: &str,
     found: Option<&str>,
@@ -55,7 +55,7 @@ pub fn without(
         apply(&mut text, vec![edit]);
     }
     let rest = tree(parse(&text)?.as_table());
-    // The installer writes a version into a file that it makes.
+    // The installer writes a version into a new file.
     let only_version = found.is_none() && rest.as_object().is_some_and(|rest| rest.keys().all(|key| key == "version"));
     if rest == before || only_version {
         return Ok(found.map(str::to_owned));
@@ -67,7 +67,7 @@ fn parse(text: &str) -> Result<Document<&str>, FileError> {
     Document::parse(text).map_err(FileError::Toml)
 }
 
-/// Takes our pattern out of `imports`.
+/// Removes the installer's pattern from `imports`.
 fn import_edit(text: &str, root: &Table, before: &Json, import: &str) -> Option<Edit> {
     if before["imports"].as_array().is_some_and(|imports| imports.iter().any(|known| known == import)) {
         return None;
@@ -86,7 +86,7 @@ fn import_edit(text: &str, root: &Table, before: &Json, import: &str) -> Option<
     Some((range, String::new()))
 }
 
-/// Takes our runtimes out of a file that has them itself, and gives back the default.
+/// Removes NVIDIA's runtimes from a file that contains them itself, and restores the default.
 fn runtime_edits(text: &str, root: &Table, before: &Json, ours: &Ours) -> Vec<Edit> {
     let mut edits = Vec::new();
     visit(root, &mut vec![], &mut |path, table| {
@@ -116,8 +116,8 @@ fn default_edit(
     })
 }
 
-/// The text of a table and of all below it. What stands behind a table's last value is not part of it: it may be a comment
-/// on what follows.
+/// Removes the text of a table and of its subtables. Text after a table's last value is kept: it may be a comment on
+/// what follows.
 fn sections(text: &str, table: &Table, edits: &mut Vec<Edit>) {
     if let Some(header) = table.span() {
         let values = table.iter().filter_map(|(_, item)| item.as_value().and_then(Value::span));
@@ -131,7 +131,7 @@ fn sections(text: &str, table: &Table, edits: &mut Vec<Edit>) {
     }
 }
 
-/// A table without anything in it that was not there before: the installer makes all on the way to its own.
+/// Returns a table that is empty and was not there before: the installer creates every parent of its own tables.
 fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FileError> {
     let document = parse(text)?;
     let mut edit = None;
@@ -144,7 +144,7 @@ fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FileError> {
     Ok(edit)
 }
 
-/// Whether a runtime's table names a program of ours, itself or among its options.
+/// Returns whether a runtime's table names one of the installer's programs, in itself or among its options.
 fn is_ours(table: &Table, ours: &Ours) -> bool {
     table.iter().any(|(_, item)| match item {
         Item::Value(value) => value.as_str().is_some_and(|path| ours.is_program(path)),
@@ -153,7 +153,7 @@ fn is_ours(table: &Table, ours: &Ours) -> bool {
     })
 }
 
-/// Every table below another one, with its path.
+/// Visits every subtable with its path.
 fn visit<'t>(table: &'t Table, path: &mut Vec<&'t str>, seen: &mut impl FnMut(&[&'t str], &'t Table)) {
     for (key, item) in table {
         if let Item::Table(below) = item {
@@ -173,7 +173,7 @@ fn at<'j>(tree: &'j Json, path: &[&str]) -> Option<&'j Json> {
     path.iter().try_fold(tree, |tree, key| tree.get(key))
 }
 
-/// The lines that a range lies on, as a whole, where nothing else stands on them.
+/// Extends a range to whole lines, assuming that nothing else is on them.
 fn whole_lines(text: &str, range: Range<usize>) -> Range<usize> {
     let (head, tail) = (text.get(..range.start).unwrap_or_default(), text.get(range.end..).unwrap_or_default());
     let start = head.rfind('\n').map_or(0, |newline| newline + 1);
@@ -181,7 +181,7 @@ fn whole_lines(text: &str, range: Range<usize>) -> Range<usize> {
     start..end
 }
 
-/// Carries out edits that do not overlap.
+/// Applies edits that do not overlap.
 fn apply(text: &mut String, mut edits: Vec<Edit>) {
     edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
     for (range, new) in edits {
@@ -189,7 +189,7 @@ fn apply(text: &mut String, mut edits: Vec<Edit>) {
     }
 }
 
-/// What a file says, whatever it looks like. Tables without anything in them say nothing.
+/// Returns the content of a file independent of its formatting. Empty tables are dropped.
 fn tree(table: &dyn TableLike) -> Json {
     let entries = table.iter().map(|(key, item)| (key.to_owned(), json(item)));
     Json::Object(entries.filter(|(_, value)| *value != Json::Object(Map::new())).collect())

@@ -1,4 +1,4 @@
-//! Restarting a service of the host's systemd.
+//! Restarts a systemd service of the host.
 
 use std::{io, os::unix::process::CommandExt, path::Path, process::Command as Program};
 
@@ -11,20 +11,20 @@ pub enum UnitError {
     /// `systemctl` cannot be started.
     #[error("cannot start systemctl")]
     Start(#[source] io::Error),
-    /// It failed.
+    /// `systemctl` failed.
     #[error("systemctl restart {unit}: {words}")]
     Failed {
         /// The service.
         unit: String,
-        /// What it said.
+        /// The output of `systemctl`.
         words: String,
     },
 }
 
-/// Restarts a service. The host's root is that of its first process, so that none has to be mounted.
+/// Restarts a service. The host's root is reached through its first process, so it does not have to be mounted.
 ///
 /// # Errors
-/// Where systemd does not restart it.
+/// Returns an error if systemd does not restart it.
 pub async fn restart(proc: &Path, unit: &str) -> Result<(), UnitError> {
     let own = std::env::current_exe().map_err(UnitError::Start)?;
     let mut command = Command::new(own);
@@ -37,8 +37,8 @@ pub async fn restart(proc: &Path, unit: &str) -> Result<(), UnitError> {
     Err(UnitError::Failed { unit: unit.to_owned(), words })
 }
 
-/// Becomes the host's `systemctl restart`: a process of its own, because it leaves this root for good. It returns only
-/// where it cannot, with why.
+/// Becomes the host's `systemctl restart`. This is a process of its own because it leaves this root permanently.
+/// Returns only on failure, with the error.
 #[must_use]
 pub fn become_systemctl(host_root: &Path, unit: &str) -> io::Error {
     if let Err(error) = chroot(host_root).and_then(|()| chdir("/")) {

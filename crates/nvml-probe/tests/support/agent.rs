@@ -1,4 +1,4 @@
-//! The agent at work: a host in a directory, the stand-in NVML, and a mocked API server.
+//! A running agent: a host in a directory, the stand-in NVML, and a mocked API server.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
@@ -31,12 +31,12 @@ use crate::{
 pub const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
 /// The host's driver.
 pub const VERSION: &str = "580.173.02";
-/// Where the kernel's log of the host is; without it, there is none.
+/// The host's kernel log; without the file, there is none.
 pub const KERNEL_LOG: &str = "dev/kmsg";
 /// The pause between two looks at the host.
 pub const INTERVAL: Duration = Duration::from_millis(20);
 
-/// An agent that runs.
+/// A running agent.
 pub struct Running {
     pub server: Server,
     pub seen: watch::Sender<Seen>,
@@ -81,7 +81,7 @@ impl Running {
         serde_json::from_value(self.server.object()?.pointer("/status/report")?.clone()).ok()
     }
 
-    /// The report once it is as wanted; the agent then sees what it wrote, as by its watch.
+    /// Returns the report once it is as wanted, and then shows it to the agent as its watch would.
     pub async fn reports(&self, wanted: impl Fn(&Report) -> bool) -> Report {
         let report = soon(async {
             loop {
@@ -97,7 +97,7 @@ impl Running {
         report
     }
 
-    /// As [`Self::reports`], with what the agent sees kept up to date all the while, and its rules as they are.
+    /// As [`Self::reports`], but shows the agent every report, and keeps its rules.
     pub async fn awaits(&self, wanted: impl Fn(&Report) -> bool) -> Report {
         soon(async {
             loop {
@@ -112,7 +112,7 @@ impl Running {
         .await
     }
 
-    /// The GpuNode asks for a release, or for one no more.
+    /// Sets whether the GpuNode requests a release.
     pub fn releases(&self, release: bool) {
         self.own(|own| own.release = release);
     }
@@ -141,7 +141,7 @@ impl Running {
 }
 
 pub fn existing(release: bool, report: Option<Report>) -> Seen {
-    // At every look the GPUs are read as well.
+    // The GPUs are read at every look as well.
     let rules = HealthRules { interval: Some(INTERVAL.into()), ..HealthRules::default() };
     Seen::Present(Box::new(Own { release, rules, report, ..Own::default() }))
 }
@@ -177,12 +177,13 @@ pub fn serve(host: &Host, fields: &Value) {
     });
 }
 
-/// An agent that confirms at once and forgets after a reading: what takes longer is tested without a machine.
+/// An agent that confirms causes at once and ends them after one clean reading: longer periods are tested without a
+/// machine.
 pub fn begin(host: &Host, limits: Limits, before: Option<Report>) -> Running {
     forgetting(1, host, limits, before)
 }
 
-/// As [`begin`], but forgets after so many readings.
+/// As [`begin`], but ends causes after this many clean readings.
 pub fn forgetting(clean: u32, host: &Host, limits: Limits, before: Option<Report>) -> Running {
     let rules = HealthRules {
         interval: Some(INTERVAL.into()),
@@ -194,7 +195,7 @@ pub fn forgetting(clean: u32, host: &Host, limits: Limits, before: Option<Report
     Running::start(host, Seen::Present(Box::new(own)), limits)
 }
 
-/// The report once the first GPU is in that state for a cause of that kind, or for none.
+/// Returns the report once the first GPU is in that state with a cause of that kind, or none.
 pub async fn becomes(agent: &Running, state: HealthState, kind: Option<CauseKind>) -> Report {
     agent
         .awaits(|report| {

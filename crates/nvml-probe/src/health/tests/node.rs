@@ -46,7 +46,7 @@ fn xid(address: &str, xid: u16) -> Xids {
 }
 
 #[test]
-fn what_is_wrong_with_one_gpu_is_wrong_with_that_one_only() {
+fn a_fault_of_one_gpu_affects_that_gpu_only() {
     let mut node = NodeHealth::default();
     step(&mut node, &start("boot", 1), &all_well(), &Xids::default());
     let states = step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[1], 48));
@@ -61,7 +61,7 @@ fn what_is_wrong_with_one_gpu_is_wrong_with_that_one_only() {
 }
 
 #[test]
-fn a_gpu_of_the_bus_that_nvml_does_not_list_is_found_by_comparing() {
+fn a_gpu_on_the_bus_that_nvml_does_not_list_is_detected() {
     let mut node = NodeHealth::default();
     let look = answering(&[(ADDRESSES[0], well()), (ADDRESSES[1], well())]);
     step(&mut node, &start("boot", 1), &look, &Xids::default());
@@ -71,7 +71,7 @@ fn a_gpu_of_the_bus_that_nvml_does_not_list_is_found_by_comparing() {
 }
 
 #[test]
-fn a_reboot_and_a_reload_of_the_driver_are_restarts_also_while_the_probe_is_away() {
+fn a_reboot_and_a_driver_reload_are_restarts_even_while_the_probe_is_down() {
     for (after, state) in
         [(start("boot", 1), Unhealthy), (start("again", 1), Recovering), (start("boot", 2), Recovering)]
     {
@@ -97,7 +97,7 @@ fn a_reboot_and_a_reload_of_the_driver_are_restarts_also_while_the_probe_is_away
 }
 
 #[test]
-fn of_nvlinks_the_majority_of_a_model_says_how_many_there_should_be() {
+fn the_majority_of_a_model_sets_the_expected_number_of_nvlinks() {
     let links = |active: usize| wrong(|now| now.nvlinks = (0..18).map(|link| link < active).collect());
     let mut node = NodeHealth::default();
     let look = answering(&[(ADDRESSES[0], links(18)), (ADDRESSES[1], links(18)), (ADDRESSES[2], links(17))]);
@@ -116,7 +116,7 @@ fn a_gpu_that_leaves_the_bus_is_forgotten() {
 }
 
 #[test]
-fn what_came_between_two_looks_is_of_its_gpu_alone() {
+fn xids_between_two_looks_affect_their_gpu_only() {
     let mut node = NodeHealth::default();
     step(&mut node, &start("boot", 1), &all_well(), &Xids::default());
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -127,7 +127,7 @@ fn what_came_between_two_looks_is_of_its_gpu_alone() {
 }
 
 #[test]
-fn a_restart_is_of_the_time_that_the_log_has_for_it() {
+fn a_restart_has_the_time_that_the_log_shows() {
     let mut node = NodeHealth::default();
     step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[0], 48));
     let loaded: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
@@ -142,7 +142,7 @@ fn a_restart_is_of_the_time_that_the_log_has_for_it() {
 }
 
 #[test]
-fn what_a_driver_has_said_that_is_not_loaded_any_more_is_over() {
+fn xids_of_a_driver_that_is_no_longer_loaded_are_over() {
     let mut node = NodeHealth::default();
     let unloaded = Start { loaded: None, load_id: None, ..start("boot", 1) };
     step(&mut node, &unloaded, &Look::Absent(None), &xid(ADDRESSES[0], 79));

@@ -2,9 +2,9 @@ use std::{cell::RefCell, io, path::PathBuf};
 
 use super::*;
 
-/// A runtime of plain data: each reload makes the next of its lives.
+/// A runtime in memory: each reload starts its next lifetime.
 struct Fake {
-    /// What comes of it after each reload: whether it answers.
+    /// The result of each reload: whether the runtime answers.
     lives: RefCell<Vec<bool>>,
     now: RefCell<Option<Identity>>,
     replaced: bool,
@@ -30,7 +30,7 @@ impl Runtime for Fake {
 
     async fn answering(&self) -> Result<Identity, DaemonError> {
         let gone = || DaemonError::Socket(PathBuf::from("/run/fake.sock"), io::ErrorKind::ConnectionRefused.into());
-        // Who starts it anew does so with what is on disk: a life that ends leaves room for the next.
+        // A supervisor restarts it with the configuration on disk, so the end of one lifetime starts the next.
         let now = *self.now.borrow();
         match now {
             Some(process) => Ok(process),
@@ -80,12 +80,12 @@ async fn load_with(fake: &Fake, disk: &OnDisk, known: Option<Loaded>) -> (Result
 }
 
 #[tokio::test]
-async fn a_runtime_is_restarted_only_if_it_has_not_loaded_what_is_on_disk() {
+async fn a_runtime_is_restarted_only_if_it_has_not_loaded_the_configuration_on_disk() {
     for (written, known, reloads) in [
-        // Recorded of this process.
+        // Recorded for this process.
         (500, Some(known(100, "new")), 0),
         (1, Some(known(100, "old")), 1),
-        // Nothing recorded, or of another life: by the clock.
+        // Nothing recorded, or for another lifetime: decided by the clock.
         (1, None, 0),
         (1, Some(known(7, "old")), 0),
         (500, None, 1),
@@ -101,7 +101,7 @@ async fn a_runtime_is_restarted_only_if_it_has_not_loaded_what_is_on_disk() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_reads_its_file_and_runs_on_is_not_waited_for_as_another() {
+async fn a_runtime_that_reloads_in_place_is_not_expected_to_be_replaced() {
     let fake = Fake::new(false, &[true]);
     let (result, _) = load_with(&fake, &disk(500), None).await;
     assert_eq!(result.unwrap().pid, 10);
@@ -109,7 +109,7 @@ async fn a_runtime_that_reads_its_file_and_runs_on_is_not_waited_for_as_another(
 }
 
 #[tokio::test]
-async fn a_runtime_that_does_not_come_back_gets_back_what_it_had() {
+async fn a_runtime_that_does_not_come_back_gets_its_previous_configuration() {
     let fake = Fake::new(true, &[false, false, true, true]);
     let (result, rolled_back) = load_with(&fake, &disk(500), None).await;
     let error = result.unwrap_err().to_string();
@@ -148,5 +148,5 @@ async fn a_runtime_that_ignores_the_request_has_not_loaded_anything() {
     }
     let deaf = Deaf(Fake::new(true, &[]));
     let error = load(&deaf, &disk(500), None, NO_PATIENCE, || Ok(())).await.unwrap_err();
-    assert!(error.to_string().contains("goes on and does not read its configuration anew"), "{error}");
+    assert!(error.to_string().contains("keeps running and does not reload its configuration"), "{error}");
 }
