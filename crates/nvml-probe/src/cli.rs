@@ -1,10 +1,12 @@
 //! The command line.
 
+mod error;
 mod gates;
+mod mig;
 mod run;
+mod runtime;
 
 use std::{
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -14,25 +16,18 @@ use clap::{Args, Parser, Subcommand};
 
 use self::{
     gates::{Guard, UnloadNouveau, Wait},
+    mig::MigArgs,
     run::Run,
+    runtime::RuntimeStep,
 };
 use crate::{
-    device_nodes,
-    divide::args::MigArgs,
     host::HostRoot,
-    inject::{self, InjectError},
-    nvml::{self, ChildError, ChildOptions},
-    prepare::{self, PrepareError},
-    publish::PublishError,
-    runtime::args::Step,
-    signal::Shutdown,
-    start::{self, StartError},
-    words::{chain, last_words},
+    nvml::child::{self, ChildOptions},
+    operands::{device_nodes, inject, unpack, write_file},
+    process::{EXIT_TERMINATED, Shutdown, become_program, error_chain, parse_duration, write_termination_log},
 };
 
-/// The exit code that a shell reports for a process ended by SIGTERM. A gate that is terminated is not open and must
-/// not exit 0.
-const TERMINATED: u8 = 128 + 15;
+pub use self::error::CliError;
 
 /// The node agent of the GPU operator, and the gates of its pods.
 #[derive(Debug, Parser)]
@@ -63,7 +58,7 @@ enum Command {
         #[arg(long, default_value = "/host")]
         host_root: PathBuf,
         /// Pause between two checks.
-        #[arg(long, default_value = "1s", value_parser = duration)]
+        #[arg(long, default_value = "1s", value_parser = parse_duration)]
         interval: Duration,
     },
     /// Unload nouveau, the kernel's own driver for NVIDIA GPUs, once nothing uses it, then exit 0.
@@ -71,7 +66,7 @@ enum Command {
     /// Run a step of a toolkit pod around the configuration of the container runtime.
     Runtime {
         #[command(subcommand)]
-        step: Step,
+        step: RuntimeStep,
         /// The file whose text Kubernetes shows once the container has ended.
         #[arg(long, global = true, default_value = "/dev/termination-log")]
         termination_log: PathBuf,
@@ -114,32 +109,6 @@ struct NvmlChild {
     library: PathBuf,
 }
 
-/// The program could not start, or its child could not continue.
-#[derive(Debug, thiserror::Error)]
-pub enum CliError {
-    /// The async runtime, the signal handlers or the path of this program is not available.
-    #[error("cannot start")]
-    Start(#[from] std::io::Error),
-    /// No client for the API server can be created.
-    #[error("cannot reach the API server")]
-    Client(#[from] PublishError),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {0}")]
-    Listen(SocketAddr, #[source] std::io::Error),
-    /// A file for the next container cannot be written.
-    #[error(transparent)]
-    Prepare(#[from] PrepareError),
-    /// Unpacking, or starting another image's program, failed.
-    #[error(transparent)]
-    Other(#[from] StartError),
-    /// The driver cannot be made available in this container.
-    #[error(transparent)]
-    Inject(#[from] InjectError),
-    /// The NVML child failed.
-    #[error(transparent)]
-    Child(#[from] ChildError),
-}
-
 impl Cli {
     /// Runs the command.
     ///
@@ -148,20 +117,20 @@ impl Cli {
     pub fn execute(self) -> Result<ExitCode, CliError> {
         let command = match self.command {
             Command::NvmlChild(NvmlChild { parent, chroot, library }) => {
-                nvml::child(&ChildOptions { parent, chroot, library })?;
+                child::run(&ChildOptions { parent, chroot, library })?;
                 return Ok(ExitCode::SUCCESS);
             }
             Command::Write { path, text } => {
-                prepare::write(&path, &text)?;
+                write_file::write(&path, &text)?;
                 return Ok(ExitCode::SUCCESS);
             }
             Command::Unpack { into } => {
-                start::unpack(&into)?;
+                unpack::unpack(&into)?;
                 return Ok(ExitCode::SUCCESS);
             }
             Command::Inject { driver_root, command } => {
                 inject::inject(&driver_root, Path::new("/"))?;
-                return Err(start::become_program(&command).into());
+                return Err(become_program(&command).into());
             }
             command => command,
         };
@@ -186,14 +155,14 @@ impl Cli {
                 Command::Runtime { step, termination_log } => Ok(match step.run(&mut shutdown).await {
                     Ok(()) => ExitCode::SUCCESS,
                     Err(error) => {
-                        tracing::error!("{}", chain(&error));
-                        last_words(&termination_log, &chain(&error));
+                        tracing::error!("{}", error_chain(&error));
+                        write_termination_log(&termination_log, &error_chain(&error));
                         ExitCode::FAILURE
                     }
                 }),
                 Command::Mig(options) => tokio::select! {
                     code = options.run() => Ok(code?),
-                    () = shutdown.requested() => Ok(ExitCode::from(TERMINATED)),
+                    () = shutdown.requested() => Ok(ExitCode::from(EXIT_TERMINATED)),
                 },
                 Command::Hold
                 | Command::NvmlChild(_)
@@ -208,22 +177,6 @@ impl Cli {
     }
 }
 
-/// Parses a duration such as `250ms`, `10s` or `5m`.
-///
-/// # Errors
-/// Returns an error if the text is not a duration, or is zero.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let number = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
-    let value: u64 = number.parse().map_err(|_| format!("invalid duration {text}: write 500ms, 10s or 5m"))?;
-    let duration = match &text[number.len()..] {
-        "ms" => Duration::from_millis(value),
-        "s" => Duration::from_secs(value),
-        "m" => Duration::from_secs(value.saturating_mul(60)),
-        _ => return Err(format!("duration {text} has no unit: write 500ms, 10s or 5m")),
-    };
-    if duration.is_zero() { Err("the duration must be greater than zero".to_owned()) } else { Ok(duration) }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -233,15 +186,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_need_a_unit_and_a_value() {
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("5m"), Ok(Duration::from_mins(5)));
-        for wrong in ["10", "s", "", "1h30", "0s", "-1s"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  readings ──▶ findings ──▶ gpu: causes over time ──▶ GpuNode.status.report.gpus[].health
-//!  xids ──▶ tally ────────────▲        ▲
+//!  xids ──▶ deduplicator ─────▲        ▲
 //!  rules (GpuNode.spec.health) ────────┘
 //! ```
 //!
@@ -13,10 +13,9 @@ pub mod findings;
 pub mod gpu;
 pub mod kind;
 pub mod node;
-pub mod readings;
 pub mod rules;
-pub mod tally;
 pub mod xid;
+pub mod xid_deduplicator;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::{io, process::ExitCode};
 
 use clap::Parser;
-use nvml_probe::{cli::Cli, words::chain};
+use nvml_probe::{cli::Cli, process::error_chain};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match Cli::parse().execute() {
         Ok(code) => code,
         Err(error) => {
-            tracing::error!("{}", chain(&error));
+            tracing::error!("{}", error_chain(&error));
             ExitCode::FAILURE
         }
     }

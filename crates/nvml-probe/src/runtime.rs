@@ -4,14 +4,17 @@
 //! The steps of one pod, in order: [`steps::snapshot`], NVIDIA's installer, [`steps::apply`], [`steps::keep`]; and
 //! [`steps::revert`] when the pod is deleted.
 
-pub mod args;
+pub mod config_files;
 pub mod cri;
 pub mod daemon;
 pub mod daemon_json;
-pub mod files;
+pub mod entries;
+pub mod kind;
+pub mod loaded;
 pub mod record;
 pub mod restart;
 pub mod state;
 pub mod steps;
+pub mod texts;
 pub mod toml_file;
 pub mod unit;

@@ -16,9 +16,12 @@ use nix::{
     unistd::{Pid, geteuid},
 };
 use nvml_probe::{
-    child::{Launch, Limits, Look, Supervisor, Target, this_program},
-    driver::{CONTAINER_ROOT, GKE_ROOT, HOST, all_libraries},
-    inventory::Inventory,
+    nvml::{
+        inventory::Inventory,
+        supervisor::{ChildCommand, Limits, NvmlStatus, Supervisor, child_command},
+        target::Target,
+    },
+    observe::driver::{CONTAINER_ROOT, GKE_ROOT, HOST_ROOT, all_libraries},
 };
 use support::{Host, PROBE, Process};
 use tokio::process::Command;
@@ -35,12 +38,12 @@ fn patient() -> Limits {
     limits(Duration::from_mins(1))
 }
 
-fn probe() -> Launch {
-    this_program(PathBuf::from(PROBE))
+fn probe() -> ChildCommand {
+    child_command(PathBuf::from(PROBE))
 }
 
 /// A child that runs this shell script.
-fn script(script: impl Into<String>) -> Launch {
+fn script(script: impl Into<String>) -> ChildCommand {
     let script = script.into();
     Box::new(move |_| {
         let mut command = Command::new("/bin/sh");
@@ -53,24 +56,24 @@ fn target(host: &Host, chroot: bool, version: &str) -> Result<Target, Option<Str
     Target::choose(&host.root(), chroot, "boot", Some(version), &all_libraries(&host.root(), None).unwrap())
 }
 
-async fn look(supervisor: &mut Supervisor, target: Result<Target, Option<String>>, now: Instant) -> Look {
-    supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), now).await
+async fn look(supervisor: &mut Supervisor, target: Result<Target, Option<String>>, now: Instant) -> NvmlStatus {
+    supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), now).await
 }
 
 fn anything() -> Target {
     Target { chroot: None, library: PathBuf::new(), version: "1.2".to_owned(), boot_id: "boot".to_owned() }
 }
 
-fn inventory(look: Look) -> Inventory {
+fn inventory(look: NvmlStatus) -> Inventory {
     match look {
-        Look::Answering(inventory) => inventory,
+        NvmlStatus::Answering(inventory) => inventory,
         other => panic!("no answer but {other:?}"),
     }
 }
 
-fn failure(look: Look) -> String {
+fn failure(look: NvmlStatus) -> String {
     match look {
-        Look::Failing(why) => why,
+        NvmlStatus::Failing(why) => why,
         other => panic!("no failure but {other:?}"),
     }
 }
@@ -106,7 +109,7 @@ async fn the_child_works_from_inside_the_drivers_root() {
         eprintln!("not tested: changing root takes root");
         return;
     }
-    for (root, place) in [(CONTAINER_ROOT, CONTAINER_ROOT), (HOST, HOST), (GKE_ROOT, HOST)] {
+    for (root, place) in [(CONTAINER_ROOT, CONTAINER_ROOT), (HOST_ROOT, HOST_ROOT), (GKE_ROOT, HOST_ROOT)] {
         let host = Host::new();
         host.install(root, "580.173.02", &GPUS);
         let target = target(&host, true, "580.173.02").unwrap();
@@ -153,15 +156,15 @@ async fn the_driver_is_held_while_nvml_answers_and_free_once_the_child_has_exite
 #[tokio::test]
 async fn a_replaced_driver_gets_its_own_child_and_the_old_driver_is_released() {
     let host = Host::new();
-    host.install(HOST, "580.173.02", &GPUS);
+    host.install(HOST_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
     inventory(look(&mut supervisor, target(&host, false, "580.173.02"), Instant::now()).await);
     host.install(CONTAINER_ROOT, "595.91.07", &GPUS[..1]);
     let new = inventory(look(&mut supervisor, target(&host, false, "595.91.07"), Instant::now()).await);
     assert_eq!((new.driver_version.as_str(), uuids(&new)), ("595.91.07", vec!["GPU-six"]));
-    assert!(!host.is_held(HOST));
+    assert!(!host.is_held(HOST_ROOT));
     assert!(host.is_held(CONTAINER_ROOT));
-    assert_eq!(look(&mut supervisor, Err(None), Instant::now()).await, Look::Absent(None));
+    assert_eq!(look(&mut supervisor, Err(None), Instant::now()).await, NvmlStatus::Absent(None));
     assert!(!host.is_held(CONTAINER_ROOT));
 }
 
@@ -211,7 +214,7 @@ async fn the_end_of_a_child_is_reported_with_its_cause() {
         let why = failure(look(&mut supervisor, Ok(anything()), Instant::now()).await);
         assert!(why.contains(expected), "{program}: {why}");
     }
-    let missing: Launch = Box::new(|_| Command::new("/no/such/program"));
+    let missing: ChildCommand = Box::new(|_| Command::new("/no/such/program"));
     let why = failure(look(&mut Supervisor::new(missing, patient()), Ok(anything()), Instant::now()).await);
     assert!(why.contains("cannot start"), "{why}");
 }

@@ -16,11 +16,12 @@ use nix::{
     unistd::Pid,
 };
 use nvml_probe::{
-    gate::{Answer, Configured, Gate, Takeover},
-    runtime::{
-        daemon::Identity,
-        files::{Loaded, digest},
+    gates::{
+        guard::Takeover,
+        status::GateStatus,
+        wait::{Gate, RuntimeRequirement},
     },
+    runtime::{daemon::ProcessIdentity, loaded::LoadedConfig, texts::digest},
 };
 use support::{Host, PROBE, Process};
 
@@ -34,27 +35,27 @@ fn toolkit() -> Gate {
     toolkit_with(None, None)
 }
 
-fn toolkit_with(pid_file: Option<&str>, configured: Option<Configured>) -> Gate {
+fn toolkit_with(pid_file: Option<&str>, configured: Option<RuntimeRequirement>) -> Gate {
     let install_dir = PathBuf::from("/usr/local/nvidia/toolkit");
     Gate::Toolkit { install_dir, pid_file: pid_file.map(PathBuf::from), configured }
 }
 
 /// The guard of a container that carries the digest `abc`.
 fn guard(host: &Host, version: &str) -> Gate {
-    let unless = Takeover::Digest { file: host.path("run/nvidia/nvidia-driver.state"), digest: "abc".to_owned() };
-    Gate::Guard { version: Some(version.to_owned()), unless }
+    let takeover = Takeover::Digest { file: host.path("run/nvidia/nvidia-driver.state"), digest: "abc".to_owned() };
+    Gate::Guard { version: Some(version.to_owned()), takeover }
 }
 
-fn waits_for(gate: &Gate, host: &Host, words: &[&str]) {
-    let Answer::Waiting(text) = gate.check(&host.root()) else { panic!("{gate:?} is open") };
-    for word in words {
-        assert!(text.contains(word), "{text:?} does not say {word}");
+fn waits_for(gate: &Gate, host: &Host, expected: &[&str]) {
+    let GateStatus::Waiting(text) = gate.check(&host.root()) else { panic!("{gate:?} is open") };
+    for part in expected {
+        assert!(text.contains(part), "{text:?} does not contain {part}");
     }
 }
 
 fn is_open(gate: &Gate, host: &Host) {
     let answer = gate.check(&host.root());
-    assert!(matches!(answer, Answer::Open(_)), "{answer:?}");
+    assert!(matches!(answer, GateStatus::Open(_)), "{answer:?}");
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn the_gate_of_a_configured_runtime_opens_when_the_runtime_has_loaded_the_config
     let host = Host::new();
     let files = ["/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"].map(PathBuf::from);
     let loaded = PathBuf::from("/run/gpu-operator/runtime");
-    let gate = toolkit_with(None, Some(Configured { files: files.to_vec(), loaded }));
+    let gate = toolkit_with(None, Some(RuntimeRequirement { files: files.to_vec(), loaded }));
     executable(&host, "usr/local/nvidia/toolkit/nvidia-cdi-hook");
     waits_for(&gate, &host, &["NVIDIA's runtime is not in"]);
     let text = "BinaryName = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\"\n";
@@ -120,7 +121,7 @@ fn the_gate_of_a_configured_runtime_opens_when_the_runtime_has_loaded_the_config
     waits_for(&gate, &host, &["has not loaded its configuration yet"]);
     // The files in the order of their names, as in the recorded digest.
     let texts = [(files[1].as_path(), &Some(text.to_owned())), (files[0].as_path(), &None)];
-    let record = Loaded { process: Identity { pid: 7, start: 1 }, digest: digest(texts) };
+    let record = LoadedConfig { process: ProcessIdentity { pid: 7, start: 1 }, digest: digest(texts) };
     host.write("run/gpu-operator/runtime/loaded.json", &serde_json::to_string(&record).unwrap());
     is_open(&gate, &host);
     host.write("etc/containerd/config.toml", "version = 2\n");
@@ -210,7 +211,7 @@ fn a_guard_with_a_program_becomes_it_and_writes_the_reason_for_waiting_to_its_fi
     let output = guard.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"started\n"[..]));
     assert!(!waits.exists(), "it waits no more");
-    assert!(!log.exists(), "the last words are the program's");
+    assert!(!log.exists(), "the termination log is the program's");
 }
 
 #[test]
@@ -230,7 +231,7 @@ fn a_guard_without_a_version_accepts_no_driver_in_use() {
     // An installer that leaves a loaded module as it is.
     let guard = |version: Option<&str>| Gate::Guard {
         version: version.map(Into::into),
-        unless: Takeover::Loaded { install_dir: None },
+        takeover: Takeover::Loaded { install_dir: None },
     };
     is_open(&guard(None), &host);
     host.load("580.173.02");
@@ -245,7 +246,7 @@ fn without_a_version_a_driver_in_use_passes_if_its_library_is_in_the_installers_
     let host = Host::new();
     let guard = |version: Option<&str>| Gate::Guard {
         version: version.map(Into::into),
-        unless: Takeover::Loaded { install_dir: Some("/home/kubernetes/bin/nvidia".into()) },
+        takeover: Takeover::Loaded { install_dir: Some("/home/kubernetes/bin/nvidia".into()) },
     };
     host.load("580.173.02");
     host.write("sys/module/nvidia/refcnt", "1");
@@ -283,9 +284,9 @@ impl Running {
         Self { process: Process(process), said, log }
     }
 
-    fn says(&mut self, words: &str) {
+    fn says(&mut self, expected: &str) {
         let line = self.said.next().unwrap().unwrap();
-        assert!(line.contains(words), "{line:?} does not say {words:?}");
+        assert!(line.contains(expected), "{line:?} does not contain {expected:?}");
     }
 
     fn code(mut self) -> (Option<i32>, String) {

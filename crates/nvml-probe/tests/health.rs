@@ -18,7 +18,7 @@ use gpu_operator_crd::{
     },
     report::NvmlState,
 };
-use nvml_probe::{child::Limits, driver::CONTAINER_ROOT};
+use nvml_probe::{nvml::supervisor::Limits, observe::driver::CONTAINER_ROOT};
 use running::{GPUS, VERSION, becomes, begin, first, forgetting, patient, serve, served};
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -25,9 +25,9 @@ use gpu_operator_crd::{
 };
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use nvml_probe::{
-    child::{Supervisor, this_program},
-    driver::CONTAINER_ROOT,
-    publish::{Own, Seen},
+    nvml::supervisor::{Supervisor, child_command},
+    observe::driver::CONTAINER_ROOT,
+    report::gpu_node::{GpuNodeFields, GpuNodeView},
 };
 use running::{
     GPUS, INTERVAL, KERNEL_LOG, Running, VERSION, becomes, begin, first, forgetting, patient, serve, served,
@@ -70,8 +70,8 @@ fn pipe(host: &Host) -> File {
 fn seldom(host: &Host) -> Running {
     let hours = Duration::from_hours(5);
     let rules = HealthRules { interval: Some(hours.into()), ..HealthRules::default() };
-    let seen = Seen::Present(Box::new(Own { rules, ..Own::default() }));
-    Running::looking_every(hours, host, seen, Supervisor::new(this_program(PathBuf::from(PROBE)), patient()))
+    let seen = GpuNodeView::Present(Box::new(GpuNodeFields { rules, ..GpuNodeFields::default() }));
+    Running::looking_every(hours, host, seen, Supervisor::new(child_command(PathBuf::from(PROBE)), patient()))
 }
 
 /// Changes the second GPU and waits until that is reported: any change of the first one has been reported by then.
@@ -200,8 +200,8 @@ async fn an_xid_reported_by_nvml_and_the_log_counts_once() {
         let host = served();
         logged(&host, &[LOADED]);
         let rules = HealthRules { interval: Some(second.into()), ..HealthRules::default() };
-        let seen = Seen::Present(Box::new(Own { rules, ..Own::default() }));
-        let supervisor = Supervisor::new(this_program(PathBuf::from(PROBE)), patient());
+        let seen = GpuNodeView::Present(Box::new(GpuNodeFields { rules, ..GpuNodeFields::default() }));
+        let supervisor = Supervisor::new(child_command(PathBuf::from(PROBE)), patient());
         let agent = Running::looking_every(between_looks, &host, seen, supervisor);
         becomes(&agent, Healthy, None).await;
         goes_on(&host, &[&xid(48)]);

@@ -7,9 +7,9 @@
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use nvml_probe::{
-    child::Target,
-    driver::{GKE_ROOT, HOST, all_libraries, libraries},
     host::HostRoot,
+    nvml::target::Target,
+    observe::driver::{GKE_ROOT, HOST_ROOT, all_libraries, libraries},
 };
 
 const DEBIAN: &[u8] = include_bytes!("layouts/debian.ld.so.cache");
@@ -154,7 +154,7 @@ fn libraries_are_found_where_hosts_keep_them_and_can_be_loaded() {
     for layout in &LAYOUTS {
         let directory = host(layout);
         let host = HostRoot::new(directory.path());
-        let found = libraries(&host, HOST).unwrap();
+        let found = libraries(&host, HOST_ROOT).unwrap();
         let paths: Vec<_> = found.iter().map(|library| library.path.to_str().unwrap()).collect();
         assert_eq!(paths, layout.found, "{}", layout.what);
         for library in &found {
@@ -171,9 +171,9 @@ fn a_library_of_32_bits_is_ignored() {
     let directory = host(&NOTHING);
     let root = directory.path();
     write(root, "usr/lib/libnvidia-ml.so.470.256.02", b"\x7fELF\x01\x01");
-    assert!(libraries(&HostRoot::new(root), HOST).unwrap().is_empty());
+    assert!(libraries(&HostRoot::new(root), HOST_ROOT).unwrap().is_empty());
     write(root, &format!("{TRIPLET}/libnvidia-ml.so.470.256.02"), b"\x7fELF\x02\x01");
-    assert_eq!(libraries(&HostRoot::new(root), HOST).unwrap().len(), 1);
+    assert_eq!(libraries(&HostRoot::new(root), HOST_ROOT).unwrap().len(), 1);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn libraries_in_an_installers_folder_are_not_the_hosts() {
     let roots =
         |own| -> Vec<String> { all_libraries(&host, own).unwrap().into_iter().map(|library| library.root).collect() };
     assert_eq!(roots(Some("/opt/own")), ["/opt/own", "/run/nvidia/driver", GKE_ROOT]);
-    assert_eq!(roots(None), ["/run/nvidia/driver", HOST, GKE_ROOT], "nobody has named /opt/own");
+    assert_eq!(roots(None), ["/run/nvidia/driver", HOST_ROOT, GKE_ROOT], "nobody has named /opt/own");
 }
 
 #[test]

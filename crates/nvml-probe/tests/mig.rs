@@ -12,11 +12,14 @@ use std::{
 
 use gpu_operator_crd::report::Gpu;
 use nvml_probe::{
-    child::{Limits, Look, Supervisor, Target, this_program},
-    driver::{CONTAINER_ROOT, all_libraries},
     health::node::NodeHealth,
-    mig::Layout,
-    report::{Facts, report},
+    mig::plan::MigLayout,
+    nvml::{
+        supervisor::{Limits, NvmlStatus, Supervisor, child_command},
+        target::Target,
+    },
+    observe::driver::{CONTAINER_ROOT, all_libraries},
+    report::build::{Facts, build_report},
 };
 use serde_json::{Value, json};
 use support::{Host, PROBE};
@@ -51,16 +54,16 @@ fn serve(host: &Host, first: &Value, second: Option<&Value>) {
 
 /// Runs the container's program. Returns its termination message on failure.
 fn apply(host: &Host, layout: &Value) -> Result<(), String> {
-    let words = host.path("words");
-    fs::write(&words, "").unwrap();
+    let text = host.path("termination-log");
+    fs::write(&text, "").unwrap();
     let ended = Command::new(PROBE)
         .args(["mig", "--no-chroot", "--layout", &layout.to_string(), "--host-root"])
         .arg(host.root().as_path())
         .arg("--termination-log")
-        .arg(&words)
+        .arg(&text)
         .output()
         .unwrap();
-    if ended.status.success() { Ok(()) } else { Err(fs::read_to_string(words).unwrap()) }
+    if ended.status.success() { Ok(()) } else { Err(fs::read_to_string(text).unwrap()) }
 }
 
 /// Returns the MIG state of the stand-in's GPUs.
@@ -72,13 +75,13 @@ fn divisions(host: &Host) -> Value {
 /// Returns the report's GPUs.
 async fn gpus(host: &Host) -> Vec<Gpu> {
     let limits = Limits { answer: Duration::from_mins(1), ..Limits::default() };
-    let mut supervisor = Supervisor::new(this_program(PathBuf::from(PROBE)), limits);
+    let mut supervisor = Supervisor::new(child_command(PathBuf::from(PROBE)), limits);
     let root = host.root();
     let target = Target::choose(&root, false, "boot", Some(VERSION), &all_libraries(&root, None).unwrap());
-    let look = supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await;
-    assert!(matches!(look, Look::Answering(_)), "{look:?}");
-    let bus = nvml_probe::pci::bus(&root).unwrap();
-    report(&Facts { bus, ..Facts::default() }, &look, &NodeHealth::default()).gpus
+    let look = supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await;
+    assert!(matches!(look, NvmlStatus::Answering(_)), "{look:?}");
+    let bus = nvml_probe::observe::pci::bus(&root).unwrap();
+    build_report(&Facts { bus, ..Facts::default() }, &look, &NodeHealth::default()).gpus
 }
 
 /// Returns the devices of each GPU in the report.
@@ -135,8 +138,8 @@ fn users_that_block_a_layout_are_named_and_an_instance_in_use_stays_if_the_rest_
     let instances = divisions(&host)[GPUS[0].0]["instances"].as_array().unwrap().clone();
     let at = |start: u32| instances.iter().find(|instance| instance["start"] == start).unwrap()["id"].as_u64().unwrap();
     used(u32::try_from(at(0)).unwrap());
-    let words = apply(&host, &json!({"7g.80gb": 1})).unwrap_err();
-    assert!(words.starts_with("MigBlocked: GPU 0000:06:00.0") && words.contains("python (4711)"), "{words}");
+    let text = apply(&host, &json!({"7g.80gb": 1})).unwrap_err();
+    assert!(text.starts_with("MigBlocked: GPU 0000:06:00.0") && text.contains("python (4711)"), "{text}");
     assert_eq!(apply(&host, &json!({"1g.10gb": 1, "3g.40gb": 1})), Ok(()));
     let kept = divisions(&host)[GPUS[0].0]["instances"][0].clone();
     assert_eq!((kept["id"].as_u64(), kept["start"].as_u64()), (Some(at(0)), Some(0)));
@@ -145,16 +148,16 @@ fn users_that_block_a_layout_are_named_and_an_instance_in_use_stays_if_the_rest_
 #[test]
 fn a_process_on_the_whole_gpu_prevents_enabling_mig() {
     let host = host(&json!({"clients": [{"pid": 4711}]}), None);
-    let words = apply(&host, &json!({"1g.10gb": 7})).unwrap_err();
-    assert!(words.contains("MigBlocked") && words.contains("a process (4711)"), "{words}");
+    let text = apply(&host, &json!({"1g.10gb": 7})).unwrap_err();
+    assert!(text.contains("MigBlocked") && text.contains("a process (4711)"), "{text}");
 }
 
 #[test]
 fn a_mode_change_that_needs_a_reset_is_reported_until_the_reset() {
     let host = host(&json!({"needsReset": true}), None);
     for _ in 0..2 {
-        let words = apply(&host, &json!({"1g.10gb": 1})).unwrap_err();
-        assert!(words.starts_with("MigResetNeeded: GPU 0000:06:00.0"), "{words}");
+        let text = apply(&host, &json!({"1g.10gb": 1})).unwrap_err();
+        assert!(text.starts_with("MigResetNeeded: GPU 0000:06:00.0"), "{text}");
     }
     serve(&host, &json!({}), None);
     assert_eq!(apply(&host, &json!({"1g.10gb": 1})), Ok(()));
@@ -163,11 +166,11 @@ fn a_mode_change_that_needs_a_reset_is_reported_until_the_reset() {
 #[test]
 fn an_unsupported_layout_is_rejected_with_the_supported_profiles() {
     let host = host(&json!({}), None);
-    let words = apply(&host, &json!({"1g.5gb": 1})).unwrap_err();
-    assert!(words.starts_with("MigLayoutRefused") && words.contains("it has 1g.10gb, 2g.20gb"), "{words}");
+    let text = apply(&host, &json!({"1g.5gb": 1})).unwrap_err();
+    assert!(text.starts_with("MigLayoutRefused") && text.contains("it has 1g.10gb, 2g.20gb"), "{text}");
     // The instances are unchanged, except for the mode.
-    let words = apply(&host, &json!({"7g.80gb": 2})).unwrap_err();
-    assert!(words.contains("no room for all"), "{words}");
+    let text = apply(&host, &json!({"7g.80gb": 2})).unwrap_err();
+    assert!(text.contains("no room for all"), "{text}");
 }
 
 #[test]
@@ -197,6 +200,9 @@ fn an_unusable_instance_is_recreated() {
 
 #[test]
 fn a_layout_is_an_object_of_counts() {
-    assert_eq!(serde_json::from_str::<Layout>(r#"{"1g.10gb": 7}"#).unwrap(), Layout::from([("1g.10gb".to_owned(), 7)]));
+    assert_eq!(
+        serde_json::from_str::<MigLayout>(r#"{"1g.10gb": 7}"#).unwrap(),
+        MigLayout::from([("1g.10gb".to_owned(), 7)])
+    );
     assert!(apply(&host(&json!({}), None), &json!(["1g.10gb"])).is_err());
 }

@@ -11,10 +11,13 @@ use std::{
 
 use gpu_operator_crd::health::CauseKind;
 use nvml_probe::{
-    child::{Limits, Look, Supervisor, Target, this_program},
-    driver::{CONTAINER_ROOT, all_libraries},
-    health::readings::Readings,
-    inventory::{HeardXid, Inventory},
+    nvml::{
+        inventory::{Inventory, NvmlXid},
+        readings::Readings,
+        supervisor::{Limits, NvmlStatus, Supervisor, child_command},
+        target::Target,
+    },
+    observe::driver::{CONTAINER_ROOT, all_libraries},
 };
 use serde_json::{Value, json};
 use support::{Host, PROBE};
@@ -31,7 +34,7 @@ impl Asked {
         let host = Host::new();
         host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
         let limits = Limits { answer: Duration::from_mins(1), first_pause: Duration::ZERO, ..Limits::default() };
-        Self { host, supervisor: Supervisor::new(this_program(PathBuf::from(PROBE)), limits) }
+        Self { host, supervisor: Supervisor::new(child_command(PathBuf::from(PROBE)), limits) }
     }
 
     /// Gives the first GPU these fields.
@@ -41,16 +44,16 @@ impl Asked {
         });
     }
 
-    async fn look(&mut self) -> Look {
+    async fn look(&mut self) -> NvmlStatus {
         let root = self.host.root();
         let libraries = all_libraries(&root, None).unwrap();
         let target = Target::choose(&root, false, "boot", Some("580.173.02"), &libraries);
-        self.supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await
+        self.supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await
     }
 
     async fn inventory(&mut self) -> Inventory {
         match self.look().await {
-            Look::Answering(inventory) => inventory,
+            NvmlStatus::Answering(inventory) => inventory,
             other => panic!("no answer but {other:?}"),
         }
     }
@@ -195,7 +198,7 @@ async fn xids_are_counted_by_gpu_and_number() {
     asked.serve(&json!({"xids": [{"xid": 31, "perSecond": 1000}, {"xid": 79}]}));
     let (mut flood, mut lost) = (0, 0);
     while flood < 500 || lost == 0 {
-        for HeardXid { pci_address, xid, count } in asked.inventory().await.xids {
+        for NvmlXid { pci_address, xid, count } in asked.inventory().await.xids {
             assert_eq!(pci_address, GPUS[0].0);
             *(if xid == 31 { &mut flood } else { &mut lost }) += count;
         }
@@ -214,7 +217,7 @@ async fn a_crash_inside_the_library_is_survived_and_reported() {
     let mut asked = Asked::new();
     asked.inventory().await;
     asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["crash"] = true.into());
-    assert_eq!(asked.look().await, Look::Failing("the NVML process was ended by signal 11 (SIGSEGV)".to_owned()));
+    assert_eq!(asked.look().await, NvmlStatus::Failing("the NVML process was ended by signal 11 (SIGSEGV)".to_owned()));
     asked.serve(&json!({}));
     assert_eq!(asked.inventory().await.gpus.len(), 2);
 }
@@ -226,6 +229,6 @@ async fn slow_calls_are_waited_for_and_a_failed_init_is_reported() {
     assert_eq!(asked.inventory().await.gpus.len(), 2);
     asked.supervisor.end().await.unwrap();
     asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["initError"] = 18.into());
-    let Look::Failing(why) = asked.look().await else { panic!("it answers") };
+    let NvmlStatus::Failing(why) = asked.look().await else { panic!("it answers") };
     assert!(why.contains("reload the driver or reboot"), "{why}");
 }

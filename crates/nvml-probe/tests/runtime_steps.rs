@@ -12,9 +12,11 @@ use std::{
 };
 
 use nvml_probe::runtime::{
+    config_files::config_files,
     daemon::{Daemon, Runtime},
-    files::{Kind, Ours, files},
-    restart::Patience,
+    entries::NvidiaEntries,
+    kind::RuntimeKind,
+    restart::WaitLimits,
     steps::{self, Setup, StepError},
 };
 use tempfile::TempDir;
@@ -74,8 +76,8 @@ impl Node {
     /// Returns the runtime's next line about what it loads.
     fn says(&mut self) -> String {
         // The output of the test harness comes first.
-        let mut words = self.said.by_ref().map(|line| line.unwrap());
-        let line = words.find(|line| line.contains("loaded ")).expect("the runtime's words");
+        let mut lines = self.said.by_ref().map(|line| line.unwrap());
+        let line = lines.find(|line| line.contains("loaded ")).expect("a line of the runtime");
         let at = line.find("loaded ").unwrap();
         line[at..].to_owned()
     }
@@ -90,15 +92,16 @@ impl Node {
 
     fn setup(&self, default: bool) -> Setup {
         let at = |name: &str| self.folder.path().join(name);
-        let daemon = Daemon { kind: Kind::Docker, socket: at("docker.sock"), proc: Path::new("/proc").to_owned() };
+        let daemon =
+            Daemon { kind: RuntimeKind::Docker, socket: at("docker.sock"), proc: Path::new("/proc").to_owned() };
         Setup {
-            files: files(Kind::Docker, Some(&self.config()), None),
-            ours: Ours { handler: "nvidia".into(), install_dir: "/opt/toolkit".into() },
+            files: config_files(RuntimeKind::Docker, Some(&self.config()), None),
+            entries: NvidiaEntries { handler: "nvidia".into(), install_dir: "/opt/toolkit".into() },
             daemon,
             default,
             state: at("state"),
             loaded: at("loaded"),
-            patience: Patience { deadline: Duration::from_millis(200), interval: Duration::from_millis(5) },
+            limits: WaitLimits { deadline: Duration::from_millis(200), interval: Duration::from_millis(5) },
         }
     }
 
@@ -171,7 +174,7 @@ async fn an_installer_that_added_nothing_is_reported() {
     let setup = node.setup(false);
     steps::snapshot(&setup).unwrap();
     let error = steps::apply(&setup).await.unwrap_err();
-    assert!(matches!(error, StepError::NotEntered { .. }), "{error}");
+    assert!(matches!(error, StepError::NotAdded { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -207,7 +210,7 @@ async fn entries_of_a_pod_that_died_are_removed_before_different_ones_are_added(
         let entered = node.text();
         // Its node crashes, and comes back with a pod of another revision.
         let mut next = node.setup(default);
-        next.ours.handler = handler.into();
+        next.entries.handler = handler.into();
         steps::snapshot(&next).unwrap();
         let wanted = if goes { Some(found.to_owned()) } else { entered };
         assert_eq!(node.text(), wanted, "{default} {handler}");

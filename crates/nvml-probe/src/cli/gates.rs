@@ -4,15 +4,17 @@ use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{TERMINATED, duration};
+use super::error::CliError;
 use crate::{
-    driver::CONTAINER_ROOT,
-    gate::{Answer, Configured, Gate, Takeover},
+    gates::{
+        guard::Takeover,
+        nouveau, previous_container,
+        status::GateStatus,
+        wait::{Gate, RuntimeRequirement},
+    },
     host::HostRoot,
-    nouveau,
-    signal::Shutdown,
-    start::{self, StartError},
-    words::last_words,
+    observe::driver::CONTAINER_ROOT,
+    process::{EXIT_TERMINATED, Shutdown, become_program, parse_duration, write_termination_log},
 };
 
 #[derive(Debug, Subcommand)]
@@ -102,7 +104,7 @@ pub struct GateArgs {
     #[arg(long, default_value = "/host")]
     host_root: PathBuf,
     /// Pause between two checks.
-    #[arg(long, default_value = "1s", value_parser = duration)]
+    #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
     /// The file whose text Kubernetes shows once the container has ended.
     #[arg(long, default_value = "/dev/termination-log")]
@@ -117,7 +119,7 @@ impl Wait {
                 (Gate::Driver { root: driver_root, version, pid_file }, gate)
             }
             Self::Toolkit { gate, install_dir, pid_file, runtime_config, loaded } => {
-                let configured = loaded.map(|loaded| Configured { files: runtime_config, loaded });
+                let configured = loaded.map(|loaded| RuntimeRequirement { files: runtime_config, loaded });
                 (Gate::Toolkit { install_dir, pid_file, configured }, gate)
             }
             Self::Mps { gate, mps_root } => (Gate::Mps { root: mps_root }, gate),
@@ -129,33 +131,33 @@ impl Wait {
 impl Guard {
     /// Waits until the gate opens or the process is terminated. If there is a program to become, it then does not
     /// return.
-    pub async fn pass(self, shutdown: &mut Shutdown) -> Result<ExitCode, StartError> {
+    pub async fn pass(self, shutdown: &mut Shutdown) -> Result<ExitCode, CliError> {
         let Self { mut gate, version, digest, state_file, install_dir, waits_file, unmount, pid_file, command } = self;
-        let unless = match digest {
+        let takeover = match digest {
             Some(digest) => Takeover::Digest { file: state_file, digest },
             None => Takeover::Loaded { install_dir },
         };
         if let Some(file) = &pid_file {
             tokio::select! {
-                () = start::until_unlocked(file, gate.interval) => {}
-                () = shutdown.requested() => return Ok(ExitCode::from(TERMINATED)),
+                () = previous_container::wait_until_unlocked(file, gate.interval) => {}
+                () = shutdown.requested() => return Ok(ExitCode::from(EXIT_TERMINATED)),
             }
         }
         if let Some(place) = &unmount {
-            start::unmount_all(place)?;
+            previous_container::unmount_all(place)?;
         }
         if !command.is_empty() {
             // The termination message of this container belongs to the program.
             gate.termination_log = PathBuf::from("/dev/null");
         }
         let waiting = waits_file.map(Waiting);
-        let say = |answer: &Answer| waiting.iter().for_each(|file| file.say(answer));
-        let code = pass(&Gate::Guard { version, unless }, &gate, shutdown, say).await;
+        let notify = |status: &GateStatus| waiting.iter().for_each(|file| file.notify(status));
+        let code = pass(&Gate::Guard { version, takeover }, &gate, shutdown, notify).await;
         waiting.iter().for_each(Waiting::is_over);
         if code != ExitCode::SUCCESS || command.is_empty() {
             return Ok(code);
         }
-        Err(start::become_program(&command))
+        Err(become_program(&command).into())
     }
 }
 
@@ -163,14 +165,14 @@ impl UnloadNouveau {
     /// Waits until nouveau is not loaded, unloading it once it is unused, or until the process is terminated.
     pub async fn pass(self, shutdown: &mut Shutdown) -> ExitCode {
         let Self { gate: GateArgs { host_root, interval, termination_log } } = self;
-        let say = |text: &str| {
+        let notify = |text: &str| {
             tracing::info!("{text}");
-            last_words(&termination_log, text);
+            write_termination_log(&termination_log, text);
         };
         let host = HostRoot::new(host_root);
         tokio::select! {
-            () = nouveau::unload_unused(&host, interval, say) => ExitCode::SUCCESS,
-            () = shutdown.requested() => ExitCode::from(TERMINATED),
+            () = nouveau::unload_unused(&host, interval, notify) => ExitCode::SUCCESS,
+            () = shutdown.requested() => ExitCode::from(EXIT_TERMINATED),
         }
     }
 }
@@ -179,8 +181,8 @@ impl UnloadNouveau {
 struct Waiting(PathBuf);
 
 impl Waiting {
-    fn say(&self, answer: &Answer) {
-        if let Answer::Waiting(text) = answer
+    fn notify(&self, status: &GateStatus) {
+        if let GateStatus::Waiting(text) = status
             && let Err(error) = fs::write(&self.0, text)
         {
             tracing::debug!(%error, "cannot write {}", self.0.display());
@@ -198,16 +200,16 @@ fn absent(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown, tell: impl Fn(&Answer)) -> ExitCode {
+async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown, on_change: impl Fn(&GateStatus)) -> ExitCode {
     let host = HostRoot::new(&options.host_root);
-    let say = |answer: &Answer| {
-        let (Answer::Open(text) | Answer::Waiting(text)) = answer;
+    let notify = |status: &GateStatus| {
+        let (GateStatus::Open(text) | GateStatus::Waiting(text)) = status;
         tracing::info!("{text}");
-        last_words(&options.termination_log, text);
-        tell(answer);
+        write_termination_log(&options.termination_log, text);
+        on_change(status);
     };
     tokio::select! {
-        () = gate.wait(&host, options.interval, say) => ExitCode::SUCCESS,
-        () = shutdown.requested() => ExitCode::from(TERMINATED),
+        () = gate.wait(&host, options.interval, notify) => ExitCode::SUCCESS,
+        () = shutdown.requested() => ExitCode::from(EXIT_TERMINATED),
     }
 }

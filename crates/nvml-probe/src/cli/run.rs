@@ -5,16 +5,22 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Du
 use clap::Args;
 use tokio::{net::TcpListener, sync::watch};
 
-use super::{CliError, duration};
+use super::error::CliError;
 use crate::{
-    admin::{self, Admin},
-    agent::{Agent, Settings, patience},
-    child::{Limits, Supervisor, this_program},
+    agent::{
+        Agent, Settings,
+        endpoints::{self, Telemetry},
+        heartbeat::Heartbeat,
+        metrics::Metrics,
+        stall_timeout,
+    },
     host::HostRoot,
-    metrics::Metrics,
-    publish::{Publisher, Seen, client, follow},
-    pulse::Pulse,
-    signal::Shutdown,
+    nvml::supervisor::{Limits, Supervisor, child_command},
+    process::{Shutdown, parse_duration},
+    report::{
+        gpu_node::{GpuNodeView, watch_gpu_node},
+        publish::{Publisher, client},
+    },
 };
 
 #[derive(Debug, Args)]
@@ -26,10 +32,10 @@ pub struct Run {
     #[arg(long, default_value = "/host")]
     host_root: PathBuf,
     /// Pause between two looks at the node.
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
     interval: Duration,
     /// How long NVML may take to answer before its process is killed.
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_parser = parse_duration)]
     nvml_deadline: Duration,
     /// The kernel log, which records XIDs that occur while NVML is not queried. Optional: without it, XIDs come from
     /// NVML only.
@@ -48,15 +54,15 @@ impl Run {
     pub async fn run(self, shutdown: &mut Shutdown) -> Result<ExitCode, CliError> {
         tracing::info!(node = self.node_name, host_root = %self.host_root.display(), "{} starts", crate::USER_AGENT);
         let client = client().await?;
-        let pulse = Pulse::new(patience(self.interval, self.nvml_deadline));
-        let admin = Admin { pulse: Arc::new(pulse), metrics: Arc::new(Metrics::new(&self.node_name)) };
+        let heartbeat = Heartbeat::new(stall_timeout(self.interval, self.nvml_deadline));
+        let telemetry = Telemetry { heartbeat: Arc::new(heartbeat), metrics: Arc::new(Metrics::new(&self.node_name)) };
         if let Some(address) = self.listen {
-            serve(address, admin.clone()).await.map_err(|error| CliError::Listen(address, error))?;
+            serve(address, telemetry.clone()).await.map_err(|error| CliError::Listen(address, error))?;
         }
         let limits = Limits { answer: self.nvml_deadline, ..Limits::default() };
-        let supervisor = Supervisor::new(this_program(std::env::current_exe()?), limits);
-        let (sender, seen) = watch::channel(Seen::Unknown);
-        let follower = tokio::spawn(follow(client.clone(), self.node_name.clone(), sender));
+        let supervisor = Supervisor::new(child_command(std::env::current_exe()?), limits);
+        let (sender, seen) = watch::channel(GpuNodeView::Unknown);
+        let follower = tokio::spawn(watch_gpu_node(client.clone(), self.node_name.clone(), sender));
         let settings = Settings {
             host: HostRoot::new(self.host_root),
             kernel_log: self.kernel_log,
@@ -64,16 +70,16 @@ impl Run {
             chroot: !self.no_chroot,
         };
         let publisher = Publisher::new(client, &self.node_name);
-        Agent::new(settings, supervisor, publisher, seen, admin).run(shutdown.requested()).await;
+        Agent::new(settings, supervisor, publisher, seen, telemetry).run(shutdown.requested()).await;
         follower.abort();
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Listens, and serves for as long as the async runtime lives.
-async fn serve(address: SocketAddr, admin: Admin) -> std::io::Result<()> {
+async fn serve(address: SocketAddr, telemetry: Telemetry) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
-    tokio::spawn(axum::serve(listener, admin::router(admin)).into_future());
+    tokio::spawn(axum::serve(listener, endpoints::router(telemetry)).into_future());
     Ok(())
 }

@@ -12,7 +12,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
     findings::Finding,
-    kind::{Cure, OF_ACCESS, nature},
+    kind::{ACCESS_KINDS, Cure, defaults},
     rules::Rules,
 };
 
@@ -21,7 +21,7 @@ const MAX_EVIDENCE: usize = 256;
 
 /// A finding and its development over time.
 #[derive(Clone, Debug)]
-pub(super) struct Tracked {
+pub(super) struct TrackedCause {
     /// The latest finding.
     pub(super) finding: Finding,
     /// Whether it was found since the last reading.
@@ -40,7 +40,7 @@ enum Phase {
     Recovering { clean: u32, found: u32 },
 }
 
-impl Tracked {
+impl TrackedCause {
     /// Creates a cause for a first finding, which becomes a cause after it was found `needed` times.
     pub(super) fn new(finding: Finding, needed: u32, now: Timestamp) -> Self {
         let phase = if needed <= 1 { Phase::Standing(0) } else { Phase::Suspected(1) };
@@ -50,14 +50,14 @@ impl Tracked {
     /// Restores a reported cause.
     pub(super) fn restore(rules: &Rules, cause: &Cause) -> Self {
         let finding = cause.xid.and_then(|xid| Finding::of_xid(rules, xid, 0, "")).unwrap_or_else(|| {
-            let nature = nature(cause.kind);
+            let defaults = defaults(cause.kind);
             Finding {
                 kind: cause.kind,
                 xid: cause.xid,
                 severity: cause.severity,
-                action: nature.action,
-                cure: nature.cure,
-                confirm: nature.confirm,
+                action: defaults.action,
+                cure: defaults.cure,
+                confirm: defaults.confirm,
                 count: None,
                 evidence: String::new(),
             }
@@ -144,7 +144,7 @@ impl Tracked {
     pub(super) fn unseen(&mut self, rules: &Rules, is_clear: bool) -> bool {
         // A passing cause may soon be back. A cause that a restart or a replacement removes is gone, and a GPU that
         // answers is accessible.
-        let passing = self.finding.cure == Cure::Passing && !OF_ACCESS.contains(&self.finding.kind);
+        let passing = self.finding.cure == Cure::Passing && !ACCESS_KINDS.contains(&self.finding.kind);
         let needed = if passing { rules.calm_intervals() } else { 1 };
         match self.phase {
             Phase::Suspected(_) => return !is_clear,

@@ -6,11 +6,11 @@ use std::time::Duration;
 use gpu_operator_crd::health::{Action, CauseKind, Severity};
 
 use super::{
-    kind::{Cure, Nature, nature},
-    readings::{Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks},
+    kind::{Cure, KindDefaults, defaults},
     rules::Rules,
     xid::Class,
 };
+use crate::nvml::readings::{Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks};
 
 /// Something that is wrong with a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,22 +37,25 @@ impl Finding {
     /// Creates a finding with the defaults of its kind, or `None` if the rules ignore the kind.
     #[must_use]
     pub fn of(rules: &Rules, kind: CauseKind, evidence: impl Into<String>) -> Option<Self> {
-        let Nature { severity, action, cure, confirm } = nature(kind);
+        let KindDefaults { severity, action, cure, confirm } = defaults(kind);
         let severity = rules.severity_over(kind, severity)?;
         Some(Self { kind, xid: None, severity, action, cure, confirm, count: None, evidence: evidence.into() })
     }
 
     /// Creates a finding for an XID that occurred `count` times, or `None` if it says nothing about the GPU.
     #[must_use]
-    pub fn of_xid(rules: &Rules, xid: u16, count: u64, said: &str) -> Option<Self> {
+    pub fn of_xid(rules: &Rules, xid: u16, count: u64, message: &str) -> Option<Self> {
         let meaning = rules.xid(xid);
         let (severity, cure) = match meaning.class {
             Class::Ignore => return None,
             Class::Warn => (Severity::Warning, Cure::Passing),
             Class::Fatal => (Severity::Fatal, Cure::Restart),
         };
-        let evidence =
-            if said.is_empty() { meaning.text.to_owned() } else { format!("{}; driver message: {said}", meaning.text) };
+        let evidence = if message.is_empty() {
+            meaning.text.to_owned()
+        } else {
+            format!("{}; driver message: {message}", meaning.text)
+        };
         Some(Self {
             kind: CauseKind::Xid,
             xid: Some(xid),
@@ -77,7 +80,7 @@ impl Finding {
 
 /// The values that a reading is compared with.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Before {
+pub struct Baseline {
     /// The PCIe replay counter at the previous reading, and how long ago that was.
     pub replays: Option<(u64, Duration)>,
     /// How many NVLinks should be active: as many as were before on this GPU, or as on the node's GPUs of the same
@@ -96,35 +99,35 @@ pub struct Findings {
 
 /// Evaluates a reading.
 #[must_use]
-pub fn findings(rules: &Rules, now: &Readings, before: &Before) -> Findings {
-    let mut look = Looking { rules, findings: Findings::default() };
-    heat(&mut look, &now.thermal);
-    slowdowns(&mut look, now.clock_reasons);
-    look.at(CauseKind::InforomCorrupt, now.inforom_corrupt, |corrupt| {
+pub fn findings(rules: &Rules, now: &Readings, baseline: &Baseline) -> Findings {
+    let mut evaluation = Evaluation { rules, findings: Findings::default() };
+    heat(&mut evaluation, &now.thermal);
+    slowdowns(&mut evaluation, now.clock_reasons);
+    evaluation.at(CauseKind::InforomCorrupt, now.inforom_corrupt, |corrupt| {
         corrupt.then(|| "NVML finds the infoROM corrupt".to_owned())
     });
-    ecc(&mut look, now);
+    ecc(&mut evaluation, now);
     if let Some(pages) = now.pages {
-        retired_pages(&mut look, pages);
+        retired_pages(&mut evaluation, pages);
     }
     if let Some(rows) = now.rows {
-        remapped_rows(&mut look, rows);
+        remapped_rows(&mut evaluation, rows);
     }
-    links(&mut look, now, before);
+    links(&mut evaluation, now, baseline);
     if let Some(fabric) = now.fabric {
-        join(&mut look, fabric);
+        join(&mut evaluation, fabric);
     }
-    pcie(&mut look, now, before);
-    look.recovery(now.recovery_action);
-    look.findings
+    pcie(&mut evaluation, now, baseline);
+    evaluation.recovery(now.recovery_action);
+    evaluation.findings
 }
 
-struct Looking<'a> {
+struct Evaluation<'a> {
     rules: &'a Rules,
     findings: Findings,
 }
 
-impl Looking<'_> {
+impl Evaluation<'_> {
     /// Evaluates a value if it was read.
     fn at<T>(&mut self, kind: CauseKind, value: Option<T>, wrong: impl FnOnce(T) -> Option<String>) {
         if let Some(value) = value {
@@ -155,7 +158,7 @@ impl Looking<'_> {
         let kind = CauseKind::RecoveryActionNeeded;
         let rules = self.rules;
         let finding = |value: u32| {
-            let (action, severity, word) = match value {
+            let (action, severity, meaning) = match value {
                 0 => return None,
                 1 => (Action::ResetGpu, Severity::Fatal, "reset of the GPU"),
                 2 => (Action::RebootNode, Severity::Fatal, "reboot of the node"),
@@ -163,7 +166,7 @@ impl Looking<'_> {
                 4 => (Action::DrainAndReset, Severity::Warning, "drain and reset of the GPU"),
                 _ => (Action::CheckHardware, Severity::Warning, "unknown to this probe"),
             };
-            let finding = Finding::of(rules, kind, format!("NVML's recovery action is {value}: {word}"))?;
+            let finding = Finding::of(rules, kind, format!("NVML's recovery action is {value}: {meaning}"))?;
             Some(Finding { action, ..finding }.severity(rules, severity))
         };
         if let Some(value) = value {
@@ -172,9 +175,9 @@ impl Looking<'_> {
     }
 }
 
-fn heat(look: &mut Looking<'_>, thermal: &Thermal) {
+fn heat(evaluation: &mut Evaluation<'_>, thermal: &Thermal) {
     let kind = CauseKind::Overheating;
-    let rules = look.rules;
+    let rules = evaluation.rules;
     let (slow, shut) = (rules.below_slowdown(), rules.below_shutdown());
     // Degrees left until each threshold; newer cards report margins, older ones temperatures.
     let until_slowdown = thermal.margin.or(difference(thermal.slowdown_at, thermal.gpu));
@@ -192,14 +195,14 @@ fn heat(look: &mut Looking<'_>, thermal: &Thermal) {
     } else {
         None
     };
-    look.note(kind, finding);
+    evaluation.note(kind, finding);
 }
 
 fn difference(high: Option<i64>, low: Option<i64>) -> Option<i64> {
     high.zip(low).map(|(high, low)| high - low)
 }
 
-fn slowdowns(look: &mut Looking<'_>, reasons: Option<u64>) {
+fn slowdowns(evaluation: &mut Evaluation<'_>, reasons: Option<u64>) {
     use clocks::{HARDWARE_SLOWDOWN, HARDWARE_THERMAL, POWER_BRAKE, SOFTWARE_THERMAL};
     let heat = HARDWARE_THERMAL | SOFTWARE_THERMAL;
     for (kind, bits, without, text) in [
@@ -213,49 +216,49 @@ fn slowdowns(look: &mut Looking<'_>, reasons: Option<u64>) {
             "clocks are lowered by the hardware",
         ),
     ] {
-        look.at(kind, reasons, |reasons| {
+        evaluation.at(kind, reasons, |reasons| {
             (reasons & bits != 0 && reasons & without == 0)
                 .then(|| format!("{text} (clock event reasons {reasons:#x})"))
         });
     }
 }
 
-fn ecc(look: &mut Looking<'_>, now: &Readings) {
-    let limit = look.rules.uncorrectable_ecc();
-    look.counted(CauseKind::UncorrectableEcc, now.ecc.volatile_uncorrected, |errors| {
+fn ecc(evaluation: &mut Evaluation<'_>, now: &Readings) {
+    let limit = evaluation.rules.uncorrectable_ecc();
+    evaluation.counted(CauseKind::UncorrectableEcc, now.ecc.volatile_uncorrected, |errors| {
         (errors >= limit).then(|| "uncorrectable memory errors since the driver was loaded".to_owned())
     });
-    look.at(CauseKind::SramThresholdExceeded, now.ecc.sram_threshold_exceeded, |exceeded| {
+    evaluation.at(CauseKind::SramThresholdExceeded, now.ecc.sram_threshold_exceeded, |exceeded| {
         exceeded.then(|| "the GPU's SRAM has had too many uncorrectable errors".to_owned())
     });
 }
 
-fn retired_pages(look: &mut Looking<'_>, pages: RetiredPages) {
-    let limit = look.rules.retired_pages();
-    look.counted(CauseKind::TooManyRetiredPages, Some(pages.correctable + pages.uncorrectable), |count| {
+fn retired_pages(evaluation: &mut Evaluation<'_>, pages: RetiredPages) {
+    let limit = evaluation.rules.retired_pages();
+    evaluation.counted(CauseKind::TooManyRetiredPages, Some(pages.correctable + pages.uncorrectable), |count| {
         (count >= limit).then(|| format!("{limit} or more memory pages are retired"))
     });
-    look.at(CauseKind::PageRetirementPending, pages.pending, |pending| {
+    evaluation.at(CauseKind::PageRetirementPending, pages.pending, |pending| {
         pending.then(|| "a memory page is retired at the next reboot".to_owned())
     });
 }
 
-fn remapped_rows(look: &mut Looking<'_>, rows: RemappedRows) {
-    let limit = look.rules.remapped_rows();
-    look.at(CauseKind::RowRemapPending, Some(rows.pending), |pending| {
+fn remapped_rows(evaluation: &mut Evaluation<'_>, rows: RemappedRows) {
+    let limit = evaluation.rules.remapped_rows();
+    evaluation.at(CauseKind::RowRemapPending, Some(rows.pending), |pending| {
         pending.then(|| "a memory row is replaced at the next reset".to_owned())
     });
-    look.at(CauseKind::RowRemapFailed, Some(rows.failed), |failed| {
+    evaluation.at(CauseKind::RowRemapFailed, Some(rows.failed), |failed| {
         failed.then(|| "a memory row could not be replaced".to_owned())
     });
-    look.counted(CauseKind::TooManyRemappedRows, Some(rows.uncorrectable), |count| {
+    evaluation.counted(CauseKind::TooManyRemappedRows, Some(rows.uncorrectable), |count| {
         (count >= limit).then(|| format!("{limit} or more memory rows were replaced for uncorrectable errors"))
     });
 }
 
-fn links(look: &mut Looking<'_>, now: &Readings, before: &Before) {
+fn links(evaluation: &mut Evaluation<'_>, now: &Readings, baseline: &Baseline) {
     let active = now.active_nvlinks();
-    look.at(CauseKind::NvLinkDown, active.zip(before.nvlinks), |(active, expected)| {
+    evaluation.at(CauseKind::NvLinkDown, active.zip(baseline.nvlinks), |(active, expected)| {
         (active < expected).then(|| {
             let down: Vec<String> =
                 now.nvlinks.iter().enumerate().filter(|(_, up)| !**up).map(|(link, _)| link.to_string()).collect();
@@ -264,9 +267,9 @@ fn links(look: &mut Looking<'_>, now: &Readings, before: &Before) {
     });
 }
 
-fn join(look: &mut Looking<'_>, fabric: Fabric) {
-    let rules = look.rules;
-    look.at(CauseKind::FabricNotReady, Some(fabric.state), |state| {
+fn join(evaluation: &mut Evaluation<'_>, fabric: Fabric) {
+    let rules = evaluation.rules;
+    evaluation.at(CauseKind::FabricNotReady, Some(fabric.state), |state| {
         matches!(state, 1 | 2).then(|| {
             format!("the GPU has not joined the NVLink fabric (state {state}): does nvidia-fabricmanager run?")
         })
@@ -282,10 +285,10 @@ fn join(look: &mut Looking<'_>, fabric: Fabric) {
         (0, _) => None,
         (status, _) => Finding::of(rules, kind, format!("joining the NVLink fabric ended with NVML's error {status}")),
     };
-    look.note(kind, finding);
+    evaluation.note(kind, finding);
 }
 
-fn pcie(look: &mut Looking<'_>, now: &Readings, before: &Before) {
+fn pcie(evaluation: &mut Evaluation<'_>, now: &Readings, baseline: &Baseline) {
     let Pcie { generation, max_generation, width, max_width, replays } = now.pcie;
     // An idle link is slow on purpose, but never narrow.
     let narrow = width.zip(max_width).map(|(now, most)| (now < most).then(|| format!("{now} of {most} lanes")));
@@ -294,14 +297,14 @@ fn pcie(look: &mut Looking<'_>, now: &Readings, before: &Before) {
         .filter(|_| now.is_busy())
         .map(|(now, most)| (now < most).then(|| format!("generation {now} of {most} under load")));
     let read = (narrow.is_some() || slow.is_some()).then(|| narrow.flatten().or(slow.flatten()));
-    look.at(CauseKind::PcieLinkDegraded, read, |wrong| wrong.map(|wrong| format!("the PCIe link has {wrong}")));
+    evaluation.at(CauseKind::PcieLinkDegraded, read, |wrong| wrong.map(|wrong| format!("the PCIe link has {wrong}")));
 
-    let rules = look.rules;
+    let rules = evaluation.rules;
     let limit = generation.zip(width).map(|(generation, width)| rules.replays_per_minute(generation, width));
     // A counter that decreased was reset.
-    let rate = replays.zip(before.replays).filter(|(now, (then, elapsed))| now >= then && !elapsed.is_zero());
+    let rate = replays.zip(baseline.replays).filter(|(now, (then, elapsed))| now >= then && !elapsed.is_zero());
     let rate = rate.map(|(now, (then, elapsed))| per_minute(now - then, elapsed));
-    look.at(CauseKind::PcieReplays, rate.zip(limit), |(rate, limit)| {
+    evaluation.at(CauseKind::PcieReplays, rate.zip(limit), |(rate, limit)| {
         (rate > limit).then(|| format!("{rate} packets a minute are repeated on the PCIe link; the limit is {limit}"))
     });
 }

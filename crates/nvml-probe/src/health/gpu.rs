@@ -9,11 +9,14 @@ use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState, Severi
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
-    cause::Tracked,
-    findings::{Before, Finding, findings},
-    kind::{Cure, OF_ACCESS, proves_restart},
-    readings::Readings,
+    cause::TrackedCause,
+    findings::{Baseline, Finding, findings},
+    kind::{ACCESS_KINDS, Cure, proves_restart},
     rules::Rules,
+};
+use crate::{
+    nvml::readings::Readings,
+    observe::xids::{XidCount, XidSource},
 };
 
 /// The bound of the API type.
@@ -23,7 +26,7 @@ const MAX_TRACKED: usize = 32;
 
 /// What one look shows of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum GpuObservation<'a> {
     /// It was read.
     Read {
         /// Its readings.
@@ -31,38 +34,14 @@ pub enum Told<'a> {
         /// Its UUID: a different one means another GPU at the same address.
         uuid: Option<&'a str>,
         /// How many NVLinks are active on the node's other GPUs of the same model.
-        nvlinks_of_its_like: Option<usize>,
+        peer_nvlinks: Option<usize>,
     },
     /// NVML answers, but not for this GPU.
-    Refused(CauseKind, &'a str),
+    NotOpened(CauseKind, &'a str),
     /// NVML does not answer, with the reason; `None` if it was not supposed to be queried.
-    Silent(Option<&'a str>),
+    NotAnswering(Option<&'a str>),
     /// It was not queried: only XIDs are new.
-    NotAsked,
-}
-
-/// XIDs of one number that occurred since the previous look.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct XidSeen {
-    /// The number.
-    pub xid: u16,
-    /// How often it occurred.
-    pub count: u64,
-    /// Where it was found.
-    pub source: Source,
-    /// The driver's message; may be empty.
-    pub said: String,
-}
-
-/// Where an XID was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Reported by NVML when it occurred.
-    Event,
-    /// Logged by the kernel since the previous look; the time of the last one.
-    Log(Timestamp),
-    /// Logged by the kernel before this process started, which may know of it from its report.
-    OldLog(Timestamp),
+    NotQueried,
 }
 
 /// One GPU over time.
@@ -70,9 +49,9 @@ pub enum Source {
 pub struct Gpu {
     state: HealthState,
     since: Option<Timestamp>,
-    causes: Vec<Tracked>,
+    causes: Vec<TrackedCause>,
     /// Consecutive looks that could not read it.
-    blind: u32,
+    failed_reads: u32,
     /// Whether it was ever read.
     known: bool,
     uuid: Option<String>,
@@ -90,7 +69,7 @@ impl Gpu {
         Self {
             state: reported.state,
             since: reported.since.as_ref().map(|time| time.0),
-            causes: reported.causes.iter().map(|cause| Tracked::restore(rules, cause)).collect(),
+            causes: reported.causes.iter().map(|cause| TrackedCause::restore(rules, cause)).collect(),
             known: reported.state != HealthState::Unknown,
             uuid: uuid.map(str::to_owned),
             energy_mark: reported.energy_mark,
@@ -107,7 +86,7 @@ impl Gpu {
             state: self.state,
             action: standing.map(|cause| cause.finding.action).max().unwrap_or(Action::None),
             since: self.since.map(Time),
-            causes: self.causes.iter().filter_map(Tracked::cause).take(MAX_CAUSES).collect(),
+            causes: self.causes.iter().filter_map(TrackedCause::cause).take(MAX_CAUSES).collect(),
             energy_mark: self.energy_mark,
             restarted_at: self.restarted_at.map(Time),
         }
@@ -125,32 +104,32 @@ impl Gpu {
     }
 
     /// Evaluates one look and the XIDs that occurred since the previous one.
-    pub fn step(&mut self, rules: &Rules, told: &Told<'_>, xids: &[XidSeen], now: Timestamp) {
-        self.follow(rules);
+    pub fn step(&mut self, rules: &Rules, observation: &GpuObservation<'_>, xids: &[XidCount], now: Timestamp) {
+        self.apply_rules(rules);
         let marked = self.restart_causes();
-        match told {
-            Told::Read { readings, uuid, nvlinks_of_its_like } => {
-                self.replaced(*uuid);
-                self.read(rules, readings, *nvlinks_of_its_like, xids, now);
+        match observation {
+            GpuObservation::Read { readings, uuid, peer_nvlinks } => {
+                self.reset_if_replaced(*uuid);
+                self.read(rules, readings, *peer_nvlinks, xids, now);
             }
-            Told::Refused(kind, evidence) => {
-                self.blind = self.blind.saturating_add(1);
+            GpuObservation::NotOpened(kind, evidence) => {
+                self.failed_reads = self.failed_reads.saturating_add(1);
                 self.found(rules, Finding::of(rules, *kind, *evidence), now);
                 // NVML itself does answer.
                 self.clear(rules, CauseKind::NotAnswering);
-                self.hear(rules, xids, now);
+                self.add_xids(rules, xids, now);
             }
-            Told::Silent(why) => {
-                self.blind = self.blind.saturating_add(1);
+            GpuObservation::NotAnswering(why) => {
+                self.failed_reads = self.failed_reads.saturating_add(1);
                 self.found(rules, why.and_then(|why| Finding::of(rules, CauseKind::NotAnswering, why)), now);
-                self.hear(rules, xids, now);
+                self.add_xids(rules, xids, now);
             }
-            Told::NotAsked => self.hear(rules, xids, now),
+            GpuObservation::NotQueried => self.add_xids(rules, xids, now),
         }
-        self.mark(marked);
-        self.causes.sort_by_key(Tracked::rank);
+        self.store_energy_mark(marked);
+        self.causes.sort_by_key(TrackedCause::rank);
         self.causes.truncate(MAX_TRACKED);
-        let state = self.judge(rules);
+        let state = self.evaluate_state(rules);
         if state != self.state || self.since.is_none() {
             self.state = state;
             self.since = Some(now);
@@ -161,29 +140,29 @@ impl Gpu {
         &mut self,
         rules: &Rules,
         readings: &Readings,
-        nvlinks_of_its_like: Option<usize>,
-        xids: &[XidSeen],
+        peer_nvlinks: Option<usize>,
+        xids: &[XidCount],
         now: Timestamp,
     ) {
-        self.blind = 0;
+        self.failed_reads = 0;
         self.known = true;
-        let before = self.before(readings, nvlinks_of_its_like, now);
+        let before = self.baseline(readings, peer_nvlinks, now);
         let mut seen = findings(rules, readings, &before);
-        seen.clear.extend(OF_ACCESS);
+        seen.clear.extend(ACCESS_KINDS);
 
-        let ended = |cause: &Tracked| {
+        let ended = |cause: &TrackedCause| {
             cause.stands() && proves_restart(cause.finding.kind) && seen.clear.contains(&cause.finding.kind)
         };
         // Without persistence mode, the driver resets the counter whenever the last program closes the GPU.
-        let began_anew = readings.persistence == Some(true)
+        let counter_reset = readings.persistence == Some(true)
             && self.energy_mark.zip(readings.energy_millijoules).is_some_and(|(mark, now)| now < mark);
-        if began_anew || self.causes.iter().any(ended) {
+        if counter_reset || self.causes.iter().any(ended) {
             self.restarted(now);
             self.energy_mark = None;
         }
         self.energy = readings.energy_millijoules;
 
-        self.hear(rules, xids, now);
+        self.add_xids(rules, xids, now);
         for kind in &seen.clear {
             self.clear(rules, *kind);
         }
@@ -191,12 +170,12 @@ impl Gpu {
         for finding in seen.found {
             self.found(rules, Some(finding), now);
         }
-        self.rest(rules, &seen.clear, &found);
+        self.update_uncovered(rules, &seen.clear, &found);
     }
 
     /// Updates the causes that this look did not cover: XIDs that did not occur since the previous reading, and causes
     /// that can no longer be read.
-    fn rest(&mut self, rules: &Rules, clear: &[CauseKind], found: &[CauseKind]) {
+    fn update_uncovered(&mut self, rules: &Rules, clear: &[CauseKind], found: &[CauseKind]) {
         self.causes.retain_mut(|cause| match cause.finding.xid {
             Some(_) if std::mem::take(&mut cause.is_fresh) => true,
             Some(_) => cause.unseen(rules, cause.finding.cure == Cure::Passing),
@@ -206,13 +185,13 @@ impl Gpu {
     }
 
     /// Evaluates XIDs, except logged ones that are already resolved.
-    fn hear(&mut self, rules: &Rules, xids: &[XidSeen], now: Timestamp) {
+    fn add_xids(&mut self, rules: &Rules, xids: &[XidCount], now: Timestamp) {
         for seen in xids {
-            let Some(mut finding) = Finding::of_xid(rules, seen.xid, seen.count, &seen.said) else { continue };
+            let Some(mut finding) = Finding::of_xid(rules, seen.xid, seen.count, &seen.message) else { continue };
             let known = self.causes.iter().find(|cause| cause.is(&finding));
             let before = known.and_then(|cause| cause.finding.count).unwrap_or_default();
             finding.count = Some(before.saturating_add(seen.count));
-            if let Source::Log(at) | Source::OldLog(at) = seen.source {
+            if let XidSource::KernelLog(at) | XidSource::EarlierKernelLog(at) = seen.source {
                 let forgotten = finding.cure == Cure::Passing && age(at, now) > rules.clean_period();
                 let over = self.restarted_at.is_some_and(|restarted| at <= restarted);
                 if over || forgotten {
@@ -220,9 +199,10 @@ impl Gpu {
                 }
             }
             match seen.source {
-                Source::OldLog(_) if known.is_some_and(|cause| cause.stands() || finding.cure == Cure::Passing) => {}
-                Source::OldLog(at) | Source::Log(at) => self.found(rules, Some(finding), at),
-                Source::Event => self.found(rules, Some(finding), now),
+                XidSource::EarlierKernelLog(_)
+                    if known.is_some_and(|cause| cause.stands() || finding.cure == Cure::Passing) => {}
+                XidSource::EarlierKernelLog(at) | XidSource::KernelLog(at) => self.found(rules, Some(finding), at),
+                XidSource::Nvml => self.found(rules, Some(finding), now),
             }
         }
     }
@@ -232,7 +212,7 @@ impl Gpu {
         let needed = if finding.confirm { rules.confirm_intervals() } else { 1 };
         match self.causes.iter_mut().find(|cause| cause.is(&finding)) {
             Some(cause) => cause.found(finding, needed, now),
-            None => self.causes.push(Tracked::new(finding, needed, now)),
+            None => self.causes.push(TrackedCause::new(finding, needed, now)),
         }
     }
 
@@ -241,22 +221,24 @@ impl Gpu {
     }
 
     /// Applies rules that may have changed.
-    fn follow(&mut self, rules: &Rules) {
+    fn apply_rules(&mut self, rules: &Rules) {
         self.causes.retain_mut(|cause| {
             let finding = &mut cause.finding;
-            let anew = match finding.xid {
-                Some(xid) => Finding::of_xid(rules, xid, 0, "").map(|anew| (anew.severity, anew.action, anew.cure)),
+            let current = match finding.xid {
+                Some(xid) => {
+                    Finding::of_xid(rules, xid, 0, "").map(|current| (current.severity, current.action, current.cure))
+                }
                 None => rules
                     .severity_over(finding.kind, finding.severity)
                     .map(|severity| (severity, finding.action, finding.cure)),
             };
-            let Some(anew) = anew else { return false };
-            (finding.severity, finding.action, finding.cure) = anew;
+            let Some(current) = current else { return false };
+            (finding.severity, finding.action, finding.cure) = current;
             true
         });
     }
 
-    fn replaced(&mut self, uuid: Option<&str>) {
+    fn reset_if_replaced(&mut self, uuid: Option<&str>) {
         let Some(uuid) = uuid else { return };
         if self.uuid.as_deref().is_some_and(|known| known != uuid) {
             *self = Self::default();
@@ -264,15 +246,15 @@ impl Gpu {
         self.uuid = Some(uuid.to_owned());
     }
 
-    fn before(&mut self, readings: &Readings, of_its_like: Option<usize>, now: Timestamp) -> Before {
+    fn baseline(&mut self, readings: &Readings, peer_nvlinks: Option<usize>, now: Timestamp) -> Baseline {
         let replays = self.replays.map(|(count, at)| (count, age(at, now)));
         self.replays = readings.pcie.replays.map(|count| (count, now));
         let active = readings.active_nvlinks().unwrap_or_default();
         self.most_nvlinks = self.most_nvlinks.max(active);
         // A GPU without active links may have no bridge, unlike its neighbours.
-        let of_its_like = of_its_like.filter(|_| active > 0).unwrap_or_default();
-        let expected = self.most_nvlinks.max(of_its_like);
-        Before { replays, nvlinks: (expected > 0).then_some(expected) }
+        let peer_nvlinks = peer_nvlinks.filter(|_| active > 0).unwrap_or_default();
+        let expected = self.most_nvlinks.max(peer_nvlinks);
+        Baseline { replays, nvlinks: (expected > 0).then_some(expected) }
     }
 
     fn restart_causes(&self) -> usize {
@@ -280,7 +262,7 @@ impl Gpu {
     }
 
     /// Stores the energy counter when a cause appears that a restart resolves.
-    fn mark(&mut self, before: usize) {
+    fn store_energy_mark(&mut self, before: usize) {
         match self.restart_causes() {
             0 => self.energy_mark = None,
             now if now > before || self.energy_mark.is_none() => self.energy_mark = self.energy,
@@ -288,19 +270,19 @@ impl Gpu {
         }
     }
 
-    fn judge(&self, rules: &Rules) -> HealthState {
-        let any = |severity, is: fn(&Tracked) -> bool| {
+    fn evaluate_state(&self, rules: &Rules) -> HealthState {
+        let any = |severity, is: fn(&TrackedCause) -> bool| {
             self.causes.iter().any(|cause| cause.finding.severity == severity && is(cause))
         };
-        if any(Severity::Fatal, Tracked::stands) {
+        if any(Severity::Fatal, TrackedCause::stands) {
             HealthState::Unhealthy
-        } else if !self.known || self.blind >= rules.confirm_intervals() {
+        } else if !self.known || self.failed_reads >= rules.confirm_intervals() {
             HealthState::Unknown
-        } else if any(Severity::Fatal, Tracked::recovers) {
+        } else if any(Severity::Fatal, TrackedCause::recovers) {
             HealthState::Recovering
-        } else if any(Severity::Warning, Tracked::stands) {
+        } else if any(Severity::Warning, TrackedCause::stands) {
             HealthState::Degraded
-        } else if any(Severity::Warning, Tracked::recovers) {
+        } else if any(Severity::Warning, TrackedCause::recovers) {
             HealthState::Recovering
         } else {
             HealthState::Healthy

@@ -16,7 +16,7 @@ pub enum Cure {
 
 /// The defaults of a kind of cause, which rules can override.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nature {
+pub struct KindDefaults {
     /// The severity.
     pub severity: Severity,
     /// The recommended action.
@@ -29,7 +29,7 @@ pub struct Nature {
 
 /// Returns the defaults of a kind. Those of [`CauseKind::Xid`] depend on the number: see [`super::xid`].
 #[must_use]
-pub fn nature(kind: CauseKind) -> Nature {
+pub fn defaults(kind: CauseKind) -> KindDefaults {
     use Action::{CheckHardware, DrainAndReset, None, RebootNode, ReplaceGpu, ResetGpu};
     use CauseKind as Kind;
     use Cure::{Passing, Replacement, Restart};
@@ -62,7 +62,7 @@ pub fn nature(kind: CauseKind) -> Nature {
         | Kind::PcieReplays => (Warning, CheckHardware, Passing, true),
         Kind::NvLinkDown | Kind::FabricUnhealthy => (Fatal, ResetGpu, Passing, true),
     };
-    Nature { severity, action, cure, confirm }
+    KindDefaults { severity, action, cure, confirm }
 }
 
 /// Returns whether the end of such a cause proves that the GPU was restarted, because nothing else ends it.
@@ -72,7 +72,7 @@ pub fn proves_restart(kind: CauseKind) -> bool {
 }
 
 /// The kinds that explain why a GPU could not be read. A GPU that answers has none of them.
-pub const OF_ACCESS: [CauseKind; 7] = [
+pub const ACCESS_KINDS: [CauseKind; 7] = [
     CauseKind::GpuLost,
     CauseKind::ResetRequired,
     CauseKind::InsufficientPower,

@@ -9,18 +9,23 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    gpu::{Gpu, Told, XidSeen},
+    gpu::{Gpu, GpuObservation},
     rules::Rules,
 };
 use crate::{
-    child::Look,
-    inventory::{Inventory, NvmlGpu},
-    pci::PciGpu,
+    nvml::{
+        inventory::{Inventory, NvmlGpu},
+        supervisor::NvmlStatus,
+    },
+    observe::{
+        pci::PciGpu,
+        xids::{NewEvents, XidsByGpu},
+    },
 };
 
 /// One start of the driver: if any field changes, every GPU was restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Start {
+pub struct DriverStart {
     /// The kernel's boot id.
     pub boot_id: String,
     /// Version of the loaded module.
@@ -29,16 +34,17 @@ pub struct Start {
     pub load_id: Option<u64>,
 }
 
-/// XIDs by the PCI address of their GPU.
-pub type Xids = BTreeMap<String, Vec<XidSeen>>;
-
-/// Events since the previous look.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
-    /// New XIDs. If the driver was loaded in the meantime, only those after that.
-    pub xids: Xids,
-    /// When the driver was loaded, if the kernel log shows it.
-    pub loaded: Option<Timestamp>,
+/// One look at the node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeLook<'a> {
+    /// The start of the driver that is loaded.
+    pub start: &'a DriverStart,
+    /// The GPUs on the bus.
+    pub on_bus: &'a [PciGpu],
+    /// The outcome of the query to NVML.
+    pub nvml: &'a NvmlStatus,
+    /// What happened since the previous look.
+    pub events: &'a NewEvents,
 }
 
 /// The precision of the API's times: events within this period before and after a restart cannot be distinguished.
@@ -48,7 +54,7 @@ const A_SECOND: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 pub struct NodeHealth {
     gpus: BTreeMap<String, Gpu>,
-    start: Option<Start>,
+    start: Option<DriverStart>,
 }
 
 impl NodeHealth {
@@ -59,7 +65,7 @@ impl NodeHealth {
             .gpus
             .iter()
             .map(|gpu| (gpu.pci_address.clone(), Gpu::restore(rules, &gpu.health, gpu.uuid.as_deref())));
-        let start = Start {
+        let start = DriverStart {
             boot_id: report.boot_id.clone(),
             loaded: report.driver.loaded.clone(),
             load_id: report.driver.load_id,
@@ -75,18 +81,11 @@ impl NodeHealth {
 
     /// Evaluates one look at the node and the events since the previous one. XIDs of a driver that is no longer loaded
     /// are ignored.
-    pub fn step(
-        &mut self,
-        rules: &Rules,
-        start: &Start,
-        on_bus: &[PciGpu],
-        look: &Look,
-        heard: &Heard,
-        now: Timestamp,
-    ) {
+    pub fn step(&mut self, rules: &Rules, look: &NodeLook<'_>, now: Timestamp) {
+        let NodeLook { start, on_bus, nvml, events } = *look;
         self.gpus.retain(|address, _| on_bus.iter().any(|gpu| gpu.address == *address));
         // The log's order has already dropped what came before the driver was loaded: everything left came later.
-        let loaded = heard.loaded.and_then(|at| at.checked_sub(A_SECOND).ok());
+        let loaded = events.driver_loaded.and_then(|at| at.checked_sub(A_SECOND).ok());
         let restarted = self.restarted(start).then(|| loaded.unwrap_or(now));
         for PciGpu { address, .. } in on_bus {
             let gpu = self.gpus.entry(address.clone()).or_default();
@@ -94,48 +93,48 @@ impl NodeHealth {
                 gpu.restarted(at);
             }
             let xids =
-                heard.xids.get(address).filter(|_| start.loaded.is_some()).map(Vec::as_slice).unwrap_or_default();
-            gpu.step(rules, &told(look, address), xids, now);
+                events.xids.get(address).filter(|_| start.loaded.is_some()).map(Vec::as_slice).unwrap_or_default();
+            gpu.step(rules, &observation(nvml, address), xids, now);
         }
     }
 
     /// Evaluates XIDs that occurred between two looks.
-    pub fn hear(&mut self, rules: &Rules, xids: &Xids, now: Timestamp) {
+    pub fn add_xids(&mut self, rules: &Rules, xids: &XidsByGpu, now: Timestamp) {
         for (address, xids) in xids {
             if let Some(gpu) = self.gpus.get_mut(address) {
-                gpu.step(rules, &Told::NotAsked, xids, now);
+                gpu.step(rules, &GpuObservation::NotQueried, xids, now);
             }
         }
     }
 
     /// Returns whether the driver was restarted since the previous look. If none is loaded, the restart is still in
     /// progress.
-    fn restarted(&mut self, start: &Start) -> bool {
+    fn restarted(&mut self, start: &DriverStart) -> bool {
         start.loaded.is_some() && self.start.replace(start.clone()).is_some_and(|before| before != *start)
     }
 }
 
-fn told<'a>(look: &'a Look, address: &str) -> Told<'a> {
-    let inventory = match look {
-        Look::Answering(inventory) => inventory,
-        Look::Failing(why) => return Told::Silent(Some(why)),
-        Look::Absent(_) | Look::Released => return Told::Silent(None),
+fn observation<'a>(nvml: &'a NvmlStatus, address: &str) -> GpuObservation<'a> {
+    let inventory = match nvml {
+        NvmlStatus::Answering(inventory) => inventory,
+        NvmlStatus::Failing(why) => return GpuObservation::NotAnswering(Some(why)),
+        NvmlStatus::Absent(_) | NvmlStatus::Released => return GpuObservation::NotAnswering(None),
     };
     if let Some(gpu) = inventory.gpus.iter().find(|gpu| gpu.pci_address == address) {
-        return Told::Read {
+        return GpuObservation::Read {
             readings: &gpu.readings,
             uuid: gpu.uuid.as_deref(),
-            nvlinks_of_its_like: nvlinks_of_its_like(inventory, gpu),
+            peer_nvlinks: peer_nvlinks(inventory, gpu),
         };
     }
     match inventory.refused.iter().find(|refused| refused.pci_address == address) {
-        Some(refused) => Told::Refused(refused.kind, &refused.message),
-        None => Told::Refused(CauseKind::NotListed, "the GPU is on the PCI bus, but NVML does not list it"),
+        Some(refused) => GpuObservation::NotOpened(refused.kind, &refused.message),
+        None => GpuObservation::NotOpened(CauseKind::NotListed, "the GPU is on the PCI bus, but NVML does not list it"),
     }
 }
 
 /// Returns how many NVLinks are active on more than half of the other GPUs of the same model.
-fn nvlinks_of_its_like(inventory: &Inventory, gpu: &NvmlGpu) -> Option<usize> {
+fn peer_nvlinks(inventory: &Inventory, gpu: &NvmlGpu) -> Option<usize> {
     let others = inventory.gpus.iter().filter(|other| other.pci_address != gpu.pci_address && other.name == gpu.name);
     let active: Vec<usize> = others.filter_map(|other| other.readings.active_nvlinks()).collect();
     let most = active.iter().copied().max()?;

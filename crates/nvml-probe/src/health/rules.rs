@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpu_operator_crd::health::{Action, CauseKind, HealthRules, Severity, Thresholds};
 
 use super::{
-    kind::nature,
+    kind::defaults,
     xid::{self, Class, Meaning},
 };
 
@@ -94,7 +94,7 @@ impl Rules {
     /// Returns the severity of a kind of cause, `None` if it is ignored. Defaults to that of the kind.
     #[must_use]
     pub fn severity(&self, kind: CauseKind) -> Option<Severity> {
-        self.severity_over(kind, nature(kind).severity)
+        self.severity_over(kind, defaults(kind).severity)
     }
 
     /// As [`Self::severity`], with a default that depends on the reading.

@@ -9,9 +9,12 @@ use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    gpu::{Gpu, Source, Told, XidSeen},
-    readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal},
+    gpu::{Gpu, GpuObservation},
     rules::Rules,
+};
+use crate::{
+    nvml::readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal},
+    observe::xids::{XidCount, XidSource},
 };
 
 /// A healthy card that provides every value.
@@ -76,20 +79,20 @@ impl Watched {
         Self { gpu: Gpu::default(), rules, now: "2026-01-01T00:00:00Z".parse().unwrap() }
     }
 
-    fn told(&mut self, told: &Told<'_>, xids: &[XidSeen]) -> GpuHealth {
+    fn told(&mut self, told: &GpuObservation<'_>, xids: &[XidCount]) -> GpuHealth {
         self.now += Duration::from_secs(30);
         self.gpu.step(&self.rules, told, xids, self.now);
         self.gpu.health()
     }
 
     fn read(&mut self, readings: &Readings) -> GpuHealth {
-        self.told(&Told::Read { readings, uuid: Some("GPU-a"), nvlinks_of_its_like: None }, &[])
+        self.told(&GpuObservation::Read { readings, uuid: Some("GPU-a"), peer_nvlinks: None }, &[])
     }
 
     /// Reads a healthy GPU, together with XIDs.
     fn hears(&mut self, xids: &[(u16, u64)]) -> GpuHealth {
-        let xids: Vec<XidSeen> = xids.iter().map(|(xid, count)| event(*xid, *count)).collect();
-        self.told(&Told::Read { readings: &well(), uuid: Some("GPU-a"), nvlinks_of_its_like: None }, &xids)
+        let xids: Vec<XidCount> = xids.iter().map(|(xid, count)| event(*xid, *count)).collect();
+        self.told(&GpuObservation::Read { readings: &well(), uuid: Some("GPU-a"), peer_nvlinks: None }, &xids)
     }
 
     /// Restarts the probe.
@@ -98,8 +101,8 @@ impl Watched {
     }
 }
 
-fn event(xid: u16, count: u64) -> XidSeen {
-    XidSeen { xid, count, source: Source::Event, said: String::new() }
+fn event(xid: u16, count: u64) -> XidCount {
+    XidCount { xid, count, source: XidSource::Nvml, message: String::new() }
 }
 
 /// The state, the action, and each cause with whether it is recovering.

@@ -33,7 +33,7 @@ pub enum CriError {
 ///
 /// # Errors
 /// Returns an error without a response, or if the response has no version.
-pub async fn ask(stream: UnixStream) -> Result<(), CriError> {
+pub async fn check(stream: UnixStream) -> Result<(), CriError> {
     timeout(PATIENCE, version(stream)).await?
 }
 

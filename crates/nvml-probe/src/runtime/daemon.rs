@@ -13,14 +13,14 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
-use super::{cri, files::Kind, unit};
+use super::{cri, kind::RuntimeKind, unit};
 
 /// Ticks per second of process times: fixed by the kernel for programs on every supported architecture.
 const TICKS: u64 = 100;
 
 /// One lifetime of a process: the process id may be reused, but not together with the start time.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ProcessIdentity {
     /// The process id on the host.
     pub pid: i32,
     /// The start time, in ticks since the boot.
@@ -57,7 +57,7 @@ pub enum DaemonError {
 #[derive(Clone, Debug)]
 pub struct Daemon {
     /// The kind of runtime.
-    pub kind: Kind,
+    pub kind: RuntimeKind,
     /// Its socket.
     pub socket: PathBuf,
     /// The host's `/proc`.
@@ -70,19 +70,19 @@ pub trait Runtime {
     ///
     /// # Errors
     /// Returns an error if there is none.
-    fn process(&self) -> impl Future<Output = Result<Identity, DaemonError>>;
+    fn process(&self) -> impl Future<Output = Result<ProcessIdentity, DaemonError>>;
 
     /// Returns the process that serves requests.
     ///
     /// # Errors
     /// Returns an error if there is none.
-    fn answering(&self) -> impl Future<Output = Result<Identity, DaemonError>>;
+    fn answering(&self) -> impl Future<Output = Result<ProcessIdentity, DaemonError>>;
 
     /// Has the runtime reload its configuration, by whatever means it supports.
     ///
     /// # Errors
     /// Returns an error if it cannot be signalled or restarted.
-    fn reload(&self, process: Identity) -> impl Future<Output = Result<(), DaemonError>>;
+    fn reload(&self, process: ProcessIdentity) -> impl Future<Output = Result<(), DaemonError>>;
 
     /// Returns whether reloading the configuration replaces the process.
     fn is_replaced(&self) -> bool;
@@ -91,38 +91,38 @@ pub trait Runtime {
     ///
     /// # Errors
     /// Returns an error if the kernel does not report it.
-    fn started(&self, process: Identity) -> Result<SystemTime, DaemonError>;
+    fn started(&self, process: ProcessIdentity) -> Result<SystemTime, DaemonError>;
 }
 
 impl Runtime for Daemon {
-    async fn process(&self) -> Result<Identity, DaemonError> {
+    async fn process(&self) -> Result<ProcessIdentity, DaemonError> {
         self.peer(&self.connect().await?)
     }
 
-    async fn answering(&self) -> Result<Identity, DaemonError> {
+    async fn answering(&self) -> Result<ProcessIdentity, DaemonError> {
         let stream = self.connect().await?;
         let process = self.peer(&stream)?;
         // Docker serves requests as soon as it listens; the others listen before they can run containers.
-        if self.kind != Kind::Docker {
-            cri::ask(stream).await.map_err(|error| DaemonError::Cri(self.socket.clone(), error))?;
+        if self.kind != RuntimeKind::Docker {
+            cri::check(stream).await.map_err(|error| DaemonError::Cri(self.socket.clone(), error))?;
         }
         Ok(process)
     }
 
-    async fn reload(&self, process: Identity) -> Result<(), DaemonError> {
+    async fn reload(&self, process: ProcessIdentity) -> Result<(), DaemonError> {
         match self.kind {
             // containerd exits on SIGHUP and is restarted by its supervisor; Docker rereads its file and keeps running.
-            Kind::Containerd | Kind::Docker => kill(Pid::from_raw(process.pid), Signal::SIGHUP)
+            RuntimeKind::Containerd | RuntimeKind::Docker => kill(Pid::from_raw(process.pid), Signal::SIGHUP)
                 .map_err(|error| DaemonError::Signal(process.pid, error)),
-            Kind::CriO => unit::restart(&self.proc, "crio.service").await.map_err(DaemonError::Unit),
+            RuntimeKind::CriO => unit::restart(&self.proc, "crio.service").await.map_err(DaemonError::Unit),
         }
     }
 
     fn is_replaced(&self) -> bool {
-        self.kind != Kind::Docker
+        self.kind != RuntimeKind::Docker
     }
 
-    fn started(&self, process: Identity) -> Result<SystemTime, DaemonError> {
+    fn started(&self, process: ProcessIdentity) -> Result<SystemTime, DaemonError> {
         let path = self.proc.join("stat");
         let text = fs::read_to_string(&path).map_err(|error| DaemonError::Proc(path.clone(), error))?;
         let boot = text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
@@ -137,7 +137,7 @@ impl Daemon {
     }
 
     /// Returns the process at the other end of a connection.
-    fn peer(&self, stream: &UnixStream) -> Result<Identity, DaemonError> {
+    fn peer(&self, stream: &UnixStream) -> Result<ProcessIdentity, DaemonError> {
         let peer = stream.peer_cred().map_err(|error| DaemonError::Socket(self.socket.clone(), error))?;
         match peer.pid() {
             // systemd created the socket, and passed it on.
@@ -147,20 +147,20 @@ impl Daemon {
     }
 
     /// Returns the identity of the process with this id.
-    fn identity(&self, pid: i32) -> Result<Identity, DaemonError> {
+    fn identity(&self, pid: i32) -> Result<ProcessIdentity, DaemonError> {
         let path = self.proc.join(pid.to_string()).join("stat");
         let text = fs::read_to_string(&path).map_err(|error| DaemonError::Proc(path.clone(), error))?;
         let start = fields(&text).and_then(|mut fields| fields.nth(19)?.parse().ok());
         let start = start.ok_or_else(|| DaemonError::Proc(path, io::ErrorKind::InvalidData.into()))?;
-        Ok(Identity { pid, start })
+        Ok(ProcessIdentity { pid, start })
     }
 
     /// Returns the single process with the runtime's name that was started by the host's first process.
-    fn by_name(&self) -> Result<Identity, DaemonError> {
+    fn by_name(&self) -> Result<ProcessIdentity, DaemonError> {
         let name = match self.kind {
-            Kind::Containerd => "containerd",
-            Kind::Docker => "dockerd",
-            Kind::CriO => "crio",
+            RuntimeKind::Containerd => "containerd",
+            RuntimeKind::Docker => "dockerd",
+            RuntimeKind::CriO => "crio",
         };
         let folders = fs::read_dir(&self.proc).map_err(|error| DaemonError::Proc(self.proc.clone(), error))?;
         let pids = folders.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -3,16 +3,16 @@
 use serde::Serialize;
 use serde_json::{Map, Value, ser::PrettyFormatter};
 
-use super::files::{FileError, Ours};
+use super::entries::{FormatError, NvidiaEntries};
 
 const RUNTIMES: &str = "runtimes";
 const DEFAULT: &str = "default-runtime";
 
 /// Returns whether NVIDIA's runtime is configured.
 #[must_use]
-pub fn has(text: &str, ours: &Ours) -> bool {
+pub fn contains_entries(text: &str, entries: &NvidiaEntries) -> bool {
     let Ok(Value::Object(whole)) = serde_json::from_str(text) else { return false };
-    runtimes(&whole).and_then(|all| all.get(&ours.handler)).is_some_and(|runtime| is_ours(runtime, ours))
+    runtimes(&whole).and_then(|all| all.get(&entries.handler)).is_some_and(|runtime| is_nvidias(runtime, entries))
 }
 
 /// Returns the file without NVIDIA's entries, given its original content; `None` if it did not exist and has no other
@@ -21,13 +21,17 @@ pub fn has(text: &str, ours: &Ours) -> bool {
 ///
 /// # Errors
 /// Returns an error if the file is not a JSON object.
-pub fn without(text: &str, found: Option<&str>, ours: &Ours) -> Result<Option<String>, FileError> {
+pub fn without_entries(
+    text: &str,
+    found: Option<&str>,
+    entries: &NvidiaEntries,
+) -> Result<Option<String>, FormatError> {
     let mut whole = object(text)?;
     let before = found.map(object).transpose()?.unwrap_or_default();
     let removed: Vec<String> = runtimes(&whole)
         .into_iter()
         .flat_map(|all| all.iter())
-        .filter(|(name, runtime)| ours.is_name(name) && is_ours(runtime, ours))
+        .filter(|(name, runtime)| entries.is_name(name) && is_nvidias(runtime, entries))
         .map(|(name, _)| name.clone())
         .collect();
     if let Some(all) = whole.get_mut(RUNTIMES).and_then(Value::as_object_mut) {
@@ -53,19 +57,19 @@ pub fn without(text: &str, found: Option<&str>, ours: &Ours) -> Result<Option<St
     }
     let mut bytes = Vec::new();
     let mut writer = serde_json::Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(b"    "));
-    whole.serialize(&mut writer).map_err(FileError::Json)?;
-    String::from_utf8(bytes).map(Some).map_err(|_| FileError::NotText)
+    whole.serialize(&mut writer).map_err(FormatError::Json)?;
+    String::from_utf8(bytes).map(Some).map_err(|_| FormatError::NotText)
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, FileError> {
+fn object(text: &str) -> Result<Map<String, Value>, FormatError> {
     // Docker treats an empty file as an empty object.
-    if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text).map_err(FileError::Json) }
+    if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text).map_err(FormatError::Json) }
 }
 
 fn runtimes(whole: &Map<String, Value>) -> Option<&Map<String, Value>> {
     whole.get(RUNTIMES)?.as_object()
 }
 
-fn is_ours(runtime: &Value, ours: &Ours) -> bool {
-    runtime.get("path").and_then(Value::as_str).is_some_and(|path| ours.is_program(path))
+fn is_nvidias(runtime: &Value, entries: &NvidiaEntries) -> bool {
+    runtime.get("path").and_then(Value::as_str).is_some_and(|path| entries.is_program(path))
 }

@@ -5,12 +5,11 @@ use std::{collections::BTreeMap, path::PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    files::{File, FileError, Ours, Role, Text},
+    config_files::{ConfigFile, Role},
+    entries::{FormatError, NvidiaEntries},
+    texts::{Text, Texts},
     toml_file,
 };
-
-/// The current files, by path.
-pub type Texts = BTreeMap<PathBuf, Text>;
 
 /// The stored record of a configuration. It survives the pod, the operator and a reboot.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -20,15 +19,16 @@ pub struct Record {
     /// Whether [`Kept::left`] is known: an installer may have run without a record of its result.
     pub settled: bool,
     /// What was added to the configuration. Absent in older records.
-    #[serde(default)]
-    pub entered: Option<Entered>,
+    #[serde(default, rename = "entered")]
+    pub added: Option<AddedEntries>,
 }
 
 /// What is added to a configuration.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub struct Entered {
+pub struct AddedEntries {
     /// Identifies the entries.
-    pub ours: Ours,
+    #[serde(rename = "ours")]
+    pub entries: NvidiaEntries,
     /// Whether NVIDIA's runtime is the default.
     pub default: bool,
 }
@@ -47,12 +47,12 @@ pub struct Kept {
 /// A file that cannot be edited.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", path.display())]
-pub struct AtFile {
+pub struct ConfigFileError {
     /// The path of the file.
     pub path: PathBuf,
     /// The cause.
     #[source]
-    pub source: FileError,
+    pub source: FormatError,
 }
 
 impl Record {
@@ -60,12 +60,17 @@ impl Record {
     ///
     /// # Errors
     /// Returns an error if a file does not have the expected format; then the installer must not change it either.
-    pub fn snapshot(files: &[File], now: &Texts, known: Option<&Self>, ours: &Ours) -> Result<Self, AtFile> {
+    pub fn snapshot(
+        files: &[ConfigFile],
+        now: &Texts,
+        known: Option<&Self>,
+        entries: &NvidiaEntries,
+    ) -> Result<Self, ConfigFileError> {
         let kept = files.iter().map(|file| {
             let present = now.get(&file.path).cloned().flatten();
             let strip = |found: &Text| {
-                let stripped = file.role.without(&present, found, ours);
-                stripped.map_err(|source| AtFile { path: file.path.clone(), source })
+                let stripped = file.role.without_entries(&present, found, entries);
+                stripped.map_err(|source| ConfigFileError { path: file.path.clone(), source })
             };
             let known = known.and_then(|known| Some((known.files.get(&file.path)?, known.settled)));
             let found = match known {
@@ -76,12 +81,12 @@ impl Record {
                 // the original.
                 None => {
                     let stripped = strip(&None)?;
-                    if file.role.has(&present, ours) { stripped } else { present.clone() }
+                    if file.role.contains_entries(&present, entries) { stripped } else { present.clone() }
                 }
             };
             Ok((file.path.clone(), Kept { role: file.role.clone(), found, left: None }))
         });
-        Ok(Self { files: kept.collect::<Result<_, _>>()?, settled: false, entered: None })
+        Ok(Self { files: kept.collect::<Result<_, _>>()?, settled: false, added: None })
     }
 
     /// Returns the record to store after the installer has run.
@@ -99,15 +104,15 @@ impl Record {
     /// # Errors
     /// Returns an error if a file does not have the expected format: others have changed it since, and it is left
     /// unchanged.
-    pub fn revert(&self, now: &Texts, ours: &Ours) -> Result<Texts, AtFile> {
+    pub fn revert(&self, now: &Texts, entries: &NvidiaEntries) -> Result<Texts, ConfigFileError> {
         let mut writes = Texts::new();
         for (path, kept) in &self.files {
             let present = now.get(path).cloned().flatten();
             let wanted = if self.settled && present == kept.left {
                 kept.found.clone()
             } else {
-                let stripped = kept.role.without(&present, &kept.found, ours);
-                stripped.map_err(|source| AtFile { path: path.clone(), source })?
+                let stripped = kept.role.without_entries(&present, &kept.found, entries);
+                stripped.map_err(|source| ConfigFileError { path: path.clone(), source })?
             };
             if wanted != present {
                 writes.insert(path.clone(), wanted);
@@ -118,17 +123,17 @@ impl Record {
 
     /// Returns whether the record is about these files and entries: the policy may have changed.
     #[must_use]
-    pub fn is_of(&self, files: &[File], entered: &Entered) -> bool {
+    pub fn matches(&self, files: &[ConfigFile], added: &AddedEntries) -> bool {
         self.files.len() == files.len()
             && files.iter().all(|file| self.files.contains_key(&file.path))
-            && self.entered.as_ref().is_none_or(|known| known == entered)
+            && self.added.as_ref().is_none_or(|known| known == added)
     }
 }
 
 /// Moves a version 1 configuration into the main file. Version 1 has no imports, so containerd would never read the
 /// installer's drop-in, which contains the whole configuration in that case.
 #[must_use]
-pub fn take_in_version_1(files: &[File], now: &Texts) -> Option<Texts> {
+pub fn move_version_1_to_main(files: &[ConfigFile], now: &Texts) -> Option<Texts> {
     let [main, drop_in] = files else { return None };
     let beside = now.get(&drop_in.path)?.as_ref()?;
     let is_v1 = toml_file::version(beside) == 1 && matches!(main.role, Role::Main { import: Some(_) });

@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    daemon::{DaemonError, Identity, Runtime},
-    files::Loaded,
+    daemon::{DaemonError, ProcessIdentity, Runtime},
+    loaded::LoadedConfig,
 };
-use crate::words::chain;
+use crate::process::error_chain;
 
 /// How long to wait for a runtime, and how often to check it.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct WaitLimits {
     /// The time after which it counts as down.
     pub deadline: Duration,
     /// Pause between two checks.
@@ -49,41 +49,41 @@ pub enum RestartError {
 pub async fn load<R: Runtime>(
     runtime: &R,
     disk: &OnDisk,
-    known: Option<&Loaded>,
-    patience: Patience,
+    known: Option<&LoadedConfig>,
+    limits: WaitLimits,
     roll_back: impl FnOnce() -> Result<(), String>,
-) -> Result<Identity, RestartError> {
-    let words = match try_load(runtime, disk, known, patience).await {
+) -> Result<ProcessIdentity, RestartError> {
+    let cause = match try_load(runtime, disk, known, limits).await {
         Ok(process) => return Ok(process),
-        Err(error) => chain(&error),
+        Err(error) => error_chain(&error),
     };
-    tracing::warn!("{words}");
+    tracing::warn!("{cause}");
     if let Err(error) = roll_back() {
-        return Err(RestartError::Down(format!("{words}; its files cannot be restored: {error}")));
+        return Err(RestartError::Down(format!("{cause}; its files cannot be restored: {error}")));
     }
-    match restart(runtime, patience).await {
-        Ok(_) => Err(RestartError::Rejected(words)),
-        Err(error) => Err(RestartError::Down(chain(&error))),
+    match restart(runtime, limits).await {
+        Ok(_) => Err(RestartError::Rejected(cause)),
+        Err(error) => Err(RestartError::Down(error_chain(&error))),
     }
 }
 
 async fn try_load<R: Runtime>(
     runtime: &R,
     disk: &OnDisk,
-    known: Option<&Loaded>,
-    patience: Patience,
-) -> Result<Identity, DaemonError> {
-    let process = come_back(runtime, None, patience).await?;
+    known: Option<&LoadedConfig>,
+    limits: WaitLimits,
+) -> Result<ProcessIdentity, DaemonError> {
+    let process = wait_until_answering(runtime, None, limits).await?;
     if has_loaded(process, runtime.started(process)?, disk, known) {
         return Ok(process);
     }
     tracing::info!(pid = process.pid, "the container runtime's configuration has changed; restarting it");
-    reload(runtime, process, patience).await
+    reload(runtime, process, limits).await
 }
 
 /// Returns whether a process has loaded the configuration on disk, according to the record or else its start time. A
 /// start in the second in which the files were written proves nothing.
-fn has_loaded(process: Identity, started: SystemTime, disk: &OnDisk, known: Option<&Loaded>) -> bool {
+fn has_loaded(process: ProcessIdentity, started: SystemTime, disk: &OnDisk, known: Option<&LoadedConfig>) -> bool {
     match known.filter(|known| known.process == process) {
         Some(known) => known.digest == disk.digest,
         None => disk.written.is_some_and(|written| written + Duration::from_secs(1) < started),
@@ -94,26 +94,30 @@ fn has_loaded(process: Identity, started: SystemTime, disk: &OnDisk, known: Opti
 ///
 /// # Errors
 /// Returns an error if it does not come back.
-pub async fn restart<R: Runtime>(runtime: &R, patience: Patience) -> Result<Identity, DaemonError> {
+pub async fn restart<R: Runtime>(runtime: &R, limits: WaitLimits) -> Result<ProcessIdentity, DaemonError> {
     match runtime.process().await {
-        Ok(process) => reload(runtime, process, patience).await,
+        Ok(process) => reload(runtime, process, limits).await,
         // Its supervisor keeps trying to start it.
-        Err(_) => come_back(runtime, None, patience).await,
+        Err(_) => wait_until_answering(runtime, None, limits).await,
     }
 }
 
-async fn reload<R: Runtime>(runtime: &R, process: Identity, patience: Patience) -> Result<Identity, DaemonError> {
+async fn reload<R: Runtime>(
+    runtime: &R,
+    process: ProcessIdentity,
+    limits: WaitLimits,
+) -> Result<ProcessIdentity, DaemonError> {
     runtime.reload(process).await?;
-    come_back(runtime, runtime.is_replaced().then_some(process), patience).await
+    wait_until_answering(runtime, runtime.is_replaced().then_some(process), limits).await
 }
 
 /// Waits for a process that answers and is not the previous one.
-async fn come_back<R: Runtime>(
+async fn wait_until_answering<R: Runtime>(
     runtime: &R,
-    before: Option<Identity>,
-    patience: Patience,
-) -> Result<Identity, DaemonError> {
-    let until = Instant::now() + patience.deadline;
+    before: Option<ProcessIdentity>,
+    limits: WaitLimits,
+) -> Result<ProcessIdentity, DaemonError> {
+    let until = Instant::now() + limits.deadline;
     loop {
         let error = match runtime.answering().await {
             Ok(process) if Some(process) != before => return Ok(process),
@@ -123,10 +127,9 @@ async fn come_back<R: Runtime>(
         if Instant::now() >= until {
             return Err(error);
         }
-        sleep(patience.interval).await;
+        sleep(limits.interval).await;
     }
 }
 
 #[cfg(test)]
-#[path = "tests/restart.rs"]
 mod tests;

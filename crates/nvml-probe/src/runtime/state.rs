@@ -14,8 +14,8 @@ use rustix::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    files::{File, Text},
-    record::Texts,
+    config_files::ConfigFile,
+    texts::{Text, Texts},
 };
 
 /// The extended attribute with a file's SELinux label, without which the runtime may be denied its own configuration.
@@ -88,14 +88,14 @@ pub fn write(path: &Path, text: Option<&str>) -> Result<(), StateError> {
     }
     let beside = target.with_extension("gpu-operator.new");
     fs::write(&beside, text)
-        .and_then(|()| resemble(&beside, &target, LABEL))
+        .and_then(|()| copy_attributes(&beside, &target, LABEL))
         .and_then(|()| fs::File::open(&beside)?.sync_all())
         .and_then(|()| fs::rename(&beside, &target))
         .map_err(failed)
 }
 
 /// Gives a new file the owner, mode and label of the file that it replaces, if there is one.
-fn resemble(new: &Path, old: &Path, label: &str) -> io::Result<()> {
+fn copy_attributes(new: &Path, old: &Path, label: &str) -> io::Result<()> {
     let of_old = match fs::metadata(old) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return fs::set_permissions(new, fs::Permissions::from_mode(READABLE));
@@ -117,7 +117,7 @@ fn resemble(new: &Path, old: &Path, label: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns an error if it exists and cannot be parsed.
-pub fn recall<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, StateError> {
+pub fn load<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, StateError> {
     let path = folder.join(name);
     let text = read(&path)?;
     text.map(|text| serde_json::from_str(&text)).transpose().map_err(|error| StateError::Parse(path, error))
@@ -127,7 +127,7 @@ pub fn recall<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T
 ///
 /// # Errors
 /// Returns an error if it cannot be written.
-pub fn remember(folder: &Path, name: &str, what: &impl Serialize) -> Result<(), StateError> {
+pub fn store(folder: &Path, name: &str, what: &impl Serialize) -> Result<(), StateError> {
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(what).map_err(|error| StateError::Parse(path.clone(), error))?;
     write(&path, Some(&text))
@@ -137,20 +137,21 @@ pub fn remember(folder: &Path, name: &str, what: &impl Serialize) -> Result<(), 
 ///
 /// # Errors
 /// Returns an error if it exists and cannot be removed.
-pub fn forget(folder: &Path, name: &str) -> Result<(), StateError> {
+pub fn remove(folder: &Path, name: &str) -> Result<(), StateError> {
     write(&folder.join(name), None)
 }
 
 /// Returns when the files were last written; `None` if there are none.
 #[must_use]
-pub fn newest(files: &[File]) -> Option<SystemTime> {
+pub fn newest(files: &[ConfigFile]) -> Option<SystemTime> {
     files.iter().filter_map(|file| fs::metadata(&file.path).and_then(|file| file.modified()).ok()).max()
 }
 
 /// Returns the metadata by which a change of the files is detected without reading them.
 #[must_use]
-pub fn glance(files: &[File]) -> Vec<Option<(u64, u64, i64, i64)>> {
-    let of = |file: &File| fs::metadata(&file.path).ok().map(|it| (it.ino(), it.size(), it.mtime(), it.mtime_nsec()));
+pub fn metadata_snapshot(files: &[ConfigFile]) -> Vec<Option<(u64, u64, i64, i64)>> {
+    let of =
+        |file: &ConfigFile| fs::metadata(&file.path).ok().map(|it| (it.ino(), it.size(), it.mtime(), it.mtime_nsec()));
     files.iter().map(of).collect()
 }
 
@@ -167,15 +168,15 @@ mod tests {
         let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
         fs::write(&new, "new").unwrap();
         let mode = || fs::metadata(&new).unwrap().permissions().mode() & 0o7777;
-        resemble(&new, &old, LABEL).unwrap();
+        copy_attributes(&new, &old, LABEL).unwrap();
         assert_eq!(mode(), READABLE, "there is no old file");
 
         fs::write(&old, "old").unwrap();
         fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).unwrap();
         // Writing the SELinux label itself requires a system with SELinux, or root.
-        resemble(&new, &old, "user.label").unwrap();
+        copy_attributes(&new, &old, "user.label").unwrap();
         setxattr(&old, "user.label", b"system_u:object_r:etc_t:s0\0", XattrFlags::empty()).unwrap();
-        resemble(&new, &old, "user.label").unwrap();
+        copy_attributes(&new, &old, "user.label").unwrap();
         assert_eq!(mode(), 0o640);
         let mut label = Vec::with_capacity(100);
         getxattr(&new, "user.label", rustix::buffer::spare_capacity(&mut label)).unwrap();

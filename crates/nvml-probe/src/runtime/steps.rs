@@ -5,18 +5,20 @@ use std::{path::PathBuf, time::Duration};
 use tokio::time::sleep;
 
 use super::{
+    config_files::ConfigFile,
     daemon::Daemon,
-    files::{self, File, Kind, Loaded, Ours},
-    record::{self, AtFile, Entered, Record, Texts},
-    restart::{self, OnDisk, Patience, RestartError},
+    entries::NvidiaEntries,
+    kind::RuntimeKind,
+    loaded::{self, LoadedConfig},
+    record::{self, AddedEntries, ConfigFileError, Record},
+    restart::{self, OnDisk, RestartError, WaitLimits},
     state::{self, StateError},
+    texts::{self, Texts},
 };
-use crate::words::chain;
+use crate::process::error_chain;
 
 /// The record of the configuration, below [`Setup::state`].
 const RECORD: &str = "record.json";
-/// What the runtime has loaded, below [`Setup::loaded`].
-pub const LOADED: &str = "loaded.json";
 /// Why the runtime rejected the configuration, below [`Setup::loaded`].
 const REJECTED: &str = "rejected.json";
 
@@ -24,9 +26,9 @@ const REJECTED: &str = "rejected.json";
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The configuration files.
-    pub files: Vec<File>,
+    pub files: Vec<ConfigFile>,
     /// Identifies NVIDIA's entries in them.
-    pub ours: Ours,
+    pub entries: NvidiaEntries,
     /// The runtime.
     pub daemon: Daemon,
     /// Whether NVIDIA's runtime is the default.
@@ -36,7 +38,7 @@ pub struct Setup {
     /// Folder for state that does not survive a reboot.
     pub loaded: PathBuf,
     /// How long to wait for the runtime.
-    pub patience: Patience,
+    pub limits: WaitLimits,
 }
 
 /// Why a step failed.
@@ -47,7 +49,7 @@ pub enum StepError {
     State(#[from] StateError),
     /// A file does not have the expected format.
     #[error("cannot add NVIDIA's runtime to the configuration, or remove it")]
-    File(#[from] AtFile),
+    ConfigFile(#[from] ConfigFileError),
     /// The runtime did not load the configuration.
     #[error(transparent)]
     Restart(#[from] RestartError),
@@ -56,7 +58,7 @@ pub enum StepError {
     Rejected(String),
     /// The installer did not add its runtime.
     #[error("NVIDIA's installer has not added runtime {handler} to {files}")]
-    NotEntered {
+    NotAdded {
         /// The name of the runtime.
         handler: String,
         /// The files that should have it.
@@ -86,16 +88,16 @@ pub enum StepError {
 /// Returns an error if a file cannot be read or does not have the expected format; then the installer must not change
 /// it.
 pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
-    let mut known: Option<Record> = state::recall(&setup.state, RECORD)?;
-    let entered = Entered { ours: setup.ours.clone(), default: setup.default };
+    let mut known: Option<Record> = state::load(&setup.state, RECORD)?;
+    let added = AddedEntries { entries: setup.entries.clone(), default: setup.default };
     // A pod that died with its node has removed nothing, and the installer only adds: a default would stay the default.
-    if let Some(other) = known.take_if(|known| !known.is_of(&setup.files, &entered)) {
-        take_out(setup, &other)?;
+    if let Some(other) = known.take_if(|known| !known.matches(&setup.files, &added)) {
+        remove_entries(setup, &other)?;
     }
     let now = read(setup)?;
-    let record = Record::snapshot(&setup.files, &now, known.as_ref(), &setup.ours)?;
-    state::remember(&setup.state, RECORD, &Record { entered: Some(entered), ..record })?;
-    state::forget(&setup.loaded, REJECTED)?;
+    let record = Record::snapshot(&setup.files, &now, known.as_ref(), &setup.entries)?;
+    state::store(&setup.state, RECORD, &Record { added: Some(added), ..record })?;
+    state::remove(&setup.loaded, REJECTED)?;
     Ok(())
 }
 
@@ -105,36 +107,37 @@ pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
 /// Returns an error if the runtime does not come back; its previous configuration is then restored. Retries return the
 /// same error.
 pub async fn apply(setup: &Setup) -> Result<(), StepError> {
-    if let Some(writes) = record::take_in_version_1(&setup.files, &read(setup)?) {
+    if let Some(writes) = record::move_version_1_to_main(&setup.files, &read(setup)?) {
         state::write_all(&writes)?;
     }
     let now = read(setup)?;
-    if !is_entered(setup, &now) {
-        return Err(match state::recall(&setup.loaded, REJECTED)? {
-            Some(words) => StepError::Rejected(words),
-            None => StepError::NotEntered { handler: setup.ours.handler.clone(), files: names(setup) },
+    if !is_configured(setup, &now) {
+        return Err(match state::load(&setup.loaded, REJECTED)? {
+            Some(message) => StepError::Rejected(message),
+            None => StepError::NotAdded { handler: setup.entries.handler.clone(), files: names(setup) },
         });
     }
-    let record: Record = state::recall(&setup.state, RECORD)?.unwrap_or_default();
+    let record: Record = state::load(&setup.state, RECORD)?.unwrap_or_default();
     let record = record.settle(&now);
-    state::remember(&setup.state, RECORD, &record)?;
+    state::store(&setup.state, RECORD, &record)?;
     let disk = OnDisk { digest: digest(&now), written: state::newest(&setup.files) };
-    let known: Option<Loaded> = state::recall(&setup.loaded, LOADED)?;
-    let roll_back = || take_out(setup, &record).map_err(|error| chain(&error));
-    match restart::load(&setup.daemon, &disk, known.as_ref(), setup.patience, roll_back).await {
+    let known: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
+    let roll_back = || remove_entries(setup, &record).map_err(|error| error_chain(&error));
+    match restart::load(&setup.daemon, &disk, known.as_ref(), setup.limits, roll_back).await {
         Ok(process) => {
             // Some runtimes rewrite their own files when they start.
             let now = read(setup)?;
-            if !is_entered(setup, &now) {
-                let overwritten = StepError::Overwritten { handler: setup.ours.handler.clone(), files: names(setup) };
-                state::remember(&setup.loaded, REJECTED, &overwritten.to_string())?;
+            if !is_configured(setup, &now) {
+                let overwritten =
+                    StepError::Overwritten { handler: setup.entries.handler.clone(), files: names(setup) };
+                state::store(&setup.loaded, REJECTED, &overwritten.to_string())?;
                 return Err(overwritten);
             }
-            state::remember(&setup.loaded, LOADED, &Loaded { process, digest: digest(&now) })?;
+            state::store(&setup.loaded, loaded::FILE_NAME, &LoadedConfig { process, digest: digest(&now) })?;
             Ok(())
         }
         Err(error) => {
-            state::remember(&setup.loaded, REJECTED, &error.to_string())?;
+            state::store(&setup.loaded, REJECTED, &error.to_string())?;
             Err(error.into())
         }
     }
@@ -148,7 +151,7 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
 pub async fn keep(setup: &Setup, interval: Duration) -> StepError {
     let mut seen = None;
     loop {
-        let glance = state::glance(&setup.files);
+        let glance = state::metadata_snapshot(&setup.files);
         if seen.as_ref() != Some(&glance)
             && let Err(error) = look(setup)
         {
@@ -164,19 +167,19 @@ pub async fn keep(setup: &Setup, interval: Duration) -> StepError {
 
 fn look(setup: &Setup) -> Result<(), StepError> {
     let now = read(setup)?;
-    if !is_entered(setup, &now) {
-        let handler = &setup.ours.handler;
+    if !is_configured(setup, &now) {
+        let handler = &setup.entries.handler;
         return Err(StepError::Drifted(format!("runtime {handler} is no longer in {}", names(setup))));
     }
-    let loaded: Option<Loaded> = state::recall(&setup.loaded, LOADED)?;
+    let loaded: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
     // Before version 2.1, containerd lets a whole section of the drop-in override that of the main file, so the
     // installer's copy hides later changes of the main file.
-    let copied = setup.daemon.kind == Kind::Containerd;
+    let copied = setup.daemon.kind == RuntimeKind::Containerd;
     if copied && loaded.is_some_and(|loaded| loaded.digest != digest(&now)) {
         return Err(StepError::Drifted(format!(
             "{} changed after runtime {} was added",
             names(setup),
-            setup.ours.handler
+            setup.entries.handler
         )));
     }
     Ok(())
@@ -190,34 +193,37 @@ fn look(setup: &Setup) -> Result<(), StepError> {
 /// # Errors
 /// Returns an error if a file no longer has the expected format, or the runtime does not come back.
 pub async fn revert(setup: &Setup) -> Result<(), StepError> {
-    let Some(record) = state::recall::<Record>(&setup.state, RECORD)? else { return Ok(()) };
-    take_out(setup, &record)?;
+    let Some(record) = state::load::<Record>(&setup.state, RECORD)? else { return Ok(()) };
+    remove_entries(setup, &record)?;
     if setup.default {
-        let restarted = restart::restart(&setup.daemon, setup.patience).await;
-        let process = restarted.map_err(|error| StepError::NotRestarted(chain(&error)))?;
-        state::remember(&setup.loaded, LOADED, &Loaded { process, digest: digest(&read(setup)?) })?;
+        let restarted = restart::restart(&setup.daemon, setup.limits).await;
+        let process = restarted.map_err(|error| StepError::NotRestarted(error_chain(&error)))?;
+        state::store(&setup.loaded, loaded::FILE_NAME, &LoadedConfig { process, digest: digest(&read(setup)?) })?;
     }
     Ok(())
 }
 
 /// Restores the files of a record, and removes the record.
-fn take_out(setup: &Setup, record: &Record) -> Result<(), StepError> {
+fn remove_entries(setup: &Setup, record: &Record) -> Result<(), StepError> {
     let now = state::read_all(record.files.keys())?;
-    let ours = record.entered.as_ref().map_or(&setup.ours, |entered| &entered.ours);
-    state::write_all(&record.revert(&now, ours)?)?;
-    Ok(state::forget(&setup.state, RECORD)?)
+    let entries = record.added.as_ref().map_or(&setup.entries, |added| &added.entries);
+    state::write_all(&record.revert(&now, entries)?)?;
+    Ok(state::remove(&setup.state, RECORD)?)
 }
 
 fn read(setup: &Setup) -> Result<Texts, StateError> {
     state::read_all(setup.files.iter().map(|file| &file.path))
 }
 
-fn is_entered(setup: &Setup, now: &Texts) -> bool {
-    setup.files.iter().any(|file| now.get(&file.path).is_some_and(|text| file.role.has(text, &setup.ours)))
+fn is_configured(setup: &Setup, now: &Texts) -> bool {
+    setup
+        .files
+        .iter()
+        .any(|file| now.get(&file.path).is_some_and(|text| file.role.contains_entries(text, &setup.entries)))
 }
 
 fn digest(now: &Texts) -> String {
-    files::digest(now.iter().map(|(path, text)| (path.as_path(), text)))
+    texts::digest(now.iter().map(|(path, text)| (path.as_path(), text)))
 }
 
 fn names(setup: &Setup) -> String {

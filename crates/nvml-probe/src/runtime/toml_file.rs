@@ -6,17 +6,17 @@ use std::ops::Range;
 use serde_json::{Map, Value as Json};
 use toml_edit::{Document, Item, Table, TableLike, Value};
 
-use super::files::{FileError, Ours};
+use super::entries::{FormatError, NvidiaEntries};
 
 type Edit = (Range<usize>, String);
 
 /// Returns whether NVIDIA's runtime is configured: in every schema, a string contains the program's path.
 #[must_use]
-pub fn has(text: &str, ours: &Ours) -> bool {
+pub fn contains_entries(text: &str, entries: &NvidiaEntries) -> bool {
     Document::parse(text).is_ok_and(|document| {
         let mut found = false;
         visit(document.as_table(), &mut vec![], &mut |path, table| {
-            found |= path.last() == Some(&ours.handler.as_str()) && is_ours(table, ours);
+            found |= path.last() == Some(&entries.handler.as_str()) && is_nvidias(table, entries);
         });
         found
     })
@@ -34,12 +34,12 @@ pub fn version(text: &str) -> i64 {
 ///
 /// # Errors
 /// Returns an error if the file is not TOML.
-pub fn without(
+pub fn without_entries(
     text: &str,
     found: Option<&str>,
     import: Option<&str>,
-    ours: &Ours,
-) -> Result<Option<String>, FileError> {
+    entries: &NvidiaEntries,
+) -> Result<Option<String>, FormatError> {
     let before = tree(parse(found.unwrap_or_default())?.as_table());
     let mut text = text.to_owned();
     let edits = {
@@ -47,7 +47,7 @@ pub fn without(
         let root = document.as_table();
         let mut edits: Vec<Edit> =
             import.and_then(|import| import_edit(&text, root, &before, import)).into_iter().collect();
-        edits.extend(runtime_edits(&text, root, &before, ours));
+        edits.extend(runtime_edits(&text, root, &before, entries));
         edits
     };
     apply(&mut text, edits);
@@ -63,8 +63,8 @@ pub fn without(
     Ok(Some(text))
 }
 
-fn parse(text: &str) -> Result<Document<&str>, FileError> {
-    Document::parse(text).map_err(FileError::Toml)
+fn parse(text: &str) -> Result<Document<&str>, FormatError> {
+    Document::parse(text).map_err(FormatError::Toml)
 }
 
 /// Removes the installer's pattern from `imports`.
@@ -87,12 +87,12 @@ fn import_edit(text: &str, root: &Table, before: &Json, import: &str) -> Option<
 }
 
 /// Removes NVIDIA's runtimes from a file that contains them itself, and restores the default.
-fn runtime_edits(text: &str, root: &Table, before: &Json, ours: &Ours) -> Vec<Edit> {
+fn runtime_edits(text: &str, root: &Table, before: &Json, entries: &NvidiaEntries) -> Vec<Edit> {
     let mut edits = Vec::new();
     visit(root, &mut vec![], &mut |path, table| {
         let [above @ .., runtimes, name] = path else { return };
-        let entered = *runtimes == "runtimes" && ours.is_name(name) && is_ours(table, ours);
-        if entered && at(before, path).is_none() {
+        let is_added = *runtimes == "runtimes" && entries.is_name(name) && is_nvidias(table, entries);
+        if is_added && at(before, path).is_none() {
             sections(text, table, &mut edits);
             let default = at_table(root, above).and_then(|above| above.get_key_value("default_runtime_name"));
             if let Some((key, item)) = default.filter(|(_, item)| item.as_str() == Some(name)) {
@@ -132,7 +132,7 @@ fn sections(text: &str, table: &Table, edits: &mut Vec<Edit>) {
 }
 
 /// Returns a table that is empty and was not there before: the installer creates every parent of its own tables.
-fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FileError> {
+fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FormatError> {
     let document = parse(text)?;
     let mut edit = None;
     visit(document.as_table(), &mut vec![], &mut |path, table| {
@@ -145,10 +145,10 @@ fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FileError> {
 }
 
 /// Returns whether a runtime's table names one of the installer's programs, in itself or among its options.
-fn is_ours(table: &Table, ours: &Ours) -> bool {
+fn is_nvidias(table: &Table, entries: &NvidiaEntries) -> bool {
     table.iter().any(|(_, item)| match item {
-        Item::Value(value) => value.as_str().is_some_and(|path| ours.is_program(path)),
-        Item::Table(below) => is_ours(below, ours),
+        Item::Value(value) => value.as_str().is_some_and(|path| entries.is_program(path)),
+        Item::Table(below) => is_nvidias(below, entries),
         _ => false,
     })
 }
@@ -205,7 +205,7 @@ fn json(item: &Item) -> Json {
         Item::Value(Value::String(text)) => Json::from(text.value().as_str()),
         Item::Value(Value::Integer(number)) => Json::from(*number.value()),
         Item::Value(Value::Float(number)) => Json::from(*number.value()),
-        Item::Value(Value::Boolean(word)) => Json::from(*word.value()),
+        Item::Value(Value::Boolean(value)) => Json::from(*value.value()),
         Item::Value(Value::Datetime(time)) => Json::from(time.value().to_string()),
     }
 }

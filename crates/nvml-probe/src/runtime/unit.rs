@@ -12,12 +12,12 @@ pub enum UnitError {
     #[error("cannot start systemctl")]
     Start(#[source] io::Error),
     /// `systemctl` failed.
-    #[error("systemctl restart {unit}: {words}")]
+    #[error("systemctl restart {unit}: {output}")]
     Failed {
         /// The service.
         unit: String,
         /// The output of `systemctl`.
-        words: String,
+        output: String,
     },
 }
 
@@ -29,12 +29,12 @@ pub async fn restart(proc: &Path, unit: &str) -> Result<(), UnitError> {
     let own = std::env::current_exe().map_err(UnitError::Start)?;
     let mut command = Command::new(own);
     command.args(["runtime", "systemctl", "--host-root"]).arg(proc.join("1/root")).arg(unit).kill_on_drop(true);
-    let output = command.output().await.map_err(UnitError::Start)?;
-    if output.status.success() {
+    let result = command.output().await.map_err(UnitError::Start)?;
+    if result.status.success() {
         return Ok(());
     }
-    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(UnitError::Failed { unit: unit.to_owned(), words })
+    let output = String::from_utf8_lossy(&result.stderr).trim().to_owned();
+    Err(UnitError::Failed { unit: unit.to_owned(), output })
 }
 
 /// Becomes the host's `systemctl restart`. This is a process of its own because it leaves this root permanently.

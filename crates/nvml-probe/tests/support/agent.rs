@@ -8,13 +8,13 @@ use gpu_operator_crd::{
     report::Report,
 };
 use nvml_probe::{
-    admin::Admin,
-    agent::{Agent, Settings},
-    child::{Limits, Supervisor, this_program},
-    driver::CONTAINER_ROOT,
-    metrics::Metrics,
-    publish::{Own, Publisher, Seen},
-    pulse::Pulse,
+    agent::{Agent, Settings, endpoints::Telemetry, heartbeat::Heartbeat, metrics::Metrics},
+    nvml::supervisor::{Limits, Supervisor, child_command},
+    observe::driver::CONTAINER_ROOT,
+    report::{
+        gpu_node::{GpuNodeFields, GpuNodeView},
+        publish::Publisher,
+    },
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -39,24 +39,24 @@ pub const INTERVAL: Duration = Duration::from_millis(20);
 /// A running agent.
 pub struct Running {
     pub server: Server,
-    pub seen: watch::Sender<Seen>,
-    pub admin: Admin,
+    pub seen: watch::Sender<GpuNodeView>,
+    pub telemetry: Telemetry,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    pub fn start(host: &Host, seen: Seen, limits: Limits) -> Self {
-        Self::launch(host, seen, Supervisor::new(this_program(PathBuf::from(PROBE)), limits))
+    pub fn start(host: &Host, seen: GpuNodeView, limits: Limits) -> Self {
+        Self::launch(host, seen, Supervisor::new(child_command(PathBuf::from(PROBE)), limits))
     }
 
-    pub fn launch(host: &Host, seen: Seen, supervisor: Supervisor) -> Self {
+    pub fn launch(host: &Host, seen: GpuNodeView, supervisor: Supervisor) -> Self {
         Self::looking_every(INTERVAL, host, seen, supervisor)
     }
 
-    pub fn looking_every(interval: Duration, host: &Host, seen: Seen, supervisor: Supervisor) -> Self {
+    pub fn looking_every(interval: Duration, host: &Host, seen: GpuNodeView, supervisor: Supervisor) -> Self {
         let server = Server::new();
-        if let Seen::Present(own) = &seen {
+        if let GpuNodeView::Present(own) = &seen {
             server.has(json!({
                 "apiVersion": "gpu.nodestack.dev/v1alpha1",
                 "kind": "GpuNode",
@@ -67,14 +67,14 @@ impl Running {
         let (sender, receiver) = watch::channel(seen);
         let (stop, stopped) = oneshot::channel::<()>();
         let settings = Settings { host: host.root(), kernel_log: host.path(KERNEL_LOG), interval, chroot: false };
-        let pulse = Pulse::new(Duration::from_mins(1));
-        let admin = Admin { pulse: Arc::new(pulse), metrics: Arc::new(Metrics::new("n1")) };
+        let heartbeat = Heartbeat::new(Duration::from_mins(1));
+        let telemetry = Telemetry { heartbeat: Arc::new(heartbeat), metrics: Arc::new(Metrics::new("n1")) };
         let publisher = Publisher::new(server.client(), "n1");
-        let agent = Agent::new(settings, supervisor, publisher, receiver, admin.clone());
+        let agent = Agent::new(settings, supervisor, publisher, receiver, telemetry.clone());
         let task = tokio::spawn(agent.run(async {
             drop(stopped.await);
         }));
-        Self { server, seen: sender, admin, stop, task }
+        Self { server, seen: sender, telemetry, stop, task }
     }
 
     pub fn report(&self) -> Option<Report> {
@@ -121,9 +121,9 @@ impl Running {
         self.own(|own| own.report = report);
     }
 
-    fn own(&self, change: impl FnOnce(&mut Own)) {
+    fn own(&self, change: impl FnOnce(&mut GpuNodeFields)) {
         self.seen.send_if_modified(|seen| {
-            let Seen::Present(own) = seen else { return false };
+            let GpuNodeView::Present(own) = seen else { return false };
             let before = own.clone();
             change(own);
             *own != before
@@ -140,10 +140,10 @@ impl Running {
     }
 }
 
-pub fn existing(release: bool, report: Option<Report>) -> Seen {
+pub fn existing(release: bool, report: Option<Report>) -> GpuNodeView {
     // The GPUs are read at every look as well.
     let rules = HealthRules { interval: Some(INTERVAL.into()), ..HealthRules::default() };
-    Seen::Present(Box::new(Own { release, rules, report, ..Own::default() }))
+    GpuNodeView::Present(Box::new(GpuNodeFields { release, rules, report, ..GpuNodeFields::default() }))
 }
 
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -191,8 +191,8 @@ pub fn forgetting(clean: u32, host: &Host, limits: Limits, before: Option<Report
         clean_intervals: Some(clean),
         ..HealthRules::default()
     };
-    let own = Own { rules, report: before, ..Own::default() };
-    Running::start(host, Seen::Present(Box::new(own)), limits)
+    let own = GpuNodeFields { rules, report: before, ..GpuNodeFields::default() };
+    Running::start(host, GpuNodeView::Present(Box::new(own)), limits)
 }
 
 /// Returns the report once the first GPU is in that state with a cause of that kind, or none.

@@ -9,7 +9,7 @@ use gpu_operator_crd::health::{
 };
 
 use super::*;
-use crate::health::findings::{Before, Finding, findings};
+use crate::health::findings::{Baseline, Finding, findings};
 
 /// One change of a reading and the expected finding.
 type Case = (fn(&mut Readings), CauseKind, Severity, Action, &'static str);
@@ -68,7 +68,7 @@ fn fabric(state: u32, status: u32, health: Option<u32>) -> Option<Fabric> {
 }
 
 /// One minute ago there were 984 replays fewer than in the case above, and all links were active.
-const BEFORE: Before = Before { replays: Some((984, Duration::from_mins(1))), nvlinks: Some(18) };
+const BEFORE: Baseline = Baseline { replays: Some((984, Duration::from_mins(1))), nvlinks: Some(18) };
 
 fn found(rules: &Rules, now: &Readings) -> Vec<Finding> {
     findings(rules, now, &BEFORE).found
@@ -101,7 +101,7 @@ fn a_healthy_gpu_is_clear_of_every_kind_that_readings_can_show() {
 
 #[test]
 fn a_value_that_a_card_does_not_provide_is_neither_found_nor_clear() {
-    let seen = findings(&Rules::default(), &Readings::default(), &Before::default());
+    let seen = findings(&Rules::default(), &Readings::default(), &Baseline::default());
     assert_eq!(seen, crate::health::findings::Findings::default());
 }
 
@@ -112,7 +112,7 @@ fn the_link_generation_of_an_idle_gpu_is_ignored() {
         wrong(|now| (now.pcie.generation, now.clock_reasons) = (Some(1), Some(1))),
         wrong(|now| (now.pcie.generation, now.gpu_utilization_percent) = (Some(1), Some(0))),
     ] {
-        assert_eq!(findings(&Rules::default(), &idle, &Before::default()).found, []);
+        assert_eq!(findings(&Rules::default(), &idle, &Baseline::default()).found, []);
     }
 }
 

@@ -14,7 +14,7 @@ const NO_ACTION: Action = Action::None;
 fn a_gpu_is_unknown_until_it_is_read() {
     let mut gpu = Watched::new();
     assert_eq!(gpu.gpu.health(), GpuHealth::default());
-    assert_eq!(outline(&gpu.told(&Told::Silent(None), &[])), (Unknown, NO_ACTION, vec![]));
+    assert_eq!(outline(&gpu.told(&GpuObservation::NotAnswering(None), &[])), (Unknown, NO_ACTION, vec![]));
     assert_eq!(outline(&gpu.read(&well())), (Healthy, NO_ACTION, vec![]));
 }
 
@@ -70,7 +70,7 @@ fn a_cause_that_can_no_longer_be_read_stays() {
     // Neither a reset nor a reboot resolves it; another GPU at the same address does.
     gpu.gpu.restarted(gpu.now);
     assert_eq!(gpu.read(&silent).state, Unhealthy);
-    let told = Told::Read { readings: &well(), uuid: Some("GPU-b"), nvlinks_of_its_like: None };
+    let told = GpuObservation::Read { readings: &well(), uuid: Some("GPU-b"), peer_nvlinks: None };
     assert_eq!(outline(&gpu.told(&told, &[])), (Healthy, NO_ACTION, vec![]));
 }
 
@@ -125,7 +125,7 @@ fn a_fatal_xid_stands_until_the_gpu_is_restarted() {
         }
         restart(&mut gpu);
         let recovering = gpu.gpu.health();
-        gpu.told(&Told::Silent(None), &[]);
+        gpu.told(&GpuObservation::NotAnswering(None), &[]);
         assert_eq!((recovering.causes[0].recovering, recovering.restarted_at.is_some()), (true, true), "{name}");
         for _ in 0..8 {
             assert_eq!(gpu.read(&well()).state, Recovering, "{name}");
@@ -157,10 +157,10 @@ fn the_end_of_a_recovery_action_ends_its_cause() {
 fn a_lost_gpu_is_reported_and_earlier_causes_stay() {
     let mut gpu = Watched::new();
     gpu.read(&wrong(|now| now.rows.as_mut().unwrap().failed = true));
-    let lost = gpu.told(&Told::Refused(GpuLost, "fell off the bus"), &[event(79, 1)]);
+    let lost = gpu.told(&GpuObservation::NotOpened(GpuLost, "fell off the bus"), &[event(79, 1)]);
     assert_eq!(outline(&lost), (Unhealthy, ReplaceGpu, vec![(RowRemapFailed, false), (Xid, false), (GpuLost, false)]));
     for _ in 0..50 {
-        assert_eq!(gpu.told(&Told::Refused(GpuLost, "fell off the bus"), &[]), lost);
+        assert_eq!(gpu.told(&GpuObservation::NotOpened(GpuLost, "fell off the bus"), &[]), lost);
     }
     // That the GPU can be opened again proves a restart.
     let back = gpu.read(&well());
@@ -181,9 +181,9 @@ fn each_failure_to_open_has_its_kind_and_action() {
         let mut gpu = Watched::new();
         gpu.read(&well());
         for _ in 1..looks {
-            assert_eq!(gpu.told(&Told::Refused(kind, "why"), &[]).state, Healthy, "{kind:?}");
+            assert_eq!(gpu.told(&GpuObservation::NotOpened(kind, "why"), &[]).state, Healthy, "{kind:?}");
         }
-        let health = gpu.told(&Told::Refused(kind, "why"), &[]);
+        let health = gpu.told(&GpuObservation::NotOpened(kind, "why"), &[]);
         assert_eq!(outline(&health), (state, action, vec![(kind, false)]));
     }
 }
@@ -192,23 +192,23 @@ fn each_failure_to_open_has_its_kind_and_action() {
 fn a_gpu_without_answers_is_unknown_but_an_unhealthy_one_stays_unhealthy() {
     let mut gpu = Watched::new();
     gpu.read(&well());
-    assert_eq!(gpu.told(&Told::Silent(Some("hung")), &[]).state, Healthy);
+    assert_eq!(gpu.told(&GpuObservation::NotAnswering(Some("hung")), &[]).state, Healthy);
     assert_eq!(
-        outline(&gpu.told(&Told::Silent(Some("hung")), &[])),
+        outline(&gpu.told(&GpuObservation::NotAnswering(Some("hung")), &[])),
         (Unknown, RebootNode, vec![(NotAnswering, false)])
     );
     assert_eq!(outline(&gpu.read(&well())), (Recovering, NO_ACTION, vec![(NotAnswering, true)]));
 
     let mut released = Watched::new();
     released.read(&well());
-    released.told(&Told::Silent(None), &[]);
-    assert_eq!(outline(&released.told(&Told::Silent(None), &[])), (Unknown, NO_ACTION, vec![]));
+    released.told(&GpuObservation::NotAnswering(None), &[]);
+    assert_eq!(outline(&released.told(&GpuObservation::NotAnswering(None), &[])), (Unknown, NO_ACTION, vec![]));
     assert_eq!(released.read(&well()).state, Healthy);
 
     let mut sick = Watched::new();
     let before = sick.hears(&[(48, 1)]);
     for _ in 0..5 {
-        assert_eq!(sick.told(&Told::Silent(None), &[]), before);
+        assert_eq!(sick.told(&GpuObservation::NotAnswering(None), &[]), before);
     }
 }
 
@@ -221,7 +221,7 @@ fn a_restart_of_the_probe_changes_nothing() {
     assert_eq!(before.causes.len(), 3);
     gpu.restored();
     assert_eq!(gpu.gpu.health(), before);
-    gpu.told(&Told::Silent(None), &[]);
+    gpu.told(&GpuObservation::NotAnswering(None), &[]);
     assert_eq!(gpu.gpu.health(), before);
     // Restarts during recovery only delay the end.
     gpu.gpu.restarted(gpu.now);
@@ -245,15 +245,15 @@ fn a_reset_while_the_probe_was_down_is_detected_by_the_energy_counter() {
 
 #[test]
 fn only_unknown_and_unresolved_entries_of_the_kernel_log_count() {
-    let logged = |xid, at, old| XidSeen {
+    let logged = |xid, at, old| XidCount {
         xid,
         count: 3,
-        source: if old { Source::OldLog(at) } else { Source::Log(at) },
-        said: String::new(),
+        source: if old { XidSource::EarlierKernelLog(at) } else { XidSource::KernelLog(at) },
+        message: String::new(),
     };
     let mut gpu = Watched::new();
     let (long_ago, lately) = (gpu.now - Duration::from_hours(1), gpu.now);
-    let told = Told::Silent(None);
+    let told = GpuObservation::NotAnswering(None);
     // An old warning has passed; an old fatal error has not.
     assert_eq!(gpu.told(&told, &[logged(63, long_ago, true)]).causes, []);
     let causes = gpu.told(&told, &[logged(48, long_ago, true), logged(63, lately, true)]).causes;
@@ -278,12 +278,12 @@ fn xids_between_two_readings_are_evaluated_at_once_and_do_not_count_as_a_reading
     let rules = HealthRules { confirm_intervals: Some(1), clean_intervals: Some(1), ..HealthRules::default() };
     let mut gpu = Watched::with(Rules::from(rules));
     gpu.read(&well());
-    assert_eq!(gpu.told(&Told::NotAsked, &[event(63, 1)]).state, Degraded);
+    assert_eq!(gpu.told(&GpuObservation::NotQueried, &[event(63, 1)]).state, Degraded);
     // The next reading does not show that it is over; the one after does.
     assert_eq!(gpu.read(&well()).state, Degraded);
     assert_eq!(gpu.read(&well()).state, Recovering);
     for _ in 0..100 {
-        assert_eq!(gpu.told(&Told::NotAsked, &[event(31, 1)]).state, Recovering);
+        assert_eq!(gpu.told(&GpuObservation::NotQueried, &[event(31, 1)]).state, Recovering);
     }
     assert_eq!(gpu.read(&well()).state, Healthy);
 }
@@ -303,7 +303,7 @@ fn nvlinks_are_compared_with_earlier_readings_and_with_peers() {
         gpu.read(&links(before));
         let readings = links(now);
         for _ in 0..2 {
-            gpu.told(&Told::Read { readings: &readings, uuid: None, nvlinks_of_its_like: neighbours }, &[]);
+            gpu.told(&GpuObservation::Read { readings: &readings, uuid: None, peer_nvlinks: neighbours }, &[]);
         }
         assert_eq!(gpu.gpu.health().state == Unhealthy, down, "{before} {now} {neighbours:?}");
     }
@@ -327,10 +327,10 @@ fn changed_rules_apply_to_known_causes() {
 fn the_report_is_bounded_and_contains_the_most_severe_causes() {
     let mut gpu = Watched::new();
     let said = "ü".repeat(5000);
-    let warnings: Vec<XidSeen> =
-        (200..400).map(|xid| XidSeen { xid, count: 1, source: Source::Event, said: said.clone() }).collect();
-    gpu.told(&Told::Silent(None), &warnings);
-    let health = gpu.told(&Told::Silent(None), &[event(79, 1)]);
+    let warnings: Vec<XidCount> =
+        (200..400).map(|xid| XidCount { xid, count: 1, source: XidSource::Nvml, message: said.clone() }).collect();
+    gpu.told(&GpuObservation::NotAnswering(None), &warnings);
+    let health = gpu.told(&GpuObservation::NotAnswering(None), &[event(79, 1)]);
     assert_eq!(health.causes.len(), 8);
     assert_eq!((health.causes[0].xid, health.causes[0].severity), (Some(79), Severity::Fatal));
     assert!(health.causes.iter().all(|cause| cause.evidence.chars().count() <= 256));
@@ -341,7 +341,7 @@ fn the_report_is_bounded_and_contains_the_most_severe_causes() {
 fn every_kind_has_defaults() {
     use strum::IntoEnumIterator;
     for kind in CauseKind::iter() {
-        let nature = crate::health::kind::nature(kind);
-        assert!(nature.severity == Severity::Warning || nature.action != NO_ACTION, "{kind:?}");
+        let defaults = crate::health::kind::defaults(kind);
+        assert!(defaults.severity == Severity::Warning || defaults.action != NO_ACTION, "{kind:?}");
     }
 }

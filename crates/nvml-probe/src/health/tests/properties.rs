@@ -57,11 +57,11 @@ fn happens(gpu: &mut Watched, look: &Look) -> GpuHealth {
         Look::RowPending => gpu.read(&wrong(|now| now.rows.as_mut().unwrap().pending = true)),
         Look::RowsUnread => gpu.read(&wrong(|now| now.rows = None)),
         Look::ResetAsked => gpu.read(&wrong(|now| now.recovery_action = Some(1))),
-        Look::Lost => gpu.told(&Told::Refused(CauseKind::GpuLost, "lost"), &[]),
-        Look::Hung => gpu.told(&Told::Silent(Some("hung")), &[]),
-        Look::Released => gpu.told(&Told::Silent(None), &[]),
+        Look::Lost => gpu.told(&GpuObservation::NotOpened(CauseKind::GpuLost, "lost"), &[]),
+        Look::Hung => gpu.told(&GpuObservation::NotAnswering(Some("hung")), &[]),
+        Look::Released => gpu.told(&GpuObservation::NotAnswering(None), &[]),
         Look::Xid(xid) => gpu.hears(&[(*xid, 1)]),
-        Look::XidBetweenLooks(xid) => gpu.told(&Told::NotAsked, &[event(*xid, 1)]),
+        Look::XidBetweenLooks(xid) => gpu.told(&GpuObservation::NotQueried, &[event(*xid, 1)]),
         Look::Restarted => {
             gpu.gpu.restarted(gpu.now);
             gpu.read(&well())
