@@ -2,13 +2,13 @@
 
 use std::env;
 
-/// What libnvidia-ml.so needs of the C library beside libc itself, by the names that its ELF header carries.
+/// The parts of the C library, in addition to libc itself, that libnvidia-ml.so needs, by the names in its ELF header.
 const COMPANIONS: [&str; 4] = ["libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"];
 
-/// The NVML child loads libnvidia-ml.so after changing root into the driver's. What the library needs is then looked
-/// up among what is loaded already, and only else in that root, whose C library is of another version: its libm or
-/// libpthread would not fit the libc in this process. So all of them are made to load with the probe itself, although
-/// it uses none (which is why the linker has to be told to keep them).
+/// The NVML child loads libnvidia-ml.so after changing root into the driver's root. The library's dependencies are looked
+/// up first among the libraries that are already loaded, and otherwise in that root, whose C library has another version:
+/// its libm or libpthread would not match the libc of this process. All of them are therefore loaded with the probe itself,
+/// although it uses none of them, which is why the linker has to be told to keep them.
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu") {

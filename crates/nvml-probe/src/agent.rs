@@ -1,137 +1,141 @@
-//! The loop of `nvml-probe run`: read the host, ask NVML, write what changed.
+//! The loop of `nvml-probe run`: reads the host, queries NVML and writes what changed.
+
+pub mod endpoints;
+mod error_log;
+pub mod facts;
+pub mod heartbeat;
+pub mod metrics;
 
 use std::{
     borrow::Cow,
-    io,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use gpu_operator_crd::report::{CONTAINER_ROOT, InstalledDriver, Report, WAITS_FILE};
+use gpu_operator_crd::report::Report;
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
 };
 
+use self::{endpoints::Telemetry, error_log::ErrorLog, facts::FactError};
 use crate::{
-    admin::Admin,
-    backoff::Backoff,
-    brought,
-    child::{Look, Supervisor, Target},
-    device_nodes,
-    driver::{self, DriverError, Library},
     health::{
-        node::{NodeHealth, Start},
+        node::{DriverStart, NodeHealth, NodeLook},
         rules::Rules,
-        tally::Tally,
+        xid_deduplicator::XidDeduplicator,
     },
     host::HostRoot,
-    kernel_log::KernelLog,
-    os,
-    pci::{self, Bus, PciError},
-    publish::{PublishError, Published, Publisher, Seen},
-    report::{Facts, report, with_health},
-    words::chain,
+    nvml::{
+        supervisor::{NvmlStatus, Supervisor},
+        target::Target,
+    },
+    observe::{
+        driver::{self, Library},
+        kernel_log::KernelLog,
+        os,
+        pci::{self, Bus},
+    },
+    process::error_chain,
+    report::{
+        build::{build_report, with_health},
+        gpu_node::GpuNodeView,
+        publish::{PublishError, Published, Publisher},
+    },
 };
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// What a round may take beside its pauses and NVML's answer: a write, the end of a child, a slow node.
+/// Time that one round may take beyond its pauses and NVML's answer: a write, ending the child, a slow node.
 const SLACK: Duration = Duration::from_mins(1);
 
-/// How long no look may end before the loop must be stuck.
+/// Returns how long the loop may go without completing a look before it counts as stuck.
 #[must_use]
-pub fn patience(interval: Duration, nvml_deadline: Duration) -> Duration {
+pub fn stall_timeout(interval: Duration, nvml_deadline: Duration) -> Duration {
     3 * interval + nvml_deadline + LONGEST_PAUSE + SLACK
 }
 
-/// A fact could not be read. Nothing is reported then: a report with a gap would be taken for proof.
-#[derive(Debug, thiserror::Error)]
-pub enum FactError {
-    /// The bus.
-    #[error(transparent)]
-    Pci(#[from] PciError),
-    /// The driver.
-    #[error(transparent)]
-    Driver(#[from] DriverError),
-    /// The operating system.
-    #[error("cannot read the host's os-release")]
-    Os(#[source] io::Error),
-    /// The boot id.
-    #[error("cannot read the kernel's boot id")]
-    Boot(#[source] io::Error),
-}
-
-/// How the agent works.
+/// The agent's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The host's file system.
     pub host: HostRoot,
-    /// The kernel's log, as this process sees it.
+    /// Path of the kernel log, as this process sees it.
     pub kernel_log: PathBuf,
-    /// The pause between two looks at the host.
+    /// Pause between two looks at the host.
     pub interval: Duration,
-    /// Whether the NVML child changes root into the driver's.
+    /// Whether the NVML child changes root into the driver's root.
     pub chroot: bool,
 }
 
-/// The node's agent.
+/// The agent of one node.
 pub struct Agent {
     settings: Settings,
     supervisor: Supervisor,
     publisher: Publisher,
-    seen: watch::Receiver<Seen>,
-    admin: Admin,
-    trouble: Trouble,
+    gpu_node: watch::Receiver<GpuNodeView>,
+    telemetry: Telemetry,
+    errors: ErrorLog,
     log: KernelLog,
-    tally: Tally,
-    /// Nothing until the GpuNode was seen, which may hold what was known before.
+    deduplicator: XidDeduplicator,
+    /// `None` until the GpuNode has been read, because it may hold the health from before this process started.
     health: Option<NodeHealth>,
-    last: Option<Last>,
+    last: Option<LastQuery>,
 }
 
-/// What ends a pause between two looks.
-enum News {
-    /// XIDs, which are judged already.
+/// What ends the pause between two looks.
+enum Wake {
+    /// New XIDs, which have already been evaluated.
     Xids,
     /// The driver was loaded.
-    Load,
+    DriverLoaded,
 }
 
-/// The last look that the GPUs' health was judged by.
-struct Last {
+/// The last query that the GPUs' health was evaluated from.
+struct LastQuery {
     at: Instant,
     target: Result<Target, Option<String>>,
-    look: Look,
+    nvml: NvmlStatus,
 }
 
 impl Agent {
-    /// The agent that learns of its GpuNode through `seen`, and tells `admin` how it is.
+    /// Creates an agent that reads its GpuNode from `gpu_node` and publishes its own state to `telemetry`.
     #[must_use]
     pub fn new(
         settings: Settings,
         supervisor: Supervisor,
         publisher: Publisher,
-        seen: watch::Receiver<Seen>,
-        admin: Admin,
+        gpu_node: watch::Receiver<GpuNodeView>,
+        telemetry: Telemetry,
     ) -> Self {
-        let (log, tally) = (KernelLog::default(), Tally::default());
-        let trouble = Trouble::new();
-        Self { settings, supervisor, publisher, seen, admin, trouble, log, tally, health: None, last: None }
+        let (log, deduplicator) = (KernelLog::default(), XidDeduplicator::default());
+        let errors = ErrorLog::new(FIRST_PAUSE, LONGEST_PAUSE);
+        Self {
+            settings,
+            supervisor,
+            publisher,
+            gpu_node,
+            telemetry,
+            errors,
+            log,
+            deduplicator,
+            health: None,
+            last: None,
+        }
     }
 
-    /// Works until `shutdown` is done; no child is left then.
+    /// Runs until `shutdown` completes. No child process is left afterwards.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
         self.log = open_log(&self.settings);
         loop {
-            let mut seen = self.seen.clone();
-            let release = seen.borrow_and_update().release();
-            // Both may cut a round short at any await, a hanging NVML call included.
+            let mut gpu_node = self.gpu_node.clone();
+            let release = gpu_node.borrow_and_update().release();
+            // Either event can cancel a round at any await point, including a hanging NVML call.
             tokio::select! {
                 () = &mut shutdown => break,
-                Ok(_) = seen.wait_for(|now| now.release() != release) => {}
+                Ok(_) = gpu_node.wait_for(|now| now.release() != release) => {}
                 () = self.round(release) => {}
             }
         }
@@ -140,157 +144,147 @@ impl Agent {
         }
     }
 
-    /// One look and the pause after it.
+    /// Looks at the node once, and pauses.
     async fn round(&mut self, release: Option<bool>) {
-        // Whether the driver is to be let go is not known yet, and nothing could be written: a probe that starts
-        // while a driver is being replaced must not take hold of it.
+        // It is not yet known whether the driver has to be released, and nothing could be written anyway: a probe that
+        // starts while a driver is being replaced must not open it.
         let Some(release) = release else {
             return std::future::pending().await;
         };
-        let seen = self.seen.borrow().clone();
-        self.admin.pulse.begins(Instant::now());
-        let looked = self.look(&seen, release).await;
-        self.admin.metrics.looked(looked.is_ok());
-        let mut report = match looked {
+        let gpu_node = self.gpu_node.borrow().clone();
+        self.telemetry.heartbeat.look_started(Instant::now());
+        let outcome = self.look(&gpu_node, release).await;
+        self.telemetry.metrics.count_look(outcome.is_ok());
+        let mut report = match outcome {
             Ok(report) => report,
             Err(error) => return sleep(self.failed("cannot read the host", &error)).await,
         };
         let looked = Instant::now();
-        self.admin.pulse.looked(looked);
-        let pause = self.until_next(&seen.rules());
+        self.telemetry.heartbeat.look_succeeded(looked);
+        let pause = self.next_pause(&gpu_node.rules());
         loop {
-            let seen = self.seen.borrow().clone();
-            if let Err(error) = self.publish(&seen, &report).await {
+            let gpu_node = self.gpu_node.borrow().clone();
+            if let Err(error) = self.publish(&gpu_node, &report).await {
                 return sleep(self.failed("cannot write the report", &error)).await;
             }
-            // XIDs do not wait for the end of the pause.
+            // XIDs are reported without waiting for the end of the pause.
             let left = pause.saturating_sub(looked.elapsed());
-            match timeout(left, self.listen(&seen.rules())).await {
-                Ok(News::Xids) => report = with_health(report, &self.known_health()),
-                Ok(News::Load) | Err(_) => return,
+            match timeout(left, self.wait_for_log(&gpu_node.rules())).await {
+                Ok(Wake::Xids) => report = with_health(report, &self.known_health()),
+                Ok(Wake::DriverLoaded) | Err(_) => return,
             }
         }
     }
 
-    /// Waits until the kernel's log tells of XIDs, which are judged then, or of what takes a look at the host.
-    async fn listen(&mut self, rules: &Rules) -> News {
+    /// Waits until the kernel log has new XIDs, which are then evaluated, or an entry that requires another look at the
+    /// host.
+    async fn wait_for_log(&mut self, rules: &Rules) -> Wake {
         loop {
-            self.log.news().await;
-            if self.log.tells_of_load() {
-                return News::Load;
+            self.log.wait_for_records().await;
+            if self.log.driver_was_loaded() {
+                return Wake::DriverLoaded;
             }
-            if self.hear(rules) {
-                return News::Xids;
+            if self.evaluate_new_xids(rules) {
+                return Wake::Xids;
             }
         }
     }
 
-    /// Judges the XIDs that the log has told since the last look. Whether there were any.
-    fn hear(&mut self, rules: &Rules) -> bool {
+    /// Evaluates the XIDs logged since the last look. Returns whether there were any.
+    fn evaluate_new_xids(&mut self, rules: &Rules) -> bool {
         let Some(health) = &mut self.health else { return false };
         let now = this_second();
-        let xids = self.tally.logged(self.log.take(now).xids);
-        health.hear(rules, &xids, now);
-        self.admin.metrics.heard(health, &xids);
+        let xids = self.deduplicator.from_log(self.log.take(now).xids);
+        health.add_xids(rules, &xids, now);
+        self.telemetry.metrics.add_xids(health, &xids);
         !xids.is_empty()
     }
 
-    /// Writes the report where it is news.
-    async fn publish(&mut self, seen: &Seen, report: &Report) -> Result<(), PublishError> {
-        let published = self.publisher.publish(seen, report).await;
-        if !matches!(published, Ok(Published::Nothing)) {
-            self.admin.metrics.wrote(published.is_ok());
+    /// Writes the report if it differs from what the GpuNode has.
+    async fn publish(&mut self, gpu_node: &GpuNodeView, report: &Report) -> Result<(), PublishError> {
+        let published = self.publisher.publish(gpu_node, report).await;
+        if !matches!(published, Ok(Published::Unchanged)) {
+            self.telemetry.metrics.count_write(published.is_ok());
         }
         log(published?, report);
-        self.trouble.over();
-        self.admin.pulse.reported();
+        self.errors.clear();
+        self.telemetry.heartbeat.reported();
         Ok(())
     }
 
     fn failed(&mut self, what: &str, error: &dyn std::error::Error) -> Duration {
-        self.admin.pulse.failed(&format!("{what}: {}", chain(error)), Instant::now());
-        self.trouble.new_one(what, error)
+        self.telemetry.heartbeat.failed(&format!("{what}: {}", error_chain(error)), Instant::now());
+        self.errors.record(what, error)
     }
 
-    /// The pause until the host is looked at again, or the GPUs have to be read.
-    fn until_next(&self, rules: &Rules) -> Duration {
+    /// Returns the pause until the host is looked at again or the GPUs have to be read.
+    fn next_pause(&self, rules: &Rules) -> Duration {
         let elapsed = self.last.as_ref().map_or(Duration::ZERO, |last| last.at.elapsed());
         rules.interval().saturating_sub(elapsed).min(self.settings.interval)
     }
 
-    async fn look(&mut self, seen: &Seen, release: bool) -> Result<Report, FactError> {
-        // First of all, so that a fact that cannot be read delays no release.
+    async fn look(&mut self, gpu_node: &GpuNodeView, release: bool) -> Result<Report, FactError> {
+        // The release comes first, so that a fact that cannot be read does not delay it.
         let released = if release { Some(self.supervisor.release().await) } else { None };
         self.log.read_all().await;
         let host = &self.settings.host;
-        let libraries = driver::all_libraries(host, seen.driver_root())?;
-        let start = Start {
-            boot_id: os::boot_id(host).map_err(FactError::Boot)?,
-            loaded: driver::loaded(host)?,
-            load_id: driver::load_id(host)?,
-        };
+        let libraries = driver::all_libraries(host, gpu_node.driver_root())?;
+        let start = facts::driver_start(host)?;
         let bus = pci::bus(host)?;
         let target = Target::choose(host, self.settings.chroot, &start.boot_id, start.loaded.as_deref(), &libraries)
-            .or_else(|why| self.supervisor.serving(start.loaded.as_deref(), &start.boot_id).ok_or(why));
-        let rules = seen.rules();
+            .or_else(|why| self.supervisor.running_target(start.loaded.as_deref(), &start.boot_id).ok_or(why));
+        let rules = gpu_node.rules();
         let last = self.last.take().filter(|last| last.at.elapsed() < rules.interval());
         let now = Instant::now();
-        let look = match (released, last) {
-            (Some(Ok(())), _) => Look::Released,
-            (Some(Err(stuck)), _) => Look::Failing(stuck),
-            // Asked lately, and nothing has happened since but XIDs perhaps.
-            (None, Some(last)) if self.is_still(&last, &target) => {
-                self.hear(&rules);
-                let report = self.report(start, &libraries, bus, &last.look);
+        let nvml = match (released, last) {
+            (Some(Ok(())), _) => NvmlStatus::Released,
+            (Some(Err(stuck)), _) => NvmlStatus::Failing(stuck),
+            // NVML was queried recently, and nothing has happened since except perhaps XIDs.
+            (None, Some(last)) if self.is_current(&last, &target) => {
+                self.evaluate_new_xids(&rules);
+                let report = self.report(start, &libraries, bus, &last.nvml);
                 self.last = Some(last);
                 return report;
             }
             (None, _) => {
                 let on_bus: Vec<_> = bus.gpus.iter().map(|gpu| gpu.address.clone()).collect();
-                self.supervisor.look(target.clone(), &on_bus, now).await
+                self.supervisor.query(target.clone(), &on_bus, now).await
             }
         };
-        // Once more: what NVML has told by now, the driver has written there before.
+        // Reads the log again: the driver writes an XID there before it passes it to NVML.
         self.log.read();
         let this_second = this_second();
-        let mut heard = self.log.take(this_second);
-        heard.xids = self.tally.logged(heard.xids);
-        let of_nvml = look.inventory().map_or(&[][..], |inventory| &inventory.xids);
-        for (address, xids) in self.tally.told(of_nvml) {
-            heard.xids.entry(address).or_default().extend(xids);
+        let mut events = self.log.take(this_second);
+        events.xids = self.deduplicator.from_log(events.xids);
+        let of_nvml = nvml.inventory().map_or(&[][..], |inventory| &inventory.xids);
+        for (address, xids) in self.deduplicator.from_nvml(of_nvml) {
+            events.xids.entry(address).or_default().extend(xids);
         }
-        let before = || seen.report().map_or_else(NodeHealth::default, |report| NodeHealth::restore(&rules, report));
+        let before =
+            || gpu_node.report().map_or_else(NodeHealth::default, |report| NodeHealth::restore(&rules, report));
         let health = self.health.get_or_insert_with(before);
-        health.step(&rules, &start, &bus.gpus, &look, &heard, this_second);
-        self.admin.metrics.show(&bus.gpus, &look, health, &heard.xids);
-        let report = self.report(start, &libraries, bus, &look);
-        self.last = Some(Last { at: now, target, look });
+        let look = NodeLook { start: &start, on_bus: &bus.gpus, nvml: &nvml, events: &events };
+        health.step(&rules, &look, this_second);
+        self.telemetry.metrics.show(&bus.gpus, &nvml, health, &events.xids);
+        let report = self.report(start, &libraries, bus, &nvml);
+        self.last = Some(LastQuery { at: now, target, nvml });
         report
     }
 
-    /// Whether the answer of the last look holds still.
-    fn is_still(&self, last: &Last, target: &Result<Target, Option<String>>) -> bool {
-        last.target == *target && matches!(last.look, Look::Answering(_)) && !self.log.tells_of_load()
+    /// Returns whether the result of the last query is still valid.
+    fn is_current(&self, last: &LastQuery, target: &Result<Target, Option<String>>) -> bool {
+        last.target == *target && matches!(last.nvml, NvmlStatus::Answering(_)) && !self.log.driver_was_loaded()
     }
 
-    /// The rest of the facts. The use of the module is read last, when the child has settled: before that it would be
-    /// one thing in one report and another in the next.
-    fn report(&self, start: Start, libraries: &[Library], bus: Bus, look: &Look) -> Result<Report, FactError> {
-        let host = &self.settings.host;
-        let facts = Facts {
-            boot_id: start.boot_id,
-            os: os::release(host).map_err(FactError::Os)?,
-            machine: os::machine(host),
-            bus,
-            loaded: start.loaded,
-            container_ran: driver::container_ran(host)?,
-            load_id: start.load_id,
-            in_use: driver::in_use(host)?,
-            installed: libraries.iter().map(|library| installed(host, library)).collect(),
-            waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|words| !words.is_empty()),
-            runtimes: brought::runtimes(host),
-        };
-        Ok(report(&facts, look, &self.known_health()))
+    fn report(
+        &self,
+        start: DriverStart,
+        libraries: &[Library],
+        bus: Bus,
+        nvml: &NvmlStatus,
+    ) -> Result<Report, FactError> {
+        let facts = facts::collect(&self.settings.host, start, libraries, bus)?;
+        Ok(build_report(&facts, nvml, &self.known_health()))
     }
 
     fn known_health(&self) -> Cow<'_, NodeHealth> {
@@ -298,36 +292,25 @@ impl Agent {
     }
 }
 
-/// A driver, with what its root lacks. Device nodes are looked for where a container brings them: a host makes its own
-/// when they are first asked for.
-fn installed(host: &HostRoot, library: &Library) -> InstalledDriver {
-    let missing_devices = if library.root == CONTAINER_ROOT {
-        device_nodes::missing(host, &HostRoot::new("/"), CONTAINER_ROOT)
-    } else {
-        Vec::new()
-    };
-    InstalledDriver { missing_devices, ..library.into() }
-}
-
-/// The kernel's log, or none; XIDs are then known from NVML alone.
+/// Opens the kernel log. Without it, XIDs come from NVML alone.
 fn open_log(settings: &Settings) -> KernelLog {
     let log =
         os::booted(&settings.host, Timestamp::now()).and_then(|booted| KernelLog::open(&settings.kernel_log, booted));
     log.unwrap_or_else(|error| {
         let path = settings.kernel_log.display();
-        tracing::warn!(%error, %path, "cannot read the kernel's log; XIDs are known from NVML alone");
+        tracing::warn!(%error, %path, "cannot read the kernel log; XIDs are reported by NVML only");
         KernelLog::default()
     })
 }
 
-/// Now, as exactly as the API writes it.
+/// Returns the current time in whole seconds, as the API stores it.
 fn this_second() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
 fn log(published: Published, report: &Report) {
-    if published != Published::Nothing {
+    if published != Published::Unchanged {
         tracing::info!(
             created = published == Published::Created,
             gpus = report.gpus.len(),
@@ -336,32 +319,5 @@ fn log(published: Published, report: &Report) {
             message = report.nvml.message.as_deref().unwrap_or_default(),
             "reported"
         );
-    }
-}
-
-/// What went wrong last, and how long to leave it alone. The same thing again is not said again.
-struct Trouble {
-    backoff: Backoff,
-    said: String,
-}
-
-impl Trouble {
-    fn new() -> Self {
-        Self { backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), said: String::new() }
-    }
-
-    fn new_one(&mut self, what: &str, error: &dyn std::error::Error) -> Duration {
-        let pause = self.backoff.failed(Instant::now());
-        let text = chain(error);
-        if self.said != text {
-            tracing::warn!(error = text, "{what}; trying again");
-            self.said = text;
-        }
-        pause
-    }
-
-    fn over(&mut self) {
-        self.backoff.succeeded();
-        self.said.clear();
     }
 }

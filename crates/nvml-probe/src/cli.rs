@@ -1,10 +1,12 @@
 //! The command line.
 
+mod error;
 mod gates;
+mod mig;
 mod run;
+mod runtime;
 
 use std::{
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -14,24 +16,18 @@ use clap::{Args, Parser, Subcommand};
 
 use self::{
     gates::{Guard, UnloadNouveau, Wait},
+    mig::MigArgs,
     run::Run,
+    runtime::RuntimeStep,
 };
 use crate::{
-    device_nodes,
-    divide::args::MigArgs,
     host::HostRoot,
-    inject::{self, InjectError},
-    nvml::{self, ChildError, ChildOptions},
-    prepare::{self, PrepareError},
-    publish::PublishError,
-    runtime::args::Step,
-    signal::Shutdown,
-    start::{self, StartError},
-    words::{chain, last_words},
+    nvml::child::{self, ChildOptions},
+    operands::{device_nodes, inject, unpack, write_file},
+    process::{EXIT_TERMINATED, Shutdown, become_program, error_chain, parse_duration, write_termination_log},
 };
 
-/// What a shell says of a process that SIGTERM ended. A gate that is ended is not open, and must not say so.
-const TERMINATED: u8 = 128 + 15;
+pub use self::error::CliError;
 
 /// The node agent of the GPU operator, and the gates of its pods.
 #[derive(Debug, Parser)]
@@ -43,47 +39,48 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Report this node's GPUs and driver to its `GpuNode`, until asked to end.
+    /// Report this node's GPUs and driver to its `GpuNode` until terminated.
     Run(Run),
     /// Wait until a fact is true on this node, then exit 0.
     #[command(subcommand)]
     Wait(Wait),
-    /// Wait until installing a driver would take none from under a program; then exit 0, or become the given program.
+    /// Wait until no program uses a driver that an installation would replace; then exit 0 or become the given program.
     Guard(Guard),
-    /// Copy this program, and all that it needs to run in another image, into a folder.
+    /// Copy this program and everything it needs to run in another image into a folder.
     Unpack {
         /// The folder.
         into: PathBuf,
     },
-    /// Make the device nodes that programs need of a driver, whenever its container has loaded it, until asked to end.
+    /// Create the device nodes that programs need whenever the driver's container has loaded the driver, until
+    /// terminated.
     DeviceNodes {
         /// Where the host's directories are mounted.
         #[arg(long, default_value = "/host")]
         host_root: PathBuf,
-        /// Pause between two looks.
-        #[arg(long, default_value = "1s", value_parser = duration)]
+        /// Pause between two checks.
+        #[arg(long, default_value = "1s", value_parser = parse_duration)]
         interval: Duration,
     },
     /// Unload nouveau, the kernel's own driver for NVIDIA GPUs, once nothing uses it, then exit 0.
     UnloadNouveau(UnloadNouveau),
-    /// A step of a toolkit's pod around the configuration of the container runtime.
+    /// Run a step of a toolkit pod around the configuration of the container runtime.
     Runtime {
         #[command(subcommand)]
-        step: Step,
+        step: RuntimeStep,
         /// The file whose text Kubernetes shows once the container has ended.
         #[arg(long, global = true, default_value = "/dev/termination-log")]
         termination_log: PathBuf,
     },
-    /// Divide this node's GPUs by MIG, then exit 0.
+    /// Apply a MIG layout to this node's GPUs, then exit 0.
     Mig(MigArgs),
-    /// Write a file for the container that comes after.
+    /// Write a file for the next container.
     Write {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// What is in it.
+        /// Content of the file.
         text: String,
     },
-    /// Bring a driver into this container, then become the given program.
+    /// Make a driver available in this container, then become the given program.
     Inject {
         /// The driver's root, mounted in this container.
         #[arg(long)]
@@ -92,9 +89,9 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Do nothing until asked to end, then exit 0.
+    /// Do nothing until terminated, then exit 0.
     Hold,
-    /// Load NVML and answer for it. The probe starts this itself.
+    /// Load NVML and answer queries. The probe starts this itself.
     #[command(hide = true)]
     NvmlChild(NvmlChild),
 }
@@ -112,59 +109,33 @@ struct NvmlChild {
     library: PathBuf,
 }
 
-/// The program could not begin, or its child could not go on.
-#[derive(Debug, thiserror::Error)]
-pub enum CliError {
-    /// The runtime, the signal handlers or this program's own path.
-    #[error("cannot start")]
-    Start(#[from] std::io::Error),
-    /// No client for the API server.
-    #[error("cannot reach the API server")]
-    Client(#[from] PublishError),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {0}")]
-    Listen(SocketAddr, #[source] std::io::Error),
-    /// For the container that comes after.
-    #[error(transparent)]
-    Prepare(#[from] PrepareError),
-    /// In another image.
-    #[error(transparent)]
-    Other(#[from] StartError),
-    /// Before another image's program.
-    #[error(transparent)]
-    Inject(#[from] InjectError),
-    /// As the NVML child.
-    #[error(transparent)]
-    Child(#[from] ChildError),
-}
-
 impl Cli {
-    /// Does what is asked.
+    /// Runs the command.
     ///
     /// # Errors
-    /// When it cannot begin. What fails later is retried.
+    /// Returns an error if the command cannot start. Later failures are retried.
     pub fn execute(self) -> Result<ExitCode, CliError> {
         let command = match self.command {
             Command::NvmlChild(NvmlChild { parent, chroot, library }) => {
-                nvml::child(&ChildOptions { parent, chroot, library })?;
+                child::run(&ChildOptions { parent, chroot, library })?;
                 return Ok(ExitCode::SUCCESS);
             }
             Command::Write { path, text } => {
-                prepare::write(&path, &text)?;
+                write_file::write(&path, &text)?;
                 return Ok(ExitCode::SUCCESS);
             }
             Command::Unpack { into } => {
-                start::unpack(&into)?;
+                unpack::unpack(&into)?;
                 return Ok(ExitCode::SUCCESS);
             }
             Command::Inject { driver_root, command } => {
                 inject::inject(&driver_root, Path::new("/"))?;
-                return Err(start::become_program(&command).into());
+                return Err(become_program(&command).into());
             }
             command => command,
         };
-        // One thread, the process' first: a child is tied to the thread that starts it, not to the process, so it
-        // must be one that lives as long as the process does.
+        // A single thread, the process' first: a child is tied to the thread that starts it, not to the process, so
+        // that thread must live as long as the process does.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut shutdown = Shutdown::listen()?;
@@ -184,14 +155,14 @@ impl Cli {
                 Command::Runtime { step, termination_log } => Ok(match step.run(&mut shutdown).await {
                     Ok(()) => ExitCode::SUCCESS,
                     Err(error) => {
-                        tracing::error!("{}", chain(&error));
-                        last_words(&termination_log, &chain(&error));
+                        tracing::error!("{}", error_chain(&error));
+                        write_termination_log(&termination_log, &error_chain(&error));
                         ExitCode::FAILURE
                     }
                 }),
                 Command::Mig(options) => tokio::select! {
                     code = options.run() => Ok(code?),
-                    () = shutdown.requested() => Ok(ExitCode::from(TERMINATED)),
+                    () = shutdown.requested() => Ok(ExitCode::from(EXIT_TERMINATED)),
                 },
                 Command::Hold
                 | Command::NvmlChild(_)
@@ -206,22 +177,6 @@ impl Cli {
     }
 }
 
-/// `250ms`, `10s`, `5m`.
-///
-/// # Errors
-/// Where it is none, or nothing.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let number = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
-    let value: u64 = number.parse().map_err(|_| format!("{text} is no duration: write 500ms, 10s or 5m"))?;
-    let duration = match &text[number.len()..] {
-        "ms" => Duration::from_millis(value),
-        "s" => Duration::from_secs(value),
-        "m" => Duration::from_secs(value.saturating_mul(60)),
-        _ => return Err(format!("{text} has no unit of time: write 500ms, 10s or 5m")),
-    };
-    if duration.is_zero() { Err("it must be longer than nothing".to_owned()) } else { Ok(duration) }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -231,15 +186,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_need_a_unit_and_a_value() {
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("5m"), Ok(Duration::from_mins(5)));
-        for wrong in ["10", "s", "", "1h30", "0s", "-1s"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -1,8 +1,8 @@
-//! The health of GPUs, judged on the node so that it stays true while the operator is away.
+//! GPU health, evaluated on the node so that it stays correct while the operator is unavailable.
 //!
 //! ```text
 //!  readings ──▶ findings ──▶ gpu: causes over time ──▶ GpuNode.status.report.gpus[].health
-//!  xids ──▶ tally ────────────▲        ▲
+//!  xids ──▶ deduplicator ─────▲        ▲
 //!  rules (GpuNode.spec.health) ────────┘
 //! ```
 //!
@@ -13,10 +13,9 @@ pub mod findings;
 pub mod gpu;
 pub mod kind;
 pub mod node;
-pub mod readings;
 pub mod rules;
-pub mod tally;
 pub mod xid;
+pub mod xid_deduplicator;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! The host's file system as the probe sees it: mounted under some directory, with links that mean the host's paths.
+//! The host's file system as mounted in the probe's container, where links refer to the host's paths.
 
 use std::{
     fs::{self, File},
@@ -6,10 +6,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Links that may be followed for one path, as in the kernel.
+/// The most links that are followed for one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// More than this is read of no file: everything asked for is a line or a few.
+/// The most that is read of a file: all files of interest have a few lines.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// A directory that is the root of a file system of its own: the host's, or a driver container's.
@@ -17,25 +17,25 @@ const MAX_BYTES: u64 = 64 * 1024;
 pub struct HostRoot(PathBuf);
 
 impl HostRoot {
-    /// The root that lies at `path` for this process.
+    /// Creates a root that is at `path` for this process.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Where the root lies for this process.
+    /// Returns the root's path for this process.
     #[must_use]
     pub fn as_path(&self) -> &Path {
         &self.0
     }
 
-    /// Where `path` of that root lies for this process, with every link followed inside the root.
+    /// Returns the path of a file of that root for this process, with every link resolved inside the root.
     ///
-    /// The host's links are the host's: followed by the kernel, an absolute one would lead into the probe's own
-    /// image, and a mount made for reading one directory could be led to another.
+    /// The host's links refer to the host's paths: resolved by the kernel, an absolute link would lead into the probe's
+    /// own image, and a mount meant for reading one directory could be redirected to another.
     ///
     /// # Errors
-    /// When a component does not exist or cannot be read, or the links form a loop.
+    /// Returns an error if a component does not exist or cannot be read, or if the links form a loop.
     pub fn resolve(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let mut pending: Vec<PathBuf> = parts(path.as_ref());
         let mut inside: Vec<PathBuf> = Vec::new();
@@ -63,38 +63,38 @@ impl HostRoot {
         Ok(self.0.join(inside.into_iter().collect::<PathBuf>()))
     }
 
-    /// The text of a small file of that root, without white space around it.
+    /// Returns the text of a small file of that root, trimmed.
     ///
     /// # Errors
-    /// When it does not exist, cannot be read or is not UTF-8.
+    /// Returns an error if the file does not exist, cannot be read or is not UTF-8.
     pub fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let mut text = String::new();
         File::open(self.resolve(path)?)?.take(MAX_BYTES).read_to_string(&mut text)?;
         Ok(text.trim().to_owned())
     }
 
-    /// The first bytes of a file of that root, `most` of them at most.
+    /// Returns the first `most` bytes of a file of that root.
     ///
     /// # Errors
-    /// When it does not exist or cannot be read.
+    /// Returns an error if the file does not exist or cannot be read.
     pub fn bytes(&self, path: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         File::open(self.resolve(path)?)?.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// As [`Self::read`], with nothing for a file that does not exist, or no longer.
+    /// As [`Self::read`], but returns `None` for a file that does not exist or is removed meanwhile.
     ///
     /// # Errors
-    /// As [`Self::read`], but for absence.
+    /// As [`Self::read`], except for absence.
     pub fn read_if_present(&self, path: impl AsRef<Path>) -> io::Result<Option<String>> {
         present(self.read(path))
     }
 
-    /// The names in a directory of that root, sorted; none where it does not exist.
+    /// Returns the sorted names in a directory of that root; empty if it does not exist.
     ///
     /// # Errors
-    /// When it exists and cannot be read.
+    /// Returns an error if it exists and cannot be read.
     pub fn names(&self, path: impl AsRef<Path>) -> io::Result<Vec<String>> {
         let Some(directory) = present(self.resolve(path))? else {
             return Ok(Vec::new());
@@ -113,10 +113,10 @@ impl HostRoot {
     }
 }
 
-/// Turns absence into `None`. A device or module that goes away while it is read is absent, too.
+/// Turns absence into `None`. A device or module that disappears while it is read is absent as well.
 ///
 /// # Errors
-/// Every other error, as it is.
+/// Returns every other error unchanged.
 pub fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -130,7 +130,7 @@ pub fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The parts of a path in reverse, ready to be popped.
+/// Returns the components of a path in reverse order, ready to be popped.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components()
         .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absolute_link_means_the_hosts_path() {
+    fn an_absolute_link_refers_to_the_hosts_path() {
         let (directory, root) = root();
         fs::create_dir(directory.path().join("etc")).unwrap();
         fs::write(directory.path().join("etc/hostname"), "the host's\n").unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_parent_steps_leaves_the_root() {
+    fn parent_components_never_leave_the_root() {
         let (directory, root) = root();
         fs::write(directory.path().join("secret"), "inside").unwrap();
         fs::create_dir(directory.path().join("sub")).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_a_directory_on_the_way_is_followed_inside() {
+    fn a_linked_directory_is_resolved_inside_the_root() {
         let (directory, root) = root();
         fs::create_dir_all(directory.path().join("usr/lib64")).unwrap();
         fs::write(directory.path().join("usr/lib64/file"), "x").unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_of_links_is_an_error_and_not_a_hang() {
+    fn a_loop_of_links_is_an_error() {
         let (directory, root) = root();
         symlink("b", directory.path().join("a")).unwrap();
         symlink("a", directory.path().join("b")).unwrap();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_absent_and_not_an_error() {
+    fn missing_files_are_absent() {
         let (_directory, root) = root();
         assert_eq!(root.read_if_present("no/such").unwrap(), None);
         assert!(root.names("no/such").unwrap().is_empty());

@@ -1,50 +1,48 @@
-//! The node agent of the GPU operator: facts about one node, written to that node's `GpuNode`, and the gates that
-//! make the pods of one stage wait for the stage before.
+//! The node agent of the GPU operator: reports facts about one node in that node's `GpuNode`, and provides the gates
+//! that make the pods of one stage wait for the stage before.
 //!
 //! ```text
-//!  sysfs, /etc ──▶ pci, os, driver, … ────┐
-//!  /dev/kmsg ──▶ kernel_log ──────────────┼──▶ report (pure) ──▶ publish ──▶ GpuNode.status.report
-//!  NVML ◀── inventory ◀─pipe─ child ──────┘                         │
-//!            (a process of its own)   ▲                             │
-//!                                     └──── agent: the loop ◀───────┴── GpuNode.spec.releaseDriver
-//!                                                 └──▶ pulse, metrics ──▶ admin: /livez, /readyz, /metrics
+//!  sysfs, /etc, /dev/kmsg ──▶ observe ─────────────┐
+//!                                                  ├──▶ health ──▶ report ──▶ GpuNode.status.report
+//!  libnvidia-ml.so ◀── nvml::child ◀─pipe─▶ nvml ──┘                  ▲
+//!                                            ▲                        │
+//!                                            └─────── agent: the loop ┴─── GpuNode.spec.releaseDriver
+//!                                                       └──▶ /livez, /readyz, /metrics
 //! ```
 //!
-//! Everything on the host is reached through [`host::HostRoot`], but for the kernel's log; nothing here writes to the host
-//! but [`runtime`], the steps of the toolkit's pod where the container runtime has to be configured, and what runs in the
-//! driver's pod: [`device_nodes`], and [`start`], which takes a dead container's root away. Nothing changes a GPU but
-//! [`divide`], in the device plugin's pod, by steps that [`mig`] works out.
+//! The modules in the order of their dependencies; each one uses only those above it:
+//!
+//! | Module | Content |
+//! |---|---|
+//! | [`process`] | what every command needs: termination, errors, durations, retries |
+//! | [`host`] | the host's file system as mounted in the container |
+//! | [`observe`] | facts of the host without NVML: PCI bus, driver, device nodes, operating system, runtimes, kernel log |
+//! | [`nvml`] | NVML in a child process: what it reports of GPUs and MIG, and the supervisor of the child |
+//! | [`health`] | the health of GPUs, evaluated from readings and XIDs; pure |
+//! | [`mig`] | MIG layouts: planned (pure) and applied |
+//! | [`runtime`] | NVIDIA's entries in the container runtime's configuration: recorded, loaded, watched, removed |
+//! | [`gates`] | `wait`, `guard` and `unload-nouveau`: what a container waits for before it starts |
+//! | [`operands`] | `device-nodes`, `inject`, `unpack` and `write`: helpers in the pods of the operands |
+//! | [`report`] | the report of the node: built (pure) and written to the GpuNode |
+//! | [`agent`] | `run`: the loop, its heartbeat, metrics and HTTP endpoints |
+//! | [`cli`] | the command line |
+//!
+//! Everything on the host is reached through [`host::HostRoot`], except for the kernel log. Only three parts write to the
+//! host: [`runtime`], in the toolkit's pod, and [`operands::device_nodes`] and [`gates::previous_container`], in the
+//! driver's pod. Only [`mig::apply`], in the device plugin's pod, changes a GPU.
 
-pub mod admin;
 pub mod agent;
-pub mod backoff;
-pub mod brought;
-pub mod child;
 pub mod cli;
-pub mod device_nodes;
-pub mod divide;
-pub mod driver;
-pub mod gate;
+pub mod gates;
 pub mod health;
 pub mod host;
-pub mod inject;
-pub mod inventory;
-pub mod kernel_log;
-pub mod metrics;
 pub mod mig;
-pub mod nouveau;
 pub mod nvml;
-pub mod os;
-pub mod pci;
-pub mod prepare;
-pub mod publish;
-pub mod pulse;
+pub mod observe;
+pub mod operands;
+pub mod process;
 pub mod report;
 pub mod runtime;
-pub mod signal;
-pub mod start;
-pub mod vgpu;
-pub mod words;
 
 /// Name and version of this probe: its User-Agent.
 pub const USER_AGENT: &str = concat!("nvml-probe/", env!("CARGO_PKG_VERSION"));

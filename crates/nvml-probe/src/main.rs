@@ -3,12 +3,12 @@
 use std::{io, process::ExitCode};
 
 use clap::Parser;
-use nvml_probe::{cli::Cli, words::chain};
+use nvml_probe::{cli::Cli, process::error_chain};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Standard output belongs to the protocol with the NVML child.
+    // Standard output is used by the protocol with the NVML child.
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match Cli::parse().execute() {
         Ok(code) => code,
         Err(error) => {
-            tracing::error!("{}", chain(&error));
+            tracing::error!("{}", error_chain(&error));
             ExitCode::FAILURE
         }
     }

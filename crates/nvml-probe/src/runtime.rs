@@ -1,17 +1,20 @@
-//! The container runtime of a node: what NVIDIA's installer enters into its configuration is kept apart from what was
-//! there, loaded by a restart only if that is needed, watched, and taken out again.
+//! Configures a node's container runtime: keeps NVIDIA's entries apart from the existing configuration, has the runtime
+//! load them with as few restarts as possible, watches them, and removes them again.
 //!
-//! Steps of one pod, in order: [`steps::snapshot`], NVIDIA's installer, [`steps::apply`], [`steps::keep`]; and
-//! [`steps::revert`] when the pod goes.
+//! The steps of one pod, in order: [`steps::snapshot`], NVIDIA's installer, [`steps::apply`], [`steps::keep`]; and
+//! [`steps::revert`] when the pod is deleted.
 
-pub mod args;
+pub mod config_files;
 pub mod cri;
 pub mod daemon;
 pub mod daemon_json;
-pub mod files;
+pub mod entries;
+pub mod kind;
+pub mod loaded;
 pub mod record;
 pub mod restart;
 pub mod state;
 pub mod steps;
+pub mod texts;
 pub mod toml_file;
 pub mod unit;

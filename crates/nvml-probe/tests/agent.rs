@@ -18,18 +18,18 @@ use std::{
 
 use gpu_operator_crd::report::NvmlState;
 use nvml_probe::{
-    child::{Launch, Limits, Supervisor, this_program},
-    driver::CONTAINER_ROOT,
-    publish::Seen,
+    nvml::supervisor::{ChildCommand, Limits, Supervisor, child_command},
+    observe::driver::CONTAINER_ROOT,
+    report::gpu_node::GpuNodeView,
 };
 use running::{GPUS, Running, existing, node, patient, served, soon};
 use support::PROBE;
 use tokio::process::Command;
 
 #[tokio::test]
-async fn a_bare_node_is_reported_and_then_its_driver_as_it_comes() {
+async fn a_bare_node_is_reported_and_then_its_driver_when_it_is_loaded() {
     let host = node();
-    let agent = Running::start(&host, Seen::Absent, patient());
+    let agent = Running::start(&host, GpuNodeView::Absent, patient());
     let bare = agent.reports(|_| true).await;
     assert_eq!(bare.gpus.len(), 2);
     assert_eq!(bare.nvml.state, NvmlState::Absent);
@@ -47,24 +47,24 @@ async fn a_bare_node_is_reported_and_then_its_driver_as_it_comes() {
 }
 
 #[tokio::test]
-async fn a_settled_node_makes_no_request() {
+async fn an_unchanged_node_makes_no_request() {
     let host = node();
-    let agent = Running::start(&host, Seen::Absent, patient());
+    let agent = Running::start(&host, GpuNodeView::Absent, patient());
     let report = agent.reports(|_| true).await;
     agent.end().await;
     let again = Running::start(&host, existing(false, Some(report)), patient());
     host.gpu("0000:08:00.0", "0x2330");
     again.reports(|report| report.gpus.len() == 3).await;
-    // Started anew and looked at often, it wrote for the new GPU alone.
+    // Restarted, and with many looks, it wrote only for the new GPU.
     let asked = again.server.asked();
     assert_eq!(asked.len(), 1, "{asked:?}");
     again.end().await;
 }
 
 #[tokio::test]
-async fn the_driver_is_let_go_before_that_is_reported_and_taken_again_after() {
+async fn the_driver_is_released_before_the_release_is_reported_and_opened_again_after_it() {
     let host = served();
-    let agent = Running::start(&host, Seen::Absent, patient());
+    let agent = Running::start(&host, GpuNodeView::Absent, patient());
     let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
     agent.sees(true, Some(before));
     let released = agent
@@ -82,7 +82,7 @@ async fn the_driver_is_let_go_before_that_is_reported_and_taken_again_after() {
 }
 
 #[tokio::test]
-async fn a_probe_that_starts_during_a_release_does_not_take_the_driver() {
+async fn a_probe_that_starts_during_a_release_does_not_open_the_driver() {
     let host = served();
     let agent = Running::start(&host, existing(true, None), patient());
     let first = agent.reports(|_| true).await;
@@ -92,20 +92,20 @@ async fn a_probe_that_starts_during_a_release_does_not_take_the_driver() {
 }
 
 #[tokio::test]
-async fn a_release_does_not_wait_for_nvml_that_hangs_and_neither_does_the_end() {
+async fn neither_a_release_nor_a_shutdown_waits_for_a_hanging_nvml() {
     let host = node();
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.1.2", "");
     host.load("1.2");
-    // Answers once, and hangs when it is asked again.
+    // The child answers once, and hangs on the second request.
     let hangs = host.path("hangs");
     let answer = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[]}}"#;
     let script = format!("read line; echo '{answer}'; read line; touch {}; exec sleep 1000", hangs.display());
-    let launch: Launch = Box::new(move |_| {
+    let launch: ChildCommand = Box::new(move |_| {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(&script);
         command
     });
-    let agent = Running::launch(&host, Seen::Absent, Supervisor::new(launch, patient()));
+    let agent = Running::launch(&host, GpuNodeView::Absent, Supervisor::new(launch, patient()));
     let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
     soon(appears(&hangs)).await;
     agent.sees(true, Some(before));
@@ -123,10 +123,11 @@ async fn appears(path: &Path) {
 }
 
 #[tokio::test]
-async fn nvml_that_hangs_is_reported_with_the_gpus_of_the_bus() {
+async fn a_hanging_nvml_is_reported_with_the_gpus_of_the_bus() {
     let host = served();
     host.serve(CONTAINER_ROOT, &GPUS, true);
-    let agent = Running::start(&host, Seen::Absent, Limits { answer: Duration::from_millis(300), ..Limits::default() });
+    let agent =
+        Running::start(&host, GpuNodeView::Absent, Limits { answer: Duration::from_millis(300), ..Limits::default() });
     let report = agent.reports(|_| true).await;
     assert_eq!(report.nvml.state, NvmlState::Failing);
     assert!(report.nvml.message.unwrap().contains("no answer"));
@@ -135,9 +136,9 @@ async fn nvml_that_hangs_is_reported_with_the_gpus_of_the_bus() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_is_gone_and_the_last_one_that_is_gone_are_both_reported() {
+async fn removed_gpus_are_reported_including_the_last_one() {
     let host = node();
-    let agent = Running::start(&host, Seen::Absent, patient());
+    let agent = Running::start(&host, GpuNodeView::Absent, patient());
     agent.reports(|report| report.gpus.len() == 2).await;
     for (left, (address, _)) in [(1, GPUS[0]), (0, GPUS[1])] {
         std::fs::remove_dir_all(host.path(&format!("sys/bus/pci/devices/{address}"))).unwrap();
@@ -147,12 +148,12 @@ async fn a_gpu_that_is_gone_and_the_last_one_that_is_gone_are_both_reported() {
 }
 
 #[tokio::test]
-async fn a_host_that_cannot_be_read_is_no_news_and_the_probe_goes_on() {
+async fn an_unreadable_host_is_not_reported_and_the_probe_continues() {
     let host = node();
     let (bus, hidden) = (host.path("sys/bus"), host.path("sys/hidden"));
     std::fs::rename(&bus, &hidden).unwrap();
     let agent = Running::start(&host, existing(false, None), patient());
-    // The first look at a host without NVML is done in one go, as soon as the task runs.
+    // The first look at a host without NVML completes in one go, as soon as the task runs.
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
@@ -165,31 +166,31 @@ async fn a_host_that_cannot_be_read_is_no_news_and_the_probe_goes_on() {
 }
 
 #[tokio::test]
-async fn a_refused_write_is_tried_again() {
+async fn a_rejected_write_is_retried() {
     let host = node();
-    let agent = Running::start(&host, Seen::Unknown, patient());
+    let agent = Running::start(&host, GpuNodeView::Unknown, patient());
     agent.server.fails_next_with(500);
-    agent.seen.send_replace(Seen::Absent);
+    agent.seen.send_replace(GpuNodeView::Absent);
     agent.reports(|report| report.gpus.len() == 2).await;
     agent.end().await;
 }
 
 #[tokio::test]
-async fn nvml_is_left_alone_until_it_is_known_whether_to_let_go() {
+async fn nvml_is_not_queried_until_it_is_known_whether_to_release_the_driver() {
     let host = served();
     let starts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&starts);
-    let real = this_program(PathBuf::from(PROBE));
-    let launch: Launch = Box::new(move |target| {
+    let real = child_command(PathBuf::from(PROBE));
+    let launch: ChildCommand = Box::new(move |target| {
         counted.fetch_add(1, Ordering::SeqCst);
         real(target)
     });
-    let agent = Running::launch(&host, Seen::Unknown, Supervisor::new(launch, patient()));
+    let agent = Running::launch(&host, GpuNodeView::Unknown, Supervisor::new(launch, patient()));
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
     assert_eq!(starts.load(Ordering::SeqCst), 0);
-    agent.seen.send_replace(Seen::Absent);
+    agent.seen.send_replace(GpuNodeView::Absent);
     agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
     assert_eq!(starts.load(Ordering::SeqCst), 1);
     agent.end().await;

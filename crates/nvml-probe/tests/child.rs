@@ -1,4 +1,4 @@
-//! The NVML child under supervision: real processes, the stand-in library, and small programs that misbehave.
+//! The supervised NVML child: real processes, the stand-in library, and small programs that misbehave.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -16,9 +16,12 @@ use nix::{
     unistd::{Pid, geteuid},
 };
 use nvml_probe::{
-    child::{Launch, Limits, Look, Supervisor, Target, this_program},
-    driver::{CONTAINER_ROOT, GKE_ROOT, HOST, all_libraries},
-    inventory::Inventory,
+    nvml::{
+        inventory::Inventory,
+        supervisor::{ChildCommand, Limits, NvmlStatus, Supervisor, child_command},
+        target::Target,
+    },
+    observe::driver::{CONTAINER_ROOT, GKE_ROOT, HOST_ROOT, all_libraries},
 };
 use support::{Host, PROBE, Process};
 use tokio::process::Command;
@@ -35,12 +38,12 @@ fn patient() -> Limits {
     limits(Duration::from_mins(1))
 }
 
-fn probe() -> Launch {
-    this_program(PathBuf::from(PROBE))
+fn probe() -> ChildCommand {
+    child_command(PathBuf::from(PROBE))
 }
 
-/// A child that is this shell script.
-fn script(script: impl Into<String>) -> Launch {
+/// A child that runs this shell script.
+fn script(script: impl Into<String>) -> ChildCommand {
     let script = script.into();
     Box::new(move |_| {
         let mut command = Command::new("/bin/sh");
@@ -53,24 +56,24 @@ fn target(host: &Host, chroot: bool, version: &str) -> Result<Target, Option<Str
     Target::choose(&host.root(), chroot, "boot", Some(version), &all_libraries(&host.root(), None).unwrap())
 }
 
-async fn look(supervisor: &mut Supervisor, target: Result<Target, Option<String>>, now: Instant) -> Look {
-    supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), now).await
+async fn look(supervisor: &mut Supervisor, target: Result<Target, Option<String>>, now: Instant) -> NvmlStatus {
+    supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), now).await
 }
 
 fn anything() -> Target {
     Target { chroot: None, library: PathBuf::new(), version: "1.2".to_owned(), boot_id: "boot".to_owned() }
 }
 
-fn inventory(look: Look) -> Inventory {
+fn inventory(look: NvmlStatus) -> Inventory {
     match look {
-        Look::Answering(inventory) => inventory,
+        NvmlStatus::Answering(inventory) => inventory,
         other => panic!("no answer but {other:?}"),
     }
 }
 
-fn failure(look: Look) -> String {
+fn failure(look: NvmlStatus) -> String {
     match look {
-        Look::Failing(why) => why,
+        NvmlStatus::Failing(why) => why,
         other => panic!("no failure but {other:?}"),
     }
 }
@@ -80,7 +83,7 @@ fn uuids(inventory: &Inventory) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn the_inventory_is_nvmls_and_follows_it() {
+async fn the_inventory_is_nvmls_and_follows_its_changes() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
@@ -106,7 +109,7 @@ async fn the_child_works_from_inside_the_drivers_root() {
         eprintln!("not tested: changing root takes root");
         return;
     }
-    for (root, place) in [(CONTAINER_ROOT, CONTAINER_ROOT), (HOST, HOST), (GKE_ROOT, HOST)] {
+    for (root, place) in [(CONTAINER_ROOT, CONTAINER_ROOT), (HOST_ROOT, HOST_ROOT), (GKE_ROOT, HOST_ROOT)] {
         let host = Host::new();
         host.install(root, "580.173.02", &GPUS);
         let target = target(&host, true, "580.173.02").unwrap();
@@ -128,7 +131,7 @@ fn gkes_library_is_loaded_from_the_hosts_root_where_its_devices_are() {
 }
 
 #[test]
-fn there_is_nothing_to_ask_without_a_module_and_its_own_library() {
+fn without_a_module_and_its_library_there_is_nothing_to_query() {
     let host = Host::new();
     host.write("usr/lib64/libnvidia-ml.so.535.309.01", "");
     let libraries = all_libraries(&host.root(), None).unwrap();
@@ -138,7 +141,7 @@ fn there_is_nothing_to_ask_without_a_module_and_its_own_library() {
 }
 
 #[tokio::test]
-async fn the_driver_is_held_while_nvml_answers_and_free_once_the_child_has_ended() {
+async fn the_driver_is_held_while_nvml_answers_and_free_once_the_child_has_exited() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
@@ -151,17 +154,17 @@ async fn the_driver_is_held_while_nvml_answers_and_free_once_the_child_has_ended
 }
 
 #[tokio::test]
-async fn a_replaced_driver_gets_a_child_of_its_own_and_the_old_one_is_let_go() {
+async fn a_replaced_driver_gets_its_own_child_and_the_old_driver_is_released() {
     let host = Host::new();
-    host.install(HOST, "580.173.02", &GPUS);
+    host.install(HOST_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
     inventory(look(&mut supervisor, target(&host, false, "580.173.02"), Instant::now()).await);
     host.install(CONTAINER_ROOT, "595.91.07", &GPUS[..1]);
     let new = inventory(look(&mut supervisor, target(&host, false, "595.91.07"), Instant::now()).await);
     assert_eq!((new.driver_version.as_str(), uuids(&new)), ("595.91.07", vec!["GPU-six"]));
-    assert!(!host.is_held(HOST));
+    assert!(!host.is_held(HOST_ROOT));
     assert!(host.is_held(CONTAINER_ROOT));
-    assert_eq!(look(&mut supervisor, Err(None), Instant::now()).await, Look::Absent(None));
+    assert_eq!(look(&mut supervisor, Err(None), Instant::now()).await, NvmlStatus::Absent(None));
     assert!(!host.is_held(CONTAINER_ROOT));
 }
 
@@ -178,7 +181,7 @@ async fn another_boot_gets_another_child() {
 }
 
 #[tokio::test]
-async fn a_child_that_hangs_is_killed_and_another_one_asked_after_a_pause() {
+async fn a_hanging_child_is_killed_and_another_one_is_queried_after_a_pause() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), limits(Duration::from_secs(2)));
@@ -198,11 +201,11 @@ async fn a_child_that_hangs_is_killed_and_another_one_asked_after_a_pause() {
 }
 
 #[tokio::test]
-async fn whatever_ends_a_child_is_said() {
+async fn the_end_of_a_child_is_reported_with_its_cause() {
     for (program, expected) in [
         ("read line; kill -SEGV $$", "signal 11 (SIGSEGV)"),
         ("read line; exit 3", "exit code 3"),
-        ("read line; echo nonsense; read line", "cannot be read"),
+        ("read line; echo nonsense; read line", "cannot parse"),
         ("read line; echo '{\"failed\":\"no driver\"}'; read line", "no driver"),
         ("exec 1>&-; read line; exec sleep 1000", "closed its output"),
     ] {
@@ -211,13 +214,13 @@ async fn whatever_ends_a_child_is_said() {
         let why = failure(look(&mut supervisor, Ok(anything()), Instant::now()).await);
         assert!(why.contains(expected), "{program}: {why}");
     }
-    let missing: Launch = Box::new(|_| Command::new("/no/such/program"));
+    let missing: ChildCommand = Box::new(|_| Command::new("/no/such/program"));
     let why = failure(look(&mut Supervisor::new(missing, patient()), Ok(anything()), Instant::now()).await);
     assert!(why.contains("cannot start"), "{why}");
 }
 
 #[tokio::test]
-async fn a_driver_that_was_let_go_is_asked_at_once_when_it_is_taken_again() {
+async fn a_released_driver_is_queried_at_once_when_it_is_used_again() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     fs::remove_file(host.path("run/nvidia/driver/dev/nvidiactl")).unwrap();
@@ -230,7 +233,7 @@ async fn a_driver_that_was_let_go_is_asked_at_once_when_it_is_taken_again() {
 }
 
 #[tokio::test]
-async fn a_nvml_that_refuses_is_asked_again_by_a_new_process() {
+async fn an_nvml_that_fails_is_queried_again_by_a_new_process() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     fs::remove_file(host.path("run/nvidia/driver/dev/nvidiactl")).unwrap();
@@ -243,10 +246,10 @@ async fn a_nvml_that_refuses_is_asked_again_by_a_new_process() {
 }
 
 #[tokio::test]
-async fn a_look_that_is_dropped_leaves_a_child_that_the_next_one_ends() {
+async fn a_dropped_query_leaves_a_child_that_the_next_query_ends() {
     let directory = tempfile::tempdir().unwrap();
     let pids = directory.path().join("pids");
-    // The first hangs; every other answers.
+    // The first child hangs; every other one answers.
     let child = format!(
         "echo $$ >>{pids}; if [ $(wc -l <{pids}) = 1 ]; then exec sleep 1000; fi; while read line; do echo '{ANSWER}'; done",
         pids = pids.display()
@@ -276,11 +279,11 @@ async fn a_child_that_ignores_the_end_of_its_input_is_killed() {
 }
 
 #[tokio::test]
-async fn a_child_dies_with_a_probe_that_is_killed() {
+async fn a_child_dies_with_a_killed_probe() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let library = target(&host, false, "580.173.02").unwrap().library;
-    // The shell is the probe. Its child's input stays open, so that only its death can end the child.
+    // The shell plays the probe. Its child's input stays open, so that only the shell's death can end the child.
     let parent = std::process::Command::new("/bin/sh")
         .arg("-c")
         .arg("exec 3<&0; \"$0\" nvml-child --parent $$ --library \"$1\" <&3 & echo $!; wait")
@@ -298,7 +301,7 @@ async fn a_child_dies_with_a_probe_that_is_killed() {
     assert!(lines.next().unwrap().unwrap().contains("GPU-six"));
     kill(Pid::from_raw(i32::try_from(parent.0.id()).unwrap()), Signal::SIGKILL).unwrap();
     parent.0.wait().unwrap();
-    // Its threads end one by one, and the last one lets the driver go.
+    // The child's threads end one by one, and the last one releases the driver.
     let free = async {
         gone(&child).await;
         while host.is_held(CONTAINER_ROOT) {
@@ -308,10 +311,10 @@ async fn a_child_dies_with_a_probe_that_is_killed() {
     tokio::time::timeout(Duration::from_secs(30), free).await.unwrap();
 }
 
-/// In a root whose C library is another one, only what is loaded before can be counted on.
+/// In a root with another C library, only what is already loaded can be relied on.
 #[cfg(target_env = "gnu")]
 #[test]
-fn all_that_nvml_needs_of_the_c_library_is_loaded_with_the_probe() {
+fn everything_that_nvml_needs_of_the_c_library_is_loaded_with_the_probe() {
     let mut hold = Process(std::process::Command::new(PROBE).arg("hold").stderr(Stdio::null()).spawn().unwrap());
     hold.listens();
     let maps = fs::read_to_string(format!("/proc/{}/maps", hold.0.id())).unwrap();
@@ -321,7 +324,7 @@ fn all_that_nvml_needs_of_the_c_library_is_loaded_with_the_probe() {
 }
 
 #[test]
-fn a_child_of_another_parent_does_not_begin() {
+fn a_child_of_another_parent_does_not_start() {
     let child = std::process::Command::new(PROBE)
         .args(["nvml-child", "--parent", "1", "--library", "/no/such/library"])
         .stdin(Stdio::null())
@@ -331,7 +334,7 @@ fn a_child_of_another_parent_does_not_begin() {
     assert!(String::from_utf8_lossy(&child.stderr).contains("parent"));
 }
 
-/// Whether the process has ended, waited for or not.
+/// Returns whether the process has ended, including zombies.
 fn is_gone(pid: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .map_or(true, |stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))

@@ -16,11 +16,12 @@ use nix::{
     unistd::Pid,
 };
 use nvml_probe::{
-    gate::{Answer, Configured, Gate, Takeover},
-    runtime::{
-        daemon::Identity,
-        files::{Loaded, digest},
+    gates::{
+        guard::Takeover,
+        status::GateStatus,
+        wait::{Gate, RuntimeRequirement},
     },
+    runtime::{daemon::ProcessIdentity, loaded::LoadedConfig, texts::digest},
 };
 use support::{Host, PROBE, Process};
 
@@ -34,31 +35,31 @@ fn toolkit() -> Gate {
     toolkit_with(None, None)
 }
 
-fn toolkit_with(pid_file: Option<&str>, configured: Option<Configured>) -> Gate {
+fn toolkit_with(pid_file: Option<&str>, configured: Option<RuntimeRequirement>) -> Gate {
     let install_dir = PathBuf::from("/usr/local/nvidia/toolkit");
     Gate::Toolkit { install_dir, pid_file: pid_file.map(PathBuf::from), configured }
 }
 
 /// The guard of a container that carries the digest `abc`.
 fn guard(host: &Host, version: &str) -> Gate {
-    let unless = Takeover::Digest { file: host.path("run/nvidia/nvidia-driver.state"), digest: "abc".to_owned() };
-    Gate::Guard { version: Some(version.to_owned()), unless }
+    let takeover = Takeover::Digest { file: host.path("run/nvidia/nvidia-driver.state"), digest: "abc".to_owned() };
+    Gate::Guard { version: Some(version.to_owned()), takeover }
 }
 
-fn waits_for(gate: &Gate, host: &Host, words: &[&str]) {
-    let Answer::Waiting(text) = gate.check(&host.root()) else { panic!("{gate:?} is open") };
-    for word in words {
-        assert!(text.contains(word), "{text:?} does not say {word}");
+fn waits_for(gate: &Gate, host: &Host, expected: &[&str]) {
+    let GateStatus::Waiting(text) = gate.check(&host.root()) else { panic!("{gate:?} is open") };
+    for part in expected {
+        assert!(text.contains(part), "{text:?} does not contain {part}");
     }
 }
 
 fn is_open(gate: &Gate, host: &Host) {
     let answer = gate.check(&host.root());
-    assert!(matches!(answer, Answer::Open(_)), "{answer:?}");
+    assert!(matches!(answer, GateStatus::Open(_)), "{answer:?}");
 }
 
 #[test]
-fn the_mps_gate_opens_while_the_daemons_say_that_they_run() {
+fn the_mps_gate_opens_while_the_daemons_run() {
     let host = Host::new();
     let gate = Gate::Mps { root: PathBuf::from("/run/nvidia/mps") };
     waits_for(&gate, &host, &["MPS", "/run/nvidia/mps/.ready"]);
@@ -74,7 +75,7 @@ fn the_driver_gate_opens_when_the_wanted_module_is_loaded_and_its_library_instal
     waits_for(&driver(Some("580.173.02")), &host, &["580.173.02", "535.309.01 is loaded"]);
     host.load("580.173.02");
     waits_for(&driver(Some("580.173.02")), &host, &["libnvidia-ml.so.580.173.02", ROOT]);
-    // The library of another version, or of the host, is not the one that will be used.
+    // A library of another version, or of the host, is not the one that will be used.
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.535.309.01", "");
     host.write("usr/lib64/libnvidia-ml.so.580.173.02", "");
     waits_for(&driver(Some("580.173.02")), &host, &["libnvidia-ml.so.580.173.02"]);
@@ -83,7 +84,7 @@ fn the_driver_gate_opens_when_the_wanted_module_is_loaded_and_its_library_instal
 }
 
 #[test]
-fn any_driver_will_do_where_no_version_is_named() {
+fn without_a_version_the_driver_gate_accepts_any_driver() {
     let host = Host::new();
     host.load("535.309.01");
     waits_for(&driver(None), &host, &["libnvidia-ml.so.535.309.01"]);
@@ -96,7 +97,7 @@ fn the_gate_of_an_nri_plugin_opens_while_its_installer_runs() {
     let host = Host::new();
     let gate = toolkit_with(Some("/run/nvidia/toolkit/toolkit.pid"), None);
     executable(&host, "usr/local/nvidia/toolkit/nvidia-cdi-hook");
-    waits_for(&gate, &host, &["its installer does not run", "toolkit.pid"]);
+    waits_for(&gate, &host, &["its installer is not running", "toolkit.pid"]);
     host.write("run/nvidia/toolkit/toolkit.pid", "7\n");
     is_open(&gate, &host);
 }
@@ -108,19 +109,19 @@ fn executable(host: &Host, path: &str) {
 }
 
 #[test]
-fn the_gate_of_a_configured_runtime_opens_when_the_runtime_has_loaded_what_is_on_disk() {
+fn the_gate_of_a_configured_runtime_opens_when_the_runtime_has_loaded_the_configuration() {
     let host = Host::new();
     let files = ["/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"].map(PathBuf::from);
     let loaded = PathBuf::from("/run/gpu-operator/runtime");
-    let gate = toolkit_with(None, Some(Configured { files: files.to_vec(), loaded }));
+    let gate = toolkit_with(None, Some(RuntimeRequirement { files: files.to_vec(), loaded }));
     executable(&host, "usr/local/nvidia/toolkit/nvidia-cdi-hook");
     waits_for(&gate, &host, &["NVIDIA's runtime is not in"]);
     let text = "BinaryName = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\"\n";
     host.write("etc/containerd/conf.d/99-nvidia.toml", text);
     waits_for(&gate, &host, &["has not loaded its configuration yet"]);
-    // The files in the order of their names, as the step that records it has them.
+    // The files in the order of their names, as in the recorded digest.
     let texts = [(files[1].as_path(), &Some(text.to_owned())), (files[0].as_path(), &None)];
-    let record = Loaded { process: Identity { pid: 7, start: 1 }, digest: digest(texts) };
+    let record = LoadedConfig { process: ProcessIdentity { pid: 7, start: 1 }, digest: digest(texts) };
     host.write("run/gpu-operator/runtime/loaded.json", &serde_json::to_string(&record).unwrap());
     is_open(&gate, &host);
     host.write("etc/containerd/config.toml", "version = 2\n");
@@ -128,7 +129,7 @@ fn the_gate_of_a_configured_runtime_opens_when_the_runtime_has_loaded_what_is_on
 }
 
 #[test]
-fn the_toolkit_gate_opens_when_the_hook_can_be_executed() {
+fn the_toolkit_gate_opens_when_the_hook_is_executable() {
     let host = Host::new();
     let hook = "usr/local/nvidia/toolkit/nvidia-cdi-hook";
     waits_for(&toolkit(), &host, &["/usr/local/nvidia/toolkit/nvidia-cdi-hook"]);
@@ -140,7 +141,7 @@ fn the_toolkit_gate_opens_when_the_hook_can_be_executed() {
 }
 
 #[test]
-fn the_guard_leaves_a_driver_in_use_alone() {
+fn the_guard_waits_for_a_driver_in_use() {
     let host = Host::new();
     let (same, other) = (guard(&host, "580.173.02"), guard(&host, "595.91.07"));
     is_open(&other, &host);
@@ -148,7 +149,8 @@ fn the_guard_leaves_a_driver_in_use_alone() {
     is_open(&other, &host);
     host.write("sys/module/nvidia/refcnt", "1");
     waits_for(&other, &host, &["DriverInUse", "580.173.02", "595.91.07 is wanted", "reboot"]);
-    // An image that knows no digest leaves no file, or one with an empty line; another configuration leaves its own.
+    // An image without support for the digest leaves no file, or one with an empty line; another configuration leaves
+    // another digest.
     for left in [None, Some("\n"), Some("abcd\n"), Some("ab")] {
         if let Some(left) = left {
             host.write("run/nvidia/nvidia-driver.state", left);
@@ -163,13 +165,13 @@ fn the_guard_leaves_a_driver_in_use_alone() {
 }
 
 #[test]
-fn a_root_counts_with_its_container_alive_and_the_device_nodes_in_it() {
+fn a_root_counts_only_with_a_live_container_and_its_device_nodes() {
     let host = Host::new();
     let pid_file = "run/nvidia/nvidia-driver.pid";
     let gate = Gate::Driver { root: ROOT.to_owned(), version: None, pid_file: Some(format!("/{pid_file}").into()) };
     host.load("580.173.02");
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.580.173.02", "");
-    // An image that keeps no such file is not waited for, but what programs need is.
+    // An image without such a file is not waited for, but the device nodes that programs need are.
     waits_for(&gate, &host, &["/run/nvidia/driver/dev lacks nvidiactl, nvidia-uvm, nvidia-uvm-tools"]);
     host.write(pid_file, "1");
     waits_for(&gate, &host, &["no running container locks /run/nvidia/nvidia-driver.pid"]);
@@ -178,7 +180,7 @@ fn a_root_counts_with_its_container_alive_and_the_device_nodes_in_it() {
     waits_for(&gate, &host, &["nvidia-uvm"]);
     fs::create_dir_all(host.path("run/nvidia/driver/dev")).unwrap();
     for node in ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"] {
-        // The host's own device stands for one that the test could not make.
+        // The host's own device replaces one that the test could not create.
         std::os::unix::fs::symlink("/dev/null", host.path(&format!("run/nvidia/driver/dev/{node}"))).unwrap();
     }
     let null = host.path("dev/null");
@@ -191,7 +193,7 @@ fn a_root_counts_with_its_container_alive_and_the_device_nodes_in_it() {
 }
 
 #[test]
-fn a_guard_before_a_program_becomes_it_and_says_in_its_file_what_it_waits_for() {
+fn a_guard_with_a_program_becomes_it_and_writes_the_reason_for_waiting_to_its_file() {
     let host = Host::new();
     host.load("580.173.02");
     host.write("sys/module/nvidia/refcnt", "1");
@@ -209,11 +211,11 @@ fn a_guard_before_a_program_becomes_it_and_says_in_its_file_what_it_waits_for() 
     let output = guard.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"started\n"[..]));
     assert!(!waits.exists(), "it waits no more");
-    assert!(!log.exists(), "the last words are the program's");
+    assert!(!log.exists(), "the termination log is the program's");
 }
 
 #[test]
-fn a_branch_is_enough_where_the_full_version_is_not_known_before() {
+fn a_branch_is_sufficient_if_the_full_version_is_not_known() {
     let host = Host::new();
     host.load("580.173.02");
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.580.173.02", "");
@@ -224,42 +226,42 @@ fn a_branch_is_enough_where_the_full_version_is_not_known_before() {
 }
 
 #[test]
-fn a_guard_that_knows_no_version_takes_none_in_use_for_the_same() {
+fn a_guard_without_a_version_accepts_no_driver_in_use() {
     let host = Host::new();
-    // As of an installer that leaves a loaded module as it is.
+    // An installer that leaves a loaded module as it is.
     let guard = |version: Option<&str>| Gate::Guard {
         version: version.map(Into::into),
-        unless: Takeover::Loaded { install_dir: None },
+        takeover: Takeover::Loaded { install_dir: None },
     };
     is_open(&guard(None), &host);
     host.load("580.173.02");
     host.write("sys/module/nvidia/refcnt", "1");
-    waits_for(&guard(None), &host, &["DriverInUse", "not known before"]);
+    waits_for(&guard(None), &host, &["DriverInUse", "not known in advance"]);
     is_open(&guard(Some("580.173.02")), &host);
     waits_for(&guard(Some("595.91.07")), &host, &["DriverInUse", "595.91.07 is wanted"]);
 }
 
 #[test]
-fn without_a_wanted_version_a_driver_in_use_is_the_installers_own_if_its_library_is_in_its_folder() {
+fn without_a_version_a_driver_in_use_passes_if_its_library_is_in_the_installers_folder() {
     let host = Host::new();
     let guard = |version: Option<&str>| Gate::Guard {
         version: version.map(Into::into),
-        unless: Takeover::Loaded { install_dir: Some("/home/kubernetes/bin/nvidia".into()) },
+        takeover: Takeover::Loaded { install_dir: Some("/home/kubernetes/bin/nvidia".into()) },
     };
     host.load("580.173.02");
     host.write("sys/module/nvidia/refcnt", "1");
-    waits_for(&guard(None), &host, &["DriverInUse", "not known before"]);
-    // The library of another version, or in another folder, proves nothing.
+    waits_for(&guard(None), &host, &["DriverInUse", "not known in advance"]);
+    // A library of another version, or in another folder, proves nothing.
     host.write("home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.535.309.01", "");
     host.write("usr/lib64/libnvidia-ml.so.580.173.02", "");
     waits_for(&guard(None), &host, &["DriverInUse"]);
     host.write("home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.580.173.02", "");
     is_open(&guard(None), &host);
-    // A wanted version that is another one still waits.
+    // A different wanted version still waits.
     waits_for(&guard(Some("595.91.07")), &host, &["DriverInUse", "595.91.07 is wanted"]);
 }
 
-/// A gate as a process, and what it says.
+/// A gate as a process, and its output.
 struct Running {
     process: Process,
     said: std::io::Lines<BufReader<ChildStderr>>,
@@ -282,9 +284,9 @@ impl Running {
         Self { process: Process(process), said, log }
     }
 
-    fn says(&mut self, words: &str) {
+    fn says(&mut self, expected: &str) {
         let line = self.said.next().unwrap().unwrap();
-        assert!(line.contains(words), "{line:?} does not say {words:?}");
+        assert!(line.contains(expected), "{line:?} does not contain {expected:?}");
     }
 
     fn code(mut self) -> (Option<i32>, String) {
@@ -299,7 +301,7 @@ impl Running {
 }
 
 #[test]
-fn waiting_for_a_driver_says_each_change_once_and_ends_with_the_last_one() {
+fn waiting_for_a_driver_logs_each_change_once_and_ends_with_the_last_one() {
     let host = Host::new();
     let mut gate = Running::start(&host, &["wait", "driver", "--version", "580.173.02"]);
     gate.says("no NVIDIA kernel module");
@@ -327,7 +329,7 @@ fn waiting_for_the_toolkit_ends_when_it_is_installed() {
 }
 
 #[test]
-fn a_gate_that_is_ended_before_it_opens_is_no_success() {
+fn a_gate_that_is_terminated_before_it_opens_fails() {
     let host = Host::new();
     host.load("580.173.02");
     host.write("sys/module/nvidia/refcnt", "3");
@@ -340,7 +342,7 @@ fn a_gate_that_is_ended_before_it_opens_is_no_success() {
 }
 
 #[test]
-fn holding_ends_with_success_when_asked_to() {
+fn hold_exits_0_when_terminated() {
     let mut hold = Process(Command::new(PROBE).arg("hold").spawn().unwrap());
     hold.listens();
     kill(Pid::from_raw(i32::try_from(hold.0.id()).unwrap()), Signal::SIGTERM).unwrap();

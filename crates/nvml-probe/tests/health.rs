@@ -1,4 +1,4 @@
-//! Faults in the stand-in NVML → the health in the report, through the whole probe but for a real API server.
+//! Faults of the stand-in NVML → the health in the report, through the whole probe except a real API server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/api.rs"]
@@ -18,15 +18,15 @@ use gpu_operator_crd::{
     },
     report::NvmlState,
 };
-use nvml_probe::{child::Limits, driver::CONTAINER_ROOT};
+use nvml_probe::{nvml::supervisor::Limits, observe::driver::CONTAINER_ROOT};
 use running::{GPUS, VERSION, becomes, begin, first, forgetting, patient, serve, served};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Faults of one GPU and what is made of each; the tests on a whole cluster read the same.
+/// Faults of one GPU and the expected health; the cluster tests read the same file.
 #[derive(Deserialize)]
 struct Faults {
-    /// What a GPU says that is well.
+    /// The values of a healthy GPU.
     well: Value,
     faults: Vec<Fault>,
 }
@@ -46,7 +46,7 @@ fn faults() -> Faults {
 }
 
 #[tokio::test]
-async fn each_fault_shows_on_its_gpu_and_is_over_when_it_is_gone() {
+async fn each_fault_is_reported_on_its_gpu_and_ends_when_it_is_gone() {
     let host = served();
     let agent = begin(&host, patient(), None);
     becomes(&agent, Healthy, None).await;
@@ -60,7 +60,7 @@ async fn each_fault_shows_on_its_gpu_and_is_over_when_it_is_gone() {
         assert_eq!(report.gpus[1].health.state, Healthy, "{what}");
         assert_eq!(report.gpus[0].pci_address, GPUS[0].0, "{what}");
         serve(&host, &json!({}));
-        // What a card does not tell any more is not over: it has to tell that it is well.
+        // A value that is no longer provided does not end the cause: the GPU has to report a healthy value.
         serve(&host, &well);
         becomes(&agent, Healthy, None).await;
     }
@@ -68,7 +68,7 @@ async fn each_fault_shows_on_its_gpu_and_is_over_when_it_is_gone() {
 }
 
 #[tokio::test]
-async fn an_xid_that_is_fatal_stands_over_a_crash_and_a_release_until_the_driver_is_loaded_anew() {
+async fn a_fatal_xid_stands_across_a_crash_and_a_release_until_the_driver_is_reloaded() {
     let host = served();
     let agent = begin(&host, Limits { first_pause: Duration::from_millis(1), ..patient() }, None);
     becomes(&agent, Healthy, None).await;
@@ -94,7 +94,7 @@ async fn an_xid_that_is_fatal_stands_over_a_crash_and_a_release_until_the_driver
 }
 
 #[tokio::test]
-async fn a_probe_that_starts_goes_on_from_what_was_reported() {
+async fn a_restarted_probe_continues_from_the_report() {
     let host = served();
     let agent = begin(&host, patient(), None);
     becomes(&agent, Healthy, None).await;
@@ -104,7 +104,7 @@ async fn a_probe_that_starts_goes_on_from_what_was_reported() {
     serve(&host, &json!({}));
 
     let agent = begin(&host, patient(), Some(sick.clone()));
-    // A change of the other GPU is written; the sick one is as it was.
+    // A change of the other GPU is written; the unhealthy one is unchanged.
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
         machine["devices"][1]["readings"] = json!({"rows": {"failed": true}});
     });
@@ -114,7 +114,7 @@ async fn a_probe_that_starts_goes_on_from_what_was_reported() {
 }
 
 #[tokio::test]
-async fn a_flood_of_xids_is_a_few_writes_and_errors_of_programs_are_none() {
+async fn a_flood_of_xids_causes_few_writes_and_application_errors_none() {
     let host = served();
     let agent = forgetting(1000, &host, patient(), None);
     becomes(&agent, Healthy, None).await;
@@ -130,7 +130,7 @@ async fn a_flood_of_xids_is_a_few_writes_and_errors_of_programs_are_none() {
 }
 
 #[tokio::test]
-async fn nvml_that_hangs_makes_its_gpus_unknown_and_says_why() {
+async fn a_hanging_nvml_makes_its_gpus_unknown_with_the_reason() {
     let host = served();
     let agent = begin(&host, Limits { answer: Duration::from_millis(300), ..patient() }, None);
     becomes(&agent, Healthy, None).await;

@@ -1,4 +1,4 @@
-//! XIDs in the kernel's log → the health in the report, through the whole probe but for a real API server.
+//! XIDs in the kernel log → the health in the report, through the whole probe except a real API server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/api.rs"]
@@ -25,9 +25,9 @@ use gpu_operator_crd::{
 };
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use nvml_probe::{
-    child::{Supervisor, this_program},
-    driver::CONTAINER_ROOT,
-    publish::{Own, Seen},
+    nvml::supervisor::{Supervisor, child_command},
+    observe::driver::CONTAINER_ROOT,
+    report::gpu_node::{GpuNodeFields, GpuNodeView},
 };
 use running::{
     GPUS, INTERVAL, KERNEL_LOG, Running, VERSION, becomes, begin, first, forgetting, patient, serve, served,
@@ -41,24 +41,24 @@ fn xid(number: u16) -> String {
     format!("NVRM: Xid (PCI:0000:06:00): {number}, pid=7, name=python3, said of {number}")
 }
 
-/// The log's records of these messages, a second apart from each other.
+/// Returns log records of these messages, one second apart.
 fn records(messages: &[&str]) -> String {
     let records = (1..).zip(messages).map(|(second, message)| format!("4,{second},{second}000000,-;{message}\n"));
     records.collect::<Vec<_>>().concat()
 }
 
-/// The log as it is from the beginning.
+/// Writes the log from its beginning.
 fn logged(host: &Host, messages: &[&str]) {
     host.write(KERNEL_LOG, &records(messages));
 }
 
-/// The log goes on.
+/// Appends to the log.
 fn goes_on(host: &Host, messages: &[&str]) {
     let mut log = OpenOptions::new().append(true).open(host.path(KERNEL_LOG)).unwrap();
     log.write_all(records(messages).as_bytes()).unwrap();
 }
 
-/// A log that can be waited for, and what writes to it.
+/// A log that can be waited for, and its writer.
 fn pipe(host: &Host) -> File {
     let path = host.path(KERNEL_LOG);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -66,15 +66,15 @@ fn pipe(host: &Host) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// An agent whose next look is hours away, and which forgets nothing meanwhile.
+/// An agent whose next look is hours away, and which forgets nothing until then.
 fn seldom(host: &Host) -> Running {
     let hours = Duration::from_hours(5);
     let rules = HealthRules { interval: Some(hours.into()), ..HealthRules::default() };
-    let seen = Seen::Present(Box::new(Own { rules, ..Own::default() }));
-    Running::looking_every(hours, host, seen, Supervisor::new(this_program(PathBuf::from(PROBE)), patient()))
+    let seen = GpuNodeView::Present(Box::new(GpuNodeFields { rules, ..GpuNodeFields::default() }));
+    Running::looking_every(hours, host, seen, Supervisor::new(child_command(PathBuf::from(PROBE)), patient()))
 }
 
-/// Makes a change of the second GPU and waits until it is reported: what was to come of the first has come by then.
+/// Changes the second GPU and waits until that is reported: any change of the first one has been reported by then.
 async fn settles(host: &Host, agent: &Running) -> Report {
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
         machine["devices"][1]["readings"] = json!({"rows": {"failed": true}});
@@ -82,13 +82,13 @@ async fn settles(host: &Host, agent: &Running) -> Report {
     agent.awaits(|report| report.gpus[1].health.state == Unhealthy).await
 }
 
-/// Number, count, and whether it recovers, of each cause.
+/// The number, the count and whether it is recovering, of each cause.
 fn outline(health: &GpuHealth) -> Vec<(u16, u64, bool)> {
     health.causes.iter().map(|cause| (cause.xid.unwrap(), cause.count.unwrap(), cause.recovering)).collect()
 }
 
 #[tokio::test]
-async fn what_came_before_the_probe_is_a_cause_and_counts_once_however_often_the_probe_starts() {
+async fn an_xid_from_before_the_start_is_a_cause_and_counts_once_across_restarts() {
     let host = served();
     logged(&host, &[LOADED, &xid(79), &xid(31)]);
     let agent = begin(&host, patient(), None);
@@ -96,19 +96,19 @@ async fn what_came_before_the_probe_is_a_cause_and_counts_once_however_often_the
     agent.end().await;
     assert_eq!((first(&sick).action, outline(first(&sick))), (RebootNode, vec![(79, 1, false)]));
     let evidence = &first(&sick).causes[0].evidence;
-    assert!(evidence.contains("the driver said: pid=7, name=python3, said of 79"), "{evidence}");
+    assert!(evidence.contains("driver message: pid=7, name=python3, said of 79"), "{evidence}");
     assert_eq!(sick.gpus[1].health.state, Healthy);
 
     let agent = begin(&host, patient(), Some(sick.clone()));
     assert_eq!(first(&settles(&host, &agent).await), first(&sick));
-    // What comes again is counted.
+    // Another occurrence is counted.
     goes_on(&host, &[&xid(79)]);
     agent.awaits(|report| outline(first(report)) == [(79, 2, false)]).await;
     agent.end().await;
 }
 
 #[tokio::test]
-async fn what_came_before_the_driver_was_loaded_is_over_and_what_came_after_is_not() {
+async fn xids_from_before_the_last_driver_load_are_over_and_later_ones_are_not() {
     type Change = fn(&Host);
     let reload: Change = |host| host.reload(VERSION);
     let reboot: Change = |host| host.write("proc/sys/kernel/random/boot_id", "another");
@@ -128,7 +128,7 @@ async fn what_came_before_the_driver_was_loaded_is_over_and_what_came_after_is_n
         agent.end().await;
         change(&host);
         logged(&host, log);
-        // However often it starts then.
+        // Regardless of how often the probe starts after that.
         let mut before = sick;
         for _ in 0..2 {
             let agent = forgetting(1_000_000, &host, patient(), Some(before));
@@ -141,7 +141,7 @@ async fn what_came_before_the_driver_was_loaded_is_over_and_what_came_after_is_n
 }
 
 #[tokio::test]
-async fn of_a_start_of_the_driver_that_is_over_nothing_counts_even_where_nothing_was_known() {
+async fn xids_of_an_earlier_driver_load_never_count() {
     let host = served();
     logged(&host, &[&xid(48), LOADED]);
     let agent = begin(&host, patient(), None);
@@ -150,7 +150,7 @@ async fn of_a_start_of_the_driver_that_is_over_nothing_counts_even_where_nothing
 }
 
 #[tokio::test]
-async fn errors_of_programs_in_the_log_make_nothing() {
+async fn application_errors_in_the_log_are_ignored() {
     let host = served();
     let errors = [13, 31, 43, 45, 68, 69, 109, 154].map(xid);
     let errors: Vec<&str> = errors.iter().map(String::as_str).cycle().take(4000).collect();
@@ -166,7 +166,7 @@ async fn errors_of_programs_in_the_log_make_nothing() {
 }
 
 #[tokio::test]
-async fn what_comes_is_reported_at_once() {
+async fn a_new_xid_is_reported_at_once() {
     let host = served();
     let mut log = pipe(&host);
     let agent = seldom(&host);
@@ -178,7 +178,7 @@ async fn what_comes_is_reported_at_once() {
 }
 
 #[tokio::test]
-async fn a_load_of_the_driver_is_seen_at_once_and_so_is_what_comes_right_after_it() {
+async fn a_driver_load_is_noticed_at_once_and_so_are_xids_right_after_it() {
     let host = served();
     let mut log = pipe(&host);
     let agent = seldom(&host);
@@ -192,21 +192,21 @@ async fn a_load_of_the_driver_is_seen_at_once_and_so_is_what_comes_right_after_i
 }
 
 #[tokio::test]
-async fn what_nvml_and_the_log_both_tell_counts_once() {
-    // NVML is asked once a second, so that it tells at the next look, or the one after that. The log is read then as well,
-    // or at looks at the host between.
+async fn an_xid_reported_by_nvml_and_the_log_counts_once() {
+    // NVML is queried once a second, so it returns the XID at the next look or the one after. The log is read then as
+    // well, or at looks at the host in between.
     let second = Duration::from_secs(1);
     for between_looks in [INTERVAL, second] {
         let host = served();
         logged(&host, &[LOADED]);
         let rules = HealthRules { interval: Some(second.into()), ..HealthRules::default() };
-        let seen = Seen::Present(Box::new(Own { rules, ..Own::default() }));
-        let supervisor = Supervisor::new(this_program(PathBuf::from(PROBE)), patient());
+        let seen = GpuNodeView::Present(Box::new(GpuNodeFields { rules, ..GpuNodeFields::default() }));
+        let supervisor = Supervisor::new(child_command(PathBuf::from(PROBE)), patient());
         let agent = Running::looking_every(between_looks, &host, seen, supervisor);
         becomes(&agent, Healthy, None).await;
         goes_on(&host, &[&xid(48)]);
         becomes(&agent, Unhealthy, Some(Xid)).await;
-        // The stand-in tells those of the first GPU first.
+        // The stand-in returns the XIDs of the first GPU first.
         host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
             for device in 0..2 {
                 machine["devices"][device]["xids"] = json!([{"xid": 48}]);

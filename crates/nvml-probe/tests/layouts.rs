@@ -1,15 +1,15 @@
-//! Where hosts keep a driver's libraries: the layouts of packages, installers and appliances, as empty files and links at the
-//! same paths. Debian's are those of its packages `libnvidia-ml1` 535.261.03 and `libnvidia-tesla-470-ml1` 470.256.02 of
-//! bookworm and of the links that `nvidia-alternative` makes; the caches are what ldconfig of glibc 2.36 wrote over the
-//! unpacked packages. RHEL 7's, Ubuntu's, NixOS' and WSL's are believed.
+//! Where hosts keep a driver's libraries: the layouts of packages, installers and appliances, as empty files and links
+//! at the same paths. Debian's are those of its packages `libnvidia-ml1` 535.261.03 and `libnvidia-tesla-470-ml1`
+//! 470.256.02 of bookworm and of the links that `nvidia-alternative` creates; the caches were written by ldconfig of
+//! glibc 2.36 over the unpacked packages. The layouts of RHEL 7, Ubuntu, NixOS and WSL are unverified.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use nvml_probe::{
-    child::Target,
-    driver::{GKE_ROOT, HOST, all_libraries, libraries},
     host::HostRoot,
+    nvml::target::Target,
+    observe::driver::{GKE_ROOT, HOST_ROOT, all_libraries, libraries},
 };
 
 const DEBIAN: &[u8] = include_bytes!("layouts/debian.ld.so.cache");
@@ -150,11 +150,11 @@ fn host(layout: &Layout) -> tempfile::TempDir {
 }
 
 #[test]
-fn a_drivers_libraries_are_found_where_hosts_keep_them_and_can_be_loaded_from_there() {
+fn libraries_are_found_where_hosts_keep_them_and_can_be_loaded() {
     for layout in &LAYOUTS {
         let directory = host(layout);
         let host = HostRoot::new(directory.path());
-        let found = libraries(&host, HOST).unwrap();
+        let found = libraries(&host, HOST_ROOT).unwrap();
         let paths: Vec<_> = found.iter().map(|library| library.path.to_str().unwrap()).collect();
         assert_eq!(paths, layout.found, "{}", layout.what);
         for library in &found {
@@ -167,17 +167,17 @@ fn a_drivers_libraries_are_found_where_hosts_keep_them_and_can_be_loaded_from_th
 }
 
 #[test]
-fn a_library_of_32_bits_is_no_driver_of_the_probes() {
+fn a_library_of_32_bits_is_ignored() {
     let directory = host(&NOTHING);
     let root = directory.path();
     write(root, "usr/lib/libnvidia-ml.so.470.256.02", b"\x7fELF\x01\x01");
-    assert!(libraries(&HostRoot::new(root), HOST).unwrap().is_empty());
+    assert!(libraries(&HostRoot::new(root), HOST_ROOT).unwrap().is_empty());
     write(root, &format!("{TRIPLET}/libnvidia-ml.so.470.256.02"), b"\x7fELF\x02\x01");
-    assert_eq!(libraries(&HostRoot::new(root), HOST).unwrap().len(), 1);
+    assert_eq!(libraries(&HostRoot::new(root), HOST_ROOT).unwrap().len(), 1);
 }
 
 #[test]
-fn what_lies_in_an_installers_folder_is_not_the_hosts_though_its_linker_looks_there() {
+fn libraries_in_an_installers_folder_are_not_the_hosts() {
     let directory = host(&NOTHING);
     let root = directory.path();
     for folder in [GKE_ROOT, "/opt/own", "/run/nvidia/driver"] {
@@ -189,11 +189,11 @@ fn what_lies_in_an_installers_folder_is_not_the_hosts_though_its_linker_looks_th
     let roots =
         |own| -> Vec<String> { all_libraries(&host, own).unwrap().into_iter().map(|library| library.root).collect() };
     assert_eq!(roots(Some("/opt/own")), ["/opt/own", "/run/nvidia/driver", GKE_ROOT]);
-    assert_eq!(roots(None), ["/run/nvidia/driver", HOST, GKE_ROOT], "nobody has named /opt/own");
+    assert_eq!(roots(None), ["/run/nvidia/driver", HOST_ROOT, GKE_ROOT], "nobody has named /opt/own");
 }
 
 #[test]
-fn a_folder_that_holds_the_libraries_itself_is_a_root_as_well() {
+fn a_folder_that_contains_the_libraries_itself_is_a_root() {
     let directory = host(&NOTHING);
     write(directory.path(), "opt/own/libnvidia-ml.so.535.309.01", b"");
     let host = HostRoot::new(directory.path());

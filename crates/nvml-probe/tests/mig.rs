@@ -1,4 +1,4 @@
-//! MIG: the layout applied by the program as its container runs it, and told in the report, with the stand-in library.
+//! MIG layouts applied by the program as its container runs it, and the resulting report, with the stand-in library.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -12,11 +12,14 @@ use std::{
 
 use gpu_operator_crd::report::Gpu;
 use nvml_probe::{
-    child::{Limits, Look, Supervisor, Target, this_program},
-    driver::{CONTAINER_ROOT, all_libraries},
     health::node::NodeHealth,
-    mig::Layout,
-    report::{Facts, report},
+    mig::plan::MigLayout,
+    nvml::{
+        supervisor::{Limits, NvmlStatus, Supervisor, child_command},
+        target::Target,
+    },
+    observe::driver::{CONTAINER_ROOT, all_libraries},
+    report::build::{Facts, build_report},
 };
 use serde_json::{Value, json};
 use support::{Host, PROBE};
@@ -27,7 +30,7 @@ const VERSION: &str = "580.173.02";
 /// A model without MIG.
 const T4: &str = "0x1EB810DE";
 
-/// A host whose first GPU has MIG, or both.
+/// A host whose first GPU, or both, support MIG.
 fn host(first: &Value, second: Option<&Value>) -> Host {
     let host = Host::new();
     for (address, _) in GPUS {
@@ -49,39 +52,39 @@ fn serve(host: &Host, first: &Value, second: Option<&Value>) {
     });
 }
 
-/// Runs the container's program; what it says when it ends badly.
+/// Runs the container's program. Returns its termination message on failure.
 fn apply(host: &Host, layout: &Value) -> Result<(), String> {
-    let words = host.path("words");
-    fs::write(&words, "").unwrap();
+    let text = host.path("termination-log");
+    fs::write(&text, "").unwrap();
     let ended = Command::new(PROBE)
         .args(["mig", "--no-chroot", "--layout", &layout.to_string(), "--host-root"])
         .arg(host.root().as_path())
         .arg("--termination-log")
-        .arg(&words)
+        .arg(&text)
         .output()
         .unwrap();
-    if ended.status.success() { Ok(()) } else { Err(fs::read_to_string(words).unwrap()) }
+    if ended.status.success() { Ok(()) } else { Err(fs::read_to_string(text).unwrap()) }
 }
 
-/// How the stand-in has its GPUs divided.
+/// Returns the MIG state of the stand-in's GPUs.
 fn divisions(host: &Host) -> Value {
     let file = host.path(&format!("{CONTAINER_ROOT}/etc/standin/mig.json"));
     fs::read_to_string(file).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap())
 }
 
-/// The report's GPUs.
+/// Returns the report's GPUs.
 async fn gpus(host: &Host) -> Vec<Gpu> {
     let limits = Limits { answer: Duration::from_mins(1), ..Limits::default() };
-    let mut supervisor = Supervisor::new(this_program(PathBuf::from(PROBE)), limits);
+    let mut supervisor = Supervisor::new(child_command(PathBuf::from(PROBE)), limits);
     let root = host.root();
     let target = Target::choose(&root, false, "boot", Some(VERSION), &all_libraries(&root, None).unwrap());
-    let look = supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await;
-    assert!(matches!(look, Look::Answering(_)), "{look:?}");
-    let bus = nvml_probe::pci::bus(&root).unwrap();
-    report(&Facts { bus, ..Facts::default() }, &look, &NodeHealth::default()).gpus
+    let look = supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await;
+    assert!(matches!(look, NvmlStatus::Answering(_)), "{look:?}");
+    let bus = nvml_probe::observe::pci::bus(&root).unwrap();
+    build_report(&Facts { bus, ..Facts::default() }, &look, &NodeHealth::default()).gpus
 }
 
-/// The devices of each GPU, as the report has them.
+/// Returns the devices of each GPU in the report.
 async fn reported(host: &Host) -> Vec<Option<String>> {
     let devices = |gpu: &Gpu| {
         let devices = gpu.mig_devices.as_ref()?;
@@ -91,13 +94,13 @@ async fn reported(host: &Host) -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn a_gpu_that_can_be_divided_is_told_from_one_that_cannot() {
+async fn gpus_with_and_without_mig_support_are_distinguished() {
     let told: Vec<_> = gpus(&host(&json!({}), None)).await.iter().map(|gpu| gpu.mig_capable).collect();
     assert_eq!(told, [Some(true), Some(false)]);
 }
 
 #[tokio::test]
-async fn a_layout_is_applied_changed_and_taken_back_and_the_report_tells_of_it() {
+async fn a_layout_is_applied_changed_and_removed_and_the_report_follows() {
     let host = host(&json!({}), Some(&json!({})));
     assert_eq!(reported(&host).await, [None, None]);
     for (layout, devices) in [
@@ -114,7 +117,7 @@ async fn a_layout_is_applied_changed_and_taken_back_and_the_report_tells_of_it()
 }
 
 #[test]
-fn a_layout_that_is_there_already_is_left_as_it_is_though_somebody_uses_it() {
+fn an_existing_layout_is_left_unchanged_even_if_it_is_in_use() {
     let host = host(&json!({}), None);
     let layout = json!({"3g.40gb": 2});
     assert_eq!(apply(&host, &layout), Ok(()));
@@ -126,62 +129,62 @@ fn a_layout_that_is_there_already_is_left_as_it_is_though_somebody_uses_it() {
 }
 
 #[test]
-fn what_blocks_a_layout_is_named_and_an_instance_in_use_survives_where_the_rest_fits_beside_it() {
+fn users_that_block_a_layout_are_named_and_an_instance_in_use_stays_if_the_rest_fits() {
     let host = host(&json!({}), None);
     assert_eq!(apply(&host, &json!({"1g.10gb": 7})), Ok(()));
     host.write("proc/4711/comm", "python\n");
     let used = |instance: u32| serve(&host, &json!({"clients": [{"pid": 4711, "instance": instance}]}), None);
-    // The first instance lies where neither a 3g nor a 4g needs it.
+    // The first instance is where neither a 3g nor a 4g needs it.
     let instances = divisions(&host)[GPUS[0].0]["instances"].as_array().unwrap().clone();
     let at = |start: u32| instances.iter().find(|instance| instance["start"] == start).unwrap()["id"].as_u64().unwrap();
     used(u32::try_from(at(0)).unwrap());
-    let words = apply(&host, &json!({"7g.80gb": 1})).unwrap_err();
-    assert!(words.starts_with("MigBlocked: GPU 0000:06:00.0") && words.contains("python (4711)"), "{words}");
+    let text = apply(&host, &json!({"7g.80gb": 1})).unwrap_err();
+    assert!(text.starts_with("MigBlocked: GPU 0000:06:00.0") && text.contains("python (4711)"), "{text}");
     assert_eq!(apply(&host, &json!({"1g.10gb": 1, "3g.40gb": 1})), Ok(()));
     let kept = divisions(&host)[GPUS[0].0]["instances"][0].clone();
     assert_eq!((kept["id"].as_u64(), kept["start"].as_u64()), (Some(at(0)), Some(0)));
 }
 
 #[test]
-fn a_client_of_the_whole_gpu_keeps_mig_from_being_turned_on() {
+fn a_process_on_the_whole_gpu_prevents_enabling_mig() {
     let host = host(&json!({"clients": [{"pid": 4711}]}), None);
-    let words = apply(&host, &json!({"1g.10gb": 7})).unwrap_err();
-    assert!(words.contains("MigBlocked") && words.contains("a process (4711)"), "{words}");
+    let text = apply(&host, &json!({"1g.10gb": 7})).unwrap_err();
+    assert!(text.contains("MigBlocked") && text.contains("a process (4711)"), "{text}");
 }
 
 #[test]
-fn a_mode_that_a_reset_brings_says_so_until_it_is_reset() {
+fn a_mode_change_that_needs_a_reset_is_reported_until_the_reset() {
     let host = host(&json!({"needsReset": true}), None);
     for _ in 0..2 {
-        let words = apply(&host, &json!({"1g.10gb": 1})).unwrap_err();
-        assert!(words.starts_with("MigResetNeeded: GPU 0000:06:00.0"), "{words}");
+        let text = apply(&host, &json!({"1g.10gb": 1})).unwrap_err();
+        assert!(text.starts_with("MigResetNeeded: GPU 0000:06:00.0"), "{text}");
     }
     serve(&host, &json!({}), None);
     assert_eq!(apply(&host, &json!({"1g.10gb": 1})), Ok(()));
 }
 
 #[test]
-fn a_layout_that_a_gpu_cannot_have_is_refused_with_what_it_has() {
+fn an_unsupported_layout_is_rejected_with_the_supported_profiles() {
     let host = host(&json!({}), None);
-    let words = apply(&host, &json!({"1g.5gb": 1})).unwrap_err();
-    assert!(words.starts_with("MigLayoutRefused") && words.contains("it has 1g.10gb, 2g.20gb"), "{words}");
-    // What is there stays as it was, but for the mode.
-    let words = apply(&host, &json!({"7g.80gb": 2})).unwrap_err();
-    assert!(words.contains("no room for all"), "{words}");
+    let text = apply(&host, &json!({"1g.5gb": 1})).unwrap_err();
+    assert!(text.starts_with("MigLayoutRefused") && text.contains("it has 1g.10gb, 2g.20gb"), "{text}");
+    // The instances are unchanged, except for the mode.
+    let text = apply(&host, &json!({"7g.80gb": 2})).unwrap_err();
+    assert!(text.contains("no room for all"), "{text}");
 }
 
 #[test]
-fn a_node_without_mig_refuses_a_layout_and_has_none_turned_off() {
+fn a_node_without_mig_support_rejects_a_layout_and_accepts_an_empty_one() {
     let host = Host::new();
     host.load(VERSION);
     host.install(CONTAINER_ROOT, VERSION, &[]);
     host.serve_with(CONTAINER_ROOT, &GPUS[..1], |machine| machine["devices"][0]["pciDeviceId"] = T4.into());
-    assert!(apply(&host, &json!({"1g.10gb": 1})).unwrap_err().contains("no GPU of this node has MIG"));
+    assert!(apply(&host, &json!({"1g.10gb": 1})).unwrap_err().contains("no GPU of this node supports MIG"));
     assert_eq!(apply(&host, &json!({})), Ok(()));
 }
 
 #[test]
-fn an_instance_that_nobody_can_use_is_made_anew() {
+fn an_unusable_instance_is_recreated() {
     let host = host(&json!({}), None);
     host.write(
         &format!("{CONTAINER_ROOT}/etc/standin/mig.json"),
@@ -196,7 +199,10 @@ fn an_instance_that_nobody_can_use_is_made_anew() {
 }
 
 #[test]
-fn layouts_are_objects_of_counts() {
-    assert_eq!(serde_json::from_str::<Layout>(r#"{"1g.10gb": 7}"#).unwrap(), Layout::from([("1g.10gb".to_owned(), 7)]));
+fn a_layout_is_an_object_of_counts() {
+    assert_eq!(
+        serde_json::from_str::<MigLayout>(r#"{"1g.10gb": 7}"#).unwrap(),
+        MigLayout::from([("1g.10gb".to_owned(), 7)])
+    );
     assert!(apply(&host(&json!({}), None), &json!(["1g.10gb"])).is_err());
 }

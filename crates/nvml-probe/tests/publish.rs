@@ -1,4 +1,4 @@
-//! The requests that a probe makes.
+//! The API requests of a probe.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/api.rs"]
@@ -8,7 +8,10 @@ use std::{future::Future, time::Duration};
 
 use api::Server;
 use gpu_operator_crd::report::{Gpu, NvmlFacts, NvmlState, Report};
-use nvml_probe::publish::{Own, PublishError, Published, Publisher, Seen, follow};
+use nvml_probe::report::{
+    gpu_node::{GpuNodeFields, GpuNodeView, watch_gpu_node},
+    publish::{PublishError, Published, Publisher},
+};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -24,8 +27,8 @@ fn report(gpus: usize) -> Report {
     Report { probe_version: "1".to_owned(), boot_id: "boot".to_owned(), gpus: gpus.collect(), ..Report::default() }
 }
 
-fn present(report: Option<Report>) -> Seen {
-    Seen::Present(Box::new(Own { report, ..Own::default() }))
+fn present(report: Option<Report>) -> GpuNodeView {
+    GpuNodeView::Present(Box::new(GpuNodeFields { report, ..GpuNodeFields::default() }))
 }
 
 fn stored(report: &Report) -> Value {
@@ -56,9 +59,9 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn a_node_with_gpus_gets_a_bare_gpunode_and_its_report_in_two_requests() {
+async fn a_node_with_gpus_gets_a_gpunode_and_its_report_in_two_requests() {
     let server = Server::new();
-    let published = Publisher::new(server.client(), "n1").publish(&Seen::Absent, &report(2)).await.unwrap();
+    let published = Publisher::new(server.client(), "n1").publish(&GpuNodeView::Absent, &report(2)).await.unwrap();
     assert_eq!(published, Published::Created);
     let bare = json!({
         "apiVersion": "gpu.nodestack.dev/v1alpha1",
@@ -70,10 +73,10 @@ async fn a_node_with_gpus_gets_a_bare_gpunode_and_its_report_in_two_requests() {
 }
 
 #[tokio::test]
-async fn a_report_that_the_gpunode_has_is_not_written() {
+async fn an_unchanged_report_is_not_written() {
     let server = Server::new();
     let mut publisher = Publisher::new(server.client(), "n1");
-    assert_eq!(publisher.publish(&present(Some(report(2))), &report(2)).await.unwrap(), Published::Nothing);
+    assert_eq!(publisher.publish(&present(Some(report(2))), &report(2)).await.unwrap(), Published::Unchanged);
     assert_eq!(server.asked(), []);
 }
 
@@ -89,10 +92,10 @@ async fn a_changed_report_is_one_patch_of_the_status() {
 }
 
 #[tokio::test]
-async fn a_node_without_gpus_gets_nothing_but_an_existing_gpunode_learns_it() {
+async fn no_gpunode_is_created_for_a_node_without_gpus_but_an_existing_one_is_updated() {
     let server = Server::new();
     let mut publisher = Publisher::new(server.client(), "n1");
-    assert_eq!(publisher.publish(&Seen::Absent, &report(0)).await.unwrap(), Published::Nothing);
+    assert_eq!(publisher.publish(&GpuNodeView::Absent, &report(0)).await.unwrap(), Published::Unchanged);
     assert_eq!(server.asked(), []);
     server.has(stored(&report(2)));
     assert_eq!(publisher.publish(&present(Some(report(2))), &report(0)).await.unwrap(), Published::Report);
@@ -102,23 +105,23 @@ async fn a_node_without_gpus_gets_nothing_but_an_existing_gpunode_learns_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_before_the_gpunode_is_known() {
+async fn nothing_is_written_before_the_gpunode_has_been_read() {
     let server = Server::new();
     let mut publisher = Publisher::new(server.client(), "n1");
-    assert_eq!(publisher.publish(&Seen::Unknown, &report(2)).await.unwrap(), Published::Nothing);
+    assert_eq!(publisher.publish(&GpuNodeView::Unknown, &report(2)).await.unwrap(), Published::Unchanged);
     assert_eq!(server.asked(), []);
 }
 
 #[tokio::test]
-async fn a_gpunode_that_the_operator_created_meanwhile_is_taken_as_it_is() {
+async fn a_gpunode_created_by_the_operator_in_the_meantime_is_used() {
     let server = Server::new();
     server.has(stored(&report(1)));
-    Publisher::new(server.client(), "n1").publish(&Seen::Absent, &report(2)).await.unwrap();
+    Publisher::new(server.client(), "n1").publish(&GpuNodeView::Absent, &report(2)).await.unwrap();
     assert_eq!(names(&server.asked()), [CREATE, PATCH]);
 }
 
 #[tokio::test]
-async fn a_refusal_is_an_error_and_the_next_attempt_writes() {
+async fn a_rejection_is_an_error_and_the_next_attempt_writes() {
     let server = Server::new();
     server.has(stored(&report(1)));
     let mut publisher = Publisher::new(server.client(), "n1");
@@ -129,35 +132,42 @@ async fn a_refusal_is_an_error_and_the_next_attempt_writes() {
 }
 
 #[tokio::test]
-async fn a_server_that_drops_a_field_is_not_written_to_for_ever() {
+async fn a_server_that_drops_a_field_is_not_written_to_repeatedly() {
     let server = Server::new();
     server.prunes("nvml");
     let mut report = report(1);
     report.nvml = NvmlFacts { state: NvmlState::Failing, gpus: None, message: Some("why".to_owned()) };
     let mut publisher = Publisher::new(server.client(), "n1");
-    publisher.publish(&Seen::Absent, &report).await.unwrap();
+    publisher.publish(&GpuNodeView::Absent, &report).await.unwrap();
     server.asked();
     let kept: Report = serde_json::from_value(server.object().unwrap()["status"]["report"].clone()).unwrap();
     assert_ne!(kept, report);
     let seen = present(Some(kept));
-    assert_eq!(publisher.publish(&seen, &report).await.unwrap(), Published::Nothing);
+    assert_eq!(publisher.publish(&seen, &report).await.unwrap(), Published::Unchanged);
     assert_eq!(server.asked(), []);
-    // What somebody else has written since is written over.
+    // A later change by a third party is overwritten.
     assert_eq!(publisher.publish(&present(None), &report).await.unwrap(), Published::Report);
 }
 
 #[tokio::test]
-async fn only_the_nodes_own_gpunode_is_watched_and_what_the_operator_asks_is_learned() {
+async fn only_the_nodes_own_gpunode_is_watched_and_its_spec_is_read() {
     let server = Server::new();
     let mut object = stored(&report(2));
     object["spec"] = json!({"releaseDriver": true, "fieldOfTheFuture": {"x": 1}});
     object["status"]["phase"] = json!("PhaseOfTheFuture");
     server.has(object);
-    let (sender, mut seen) = watch::channel(Seen::Unknown);
-    let follower = tokio::spawn(follow(server.client(), "n1".to_owned(), sender));
-    let now = soon(seen.wait_for(|seen| *seen != Seen::Unknown)).await.unwrap().clone();
+    let (sender, mut seen) = watch::channel(GpuNodeView::Unknown);
+    let follower = tokio::spawn(watch_gpu_node(server.client(), "n1".to_owned(), sender));
+    let now = soon(seen.wait_for(|seen| *seen != GpuNodeView::Unknown)).await.unwrap().clone();
     assert_eq!(now.release(), Some(true));
-    assert_eq!(now, Seen::Present(Box::new(Own { release: true, report: Some(report(2)), ..Own::default() })));
+    assert_eq!(
+        now,
+        GpuNodeView::Present(Box::new(GpuNodeFields {
+            release: true,
+            report: Some(report(2)),
+            ..GpuNodeFields::default()
+        }))
+    );
     for (request, _) in server.asked() {
         assert!(request.contains("fieldSelector=metadata.name%3Dn1"), "{request}");
     }
@@ -166,17 +176,17 @@ async fn only_the_nodes_own_gpunode_is_watched_and_what_the_operator_asks_is_lea
 }
 
 #[tokio::test]
-async fn a_watch_that_fails_is_tried_again() {
+async fn a_failed_watch_is_retried() {
     let server = Server::new();
     server.fails_next_with(403);
-    let (sender, mut seen) = watch::channel(Seen::Unknown);
-    let _follower = tokio::spawn(follow(server.client(), "n1".to_owned(), sender));
-    assert_eq!(*soon(seen.wait_for(|seen| *seen != Seen::Unknown)).await.unwrap(), Seen::Absent);
+    let (sender, mut seen) = watch::channel(GpuNodeView::Unknown);
+    let _follower = tokio::spawn(watch_gpu_node(server.client(), "n1".to_owned(), sender));
+    assert_eq!(*soon(seen.wait_for(|seen| *seen != GpuNodeView::Unknown)).await.unwrap(), GpuNodeView::Absent);
 }
 
 #[test]
-fn a_report_that_cannot_be_read_counts_as_none() {
+fn an_unreadable_report_counts_as_none() {
     let object = json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"report": {"gpus": "many"}}});
-    let own = Own::from(serde_json::from_value::<kube::api::DynamicObject>(object).unwrap());
-    assert_eq!(own, Own::default());
+    let own = GpuNodeFields::from(serde_json::from_value::<kube::api::DynamicObject>(object).unwrap());
+    assert_eq!(own, GpuNodeFields::default());
 }

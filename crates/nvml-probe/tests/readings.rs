@@ -1,5 +1,5 @@
-//! What NVML tells of a GPU's state, through the child: the stand-in library's C interface on one side, the probe's
-//! readings on the other.
+//! NVML's values of a GPU through the child: the stand-in library's C interface on one side, the probe's readings on
+//! the other.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -11,10 +11,13 @@ use std::{
 
 use gpu_operator_crd::health::CauseKind;
 use nvml_probe::{
-    child::{Limits, Look, Supervisor, Target, this_program},
-    driver::{CONTAINER_ROOT, all_libraries},
-    health::readings::Readings,
-    inventory::{HeardXid, Inventory},
+    nvml::{
+        inventory::{Inventory, NvmlXid},
+        readings::Readings,
+        supervisor::{Limits, NvmlStatus, Supervisor, child_command},
+        target::Target,
+    },
+    observe::driver::{CONTAINER_ROOT, all_libraries},
 };
 use serde_json::{Value, json};
 use support::{Host, PROBE};
@@ -31,7 +34,7 @@ impl Asked {
         let host = Host::new();
         host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
         let limits = Limits { answer: Duration::from_mins(1), first_pause: Duration::ZERO, ..Limits::default() };
-        Self { host, supervisor: Supervisor::new(this_program(PathBuf::from(PROBE)), limits) }
+        Self { host, supervisor: Supervisor::new(child_command(PathBuf::from(PROBE)), limits) }
     }
 
     /// Gives the first GPU these fields.
@@ -41,22 +44,22 @@ impl Asked {
         });
     }
 
-    async fn look(&mut self) -> Look {
+    async fn look(&mut self) -> NvmlStatus {
         let root = self.host.root();
         let libraries = all_libraries(&root, None).unwrap();
         let target = Target::choose(&root, false, "boot", Some("580.173.02"), &libraries);
-        self.supervisor.look(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await
+        self.supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await
     }
 
     async fn inventory(&mut self) -> Inventory {
         match self.look().await {
-            Look::Answering(inventory) => inventory,
+            NvmlStatus::Answering(inventory) => inventory,
             other => panic!("no answer but {other:?}"),
         }
     }
 }
 
-/// Readings as the stand-in's file has them, every one of them there.
+/// Readings in the format of the stand-in's file, with every value present.
 fn everything() -> Value {
     json!({
         "thermal": {"gpu": 41, "memory": 46, "slowdownAt": 87, "shutdownAt": 92, "margin": -3, "shutdownMargin": -8},
@@ -94,17 +97,17 @@ fn everything() -> Value {
 }
 
 #[tokio::test]
-async fn every_reading_arrives_as_nvml_tells_it() {
+async fn every_reading_arrives_as_nvml_returns_it() {
     let mut asked = Asked::new();
     let mut readings = everything();
     readings.as_object_mut().unwrap().remove("memoryTotalBytes");
     asked.serve(&json!({"readings": readings}));
     let inventory = asked.inventory().await;
     let mut expected = everything();
-    // The machine says of the first three of an H100's eighteen links how they are.
+    // The file sets the state of the first three of an H100's eighteen links.
     expected["nvlinks"].as_array_mut().unwrap().resize(18, true.into());
     assert_eq!(serde_json::to_value(&inventory.gpus[0].readings).unwrap(), expected);
-    // An answer that differs in every place, so that none is taken for another one.
+    // Different values in every place, so that none is confused with another.
     asked.serve(&json!({"readings": {
         "fabric": {"state": 2},
         "ecc": {"sramThresholdExceeded": false},
@@ -119,7 +122,7 @@ async fn every_reading_arrives_as_nvml_tells_it() {
 }
 
 #[tokio::test]
-async fn what_a_card_does_not_support_is_absent() {
+async fn a_value_that_a_card_does_not_support_is_absent() {
     let mut asked = Asked::new();
     // A Quadro K620, which has no MIG, NVLink or fabric.
     asked.serve(&json!({"pciDeviceId": "0x13BB10DE"}));
@@ -132,7 +135,7 @@ async fn what_a_card_does_not_support_is_absent() {
 }
 
 #[tokio::test]
-async fn a_library_of_before_r510_tells_of_memory_by_its_older_call() {
+async fn memory_of_a_library_before_r510_is_read_by_the_older_call() {
     let mut asked = Asked::new();
     asked.serve(&json!({"readings": {"memoryUsedBytes": 1_048_576}}));
     asked.host.hide(CONTAINER_ROOT, "580.173.02", "nvmlDeviceGetMemoryInfo_v2");
@@ -156,7 +159,7 @@ fn leaves(path: &str, value: &Value, there: &mut Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_gpu_that_cannot_be_opened_is_named_with_its_kind_and_the_others_are_read() {
+async fn a_gpu_that_cannot_be_opened_is_listed_with_its_kind_and_the_others_are_read() {
     let mut asked = Asked::new();
     for (code, kind) in [
         (4, CauseKind::NoPermission),
@@ -180,7 +183,7 @@ async fn a_gpu_that_cannot_be_opened_is_named_with_its_kind_and_the_others_are_r
 }
 
 #[tokio::test]
-async fn a_gpu_that_nvml_does_not_list_is_named_as_well() {
+async fn a_gpu_that_nvml_does_not_list_is_reported() {
     let mut asked = Asked::new();
     asked.host.serve(CONTAINER_ROOT, &GPUS[1..], false);
     let inventory = asked.inventory().await;
@@ -189,13 +192,13 @@ async fn a_gpu_that_nvml_does_not_list_is_named_as_well() {
 }
 
 #[tokio::test]
-async fn xids_are_counted_by_gpu_and_number_however_many_come() {
+async fn xids_are_counted_by_gpu_and_number() {
     let mut asked = Asked::new();
     assert_eq!(asked.inventory().await.xids, []);
     asked.serve(&json!({"xids": [{"xid": 31, "perSecond": 1000}, {"xid": 79}]}));
     let (mut flood, mut lost) = (0, 0);
     while flood < 500 || lost == 0 {
-        for HeardXid { pci_address, xid, count } in asked.inventory().await.xids {
+        for NvmlXid { pci_address, xid, count } in asked.inventory().await.xids {
             assert_eq!(pci_address, GPUS[0].0);
             *(if xid == 31 { &mut flood } else { &mut lost }) += count;
         }
@@ -203,29 +206,29 @@ async fn xids_are_counted_by_gpu_and_number_however_many_come() {
     }
     assert_eq!(lost, 1);
     asked.serve(&json!({}));
-    // Those that were on their way.
+    // Those in transit.
     asked.inventory().await;
     asked.inventory().await;
     assert_eq!(asked.inventory().await.xids, []);
 }
 
 #[tokio::test]
-async fn a_crash_inside_the_library_is_outlived_and_said() {
+async fn a_crash_inside_the_library_is_survived_and_reported() {
     let mut asked = Asked::new();
     asked.inventory().await;
     asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["crash"] = true.into());
-    assert_eq!(asked.look().await, Look::Failing("the NVML process was ended by signal 11 (SIGSEGV)".to_owned()));
+    assert_eq!(asked.look().await, NvmlStatus::Failing("the NVML process was ended by signal 11 (SIGSEGV)".to_owned()));
     asked.serve(&json!({}));
     assert_eq!(asked.inventory().await.gpus.len(), 2);
 }
 
 #[tokio::test]
-async fn slow_calls_are_waited_for_and_a_refused_init_is_said() {
+async fn slow_calls_are_waited_for_and_a_failed_init_is_reported() {
     let mut asked = Asked::new();
     asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["slowMillis"] = 3.into());
     assert_eq!(asked.inventory().await.gpus.len(), 2);
     asked.supervisor.end().await.unwrap();
     asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["initError"] = 18.into());
-    let Look::Failing(why) = asked.look().await else { panic!("it answers") };
+    let NvmlStatus::Failing(why) = asked.look().await else { panic!("it answers") };
     assert!(why.contains("reload the driver or reboot"), "{why}");
 }

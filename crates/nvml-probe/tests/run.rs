@@ -16,7 +16,7 @@ use nix::{
 };
 use support::{Host, PROBE, Process};
 
-/// A probe that is to find its API server there.
+/// A probe that finds its API server at this address.
 fn probe(host: &Host, server: &TcpListener) -> Command {
     let config = format!(
         "{{apiVersion: v1, kind: Config, current-context: c, \
@@ -42,7 +42,7 @@ fn ends(probe: &mut Process) {
 }
 
 #[test]
-fn the_probe_names_itself_and_ends_at_once_while_the_api_server_says_nothing() {
+fn the_probe_sends_its_user_agent_and_exits_at_once_while_the_api_server_does_not_answer() {
     let (host, server) = (Host::new(), TcpListener::bind("127.0.0.1:0").unwrap());
     let mut probe = Process(probe(&host, &server).spawn().unwrap());
     let (connection, _) = server.accept().unwrap();
@@ -56,7 +56,7 @@ fn the_probe_names_itself_and_ends_at_once_while_the_api_server_says_nothing() {
 }
 
 #[test]
-fn the_probe_is_alive_and_not_ready_while_the_api_server_says_nothing() {
+fn the_probe_is_alive_and_not_ready_while_the_api_server_does_not_answer() {
     let (host, server) = (Host::new(), TcpListener::bind("127.0.0.1:0").unwrap());
     let mut command = probe(&host, &server);
     let mut probe = Process(command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().unwrap());
@@ -77,7 +77,7 @@ fn the_probe_is_alive_and_not_ready_while_the_api_server_says_nothing() {
 }
 
 #[test]
-fn a_probe_without_a_node_name_says_so() {
+fn a_probe_without_a_node_name_fails() {
     let probe = Command::new(PROBE).arg("run").env_remove("NODE_NAME").output().unwrap();
     assert_eq!(probe.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&probe.stderr).contains("--node-name"));

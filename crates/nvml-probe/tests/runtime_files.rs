@@ -1,12 +1,15 @@
-//! Configurations of container runtimes: what is ours is taken out again, and what is others' stays.
+//! Configurations of container runtimes: NVIDIA's entries are removed again, and other entries stay.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::path::{Path, PathBuf};
 
 use nvml_probe::runtime::{
+    config_files::{ConfigFile, Role, config_files},
     daemon_json,
-    files::{File, Kind, Ours, Role, files},
-    record::{Record, Texts, take_in_version_1},
+    entries::NvidiaEntries,
+    kind::RuntimeKind,
+    record::{Record, move_version_1_to_main},
+    texts::Texts,
     toml_file,
 };
 use proptest::prelude::*;
@@ -14,11 +17,11 @@ use serde_json::{Map, Value, json};
 
 const BIN: &str = "/usr/local/nvidia/toolkit";
 
-fn ours() -> Ours {
-    Ours { handler: "nvidia".into(), install_dir: BIN.into() }
+fn entries() -> NvidiaEntries {
+    NvidiaEntries { handler: "nvidia".into(), install_dir: BIN.into() }
 }
 
-/// What the installer makes of a `daemon.json`.
+/// Returns a `daemon.json` as changed by the installer.
 fn installed(found: Option<&str>, default: bool) -> String {
     let mut whole: Map<String, Value> = found.map(|text| serde_json::from_str(text).unwrap()).unwrap_or_default();
     let runtimes = whole.entry("runtimes").or_insert(json!({}));
@@ -32,7 +35,7 @@ fn installed(found: Option<&str>, default: bool) -> String {
 }
 
 #[test]
-fn a_daemon_json_that_nobody_else_changed_is_as_it_was_found_to_the_byte() {
+fn a_daemon_json_without_other_changes_is_restored_byte_for_byte() {
     for found in [
         None,
         Some("{}"),
@@ -46,21 +49,21 @@ fn a_daemon_json_that_nobody_else_changed_is_as_it_was_found_to_the_byte() {
     ] {
         for default in [false, true] {
             let text = installed(found, default);
-            assert!(daemon_json::has(&text, &ours()));
-            let rest = daemon_json::without(&text, found, &ours()).unwrap();
+            assert!(daemon_json::contains_entries(&text, &entries()));
+            let rest = daemon_json::without_entries(&text, found, &entries()).unwrap();
             assert_eq!(rest.as_deref(), found, "{default}");
         }
     }
 }
 
 #[test]
-fn what_others_wrote_into_a_daemon_json_since_stays() {
+fn later_changes_by_others_to_a_daemon_json_stay() {
     let found = r#"{"default-runtime": "runc", "log-driver": "json-file"}"#;
     let mut whole: Value = serde_json::from_str(&installed(Some(found), true)).unwrap();
     whole["insecure-registries"] = json!(["r:5000"]);
     whole["runtimes"]["kata"] = json!({"path": "/opt/kata"});
     whole["log-driver"] = json!("journald");
-    let rest = daemon_json::without(&whole.to_string(), Some(found), &ours()).unwrap().unwrap();
+    let rest = daemon_json::without_entries(&whole.to_string(), Some(found), &entries()).unwrap().unwrap();
     let expected = json!({
         "default-runtime": "runc", "insecure-registries": ["r:5000"], "log-driver": "journald",
         "runtimes": {"kata": {"path": "/opt/kata"}},
@@ -69,19 +72,19 @@ fn what_others_wrote_into_a_daemon_json_since_stays() {
 }
 
 #[test]
-fn a_default_that_others_chose_since_stays() {
+fn a_default_set_by_others_stays() {
     let mut whole: Value = serde_json::from_str(&installed(None, true)).unwrap();
     whole["default-runtime"] = json!("kata");
-    let rest = daemon_json::without(&whole.to_string(), None, &ours()).unwrap().unwrap();
+    let rest = daemon_json::without_entries(&whole.to_string(), None, &entries()).unwrap().unwrap();
     assert_eq!(serde_json::from_str::<Value>(&rest).unwrap(), json!({"default-runtime": "kata"}));
 }
 
 #[test]
-fn another_nvidia_runtime_is_somebody_elses() {
+fn a_third_party_nvidia_runtime_stays() {
     let text = r#"{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}"#;
-    assert!(!daemon_json::has(text, &ours()));
+    assert!(!daemon_json::contains_entries(text, &entries()));
     assert_eq!(
-        daemon_json::without(text, None, &ours()).unwrap().as_deref().map(str::trim),
+        daemon_json::without_entries(text, None, &entries()).unwrap().as_deref().map(str::trim),
         Some(expanded(text).trim())
     );
 }
@@ -95,28 +98,28 @@ fn expanded(text: &str) -> String {
 }
 
 #[test]
-fn a_file_that_is_not_of_its_form_is_not_touched() {
-    assert!(daemon_json::without("[1]", None, &ours()).is_err());
-    assert!(daemon_json::without("{", None, &ours()).is_err());
-    assert!(toml_file::without("a = ", None, None, &ours()).is_err());
-    let list = files(Kind::Docker, Some(Path::new("/d.json")), None);
+fn a_file_with_an_unexpected_format_is_not_changed() {
+    assert!(daemon_json::without_entries("[1]", None, &entries()).is_err());
+    assert!(daemon_json::without_entries("{", None, &entries()).is_err());
+    assert!(toml_file::without_entries("a = ", None, None, &entries()).is_err());
+    let list = config_files(RuntimeKind::Docker, Some(Path::new("/d.json")), None);
     let now = Texts::from([(PathBuf::from("/d.json"), Some("{".into()))]);
-    let error = Record::snapshot(&list, &now, None, &ours()).unwrap_err();
+    let error = Record::snapshot(&list, &now, None, &entries()).unwrap_err();
     assert_eq!(error.to_string(), "/d.json");
 }
 
 const IMPORT: &str = "/etc/containerd/conf.d/*.toml";
 
 #[test]
-fn our_import_alone_leaves_the_main_file() {
+fn only_the_installers_import_is_removed_from_the_main_file() {
     for (text, found, expected) in [
-        // Found without imports, comments kept by others.
+        // There were no imports; comments of others are kept.
         (
             "# mine\nimports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\nroot = \"/data\" # big\n",
             "version = 2\n",
             "# mine\nversion = 2\nroot = \"/data\" # big\n",
         ),
-        // One of several, at each place.
+        // One of several, at each position.
         (
             "imports = [\"/a\", \"/etc/containerd/conf.d/*.toml\", \"/b\"]\nversion = 3\n",
             "imports = [\"/a\"]\nversion = 3\n",
@@ -132,30 +135,33 @@ fn our_import_alone_leaves_the_main_file() {
             "imports = [\"/a\"]\nversion = 3\n",
             "imports = [\"/a\"]\nversion = 3\nx = 1\n",
         ),
-        // It was there before us.
+        // It was there before.
         (
             "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
             "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\n",
             "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
         ),
     ] {
-        let rest = toml_file::without(text, Some(found), Some(IMPORT), &ours()).unwrap();
+        let rest = toml_file::without_entries(text, Some(found), Some(IMPORT), &entries()).unwrap();
         assert_eq!(rest.as_deref(), Some(expected), "{text}");
     }
 }
 
 #[test]
-fn a_main_file_that_only_the_installer_wrote_goes() {
+fn a_main_file_written_only_by_the_installer_is_removed() {
     let text = "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n";
-    assert_eq!(toml_file::without(text, None, Some(IMPORT), &ours()).unwrap(), None);
+    assert_eq!(toml_file::without_entries(text, None, Some(IMPORT), &entries()).unwrap(), None);
 }
 
 #[test]
-fn a_file_that_says_the_same_is_as_it_was_found_to_the_byte() {
+fn a_file_with_the_same_content_is_restored_byte_for_byte() {
     // As the installer writes it: sorted, and without comments.
     let found = "# mine\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\"] # why\nsandbox_image = 'x'\n";
     let text = "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n\n[plugins]\n\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    sandbox_image = \"x\"\n";
-    assert_eq!(toml_file::without(text, Some(found), Some(IMPORT), &ours()).unwrap().as_deref(), Some(found));
+    assert_eq!(
+        toml_file::without_entries(text, Some(found), Some(IMPORT), &entries()).unwrap().as_deref(),
+        Some(found)
+    );
 }
 
 const VERSION_1: &str = r#"version = 1
@@ -183,45 +189,46 @@ const VERSION_1: &str = r#"version = 1
           [plugins.cri.containerd.runtimes.nvidia-cdi.options]
             BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi"
 
-    # Ours alone.
+    # Added by the site.
     [plugins.cri.registry]
       [plugins.cri.registry.mirrors."docker.io"]
         endpoint = ["https://m"]
 "#;
 
 #[test]
-fn our_runtimes_leave_a_file_of_version_1_that_others_have_changed() {
+fn nvidias_runtimes_are_removed_from_a_version_1_file_that_others_have_changed() {
     let found = "[plugins.cri]\n  sandbox_image = \"x\"\n";
-    let rest = toml_file::without(VERSION_1, Some(found), None, &ours()).unwrap().unwrap();
+    let rest = toml_file::without_entries(VERSION_1, Some(found), None, &entries()).unwrap().unwrap();
     assert!(!rest.contains("nvidia"), "{rest}");
     assert!(!rest.contains("runtimes"), "{rest}");
-    assert!(rest.contains("    # Ours alone.\n    [plugins.cri.registry]\n"), "{rest}");
+    assert!(rest.contains("    # Added by the site.\n    [plugins.cri.registry]\n"), "{rest}");
     assert!(rest.contains("sandbox_image = \"x\"\n"), "{rest}");
 }
 
 #[test]
-fn the_default_that_was_found_comes_back() {
+fn the_original_default_is_restored() {
     let found = "[plugins.cri.containerd]\n  default_runtime_name = \"crun\"\n";
-    let rest = toml_file::without(VERSION_1, Some(found), None, &ours()).unwrap().unwrap();
+    let rest = toml_file::without_entries(VERSION_1, Some(found), None, &entries()).unwrap().unwrap();
     assert!(rest.contains("default_runtime_name = \"crun\""), "{rest}");
 }
 
 #[test]
-fn a_configuration_of_version_1_takes_the_main_files_place_and_others_do_not() {
-    let list = files(Kind::Containerd, Some(Path::new("/c/config.toml")), Some(Path::new("/c/conf.d/n.toml")));
+fn only_a_version_1_configuration_is_moved_into_the_main_file() {
+    let list =
+        config_files(RuntimeKind::Containerd, Some(Path::new("/c/config.toml")), Some(Path::new("/c/conf.d/n.toml")));
     let now = |beside: &str| {
         Texts::from([("/c/config.toml".into(), Some(String::new())), ("/c/conf.d/n.toml".into(), Some(beside.into()))])
     };
-    let moved = take_in_version_1(&list, &now(VERSION_1)).unwrap();
+    let moved = move_version_1_to_main(&list, &now(VERSION_1)).unwrap();
     assert_eq!(moved[Path::new("/c/config.toml")].as_deref(), Some(VERSION_1));
     assert_eq!(moved[Path::new("/c/conf.d/n.toml")], None);
-    assert_eq!(take_in_version_1(&list, &now("version = 2\n[plugins]\n")), None);
-    assert_eq!(take_in_version_1(&list, &now("[crio.runtime.runtimes.nvidia]\n")), None);
+    assert_eq!(move_version_1_to_main(&list, &now("version = 2\n[plugins]\n")), None);
+    assert_eq!(move_version_1_to_main(&list, &now("[crio.runtime.runtimes.nvidia]\n")), None);
 }
 
-fn docker() -> (Vec<File>, PathBuf) {
+fn docker() -> (Vec<ConfigFile>, PathBuf) {
     let path = PathBuf::from("/etc/docker/daemon.json");
-    (files(Kind::Docker, Some(&path), None), path)
+    (config_files(RuntimeKind::Docker, Some(&path), None), path)
 }
 
 fn texts(path: &Path, text: Option<&str>) -> Texts {
@@ -229,40 +236,41 @@ fn texts(path: &Path, text: Option<&str>) -> Texts {
 }
 
 #[test]
-fn what_was_found_survives_an_upgrade_and_a_step_that_was_cut_off() {
+fn the_original_survives_an_upgrade_and_an_interrupted_step() {
     let (list, path) = docker();
     let found = "{\"a\" : 1}\n";
-    let record = Record::snapshot(&list, &texts(&path, Some(found)), None, &ours()).unwrap();
-    // An installer may do more than we know of, which is not to be taken for others' doing.
+    let record = Record::snapshot(&list, &texts(&path, Some(found)), None, &entries()).unwrap();
+    // The installer may make changes that are unknown here, which must not count as changes by others.
     let mut first: Value = serde_json::from_str(&installed(Some(found), false)).unwrap();
     first["features"] = json!({"cdi": true});
     let first = first.to_string();
-    // Cut off before what the installer left was kept.
-    let cut_off = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&record), &ours()).unwrap();
+    // Interrupted before the installer's result was recorded.
+    let cut_off = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&record), &entries()).unwrap();
     assert_eq!(cut_off.files[&path].found.as_deref(), Some(found));
-    // An upgrade: nobody else has written.
+    // An upgrade: nobody else has changed the file.
     let settled = cut_off.settle(&texts(&path, Some(&first)));
-    let upgrade = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&settled), &ours()).unwrap();
+    let upgrade = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&settled), &entries()).unwrap();
     assert_eq!(upgrade.files[&path].found.as_deref(), Some(found));
-    // Others have: what is kept is theirs, without ours.
+    // Others have changed it: their version is recorded, without NVIDIA's entries.
     let mut changed: Value = serde_json::from_str(&first).unwrap();
     changed["b"] = json!(2);
-    let upgrade = Record::snapshot(&list, &texts(&path, Some(&changed.to_string())), Some(&settled), &ours()).unwrap();
+    let upgrade =
+        Record::snapshot(&list, &texts(&path, Some(&changed.to_string())), Some(&settled), &entries()).unwrap();
     let kept: Value = serde_json::from_str(upgrade.files[&path].found.as_deref().unwrap()).unwrap();
     assert_eq!(kept, json!({"a": 1, "b": 2, "features": {"cdi": true}}));
 }
 
 #[test]
-fn a_drop_in_goes_unless_somebody_has_put_a_file_of_his_own_there() {
+fn a_drop_in_is_removed_unless_a_third_party_has_replaced_it() {
     let path = PathBuf::from("/c/n.toml");
-    let list = [File { path: path.clone(), role: Role::DropIn }];
+    let list = [ConfigFile { path: path.clone(), role: Role::DropIn }];
     let drop_in =
         "[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\"\n";
     let record =
-        Record::snapshot(&list, &texts(&path, None), None, &ours()).unwrap().settle(&texts(&path, Some(drop_in)));
-    let gone = record.revert(&texts(&path, Some(&format!("# x\n{drop_in}"))), &ours()).unwrap();
+        Record::snapshot(&list, &texts(&path, None), None, &entries()).unwrap().settle(&texts(&path, Some(drop_in)));
+    let gone = record.revert(&texts(&path, Some(&format!("# x\n{drop_in}"))), &entries()).unwrap();
     assert_eq!(gone, texts(&path, None));
-    assert_eq!(record.revert(&texts(&path, Some("[crio]\n")), &ours()).unwrap(), Texts::new());
+    assert_eq!(record.revert(&texts(&path, Some("[crio]\n")), &entries()).unwrap(), Texts::new());
 }
 
 fn foreign() -> BoxedStrategy<Map<String, Value>> {
@@ -295,10 +303,10 @@ fn foreign() -> BoxedStrategy<Map<String, Value>> {
 
 proptest! {
     #[test]
-    fn to_install_and_to_revert_changes_nothing_of_others(whole in foreign(), default: bool, added: bool) {
+    fn installing_and_reverting_changes_no_other_entries(whole in foreign(), default: bool, added: bool) {
         let (list, path) = docker();
         let found = serde_json::to_string(&whole).unwrap();
-        let record = Record::snapshot(&list, &texts(&path, Some(&found)), None, &ours()).unwrap();
+        let record = Record::snapshot(&list, &texts(&path, Some(&found)), None, &entries()).unwrap();
         let left = installed(Some(&found), default);
         let record = record.settle(&texts(&path, Some(&left)));
         if added {
@@ -306,13 +314,13 @@ proptest! {
             let mut since: Map<String, Value> = serde_json::from_str(&left).unwrap();
             since.insert("Added".into(), json!([1, "x"]));
             let now = texts(&path, Some(&Value::Object(since).to_string()));
-            let reverted = record.revert(&now, &ours()).unwrap();
+            let reverted = record.revert(&now, &entries()).unwrap();
             let rest: Map<String, Value> = serde_json::from_str(reverted[&path].as_deref().unwrap()).unwrap();
             let mut expected = whole;
             expected.insert("Added".into(), json!([1, "x"]));
             prop_assert_eq!(rest, expected);
         } else {
-            let reverted = record.revert(&texts(&path, Some(&left)), &ours()).unwrap();
+            let reverted = record.revert(&texts(&path, Some(&left)), &entries()).unwrap();
             prop_assert_eq!(reverted, texts(&path, Some(&found)));
         }
     }

@@ -1,5 +1,5 @@
-//! The steps of a toolkit's pod, against a process that behaves like a container runtime: it listens on a socket and
-//! reads its file anew on SIGHUP.
+//! The steps of a toolkit pod, against a process that behaves like a container runtime: it listens on a socket and
+//! rereads its file on SIGHUP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{
@@ -12,9 +12,11 @@ use std::{
 };
 
 use nvml_probe::runtime::{
+    config_files::config_files,
     daemon::{Daemon, Runtime},
-    files::{Kind, Ours, files},
-    restart::Patience,
+    entries::NvidiaEntries,
+    kind::RuntimeKind,
+    restart::WaitLimits,
     steps::{self, Setup, StepError},
 };
 use tempfile::TempDir;
@@ -22,8 +24,8 @@ use tempfile::TempDir;
 const SOCKET: &str = "FAKE_RUNTIME_SOCKET";
 const CONFIG: &str = "FAKE_RUNTIME_CONFIG";
 
-/// No test: the fake runtime, started by the others. It answers as Docker does, by taking connections, and says
-/// whether it has loaded NVIDIA's runtime.
+/// Not a test: the fake runtime, started by the other tests. Like Docker, it answers by accepting connections, and
+/// prints whether it has loaded NVIDIA's runtime.
 #[test]
 #[ignore = "the fake runtime that the other tests start"]
 fn fake_runtime() {
@@ -71,11 +73,11 @@ impl Node {
         node
     }
 
-    /// What the runtime says next of what it loads.
+    /// Returns the runtime's next line about what it loads.
     fn says(&mut self) -> String {
-        // Before it stands what the test harness has to say.
-        let mut words = self.said.by_ref().map(|line| line.unwrap());
-        let line = words.find(|line| line.contains("loaded ")).expect("the runtime's words");
+        // The output of the test harness comes first.
+        let mut lines = self.said.by_ref().map(|line| line.unwrap());
+        let line = lines.find(|line| line.contains("loaded ")).expect("a line of the runtime");
         let at = line.find("loaded ").unwrap();
         line[at..].to_owned()
     }
@@ -90,19 +92,20 @@ impl Node {
 
     fn setup(&self, default: bool) -> Setup {
         let at = |name: &str| self.folder.path().join(name);
-        let daemon = Daemon { kind: Kind::Docker, socket: at("docker.sock"), proc: Path::new("/proc").to_owned() };
+        let daemon =
+            Daemon { kind: RuntimeKind::Docker, socket: at("docker.sock"), proc: Path::new("/proc").to_owned() };
         Setup {
-            files: files(Kind::Docker, Some(&self.config()), None),
-            ours: Ours { handler: "nvidia".into(), install_dir: "/opt/toolkit".into() },
+            files: config_files(RuntimeKind::Docker, Some(&self.config()), None),
+            entries: NvidiaEntries { handler: "nvidia".into(), install_dir: "/opt/toolkit".into() },
             daemon,
             default,
             state: at("state"),
             loaded: at("loaded"),
-            patience: Patience { deadline: Duration::from_millis(200), interval: Duration::from_millis(5) },
+            limits: WaitLimits { deadline: Duration::from_millis(200), interval: Duration::from_millis(5) },
         }
     }
 
-    /// What NVIDIA's installer does.
+    /// Does what NVIDIA's installer does.
     fn install(&self, also: &str) {
         let mut whole: serde_json::Value = serde_json::from_str(&self.text().unwrap_or("{}".into())).unwrap();
         whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
@@ -119,7 +122,7 @@ impl Drop for Node {
 }
 
 #[tokio::test]
-async fn a_runtime_loads_what_was_entered_once_and_gets_back_what_it_had() {
+async fn a_runtime_loads_a_new_configuration_once_and_gets_its_previous_one_back() {
     let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
     let mut node = Node::new(Some(found));
     let setup = node.setup(false);
@@ -127,7 +130,7 @@ async fn a_runtime_loads_what_was_entered_once_and_gets_back_what_it_had() {
     node.install("x");
     steps::apply(&setup).await.unwrap();
     assert_eq!(node.says(), "loaded true");
-    // A new pod, with nothing new: nothing is restarted, which the next word of the runtime shows.
+    // A new pod without changes: nothing is restarted, as the next line of the runtime shows.
     steps::snapshot(&setup).unwrap();
     node.install("x");
     steps::apply(&setup).await.unwrap();
@@ -139,7 +142,7 @@ async fn a_runtime_loads_what_was_entered_once_and_gets_back_what_it_had() {
 }
 
 #[tokio::test]
-async fn a_default_runtime_is_unloaded_when_it_goes() {
+async fn a_default_runtime_is_unloaded_when_it_is_removed() {
     let mut node = Node::new(None);
     let setup = node.setup(true);
     steps::snapshot(&setup).unwrap();
@@ -151,7 +154,7 @@ async fn a_default_runtime_is_unloaded_when_it_goes() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_is_gone_is_told_of_with_its_own_file_in_place_and_every_try_says_why() {
+async fn a_runtime_that_is_down_is_reported_at_every_attempt_and_its_file_is_restored() {
     let found = "{\"a\": 1}";
     let mut node = Node::new(Some(found));
     let setup = node.setup(false);
@@ -166,16 +169,16 @@ async fn a_runtime_that_is_gone_is_told_of_with_its_own_file_in_place_and_every_
 }
 
 #[tokio::test]
-async fn an_installer_that_entered_nothing_is_told_of() {
+async fn an_installer_that_added_nothing_is_reported() {
     let node = Node::new(None);
     let setup = node.setup(false);
     steps::snapshot(&setup).unwrap();
     let error = steps::apply(&setup).await.unwrap_err();
-    assert!(matches!(error, StepError::NotEntered { .. }), "{error}");
+    assert!(matches!(error, StepError::NotAdded { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn what_is_taken_out_by_others_is_told_of() {
+async fn a_removal_by_others_is_reported() {
     let mut node = Node::new(None);
     let setup = node.setup(false);
     steps::snapshot(&setup).unwrap();
@@ -183,17 +186,17 @@ async fn what_is_taken_out_by_others_is_told_of() {
     steps::apply(&setup).await.unwrap();
     assert_eq!(node.says(), "loaded true");
     let keeping = steps::keep(&setup, Duration::from_millis(5));
-    // Others' own entries are no matter.
+    // Changes to other entries are irrelevant.
     node.install("y");
     let kept = tokio::time::timeout(Duration::from_millis(50), keeping).await;
     assert!(kept.is_err(), "{kept:?}");
     fs::write(node.config(), "{}").unwrap();
     let error = steps::keep(&setup, Duration::from_millis(5)).await.to_string();
-    assert!(error.starts_with("RuntimeConfigDrifted: runtime nvidia is not in "), "{error}");
+    assert!(error.starts_with("RuntimeConfigDrifted: runtime nvidia is no longer in "), "{error}");
 }
 
 #[tokio::test]
-async fn what_a_pod_that_died_has_entered_is_taken_out_before_something_else_is() {
+async fn entries_of_a_pod_that_died_are_removed_before_different_ones_are_added() {
     let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
     for (default, handler, goes) in [(true, "nvidia", false), (false, "nvidia", true), (true, "gpu", true)] {
         let mut node = Node::new(Some(found));
@@ -205,9 +208,9 @@ async fn what_a_pod_that_died_has_entered_is_taken_out_before_something_else_is(
         steps::apply(&setup).await.unwrap();
         assert_eq!(node.says(), "loaded true");
         let entered = node.text();
-        // Its node crashes, and comes back with another revision's pod.
+        // Its node crashes, and comes back with a pod of another revision.
         let mut next = node.setup(default);
-        next.ours.handler = handler.into();
+        next.entries.handler = handler.into();
         steps::snapshot(&next).unwrap();
         let wanted = if goes { Some(found.to_owned()) } else { entered };
         assert_eq!(node.text(), wanted, "{default} {handler}");

@@ -104,14 +104,13 @@ mod tests {
     use gpu_operator_crd::health::HealthState;
     use k8s_openapi::jiff::Timestamp;
     use nvml_probe::{
-        driver,
         health::{
-            gpu::{self, Told},
-            readings::Readings,
+            gpu::{self, GpuObservation},
             rules::Rules,
         },
         host::HostRoot,
-        os, pci,
+        nvml::readings::Readings,
+        observe::{driver, os, pci},
     };
 
     use super::*;
@@ -142,7 +141,7 @@ mod tests {
     fn its_gpus_are_well_with_every_reading_there() {
         let told: Readings = serde_json::from_value(readings()).unwrap();
         let mut gpu = gpu::Gpu::default();
-        let read = Told::Read { readings: &told, uuid: None, nvlinks_of_its_like: Some(18) };
+        let read = GpuObservation::Read { readings: &told, uuid: None, peer_nvlinks: Some(18) };
         for _ in 0..3 {
             gpu.step(&Rules::default(), &read, &[], Timestamp::UNIX_EPOCH);
         }

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use gpu_operator_crd::health::{CauseKind, GpuHealth, HealthRules, HealthState};
 use k8s_openapi::jiff::Timestamp;
-use nvml_probe::health::{
-    gpu::{Gpu, Source, Told, XidSeen},
-    readings::Readings,
-    rules::Rules,
+use nvml_probe::{
+    health::{
+        gpu::{Gpu, GpuObservation},
+        rules::Rules,
+    },
+    nvml::readings::Readings,
+    observe::xids::{XidCount, XidSource},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -48,7 +51,7 @@ struct Befalling {
     /// Of a GPU that cannot be opened.
     refused: Option<CauseKind>,
     readings: Readings,
-    xids: Vec<XidSeen>,
+    xids: Vec<XidCount>,
 }
 
 /// What is read of a device in the stand-in's words.
@@ -124,7 +127,7 @@ impl Sickness {
             place = (place + 1) % self.gpus.len();
         }
         let fault = &self.faults[self.random.index(self.faults.len())];
-        let told = fault.refused.map_or(read(&fault.readings), |kind| Told::Refused(kind, &fault.words));
+        let told = fault.refused.map_or(read(&fault.readings), |kind| GpuObservation::NotOpened(kind, &fault.words));
         self.gpus[place].step(&self.rules, &told, &fault.xids, now);
         self.sick.push(place);
         *self.nodes.entry(place / self.gpus_per_node).or_default() += 1;
@@ -132,15 +135,19 @@ impl Sickness {
     }
 }
 
-fn read(readings: &Readings) -> Told<'_> {
-    Told::Read { readings, uuid: None, nvlinks_of_its_like: None }
+fn read(readings: &Readings) -> GpuObservation<'_> {
+    GpuObservation::Read { readings, uuid: None, peer_nvlinks: None }
 }
 
 impl Befalling {
     fn new(fault: &Fault) -> Result<Self> {
         let device = device(&fault.device).with_context(|| format!("a GPU that {}", fault.what))?;
-        let seen =
-            |numbered: &Numbered| XidSeen { xid: numbered.xid, count: 1, source: Source::Event, said: String::new() };
+        let seen = |numbered: &Numbered| XidCount {
+            xid: numbered.xid,
+            count: 1,
+            source: XidSource::Nvml,
+            message: String::new(),
+        };
         Ok(Self {
             words: format!("the GPU {}", fault.what),
             refused: device.error.map(|_| fault.kind),

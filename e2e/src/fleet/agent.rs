@@ -16,7 +16,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use kube::Client;
-use nvml_probe::publish::Seen;
+use nvml_probe::report::gpu_node::GpuNodeView;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
@@ -71,7 +71,7 @@ pub(super) struct Slot {
     pub labels: BTreeMap<String, String>,
     pub pods: BTreeMap<String, PlacedPod>,
     /// What the watch shows of its GpuNode.
-    pub seen: Seen,
+    pub seen: GpuNodeView,
     sent: Sent,
     turn: Turn,
     /// When it has its turn by itself.
@@ -109,7 +109,7 @@ impl Slot {
             alive: true,
             labels: BTreeMap::new(),
             pods,
-            seen: Seen::Absent,
+            seen: GpuNodeView::Absent,
             sent: Sent::default(),
             turn: Turn::None,
             timer: None,

@@ -18,7 +18,7 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
-use nvml_probe::publish::{Own, Seen};
+use nvml_probe::report::gpu_node::{GpuNodeFields, GpuNodeView};
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -100,11 +100,11 @@ impl OfNode for DynamicObject {
     }
 
     fn appear(self, slot: &mut Slot) {
-        slot.seen = Seen::Present(Box::new(Own::from(self)));
+        slot.seen = GpuNodeView::Present(Box::new(GpuNodeFields::from(self)));
     }
 
     fn vanish(_: &str, slot: &mut Slot) {
-        slot.seen = Seen::Absent;
+        slot.seen = GpuNodeView::Absent;
         slot.forget_report();
     }
 }

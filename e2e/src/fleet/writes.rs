@@ -8,7 +8,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, Preconditions},
     core::PartialObjectMeta,
 };
-use nvml_probe::publish::{Publisher, Seen};
+use nvml_probe::report::{gpu_node::GpuNodeView, publish::Publisher};
 use serde_json::json;
 
 use super::{machine::Gpus, node::published, pod::PlacedPod};
@@ -23,7 +23,7 @@ pub(super) enum Write {
     /// Kubelet publishes so many GPUs of a node.
     Gpus(String, Gpus),
     /// The probe of a node reports, knowing this of its GpuNode.
-    Report(String, Seen, Box<Report>),
+    Report(String, GpuNodeView, Box<Report>),
 }
 
 /// What came of a write.

@@ -8,9 +8,12 @@ use std::{
 };
 
 use nvml_probe::runtime::{
-    files::{File, Kind, Ours, files},
-    record::{Record, Texts, take_in_version_1},
+    config_files::{ConfigFile, config_files},
+    entries::NvidiaEntries,
+    kind::RuntimeKind as Kind,
+    record::{Record, move_version_1_to_main},
     state,
+    texts::Texts,
 };
 use tempfile::TempDir;
 
@@ -78,12 +81,12 @@ impl Host {
         }
     }
 
-    fn files(&self) -> Vec<File> {
-        files(self.kind, (!self.main_is_theirs).then_some(&*self.main), self.drop_in.as_deref())
+    fn files(&self) -> Vec<ConfigFile> {
+        config_files(self.kind, (!self.main_is_theirs).then_some(&*self.main), self.drop_in.as_deref())
     }
 
-    fn ours(&self) -> Ours {
-        Ours { handler: "nvidia".into(), install_dir: self.at("install/toolkit").display().to_string() }
+    fn ours(&self) -> NvidiaEntries {
+        NvidiaEntries { handler: "nvidia".into(), install_dir: self.at("install/toolkit").display().to_string() }
     }
 
     fn texts(&self) -> Texts {
@@ -114,11 +117,11 @@ impl Host {
         }
         let output = command.output().expect("the installer");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        if let Some(writes) = take_in_version_1(&self.files(), &self.texts()) {
+        if let Some(writes) = move_version_1_to_main(&self.files(), &self.texts()) {
             state::write_all(&writes).expect("written");
         }
         let now = self.texts();
-        let entered = |file: &File| file.role.has(&now[&file.path], &self.ours());
+        let entered = |file: &ConfigFile| file.role.contains_entries(&now[&file.path], &self.ours());
         assert!(self.files().iter().any(entered), "{now:?}");
         record.settle(&now)
     }

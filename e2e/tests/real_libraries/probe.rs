@@ -10,8 +10,8 @@ use std::{
 use e2e::debian::Driver;
 use nix::sys::stat::makedev;
 use nvml_probe::{
-    driver::{HOST, libraries},
     host::HostRoot,
+    observe::driver::{HOST_ROOT, libraries},
 };
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ fn a_library_is_found_where_debian_has_it_unpacked_and_configured() {
             if configured {
                 host.configure(&driver);
             }
-            let found = libraries(&HostRoot::new(host.root()), HOST).expect("read");
+            let found = libraries(&HostRoot::new(host.root()), HOST_ROOT).expect("read");
             let found: Vec<_> = found.iter().map(|found| (found.version.as_str(), found.path.to_str())).collect();
             assert_eq!(found, [(driver.version.as_str(), Some(&*library(&driver)))], "configured: {configured}");
         }

@@ -5,9 +5,12 @@
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use nvml_probe::{
-    child::{Limits, Look, Supervisor, Target, this_program},
-    driver::{CONTAINER_ROOT, all_libraries},
     host::HostRoot,
+    nvml::{
+        supervisor::{Limits, NvmlStatus, Supervisor, child_command},
+        target::Target,
+    },
+    observe::driver::{CONTAINER_ROOT, all_libraries},
 };
 use serde_json::{Value, json};
 
@@ -24,7 +27,7 @@ const LACKING: [(&str, &[Call]); 3] = [
             ("nvmlDeviceGetComputeRunningProcesses_v3", &["/readings/processes"]),
             ("nvmlDeviceGetCurrentClocksEventReasons", &[]),
             ("nvmlDeviceGetGpuFabricInfoV", &FABRIC),
-            ("nvmlDeviceGetGpuInstanceProfileInfoV", &["/mig/now/enabled", "/mig/now/pending", "/mig/offers"]),
+            ("nvmlDeviceGetGpuInstanceProfileInfoV", &["/mig/state/enabled", "/mig/state/pending", "/mig/profiles"]),
             ("nvmlDeviceGetMarginTemperature", &["/readings/thermal/margin"]),
             ("nvmlDeviceGetMemoryInfo_v2", &[]),
             ("nvmlDeviceGetSramEccErrorStatus", &["/readings/ecc/sramThresholdExceeded"]),
@@ -97,9 +100,9 @@ async fn answered(host: &Host, version: &str) -> BTreeSet<String> {
     let root = HostRoot::new(host.root());
     let libraries = all_libraries(&root, None).expect("read");
     let target = Target::choose(&root, false, "boot", Some(version), &libraries);
-    let mut supervisor = Supervisor::new(this_program(built("nvml-probe")), Limits::default());
-    let inventory = match supervisor.look_at_divisions(target, &[GPU.to_owned()]).await {
-        Look::Answering(inventory) => inventory,
+    let mut supervisor = Supervisor::new(child_command(built("nvml-probe")), Limits::default());
+    let inventory = match supervisor.query_with_mig(target, &[GPU.to_owned()]).await {
+        NvmlStatus::Answering(inventory) => inventory,
         other => panic!("no answer but {other:?}"),
     };
     supervisor.end().await.expect("its end");

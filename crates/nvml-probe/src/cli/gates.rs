@@ -4,15 +4,17 @@ use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{TERMINATED, duration};
+use super::error::CliError;
 use crate::{
-    driver::CONTAINER_ROOT,
-    gate::{Answer, Configured, Gate, Takeover},
+    gates::{
+        guard::Takeover,
+        nouveau, previous_container,
+        status::GateStatus,
+        wait::{Gate, RuntimeRequirement},
+    },
     host::HostRoot,
-    nouveau,
-    signal::Shutdown,
-    start::{self, StartError},
-    words::last_words,
+    observe::driver::CONTAINER_ROOT,
+    process::{EXIT_TERMINATED, Shutdown, become_program, parse_duration, write_termination_log},
 };
 
 #[derive(Debug, Subcommand)]
@@ -24,18 +26,18 @@ pub enum Wait {
         /// The driver's root on the host.
         #[arg(long, default_value = CONTAINER_ROOT)]
         driver_root: String,
-        /// The version that must be loaded, or its branch alone, such as 580. Any, where it is not given.
+        /// The version that must be loaded, or only its branch, such as 580. Defaults to any version.
         #[arg(long)]
         version: Option<String>,
-        /// The host's file that the driver's container keeps locked while it runs, where a container installs the driver.
+        /// The host's file that the driver's container keeps locked while it runs, if a container installs the driver.
         #[arg(long)]
         pid_file: Option<PathBuf>,
     },
-    /// Until the control daemons of MPS run.
+    /// Until the MPS control daemons run.
     Mps {
         #[command(flatten)]
         gate: GateArgs,
-        /// The folder in which they meet their clients, on the host.
+        /// The host's folder in which the daemons meet their clients.
         #[arg(long, default_value = "/run/nvidia/mps")]
         mps_root: PathBuf,
     },
@@ -46,13 +48,13 @@ pub enum Wait {
         /// The toolkit's directory on the host.
         #[arg(long, default_value = "/usr/local/nvidia/toolkit")]
         install_dir: PathBuf,
-        /// A file that holds the number of the installer's process, where it must be running.
+        /// A file with the process id of the installer, if the installer must be running.
         #[arg(long)]
         pid_file: Option<PathBuf>,
-        /// A file of the container runtime's configuration, in one of which NVIDIA's runtime must be entered.
+        /// A file of the container runtime's configuration. NVIDIA's runtime must be configured in one of them.
         #[arg(long, requires = "loaded")]
         runtime_config: Vec<PathBuf>,
-        /// The folder that says what of them the runtime has loaded.
+        /// The folder that records which configuration the runtime has loaded.
         #[arg(long)]
         loaded: Option<PathBuf>,
     },
@@ -62,27 +64,27 @@ pub enum Wait {
 pub struct Guard {
     #[command(flatten)]
     gate: GateArgs,
-    /// The version that is to be installed, or its branch alone. Without it none that is in use is taken for the same.
+    /// The version to be installed, or only its branch. Without it, no driver in use counts as the same version.
     #[arg(long)]
     version: Option<String>,
-    /// The digest of the configuration that NVIDIA's container is about to install. Without it the installer is one that
-    /// leaves a loaded module of the wanted version alone.
+    /// The digest of the configuration that NVIDIA's container is about to install. Without it, the installer is
+    /// assumed to keep a loaded module of the wanted version.
     #[arg(long)]
     digest: Option<String>,
-    /// The file in which NVIDIA's container keeps the digest of what it has installed.
+    /// The file in which NVIDIA's container stores the digest of what it has installed.
     #[arg(long, default_value = "/host/run/nvidia/nvidia-driver.state", requires = "digest")]
     state_file: PathBuf,
-    /// The host's folder that the driver is installed into. Without a version, a driver in use whose libraries are there
-    /// passes.
+    /// The host's folder into which the driver is installed. Without a version, a driver in use whose libraries are
+    /// there passes.
     #[arg(long)]
     install_dir: Option<String>,
-    /// A file that says what is waited for, while it is, to those who see this container run.
+    /// A file that holds the reason while the guard waits, for readers who only see that this container runs.
     #[arg(long)]
     waits_file: Option<PathBuf>,
-    /// The place where a container that has died may have left its root mounted.
+    /// A mount point where a dead container may have left its root mounted.
     #[arg(long)]
     unmount: Option<PathBuf>,
-    /// The file that a driver's container locks while it runs. One that has been killed may take a moment to end.
+    /// The file that a driver's container locks while it runs. A killed container may take a moment to exit.
     #[arg(long)]
     pid_file: Option<PathBuf>,
     /// The program to become.
@@ -101,8 +103,8 @@ pub struct GateArgs {
     /// Where the host's directories are mounted.
     #[arg(long, default_value = "/host")]
     host_root: PathBuf,
-    /// Pause between two looks.
-    #[arg(long, default_value = "1s", value_parser = duration)]
+    /// Pause between two checks.
+    #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
     /// The file whose text Kubernetes shows once the container has ended.
     #[arg(long, default_value = "/dev/termination-log")]
@@ -110,14 +112,14 @@ pub struct GateArgs {
 }
 
 impl Wait {
-    /// Waits until the gate opens, or until asked to end.
+    /// Waits until the gate opens or the process is terminated.
     pub async fn pass(self, shutdown: &mut Shutdown) -> ExitCode {
         let (gate, options) = match self {
             Self::Driver { gate, driver_root, version, pid_file } => {
                 (Gate::Driver { root: driver_root, version, pid_file }, gate)
             }
             Self::Toolkit { gate, install_dir, pid_file, runtime_config, loaded } => {
-                let configured = loaded.map(|loaded| Configured { files: runtime_config, loaded });
+                let configured = loaded.map(|loaded| RuntimeRequirement { files: runtime_config, loaded });
                 (Gate::Toolkit { install_dir, pid_file, configured }, gate)
             }
             Self::Mps { gate, mps_root } => (Gate::Mps { root: mps_root }, gate),
@@ -127,59 +129,60 @@ impl Wait {
 }
 
 impl Guard {
-    /// Waits until the gate opens, or until asked to end. With a program to become it does not return from there.
-    pub async fn pass(self, shutdown: &mut Shutdown) -> Result<ExitCode, StartError> {
+    /// Waits until the gate opens or the process is terminated. If there is a program to become, it then does not
+    /// return.
+    pub async fn pass(self, shutdown: &mut Shutdown) -> Result<ExitCode, CliError> {
         let Self { mut gate, version, digest, state_file, install_dir, waits_file, unmount, pid_file, command } = self;
-        let unless = match digest {
+        let takeover = match digest {
             Some(digest) => Takeover::Digest { file: state_file, digest },
             None => Takeover::Loaded { install_dir },
         };
         if let Some(file) = &pid_file {
             tokio::select! {
-                () = start::until_unlocked(file, gate.interval) => {}
-                () = shutdown.requested() => return Ok(ExitCode::from(TERMINATED)),
+                () = previous_container::wait_until_unlocked(file, gate.interval) => {}
+                () = shutdown.requested() => return Ok(ExitCode::from(EXIT_TERMINATED)),
             }
         }
         if let Some(place) = &unmount {
-            start::unmount_all(place)?;
+            previous_container::unmount_all(place)?;
         }
         if !command.is_empty() {
-            // The last words of this container are to be those of the program.
+            // The termination message of this container belongs to the program.
             gate.termination_log = PathBuf::from("/dev/null");
         }
         let waiting = waits_file.map(Waiting);
-        let say = |answer: &Answer| waiting.iter().for_each(|file| file.say(answer));
-        let code = pass(&Gate::Guard { version, unless }, &gate, shutdown, say).await;
+        let notify = |status: &GateStatus| waiting.iter().for_each(|file| file.notify(status));
+        let code = pass(&Gate::Guard { version, takeover }, &gate, shutdown, notify).await;
         waiting.iter().for_each(Waiting::is_over);
         if code != ExitCode::SUCCESS || command.is_empty() {
             return Ok(code);
         }
-        Err(start::become_program(&command))
+        Err(become_program(&command).into())
     }
 }
 
 impl UnloadNouveau {
-    /// Waits until nouveau is not loaded, and unloads it once nothing uses it, or until asked to end.
+    /// Waits until nouveau is not loaded, unloading it once it is unused, or until the process is terminated.
     pub async fn pass(self, shutdown: &mut Shutdown) -> ExitCode {
         let Self { gate: GateArgs { host_root, interval, termination_log } } = self;
-        let say = |text: &str| {
+        let notify = |text: &str| {
             tracing::info!("{text}");
-            last_words(&termination_log, text);
+            write_termination_log(&termination_log, text);
         };
         let host = HostRoot::new(host_root);
         tokio::select! {
-            () = nouveau::unload_unused(&host, interval, say) => ExitCode::SUCCESS,
-            () = shutdown.requested() => ExitCode::from(TERMINATED),
+            () = nouveau::unload_unused(&host, interval, notify) => ExitCode::SUCCESS,
+            () = shutdown.requested() => ExitCode::from(EXIT_TERMINATED),
         }
     }
 }
 
-/// A file that says what is waited for. Nobody else has to be able to tell a container that waits from one that works.
+/// A file that holds the reason for waiting. Without it, a waiting container looks like a working one.
 struct Waiting(PathBuf);
 
 impl Waiting {
-    fn say(&self, answer: &Answer) {
-        if let Answer::Waiting(text) = answer
+    fn notify(&self, status: &GateStatus) {
+        if let GateStatus::Waiting(text) = status
             && let Err(error) = fs::write(&self.0, text)
         {
             tracing::debug!(%error, "cannot write {}", self.0.display());
@@ -197,16 +200,16 @@ fn absent(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown, tell: impl Fn(&Answer)) -> ExitCode {
+async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown, on_change: impl Fn(&GateStatus)) -> ExitCode {
     let host = HostRoot::new(&options.host_root);
-    let say = |answer: &Answer| {
-        let (Answer::Open(text) | Answer::Waiting(text)) = answer;
+    let notify = |status: &GateStatus| {
+        let (GateStatus::Open(text) | GateStatus::Waiting(text)) = status;
         tracing::info!("{text}");
-        last_words(&options.termination_log, text);
-        tell(answer);
+        write_termination_log(&options.termination_log, text);
+        on_change(status);
     };
     tokio::select! {
-        () = gate.wait(&host, options.interval, say) => ExitCode::SUCCESS,
-        () = shutdown.requested() => ExitCode::from(TERMINATED),
+        () = gate.wait(&host, options.interval, notify) => ExitCode::SUCCESS,
+        () = shutdown.requested() => ExitCode::from(EXIT_TERMINATED),
     }
 }

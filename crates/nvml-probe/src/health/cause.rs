@@ -1,4 +1,4 @@
-//! One cause over time.
+//! The lifecycle of one cause.
 //!
 //! ```text
 //!               found, as often as its kind needs            a restart of the GPU, or no reading shows it any more
@@ -12,17 +12,17 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
     findings::Finding,
-    kind::{Cure, OF_ACCESS, nature},
+    kind::{ACCESS_KINDS, Cure, defaults},
     rules::Rules,
 };
 
 /// The bound of the API type.
 const MAX_EVIDENCE: usize = 256;
 
-/// Something that was found, and what has come of it.
+/// A finding and its development over time.
 #[derive(Clone, Debug)]
-pub(super) struct Tracked {
-    /// What was found last.
+pub(super) struct TrackedCause {
+    /// The latest finding.
     pub(super) finding: Finding,
     /// Whether it was found since the last reading.
     pub(super) is_fresh: bool,
@@ -32,32 +32,32 @@ pub(super) struct Tracked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Found that often in a row; not yet a cause.
+    /// Found this many times in a row; not a cause yet.
     Suspected(u32),
-    /// A cause; not found at that many readings in a row.
+    /// A cause; absent from this many readings in a row.
     Standing(u32),
-    /// Dealt with; not found at that many readings in a row, or found again at so many.
+    /// Dealt with; absent from this many readings in a row, or found again this many times.
     Recovering { clean: u32, found: u32 },
 }
 
-impl Tracked {
-    /// Found for the first time, where it takes that often to be a cause.
+impl TrackedCause {
+    /// Creates a cause for a first finding, which becomes a cause after it was found `needed` times.
     pub(super) fn new(finding: Finding, needed: u32, now: Timestamp) -> Self {
         let phase = if needed <= 1 { Phase::Standing(0) } else { Phase::Suspected(1) };
         Self { finding, is_fresh: true, since: now, phase }
     }
 
-    /// As it was reported.
+    /// Restores a reported cause.
     pub(super) fn restore(rules: &Rules, cause: &Cause) -> Self {
         let finding = cause.xid.and_then(|xid| Finding::of_xid(rules, xid, 0, "")).unwrap_or_else(|| {
-            let nature = nature(cause.kind);
+            let defaults = defaults(cause.kind);
             Finding {
                 kind: cause.kind,
                 xid: cause.xid,
                 severity: cause.severity,
-                action: nature.action,
-                cure: nature.cure,
-                confirm: nature.confirm,
+                action: defaults.action,
+                cure: defaults.cure,
+                confirm: defaults.confirm,
                 count: None,
                 evidence: String::new(),
             }
@@ -67,7 +67,7 @@ impl Tracked {
         Self { finding, is_fresh: false, since: cause.since.0, phase }
     }
 
-    /// As it is reported; nothing while it is only suspected.
+    /// Returns the cause to report; `None` while it is only suspected.
     pub(super) fn cause(&self) -> Option<Cause> {
         let is_reported = !matches!(self.phase, Phase::Suspected(_));
         is_reported.then(|| Cause {
@@ -81,22 +81,22 @@ impl Tracked {
         })
     }
 
-    /// Whether the finding is of this very thing.
+    /// Returns whether the finding is about the same thing.
     pub(super) fn is(&self, finding: &Finding) -> bool {
         self.finding.kind == finding.kind && self.finding.xid == finding.xid
     }
 
-    /// Whether it stands.
+    /// Returns whether the cause is active.
     pub(super) fn stands(&self) -> bool {
         matches!(self.phase, Phase::Standing(_))
     }
 
-    /// Whether it is dealt with.
+    /// Returns whether the cause has been dealt with.
     pub(super) fn recovers(&self) -> bool {
         matches!(self.phase, Phase::Recovering { .. })
     }
 
-    /// The GPU was restarted. Whether that was the cure.
+    /// Records a restart of the GPU. Returns whether the restart resolved the cause.
     pub(super) fn restarted(&mut self) -> bool {
         let cured = self.stands() && self.finding.cure == Cure::Restart;
         if cured {
@@ -105,7 +105,7 @@ impl Tracked {
         cured
     }
 
-    /// The gravest first, those that stand before those that recover, then the oldest.
+    /// The sort key: active before recovering, then the most severe, then the oldest.
     pub(super) fn rank(&self) -> impl Ord + use<> {
         let phase = match self.phase {
             Phase::Standing(_) => 0,
@@ -116,7 +116,7 @@ impl Tracked {
         (phase, severity, self.since, self.finding.kind, self.finding.xid)
     }
 
-    /// It was found again, where it takes that often to be a cause.
+    /// Records that it was found again; it becomes active after `needed` findings.
     pub(super) fn found(&mut self, finding: Finding, needed: u32, now: Timestamp) {
         let phase = match self.phase {
             Phase::Suspected(times) if times + 1 < needed => Phase::Suspected(times + 1),
@@ -126,9 +126,9 @@ impl Tracked {
         if matches!(self.phase, Phase::Suspected(_)) {
             self.since = now;
         }
-        // A reading on the edge between two severities would be news at every other look.
+        // A reading at the boundary between two severities would otherwise change the report at every other look.
         let severity = finding.severity.max(self.finding.severity);
-        // The words stay what they were, and with them the report, while it is the same to a reader.
+        // The evidence, and with it the report, stays unchanged as long as it means the same to a reader.
         let same = self.stands()
             && self.finding.severity == severity
             && self.finding.action == finding.action
@@ -139,11 +139,12 @@ impl Tracked {
         self.is_fresh = true;
     }
 
-    /// A reading did not show it; `is_clear`, if it would have. Whether it stays.
+    /// Records a reading without the finding; `is_clear` if the reading proves its absence. Returns whether to keep the
+    /// cause.
     pub(super) fn unseen(&mut self, rules: &Rules, is_clear: bool) -> bool {
-        // What passes by itself may be back soon. What a restart takes away, or another GPU, is gone; and a GPU that answers
-        // does answer.
-        let passing = self.finding.cure == Cure::Passing && !OF_ACCESS.contains(&self.finding.kind);
+        // A passing cause may soon be back. A cause that a restart or a replacement removes is gone, and a GPU that
+        // answers is accessible.
+        let passing = self.finding.cure == Cure::Passing && !ACCESS_KINDS.contains(&self.finding.kind);
         let needed = if passing { rules.calm_intervals() } else { 1 };
         match self.phase {
             Phase::Suspected(_) => return !is_clear,

@@ -1,60 +1,60 @@
-//! Readings → findings: what one reading of a GPU shows, and what it shows not to be. Pure, and without memory: what comes
-//! of a finding is [`super::gpu`]'s to decide.
+//! Derives findings from one reading of a GPU: what is wrong, and what is proven not to be wrong. Pure and stateless;
+//! [`super::gpu`] decides what a finding leads to.
 
 use std::time::Duration;
 
 use gpu_operator_crd::health::{Action, CauseKind, Severity};
 
 use super::{
-    kind::{Cure, Nature, nature},
-    readings::{Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks},
+    kind::{Cure, KindDefaults, defaults},
     rules::Rules,
     xid::Class,
 };
+use crate::nvml::readings::{Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks};
 
 /// Something that is wrong with a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// What is wrong.
     pub kind: CauseKind,
-    /// The XID, of that kind only.
+    /// The XID, for that kind only.
     pub xid: Option<u16>,
-    /// How grave.
+    /// The severity.
     pub severity: Severity,
-    /// What helps.
+    /// The recommended action.
     pub action: Action,
     /// How it ends.
     pub cure: Cure,
-    /// Whether one is not enough.
+    /// Whether one reading is not enough.
     pub confirm: bool,
-    /// How many, where that can be counted.
+    /// The number of occurrences, if it can be counted.
     pub count: Option<u64>,
-    /// How it is known.
+    /// The evidence, for people to read.
     pub evidence: String,
 }
 
 impl Finding {
-    /// A finding as its kind is by nature; nothing where the rules leave the kind out.
+    /// Creates a finding with the defaults of its kind, or `None` if the rules ignore the kind.
     #[must_use]
     pub fn of(rules: &Rules, kind: CauseKind, evidence: impl Into<String>) -> Option<Self> {
-        let Nature { severity, action, cure, confirm } = nature(kind);
+        let KindDefaults { severity, action, cure, confirm } = defaults(kind);
         let severity = rules.severity_over(kind, severity)?;
         Some(Self { kind, xid: None, severity, action, cure, confirm, count: None, evidence: evidence.into() })
     }
 
-    /// An XID that came `count` times; nothing where it says nothing of the GPU.
+    /// Creates a finding for an XID that occurred `count` times, or `None` if it says nothing about the GPU.
     #[must_use]
-    pub fn of_xid(rules: &Rules, xid: u16, count: u64, said: &str) -> Option<Self> {
+    pub fn of_xid(rules: &Rules, xid: u16, count: u64, message: &str) -> Option<Self> {
         let meaning = rules.xid(xid);
         let (severity, cure) = match meaning.class {
             Class::Ignore => return None,
             Class::Warn => (Severity::Warning, Cure::Passing),
             Class::Fatal => (Severity::Fatal, Cure::Restart),
         };
-        let evidence = if said.is_empty() {
+        let evidence = if message.is_empty() {
             meaning.text.to_owned()
         } else {
-            format!("{}; the driver said: {said}", meaning.text)
+            format!("{}; driver message: {message}", meaning.text)
         };
         Some(Self {
             kind: CauseKind::Xid,
@@ -72,62 +72,63 @@ impl Finding {
         Self { count: Some(count), ..self }
     }
 
-    /// As grave as given, unless a rule says otherwise.
+    /// Sets the severity unless a rule sets it.
     fn severity(self, rules: &Rules, severity: Severity) -> Self {
         Self { severity: rules.severity_over(self.kind, severity).unwrap_or(severity), ..self }
     }
 }
 
-/// What a reading is compared with.
+/// The values that a reading is compared with.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Before {
-    /// The counter of PCIe replays at the reading before, and how long ago that was.
+pub struct Baseline {
+    /// The PCIe replay counter at the previous reading, and how long ago that was.
     pub replays: Option<(u64, Duration)>,
-    /// How many NVLinks should be active: as many as were on this GPU, or as on its like in this node.
+    /// How many NVLinks should be active: as many as were before on this GPU, or as on the node's GPUs of the same
+    /// model.
     pub nvlinks: Option<usize>,
 }
 
-/// What a reading shows. A kind that is in neither list could not be read.
+/// The result of evaluating a reading. A kind in neither list could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// What is wrong.
     pub found: Vec<Finding>,
-    /// What is not.
+    /// What is proven not to be wrong.
     pub clear: Vec<CauseKind>,
 }
 
-/// What a reading shows.
+/// Evaluates a reading.
 #[must_use]
-pub fn findings(rules: &Rules, now: &Readings, before: &Before) -> Findings {
-    let mut look = Looking { rules, findings: Findings::default() };
-    heat(&mut look, &now.thermal);
-    slowdowns(&mut look, now.clock_reasons);
-    look.at(CauseKind::InforomCorrupt, now.inforom_corrupt, |corrupt| {
+pub fn findings(rules: &Rules, now: &Readings, baseline: &Baseline) -> Findings {
+    let mut evaluation = Evaluation { rules, findings: Findings::default() };
+    heat(&mut evaluation, &now.thermal);
+    slowdowns(&mut evaluation, now.clock_reasons);
+    evaluation.at(CauseKind::InforomCorrupt, now.inforom_corrupt, |corrupt| {
         corrupt.then(|| "NVML finds the infoROM corrupt".to_owned())
     });
-    ecc(&mut look, now);
+    ecc(&mut evaluation, now);
     if let Some(pages) = now.pages {
-        retired_pages(&mut look, pages);
+        retired_pages(&mut evaluation, pages);
     }
     if let Some(rows) = now.rows {
-        remapped_rows(&mut look, rows);
+        remapped_rows(&mut evaluation, rows);
     }
-    links(&mut look, now, before);
+    links(&mut evaluation, now, baseline);
     if let Some(fabric) = now.fabric {
-        join(&mut look, fabric);
+        join(&mut evaluation, fabric);
     }
-    pcie(&mut look, now, before);
-    look.recovery(now.recovery_action);
-    look.findings
+    pcie(&mut evaluation, now, baseline);
+    evaluation.recovery(now.recovery_action);
+    evaluation.findings
 }
 
-struct Looking<'a> {
+struct Evaluation<'a> {
     rules: &'a Rules,
     findings: Findings,
 }
 
-impl Looking<'_> {
-    /// Notes what comes of a value, if it was read.
+impl Evaluation<'_> {
+    /// Evaluates a value if it was read.
     fn at<T>(&mut self, kind: CauseKind, value: Option<T>, wrong: impl FnOnce(T) -> Option<String>) {
         if let Some(value) = value {
             let finding = wrong(value).and_then(|evidence| Finding::of(self.rules, kind, evidence));
@@ -135,7 +136,7 @@ impl Looking<'_> {
         }
     }
 
-    /// As [`Self::at`], for what is counted.
+    /// Evaluates a counter like [`Self::at`].
     fn counted(&mut self, kind: CauseKind, count: Option<u64>, wrong: impl FnOnce(u64) -> Option<String>) {
         if let Some(count) = count {
             let finding = wrong(count).and_then(|evidence| Finding::of(self.rules, kind, evidence));
@@ -143,7 +144,7 @@ impl Looking<'_> {
         }
     }
 
-    /// Notes what was found, or that nothing was.
+    /// Adds the finding, or marks the kind as clear.
     fn note(&mut self, kind: CauseKind, found: Option<Finding>) {
         match found {
             Some(finding) => self.findings.found.push(finding),
@@ -151,21 +152,21 @@ impl Looking<'_> {
         }
     }
 
-    /// NVML's own word for what to do (field 230; NVIDIA's driver 570 and later). What the numbers beyond 2 ask for is
-    /// from the header's names only.
+    /// Evaluates NVML's recommended action (field 230; driver 570 and later). The meaning of values above 2 is known
+    /// only from the names in NVML's header.
     fn recovery(&mut self, value: Option<u32>) {
         let kind = CauseKind::RecoveryActionNeeded;
         let rules = self.rules;
         let finding = |value: u32| {
-            let (action, severity, word) = match value {
+            let (action, severity, meaning) = match value {
                 0 => return None,
                 1 => (Action::ResetGpu, Severity::Fatal, "reset of the GPU"),
                 2 => (Action::RebootNode, Severity::Fatal, "reboot of the node"),
                 3 => (Action::DrainAndReset, Severity::Warning, "end of all peer-to-peer traffic"),
                 4 => (Action::DrainAndReset, Severity::Warning, "drain and reset of the GPU"),
-                _ => (Action::CheckHardware, Severity::Warning, "something this probe does not know"),
+                _ => (Action::CheckHardware, Severity::Warning, "unknown to this probe"),
             };
-            let finding = Finding::of(rules, kind, format!("NVML's recovery action is {value}: {word}"))?;
+            let finding = Finding::of(rules, kind, format!("NVML's recovery action is {value}: {meaning}"))?;
             Some(Finding { action, ..finding }.severity(rules, severity))
         };
         if let Some(value) = value {
@@ -174,11 +175,11 @@ impl Looking<'_> {
     }
 }
 
-fn heat(look: &mut Looking<'_>, thermal: &Thermal) {
+fn heat(evaluation: &mut Evaluation<'_>, thermal: &Thermal) {
     let kind = CauseKind::Overheating;
-    let rules = look.rules;
+    let rules = evaluation.rules;
     let (slow, shut) = (rules.below_slowdown(), rules.below_shutdown());
-    // Degrees left until the one and the other; newer cards tell margins, older ones temperatures.
+    // Degrees left until each threshold; newer cards report margins, older ones temperatures.
     let until_slowdown = thermal.margin.or(difference(thermal.slowdown_at, thermal.gpu));
     let until_shutdown =
         difference(thermal.margin, thermal.shutdown_margin).or(difference(thermal.shutdown_at, thermal.gpu));
@@ -194,20 +195,20 @@ fn heat(look: &mut Looking<'_>, thermal: &Thermal) {
     } else {
         None
     };
-    look.note(kind, finding);
+    evaluation.note(kind, finding);
 }
 
 fn difference(high: Option<i64>, low: Option<i64>) -> Option<i64> {
     high.zip(low).map(|(high, low)| high - low)
 }
 
-fn slowdowns(look: &mut Looking<'_>, reasons: Option<u64>) {
+fn slowdowns(evaluation: &mut Evaluation<'_>, reasons: Option<u64>) {
     use clocks::{HARDWARE_SLOWDOWN, HARDWARE_THERMAL, POWER_BRAKE, SOFTWARE_THERMAL};
     let heat = HARDWARE_THERMAL | SOFTWARE_THERMAL;
     for (kind, bits, without, text) in [
         (CauseKind::ThermalSlowdown, heat, 0, "clocks are lowered because of heat"),
         (CauseKind::PowerBrake, POWER_BRAKE, 0, "clocks are lowered at the power supply's request"),
-        // The bit is set along with those of heat and of the power brake.
+        // This bit is set together with those of heat and of the power brake.
         (
             CauseKind::HardwareSlowdown,
             HARDWARE_SLOWDOWN,
@@ -215,49 +216,49 @@ fn slowdowns(look: &mut Looking<'_>, reasons: Option<u64>) {
             "clocks are lowered by the hardware",
         ),
     ] {
-        look.at(kind, reasons, |reasons| {
+        evaluation.at(kind, reasons, |reasons| {
             (reasons & bits != 0 && reasons & without == 0)
                 .then(|| format!("{text} (clock event reasons {reasons:#x})"))
         });
     }
 }
 
-fn ecc(look: &mut Looking<'_>, now: &Readings) {
-    let limit = look.rules.uncorrectable_ecc();
-    look.counted(CauseKind::UncorrectableEcc, now.ecc.volatile_uncorrected, |errors| {
+fn ecc(evaluation: &mut Evaluation<'_>, now: &Readings) {
+    let limit = evaluation.rules.uncorrectable_ecc();
+    evaluation.counted(CauseKind::UncorrectableEcc, now.ecc.volatile_uncorrected, |errors| {
         (errors >= limit).then(|| "uncorrectable memory errors since the driver was loaded".to_owned())
     });
-    look.at(CauseKind::SramThresholdExceeded, now.ecc.sram_threshold_exceeded, |exceeded| {
+    evaluation.at(CauseKind::SramThresholdExceeded, now.ecc.sram_threshold_exceeded, |exceeded| {
         exceeded.then(|| "the GPU's SRAM has had too many uncorrectable errors".to_owned())
     });
 }
 
-fn retired_pages(look: &mut Looking<'_>, pages: RetiredPages) {
-    let limit = look.rules.retired_pages();
-    look.counted(CauseKind::TooManyRetiredPages, Some(pages.correctable + pages.uncorrectable), |count| {
+fn retired_pages(evaluation: &mut Evaluation<'_>, pages: RetiredPages) {
+    let limit = evaluation.rules.retired_pages();
+    evaluation.counted(CauseKind::TooManyRetiredPages, Some(pages.correctable + pages.uncorrectable), |count| {
         (count >= limit).then(|| format!("{limit} or more memory pages are retired"))
     });
-    look.at(CauseKind::PageRetirementPending, pages.pending, |pending| {
+    evaluation.at(CauseKind::PageRetirementPending, pages.pending, |pending| {
         pending.then(|| "a memory page is retired at the next reboot".to_owned())
     });
 }
 
-fn remapped_rows(look: &mut Looking<'_>, rows: RemappedRows) {
-    let limit = look.rules.remapped_rows();
-    look.at(CauseKind::RowRemapPending, Some(rows.pending), |pending| {
+fn remapped_rows(evaluation: &mut Evaluation<'_>, rows: RemappedRows) {
+    let limit = evaluation.rules.remapped_rows();
+    evaluation.at(CauseKind::RowRemapPending, Some(rows.pending), |pending| {
         pending.then(|| "a memory row is replaced at the next reset".to_owned())
     });
-    look.at(CauseKind::RowRemapFailed, Some(rows.failed), |failed| {
+    evaluation.at(CauseKind::RowRemapFailed, Some(rows.failed), |failed| {
         failed.then(|| "a memory row could not be replaced".to_owned())
     });
-    look.counted(CauseKind::TooManyRemappedRows, Some(rows.uncorrectable), |count| {
+    evaluation.counted(CauseKind::TooManyRemappedRows, Some(rows.uncorrectable), |count| {
         (count >= limit).then(|| format!("{limit} or more memory rows were replaced for uncorrectable errors"))
     });
 }
 
-fn links(look: &mut Looking<'_>, now: &Readings, before: &Before) {
+fn links(evaluation: &mut Evaluation<'_>, now: &Readings, baseline: &Baseline) {
     let active = now.active_nvlinks();
-    look.at(CauseKind::NvLinkDown, active.zip(before.nvlinks), |(active, expected)| {
+    evaluation.at(CauseKind::NvLinkDown, active.zip(baseline.nvlinks), |(active, expected)| {
         (active < expected).then(|| {
             let down: Vec<String> =
                 now.nvlinks.iter().enumerate().filter(|(_, up)| !**up).map(|(link, _)| link.to_string()).collect();
@@ -266,9 +267,9 @@ fn links(look: &mut Looking<'_>, now: &Readings, before: &Before) {
     });
 }
 
-fn join(look: &mut Looking<'_>, fabric: Fabric) {
-    let rules = look.rules;
-    look.at(CauseKind::FabricNotReady, Some(fabric.state), |state| {
+fn join(evaluation: &mut Evaluation<'_>, fabric: Fabric) {
+    let rules = evaluation.rules;
+    evaluation.at(CauseKind::FabricNotReady, Some(fabric.state), |state| {
         matches!(state, 1 | 2).then(|| {
             format!("the GPU has not joined the NVLink fabric (state {state}): does nvidia-fabricmanager run?")
         })
@@ -284,27 +285,27 @@ fn join(look: &mut Looking<'_>, fabric: Fabric) {
         (0, _) => None,
         (status, _) => Finding::of(rules, kind, format!("joining the NVLink fabric ended with NVML's error {status}")),
     };
-    look.note(kind, finding);
+    evaluation.note(kind, finding);
 }
 
-fn pcie(look: &mut Looking<'_>, now: &Readings, before: &Before) {
+fn pcie(evaluation: &mut Evaluation<'_>, now: &Readings, baseline: &Baseline) {
     let Pcie { generation, max_generation, width, max_width, replays } = now.pcie;
-    // A link that rests between transfers is slow on purpose; narrow it is not.
+    // An idle link is slow on purpose, but never narrow.
     let narrow = width.zip(max_width).map(|(now, most)| (now < most).then(|| format!("{now} of {most} lanes")));
     let slow = generation
         .zip(max_generation)
         .filter(|_| now.is_busy())
         .map(|(now, most)| (now < most).then(|| format!("generation {now} of {most} under load")));
     let read = (narrow.is_some() || slow.is_some()).then(|| narrow.flatten().or(slow.flatten()));
-    look.at(CauseKind::PcieLinkDegraded, read, |wrong| wrong.map(|wrong| format!("the PCIe link has {wrong}")));
+    evaluation.at(CauseKind::PcieLinkDegraded, read, |wrong| wrong.map(|wrong| format!("the PCIe link has {wrong}")));
 
-    let rules = look.rules;
+    let rules = evaluation.rules;
     let limit = generation.zip(width).map(|(generation, width)| rules.replays_per_minute(generation, width));
-    // A counter that went back began anew.
-    let rate = replays.zip(before.replays).filter(|(now, (then, elapsed))| now >= then && !elapsed.is_zero());
+    // A counter that decreased was reset.
+    let rate = replays.zip(baseline.replays).filter(|(now, (then, elapsed))| now >= then && !elapsed.is_zero());
     let rate = rate.map(|(now, (then, elapsed))| per_minute(now - then, elapsed));
-    look.at(CauseKind::PcieReplays, rate.zip(limit), |(rate, limit)| {
-        (rate > limit).then(|| format!("{rate} packets a minute are repeated on the PCIe link; more than {limit}"))
+    evaluation.at(CauseKind::PcieReplays, rate.zip(limit), |(rate, limit)| {
+        (rate > limit).then(|| format!("{rate} packets a minute are repeated on the PCIe link; the limit is {limit}"))
     });
 }
 

@@ -1,7 +1,7 @@
-//! One GPU's state: what its findings come to over time. Pure; time is an argument.
+//! The state of one GPU, derived from its findings over time. Pure; time is an argument.
 //!
-//! Any `Fatal` cause that stands makes the GPU Unhealthy, any `Warning` Degraded; only recovering ones, Recovering. What
-//! cannot be read changes nothing.
+//! An active `Fatal` cause makes the GPU Unhealthy, an active `Warning` Degraded; only recovering causes make it
+//! Recovering. What cannot be read changes nothing.
 
 use std::time::Duration;
 
@@ -9,60 +9,39 @@ use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState, Severi
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
-    cause::Tracked,
-    findings::{Before, Finding, findings},
-    kind::{Cure, OF_ACCESS, proves_restart},
-    readings::Readings,
+    cause::TrackedCause,
+    findings::{Baseline, Finding, findings},
+    kind::{ACCESS_KINDS, Cure, proves_restart},
     rules::Rules,
+};
+use crate::{
+    nvml::readings::Readings,
+    observe::xids::{XidCount, XidSource},
 };
 
 /// The bound of the API type.
 const MAX_CAUSES: usize = 8;
-/// More than are ever reported, so that the gravest can be chosen; a flood of numbers takes no more memory.
+/// More than are ever reported, so that the most severe can be chosen, and few enough to bound memory.
 const MAX_TRACKED: usize = 32;
 
-/// What one look tells of a GPU.
+/// What one look shows of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum GpuObservation<'a> {
     /// It was read.
     Read {
         /// Its readings.
         readings: &'a Readings,
-        /// Its UUID: another one means another GPU in the same place.
+        /// Its UUID: a different one means another GPU at the same address.
         uuid: Option<&'a str>,
-        /// How many NVLinks GPUs of its model in this node have active.
-        nvlinks_of_its_like: Option<usize>,
+        /// How many NVLinks are active on the node's other GPUs of the same model.
+        peer_nvlinks: Option<usize>,
     },
     /// NVML answers, but not for this GPU.
-    Refused(CauseKind, &'a str),
-    /// NVML does not answer, and why; nothing to say where it is not to be asked.
-    Silent(Option<&'a str>),
-    /// It was not to be asked yet: there are XIDs, and nothing else is new.
-    NotAsked,
-}
-
-/// XIDs of one number that came since the look before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct XidSeen {
-    /// The number.
-    pub xid: u16,
-    /// How often it came.
-    pub count: u64,
-    /// How it is known.
-    pub source: Source,
-    /// What the driver said of it; may be empty.
-    pub said: String,
-}
-
-/// How an XID is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// NVML told it as it came.
-    Event,
-    /// The kernel log has it since the look before; when it last came.
-    Log(Timestamp),
-    /// The kernel log has it from before this process began, which may know of it from its report.
-    OldLog(Timestamp),
+    NotOpened(CauseKind, &'a str),
+    /// NVML does not answer, with the reason; `None` if it was not supposed to be queried.
+    NotAnswering(Option<&'a str>),
+    /// It was not queried: only XIDs are new.
+    NotQueried,
 }
 
 /// One GPU over time.
@@ -70,9 +49,9 @@ pub enum Source {
 pub struct Gpu {
     state: HealthState,
     since: Option<Timestamp>,
-    causes: Vec<Tracked>,
-    /// Looks in a row that could not read it.
-    blind: u32,
+    causes: Vec<TrackedCause>,
+    /// Consecutive looks that could not read it.
+    failed_reads: u32,
     /// Whether it was ever read.
     known: bool,
     uuid: Option<String>,
@@ -84,13 +63,13 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Goes on from what was reported before this process began.
+    /// Restores the state reported before this process started.
     #[must_use]
     pub fn restore(rules: &Rules, reported: &GpuHealth, uuid: Option<&str>) -> Self {
         Self {
             state: reported.state,
             since: reported.since.as_ref().map(|time| time.0),
-            causes: reported.causes.iter().map(|cause| Tracked::restore(rules, cause)).collect(),
+            causes: reported.causes.iter().map(|cause| TrackedCause::restore(rules, cause)).collect(),
             known: reported.state != HealthState::Unknown,
             uuid: uuid.map(str::to_owned),
             energy_mark: reported.energy_mark,
@@ -99,7 +78,7 @@ impl Gpu {
         }
     }
 
-    /// Its state as it is reported.
+    /// Returns the state to report.
     #[must_use]
     pub fn health(&self) -> GpuHealth {
         let standing = self.causes.iter().filter(|cause| cause.stands());
@@ -107,13 +86,13 @@ impl Gpu {
             state: self.state,
             action: standing.map(|cause| cause.finding.action).max().unwrap_or(Action::None),
             since: self.since.map(Time),
-            causes: self.causes.iter().filter_map(Tracked::cause).take(MAX_CAUSES).collect(),
+            causes: self.causes.iter().filter_map(TrackedCause::cause).take(MAX_CAUSES).collect(),
             energy_mark: self.energy_mark,
             restarted_at: self.restarted_at.map(Time),
         }
     }
 
-    /// The driver was loaded anew, or the node booted.
+    /// Records that the driver was reloaded or the node rebooted.
     pub fn restarted(&mut self, now: Timestamp) {
         let mut cured = false;
         for cause in &mut self.causes {
@@ -124,33 +103,33 @@ impl Gpu {
         }
     }
 
-    /// Takes in one look, and what came since the one before.
-    pub fn step(&mut self, rules: &Rules, told: &Told<'_>, xids: &[XidSeen], now: Timestamp) {
-        self.follow(rules);
+    /// Evaluates one look and the XIDs that occurred since the previous one.
+    pub fn step(&mut self, rules: &Rules, observation: &GpuObservation<'_>, xids: &[XidCount], now: Timestamp) {
+        self.apply_rules(rules);
         let marked = self.restart_causes();
-        match told {
-            Told::Read { readings, uuid, nvlinks_of_its_like } => {
-                self.replaced(*uuid);
-                self.read(rules, readings, *nvlinks_of_its_like, xids, now);
+        match observation {
+            GpuObservation::Read { readings, uuid, peer_nvlinks } => {
+                self.reset_if_replaced(*uuid);
+                self.read(rules, readings, *peer_nvlinks, xids, now);
             }
-            Told::Refused(kind, evidence) => {
-                self.blind = self.blind.saturating_add(1);
+            GpuObservation::NotOpened(kind, evidence) => {
+                self.failed_reads = self.failed_reads.saturating_add(1);
                 self.found(rules, Finding::of(rules, *kind, *evidence), now);
-                // NVML as such does answer.
+                // NVML itself does answer.
                 self.clear(rules, CauseKind::NotAnswering);
-                self.hear(rules, xids, now);
+                self.add_xids(rules, xids, now);
             }
-            Told::Silent(why) => {
-                self.blind = self.blind.saturating_add(1);
+            GpuObservation::NotAnswering(why) => {
+                self.failed_reads = self.failed_reads.saturating_add(1);
                 self.found(rules, why.and_then(|why| Finding::of(rules, CauseKind::NotAnswering, why)), now);
-                self.hear(rules, xids, now);
+                self.add_xids(rules, xids, now);
             }
-            Told::NotAsked => self.hear(rules, xids, now),
+            GpuObservation::NotQueried => self.add_xids(rules, xids, now),
         }
-        self.mark(marked);
-        self.causes.sort_by_key(Tracked::rank);
+        self.store_energy_mark(marked);
+        self.causes.sort_by_key(TrackedCause::rank);
         self.causes.truncate(MAX_TRACKED);
-        let state = self.judge(rules);
+        let state = self.evaluate_state(rules);
         if state != self.state || self.since.is_none() {
             self.state = state;
             self.since = Some(now);
@@ -161,29 +140,29 @@ impl Gpu {
         &mut self,
         rules: &Rules,
         readings: &Readings,
-        nvlinks_of_its_like: Option<usize>,
-        xids: &[XidSeen],
+        peer_nvlinks: Option<usize>,
+        xids: &[XidCount],
         now: Timestamp,
     ) {
-        self.blind = 0;
+        self.failed_reads = 0;
         self.known = true;
-        let before = self.before(readings, nvlinks_of_its_like, now);
+        let before = self.baseline(readings, peer_nvlinks, now);
         let mut seen = findings(rules, readings, &before);
-        seen.clear.extend(OF_ACCESS);
+        seen.clear.extend(ACCESS_KINDS);
 
-        let ended = |cause: &Tracked| {
+        let ended = |cause: &TrackedCause| {
             cause.stands() && proves_restart(cause.finding.kind) && seen.clear.contains(&cause.finding.kind)
         };
-        // Without persistence mode the driver restarts the counter whenever the last program lets go of the GPU.
-        let began_anew = readings.persistence == Some(true)
+        // Without persistence mode, the driver resets the counter whenever the last program closes the GPU.
+        let counter_reset = readings.persistence == Some(true)
             && self.energy_mark.zip(readings.energy_millijoules).is_some_and(|(mark, now)| now < mark);
-        if began_anew || self.causes.iter().any(ended) {
+        if counter_reset || self.causes.iter().any(ended) {
             self.restarted(now);
             self.energy_mark = None;
         }
         self.energy = readings.energy_millijoules;
 
-        self.hear(rules, xids, now);
+        self.add_xids(rules, xids, now);
         for kind in &seen.clear {
             self.clear(rules, *kind);
         }
@@ -191,12 +170,12 @@ impl Gpu {
         for finding in seen.found {
             self.found(rules, Some(finding), now);
         }
-        self.rest(rules, &seen.clear, &found);
+        self.update_uncovered(rules, &seen.clear, &found);
     }
 
-    /// What this look said nothing of: XIDs that did not come since the reading before, and causes that cannot be read any
-    /// more.
-    fn rest(&mut self, rules: &Rules, clear: &[CauseKind], found: &[CauseKind]) {
+    /// Updates the causes that this look did not cover: XIDs that did not occur since the previous reading, and causes
+    /// that can no longer be read.
+    fn update_uncovered(&mut self, rules: &Rules, clear: &[CauseKind], found: &[CauseKind]) {
         self.causes.retain_mut(|cause| match cause.finding.xid {
             Some(_) if std::mem::take(&mut cause.is_fresh) => true,
             Some(_) => cause.unseen(rules, cause.finding.cure == Cure::Passing),
@@ -205,14 +184,14 @@ impl Gpu {
         });
     }
 
-    /// Takes in the XIDs, but for those in the log that are over.
-    fn hear(&mut self, rules: &Rules, xids: &[XidSeen], now: Timestamp) {
+    /// Evaluates XIDs, except logged ones that are already resolved.
+    fn add_xids(&mut self, rules: &Rules, xids: &[XidCount], now: Timestamp) {
         for seen in xids {
-            let Some(mut finding) = Finding::of_xid(rules, seen.xid, seen.count, &seen.said) else { continue };
+            let Some(mut finding) = Finding::of_xid(rules, seen.xid, seen.count, &seen.message) else { continue };
             let known = self.causes.iter().find(|cause| cause.is(&finding));
             let before = known.and_then(|cause| cause.finding.count).unwrap_or_default();
             finding.count = Some(before.saturating_add(seen.count));
-            if let Source::Log(at) | Source::OldLog(at) = seen.source {
+            if let XidSource::KernelLog(at) | XidSource::EarlierKernelLog(at) = seen.source {
                 let forgotten = finding.cure == Cure::Passing && age(at, now) > rules.clean_period();
                 let over = self.restarted_at.is_some_and(|restarted| at <= restarted);
                 if over || forgotten {
@@ -220,9 +199,10 @@ impl Gpu {
                 }
             }
             match seen.source {
-                Source::OldLog(_) if known.is_some_and(|cause| cause.stands() || finding.cure == Cure::Passing) => {}
-                Source::OldLog(at) | Source::Log(at) => self.found(rules, Some(finding), at),
-                Source::Event => self.found(rules, Some(finding), now),
+                XidSource::EarlierKernelLog(_)
+                    if known.is_some_and(|cause| cause.stands() || finding.cure == Cure::Passing) => {}
+                XidSource::EarlierKernelLog(at) | XidSource::KernelLog(at) => self.found(rules, Some(finding), at),
+                XidSource::Nvml => self.found(rules, Some(finding), now),
             }
         }
     }
@@ -232,7 +212,7 @@ impl Gpu {
         let needed = if finding.confirm { rules.confirm_intervals() } else { 1 };
         match self.causes.iter_mut().find(|cause| cause.is(&finding)) {
             Some(cause) => cause.found(finding, needed, now),
-            None => self.causes.push(Tracked::new(finding, needed, now)),
+            None => self.causes.push(TrackedCause::new(finding, needed, now)),
         }
     }
 
@@ -240,23 +220,25 @@ impl Gpu {
         self.causes.retain_mut(|cause| cause.finding.kind != kind || cause.unseen(rules, true));
     }
 
-    /// Rules may have changed.
-    fn follow(&mut self, rules: &Rules) {
+    /// Applies rules that may have changed.
+    fn apply_rules(&mut self, rules: &Rules) {
         self.causes.retain_mut(|cause| {
             let finding = &mut cause.finding;
-            let anew = match finding.xid {
-                Some(xid) => Finding::of_xid(rules, xid, 0, "").map(|anew| (anew.severity, anew.action, anew.cure)),
+            let current = match finding.xid {
+                Some(xid) => {
+                    Finding::of_xid(rules, xid, 0, "").map(|current| (current.severity, current.action, current.cure))
+                }
                 None => rules
                     .severity_over(finding.kind, finding.severity)
                     .map(|severity| (severity, finding.action, finding.cure)),
             };
-            let Some(anew) = anew else { return false };
-            (finding.severity, finding.action, finding.cure) = anew;
+            let Some(current) = current else { return false };
+            (finding.severity, finding.action, finding.cure) = current;
             true
         });
     }
 
-    fn replaced(&mut self, uuid: Option<&str>) {
+    fn reset_if_replaced(&mut self, uuid: Option<&str>) {
         let Some(uuid) = uuid else { return };
         if self.uuid.as_deref().is_some_and(|known| known != uuid) {
             *self = Self::default();
@@ -264,23 +246,23 @@ impl Gpu {
         self.uuid = Some(uuid.to_owned());
     }
 
-    fn before(&mut self, readings: &Readings, of_its_like: Option<usize>, now: Timestamp) -> Before {
+    fn baseline(&mut self, readings: &Readings, peer_nvlinks: Option<usize>, now: Timestamp) -> Baseline {
         let replays = self.replays.map(|(count, at)| (count, age(at, now)));
         self.replays = readings.pcie.replays.map(|count| (count, now));
         let active = readings.active_nvlinks().unwrap_or_default();
         self.most_nvlinks = self.most_nvlinks.max(active);
-        // One without any may have no bridge, unlike its neighbours.
-        let of_its_like = of_its_like.filter(|_| active > 0).unwrap_or_default();
-        let expected = self.most_nvlinks.max(of_its_like);
-        Before { replays, nvlinks: (expected > 0).then_some(expected) }
+        // A GPU without active links may have no bridge, unlike its neighbours.
+        let peer_nvlinks = peer_nvlinks.filter(|_| active > 0).unwrap_or_default();
+        let expected = self.most_nvlinks.max(peer_nvlinks);
+        Baseline { replays, nvlinks: (expected > 0).then_some(expected) }
     }
 
     fn restart_causes(&self) -> usize {
         self.causes.iter().filter(|cause| cause.stands() && cause.finding.cure == Cure::Restart).count()
     }
 
-    /// Notes the energy counter when a cause came that a restart ends.
-    fn mark(&mut self, before: usize) {
+    /// Stores the energy counter when a cause appears that a restart resolves.
+    fn store_energy_mark(&mut self, before: usize) {
         match self.restart_causes() {
             0 => self.energy_mark = None,
             now if now > before || self.energy_mark.is_none() => self.energy_mark = self.energy,
@@ -288,19 +270,19 @@ impl Gpu {
         }
     }
 
-    fn judge(&self, rules: &Rules) -> HealthState {
-        let any = |severity, is: fn(&Tracked) -> bool| {
+    fn evaluate_state(&self, rules: &Rules) -> HealthState {
+        let any = |severity, is: fn(&TrackedCause) -> bool| {
             self.causes.iter().any(|cause| cause.finding.severity == severity && is(cause))
         };
-        if any(Severity::Fatal, Tracked::stands) {
+        if any(Severity::Fatal, TrackedCause::stands) {
             HealthState::Unhealthy
-        } else if !self.known || self.blind >= rules.confirm_intervals() {
+        } else if !self.known || self.failed_reads >= rules.confirm_intervals() {
             HealthState::Unknown
-        } else if any(Severity::Fatal, Tracked::recovers) {
+        } else if any(Severity::Fatal, TrackedCause::recovers) {
             HealthState::Recovering
-        } else if any(Severity::Warning, Tracked::stands) {
+        } else if any(Severity::Warning, TrackedCause::stands) {
             HealthState::Degraded
-        } else if any(Severity::Warning, Tracked::recovers) {
+        } else if any(Severity::Warning, TrackedCause::recovers) {
             HealthState::Recovering
         } else {
             HealthState::Healthy

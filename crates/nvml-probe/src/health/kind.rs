@@ -1,35 +1,35 @@
-//! What each kind of cause is by nature: how grave, what helps, and how it ends.
+//! The defaults of each kind of cause: its severity, the recommended action and how it ends.
 
 use gpu_operator_crd::health::{Action, CauseKind, Severity};
 
-/// How a cause ends. Each then counts as over only after the GPU has stayed well for a while.
+/// How a cause ends. In every case it is over only after the GPU has stayed healthy for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cure {
-    /// By itself, as heat does: when readings in a row do not show it any more.
+    /// By itself, as heat does: when several readings in a row no longer show it.
     Passing,
-    /// By a restart of the GPU: its reset, a reload of the driver or a reboot of the node. A reading that does not show it
-    /// any more is proof of that as well.
+    /// By a restart of the GPU: a reset, a driver reload or a node reboot. A reading that no longer shows it proves
+    /// that as well.
     Restart,
-    /// Only by a reading that does not show it any more, and such failures do not mend: by another GPU.
+    /// Only when a reading no longer shows it. Such failures do not heal: the GPU has to be replaced.
     Replacement,
 }
 
-/// What a kind of cause is, unless a rule says otherwise.
+/// The defaults of a kind of cause, which rules can override.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nature {
-    /// How grave it is.
+pub struct KindDefaults {
+    /// The severity.
     pub severity: Severity,
-    /// What helps.
+    /// The recommended action.
     pub action: Action,
     /// How it ends.
     pub cure: Cure,
-    /// Whether one reading is not enough, because what it shows comes and goes.
+    /// Whether one reading is not enough, because the condition is intermittent.
     pub confirm: bool,
 }
 
-/// The nature of a kind. Of [`CauseKind::Xid`] it depends on the number: see [`super::xid`].
+/// Returns the defaults of a kind. Those of [`CauseKind::Xid`] depend on the number: see [`super::xid`].
 #[must_use]
-pub fn nature(kind: CauseKind) -> Nature {
+pub fn defaults(kind: CauseKind) -> KindDefaults {
     use Action::{CheckHardware, DrainAndReset, None, RebootNode, ReplaceGpu, ResetGpu};
     use CauseKind as Kind;
     use Cure::{Passing, Replacement, Restart};
@@ -41,17 +41,17 @@ pub fn nature(kind: CauseKind) -> Nature {
         }
         Kind::GpuLost => (Fatal, RebootNode, Restart, false),
         Kind::InsufficientPower => (Fatal, CheckHardware, Restart, false),
-        // While a driver is being loaded, GPUs come one by one.
+        // While a driver is being loaded, GPUs appear one by one.
         Kind::CannotOpen => (Fatal, RebootNode, Restart, true),
         Kind::NotListed | Kind::FabricNotReady => (Fatal, RebootNode, Passing, true),
-        // These speak of the probe and the driver; the GPU may be well.
+        // These are about the probe and the driver; the GPU may be healthy.
         Kind::NoPermission => (Warning, None, Passing, true),
         Kind::NotAnswering => (Warning, RebootNode, Passing, true),
         Kind::InforomCorrupt | Kind::SramThresholdExceeded | Kind::RowRemapFailed | Kind::TooManyRetiredPages => {
             (Fatal, ReplaceGpu, Replacement, false)
         }
         Kind::TooManyRemappedRows => (Warning, ReplaceGpu, Replacement, false),
-        // The GPU works on with the memory that it has.
+        // The GPU continues to work with the memory that it has.
         Kind::RowRemapPending => (Warning, DrainAndReset, Restart, false),
         Kind::PageRetirementPending => (Warning, RebootNode, Restart, false),
         Kind::Overheating
@@ -62,17 +62,17 @@ pub fn nature(kind: CauseKind) -> Nature {
         | Kind::PcieReplays => (Warning, CheckHardware, Passing, true),
         Kind::NvLinkDown | Kind::FabricUnhealthy => (Fatal, ResetGpu, Passing, true),
     };
-    Nature { severity, action, cure, confirm }
+    KindDefaults { severity, action, cure, confirm }
 }
 
-/// Whether the end of such a cause proves that the GPU was restarted: nothing else ends it.
+/// Returns whether the end of such a cause proves that the GPU was restarted, because nothing else ends it.
 #[must_use]
 pub fn proves_restart(kind: CauseKind) -> bool {
     matches!(kind, CauseKind::GpuLost | CauseKind::ResetRequired | CauseKind::RecoveryActionNeeded)
 }
 
-/// Kinds that say why a GPU could not be asked. A GPU that answers is free of them.
-pub const OF_ACCESS: [CauseKind; 7] = [
+/// The kinds that explain why a GPU could not be read. A GPU that answers has none of them.
+pub const ACCESS_KINDS: [CauseKind; 7] = [
     CauseKind::GpuLost,
     CauseKind::ResetRequired,
     CauseKind::InsufficientPower,

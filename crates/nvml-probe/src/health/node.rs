@@ -1,4 +1,4 @@
-//! The GPUs of a node over time.
+//! The health of a node's GPUs over time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,57 +9,63 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    gpu::{Gpu, Told, XidSeen},
+    gpu::{Gpu, GpuObservation},
     rules::Rules,
 };
 use crate::{
-    child::Look,
-    inventory::{Inventory, NvmlGpu},
-    pci::PciGpu,
+    nvml::{
+        inventory::{Inventory, NvmlGpu},
+        supervisor::NvmlStatus,
+    },
+    observe::{
+        pci::PciGpu,
+        xids::{NewEvents, XidsByGpu},
+    },
 };
 
-/// One start of the driver: with any of it changed, every GPU was restarted.
+/// One start of the driver: if any field changes, every GPU was restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Start {
+pub struct DriverStart {
     /// The kernel's boot id.
     pub boot_id: String,
     /// Version of the loaded module.
     pub loaded: Option<String>,
-    /// Tells one loading of it from the next.
+    /// Identifies one load of the module.
     pub load_id: Option<u64>,
 }
 
-/// XIDs by the PCI address of their GPU.
-pub type Xids = BTreeMap<String, Vec<XidSeen>>;
-
-/// What came since the look before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
-    /// XIDs. Where the driver was loaded meanwhile, only those of after that.
-    pub xids: Xids,
-    /// When the driver was loaded, where the kernel's log tells that.
-    pub loaded: Option<Timestamp>,
+/// One look at the node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeLook<'a> {
+    /// The start of the driver that is loaded.
+    pub start: &'a DriverStart,
+    /// The GPUs on the bus.
+    pub on_bus: &'a [PciGpu],
+    /// The outcome of the query to NVML.
+    pub nvml: &'a NvmlStatus,
+    /// What happened since the previous look.
+    pub events: &'a NewEvents,
 }
 
-/// The API's times are as exact as this, so that what came within it before and after a restart cannot be told apart.
+/// The precision of the API's times: events within this period before and after a restart cannot be distinguished.
 const A_SECOND: Duration = Duration::from_secs(1);
 
 /// The health of every GPU on the bus, by PCI address.
 #[derive(Clone, Debug, Default)]
 pub struct NodeHealth {
     gpus: BTreeMap<String, Gpu>,
-    start: Option<Start>,
+    start: Option<DriverStart>,
 }
 
 impl NodeHealth {
-    /// Goes on from what was reported before this process began.
+    /// Restores the state reported before this process started.
     #[must_use]
     pub fn restore(rules: &Rules, report: &Report) -> Self {
         let gpus = report
             .gpus
             .iter()
             .map(|gpu| (gpu.pci_address.clone(), Gpu::restore(rules, &gpu.health, gpu.uuid.as_deref())));
-        let start = Start {
+        let start = DriverStart {
             boot_id: report.boot_id.clone(),
             loaded: report.driver.loaded.clone(),
             load_id: report.driver.load_id,
@@ -67,26 +73,19 @@ impl NodeHealth {
         Self { gpus: gpus.collect(), start: Some(start) }
     }
 
-    /// The health of the GPU at that address.
+    /// Returns the health of the GPU at an address.
     #[must_use]
     pub fn of(&self, address: &str) -> GpuHealth {
         self.gpus.get(address).map(Gpu::health).unwrap_or_default()
     }
 
-    /// Takes in one look at the node, and what came since the one before. XIDs of a driver that is not loaded any more are
-    /// over.
-    pub fn step(
-        &mut self,
-        rules: &Rules,
-        start: &Start,
-        on_bus: &[PciGpu],
-        look: &Look,
-        heard: &Heard,
-        now: Timestamp,
-    ) {
+    /// Evaluates one look at the node and the events since the previous one. XIDs of a driver that is no longer loaded
+    /// are ignored.
+    pub fn step(&mut self, rules: &Rules, look: &NodeLook<'_>, now: Timestamp) {
+        let NodeLook { start, on_bus, nvml, events } = *look;
         self.gpus.retain(|address, _| on_bus.iter().any(|gpu| gpu.address == *address));
-        // The log's order has left out what came before the driver was loaded: whatever it has left came after.
-        let loaded = heard.loaded.and_then(|at| at.checked_sub(A_SECOND).ok());
+        // The log's order has already dropped what came before the driver was loaded: everything left came later.
+        let loaded = events.driver_loaded.and_then(|at| at.checked_sub(A_SECOND).ok());
         let restarted = self.restarted(start).then(|| loaded.unwrap_or(now));
         for PciGpu { address, .. } in on_bus {
             let gpu = self.gpus.entry(address.clone()).or_default();
@@ -94,47 +93,48 @@ impl NodeHealth {
                 gpu.restarted(at);
             }
             let xids =
-                heard.xids.get(address).filter(|_| start.loaded.is_some()).map(Vec::as_slice).unwrap_or_default();
-            gpu.step(rules, &told(look, address), xids, now);
+                events.xids.get(address).filter(|_| start.loaded.is_some()).map(Vec::as_slice).unwrap_or_default();
+            gpu.step(rules, &observation(nvml, address), xids, now);
         }
     }
 
-    /// Takes in XIDs that came between two looks.
-    pub fn hear(&mut self, rules: &Rules, xids: &Xids, now: Timestamp) {
+    /// Evaluates XIDs that occurred between two looks.
+    pub fn add_xids(&mut self, rules: &Rules, xids: &XidsByGpu, now: Timestamp) {
         for (address, xids) in xids {
             if let Some(gpu) = self.gpus.get_mut(address) {
-                gpu.step(rules, &Told::NotAsked, xids, now);
+                gpu.step(rules, &GpuObservation::NotQueried, xids, now);
             }
         }
     }
 
-    /// Whether the driver was started anew since the look before. One that is not loaded is on its way.
-    fn restarted(&mut self, start: &Start) -> bool {
+    /// Returns whether the driver was restarted since the previous look. If none is loaded, the restart is still in
+    /// progress.
+    fn restarted(&mut self, start: &DriverStart) -> bool {
         start.loaded.is_some() && self.start.replace(start.clone()).is_some_and(|before| before != *start)
     }
 }
 
-fn told<'a>(look: &'a Look, address: &str) -> Told<'a> {
-    let inventory = match look {
-        Look::Answering(inventory) => inventory,
-        Look::Failing(why) => return Told::Silent(Some(why)),
-        Look::Absent(_) | Look::Released => return Told::Silent(None),
+fn observation<'a>(nvml: &'a NvmlStatus, address: &str) -> GpuObservation<'a> {
+    let inventory = match nvml {
+        NvmlStatus::Answering(inventory) => inventory,
+        NvmlStatus::Failing(why) => return GpuObservation::NotAnswering(Some(why)),
+        NvmlStatus::Absent(_) | NvmlStatus::Released => return GpuObservation::NotAnswering(None),
     };
     if let Some(gpu) = inventory.gpus.iter().find(|gpu| gpu.pci_address == address) {
-        return Told::Read {
+        return GpuObservation::Read {
             readings: &gpu.readings,
             uuid: gpu.uuid.as_deref(),
-            nvlinks_of_its_like: nvlinks_of_its_like(inventory, gpu),
+            peer_nvlinks: peer_nvlinks(inventory, gpu),
         };
     }
     match inventory.refused.iter().find(|refused| refused.pci_address == address) {
-        Some(refused) => Told::Refused(refused.kind, &refused.message),
-        None => Told::Refused(CauseKind::NotListed, "the GPU is on the PCI bus, and NVML does not list it"),
+        Some(refused) => GpuObservation::NotOpened(refused.kind, &refused.message),
+        None => GpuObservation::NotOpened(CauseKind::NotListed, "the GPU is on the PCI bus, but NVML does not list it"),
     }
 }
 
-/// How many NVLinks more than half of the other GPUs of its model have active.
-fn nvlinks_of_its_like(inventory: &Inventory, gpu: &NvmlGpu) -> Option<usize> {
+/// Returns how many NVLinks are active on more than half of the other GPUs of the same model.
+fn peer_nvlinks(inventory: &Inventory, gpu: &NvmlGpu) -> Option<usize> {
     let others = inventory.gpus.iter().filter(|other| other.pci_address != gpu.pci_address && other.name == gpu.name);
     let active: Vec<usize> = others.filter_map(|other| other.readings.active_nvlinks()).collect();
     let most = active.iter().copied().max()?;

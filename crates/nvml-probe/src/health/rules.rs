@@ -1,35 +1,35 @@
-//! The rules of a GpuNode over the defaults.
+//! A GpuNode's health rules, with defaults.
 
 use std::time::Duration;
 
 use gpu_operator_crd::health::{Action, CauseKind, HealthRules, Severity, Thresholds};
 
 use super::{
-    kind::nature,
+    kind::defaults,
     xid::{self, Class, Meaning},
 };
 
-/// GPUd reads once a minute, NVIDIA's device plugin hears of XIDs within 5 s; in between.
+/// GPUd reads once a minute, NVIDIA's device plugin receives XIDs within 5 s; this is in between.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// One reading of a clock or link may have met it while it changed.
+/// A single reading of a clock or link may have been taken while it changed.
 const CONFIRM_INTERVALS: u32 = 2;
-/// Five minutes at the default interval: half of the time over which GPUd averages slowdowns.
+/// Five minutes at the default interval: half of the period over which GPUd averages slowdowns.
 const CLEAN_INTERVALS: u32 = 10;
-/// At the temperature at which the GPU slows down.
+/// The temperature at which the GPU slows down.
 const BELOW_SLOWDOWN: u32 = 0;
-/// The last degrees before the GPU takes itself off: no tool's value. Slowdown and shutdown are three (T4) to five (H100)
-/// degrees apart, and what lies between is a warning.
+/// The last degrees before the GPU shuts down; not taken from another tool. Slowdown and shutdown are three (T4) to
+/// five (H100) degrees apart, and the range between is a warning.
 const BELOW_SHUTDOWN: u32 = 2;
 /// DCGM fails a GPU at the first uncorrectable error since the driver was loaded.
 const UNCORRECTABLE_ECC: u64 = 1;
-/// DCGM warns from 512 rows on; Azure's health checks fail a node beyond.
+/// DCGM warns from 512 rows on; Azure's health checks fail a node beyond that.
 const REMAPPED_ROWS: u64 = 512;
-/// DCGM fails a GPU from 63 pages on; 64 is the most that can be retired.
+/// DCGM fails a GPU from 63 pages on; at most 64 can be retired.
 const RETIRED_PAGES: u64 = 63;
-/// DCGM's limit of replays in a thousand minutes for one lane, by generation from 1 on.
+/// DCGM's limit of replays per thousand minutes and lane, by generation from 1 on.
 const REPLAYS_PER_LANE: [u64; 6] = [150, 300, 480, 960, 1920, 3840];
 
-/// By what the GPUs of a node are judged.
+/// The rules by which a node's GPUs are evaluated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules(HealthRules);
 
@@ -40,39 +40,39 @@ impl From<HealthRules> for Rules {
 }
 
 impl Rules {
-    /// Pause between two readings; never nothing.
+    /// Returns the pause between two readings, which is never zero.
     #[must_use]
     pub fn interval(&self) -> Duration {
         let given = self.0.interval.map(Duration::from);
         given.filter(|interval| !interval.is_zero()).unwrap_or(INTERVAL)
     }
 
-    /// Readings in a row that make a cause of what comes and goes.
+    /// Returns how many readings in a row turn an intermittent finding into a cause.
     #[must_use]
     pub fn confirm_intervals(&self) -> u32 {
         self.0.confirm_intervals.unwrap_or(CONFIRM_INTERVALS).max(1)
     }
 
-    /// Readings in a row that make an end of what is dealt with.
+    /// Returns how many clean readings in a row end a cause.
     #[must_use]
     pub fn clean_intervals(&self) -> u32 {
         self.0.clean_intervals.unwrap_or(CLEAN_INTERVALS).max(1)
     }
 
-    /// Readings in a row after which what passes by itself counts as dealt with: half of the way to its end, so that what
-    /// comes and goes every minute is not news every minute.
+    /// Returns after how many clean readings in a row a passing cause counts as dealt with: half of those that end it,
+    /// so that an intermittent condition does not change the report every minute.
     #[must_use]
     pub fn calm_intervals(&self) -> u32 {
         self.clean_intervals().div_ceil(2).max(self.confirm_intervals())
     }
 
-    /// How long a cause that passes by itself is remembered: that many clean readings take.
+    /// Returns how long a passing cause is remembered: the duration of the clean readings that end it.
     #[must_use]
     pub fn clean_period(&self) -> Duration {
         self.interval().saturating_mul(self.clean_intervals())
     }
 
-    /// What an XID means.
+    /// Returns the meaning of an XID.
     #[must_use]
     pub fn xid(&self, xid: u16) -> Meaning {
         let known = xid::meaning(xid);
@@ -86,18 +86,18 @@ impl Rules {
         } else {
             known.class
         };
-        // What must not be used has to be restarted, even if the catalogue thinks less of it.
+        // An unusable GPU has to be restarted, even if the catalogue recommends less.
         let action = if class == Class::Fatal { known.action.max(Action::DrainAndReset) } else { known.action };
         Meaning { class, action, ..known }
     }
 
-    /// How grave a kind of cause is; nothing where it is to be left out. The default is the kind's own.
+    /// Returns the severity of a kind of cause, `None` if it is ignored. Defaults to that of the kind.
     #[must_use]
     pub fn severity(&self, kind: CauseKind) -> Option<Severity> {
-        self.severity_over(kind, nature(kind).severity)
+        self.severity_over(kind, defaults(kind).severity)
     }
 
-    /// As [`Self::severity`], over a default that depends on the reading.
+    /// As [`Self::severity`], with a default that depends on the reading.
     #[must_use]
     pub fn severity_over(&self, kind: CauseKind, default: Severity) -> Option<Severity> {
         let lists = &self.0.causes;
@@ -112,37 +112,37 @@ impl Rules {
         }
     }
 
-    /// Degrees below the slowdown temperature from which on a GPU is too hot.
+    /// Returns how many degrees below the slowdown temperature a GPU counts as too hot.
     #[must_use]
     pub fn below_slowdown(&self) -> i64 {
         self.thresholds().below_slowdown_celsius.unwrap_or(BELOW_SLOWDOWN).into()
     }
 
-    /// Degrees below the shutdown temperature from which on that is fatal.
+    /// Returns how many degrees below the shutdown temperature that is fatal.
     #[must_use]
     pub fn below_shutdown(&self) -> i64 {
         self.thresholds().below_shutdown_celsius.unwrap_or(BELOW_SHUTDOWN).into()
     }
 
-    /// Uncorrectable memory errors from which on they are a cause.
+    /// Returns how many uncorrectable memory errors are a cause.
     #[must_use]
     pub fn uncorrectable_ecc(&self) -> u64 {
         self.thresholds().uncorrectable_ecc_errors.unwrap_or(UNCORRECTABLE_ECC)
     }
 
-    /// Replaced rows from which on they are a cause.
+    /// Returns how many replaced rows are a cause.
     #[must_use]
     pub fn remapped_rows(&self) -> u64 {
         self.thresholds().remapped_rows.unwrap_or(REMAPPED_ROWS)
     }
 
-    /// Retired pages from which on they are a cause.
+    /// Returns how many retired pages are a cause.
     #[must_use]
     pub fn retired_pages(&self) -> u64 {
         self.thresholds().retired_pages.unwrap_or(RETIRED_PAGES)
     }
 
-    /// Replays a minute beyond which they are a cause, for a link of that generation and width.
+    /// Returns the rate of PCIe replays above which they are a cause, for a link of this generation and width.
     #[must_use]
     pub fn replays_per_minute(&self, generation: u32, width: u32) -> u64 {
         self.thresholds().pcie_replays_per_minute.unwrap_or_else(|| {
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_rules_the_defaults_hold() {
+    fn without_rules_the_defaults_apply() {
         let rules = Rules::default();
         assert_eq!((rules.interval(), rules.confirm_intervals(), rules.clean_intervals()), (INTERVAL, 2, 10));
         assert_eq!(rules.xid(79).class, Class::Fatal);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_lists_the_gravest_holds() {
+    fn the_most_severe_of_several_lists_applies() {
         let rules = Rules::from(HealthRules {
             xids: XidClasses { ignore: vec![79, 31, 48], warn: vec![79, 31], fatal: vec![31] },
             causes: CauseClasses {

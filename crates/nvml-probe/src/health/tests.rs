@@ -9,12 +9,15 @@ use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    gpu::{Gpu, Source, Told, XidSeen},
-    readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal},
+    gpu::{Gpu, GpuObservation},
     rules::Rules,
 };
+use crate::{
+    nvml::readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal},
+    observe::xids::{XidCount, XidSource},
+};
 
-/// A card that answers everything, and is well.
+/// A healthy card that provides every value.
 fn well() -> Readings {
     Readings {
         thermal: Thermal {
@@ -60,7 +63,7 @@ fn wrong(change: impl FnOnce(&mut Readings)) -> Readings {
     readings
 }
 
-/// A GPU at looks half a minute apart.
+/// A GPU that is looked at every half minute.
 struct Watched {
     gpu: Gpu,
     rules: Rules,
@@ -76,33 +79,33 @@ impl Watched {
         Self { gpu: Gpu::default(), rules, now: "2026-01-01T00:00:00Z".parse().unwrap() }
     }
 
-    fn told(&mut self, told: &Told<'_>, xids: &[XidSeen]) -> GpuHealth {
+    fn told(&mut self, told: &GpuObservation<'_>, xids: &[XidCount]) -> GpuHealth {
         self.now += Duration::from_secs(30);
         self.gpu.step(&self.rules, told, xids, self.now);
         self.gpu.health()
     }
 
     fn read(&mut self, readings: &Readings) -> GpuHealth {
-        self.told(&Told::Read { readings, uuid: Some("GPU-a"), nvlinks_of_its_like: None }, &[])
+        self.told(&GpuObservation::Read { readings, uuid: Some("GPU-a"), peer_nvlinks: None }, &[])
     }
 
-    /// A reading of a GPU that is well, along with XIDs.
+    /// Reads a healthy GPU, together with XIDs.
     fn hears(&mut self, xids: &[(u16, u64)]) -> GpuHealth {
-        let xids: Vec<XidSeen> = xids.iter().map(|(xid, count)| event(*xid, *count)).collect();
-        self.told(&Told::Read { readings: &well(), uuid: Some("GPU-a"), nvlinks_of_its_like: None }, &xids)
+        let xids: Vec<XidCount> = xids.iter().map(|(xid, count)| event(*xid, *count)).collect();
+        self.told(&GpuObservation::Read { readings: &well(), uuid: Some("GPU-a"), peer_nvlinks: None }, &xids)
     }
 
-    /// The probe is restarted.
+    /// Restarts the probe.
     fn restored(&mut self) {
         self.gpu = Gpu::restore(&self.rules, &self.gpu.health(), Some("GPU-a"));
     }
 }
 
-fn event(xid: u16, count: u64) -> XidSeen {
-    XidSeen { xid, count, source: Source::Event, said: String::new() }
+fn event(xid: u16, count: u64) -> XidCount {
+    XidCount { xid, count, source: XidSource::Nvml, message: String::new() }
 }
 
-/// State, action, and the causes: each with whether it recovers.
+/// The state, the action, and each cause with whether it is recovering.
 fn outline(health: &GpuHealth) -> (HealthState, Action, Vec<(CauseKind, bool)>) {
     let causes = health.causes.iter().map(|cause| (cause.kind, cause.recovering)).collect();
     (health.state, health.action, causes)

@@ -1,34 +1,34 @@
 //! NVIDIA's XIDs: the numbers of the errors that the driver reports, and what each means for a GPU.
 //!
-//! Meanings and actions follow NVIDIA's XID catalogue (as of October 2025). The numbers that say nothing of the GPU are those
-//! that NVIDIA's device plugin (0.20) leaves alone, and 69, which the catalogue treats alike. Where tools differ (GKE,
-//! EKS, DCGM, GPUd), the default is the more lenient one: a GPU taken out of service wrongly costs more than a warning.
+//! Meanings and actions follow NVIDIA's XID catalogue (as of October 2025). The ignored numbers are those that NVIDIA's
+//! device plugin (0.20) ignores, and 69, which the catalogue treats alike. Where tools differ (GKE, EKS, DCGM, GPUd),
+//! the default is the more lenient one: taking a GPU out of service wrongly costs more than a warning.
 
 use gpu_operator_crd::health::Action;
 
-/// What an XID means for the GPU.
+/// The class of an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Nothing: a program has made an error.
+    /// An application error, which says nothing about the GPU.
     Ignore,
-    /// The GPU works on.
+    /// The GPU continues to work.
     Warn,
     /// The GPU must not be used until it is restarted.
     Fatal,
 }
 
-/// What is known of an XID.
+/// The meaning of an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meaning {
-    /// What it means for the GPU, by default.
+    /// Its default class.
     pub class: Class,
-    /// What helps.
+    /// The recommended action.
     pub action: Action,
-    /// It, in a few words.
+    /// A short description.
     pub text: &'static str,
 }
 
-/// What is known of the XID of that number. One that is not known is a warning.
+/// Returns the meaning of an XID. Unknown ones are warnings.
 #[must_use]
 pub fn meaning(xid: u16) -> Meaning {
     use Action::{CheckHardware, None, RebootNode, ReplaceGpu, ResetGpu, RestartApplication};
@@ -70,11 +70,11 @@ pub fn meaning(xid: u16) -> Meaning {
         141 => (Warn, None, "error of a fast path of CUDA"),
         142 => (Warn, None, "error of a video encoder"),
         143 => (Fatal, ResetGpu, "the GPU could not be initialised"),
-        // Whether such an error is fatal is told by a sub-code, which NVML's event lacks; the recovery action that the same
-        // drivers report tells it as well, and is judged by itself.
+        // Whether such an error is fatal depends on a sub-code, which NVML's event lacks; the recovery action that the
+        // same drivers report includes it, and is evaluated separately.
         144..=150 => (Warn, None, "error of the fifth NVLink generation"),
         151 => (Fatal, RebootNode, "keys of confidential computing could not be changed"),
-        // Speaks of another XID; what it announces is read from NVML.
+        // Refers to another XID; the action that it announces is read from NVML.
         154 => (Ignore, None, "the recovery action changed"),
         155 => (Fatal, ResetGpu, "software-defined error of an NVLink"),
         156 => (Fatal, ResetGpu, "a resource of the GPU is retired"),
@@ -82,13 +82,13 @@ pub fn meaning(xid: u16) -> Meaning {
         158 => (Fatal, ResetGpu, "fatal timeout of the GPU"),
         152 | 153 | 159 => (Warn, None, "error of the host interface"),
         160 | 161 => (Warn, None, "a memory channel is retired"),
-        162..=165 => (Warn, None, "news of the power smoothing circuit"),
+        162..=165 => (Warn, None, "event of the power smoothing circuit"),
         166 | 170 => (Warn, None, "encryption error of an NVLink"),
         167 => (Fatal, RebootNode, "fatal timeout of PCIe"),
         168 => (Warn, None, "the GPU has less memory, because of errors"),
         169 => (Fatal, ResetGpu, "the GPU's security processor halted"),
         171 | 172 => (Fatal, ResetGpu, "details of an uncorrectable memory error"),
-        _ => (Warn, None, "not in the catalogue that this probe knows"),
+        _ => (Warn, None, "not in this probe's catalogue"),
     };
     Meaning { class, action, text }
 }
@@ -98,14 +98,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_programs_say_nothing_of_the_gpu() {
+    fn application_errors_are_ignored() {
         for xid in [13, 31, 43, 45, 68, 69, 109, 154] {
             assert_eq!(meaning(xid).class, Class::Ignore, "{xid}");
         }
     }
 
     #[test]
-    fn every_fatal_xid_says_what_to_do() {
+    fn every_fatal_xid_has_an_action() {
         for xid in 0..=1023 {
             let meaning = meaning(xid);
             assert!(meaning.class != Class::Fatal || meaning.action > Action::RestartApplication, "{xid}");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_tools_take_for_fatal_is() {
+    fn xids_that_several_tools_consider_fatal_are_fatal() {
         for xid in [46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158] {
             assert_eq!(meaning(xid).class, Class::Fatal, "{xid}");
         }

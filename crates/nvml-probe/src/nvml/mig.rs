@@ -1,113 +1,89 @@
-//! A GPU's MIG devices, by profile.
+//! The MIG state of a GPU, and the steps that change it.
 
-use gpu_operator_crd::report::{MigAttributes, MigDevices};
-use nvml_wrapper::{Device, error::NvmlError, struct_wrappers::device::DeviceAttributes};
+use serde::{Deserialize, Serialize};
 
-/// NVML's word for MIG mode being on.
-const ENABLED: u32 = 1;
+/// The position of an instance, in memory slices.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Placement {
+    /// The first slice.
+    pub start: u32,
+    /// The number of slices.
+    pub size: u32,
+}
 
-/// Whether a GPU can be divided; `None` where NVML fails to tell.
-#[must_use]
-pub fn is_capable(gpu: &Device<'_>) -> Option<bool> {
-    match gpu.mig_mode() {
-        Ok(_) => Some(true),
-        // A driver that knows no MIG lacks the call.
-        Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => Some(false),
-        Err(_) => None,
+impl Placement {
+    /// Returns whether two positions share a slice.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start < other.start + other.size && other.start < self.start + self.size
     }
 }
 
-/// The MIG devices of a GPU; `None` where it is not in MIG mode, or the driver knows of none.
-#[must_use]
-pub fn devices(gpu: &Device<'_>) -> Option<Vec<MigDevices>> {
-    if gpu.mig_mode().ok()?.current != ENABLED {
-        return None;
-    }
-    let places = gpu.mig_device_count().ok()?;
-    // Places without a device answer that there is none.
-    let found = (0..places).filter_map(|place| gpu.mig_device_by_index(place).ok());
-    Some(counted(found.map(|device| (device.name(), move || device.attributes().ok()))))
+/// A process that uses a GPU or one of its instances.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GpuClient {
+    /// The process id on the host.
+    pub pid: u32,
+    /// The process' name, if known.
+    pub name: String,
 }
 
-/// How many there are of each profile, from their names, and what the first of each has: they are alike. One whose name cannot
-/// be read is none that could be expected.
-fn counted<A: FnOnce() -> Option<DeviceAttributes>>(
-    found: impl Iterator<Item = (Result<String, NvmlError>, A)>,
-) -> Vec<MigDevices> {
-    let mut counted: Vec<MigDevices> = Vec::new();
-    for (name, attributes) in found {
-        let Some(profile) = name.ok().and_then(|name| Some(name.rsplit_once("MIG ")?.1.trim().to_owned())) else {
-            continue;
-        };
-        if let Some(known) = counted.iter_mut().find(|known| known.profile == profile) {
-            known.count += 1;
-        } else {
-            counted.push(MigDevices { profile, count: 1, attributes: attributes().map(|has| told(&has)) });
-        }
-    }
-    counted.sort_by(|one, other| one.profile.cmp(&other.profile));
-    counted
+/// An existing GPU instance.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// NVML's id of it.
+    pub id: u32,
+    /// The name of its profile.
+    pub profile: String,
+    /// Its position.
+    pub placement: Placement,
+    /// The processes that use it.
+    pub clients: Vec<GpuClient>,
 }
 
-fn told(has: &DeviceAttributes) -> MigAttributes {
-    MigAttributes {
-        memory_mib: has.memory_size_mb,
-        multiprocessors: has.multiprocessor_count,
-        gpu_slices: has.gpu_instance_slice_count,
-        compute_slices: has.compute_instance_slice_count,
-        copy_engines: has.shared_copy_engine_count,
-        decoders: has.shared_decoder_count,
-        encoders: has.shared_encoder_count,
-        jpeg_engines: has.shared_jpeg_count,
-        ofa_engines: has.shared_ofa_count,
-    }
+/// A profile that the GPU supports.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct MigProfile {
+    /// Its name.
+    pub name: String,
+    /// Its possible positions on an empty GPU.
+    pub placements: Vec<Placement>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The MIG state of a GPU as reported by NVML.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct MigState {
+    /// Whether MIG is enabled.
+    pub enabled: bool,
+    /// Whether MIG will be enabled after the next reset. If that differs, nothing else can be done before it.
+    pub pending: bool,
+    /// The existing instances.
+    pub instances: Vec<Instance>,
+    /// The processes that use the GPU as a whole.
+    pub clients: Vec<GpuClient>,
+}
 
-    #[test]
-    fn mig_devices_are_counted_by_the_profile_at_the_end_of_their_names() {
-        let names = ["NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "A MIG 1g.10gb", "A"];
-        let names = names.map(|name| Ok(name.to_owned())).into_iter().chain([Err(NvmlError::Unknown)]);
-        let counts: Vec<_> = counted(names.map(|name| (name, || None)))
-            .into_iter()
-            .map(|devices| (devices.profile, devices.count))
-            .collect();
-        assert_eq!(counts, [("1g.10gb".to_owned(), 2), ("3g.40gb".to_owned(), 1)]);
-    }
+/// A GPU that supports MIG.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct MigGpu {
+    /// Its state.
+    pub state: MigState,
+    /// Its profiles.
+    pub profiles: Vec<MigProfile>,
+}
 
-    #[test]
-    fn what_a_mig_device_has_is_told_of_the_first_of_its_profile() {
-        let has = |number| {
-            move || {
-                Some(DeviceAttributes {
-                    multiprocessor_count: number,
-                    shared_copy_engine_count: 2,
-                    shared_decoder_count: 3,
-                    shared_encoder_count: 4,
-                    shared_jpeg_count: 5,
-                    shared_ofa_count: 6,
-                    gpu_instance_slice_count: 7,
-                    compute_instance_slice_count: 8,
-                    memory_size_mb: 9984,
-                })
-            }
-        };
-        let found = [14, 15].map(|number| (Ok("A MIG 1g.10gb".to_owned()), has(number)));
-        let expected = MigAttributes {
-            memory_mib: 9984,
-            multiprocessors: 14,
-            gpu_slices: 7,
-            compute_slices: 8,
-            copy_engines: 2,
-            decoders: 3,
-            encoders: 4,
-            jpeg_engines: 5,
-            ofa_engines: 6,
-        };
-        let devices = MigDevices { profile: "1g.10gb".into(), count: 2, attributes: Some(expected) };
-        assert_eq!(counted(found.into_iter()), [devices]);
-    }
+/// One step.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub enum MigStep {
+    /// Destroys the instance with this id and its compute instances.
+    Destroy(u32),
+    /// Enables or disables MIG. Some GPUs need a reset for this to take effect.
+    SetMode(bool),
+    /// Creates an instance, and one compute instance that takes all of it.
+    Create {
+        /// The profile.
+        profile: String,
+        /// The position.
+        placement: Placement,
+    },
 }

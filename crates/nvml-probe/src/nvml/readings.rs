@@ -1,142 +1,191 @@
-//! A GPU → its readings.
+//! NVML's values for one GPU at one time. A value that the card, the driver or the current state does not provide is
+//! absent.
 
-use nvml_wrapper::{
-    Device,
-    enum_wrappers::device::{Clock, EccCounter, MemoryError, RetirementCause, TemperatureSensor, TemperatureThreshold},
-    error::NvmlError,
-};
+use serde::{Deserialize, Serialize};
 
-use super::raw;
-use crate::health::readings::{Ecc, Pcie, Readings, RetiredPages, Thermal};
-
-/// Numbers of NVML's fields.
-mod field {
-    pub const MEMORY_TEMPERATURE: u32 = 82;
-    /// The margin below zero at which the GPU shuts down.
-    pub const SHUTDOWN_MARGIN: u32 = 193;
-    pub const RECOVERY_ACTION: u32 = 230;
+/// One reading of a GPU.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Readings {
+    /// Temperatures and their limits.
+    pub thermal: Thermal,
+    /// Current power, in mW.
+    pub power_milliwatts: Option<u32>,
+    /// The power limit in force, in mW.
+    pub power_limit_milliwatts: Option<u32>,
+    /// Energy used since the GPU was last started, in mJ.
+    pub energy_millijoules: Option<u64>,
+    /// Clock of the streaming multiprocessors, in MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// Clock of the memory, in MHz.
+    pub memory_clock_mhz: Option<u32>,
+    /// The reasons for the current clocks: NVML's bits, see [`clocks`].
+    pub clock_reasons: Option<u64>,
+    /// Performance state: 0 is the fastest, 15 the slowest.
+    pub performance_state: Option<u32>,
+    /// Share of time in which a kernel was running, in percent.
+    pub gpu_utilization_percent: Option<u32>,
+    /// Share of time in which memory was read or written, in percent.
+    pub memory_utilization_percent: Option<u32>,
+    /// Memory in use, in bytes.
+    pub memory_used_bytes: Option<u64>,
+    /// Total memory, in bytes.
+    pub memory_total_bytes: Option<u64>,
+    /// Memory errors.
+    pub ecc: Ecc,
+    /// Retired memory pages, on GPUs before Ampere.
+    pub pages: Option<RetiredPages>,
+    /// Remapped memory rows, on Ampere and later.
+    pub rows: Option<RemappedRows>,
+    /// Whether each NVLink is active, in order of link number. Empty if the GPU has none.
+    pub nvlinks: Vec<bool>,
+    /// The GPU's membership in an NVLink fabric.
+    pub fabric: Option<Fabric>,
+    /// The link to the host.
+    pub pcie: Pcie,
+    /// Whether MIG is enabled.
+    pub mig: Option<bool>,
+    /// Who may use the GPU: 0 anyone, 2 no one, 3 one process.
+    pub compute_mode: Option<u32>,
+    /// Whether the driver keeps the GPU initialised while no one uses it.
+    pub persistence: Option<bool>,
+    /// NVML's recommended recovery action; 0 is none.
+    pub recovery_action: Option<u32>,
+    /// Whether NVML found the board's configuration memory (infoROM) corrupt.
+    pub inforom_corrupt: Option<bool>,
+    /// The number of processes that compute on the GPU.
+    pub processes: Option<u32>,
 }
 
-/// The most NVLinks that a GPU can have.
-const MAX_NVLINKS: u32 = 36;
-
-/// A performance state from here on is none.
-const UNKNOWN_STATE: u32 = 32;
-
-/// Everything that can be read of a GPU; the infoROM only where it is to be examined.
-///
-/// # Errors
-/// What makes the GPU as a whole unreadable: it is lost, or has to be reset.
-pub fn read(device: &Device<'_>, examine: bool) -> Result<Readings, NvmlError> {
-    let mut get = Reader::default();
-    let utilization = get.value(device.utilization_rates());
-    let memory = get.value(raw::memory(device));
-    let readings = Readings {
-        thermal: thermal(&mut get, device),
-        power_milliwatts: get.value(device.power_usage()),
-        power_limit_milliwatts: get.value(device.enforced_power_limit()),
-        energy_millijoules: get.value(device.total_energy_consumption()),
-        sm_clock_mhz: get.value(device.clock_info(Clock::SM)),
-        memory_clock_mhz: get.value(device.clock_info(Clock::Memory)),
-        clock_reasons: get.value(raw::clock_reasons(device)),
-        performance_state: get
-            .value(device.performance_state())
-            .map(|state| state.as_c())
-            .filter(|state| *state < UNKNOWN_STATE),
-        gpu_utilization_percent: utilization.as_ref().map(|utilization| utilization.gpu),
-        memory_utilization_percent: utilization.as_ref().map(|utilization| utilization.memory),
-        memory_used_bytes: memory.as_ref().map(|memory| memory.used),
-        memory_total_bytes: memory.as_ref().map(|memory| memory.total),
-        ecc: ecc(&mut get, device),
-        pages: pages(&mut get, device),
-        rows: get.value(raw::remapped_rows(device)),
-        nvlinks: nvlinks(&mut get, device),
-        fabric: get.value(raw::fabric(device)).flatten(),
-        pcie: Pcie {
-            generation: get.value(device.current_pcie_link_gen()),
-            max_generation: get.value(device.max_pcie_link_gen()),
-            width: get.value(device.current_pcie_link_width()),
-            max_width: get.value(device.max_pcie_link_width()),
-            replays: get.value(device.pcie_replay_counter()).map(u64::from),
-        },
-        mig: get.value(device.mig_mode()).map(|mode| mode.current != 0),
-        compute_mode: get.value(device.compute_mode()).map(|mode| mode.as_c()),
-        persistence: get.value(device.is_in_persistent_mode()),
-        recovery_action: get
-            .value(raw::field(device, field::RECOVERY_ACTION))
-            .and_then(|action| u32::try_from(action).ok()),
-        inforom_corrupt: examine.then(|| get.inforom(device)).flatten(),
-        processes: get.value(device.running_compute_processes_count()),
-    };
-    get.lost.map_or(Ok(readings), Err)
+/// Temperatures in °C.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Thermal {
+    /// The GPU's temperature.
+    pub gpu: Option<i64>,
+    /// The memory's temperature.
+    pub memory: Option<i64>,
+    /// The temperature at which the GPU slows down.
+    pub slowdown_at: Option<i64>,
+    /// The temperature at which the GPU shuts down.
+    pub shutdown_at: Option<i64>,
+    /// Degrees left until the GPU slows down. Newer cards report this instead of temperatures.
+    pub margin: Option<i64>,
+    /// The margin, below zero, at which the GPU shuts down.
+    pub shutdown_margin: Option<i64>,
 }
 
-/// Takes answers, and notes when the GPU as a whole is gone.
-#[derive(Default)]
-struct Reader {
-    lost: Option<NvmlError>,
+/// Memory errors since the driver was loaded (volatile) and over the GPU's lifetime (aggregate).
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Ecc {
+    /// Whether errors are corrected at all.
+    pub enabled: Option<bool>,
+    /// Corrected since the driver was loaded.
+    pub volatile_corrected: Option<u64>,
+    /// Not corrected since the driver was loaded.
+    pub volatile_uncorrected: Option<u64>,
+    /// Corrected over the GPU's lifetime.
+    pub aggregate_corrected: Option<u64>,
+    /// Not corrected over the GPU's lifetime.
+    pub aggregate_uncorrected: Option<u64>,
+    /// Whether the SRAM had more uncorrectable errors than NVIDIA allows.
+    pub sram_threshold_exceeded: Option<bool>,
 }
 
-impl Reader {
-    /// The value; nothing for whatever reason there is none.
-    fn value<T>(&mut self, answer: Result<T, NvmlError>) -> Option<T> {
-        match answer {
-            Ok(value) => Some(value),
-            Err(error @ (NvmlError::GpuLost | NvmlError::ResetRequired)) => {
-                self.lost.get_or_insert(error);
-                None
-            }
-            Err(_) => None,
-        }
+/// Retired memory pages.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RetiredPages {
+    /// Pages retired for several correctable errors.
+    pub correctable: u64,
+    /// Pages retired for an uncorrectable error.
+    pub uncorrectable: u64,
+    /// Whether a page is retired at the next reboot; absent if not reported.
+    pub pending: Option<bool>,
+}
+
+/// Memory rows that were replaced by spare ones.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RemappedRows {
+    /// Rows replaced for correctable errors.
+    pub correctable: u64,
+    /// Rows replaced for uncorrectable errors.
+    pub uncorrectable: u64,
+    /// Whether a row is replaced at the next reset.
+    pub pending: bool,
+    /// Whether a row could not be replaced.
+    pub failed: bool,
+}
+
+/// The GPU's membership in an NVLink fabric, in NVML's numbers.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Fabric {
+    /// 1 not started, 2 joining, 3 joined.
+    pub state: u32,
+    /// 0, or the error with which joining ended.
+    pub status: u32,
+    /// 0 not reported, 1 healthy, 2 unhealthy, 3 limited capacity; absent with drivers that do not support it.
+    pub health: Option<u32>,
+}
+
+/// The PCIe link to the host.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Pcie {
+    /// Current generation.
+    pub generation: Option<u32>,
+    /// Highest generation that GPU and slot support.
+    pub max_generation: Option<u32>,
+    /// Current number of lanes.
+    pub width: Option<u32>,
+    /// Most lanes that GPU and slot support.
+    pub max_width: Option<u32>,
+    /// Packets repeated since the driver was loaded.
+    pub replays: Option<u64>,
+}
+
+/// NVML's bits for the reasons of the current clocks.
+pub mod clocks {
+    /// The GPU is idle.
+    pub const IDLE: u64 = 0x1;
+    /// The hardware slows the GPU down.
+    pub const HARDWARE_SLOWDOWN: u64 = 0x8;
+    /// The driver slows the GPU down because of heat.
+    pub const SOFTWARE_THERMAL: u64 = 0x20;
+    /// The hardware slows the GPU down because of heat.
+    pub const HARDWARE_THERMAL: u64 = 0x40;
+    /// The hardware slows the GPU down because the power supply requests it.
+    pub const POWER_BRAKE: u64 = 0x80;
+
+    /// All bits with NVML's names.
+    pub const NAMES: [(u64, &str); 9] = [
+        (IDLE, "GpuIdle"),
+        (0x2, "ApplicationsClocksSetting"),
+        (0x4, "SwPowerCap"),
+        (HARDWARE_SLOWDOWN, "HwSlowdown"),
+        (0x10, "SyncBoost"),
+        (SOFTWARE_THERMAL, "SwThermalSlowdown"),
+        (HARDWARE_THERMAL, "HwThermalSlowdown"),
+        (POWER_BRAKE, "HwPowerBrakeSlowdown"),
+        (0x100, "DisplayClockSetting"),
+    ];
+}
+
+impl Readings {
+    /// Returns how many NVLinks are active; `None` if the GPU has none.
+    #[must_use]
+    pub fn active_nvlinks(&self) -> Option<usize> {
+        (!self.nvlinks.is_empty()).then(|| self.nvlinks.iter().filter(|active| **active).count())
     }
 
-    fn inforom(&mut self, device: &Device<'_>) -> Option<bool> {
-        match device.validate_info_rom() {
-            Err(NvmlError::CorruptedInfoROM) => Some(true),
-            answer => self.value(answer).map(|()| false),
-        }
+    /// Returns whether the GPU is certainly busy: on an idle one, links and clocks are slow on purpose.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.performance_state.is_some_and(|state| state <= 2)
+            && self.clock_reasons.is_some_and(|reasons| reasons & clocks::IDLE == 0)
+            && self.gpu_utilization_percent.is_some_and(|percent| percent > 0)
     }
-}
-
-fn thermal(get: &mut Reader, device: &Device<'_>) -> Thermal {
-    Thermal {
-        gpu: get.value(device.temperature(TemperatureSensor::Gpu)).map(i64::from),
-        memory: get.value(raw::field(device, field::MEMORY_TEMPERATURE)),
-        slowdown_at: get.value(device.temperature_threshold(TemperatureThreshold::Slowdown)).map(i64::from),
-        shutdown_at: get.value(device.temperature_threshold(TemperatureThreshold::Shutdown)).map(i64::from),
-        margin: get.value(raw::margin_temperature(device)),
-        shutdown_margin: get.value(raw::field(device, field::SHUTDOWN_MARGIN)),
-    }
-}
-
-fn ecc(get: &mut Reader, device: &Device<'_>) -> Ecc {
-    let mut errors = |kind, counter| get.value(device.total_ecc_errors(kind, counter));
-    Ecc {
-        volatile_corrected: errors(MemoryError::Corrected, EccCounter::Volatile),
-        volatile_uncorrected: errors(MemoryError::Uncorrected, EccCounter::Volatile),
-        aggregate_corrected: errors(MemoryError::Corrected, EccCounter::Aggregate),
-        aggregate_uncorrected: errors(MemoryError::Uncorrected, EccCounter::Aggregate),
-        enabled: get.value(device.is_ecc_enabled()).map(|mode| mode.currently_enabled),
-        sram_threshold_exceeded: get.value(raw::sram_threshold_exceeded(device)),
-    }
-}
-
-fn pages(get: &mut Reader, device: &Device<'_>) -> Option<RetiredPages> {
-    let mut count =
-        |cause| get.value(device.retired_pages(cause)).map(|pages| u64::try_from(pages.len()).unwrap_or(u64::MAX));
-    let correctable = count(RetirementCause::MultipleSingleBitEccErrors)?;
-    let uncorrectable = count(RetirementCause::DoubleBitEccError)?;
-    Some(RetiredPages { correctable, uncorrectable, pending: get.value(device.are_pages_pending_retired()) })
-}
-
-fn nvlinks(get: &mut Reader, device: &Device<'_>) -> Vec<bool> {
-    let mut links = Vec::new();
-    for link in 0..MAX_NVLINKS {
-        // The first that is not there ends them.
-        match get.value(device.link_wrapper_for(link).is_active()) {
-            Some(active) => links.push(active),
-            None => break,
-        }
-    }
-    links
 }

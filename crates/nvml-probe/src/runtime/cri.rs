@@ -1,38 +1,39 @@
-//! Whether a runtime answers for containers: containerd goes on without that part of it if its configuration is wrong.
+//! Checks whether a container runtime serves the CRI: with an invalid configuration, containerd runs without that
+//! plugin.
 
 use std::{io, time::Duration};
 
 use http::Request;
 use tokio::{net::UnixStream, time::timeout};
 
-/// How long an answer may take.
+/// How long a response may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why it does not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
-    /// The connection.
+    /// The connection broke.
     #[error("the connection broke")]
     Http(#[from] h2::Error),
-    /// The request cannot be made.
-    #[error("cannot ask")]
+    /// The request cannot be built.
+    #[error("cannot build the request")]
     Request(#[from] http::Error),
-    /// It says that it does not know the question.
-    #[error("it has no part for Kubernetes: its configuration may be wrong")]
+    /// It does not implement the request.
+    #[error("it does not serve the CRI: its configuration may be invalid")]
     Unknown,
     /// It takes too long.
-    #[error("it takes longer than {PATIENCE:?}")]
+    #[error("it did not answer within {PATIENCE:?}")]
     Late(#[from] tokio::time::error::Elapsed),
-    /// Reading.
-    #[error("it broke off")]
+    /// The response cannot be read.
+    #[error("cannot read the response")]
     Io(#[from] io::Error),
 }
 
-/// Asks for the version of the runtime, which is the least that can be asked of it.
+/// Requests the runtime's version, the simplest of all requests.
 ///
 /// # Errors
-/// Where no answer comes, or one without a version.
-pub async fn ask(stream: UnixStream) -> Result<(), CriError> {
+/// Returns an error without a response, or if the response has no version.
+pub async fn check(stream: UnixStream) -> Result<(), CriError> {
     timeout(PATIENCE, version(stream)).await?
 }
 
@@ -51,10 +52,10 @@ async fn call(client: h2::client::SendRequest<&'static [u8]>) -> Result<(), CriE
         .body(())?;
     let mut client = client.ready().await?;
     let (response, mut body) = client.send_request(request, false)?;
-    // An empty message: not compressed, of no bytes.
+    // An empty gRPC message: not compressed, of zero bytes.
     body.send_data(&[0, 0, 0, 0, 0], true)?;
     let mut body = response.await?.into_body();
-    // Who does not know the question answers with headers alone.
+    // An unimplemented request is answered with headers only.
     let version = body.data().await.transpose()?;
     if version.is_some_and(|version| !version.is_empty()) { Ok(()) } else { Err(CriError::Unknown) }
 }

@@ -1,4 +1,4 @@
-//! The container runtime's process: which one it is, since when it runs, and how it is told to read its configuration.
+//! The container runtime's process: which one it is, when it started, and how to have it read its configuration.
 
 use std::{
     fs, io,
@@ -13,116 +13,116 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
-use super::{cri, files::Kind, unit};
+use super::{cri, kind::RuntimeKind, unit};
 
-/// Ticks of a process' times to a second: the kernel's promise to programs on every architecture that is supported here.
+/// Ticks per second of process times: fixed by the kernel for programs on every supported architecture.
 const TICKS: u64 = 100;
 
-/// One life of a process: its number may come again, its number and start together do not.
+/// One lifetime of a process: the process id may be reused, but not together with the start time.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// Its number, as the host counts.
+pub struct ProcessIdentity {
+    /// The process id on the host.
     pub pid: i32,
-    /// When it started, in ticks since the kernel did.
+    /// The start time, in ticks since the boot.
     pub start: u64,
 }
 
-/// Why the runtime cannot be found or told.
+/// Why the runtime cannot be found or restarted.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// Its socket takes no connection.
+    /// Its socket accepts no connection.
     #[error("{} does not answer", .0.display())]
     Socket(PathBuf, #[source] io::Error),
-    /// It takes connections and does not answer for containers.
-    #[error("{} does not answer for containers", .0.display())]
+    /// It accepts connections but does not serve the CRI.
+    #[error("{} does not serve the CRI", .0.display())]
     Cri(PathBuf, #[source] cri::CriError),
-    /// No process of it.
-    #[error("no process {0} is to be found, or more than one")]
+    /// It has no process.
+    #[error("found no process {0}, or more than one")]
     NoProcess(&'static str),
-    /// What the kernel tells of it cannot be read.
+    /// Its process information cannot be read.
     #[error("cannot read {}", .0.display())]
     Proc(PathBuf, #[source] io::Error),
     /// It cannot be signalled.
     #[error("cannot signal process {0}")]
     Signal(i32, #[source] nix::Error),
-    /// It goes on as it was.
-    #[error("process {0} goes on and does not read its configuration anew")]
+    /// It keeps running unchanged.
+    #[error("process {0} keeps running and does not reload its configuration")]
     Unmoved(i32),
     /// It cannot be restarted.
     #[error("cannot restart it")]
     Unit(#[source] unit::UnitError),
 }
 
-/// A runtime: where it listens and where the kernel tells of its process.
+/// A container runtime: its socket and its process.
 #[derive(Clone, Debug)]
 pub struct Daemon {
-    /// What it is.
-    pub kind: Kind,
+    /// The kind of runtime.
+    pub kind: RuntimeKind,
     /// Its socket.
     pub socket: PathBuf,
     /// The host's `/proc`.
     pub proc: PathBuf,
 }
 
-/// What restarts need of a runtime.
+/// The operations that a restart needs.
 pub trait Runtime {
-    /// The process that listens now, whether or not it can run anything.
+    /// Returns the process that listens, whether or not it can run containers.
     ///
     /// # Errors
-    /// Where none does.
-    fn process(&self) -> impl Future<Output = Result<Identity, DaemonError>>;
+    /// Returns an error if there is none.
+    fn process(&self) -> impl Future<Output = Result<ProcessIdentity, DaemonError>>;
 
-    /// The process that answers now.
+    /// Returns the process that serves requests.
     ///
     /// # Errors
-    /// Where none does.
-    fn answering(&self) -> impl Future<Output = Result<Identity, DaemonError>>;
+    /// Returns an error if there is none.
+    fn answering(&self) -> impl Future<Output = Result<ProcessIdentity, DaemonError>>;
 
-    /// Tells it to read its configuration, by whatever it understands.
+    /// Has the runtime reload its configuration, by whatever means it supports.
     ///
     /// # Errors
-    /// Where that cannot be said.
-    fn reload(&self, process: Identity) -> impl Future<Output = Result<(), DaemonError>>;
+    /// Returns an error if it cannot be signalled or restarted.
+    fn reload(&self, process: ProcessIdentity) -> impl Future<Output = Result<(), DaemonError>>;
 
-    /// Whether another process takes its place when it reads its configuration.
+    /// Returns whether reloading the configuration replaces the process.
     fn is_replaced(&self) -> bool;
 
-    /// When a process started.
+    /// Returns when a process started.
     ///
     /// # Errors
-    /// Where the kernel does not tell.
-    fn started(&self, process: Identity) -> Result<SystemTime, DaemonError>;
+    /// Returns an error if the kernel does not report it.
+    fn started(&self, process: ProcessIdentity) -> Result<SystemTime, DaemonError>;
 }
 
 impl Runtime for Daemon {
-    async fn process(&self) -> Result<Identity, DaemonError> {
+    async fn process(&self) -> Result<ProcessIdentity, DaemonError> {
         self.peer(&self.connect().await?)
     }
 
-    async fn answering(&self) -> Result<Identity, DaemonError> {
+    async fn answering(&self) -> Result<ProcessIdentity, DaemonError> {
         let stream = self.connect().await?;
         let process = self.peer(&stream)?;
-        // Docker answers at once, and is all that it was; the others listen before they can run anything.
-        if self.kind != Kind::Docker {
-            cri::ask(stream).await.map_err(|error| DaemonError::Cri(self.socket.clone(), error))?;
+        // Docker serves requests as soon as it listens; the others listen before they can run containers.
+        if self.kind != RuntimeKind::Docker {
+            cri::check(stream).await.map_err(|error| DaemonError::Cri(self.socket.clone(), error))?;
         }
         Ok(process)
     }
 
-    async fn reload(&self, process: Identity) -> Result<(), DaemonError> {
+    async fn reload(&self, process: ProcessIdentity) -> Result<(), DaemonError> {
         match self.kind {
-            // containerd ends by it, and is started again by whoever started it; Docker reads its file and runs on.
-            Kind::Containerd | Kind::Docker => kill(Pid::from_raw(process.pid), Signal::SIGHUP)
+            // containerd exits on SIGHUP and is restarted by its supervisor; Docker rereads its file and keeps running.
+            RuntimeKind::Containerd | RuntimeKind::Docker => kill(Pid::from_raw(process.pid), Signal::SIGHUP)
                 .map_err(|error| DaemonError::Signal(process.pid, error)),
-            Kind::CriO => unit::restart(&self.proc, "crio.service").await.map_err(DaemonError::Unit),
+            RuntimeKind::CriO => unit::restart(&self.proc, "crio.service").await.map_err(DaemonError::Unit),
         }
     }
 
     fn is_replaced(&self) -> bool {
-        self.kind != Kind::Docker
+        self.kind != RuntimeKind::Docker
     }
 
-    fn started(&self, process: Identity) -> Result<SystemTime, DaemonError> {
+    fn started(&self, process: ProcessIdentity) -> Result<SystemTime, DaemonError> {
         let path = self.proc.join("stat");
         let text = fs::read_to_string(&path).map_err(|error| DaemonError::Proc(path.clone(), error))?;
         let boot = text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
@@ -136,31 +136,31 @@ impl Daemon {
         UnixStream::connect(&self.socket).await.map_err(|error| DaemonError::Socket(self.socket.clone(), error))
     }
 
-    /// Who listens at the other end.
-    fn peer(&self, stream: &UnixStream) -> Result<Identity, DaemonError> {
+    /// Returns the process at the other end of a connection.
+    fn peer(&self, stream: &UnixStream) -> Result<ProcessIdentity, DaemonError> {
         let peer = stream.peer_cred().map_err(|error| DaemonError::Socket(self.socket.clone(), error))?;
         match peer.pid() {
-            // systemd made the socket, and passed it on.
+            // systemd created the socket, and passed it on.
             None | Some(..=1) => self.by_name(),
             Some(pid) => self.identity(pid),
         }
     }
 
-    /// The process of a number.
-    fn identity(&self, pid: i32) -> Result<Identity, DaemonError> {
+    /// Returns the identity of the process with this id.
+    fn identity(&self, pid: i32) -> Result<ProcessIdentity, DaemonError> {
         let path = self.proc.join(pid.to_string()).join("stat");
         let text = fs::read_to_string(&path).map_err(|error| DaemonError::Proc(path.clone(), error))?;
         let start = fields(&text).and_then(|mut fields| fields.nth(19)?.parse().ok());
         let start = start.ok_or_else(|| DaemonError::Proc(path, io::ErrorKind::InvalidData.into()))?;
-        Ok(Identity { pid, start })
+        Ok(ProcessIdentity { pid, start })
     }
 
-    /// The one process of the runtime's name that the host's first process has started.
-    fn by_name(&self) -> Result<Identity, DaemonError> {
+    /// Returns the single process with the runtime's name that was started by the host's first process.
+    fn by_name(&self) -> Result<ProcessIdentity, DaemonError> {
         let name = match self.kind {
-            Kind::Containerd => "containerd",
-            Kind::Docker => "dockerd",
-            Kind::CriO => "crio",
+            RuntimeKind::Containerd => "containerd",
+            RuntimeKind::Docker => "dockerd",
+            RuntimeKind::CriO => "crio",
         };
         let folders = fs::read_dir(&self.proc).map_err(|error| DaemonError::Proc(self.proc.clone(), error))?;
         let pids = folders.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -179,12 +179,13 @@ impl Daemon {
     }
 }
 
-/// The fields of `/proc/PID/stat` from the third on: the second, a name, may hold anything, brackets included.
+/// Returns the fields of `/proc/PID/stat` from the third on: the second, a name, may contain anything, including
+/// brackets.
 fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace())
 }
 
-/// The host's `/proc`, which a container that sees the host's processes sees as its own.
+/// Returns the host's `/proc`, which a container in the host's PID namespace sees as its own.
 #[must_use]
 pub fn proc() -> PathBuf {
     Path::new("/proc").to_owned()

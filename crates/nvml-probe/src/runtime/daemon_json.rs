@@ -1,33 +1,37 @@
-//! Docker's `daemon.json`: what of it is ours, and what it is without that. Pure.
+//! Docker's `daemon.json`: detects and removes NVIDIA's entries. Pure.
 
 use serde::Serialize;
 use serde_json::{Map, Value, ser::PrettyFormatter};
 
-use super::files::{FileError, Ours};
+use super::entries::{FormatError, NvidiaEntries};
 
 const RUNTIMES: &str = "runtimes";
 const DEFAULT: &str = "default-runtime";
 
-/// Whether NVIDIA's runtime is entered.
+/// Returns whether NVIDIA's runtime is configured.
 #[must_use]
-pub fn has(text: &str, ours: &Ours) -> bool {
+pub fn contains_entries(text: &str, entries: &NvidiaEntries) -> bool {
     let Ok(Value::Object(whole)) = serde_json::from_str(text) else { return false };
-    runtimes(&whole).and_then(|all| all.get(&ours.handler)).is_some_and(|runtime| is_ours(runtime, ours))
+    runtimes(&whole).and_then(|all| all.get(&entries.handler)).is_some_and(|runtime| is_nvidias(runtime, entries))
 }
 
-/// The file without what is ours, given what it was before anything was; `None` where it was not there and holds nothing
-/// else. Where nothing else has changed it is what was found, to the byte; else it is in the installer's own form: sorted,
-/// and indented by four.
+/// Returns the file without NVIDIA's entries, given its original content; `None` if it did not exist and has no other
+/// content. If nothing else has changed, the result is the original, byte for byte; otherwise it has the installer's
+/// format: sorted, with an indent of four.
 ///
 /// # Errors
-/// Where it is no JSON object.
-pub fn without(text: &str, found: Option<&str>, ours: &Ours) -> Result<Option<String>, FileError> {
+/// Returns an error if the file is not a JSON object.
+pub fn without_entries(
+    text: &str,
+    found: Option<&str>,
+    entries: &NvidiaEntries,
+) -> Result<Option<String>, FormatError> {
     let mut whole = object(text)?;
     let before = found.map(object).transpose()?.unwrap_or_default();
     let removed: Vec<String> = runtimes(&whole)
         .into_iter()
         .flat_map(|all| all.iter())
-        .filter(|(name, runtime)| ours.is_name(name) && is_ours(runtime, ours))
+        .filter(|(name, runtime)| entries.is_name(name) && is_nvidias(runtime, entries))
         .map(|(name, _)| name.clone())
         .collect();
     if let Some(all) = whole.get_mut(RUNTIMES).and_then(Value::as_object_mut) {
@@ -41,7 +45,7 @@ pub fn without(text: &str, found: Option<&str>, ours: &Ours) -> Result<Option<St
             whole.remove(RUNTIMES);
         }
     }
-    // A default that is not there any more would keep Docker from starting.
+    // Docker would not start with a default that does not exist.
     if whole.get(DEFAULT).and_then(Value::as_str).is_some_and(|name| removed.iter().any(|gone| gone == name)) {
         match before.get(DEFAULT) {
             Some(default) => whole.insert(DEFAULT.to_owned(), default.clone()),
@@ -53,19 +57,19 @@ pub fn without(text: &str, found: Option<&str>, ours: &Ours) -> Result<Option<St
     }
     let mut bytes = Vec::new();
     let mut writer = serde_json::Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(b"    "));
-    whole.serialize(&mut writer).map_err(FileError::Json)?;
-    String::from_utf8(bytes).map(Some).map_err(|_| FileError::NotText)
+    whole.serialize(&mut writer).map_err(FormatError::Json)?;
+    String::from_utf8(bytes).map(Some).map_err(|_| FormatError::NotText)
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, FileError> {
-    // Docker takes an empty file for an empty object.
-    if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text).map_err(FileError::Json) }
+fn object(text: &str) -> Result<Map<String, Value>, FormatError> {
+    // Docker treats an empty file as an empty object.
+    if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text).map_err(FormatError::Json) }
 }
 
 fn runtimes(whole: &Map<String, Value>) -> Option<&Map<String, Value>> {
     whole.get(RUNTIMES)?.as_object()
 }
 
-fn is_ours(runtime: &Value, ours: &Ours) -> bool {
-    runtime.get("path").and_then(Value::as_str).is_some_and(|path| ours.is_program(path))
+fn is_nvidias(runtime: &Value, entries: &NvidiaEntries) -> bool {
+    runtime.get("path").and_then(Value::as_str).is_some_and(|path| entries.is_program(path))
 }

@@ -1,89 +1,95 @@
-//! What a configuration was before NVIDIA's runtime was entered, and what it was left as. Pure.
+//! Records the configuration before NVIDIA's runtime was added, and as the installer left it. Pure.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    files::{File, FileError, Ours, Role, Text},
+    config_files::{ConfigFile, Role},
+    entries::{FormatError, NvidiaEntries},
+    texts::{Text, Texts},
     toml_file,
 };
 
-/// The files as they are now, by path.
-pub type Texts = BTreeMap<PathBuf, Text>;
-
-/// What is kept of a configuration. It outlives the pod, the operator and a reboot.
+/// The stored record of a configuration. It survives the pod, the operator and a reboot.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// The files, by path.
     pub files: BTreeMap<PathBuf, Kept>,
-    /// Whether [`Kept::left`] is known: an installer may have been and gone without it.
+    /// Whether [`Kept::left`] is known: an installer may have run without a record of its result.
     pub settled: bool,
-    /// What was entered. Absent in records from before it was kept.
-    #[serde(default)]
-    pub entered: Option<Entered>,
+    /// What was added to the configuration. Absent in older records.
+    #[serde(default, rename = "entered")]
+    pub added: Option<AddedEntries>,
 }
 
-/// What is entered into a configuration.
+/// What is added to a configuration.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub struct Entered {
-    /// By what it is told from what others enter.
-    pub ours: Ours,
+pub struct AddedEntries {
+    /// Identifies the entries.
+    #[serde(rename = "ours")]
+    pub entries: NvidiaEntries,
     /// Whether NVIDIA's runtime is the default.
     pub default: bool,
 }
 
-/// What is kept of a file.
+/// The record of one file.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// What it is.
+    /// Its role.
     pub role: Role,
-    /// What it is without anything of ours: as it was found, to the byte, or as others have made it since.
+    /// Its content without NVIDIA's entries: the original, byte for byte, or as changed by others since.
     pub found: Text,
-    /// What the installer left it as.
+    /// Its content as the installer left it.
     pub left: Text,
 }
 
-/// A file that cannot be worked on.
+/// A file that cannot be edited.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", path.display())]
-pub struct AtFile {
-    /// The file.
+pub struct ConfigFileError {
+    /// The path of the file.
     pub path: PathBuf,
-    /// Why not.
+    /// The cause.
     #[source]
-    pub source: FileError,
+    pub source: FormatError,
 }
 
 impl Record {
-    /// What is kept before the installer runs, given what is kept already.
+    /// Returns the record to store before the installer runs, given the existing record.
     ///
     /// # Errors
-    /// Where a file is not of its form: then the installer must not touch it either.
-    pub fn snapshot(files: &[File], now: &Texts, known: Option<&Self>, ours: &Ours) -> Result<Self, AtFile> {
+    /// Returns an error if a file does not have the expected format; then the installer must not change it either.
+    pub fn snapshot(
+        files: &[ConfigFile],
+        now: &Texts,
+        known: Option<&Self>,
+        entries: &NvidiaEntries,
+    ) -> Result<Self, ConfigFileError> {
         let kept = files.iter().map(|file| {
             let present = now.get(&file.path).cloned().flatten();
             let strip = |found: &Text| {
-                let stripped = file.role.without(&present, found, ours);
-                stripped.map_err(|source| AtFile { path: file.path.clone(), source })
+                let stripped = file.role.without_entries(&present, found, entries);
+                stripped.map_err(|source| ConfigFileError { path: file.path.clone(), source })
             };
             let known = known.and_then(|known| Some((known.files.get(&file.path)?, known.settled)));
             let found = match known {
-                // Nobody else has written since, or nobody can tell.
+                // Nobody else has changed the file since, or it is not known.
                 Some((kept, settled)) if !settled || present == kept.left => kept.found.clone(),
                 Some((kept, _)) => strip(&kept.found)?,
-                // What is of no use to read must not be overwritten; what was left by a pod without a memory is not kept.
+                // An unreadable file must not be overwritten. Entries left by a pod without a record are not part of
+                // the original.
                 None => {
                     let stripped = strip(&None)?;
-                    if file.role.has(&present, ours) { stripped } else { present.clone() }
+                    if file.role.contains_entries(&present, entries) { stripped } else { present.clone() }
                 }
             };
             Ok((file.path.clone(), Kept { role: file.role.clone(), found, left: None }))
         });
-        Ok(Self { files: kept.collect::<Result<_, _>>()?, settled: false, entered: None })
+        Ok(Self { files: kept.collect::<Result<_, _>>()?, settled: false, added: None })
     }
 
-    /// What is kept once the installer has run.
+    /// Returns the record to store after the installer has run.
     #[must_use]
     pub fn settle(mut self, now: &Texts) -> Self {
         for (path, kept) in &mut self.files {
@@ -93,19 +99,20 @@ impl Record {
         self
     }
 
-    /// What the files are to be without anything of ours: only those that have to be written.
+    /// Returns the files to write so that NVIDIA's entries are removed.
     ///
     /// # Errors
-    /// Where a file is not of its form: others have written it since, and it is not ours to mend.
-    pub fn revert(&self, now: &Texts, ours: &Ours) -> Result<Texts, AtFile> {
+    /// Returns an error if a file does not have the expected format: others have changed it since, and it is left
+    /// unchanged.
+    pub fn revert(&self, now: &Texts, entries: &NvidiaEntries) -> Result<Texts, ConfigFileError> {
         let mut writes = Texts::new();
         for (path, kept) in &self.files {
             let present = now.get(path).cloned().flatten();
             let wanted = if self.settled && present == kept.left {
                 kept.found.clone()
             } else {
-                let stripped = kept.role.without(&present, &kept.found, ours);
-                stripped.map_err(|source| AtFile { path: path.clone(), source })?
+                let stripped = kept.role.without_entries(&present, &kept.found, entries);
+                stripped.map_err(|source| ConfigFileError { path: path.clone(), source })?
             };
             if wanted != present {
                 writes.insert(path.clone(), wanted);
@@ -114,23 +121,23 @@ impl Record {
         Ok(writes)
     }
 
-    /// Whether it is of these files and of what is to be entered into them: a policy may name others now.
+    /// Returns whether the record is about these files and entries: the policy may have changed.
     #[must_use]
-    pub fn is_of(&self, files: &[File], entered: &Entered) -> bool {
+    pub fn matches(&self, files: &[ConfigFile], added: &AddedEntries) -> bool {
         self.files.len() == files.len()
             && files.iter().all(|file| self.files.contains_key(&file.path))
-            && self.entered.as_ref().is_none_or(|known| known == entered)
+            && self.added.as_ref().is_none_or(|known| known == added)
     }
 }
 
-/// A file of version 1 knows no imports, so that containerd would never read what the installer puts beside it: that is
-/// the whole configuration then, and takes the main file's place.
+/// Moves a version 1 configuration into the main file. Version 1 has no imports, so containerd would never read the
+/// installer's drop-in, which contains the whole configuration in that case.
 #[must_use]
-pub fn take_in_version_1(files: &[File], now: &Texts) -> Option<Texts> {
+pub fn move_version_1_to_main(files: &[ConfigFile], now: &Texts) -> Option<Texts> {
     let [main, drop_in] = files else { return None };
     let beside = now.get(&drop_in.path)?.as_ref()?;
     let is_v1 = toml_file::version(beside) == 1 && matches!(main.role, Role::Main { import: Some(_) });
-    // CRI-O's files have no version, and none of them is called a plugin's.
+    // CRI-O's files have no version, and have no table named `plugins`.
     let is_containerds =
         toml_edit::Document::parse(beside.as_str()).is_ok_and(|file| file.as_table().contains_key("plugins"));
     (is_v1 && is_containerds)

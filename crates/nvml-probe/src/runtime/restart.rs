@@ -1,91 +1,89 @@
-//! Restarting a runtime only if it has to be, and giving it back what it had if it does not come back.
+//! Restarts a runtime only if necessary, and restores its previous configuration if it does not come back.
 
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
 
 use super::{
-    daemon::{DaemonError, Identity, Runtime},
-    files::Loaded,
+    daemon::{DaemonError, ProcessIdentity, Runtime},
+    loaded::LoadedConfig,
 };
-use crate::words::chain;
+use crate::process::error_chain;
 
-/// How long is waited for a runtime, and how often it is looked at.
+/// How long to wait for a runtime, and how often to check it.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// After so long it counts as gone.
+pub struct WaitLimits {
+    /// The time after which it counts as down.
     pub deadline: Duration,
-    /// Pause between two looks.
+    /// Pause between two checks.
     pub interval: Duration,
 }
 
-/// What is on disk.
+/// The configuration on disk.
 #[derive(Clone, Debug)]
 pub struct OnDisk {
-    /// What the files are, in a word.
+    /// The digest of the files.
     pub digest: String,
     /// When the last of them was written.
     pub written: Option<SystemTime>,
 }
 
-/// Why a runtime does not have what is on disk. The first word is the node's reason.
+/// Why a runtime has not loaded the configuration on disk. The message starts with the node's reason.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
-    /// It came back with what it had before.
+    /// It came back with its previous configuration.
     #[error(
-        "RuntimeConfigRejected: the container runtime does not come back with NVIDIA's runtime in its configuration, which was taken out again: {0}"
+        "RuntimeConfigRejected: the container runtime does not start with NVIDIA's runtime in its configuration, which was removed again: {0}"
     )]
     Rejected(String),
     /// It did not come back.
-    #[error(
-        "RuntimeDown: the container runtime does not come back, even with the configuration that it had before: {0}"
-    )]
+    #[error("RuntimeDown: the container runtime does not start, even with its previous configuration: {0}")]
     Down(String),
 }
 
-/// Has the runtime load what is on disk, unless it has. Where it does not come back, `roll_back` gives it what it had, and
-/// it is restarted with that.
+/// Has the runtime load the configuration on disk unless it already has. If it does not come back, `roll_back` restores
+/// the previous configuration, and the runtime is restarted with that.
 ///
 /// # Errors
-/// Where it does not have what is on disk; what it had is on disk again then.
+/// Returns an error if the runtime has not loaded the configuration; the previous one is then on disk again.
 pub async fn load<R: Runtime>(
     runtime: &R,
     disk: &OnDisk,
-    known: Option<&Loaded>,
-    patience: Patience,
+    known: Option<&LoadedConfig>,
+    limits: WaitLimits,
     roll_back: impl FnOnce() -> Result<(), String>,
-) -> Result<Identity, RestartError> {
-    let words = match try_load(runtime, disk, known, patience).await {
+) -> Result<ProcessIdentity, RestartError> {
+    let cause = match try_load(runtime, disk, known, limits).await {
         Ok(process) => return Ok(process),
-        Err(error) => chain(&error),
+        Err(error) => error_chain(&error),
     };
-    tracing::warn!("{words}");
+    tracing::warn!("{cause}");
     if let Err(error) = roll_back() {
-        return Err(RestartError::Down(format!("{words}; its files cannot be put back: {error}")));
+        return Err(RestartError::Down(format!("{cause}; its files cannot be restored: {error}")));
     }
-    match restart(runtime, patience).await {
-        Ok(_) => Err(RestartError::Rejected(words)),
-        Err(error) => Err(RestartError::Down(chain(&error))),
+    match restart(runtime, limits).await {
+        Ok(_) => Err(RestartError::Rejected(cause)),
+        Err(error) => Err(RestartError::Down(error_chain(&error))),
     }
 }
 
 async fn try_load<R: Runtime>(
     runtime: &R,
     disk: &OnDisk,
-    known: Option<&Loaded>,
-    patience: Patience,
-) -> Result<Identity, DaemonError> {
-    let process = come_back(runtime, None, patience).await?;
+    known: Option<&LoadedConfig>,
+    limits: WaitLimits,
+) -> Result<ProcessIdentity, DaemonError> {
+    let process = wait_until_answering(runtime, None, limits).await?;
     if has_loaded(process, runtime.started(process)?, disk, known) {
         return Ok(process);
     }
-    tracing::info!(pid = process.pid, "the container runtime's configuration has changed; it is restarted");
-    reload(runtime, process, patience).await
+    tracing::info!(pid = process.pid, "the container runtime's configuration has changed; restarting it");
+    reload(runtime, process, limits).await
 }
 
-/// Whether a process has loaded what is on disk: by what was recorded of it, else by when it started. A look at its files
-/// that fell into the second in which they were written proves nothing.
-fn has_loaded(process: Identity, started: SystemTime, disk: &OnDisk, known: Option<&Loaded>) -> bool {
+/// Returns whether a process has loaded the configuration on disk, according to the record or else its start time. A
+/// start in the second in which the files were written proves nothing.
+fn has_loaded(process: ProcessIdentity, started: SystemTime, disk: &OnDisk, known: Option<&LoadedConfig>) -> bool {
     match known.filter(|known| known.process == process) {
         Some(known) => known.digest == disk.digest,
         None => disk.written.is_some_and(|written| written + Duration::from_secs(1) < started),
@@ -95,27 +93,31 @@ fn has_loaded(process: Identity, started: SystemTime, disk: &OnDisk, known: Opti
 /// Restarts a runtime, whatever it has loaded, and waits until it answers.
 ///
 /// # Errors
-/// Where it does not come back.
-pub async fn restart<R: Runtime>(runtime: &R, patience: Patience) -> Result<Identity, DaemonError> {
+/// Returns an error if it does not come back.
+pub async fn restart<R: Runtime>(runtime: &R, limits: WaitLimits) -> Result<ProcessIdentity, DaemonError> {
     match runtime.process().await {
-        Ok(process) => reload(runtime, process, patience).await,
-        // Whoever starts it keeps trying.
-        Err(_) => come_back(runtime, None, patience).await,
+        Ok(process) => reload(runtime, process, limits).await,
+        // Its supervisor keeps trying to start it.
+        Err(_) => wait_until_answering(runtime, None, limits).await,
     }
 }
 
-async fn reload<R: Runtime>(runtime: &R, process: Identity, patience: Patience) -> Result<Identity, DaemonError> {
+async fn reload<R: Runtime>(
+    runtime: &R,
+    process: ProcessIdentity,
+    limits: WaitLimits,
+) -> Result<ProcessIdentity, DaemonError> {
     runtime.reload(process).await?;
-    come_back(runtime, runtime.is_replaced().then_some(process), patience).await
+    wait_until_answering(runtime, runtime.is_replaced().then_some(process), limits).await
 }
 
-/// Waits for a process that answers and is not the one before.
-async fn come_back<R: Runtime>(
+/// Waits for a process that answers and is not the previous one.
+async fn wait_until_answering<R: Runtime>(
     runtime: &R,
-    before: Option<Identity>,
-    patience: Patience,
-) -> Result<Identity, DaemonError> {
-    let until = Instant::now() + patience.deadline;
+    before: Option<ProcessIdentity>,
+    limits: WaitLimits,
+) -> Result<ProcessIdentity, DaemonError> {
+    let until = Instant::now() + limits.deadline;
     loop {
         let error = match runtime.answering().await {
             Ok(process) if Some(process) != before => return Ok(process),
@@ -125,10 +127,9 @@ async fn come_back<R: Runtime>(
         if Instant::now() >= until {
             return Err(error);
         }
-        sleep(patience.interval).await;
+        sleep(limits.interval).await;
     }
 }
 
 #[cfg(test)]
-#[path = "tests/restart.rs"]
 mod tests;

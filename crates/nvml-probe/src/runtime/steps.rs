@@ -1,152 +1,157 @@
-//! The steps of a toolkit's pod, each a command of its own.
+//! The steps of a toolkit pod, each a command of its own.
 
 use std::{path::PathBuf, time::Duration};
 
 use tokio::time::sleep;
 
 use super::{
+    config_files::ConfigFile,
     daemon::Daemon,
-    files::{self, File, Kind, Loaded, Ours},
-    record::{self, AtFile, Entered, Record, Texts},
-    restart::{self, OnDisk, Patience, RestartError},
+    entries::NvidiaEntries,
+    kind::RuntimeKind,
+    loaded::{self, LoadedConfig},
+    record::{self, AddedEntries, ConfigFileError, Record},
+    restart::{self, OnDisk, RestartError, WaitLimits},
     state::{self, StateError},
+    texts::{self, Texts},
 };
-use crate::words::chain;
+use crate::process::error_chain;
 
-/// What is kept of the configuration, below [`Setup::state`].
+/// The record of the configuration, below [`Setup::state`].
 const RECORD: &str = "record.json";
-/// What the runtime has loaded, below [`Setup::loaded`].
-pub const LOADED: &str = "loaded.json";
-/// Why it would not, below [`Setup::loaded`].
+/// Why the runtime rejected the configuration, below [`Setup::loaded`].
 const REJECTED: &str = "rejected.json";
 
 /// How a runtime is configured.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Its files.
-    pub files: Vec<File>,
-    /// What in them is ours.
-    pub ours: Ours,
+    /// The configuration files.
+    pub files: Vec<ConfigFile>,
+    /// Identifies NVIDIA's entries in them.
+    pub entries: NvidiaEntries,
     /// The runtime.
     pub daemon: Daemon,
     /// Whether NVIDIA's runtime is the default.
     pub default: bool,
-    /// Folder of what has to outlive a reboot.
+    /// Folder for state that survives a reboot.
     pub state: PathBuf,
-    /// Folder of what must not.
+    /// Folder for state that does not survive a reboot.
     pub loaded: PathBuf,
-    /// How long is waited for the runtime.
-    pub patience: Patience,
+    /// How long to wait for the runtime.
+    pub limits: WaitLimits,
 }
 
-/// Why a step fails.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// A file.
+    /// A file cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// A file is not of its form.
-    #[error("cannot enter NVIDIA's runtime, nor take it out")]
-    File(#[from] AtFile),
-    /// The runtime.
+    /// A file does not have the expected format.
+    #[error("cannot add NVIDIA's runtime to the configuration, or remove it")]
+    ConfigFile(#[from] ConfigFileError),
+    /// The runtime did not load the configuration.
     #[error(transparent)]
     Restart(#[from] RestartError),
-    /// It would not take it before.
+    /// The runtime rejected the configuration earlier.
     #[error("{0}")]
     Rejected(String),
-    /// The installer did not do its part.
-    #[error("NVIDIA's installer has entered no runtime {handler} into {files}")]
-    NotEntered {
-        /// Its name.
+    /// The installer did not add its runtime.
+    #[error("NVIDIA's installer has not added runtime {handler} to {files}")]
+    NotAdded {
+        /// The name of the runtime.
         handler: String,
-        /// Where it should be.
+        /// The files that should have it.
         files: String,
     },
-    /// The runtime makes its own files when it starts.
+    /// The runtime generates its own configuration files when it starts.
     #[error(
-        "RuntimeConfigRejected: the container runtime has written {files} anew when it started, without runtime {handler}; write the file that it makes them from as toolkit.hostPaths.config"
+        "RuntimeConfigRejected: the container runtime rewrote {files} on start, without runtime {handler}; set toolkit.hostPaths.config to the file from which it generates them"
     )]
     Overwritten {
-        /// Its name.
+        /// The name of the runtime.
         handler: String,
-        /// Where it should be.
+        /// The files that should have it.
         files: String,
     },
-    /// What was entered is not there any more. The operator makes the pod anew, and that enters it again.
+    /// NVIDIA's runtime is no longer configured. The operator recreates the pod, which adds it again.
     #[error("RuntimeConfigDrifted: {0}")]
     Drifted(String),
     /// The runtime could not be restarted without NVIDIA's.
-    #[error("the container runtime is not restarted: {0}")]
+    #[error("cannot restart the container runtime: {0}")]
     NotRestarted(String),
 }
 
-/// Before the installer: keeps what is there.
+/// Before the installer: stores the current configuration.
 ///
 /// # Errors
-/// Where a file cannot be read, or is not of its form: the installer must not touch it then.
+/// Returns an error if a file cannot be read or does not have the expected format; then the installer must not change
+/// it.
 pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
-    let mut known: Option<Record> = state::recall(&setup.state, RECORD)?;
-    let entered = Entered { ours: setup.ours.clone(), default: setup.default };
-    // A pod that died with its node has taken nothing out, and the installer only adds: a default would stay one.
-    if let Some(other) = known.take_if(|known| !known.is_of(&setup.files, &entered)) {
-        take_out(setup, &other)?;
+    let mut known: Option<Record> = state::load(&setup.state, RECORD)?;
+    let added = AddedEntries { entries: setup.entries.clone(), default: setup.default };
+    // A pod that died with its node has removed nothing, and the installer only adds: a default would stay the default.
+    if let Some(other) = known.take_if(|known| !known.matches(&setup.files, &added)) {
+        remove_entries(setup, &other)?;
     }
     let now = read(setup)?;
-    let record = Record::snapshot(&setup.files, &now, known.as_ref(), &setup.ours)?;
-    state::remember(&setup.state, RECORD, &Record { entered: Some(entered), ..record })?;
-    state::forget(&setup.loaded, REJECTED)?;
+    let record = Record::snapshot(&setup.files, &now, known.as_ref(), &setup.entries)?;
+    state::store(&setup.state, RECORD, &Record { added: Some(added), ..record })?;
+    state::remove(&setup.loaded, REJECTED)?;
     Ok(())
 }
 
-/// After the installer: has the runtime load what it entered, if it has not.
+/// After the installer: has the runtime load the new configuration unless it already has.
 ///
 /// # Errors
-/// Where it does not come back: what it had is there again then. Asked again, it says the same again.
+/// Returns an error if the runtime does not come back; its previous configuration is then restored. Retries return the
+/// same error.
 pub async fn apply(setup: &Setup) -> Result<(), StepError> {
-    if let Some(writes) = record::take_in_version_1(&setup.files, &read(setup)?) {
+    if let Some(writes) = record::move_version_1_to_main(&setup.files, &read(setup)?) {
         state::write_all(&writes)?;
     }
     let now = read(setup)?;
-    if !is_entered(setup, &now) {
-        return Err(match state::recall(&setup.loaded, REJECTED)? {
-            Some(words) => StepError::Rejected(words),
-            None => StepError::NotEntered { handler: setup.ours.handler.clone(), files: names(setup) },
+    if !is_configured(setup, &now) {
+        return Err(match state::load(&setup.loaded, REJECTED)? {
+            Some(message) => StepError::Rejected(message),
+            None => StepError::NotAdded { handler: setup.entries.handler.clone(), files: names(setup) },
         });
     }
-    let record: Record = state::recall(&setup.state, RECORD)?.unwrap_or_default();
+    let record: Record = state::load(&setup.state, RECORD)?.unwrap_or_default();
     let record = record.settle(&now);
-    state::remember(&setup.state, RECORD, &record)?;
+    state::store(&setup.state, RECORD, &record)?;
     let disk = OnDisk { digest: digest(&now), written: state::newest(&setup.files) };
-    let known: Option<Loaded> = state::recall(&setup.loaded, LOADED)?;
-    let roll_back = || take_out(setup, &record).map_err(|error| chain(&error));
-    match restart::load(&setup.daemon, &disk, known.as_ref(), setup.patience, roll_back).await {
+    let known: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
+    let roll_back = || remove_entries(setup, &record).map_err(|error| error_chain(&error));
+    match restart::load(&setup.daemon, &disk, known.as_ref(), setup.limits, roll_back).await {
         Ok(process) => {
-            // Some runtimes write their own files when they start.
+            // Some runtimes rewrite their own files when they start.
             let now = read(setup)?;
-            if !is_entered(setup, &now) {
-                let overwritten = StepError::Overwritten { handler: setup.ours.handler.clone(), files: names(setup) };
-                state::remember(&setup.loaded, REJECTED, &overwritten.to_string())?;
+            if !is_configured(setup, &now) {
+                let overwritten =
+                    StepError::Overwritten { handler: setup.entries.handler.clone(), files: names(setup) };
+                state::store(&setup.loaded, REJECTED, &overwritten.to_string())?;
                 return Err(overwritten);
             }
-            state::remember(&setup.loaded, LOADED, &Loaded { process, digest: digest(&now) })?;
+            state::store(&setup.loaded, loaded::FILE_NAME, &LoadedConfig { process, digest: digest(&now) })?;
             Ok(())
         }
         Err(error) => {
-            state::remember(&setup.loaded, REJECTED, &error.to_string())?;
+            state::store(&setup.loaded, REJECTED, &error.to_string())?;
             Err(error.into())
         }
     }
 }
 
-/// Watches over what was entered, for as long as it is there. Looks once per `interval`, and at dates and sizes only while
-/// those stay, so that it cannot have the pod made anew more often than that.
+/// Watches the configuration for as long as it contains NVIDIA's runtime. Checks once per `interval`, reading the files
+/// only if their metadata has changed, so that it cannot have the pod recreated more often than that.
 ///
 /// # Errors
-/// As soon as it is not there any more, in words for the operator.
+/// Returns as soon as NVIDIA's runtime is no longer configured, with a message for the operator.
 pub async fn keep(setup: &Setup, interval: Duration) -> StepError {
     let mut seen = None;
     loop {
-        let glance = state::glance(&setup.files);
+        let glance = state::metadata_snapshot(&setup.files);
         if seen.as_ref() != Some(&glance)
             && let Err(error) = look(setup)
         {
@@ -162,60 +167,63 @@ pub async fn keep(setup: &Setup, interval: Duration) -> StepError {
 
 fn look(setup: &Setup) -> Result<(), StepError> {
     let now = read(setup)?;
-    if !is_entered(setup, &now) {
-        let handler = &setup.ours.handler;
-        return Err(StepError::Drifted(format!("runtime {handler} is not in {} any more", names(setup))));
+    if !is_configured(setup, &now) {
+        let handler = &setup.entries.handler;
+        return Err(StepError::Drifted(format!("runtime {handler} is no longer in {}", names(setup))));
     }
-    let loaded: Option<Loaded> = state::recall(&setup.loaded, LOADED)?;
-    // containerd before 2.1 takes a whole section of the drop-in for that of the main file, so that what the installer
-    // copied from there hides what has been written there since.
-    let copied = setup.daemon.kind == Kind::Containerd;
+    let loaded: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
+    // Before version 2.1, containerd lets a whole section of the drop-in override that of the main file, so the
+    // installer's copy hides later changes of the main file.
+    let copied = setup.daemon.kind == RuntimeKind::Containerd;
     if copied && loaded.is_some_and(|loaded| loaded.digest != digest(&now)) {
         return Err(StepError::Drifted(format!(
-            "{} changed after runtime {} was entered",
+            "{} changed after runtime {} was added",
             names(setup),
-            setup.ours.handler
+            setup.entries.handler
         )));
     }
     Ok(())
 }
 
-/// When the pod goes: takes out what was entered.
+/// When the pod is deleted: removes NVIDIA's runtime from the configuration.
 ///
-/// The runtime is not restarted: a runtime that nobody names harms nobody, and a restart disturbs every pod of the node. A
-/// default is another matter: whatever starts next would still be run by it.
+/// The runtime is not restarted: an unused runtime is harmless, and a restart disturbs every pod of the node. A default
+/// is different: every new pod would still use it.
 ///
 /// # Errors
-/// Where a file is not of its form any more, or the runtime does not come back.
+/// Returns an error if a file no longer has the expected format, or the runtime does not come back.
 pub async fn revert(setup: &Setup) -> Result<(), StepError> {
-    let Some(record) = state::recall::<Record>(&setup.state, RECORD)? else { return Ok(()) };
-    take_out(setup, &record)?;
+    let Some(record) = state::load::<Record>(&setup.state, RECORD)? else { return Ok(()) };
+    remove_entries(setup, &record)?;
     if setup.default {
-        let restarted = restart::restart(&setup.daemon, setup.patience).await;
-        let process = restarted.map_err(|error| StepError::NotRestarted(chain(&error)))?;
-        state::remember(&setup.loaded, LOADED, &Loaded { process, digest: digest(&read(setup)?) })?;
+        let restarted = restart::restart(&setup.daemon, setup.limits).await;
+        let process = restarted.map_err(|error| StepError::NotRestarted(error_chain(&error)))?;
+        state::store(&setup.loaded, loaded::FILE_NAME, &LoadedConfig { process, digest: digest(&read(setup)?) })?;
     }
     Ok(())
 }
 
-/// Gives the files of a record back what they were, and forgets it.
-fn take_out(setup: &Setup, record: &Record) -> Result<(), StepError> {
+/// Restores the files of a record, and removes the record.
+fn remove_entries(setup: &Setup, record: &Record) -> Result<(), StepError> {
     let now = state::read_all(record.files.keys())?;
-    let ours = record.entered.as_ref().map_or(&setup.ours, |entered| &entered.ours);
-    state::write_all(&record.revert(&now, ours)?)?;
-    Ok(state::forget(&setup.state, RECORD)?)
+    let entries = record.added.as_ref().map_or(&setup.entries, |added| &added.entries);
+    state::write_all(&record.revert(&now, entries)?)?;
+    Ok(state::remove(&setup.state, RECORD)?)
 }
 
 fn read(setup: &Setup) -> Result<Texts, StateError> {
     state::read_all(setup.files.iter().map(|file| &file.path))
 }
 
-fn is_entered(setup: &Setup, now: &Texts) -> bool {
-    setup.files.iter().any(|file| now.get(&file.path).is_some_and(|text| file.role.has(text, &setup.ours)))
+fn is_configured(setup: &Setup, now: &Texts) -> bool {
+    setup
+        .files
+        .iter()
+        .any(|file| now.get(&file.path).is_some_and(|text| file.role.contains_entries(text, &setup.entries)))
 }
 
 fn digest(now: &Texts) -> String {
-    files::digest(now.iter().map(|(path, text)| (path.as_path(), text)))
+    texts::digest(now.iter().map(|(path, text)| (path.as_path(), text)))
 }
 
 fn names(setup: &Setup) -> String {

@@ -1,45 +1,45 @@
-//! Files of containerd and CRI-O: what of them is ours, and what they are without that. Edited as text, so that comments,
-//! order and spacing of others stay. Pure.
+//! TOML files of containerd and CRI-O: detects and removes NVIDIA's entries. Edits the text, so that comments, order
+//! and spacing of other content are kept. Pure.
 
 use std::ops::Range;
 
 use serde_json::{Map, Value as Json};
 use toml_edit::{Document, Item, Table, TableLike, Value};
 
-use super::files::{FileError, Ours};
+use super::entries::{FormatError, NvidiaEntries};
 
 type Edit = (Range<usize>, String);
 
-/// Whether NVIDIA's runtime is entered: in whatever schema, the program is named in a string of its own.
+/// Returns whether NVIDIA's runtime is configured: in every schema, a string contains the program's path.
 #[must_use]
-pub fn has(text: &str, ours: &Ours) -> bool {
+pub fn contains_entries(text: &str, entries: &NvidiaEntries) -> bool {
     Document::parse(text).is_ok_and(|document| {
         let mut found = false;
         visit(document.as_table(), &mut vec![], &mut |path, table| {
-            found |= path.last() == Some(&ours.handler.as_str()) && is_ours(table, ours);
+            found |= path.last() == Some(&entries.handler.as_str()) && is_nvidias(table, entries);
         });
         found
     })
 }
 
-/// The configuration's version, as containerd reads it: a file without any is of version 1.
+/// Returns the configuration's version as containerd reads it: version 1 if there is none.
 #[must_use]
 pub fn version(text: &str) -> i64 {
     let document = Document::parse(text).ok();
     document.and_then(|document| document.as_table().get("version")?.as_integer()).unwrap_or(1)
 }
 
-/// The file without what is ours, given what it was before anything was; `None` where it was not there and holds nothing
-/// else. Where nothing else has changed it is what was found, to the byte.
+/// Returns the file without NVIDIA's entries, given its original content; `None` if it did not exist and has no other
+/// content. If nothing else has changed, the result is the original, byte for byte.
 ///
 /// # Errors
-/// Where it is no TOML.
-pub fn without(
+/// Returns an error if the file is not TOML.
+pub fn without_entries(
     text: &str,
     found: Option<&str>,
     import: Option<&str>,
-    ours: &Ours,
-) -> Result<Option<String>, FileError> {
+    entries: &NvidiaEntries,
+) -> Result<Option<String>, FormatError> {
     let before = tree(parse(found.unwrap_or_default())?.as_table());
     let mut text = text.to_owned();
     let edits = {
@@ -47,7 +47,7 @@ pub fn without(
         let root = document.as_table();
         let mut edits: Vec<Edit> =
             import.and_then(|import| import_edit(&text, root, &before, import)).into_iter().collect();
-        edits.extend(runtime_edits(&text, root, &before, ours));
+        edits.extend(runtime_edits(&text, root, &before, entries));
         edits
     };
     apply(&mut text, edits);
@@ -55,7 +55,7 @@ pub fn without(
         apply(&mut text, vec![edit]);
     }
     let rest = tree(parse(&text)?.as_table());
-    // The installer writes a version into a file that it makes.
+    // The installer writes a version into a new file.
     let only_version = found.is_none() && rest.as_object().is_some_and(|rest| rest.keys().all(|key| key == "version"));
     if rest == before || only_version {
         return Ok(found.map(str::to_owned));
@@ -63,11 +63,11 @@ pub fn without(
     Ok(Some(text))
 }
 
-fn parse(text: &str) -> Result<Document<&str>, FileError> {
-    Document::parse(text).map_err(FileError::Toml)
+fn parse(text: &str) -> Result<Document<&str>, FormatError> {
+    Document::parse(text).map_err(FormatError::Toml)
 }
 
-/// Takes our pattern out of `imports`.
+/// Removes the installer's pattern from `imports`.
 fn import_edit(text: &str, root: &Table, before: &Json, import: &str) -> Option<Edit> {
     if before["imports"].as_array().is_some_and(|imports| imports.iter().any(|known| known == import)) {
         return None;
@@ -86,13 +86,13 @@ fn import_edit(text: &str, root: &Table, before: &Json, import: &str) -> Option<
     Some((range, String::new()))
 }
 
-/// Takes our runtimes out of a file that has them itself, and gives back the default.
-fn runtime_edits(text: &str, root: &Table, before: &Json, ours: &Ours) -> Vec<Edit> {
+/// Removes NVIDIA's runtimes from a file that contains them itself, and restores the default.
+fn runtime_edits(text: &str, root: &Table, before: &Json, entries: &NvidiaEntries) -> Vec<Edit> {
     let mut edits = Vec::new();
     visit(root, &mut vec![], &mut |path, table| {
         let [above @ .., runtimes, name] = path else { return };
-        let entered = *runtimes == "runtimes" && ours.is_name(name) && is_ours(table, ours);
-        if entered && at(before, path).is_none() {
+        let is_added = *runtimes == "runtimes" && entries.is_name(name) && is_nvidias(table, entries);
+        if is_added && at(before, path).is_none() {
             sections(text, table, &mut edits);
             let default = at_table(root, above).and_then(|above| above.get_key_value("default_runtime_name"));
             if let Some((key, item)) = default.filter(|(_, item)| item.as_str() == Some(name)) {
@@ -116,8 +116,8 @@ fn default_edit(
     })
 }
 
-/// The text of a table and of all below it. What stands behind a table's last value is not part of it: it may be a comment
-/// on what follows.
+/// Removes the text of a table and of its subtables. Text after a table's last value is kept: it may be a comment on
+/// what follows.
 fn sections(text: &str, table: &Table, edits: &mut Vec<Edit>) {
     if let Some(header) = table.span() {
         let values = table.iter().filter_map(|(_, item)| item.as_value().and_then(Value::span));
@@ -131,8 +131,8 @@ fn sections(text: &str, table: &Table, edits: &mut Vec<Edit>) {
     }
 }
 
-/// A table without anything in it that was not there before: the installer makes all on the way to its own.
-fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FileError> {
+/// Returns a table that is empty and was not there before: the installer creates every parent of its own tables.
+fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FormatError> {
     let document = parse(text)?;
     let mut edit = None;
     visit(document.as_table(), &mut vec![], &mut |path, table| {
@@ -144,16 +144,16 @@ fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FileError> {
     Ok(edit)
 }
 
-/// Whether a runtime's table names a program of ours, itself or among its options.
-fn is_ours(table: &Table, ours: &Ours) -> bool {
+/// Returns whether a runtime's table names one of the installer's programs, in itself or among its options.
+fn is_nvidias(table: &Table, entries: &NvidiaEntries) -> bool {
     table.iter().any(|(_, item)| match item {
-        Item::Value(value) => value.as_str().is_some_and(|path| ours.is_program(path)),
-        Item::Table(below) => is_ours(below, ours),
+        Item::Value(value) => value.as_str().is_some_and(|path| entries.is_program(path)),
+        Item::Table(below) => is_nvidias(below, entries),
         _ => false,
     })
 }
 
-/// Every table below another one, with its path.
+/// Visits every subtable with its path.
 fn visit<'t>(table: &'t Table, path: &mut Vec<&'t str>, seen: &mut impl FnMut(&[&'t str], &'t Table)) {
     for (key, item) in table {
         if let Item::Table(below) = item {
@@ -173,7 +173,7 @@ fn at<'j>(tree: &'j Json, path: &[&str]) -> Option<&'j Json> {
     path.iter().try_fold(tree, |tree, key| tree.get(key))
 }
 
-/// The lines that a range lies on, as a whole, where nothing else stands on them.
+/// Extends a range to whole lines, assuming that nothing else is on them.
 fn whole_lines(text: &str, range: Range<usize>) -> Range<usize> {
     let (head, tail) = (text.get(..range.start).unwrap_or_default(), text.get(range.end..).unwrap_or_default());
     let start = head.rfind('\n').map_or(0, |newline| newline + 1);
@@ -181,7 +181,7 @@ fn whole_lines(text: &str, range: Range<usize>) -> Range<usize> {
     start..end
 }
 
-/// Carries out edits that do not overlap.
+/// Applies edits that do not overlap.
 fn apply(text: &mut String, mut edits: Vec<Edit>) {
     edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
     for (range, new) in edits {
@@ -189,7 +189,7 @@ fn apply(text: &mut String, mut edits: Vec<Edit>) {
     }
 }
 
-/// What a file says, whatever it looks like. Tables without anything in them say nothing.
+/// Returns the content of a file independent of its formatting. Empty tables are dropped.
 fn tree(table: &dyn TableLike) -> Json {
     let entries = table.iter().map(|(key, item)| (key.to_owned(), json(item)));
     Json::Object(entries.filter(|(_, value)| *value != Json::Object(Map::new())).collect())
@@ -205,7 +205,7 @@ fn json(item: &Item) -> Json {
         Item::Value(Value::String(text)) => Json::from(text.value().as_str()),
         Item::Value(Value::Integer(number)) => Json::from(*number.value()),
         Item::Value(Value::Float(number)) => Json::from(*number.value()),
-        Item::Value(Value::Boolean(word)) => Json::from(*word.value()),
+        Item::Value(Value::Boolean(value)) => Json::from(*value.value()),
         Item::Value(Value::Datetime(time)) => Json::from(time.value().to_string()),
     }
 }

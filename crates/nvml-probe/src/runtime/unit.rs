@@ -1,4 +1,4 @@
-//! Restarting a service of the host's systemd.
+//! Restarts a systemd service of the host.
 
 use std::{io, os::unix::process::CommandExt, path::Path, process::Command as Program};
 
@@ -11,34 +11,34 @@ pub enum UnitError {
     /// `systemctl` cannot be started.
     #[error("cannot start systemctl")]
     Start(#[source] io::Error),
-    /// It failed.
-    #[error("systemctl restart {unit}: {words}")]
+    /// `systemctl` failed.
+    #[error("systemctl restart {unit}: {output}")]
     Failed {
         /// The service.
         unit: String,
-        /// What it said.
-        words: String,
+        /// The output of `systemctl`.
+        output: String,
     },
 }
 
-/// Restarts a service. The host's root is that of its first process, so that none has to be mounted.
+/// Restarts a service. The host's root is reached through its first process, so it does not have to be mounted.
 ///
 /// # Errors
-/// Where systemd does not restart it.
+/// Returns an error if systemd does not restart it.
 pub async fn restart(proc: &Path, unit: &str) -> Result<(), UnitError> {
     let own = std::env::current_exe().map_err(UnitError::Start)?;
     let mut command = Command::new(own);
     command.args(["runtime", "systemctl", "--host-root"]).arg(proc.join("1/root")).arg(unit).kill_on_drop(true);
-    let output = command.output().await.map_err(UnitError::Start)?;
-    if output.status.success() {
+    let result = command.output().await.map_err(UnitError::Start)?;
+    if result.status.success() {
         return Ok(());
     }
-    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(UnitError::Failed { unit: unit.to_owned(), words })
+    let output = String::from_utf8_lossy(&result.stderr).trim().to_owned();
+    Err(UnitError::Failed { unit: unit.to_owned(), output })
 }
 
-/// Becomes the host's `systemctl restart`: a process of its own, because it leaves this root for good. It returns only
-/// where it cannot, with why.
+/// Becomes the host's `systemctl restart`. This is a process of its own because it leaves this root permanently.
+/// Returns only on failure, with the error.
 #[must_use]
 pub fn become_systemctl(host_root: &Path, unit: &str) -> io::Error {
     if let Err(error) = chroot(host_root).and_then(|()| chdir("/")) {

@@ -1,4 +1,4 @@
-//! The agent at work: a host in a directory, the stand-in NVML, and a mocked API server.
+//! A running agent: a host in a directory, the stand-in NVML, and a mocked API server.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
@@ -8,13 +8,13 @@ use gpu_operator_crd::{
     report::Report,
 };
 use nvml_probe::{
-    admin::Admin,
-    agent::{Agent, Settings},
-    child::{Limits, Supervisor, this_program},
-    driver::CONTAINER_ROOT,
-    metrics::Metrics,
-    publish::{Own, Publisher, Seen},
-    pulse::Pulse,
+    agent::{Agent, Settings, endpoints::Telemetry, heartbeat::Heartbeat, metrics::Metrics},
+    nvml::supervisor::{Limits, Supervisor, child_command},
+    observe::driver::CONTAINER_ROOT,
+    report::{
+        gpu_node::{GpuNodeFields, GpuNodeView},
+        publish::Publisher,
+    },
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -31,32 +31,32 @@ use crate::{
 pub const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
 /// The host's driver.
 pub const VERSION: &str = "580.173.02";
-/// Where the kernel's log of the host is; without it, there is none.
+/// The host's kernel log; without the file, there is none.
 pub const KERNEL_LOG: &str = "dev/kmsg";
 /// The pause between two looks at the host.
 pub const INTERVAL: Duration = Duration::from_millis(20);
 
-/// An agent that runs.
+/// A running agent.
 pub struct Running {
     pub server: Server,
-    pub seen: watch::Sender<Seen>,
-    pub admin: Admin,
+    pub seen: watch::Sender<GpuNodeView>,
+    pub telemetry: Telemetry,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    pub fn start(host: &Host, seen: Seen, limits: Limits) -> Self {
-        Self::launch(host, seen, Supervisor::new(this_program(PathBuf::from(PROBE)), limits))
+    pub fn start(host: &Host, seen: GpuNodeView, limits: Limits) -> Self {
+        Self::launch(host, seen, Supervisor::new(child_command(PathBuf::from(PROBE)), limits))
     }
 
-    pub fn launch(host: &Host, seen: Seen, supervisor: Supervisor) -> Self {
+    pub fn launch(host: &Host, seen: GpuNodeView, supervisor: Supervisor) -> Self {
         Self::looking_every(INTERVAL, host, seen, supervisor)
     }
 
-    pub fn looking_every(interval: Duration, host: &Host, seen: Seen, supervisor: Supervisor) -> Self {
+    pub fn looking_every(interval: Duration, host: &Host, seen: GpuNodeView, supervisor: Supervisor) -> Self {
         let server = Server::new();
-        if let Seen::Present(own) = &seen {
+        if let GpuNodeView::Present(own) = &seen {
             server.has(json!({
                 "apiVersion": "gpu.nodestack.dev/v1alpha1",
                 "kind": "GpuNode",
@@ -67,21 +67,21 @@ impl Running {
         let (sender, receiver) = watch::channel(seen);
         let (stop, stopped) = oneshot::channel::<()>();
         let settings = Settings { host: host.root(), kernel_log: host.path(KERNEL_LOG), interval, chroot: false };
-        let pulse = Pulse::new(Duration::from_mins(1));
-        let admin = Admin { pulse: Arc::new(pulse), metrics: Arc::new(Metrics::new("n1")) };
+        let heartbeat = Heartbeat::new(Duration::from_mins(1));
+        let telemetry = Telemetry { heartbeat: Arc::new(heartbeat), metrics: Arc::new(Metrics::new("n1")) };
         let publisher = Publisher::new(server.client(), "n1");
-        let agent = Agent::new(settings, supervisor, publisher, receiver, admin.clone());
+        let agent = Agent::new(settings, supervisor, publisher, receiver, telemetry.clone());
         let task = tokio::spawn(agent.run(async {
             drop(stopped.await);
         }));
-        Self { server, seen: sender, admin, stop, task }
+        Self { server, seen: sender, telemetry, stop, task }
     }
 
     pub fn report(&self) -> Option<Report> {
         serde_json::from_value(self.server.object()?.pointer("/status/report")?.clone()).ok()
     }
 
-    /// The report once it is as wanted; the agent then sees what it wrote, as by its watch.
+    /// Returns the report once it is as wanted, and then shows it to the agent as its watch would.
     pub async fn reports(&self, wanted: impl Fn(&Report) -> bool) -> Report {
         let report = soon(async {
             loop {
@@ -97,7 +97,7 @@ impl Running {
         report
     }
 
-    /// As [`Self::reports`], with what the agent sees kept up to date all the while, and its rules as they are.
+    /// As [`Self::reports`], but shows the agent every report, and keeps its rules.
     pub async fn awaits(&self, wanted: impl Fn(&Report) -> bool) -> Report {
         soon(async {
             loop {
@@ -112,7 +112,7 @@ impl Running {
         .await
     }
 
-    /// The GpuNode asks for a release, or for one no more.
+    /// Sets whether the GpuNode requests a release.
     pub fn releases(&self, release: bool) {
         self.own(|own| own.release = release);
     }
@@ -121,9 +121,9 @@ impl Running {
         self.own(|own| own.report = report);
     }
 
-    fn own(&self, change: impl FnOnce(&mut Own)) {
+    fn own(&self, change: impl FnOnce(&mut GpuNodeFields)) {
         self.seen.send_if_modified(|seen| {
-            let Seen::Present(own) = seen else { return false };
+            let GpuNodeView::Present(own) = seen else { return false };
             let before = own.clone();
             change(own);
             *own != before
@@ -140,10 +140,10 @@ impl Running {
     }
 }
 
-pub fn existing(release: bool, report: Option<Report>) -> Seen {
-    // At every look the GPUs are read as well.
+pub fn existing(release: bool, report: Option<Report>) -> GpuNodeView {
+    // The GPUs are read at every look as well.
     let rules = HealthRules { interval: Some(INTERVAL.into()), ..HealthRules::default() };
-    Seen::Present(Box::new(Own { release, rules, report, ..Own::default() }))
+    GpuNodeView::Present(Box::new(GpuNodeFields { release, rules, report, ..GpuNodeFields::default() }))
 }
 
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -177,12 +177,13 @@ pub fn serve(host: &Host, fields: &Value) {
     });
 }
 
-/// An agent that confirms at once and forgets after a reading: what takes longer is tested without a machine.
+/// An agent that confirms causes at once and ends them after one clean reading: longer periods are tested without a
+/// machine.
 pub fn begin(host: &Host, limits: Limits, before: Option<Report>) -> Running {
     forgetting(1, host, limits, before)
 }
 
-/// As [`begin`], but forgets after so many readings.
+/// As [`begin`], but ends causes after this many clean readings.
 pub fn forgetting(clean: u32, host: &Host, limits: Limits, before: Option<Report>) -> Running {
     let rules = HealthRules {
         interval: Some(INTERVAL.into()),
@@ -190,11 +191,11 @@ pub fn forgetting(clean: u32, host: &Host, limits: Limits, before: Option<Report
         clean_intervals: Some(clean),
         ..HealthRules::default()
     };
-    let own = Own { rules, report: before, ..Own::default() };
-    Running::start(host, Seen::Present(Box::new(own)), limits)
+    let own = GpuNodeFields { rules, report: before, ..GpuNodeFields::default() };
+    Running::start(host, GpuNodeView::Present(Box::new(own)), limits)
 }
 
-/// The report once the first GPU is in that state for a cause of that kind, or for none.
+/// Returns the report once the first GPU is in that state with a cause of that kind, or none.
 pub async fn becomes(agent: &Running, state: HealthState, kind: Option<CauseKind>) -> Report {
     agent
         .awaits(|report| {

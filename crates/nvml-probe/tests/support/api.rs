@@ -1,4 +1,4 @@
-//! An API server that knows one kind, and writes down what it is asked.
+//! An API server for one kind that records its requests.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::{
@@ -20,7 +20,7 @@ pub type Asked = (String, Value);
 struct State {
     asked: Vec<Asked>,
     object: Option<Value>,
-    /// Answers instead of what would be right, the next one last.
+    /// Error codes to answer with instead; the next one is last.
     failures: Vec<u16>,
     /// Fields of the report that the schema lacks.
     pruned: Vec<&'static str>,
@@ -70,7 +70,7 @@ impl Server {
         self.0.lock().unwrap().object.clone()
     }
 
-    /// What was asked since the last call.
+    /// Returns the requests since the last call.
     pub fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.0.lock().unwrap().asked)
     }

@@ -32,11 +32,11 @@ fn standin() -> &'static Path {
     })
 }
 
-/// A process that does not outlive the test, however that ends.
+/// A process that is killed at the end of the test, however that ends.
 pub struct Process(pub Child);
 
 impl Process {
-    /// Returns once the process has asked for SIGTERM; before that it would simply be ended by it.
+    /// Returns once the process handles SIGTERM; before that, the signal would simply kill it.
     pub fn listens(&mut self) {
         let terminate = 1 << (Signal::SIGTERM as i32 - 1);
         let caught = |status: &str| {
@@ -52,13 +52,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only for one that has ended already.
+        // This fails only if the process has already exited.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// A host without GPUs and drivers, to which things are added.
+/// A host without GPUs and drivers, to which they are added.
 pub struct Host {
     directory: TempDir,
 }
@@ -80,7 +80,7 @@ impl Host {
         self.directory.path().join(path.trim_start_matches('/'))
     }
 
-    /// Writes in one step, so that a reader sees the file whole.
+    /// Writes atomically, so that a reader sees the complete file.
     pub fn write(&self, path: &str, text: &str) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -89,7 +89,7 @@ impl Host {
         fs::rename(new, path).unwrap();
     }
 
-    /// Puts a GPU on the bus.
+    /// Adds a GPU to the bus.
     pub fn gpu(&self, address: &str, device: &str) {
         for (name, value) in [("vendor", "0x10de"), ("device", device), ("class", "0x030200")] {
             self.write(&format!("sys/bus/pci/devices/{address}/{name}"), value);
@@ -104,7 +104,7 @@ impl Host {
 
     /// Unloads the kernel module and loads it again.
     pub fn reload(&self, version: &str) {
-        // Beside the new one, so that the two cannot be of one inode.
+        // Created beside the old one, so that the two cannot have the same inode.
         fs::rename(self.path("sys/module/nvidia"), self.path("sys/module/gone")).unwrap();
         self.load(version);
     }
@@ -124,8 +124,7 @@ impl Host {
         self.path(&format!("{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}"))
     }
 
-    /// Takes a function out of the stand-in under `root`, as libraries of older drivers lack it: under another name nobody
-    /// finds it.
+    /// Removes a function from the stand-in under `root`, as libraries of older drivers lack it, by renaming it.
     pub fn hide(&self, root: &str, version: &str, function: &str) {
         let mut bytes = fs::read(self.library(root, version)).unwrap();
         let names: Vec<usize> = bytes
@@ -140,12 +139,12 @@ impl Host {
         fs::write(self.library(root, version), bytes).unwrap();
     }
 
-    /// Changes what the stand-in under `root` answers, or lets it hang.
+    /// Changes the responses of the stand-in under `root`, or makes it hang.
     pub fn serve(&self, root: &str, gpus: &[(&str, &str)], hang: bool) {
         self.serve_with(root, gpus, |machine| machine["hang"] = hang.into());
     }
 
-    /// As [`Self::serve`], with whatever changes `gpus.json` takes.
+    /// As [`Self::serve`], with any change of `gpus.json`.
     pub fn serve_with(&self, root: &str, gpus: &[(&str, &str)], change: impl FnOnce(&mut serde_json::Value)) {
         let devices: Vec<_> = gpus
             .iter()
@@ -166,7 +165,7 @@ impl Host {
         self.write(&format!("{root}/etc/standin/gpus.json"), &machine.to_string());
     }
 
-    /// Whether a process holds the driver under `root`.
+    /// Returns whether a process holds the driver under `root`.
     pub fn is_held(&self, root: &str) -> bool {
         let lock = File::open(self.path(&format!("{root}/etc/standin/lock/nvml.lock"))).unwrap();
         lock.try_lock().is_err()

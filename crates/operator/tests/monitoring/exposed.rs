@@ -9,14 +9,12 @@ use gpu_operator_crd::{
     report::Report,
 };
 use nvml_probe::{
-    child::Look,
-    health::{
-        gpu::{Source, XidSeen},
-        node::{NodeHealth, Xids},
-        rules::Rules,
+    health::{node::NodeHealth, rules::Rules},
+    nvml::{inventory::Inventory, supervisor::NvmlStatus},
+    observe::{
+        pci::PciGpu,
+        xids::{XidCount, XidSource, XidsByGpu},
     },
-    inventory::Inventory,
-    pci::PciGpu,
 };
 use serde_json::json;
 
@@ -50,7 +48,7 @@ fn operator() -> String {
 
 fn probe() -> String {
     const GPU: &str = "0000:06:00.0";
-    let metrics = nvml_probe::metrics::Metrics::new("n1");
+    let metrics = nvml_probe::agent::metrics::Metrics::new("n1");
     let inventory: Inventory = serde_json::from_value(json!({
         "driverVersion": "580.173.02",
         "cudaVersion": "13.1",
@@ -78,12 +76,12 @@ fn probe() -> String {
     let health = json!({"state": HealthState::Unhealthy, "causes": [xid, cause("Overheating", "Warning", true)]});
     let report: Report =
         serde_json::from_value(json!({"gpus": [{"pciAddress": GPU, "health": health}]})).expect("a report");
-    let seen = XidSeen { xid: 79, count: 1, source: Source::Event, said: String::new() };
+    let seen = XidCount { xid: 79, count: 1, source: XidSource::Nvml, message: String::new() };
     metrics.show(
         &[PciGpu { address: GPU.to_owned(), device_id: "2330".to_owned(), ..PciGpu::default() }],
-        &Look::Answering(inventory),
+        &NvmlStatus::Answering(inventory),
         &NodeHealth::restore(&Rules::from(HealthRules::default()), &report),
-        &Xids::from([(GPU.to_owned(), vec![seen])]),
+        &XidsByGpu::from([(GPU.to_owned(), vec![seen])]),
     );
     metrics.text().expect("a text")
 }

@@ -9,9 +9,9 @@ use gpu_operator_crd::health::{
 };
 
 use super::*;
-use crate::health::findings::{Before, Finding, findings};
+use crate::health::findings::{Baseline, Finding, findings};
 
-/// One change of a reading, and what it comes to.
+/// One change of a reading and the expected finding.
 type Case = (fn(&mut Readings), CauseKind, Severity, Action, &'static str);
 
 const CASES: &[Case] = &[
@@ -67,18 +67,18 @@ fn fabric(state: u32, status: u32, health: Option<u32>) -> Option<Fabric> {
     Some(Fabric { state, status, health })
 }
 
-/// A minute ago there were 984 replays less than in the case above, and all links were active.
-const BEFORE: Before = Before { replays: Some((984, Duration::from_mins(1))), nvlinks: Some(18) };
+/// One minute ago there were 984 replays fewer than in the case above, and all links were active.
+const BEFORE: Baseline = Baseline { replays: Some((984, Duration::from_mins(1))), nvlinks: Some(18) };
 
 fn found(rules: &Rules, now: &Readings) -> Vec<Finding> {
     findings(rules, now, &BEFORE).found
 }
 
 #[test]
-fn each_reading_that_is_wrong_is_one_finding() {
+fn each_abnormal_reading_is_one_finding() {
     let rules = Rules::default();
     for (change, kind, severity, action, evidence) in CASES {
-        // The counter of replays must not have gone back.
+        // The replay counter must not have decreased.
         let now = wrong(|now| {
             now.pcie.replays = Some(984);
             change(now);
@@ -91,7 +91,7 @@ fn each_reading_that_is_wrong_is_one_finding() {
 }
 
 #[test]
-fn a_gpu_that_is_well_is_clear_of_every_kind_that_readings_show() {
+fn a_healthy_gpu_is_clear_of_every_kind_that_readings_can_show() {
     let now = wrong(|now| now.pcie.replays = Some(984));
     let seen = findings(&Rules::default(), &now, &BEFORE);
     assert_eq!(seen.found, []);
@@ -100,30 +100,30 @@ fn a_gpu_that_is_well_is_clear_of_every_kind_that_readings_show() {
 }
 
 #[test]
-fn what_a_card_does_not_tell_is_neither_wrong_nor_well() {
-    let seen = findings(&Rules::default(), &Readings::default(), &Before::default());
+fn a_value_that_a_card_does_not_provide_is_neither_found_nor_clear() {
+    let seen = findings(&Rules::default(), &Readings::default(), &Baseline::default());
     assert_eq!(seen, crate::health::findings::Findings::default());
 }
 
 #[test]
-fn an_idle_links_generation_says_nothing() {
+fn the_link_generation_of_an_idle_gpu_is_ignored() {
     for idle in [
         wrong(|now| (now.pcie.generation, now.performance_state) = (Some(1), Some(8))),
         wrong(|now| (now.pcie.generation, now.clock_reasons) = (Some(1), Some(1))),
         wrong(|now| (now.pcie.generation, now.gpu_utilization_percent) = (Some(1), Some(0))),
     ] {
-        assert_eq!(findings(&Rules::default(), &idle, &Before::default()).found, []);
+        assert_eq!(findings(&Rules::default(), &idle, &Baseline::default()).found, []);
     }
 }
 
 #[test]
-fn a_counter_of_replays_that_began_anew_is_no_rate() {
+fn a_replay_counter_that_was_reset_gives_no_rate() {
     let seen = findings(&Rules::default(), &well(), &BEFORE);
     assert!(!seen.clear.contains(&PcieReplays) && seen.found.is_empty(), "{seen:?}");
 }
 
 #[test]
-fn thresholds_move_what_is_found() {
+fn thresholds_change_what_is_found() {
     let rules = Rules::from(HealthRules {
         thresholds: Thresholds {
             below_slowdown_celsius: Some(10),
@@ -152,7 +152,7 @@ fn thresholds_move_what_is_found() {
 }
 
 #[test]
-fn a_rule_changes_how_grave_a_kind_is_and_leaves_it_out() {
+fn rules_change_the_severity_of_a_kind_or_ignore_it() {
     let classes = gpu_operator_crd::health::CauseClasses {
         ignore: vec![PowerBrake],
         warn: vec![RowRemapFailed, Overheating],

@@ -14,24 +14,24 @@ const NO_ACTION: Action = Action::None;
 fn a_gpu_is_unknown_until_it_is_read() {
     let mut gpu = Watched::new();
     assert_eq!(gpu.gpu.health(), GpuHealth::default());
-    assert_eq!(outline(&gpu.told(&Told::Silent(None), &[])), (Unknown, NO_ACTION, vec![]));
+    assert_eq!(outline(&gpu.told(&GpuObservation::NotAnswering(None), &[])), (Unknown, NO_ACTION, vec![]));
     assert_eq!(outline(&gpu.read(&well())), (Healthy, NO_ACTION, vec![]));
 }
 
 #[test]
-fn a_gpu_that_tells_nothing_but_its_name_is_healthy() {
+fn a_gpu_that_reports_only_its_name_is_healthy() {
     assert_eq!(Watched::new().read(&Readings::default()).state, Healthy);
 }
 
 #[test]
-fn heat_counts_once_it_lasts_and_is_over_after_clean_intervals() {
+fn heat_is_a_cause_once_it_lasts_and_ends_after_clean_intervals() {
     let hot = wrong(|now| now.thermal.gpu = Some(87));
     let mut gpu = Watched::new();
     gpu.read(&well());
     assert_eq!(outline(&gpu.read(&hot)), (Healthy, NO_ACTION, vec![]));
     let degraded = gpu.read(&hot);
     assert_eq!(outline(&degraded), (Degraded, CheckHardware, vec![(Overheating, false)]));
-    // Another temperature is no news.
+    // Another temperature does not change the report.
     assert_eq!(gpu.read(&wrong(|now| now.thermal.gpu = Some(86 + 1))), degraded);
     for _ in 1..5 {
         assert_eq!(gpu.read(&well()), degraded);
@@ -39,7 +39,7 @@ fn heat_counts_once_it_lasts_and_is_over_after_clean_intervals() {
     for _ in 5..10 {
         assert_eq!(outline(&gpu.read(&well())), (Recovering, NO_ACTION, vec![(Overheating, true)]));
     }
-    // One hot moment puts the end off, and no more.
+    // One hot reading delays the end, and has no other effect.
     assert_eq!(gpu.read(&hot).state, Recovering);
     for _ in 0..9 {
         assert_eq!(gpu.read(&well()).state, Recovering);
@@ -48,7 +48,7 @@ fn heat_counts_once_it_lasts_and_is_over_after_clean_intervals() {
 }
 
 #[test]
-fn a_cause_that_is_graver_once_stays_as_grave_until_it_is_over() {
+fn a_cause_keeps_its_highest_severity_until_it_is_over() {
     let mut gpu = Watched::new();
     let [warm, hot] = [87, 90].map(|temperature| wrong(|now| now.thermal.gpu = Some(temperature)));
     gpu.read(&warm);
@@ -58,8 +58,8 @@ fn a_cause_that_is_graver_once_stays_as_grave_until_it_is_over() {
 }
 
 #[test]
-fn what_cannot_be_read_any_more_is_not_over() {
-    // Rows cannot be asked for while MIG is on.
+fn a_cause_that_can_no_longer_be_read_stays() {
+    // Rows cannot be read while MIG is enabled.
     let (failed, silent) = (wrong(|now| now.rows.as_mut().unwrap().failed = true), wrong(|now| now.rows = None));
     let mut gpu = Watched::new();
     let unhealthy = gpu.read(&failed);
@@ -67,15 +67,15 @@ fn what_cannot_be_read_any_more_is_not_over() {
     for _ in 0..50 {
         assert_eq!(gpu.read(&silent), unhealthy);
     }
-    // Neither a reset nor a reboot mends it; another GPU in its place does.
+    // Neither a reset nor a reboot resolves it; another GPU at the same address does.
     gpu.gpu.restarted(gpu.now);
     assert_eq!(gpu.read(&silent).state, Unhealthy);
-    let told = Told::Read { readings: &well(), uuid: Some("GPU-b"), nvlinks_of_its_like: None };
+    let told = GpuObservation::Read { readings: &well(), uuid: Some("GPU-b"), peer_nvlinks: None };
     assert_eq!(outline(&gpu.told(&told, &[])), (Healthy, NO_ACTION, vec![]));
 }
 
 #[test]
-fn a_pending_row_is_dealt_with_when_it_is_not_pending_any_more() {
+fn a_pending_row_is_dealt_with_when_it_is_no_longer_pending() {
     let pending = wrong(|now| now.rows.as_mut().unwrap().pending = true);
     let mut gpu = Watched::new();
     assert_eq!(outline(&gpu.read(&pending)), (Degraded, DrainAndReset, vec![(RowRemapPending, false)]));
@@ -84,7 +84,7 @@ fn a_pending_row_is_dealt_with_when_it_is_not_pending_any_more() {
 }
 
 #[test]
-fn errors_of_programs_never_change_anything() {
+fn application_errors_never_change_anything() {
     let mut gpu = Watched::new();
     let healthy = gpu.read(&well());
     for xid in [13, 31, 43, 45, 68, 69, 109] {
@@ -93,7 +93,7 @@ fn errors_of_programs_never_change_anything() {
 }
 
 #[test]
-fn a_warning_passes_by_itself_and_a_count_that_runs_is_seldom_news() {
+fn a_warning_passes_by_itself_and_a_growing_count_seldom_changes_the_report() {
     let mut gpu = Watched::new();
     let mut reports = vec![gpu.hears(&[(63, 1)])];
     assert_eq!(outline(&reports[0]), (Degraded, ResetGpu, vec![(Xid, false)]));
@@ -110,7 +110,7 @@ fn a_warning_passes_by_itself_and_a_count_that_runs_is_seldom_news() {
 }
 
 #[test]
-fn a_fatal_xid_stands_until_the_gpu_is_restarted_however_well_it_reads() {
+fn a_fatal_xid_stands_until_the_gpu_is_restarted() {
     for (restart, name) in [
         ((|gpu| gpu.gpu.restarted(gpu.now)) as fn(&mut Watched), "driver or node"),
         (|gpu| drop(gpu.read(&wrong(|now| now.energy_millijoules = Some(5)))), "counter of energy"),
@@ -125,7 +125,7 @@ fn a_fatal_xid_stands_until_the_gpu_is_restarted_however_well_it_reads() {
         }
         restart(&mut gpu);
         let recovering = gpu.gpu.health();
-        gpu.told(&Told::Silent(None), &[]);
+        gpu.told(&GpuObservation::NotAnswering(None), &[]);
         assert_eq!((recovering.causes[0].recovering, recovering.restarted_at.is_some()), (true, true), "{name}");
         for _ in 0..8 {
             assert_eq!(gpu.read(&well()).state, Recovering, "{name}");
@@ -136,7 +136,7 @@ fn a_fatal_xid_stands_until_the_gpu_is_restarted_however_well_it_reads() {
 }
 
 #[test]
-fn without_persistence_mode_the_counter_of_energy_proves_nothing() {
+fn without_persistence_mode_the_energy_counter_proves_nothing() {
     let mut gpu = Watched::new();
     gpu.read(&well());
     gpu.hears(&[(48, 1)]);
@@ -145,7 +145,7 @@ fn without_persistence_mode_the_counter_of_energy_proves_nothing() {
 }
 
 #[test]
-fn the_end_of_a_recovery_action_is_the_end_of_what_called_for_it() {
+fn the_end_of_a_recovery_action_ends_its_cause() {
     let needed = wrong(|now| now.recovery_action = Some(1));
     let mut gpu = Watched::new();
     gpu.hears(&[(119, 3)]);
@@ -154,22 +154,22 @@ fn the_end_of_a_recovery_action_is_the_end_of_what_called_for_it() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_says_so_and_what_else_is_known_stays() {
+fn a_lost_gpu_is_reported_and_earlier_causes_stay() {
     let mut gpu = Watched::new();
     gpu.read(&wrong(|now| now.rows.as_mut().unwrap().failed = true));
-    let lost = gpu.told(&Told::Refused(GpuLost, "fell off the bus"), &[event(79, 1)]);
+    let lost = gpu.told(&GpuObservation::NotOpened(GpuLost, "fell off the bus"), &[event(79, 1)]);
     assert_eq!(outline(&lost), (Unhealthy, ReplaceGpu, vec![(RowRemapFailed, false), (Xid, false), (GpuLost, false)]));
     for _ in 0..50 {
-        assert_eq!(gpu.told(&Told::Refused(GpuLost, "fell off the bus"), &[]), lost);
+        assert_eq!(gpu.told(&GpuObservation::NotOpened(GpuLost, "fell off the bus"), &[]), lost);
     }
-    // That it can be opened again proves a restart.
+    // That the GPU can be opened again proves a restart.
     let back = gpu.read(&well());
     assert!(back.causes.iter().all(|cause| cause.recovering), "{back:?}");
     assert_eq!(back.state, Recovering);
 }
 
 #[test]
-fn each_way_of_not_opening_has_its_kind_and_word() {
+fn each_failure_to_open_has_its_kind_and_action() {
     for (kind, state, action, looks) in [
         (GpuLost, Unhealthy, RebootNode, 1),
         (ResetRequired, Unhealthy, ResetGpu, 1),
@@ -181,34 +181,34 @@ fn each_way_of_not_opening_has_its_kind_and_word() {
         let mut gpu = Watched::new();
         gpu.read(&well());
         for _ in 1..looks {
-            assert_eq!(gpu.told(&Told::Refused(kind, "why"), &[]).state, Healthy, "{kind:?}");
+            assert_eq!(gpu.told(&GpuObservation::NotOpened(kind, "why"), &[]).state, Healthy, "{kind:?}");
         }
-        let health = gpu.told(&Told::Refused(kind, "why"), &[]);
+        let health = gpu.told(&GpuObservation::NotOpened(kind, "why"), &[]);
         assert_eq!(outline(&health), (state, action, vec![(kind, false)]));
     }
 }
 
 #[test]
-fn silence_makes_a_gpu_unknown_but_a_sick_one_stays_sick() {
+fn a_gpu_without_answers_is_unknown_but_an_unhealthy_one_stays_unhealthy() {
     let mut gpu = Watched::new();
     gpu.read(&well());
-    assert_eq!(gpu.told(&Told::Silent(Some("hung")), &[]).state, Healthy);
+    assert_eq!(gpu.told(&GpuObservation::NotAnswering(Some("hung")), &[]).state, Healthy);
     assert_eq!(
-        outline(&gpu.told(&Told::Silent(Some("hung")), &[])),
+        outline(&gpu.told(&GpuObservation::NotAnswering(Some("hung")), &[])),
         (Unknown, RebootNode, vec![(NotAnswering, false)])
     );
     assert_eq!(outline(&gpu.read(&well())), (Recovering, NO_ACTION, vec![(NotAnswering, true)]));
 
     let mut released = Watched::new();
     released.read(&well());
-    released.told(&Told::Silent(None), &[]);
-    assert_eq!(outline(&released.told(&Told::Silent(None), &[])), (Unknown, NO_ACTION, vec![]));
+    released.told(&GpuObservation::NotAnswering(None), &[]);
+    assert_eq!(outline(&released.told(&GpuObservation::NotAnswering(None), &[])), (Unknown, NO_ACTION, vec![]));
     assert_eq!(released.read(&well()).state, Healthy);
 
     let mut sick = Watched::new();
     let before = sick.hears(&[(48, 1)]);
     for _ in 0..5 {
-        assert_eq!(sick.told(&Told::Silent(None), &[]), before);
+        assert_eq!(sick.told(&GpuObservation::NotAnswering(None), &[]), before);
     }
 }
 
@@ -221,9 +221,9 @@ fn a_restart_of_the_probe_changes_nothing() {
     assert_eq!(before.causes.len(), 3);
     gpu.restored();
     assert_eq!(gpu.gpu.health(), before);
-    gpu.told(&Told::Silent(None), &[]);
+    gpu.told(&GpuObservation::NotAnswering(None), &[]);
     assert_eq!(gpu.gpu.health(), before);
-    // Restarts while it recovers only put the end off.
+    // Restarts during recovery only delay the end.
     gpu.gpu.restarted(gpu.now);
     gpu.read(&well());
     gpu.restored();
@@ -235,7 +235,7 @@ fn a_restart_of_the_probe_changes_nothing() {
 }
 
 #[test]
-fn a_reset_while_the_probe_was_away_is_seen_by_the_counter_of_energy() {
+fn a_reset_while_the_probe_was_down_is_detected_by_the_energy_counter() {
     let mut gpu = Watched::new();
     gpu.read(&well());
     gpu.hears(&[(48, 1)]);
@@ -244,27 +244,27 @@ fn a_reset_while_the_probe_was_away_is_seen_by_the_counter_of_energy() {
 }
 
 #[test]
-fn of_the_kernel_log_only_what_is_not_known_and_not_over_counts() {
-    let logged = |xid, at, old| XidSeen {
+fn only_unknown_and_unresolved_entries_of_the_kernel_log_count() {
+    let logged = |xid, at, old| XidCount {
         xid,
         count: 3,
-        source: if old { Source::OldLog(at) } else { Source::Log(at) },
-        said: String::new(),
+        source: if old { XidSource::EarlierKernelLog(at) } else { XidSource::KernelLog(at) },
+        message: String::new(),
     };
     let mut gpu = Watched::new();
     let (long_ago, lately) = (gpu.now - Duration::from_hours(1), gpu.now);
-    let told = Told::Silent(None);
-    // A warning of long ago has passed; a fatal error has not.
+    let told = GpuObservation::NotAnswering(None);
+    // An old warning has passed; an old fatal error has not.
     assert_eq!(gpu.told(&told, &[logged(63, long_ago, true)]).causes, []);
     let causes = gpu.told(&told, &[logged(48, long_ago, true), logged(63, lately, true)]).causes;
     let outline: Vec<_> = causes.iter().map(|cause| (cause.xid, cause.count, cause.since.0)).collect();
     assert_eq!(outline, [(Some(48), Some(2), long_ago), (Some(63), Some(2), lately)]);
-    // What is known already is not counted again, what is new is.
+    // Known entries are not counted again, new ones are.
     gpu.restored();
     gpu.told(&told, &[logged(48, long_ago, true)]);
     assert_eq!(gpu.gpu.health().causes, causes);
     assert_eq!(gpu.told(&told, &[logged(48, lately, false)]).causes[0].count, Some(5));
-    // Of the time before a restart nothing counts.
+    // Entries from before a restart do not count.
     gpu.gpu.restarted(gpu.now);
     gpu.restored();
     for old in [true, false] {
@@ -274,43 +274,43 @@ fn of_the_kernel_log_only_what_is_not_known_and_not_over_counts() {
 }
 
 #[test]
-fn what_comes_between_two_readings_is_judged_at_once_and_is_neither_a_clean_reading_nor_a_blind_one() {
+fn xids_between_two_readings_are_evaluated_at_once_and_do_not_count_as_a_reading() {
     let rules = HealthRules { confirm_intervals: Some(1), clean_intervals: Some(1), ..HealthRules::default() };
     let mut gpu = Watched::with(Rules::from(rules));
     gpu.read(&well());
-    assert_eq!(gpu.told(&Told::NotAsked, &[event(63, 1)]).state, Degraded);
-    // The next reading does not show that it is over; the one after that does.
+    assert_eq!(gpu.told(&GpuObservation::NotQueried, &[event(63, 1)]).state, Degraded);
+    // The next reading does not show that it is over; the one after does.
     assert_eq!(gpu.read(&well()).state, Degraded);
     assert_eq!(gpu.read(&well()).state, Recovering);
     for _ in 0..100 {
-        assert_eq!(gpu.told(&Told::NotAsked, &[event(31, 1)]).state, Recovering);
+        assert_eq!(gpu.told(&GpuObservation::NotQueried, &[event(31, 1)]).state, Recovering);
     }
     assert_eq!(gpu.read(&well()).state, Healthy);
 }
 
 #[test]
-fn nvlinks_are_compared_with_those_that_were_and_with_the_neighbours() {
+fn nvlinks_are_compared_with_earlier_readings_and_with_peers() {
     let links = |active: usize| wrong(|now| now.nvlinks = (0..18).map(|link| link < active).collect());
     for (before, now, neighbours, down) in [
         (18, 17, None, true),
         (18, 0, None, true),
         (17, 17, Some(18), true),
         (17, 17, None, false),
-        // No bridge.
+        // Without a bridge.
         (0, 0, Some(12), false),
     ] {
         let mut gpu = Watched::new();
         gpu.read(&links(before));
         let readings = links(now);
         for _ in 0..2 {
-            gpu.told(&Told::Read { readings: &readings, uuid: None, nvlinks_of_its_like: neighbours }, &[]);
+            gpu.told(&GpuObservation::Read { readings: &readings, uuid: None, peer_nvlinks: neighbours }, &[]);
         }
         assert_eq!(gpu.gpu.health().state == Unhealthy, down, "{before} {now} {neighbours:?}");
     }
 }
 
 #[test]
-fn rules_that_change_hold_for_what_is_known_already() {
+fn changed_rules_apply_to_known_causes() {
     let mut gpu = Watched::new();
     gpu.hears(&[(48, 1)]);
     let classes = |ignore: &[u16], warn: &[u16]| {
@@ -324,24 +324,24 @@ fn rules_that_change_hold_for_what_is_known_already() {
 }
 
 #[test]
-fn the_report_is_bounded_and_the_gravest_causes_are_in_it() {
+fn the_report_is_bounded_and_contains_the_most_severe_causes() {
     let mut gpu = Watched::new();
     let said = "ü".repeat(5000);
-    let warnings: Vec<XidSeen> =
-        (200..400).map(|xid| XidSeen { xid, count: 1, source: Source::Event, said: said.clone() }).collect();
-    gpu.told(&Told::Silent(None), &warnings);
-    let health = gpu.told(&Told::Silent(None), &[event(79, 1)]);
+    let warnings: Vec<XidCount> =
+        (200..400).map(|xid| XidCount { xid, count: 1, source: XidSource::Nvml, message: said.clone() }).collect();
+    gpu.told(&GpuObservation::NotAnswering(None), &warnings);
+    let health = gpu.told(&GpuObservation::NotAnswering(None), &[event(79, 1)]);
     assert_eq!(health.causes.len(), 8);
     assert_eq!((health.causes[0].xid, health.causes[0].severity), (Some(79), Severity::Fatal));
     assert!(health.causes.iter().all(|cause| cause.evidence.chars().count() <= 256));
 }
 
-/// Every kind is covered by a way to find it; one that is added has to be added to the tests.
+/// Every kind has a test above; a new kind has to be added to the tests.
 #[test]
-fn every_kind_has_a_nature() {
+fn every_kind_has_defaults() {
     use strum::IntoEnumIterator;
     for kind in CauseKind::iter() {
-        let nature = crate::health::kind::nature(kind);
-        assert!(nature.severity == Severity::Warning || nature.action != NO_ACTION, "{kind:?}");
+        let defaults = crate::health::kind::defaults(kind);
+        assert!(defaults.severity == Severity::Warning || defaults.action != NO_ACTION, "{kind:?}");
     }
 }

@@ -5,10 +5,15 @@ use gpu_operator_crd::{
 
 use super::*;
 use crate::{
-    child::Look,
-    health::node::{Heard, NodeHealth, Start, Xids},
-    inventory::{Inventory, NvmlGpu, Refused},
-    pci::PciGpu,
+    health::node::{DriverStart, NodeHealth, NodeLook},
+    nvml::{
+        inventory::{Inventory, NvmlGpu, RefusedGpu},
+        supervisor::NvmlStatus,
+    },
+    observe::{
+        pci::PciGpu,
+        xids::{NewEvents, XidsByGpu},
+    },
 };
 
 const ADDRESSES: [&str; 3] = ["0000:06:00.0", "0000:07:00.0", "0000:08:00.0"];
@@ -17,61 +22,65 @@ fn bus() -> Vec<PciGpu> {
     ADDRESSES.map(|address| PciGpu { address: address.into(), device_id: "2330".into(), ..PciGpu::default() }).into()
 }
 
-fn start(boot_id: &str, load_id: u64) -> Start {
-    Start { boot_id: boot_id.into(), loaded: Some("580.1".into()), load_id: Some(load_id) }
+fn start(boot_id: &str, load_id: u64) -> DriverStart {
+    DriverStart { boot_id: boot_id.into(), loaded: Some("580.1".into()), load_id: Some(load_id) }
 }
 
-fn answering(readings: &[(&str, Readings)]) -> Look {
+fn answering(readings: &[(&str, Readings)]) -> NvmlStatus {
     let gpus = readings.iter().map(|(address, readings)| NvmlGpu {
         pci_address: (*address).into(),
         name: Some("H100".into()),
         readings: readings.clone(),
         ..NvmlGpu::default()
     });
-    Look::Answering(Inventory { gpus: gpus.collect(), ..Inventory::default() })
+    NvmlStatus::Answering(Inventory { gpus: gpus.collect(), ..Inventory::default() })
 }
 
-fn step(node: &mut NodeHealth, start: &Start, look: &Look, xids: &Xids) -> [HealthState; 3] {
-    let heard = Heard { xids: xids.clone(), loaded: None };
-    node.step(&Rules::default(), start, &bus(), look, &heard, "2026-01-01T00:00:00Z".parse().unwrap());
+fn step(node: &mut NodeHealth, start: &DriverStart, look: &NvmlStatus, xids: &XidsByGpu) -> [HealthState; 3] {
+    let heard = NewEvents { xids: xids.clone(), driver_loaded: None };
+    node.step(
+        &Rules::default(),
+        &NodeLook { start, on_bus: &bus(), nvml: look, events: &heard },
+        "2026-01-01T00:00:00Z".parse().unwrap(),
+    );
     ADDRESSES.map(|address| node.of(address).state)
 }
 
-fn all_well() -> Look {
+fn all_well() -> NvmlStatus {
     answering(&ADDRESSES.map(|address| (address, well())))
 }
 
-fn xid(address: &str, xid: u16) -> Xids {
-    Xids::from([(address.to_owned(), vec![event(xid, 1)])])
+fn xid(address: &str, xid: u16) -> XidsByGpu {
+    XidsByGpu::from([(address.to_owned(), vec![event(xid, 1)])])
 }
 
 #[test]
-fn what_is_wrong_with_one_gpu_is_wrong_with_that_one_only() {
+fn a_fault_of_one_gpu_affects_that_gpu_only() {
     let mut node = NodeHealth::default();
-    step(&mut node, &start("boot", 1), &all_well(), &Xids::default());
+    step(&mut node, &start("boot", 1), &all_well(), &XidsByGpu::default());
     let states = step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[1], 48));
     assert_eq!(states, [Healthy, Unhealthy, Healthy]);
-    let lost = Refused { pci_address: ADDRESSES[2].into(), kind: CauseKind::GpuLost, message: "lost".into() };
-    let Look::Answering(mut inventory) = answering(&[(ADDRESSES[0], well()), (ADDRESSES[1], well())]) else {
+    let lost = RefusedGpu { pci_address: ADDRESSES[2].into(), kind: CauseKind::GpuLost, message: "lost".into() };
+    let NvmlStatus::Answering(mut inventory) = answering(&[(ADDRESSES[0], well()), (ADDRESSES[1], well())]) else {
         panic!("it answers")
     };
     inventory.refused.push(lost);
-    let states = step(&mut node, &start("boot", 1), &Look::Answering(inventory), &Xids::default());
+    let states = step(&mut node, &start("boot", 1), &NvmlStatus::Answering(inventory), &XidsByGpu::default());
     assert_eq!(states, [Healthy, Unhealthy, Unhealthy]);
 }
 
 #[test]
-fn a_gpu_of_the_bus_that_nvml_does_not_list_is_found_by_comparing() {
+fn a_gpu_on_the_bus_that_nvml_does_not_list_is_detected() {
     let mut node = NodeHealth::default();
     let look = answering(&[(ADDRESSES[0], well()), (ADDRESSES[1], well())]);
-    step(&mut node, &start("boot", 1), &look, &Xids::default());
-    step(&mut node, &start("boot", 1), &look, &Xids::default());
+    step(&mut node, &start("boot", 1), &look, &XidsByGpu::default());
+    step(&mut node, &start("boot", 1), &look, &XidsByGpu::default());
     let health = node.of(ADDRESSES[2]);
     assert_eq!((health.state, health.causes[0].kind), (Unhealthy, CauseKind::NotListed));
 }
 
 #[test]
-fn a_reboot_and_a_reload_of_the_driver_are_restarts_also_while_the_probe_is_away() {
+fn a_reboot_and_a_driver_reload_are_restarts_even_while_the_probe_is_down() {
     for (after, state) in
         [(start("boot", 1), Unhealthy), (start("again", 1), Recovering), (start("boot", 2), Recovering)]
     {
@@ -82,7 +91,7 @@ fn a_reboot_and_a_reload_of_the_driver_are_restarts_also_while_the_probe_is_away
             health: node.of(address),
             ..Default::default()
         });
-        let Start { boot_id, loaded, load_id } = start("boot", 1);
+        let DriverStart { boot_id, loaded, load_id } = start("boot", 1);
         let driver = DriverFacts { loaded, load_id, ..DriverFacts::default() };
         let report = Report { boot_id, driver, gpus: gpus.into(), ..Report::default() };
 
@@ -90,19 +99,19 @@ fn a_reboot_and_a_reload_of_the_driver_are_restarts_also_while_the_probe_is_away
         unloaded.loaded = None;
         let mut restored = NodeHealth::restore(&Rules::default(), &report);
         for node in [&mut node, &mut restored] {
-            step(node, &unloaded, &Look::Absent(None), &Xids::default());
-            assert_eq!(step(node, &after, &all_well(), &Xids::default())[0], state, "{after:?}");
+            step(node, &unloaded, &NvmlStatus::Absent(None), &XidsByGpu::default());
+            assert_eq!(step(node, &after, &all_well(), &XidsByGpu::default())[0], state, "{after:?}");
         }
     }
 }
 
 #[test]
-fn of_nvlinks_the_majority_of_a_model_says_how_many_there_should_be() {
+fn the_majority_of_a_model_sets_the_expected_number_of_nvlinks() {
     let links = |active: usize| wrong(|now| now.nvlinks = (0..18).map(|link| link < active).collect());
     let mut node = NodeHealth::default();
     let look = answering(&[(ADDRESSES[0], links(18)), (ADDRESSES[1], links(18)), (ADDRESSES[2], links(17))]);
-    step(&mut node, &start("boot", 1), &look, &Xids::default());
-    let states = step(&mut node, &start("boot", 1), &look, &Xids::default());
+    step(&mut node, &start("boot", 1), &look, &XidsByGpu::default());
+    let states = step(&mut node, &start("boot", 1), &look, &XidsByGpu::default());
     assert_eq!(states, [Healthy, Healthy, Unhealthy]);
 }
 
@@ -111,40 +120,55 @@ fn a_gpu_that_leaves_the_bus_is_forgotten() {
     let mut node = NodeHealth::default();
     step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[0], 48));
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    node.step(&Rules::default(), &start("boot", 1), &[], &Look::Absent(None), &Heard::default(), now);
+    node.step(
+        &Rules::default(),
+        &NodeLook {
+            start: &start("boot", 1),
+            on_bus: &[],
+            nvml: &NvmlStatus::Absent(None),
+            events: &NewEvents::default(),
+        },
+        now,
+    );
     assert_eq!(node.of(ADDRESSES[0]), GpuHealth::default());
 }
 
 #[test]
-fn what_came_between_two_looks_is_of_its_gpu_alone() {
+fn xids_between_two_looks_affect_their_gpu_only() {
     let mut node = NodeHealth::default();
-    step(&mut node, &start("boot", 1), &all_well(), &Xids::default());
+    step(&mut node, &start("boot", 1), &all_well(), &XidsByGpu::default());
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    node.hear(&Rules::default(), &xid(ADDRESSES[1], 48), now);
-    node.hear(&Rules::default(), &xid("0000:99:00.0", 48), now);
+    node.add_xids(&Rules::default(), &xid(ADDRESSES[1], 48), now);
+    node.add_xids(&Rules::default(), &xid("0000:99:00.0", 48), now);
     assert_eq!(ADDRESSES.map(|address| node.of(address).state), [Healthy, Unhealthy, Healthy]);
     assert_eq!(node.of("0000:99:00.0"), GpuHealth::default());
 }
 
 #[test]
-fn a_restart_is_of_the_time_that_the_log_has_for_it() {
+fn a_restart_has_the_time_that_the_log_shows() {
     let mut node = NodeHealth::default();
     step(&mut node, &start("boot", 1), &all_well(), &xid(ADDRESSES[0], 48));
     let loaded: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
-    let seen = |xid, source| vec![XidSeen { xid, count: 1, source, said: String::new() }];
-    let heard =
-        Heard { xids: Xids::from([(ADDRESSES[0].to_owned(), seen(79, Source::OldLog(loaded)))]), loaded: Some(loaded) };
+    let seen = |xid, source| vec![XidCount { xid, count: 1, source, message: String::new() }];
+    let heard = NewEvents {
+        xids: XidsByGpu::from([(ADDRESSES[0].to_owned(), seen(79, XidSource::EarlierKernelLog(loaded)))]),
+        driver_loaded: Some(loaded),
+    };
     let now = loaded + Duration::from_secs(30);
-    node.step(&Rules::default(), &start("boot", 2), &bus(), &all_well(), &heard, now);
+    node.step(
+        &Rules::default(),
+        &NodeLook { start: &start("boot", 2), on_bus: &bus(), nvml: &all_well(), events: &heard },
+        now,
+    );
     let causes = node.of(ADDRESSES[0]).causes;
     let outline: Vec<_> = causes.iter().map(|cause| (cause.xid, cause.recovering)).collect();
     assert_eq!(outline, [(Some(79), false), (Some(48), true)]);
 }
 
 #[test]
-fn what_a_driver_has_said_that_is_not_loaded_any_more_is_over() {
+fn xids_of_a_driver_that_is_no_longer_loaded_are_over() {
     let mut node = NodeHealth::default();
-    let unloaded = Start { loaded: None, load_id: None, ..start("boot", 1) };
-    step(&mut node, &unloaded, &Look::Absent(None), &xid(ADDRESSES[0], 79));
-    assert_eq!(step(&mut node, &start("boot", 1), &all_well(), &Xids::default()), [Healthy; 3]);
+    let unloaded = DriverStart { loaded: None, load_id: None, ..start("boot", 1) };
+    step(&mut node, &unloaded, &NvmlStatus::Absent(None), &xid(ADDRESSES[0], 79));
+    assert_eq!(step(&mut node, &start("boot", 1), &all_well(), &XidsByGpu::default()), [Healthy; 3]);
 }

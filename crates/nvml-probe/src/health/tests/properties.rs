@@ -39,7 +39,7 @@ fn looks() -> impl Strategy<Value = Look> {
     ]
 }
 
-/// Whether the GPU was opened.
+/// Returns whether the GPU was opened.
 fn is_read(look: &Look) -> bool {
     use Look::{Hung, Lost, ProbeRestarted, Released, XidBetweenLooks};
     !matches!(look, Lost | Hung | Released | ProbeRestarted | XidBetweenLooks(_))
@@ -57,11 +57,11 @@ fn happens(gpu: &mut Watched, look: &Look) -> GpuHealth {
         Look::RowPending => gpu.read(&wrong(|now| now.rows.as_mut().unwrap().pending = true)),
         Look::RowsUnread => gpu.read(&wrong(|now| now.rows = None)),
         Look::ResetAsked => gpu.read(&wrong(|now| now.recovery_action = Some(1))),
-        Look::Lost => gpu.told(&Told::Refused(CauseKind::GpuLost, "lost"), &[]),
-        Look::Hung => gpu.told(&Told::Silent(Some("hung")), &[]),
-        Look::Released => gpu.told(&Told::Silent(None), &[]),
+        Look::Lost => gpu.told(&GpuObservation::NotOpened(CauseKind::GpuLost, "lost"), &[]),
+        Look::Hung => gpu.told(&GpuObservation::NotAnswering(Some("hung")), &[]),
+        Look::Released => gpu.told(&GpuObservation::NotAnswering(None), &[]),
         Look::Xid(xid) => gpu.hears(&[(*xid, 1)]),
-        Look::XidBetweenLooks(xid) => gpu.told(&Told::NotAsked, &[event(*xid, 1)]),
+        Look::XidBetweenLooks(xid) => gpu.told(&GpuObservation::NotQueried, &[event(*xid, 1)]),
         Look::Restarted => {
             gpu.gpu.restarted(gpu.now);
             gpu.read(&well())
@@ -77,7 +77,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_state_is_what_the_causes_say(looks in vec(looks(), 1..200)) {
+    fn the_state_follows_from_the_causes(looks in vec(looks(), 1..200)) {
         let mut gpu = Watched::new();
         for look in looks {
             let health = happens(&mut gpu, &look);
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fatal_error_ends_by_a_restart_only(looks in vec(looks(), 1..200)) {
+    fn a_fatal_error_ends_only_by_a_restart(looks in vec(looks(), 1..200)) {
         let mut gpu = Watched::new();
         let (mut stands, mut lost) = (false, false);
         for look in looks {
@@ -106,7 +106,7 @@ proptest! {
                 Look::Restarted => stands = false,
                 _ => {}
             }
-            // Ends of these prove a restart.
+            // The end of these proves a restart.
             let opens = is_read(&look);
             let asked = matches!(look, Look::Lost | Look::ResetAsked);
             if lost && opens && !asked && !matches!(look, Look::Xid(48 | 79 | 119)) {
@@ -136,7 +136,7 @@ proptest! {
             }
             let was_sick = !matches!(before, HealthState::Healthy | HealthState::Unknown);
             if was_sick && state == HealthState::Healthy {
-                // The readings by which it was seen to be dealt with were clean as well.
+                // The readings that showed it dealt with were clean as well.
                 prop_assert!(in_a_row + calm > clean, "after {} clean readings", in_a_row);
             }
             before = state;
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn what_comes_and_goes_changes_the_state_no_more_often_than_it_is_confirmed(
+    fn an_intermittent_condition_changes_the_state_no_more_often_than_it_is_confirmed(
         hot in vec(any::<bool>(), 1..300),
         confirm in 2_u32..5,
     ) {
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn the_report_is_bounded_whatever_happens(looks in vec(looks(), 1..100), xids in vec(any::<u16>(), 0..300)) {
+    fn the_report_is_always_bounded(looks in vec(looks(), 1..100), xids in vec(any::<u16>(), 0..300)) {
         let mut gpu = Watched::new();
         for look in &looks {
             happens(&mut gpu, look);

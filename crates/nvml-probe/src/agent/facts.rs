@@ -1,0 +1,83 @@
+//! Collects the facts of the host for the report.
+
+use std::io;
+
+use gpu_operator_crd::report::{CONTAINER_ROOT, InstalledDriver, WAITS_FILE};
+
+use crate::{
+    health::node::DriverStart,
+    host::HostRoot,
+    observe::{
+        device_nodes,
+        driver::{self, DriverError, Library},
+        host_runtimes, os,
+        pci::{Bus, PciError},
+    },
+    report::build::Facts,
+};
+
+/// A fact that could not be read. Nothing is reported in that case: a report with a gap would be taken for proof.
+#[derive(Debug, thiserror::Error)]
+pub enum FactError {
+    /// The PCI bus cannot be read.
+    #[error(transparent)]
+    Pci(#[from] PciError),
+    /// The driver's state cannot be read.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The operating system cannot be determined.
+    #[error("cannot read the host's os-release")]
+    Os(#[source] io::Error),
+    /// The boot id cannot be read.
+    #[error("cannot read the kernel's boot id")]
+    Boot(#[source] io::Error),
+}
+
+/// Returns the current start of the driver.
+///
+/// # Errors
+/// Returns an error if one of its facts cannot be read.
+pub(super) fn driver_start(host: &HostRoot) -> Result<DriverStart, FactError> {
+    Ok(DriverStart {
+        boot_id: os::boot_id(host).map_err(FactError::Boot)?,
+        loaded: driver::loaded(host)?,
+        load_id: driver::load_id(host)?,
+    })
+}
+
+/// Collects the remaining facts. The module's use is read last, when the NVML child has settled; before that it would
+/// change from one report to the next.
+///
+/// # Errors
+/// Returns an error if a fact cannot be read.
+pub(super) fn collect(
+    host: &HostRoot,
+    start: DriverStart,
+    libraries: &[Library],
+    bus: Bus,
+) -> Result<Facts, FactError> {
+    Ok(Facts {
+        boot_id: start.boot_id,
+        os: os::release(host).map_err(FactError::Os)?,
+        machine: os::machine(host),
+        bus,
+        loaded: start.loaded,
+        container_ran: driver::container_ran(host)?,
+        load_id: start.load_id,
+        in_use: driver::in_use(host)?,
+        installed: libraries.iter().map(|library| installed(host, library)).collect(),
+        waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|text| !text.is_empty()),
+        runtimes: host_runtimes::runtimes(host),
+    })
+}
+
+/// Returns a driver with what its root lacks. Device nodes are checked only in a container's root: a host creates its
+/// own when they are first opened.
+fn installed(host: &HostRoot, library: &Library) -> InstalledDriver {
+    let missing_devices = if library.root == CONTAINER_ROOT {
+        device_nodes::missing(host, &HostRoot::new("/"), CONTAINER_ROOT)
+    } else {
+        Vec::new()
+    };
+    InstalledDriver { missing_devices, ..library.into() }
+}

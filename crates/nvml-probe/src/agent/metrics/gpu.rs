@@ -1,0 +1,329 @@
+//! The metrics of single GPUs, built from the last look at each scrape: removed GPUs do not linger, and values that a
+//! card does not provide are absent.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use gpu_operator_crd::health::{Cause, GpuHealth};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+use strum::IntoEnumIterator;
+
+use crate::{
+    health::node::NodeHealth,
+    nvml::{
+        inventory::Inventory,
+        readings::{Readings, Thermal, clocks},
+    },
+    observe::{
+        pci::PciGpu,
+        xids::{XidSource, XidsByGpu},
+    },
+};
+
+/// The most numbers of XIDs that are counted separately for one GPU.
+const MAX_XIDS: usize = 64;
+
+/// The GPUs of the node by PCI address, as of the last look.
+#[derive(Debug, Default)]
+pub(super) struct Gpus(Mutex<BTreeMap<String, GpuSeries>>);
+
+/// One GPU.
+#[derive(Debug, Default)]
+struct GpuSeries {
+    /// UUID and model are kept while NVML does not report them: a lost GPU remains the same series.
+    uuid: String,
+    model: String,
+    /// `None` if it could not be read.
+    readings: Option<Readings>,
+    health: GpuHealth,
+    /// How often each XID occurred since the probe started; those beyond the bound are counted without a number.
+    xids: BTreeMap<Option<u16>, u64>,
+}
+
+impl Gpus {
+    /// Updates the GPUs from a look.
+    pub(super) fn show(&self, on_bus: &[PciGpu], inventory: Option<&Inventory>) {
+        let mut gpus = self.lock();
+        gpus.retain(|address, _| on_bus.iter().any(|gpu| gpu.address == *address));
+        for PciGpu { address, device_id, .. } in on_bus {
+            let gpu = gpus.entry(address.clone()).or_default();
+            let reported = inventory.and_then(|all| all.gpus.iter().find(|gpu| gpu.pci_address == *address));
+            gpu.readings = reported.map(|reported| reported.readings.clone());
+            let (uuid, model) =
+                reported.map(|reported| (reported.uuid.as_deref(), reported.name.as_deref())).unwrap_or_default();
+            if let Some(uuid) = uuid.filter(|uuid| *uuid != gpu.uuid) {
+                // Another card at the same address starts over.
+                if !gpu.uuid.is_empty() {
+                    gpu.xids.clear();
+                }
+                uuid.clone_into(&mut gpu.uuid);
+            }
+            match model {
+                Some(model) => model.clone_into(&mut gpu.model),
+                None if gpu.model.is_empty() => gpu.model = format!("10de:{device_id}"),
+                None => {}
+            }
+        }
+    }
+
+    /// Counts new XIDs, and updates the health.
+    pub(super) fn add_xids(&self, health: &NodeHealth, xids: &XidsByGpu) {
+        for (address, gpu) in &mut *self.lock() {
+            gpu.health = health.of(address);
+            // Earlier XIDs were counted by the previous process, or by none.
+            let came = xids
+                .get(address)
+                .into_iter()
+                .flatten()
+                .filter(|xid| !matches!(xid.source, XidSource::EarlierKernelLog(_)));
+            for xid in came {
+                let is_told_apart = gpu.xids.len() < MAX_XIDS || gpu.xids.contains_key(&Some(xid.xid));
+                *gpu.xids.entry(is_told_apart.then_some(xid.xid)).or_default() += xid.count;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, GpuSeries>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collector for Gpus {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let gpus = self.lock();
+        for family in FAMILIES {
+            let samples = gpus.iter().flat_map(|(address, gpu)| {
+                let own = (family.samples)(gpu).into_iter();
+                own.map(move |(labels, value)| (gpu.labels(address, labels), value))
+            });
+            let mut samples = samples.peekable();
+            if samples.peek().is_none() {
+                continue;
+            }
+            let unit = family.unit.map(|unit| Unit::Other(unit.to_owned()));
+            let mut metric = encoder.encode_descriptor(family.name, family.help, unit.as_ref(), family.kind)?;
+            for (labels, value) in samples {
+                let sample = metric.encode_family(&labels)?;
+                match family.kind {
+                    MetricType::Counter => ConstCounter::new(value).encode(sample)?,
+                    _ => ConstGauge::new(value).encode(sample)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+impl GpuSeries {
+    fn labels(&self, address: &str, own: Labels) -> Labels {
+        let which = [("pci_address", address), ("uuid", &self.uuid), ("model", &self.model)];
+        which.map(|(name, value)| (name, value.to_owned())).into_iter().chain(own).collect()
+    }
+}
+
+/// Values, each with the labels that distinguish it from the others of the same GPU.
+type Samples = Vec<(Labels, f64)>;
+
+/// A metric of a GPU.
+struct Family {
+    name: &'static str,
+    unit: Option<&'static str>,
+    kind: MetricType,
+    help: &'static str,
+    samples: fn(&GpuSeries) -> Samples,
+}
+
+const fn gauge(name: &'static str, help: &'static str, samples: fn(&GpuSeries) -> Samples) -> Family {
+    Family { name, unit: None, kind: MetricType::Gauge, help, samples }
+}
+
+const fn counter(name: &'static str, help: &'static str, samples: fn(&GpuSeries) -> Samples) -> Family {
+    Family { kind: MetricType::Counter, ..gauge(name, help, samples) }
+}
+
+impl Family {
+    const fn of(self, unit: &'static str) -> Self {
+        Self { unit: Some(unit), ..self }
+    }
+}
+
+const FAMILIES: &[Family] = &[
+    gauge("gpu_health", "1 for the current health state of the GPU, 0 for the others.", |gpu| {
+        states("state", gpu.health.state)
+    }),
+    gauge("gpu_action", "1 for the recommended action, 0 for the others.", |gpu| states("action", gpu.health.action)),
+    gauge("gpu_cause", "1 for each cause that affects the health of the GPU.", causes),
+    counter("gpu_xids", "XIDs since the probe started.", |gpu| {
+        let number = |xid: Option<u16>| xid.map_or_else(|| "other".to_owned(), |xid| xid.to_string());
+        gpu.xids.iter().map(|(xid, count)| (vec![("xid", number(*xid))], real(*count))).collect()
+    }),
+    gauge("gpu_temperature", "Temperature of the GPU and of its memory.", |gpu| {
+        read(gpu, |now| each("sensor", [("gpu", degrees(now.thermal.gpu)), ("memory", degrees(now.thermal.memory))]))
+    })
+    .of("celsius"),
+    gauge("gpu_temperature_limit", "Temperatures at which the GPU slows down and shuts down.", |gpu| {
+        read(gpu, |now| {
+            let Thermal { slowdown_at, shutdown_at, .. } = now.thermal;
+            each("limit", [("slowdown", degrees(slowdown_at)), ("shutdown", degrees(shutdown_at))])
+        })
+    })
+    .of("celsius"),
+    gauge("gpu_temperature_margin", "Degrees left until the GPU slows down.", |gpu| {
+        read(gpu, |now| one(degrees(now.thermal.margin)))
+    })
+    .of("celsius"),
+    gauge("gpu_power", "Power drawn by the GPU.", |gpu| {
+        read(gpu, |now| one(now.power_milliwatts.map(|power| f64::from(power) / 1e3)))
+    })
+    .of("watts"),
+    gauge("gpu_power_limit", "Power limit in force.", |gpu| {
+        read(gpu, |now| one(now.power_limit_milliwatts.map(|power| f64::from(power) / 1e3)))
+    })
+    .of("watts"),
+    counter("gpu_energy", "Energy used since the GPU was started.", |gpu| {
+        read(gpu, |now| one(now.energy_millijoules.map(|energy| real(energy) / 1e3)))
+    })
+    .of("joules"),
+    gauge("gpu_clock", "Clock of the streaming multiprocessors and of the memory.", |gpu| {
+        read(gpu, |now| {
+            let hertz = |megahertz: Option<u32>| megahertz.map(|megahertz| f64::from(megahertz) * 1e6);
+            each("clock", [("sm", hertz(now.sm_clock_mhz)), ("memory", hertz(now.memory_clock_mhz))])
+        })
+    })
+    .of("hertz"),
+    gauge("gpu_clock_event", "1 for each reason for the current clocks, 0 for the others.", |gpu| {
+        read(gpu, |now| {
+            each("reason", clocks::NAMES.map(|(bit, name)| (name, flag(now.clock_reasons.map(|now| now & bit != 0)))))
+        })
+    }),
+    gauge("gpu_performance_state", "Performance state: 0 is the fastest, 15 the slowest.", |gpu| {
+        read(gpu, |now| one(now.performance_state.map(f64::from)))
+    }),
+    gauge("gpu_utilization", "Share of time in which a kernel was running, and in which memory was accessed.", |gpu| {
+        read(gpu, |now| {
+            let ratio = |percent: Option<u32>| percent.map(|percent| f64::from(percent) / 100.0);
+            let (gpu, memory) = (ratio(now.gpu_utilization_percent), ratio(now.memory_utilization_percent));
+            each("engine", [("gpu", gpu), ("memory", memory)])
+        })
+    })
+    .of("ratio"),
+    gauge("gpu_memory_used", "Memory in use.", |gpu| read(gpu, |now| one(now.memory_used_bytes.map(real)))).of("bytes"),
+    gauge("gpu_memory_size", "Total memory.", |gpu| read(gpu, |now| one(now.memory_total_bytes.map(real)))).of("bytes"),
+    gauge("gpu_processes", "Processes that compute on the GPU.", |gpu| {
+        read(gpu, |now| one(now.processes.map(f64::from)))
+    }),
+    counter("gpu_ecc_volatile_errors", "Memory errors since the driver was loaded.", |gpu| {
+        read(gpu, |now| errors(now.ecc.volatile_corrected, now.ecc.volatile_uncorrected))
+    }),
+    counter("gpu_ecc_aggregate_errors", "Memory errors over the lifetime of the GPU.", |gpu| {
+        read(gpu, |now| errors(now.ecc.aggregate_corrected, now.ecc.aggregate_uncorrected))
+    }),
+    gauge("gpu_ecc_enabled", "Whether memory errors are corrected.", |gpu| read(gpu, |now| one(flag(now.ecc.enabled)))),
+    gauge("gpu_remapped_rows", "Replaced memory rows, by kind of error.", |gpu| {
+        read(gpu, |now| errors(now.rows.map(|rows| rows.correctable), now.rows.map(|rows| rows.uncorrectable)))
+    }),
+    gauge("gpu_row_remap_pending", "Whether a memory row is replaced at the next reset.", |gpu| {
+        read(gpu, |now| one(flag(now.rows.map(|rows| rows.pending))))
+    }),
+    gauge("gpu_row_remap_failed", "Whether a memory row could not be replaced.", |gpu| {
+        read(gpu, |now| one(flag(now.rows.map(|rows| rows.failed))))
+    }),
+    gauge("gpu_retired_pages", "Retired memory pages, by kind of error.", |gpu| {
+        read(gpu, |now| errors(now.pages.map(|pages| pages.correctable), now.pages.map(|pages| pages.uncorrectable)))
+    }),
+    gauge("gpu_page_retirement_pending", "Whether a memory page is retired at the next reboot.", |gpu| {
+        read(gpu, |now| one(flag(now.pages.and_then(|pages| pages.pending))))
+    }),
+    gauge("gpu_nvlinks", "NVLinks of the GPU by whether they are active.", |gpu| {
+        read(gpu, |now| {
+            let count = |wanted| u32::try_from(now.nvlinks.iter().filter(|active| **active == wanted).count()).ok();
+            let some = |wanted| count(wanted).filter(|_| !now.nvlinks.is_empty()).map(f64::from);
+            each("active", [("true", some(true)), ("false", some(false))])
+        })
+    }),
+    gauge(
+        "gpu_pcie_generation",
+        "Generation of the PCIe link: current, and the highest that GPU and slot support.",
+        |gpu| {
+            read(gpu, |now| {
+                each("link", [("current", whole(now.pcie.generation)), ("max", whole(now.pcie.max_generation))])
+            })
+        },
+    ),
+    gauge("gpu_pcie_lanes", "Lanes of the PCIe link: current, and the most that GPU and slot support.", |gpu| {
+        read(gpu, |now| each("link", [("current", whole(now.pcie.width)), ("max", whole(now.pcie.max_width))]))
+    }),
+    counter("gpu_pcie_replays", "Packets repeated on the PCIe link since the driver was loaded.", |gpu| {
+        read(gpu, |now| one(now.pcie.replays.map(real)))
+    }),
+    gauge("gpu_persistence_mode", "Whether the driver keeps the GPU initialised while no one uses it.", |gpu| {
+        read(gpu, |now| one(flag(now.persistence)))
+    }),
+    gauge("gpu_mig_mode", "Whether MIG is enabled.", |gpu| read(gpu, |now| one(flag(now.mig)))),
+    gauge("gpu_compute_mode", "Who may use the GPU: 0 anyone, 2 no one, 3 one process.", |gpu| {
+        read(gpu, |now| one(whole(now.compute_mode)))
+    }),
+];
+
+/// Returns the samples of a GPU that was read.
+fn read(gpu: &GpuSeries, samples: fn(&Readings) -> Samples) -> Samples {
+    gpu.readings.as_ref().map(samples).unwrap_or_default()
+}
+
+fn one(value: Option<f64>) -> Samples {
+    value.map(|value| (Labels::new(), value)).into_iter().collect()
+}
+
+fn each<const N: usize>(label: &'static str, values: [(&'static str, Option<f64>); N]) -> Samples {
+    let reported = values.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    reported.map(|(name, value)| (vec![(label, name.to_owned())], value)).collect()
+}
+
+fn errors(correctable: Option<u64>, uncorrectable: Option<u64>) -> Samples {
+    each("error", [("correctable", correctable.map(real)), ("uncorrectable", uncorrectable.map(real))])
+}
+
+/// Returns a sample for every value of an enumeration, so that a value that no longer applies becomes 0 instead of
+/// disappearing.
+fn states<T: IntoEnumIterator + Into<&'static str> + PartialEq + Copy>(label: &'static str, now: T) -> Samples {
+    T::iter().map(|state| (vec![(label, state.into().to_owned())], f64::from(state == now))).collect()
+}
+
+fn causes(gpu: &GpuSeries) -> Samples {
+    let labels = |cause: &Cause| {
+        let kind: &'static str = cause.kind.into();
+        let severity: &'static str = cause.severity.into();
+        let mut labels = vec![("kind", kind.to_owned()), ("severity", severity.to_owned())];
+        labels.push(("recovering", cause.recovering.to_string()));
+        labels.extend(cause.xid.map(|xid| ("xid", xid.to_string())));
+        labels
+    };
+    gpu.health.causes.iter().map(|cause| (labels(cause), 1.0)).collect()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "Prometheus stores every value as a float")]
+fn real(value: u64) -> f64 {
+    value as f64
+}
+
+fn whole(value: Option<u32>) -> Option<f64> {
+    value.map(f64::from)
+}
+
+fn degrees(value: Option<i64>) -> Option<f64> {
+    value.and_then(|degrees| i32::try_from(degrees).ok()).map(f64::from)
+}
+
+fn flag(value: Option<bool>) -> Option<f64> {
+    value.map(f64::from)
+}

@@ -1,0 +1,200 @@
+use gpu_operator_crd::health::{Cause, CauseKind, GpuHealth, HealthState, Severity};
+use gpu_operator_crd::report::{Gpu, Report};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use super::*;
+use crate::{
+    health::rules::Rules,
+    nvml::{
+        inventory::{Inventory, NvmlGpu},
+        readings::{Readings, Thermal},
+    },
+    observe::xids::{XidCount, XidSource},
+};
+
+const SIX: &str = "0000:06:00.0";
+const SEVEN: &str = "0000:07:00.0";
+
+fn bus(addresses: &[&str]) -> Vec<PciGpu> {
+    addresses
+        .iter()
+        .map(|address| PciGpu { address: (*address).into(), device_id: "2330".into(), ..PciGpu::default() })
+        .collect()
+}
+
+fn known(address: &str, uuid: &str, readings: Readings) -> NvmlGpu {
+    let name = Some("NVIDIA H100".to_owned());
+    NvmlGpu { pci_address: address.into(), uuid: Some(uuid.into()), name, readings, ..NvmlGpu::default() }
+}
+
+fn answering(gpus: Vec<NvmlGpu>) -> NvmlStatus {
+    NvmlStatus::Answering(Inventory { driver_version: "580.173.02".into(), gpus, ..Inventory::default() })
+}
+
+fn warm(celsius: i64) -> Readings {
+    Readings { thermal: Thermal { gpu: Some(celsius), ..Thermal::default() }, ..Readings::default() }
+}
+
+fn came(xid: u16, count: u64, source: XidSource) -> XidCount {
+    XidCount { xid, count, source, message: String::new() }
+}
+
+/// Returns the samples whose name and labels contain all of these parts.
+fn samples<'a>(text: &'a str, parts: &[&str]) -> Vec<&'a str> {
+    text.lines().filter(|line| !line.starts_with('#') && parts.iter().all(|part| line.contains(part))).collect()
+}
+
+fn show(metrics: &Metrics, addresses: &[&str], look: &NvmlStatus) {
+    metrics.show(&bus(addresses), look, &NodeHealth::default(), &XidsByGpu::new());
+}
+
+#[test]
+fn readings_are_in_base_units_and_labelled_with_node_and_gpu() {
+    let metrics = Metrics::new("n1");
+    let readings = Readings {
+        power_milliwatts: Some(71_500),
+        energy_millijoules: Some(5_000_000_250),
+        sm_clock_mhz: Some(1980),
+        gpu_utilization_percent: Some(97),
+        memory_used_bytes: Some(1 << 20),
+        clock_reasons: Some(0x40),
+        nvlinks: vec![true, false, true],
+        ..warm(41)
+    };
+    show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", readings)]));
+    let text = metrics.text().unwrap();
+    let gpu = r#"{node="n1",pci_address="0000:06:00.0",uuid="GPU-six",model="NVIDIA H100""#;
+    for (name, labels, value) in [
+        ("gpu_power_watts", "", "71.5"),
+        ("gpu_energy_joules_total", "", "5000000.25"),
+        ("gpu_clock_hertz", r#",clock="sm""#, "1980000000.0"),
+        ("gpu_utilization_ratio", r#",engine="gpu""#, "0.97"),
+        ("gpu_memory_used_bytes", "", "1048576.0"),
+        ("gpu_temperature_celsius", r#",sensor="gpu""#, "41.0"),
+        ("gpu_clock_event", r#",reason="HwThermalSlowdown""#, "1.0"),
+        ("gpu_clock_event", r#",reason="GpuIdle""#, "0.0"),
+        ("gpu_nvlinks", r#",active="true""#, "2.0"),
+        ("gpu_health", r#",state="Unknown""#, "1.0"),
+        ("gpu_health", r#",state="Healthy""#, "0.0"),
+        ("gpu_action", r#",action="None""#, "1.0"),
+    ] {
+        let line = format!("nvml_probe_{name}{gpu}{labels}}} {value}");
+        assert!(text.lines().any(|there| there == line), "{line}\n{text}");
+    }
+    assert!(text.contains("# UNIT nvml_probe_gpu_power_watts watts\n"), "{text}");
+    assert_eq!(samples(&text, &["driver_info", r#"version="580.173.02""#]).len(), 1, "{text}");
+}
+
+#[test]
+fn values_that_a_card_does_not_provide_are_absent() {
+    let metrics = Metrics::new("n1");
+    show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", Readings::default())]));
+    let text = metrics.text().unwrap();
+    let told: Vec<_> = samples(&text, &["pci_address"])
+        .into_iter()
+        .filter(|line| !line.contains("gpu_health") && !line.contains("gpu_action"))
+        .collect();
+    assert_eq!(told, [""; 0]);
+}
+
+#[test]
+fn a_gpu_that_nvml_does_not_report_stays_the_same_series_without_readings() {
+    let metrics = Metrics::new("n1");
+    show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", warm(41))]));
+    show(&metrics, &[SIX], &NvmlStatus::Failing("hung".into()));
+    let text = metrics.text().unwrap();
+    assert_eq!(samples(&text, &["temperature"]), [""; 0]);
+    assert_eq!(samples(&text, &["gpu_health", r#"uuid="GPU-six",model="NVIDIA H100""#]).len(), 5, "{text}");
+    assert_eq!(samples(&text, &["nvml_state", "\"Failing\"} 1"]).len(), 1, "{text}");
+    assert_eq!(samples(&text, &["nvml_state", "\"Answering\"} 0"]).len(), 1, "{text}");
+    assert_eq!(samples(&text, &["driver_info"]), [""; 0]);
+}
+
+#[test]
+fn a_removed_gpu_leaves_no_series_and_one_without_a_driver_has_its_pci_id_as_model() {
+    let metrics = Metrics::new("n1");
+    show(&metrics, &[SIX, SEVEN], &answering(vec![known(SIX, "GPU-six", warm(41))]));
+    let text = metrics.text().unwrap();
+    assert_eq!(samples(&text, &[SEVEN, r#"model="10de:2330""#, "gpu_health"]).len(), 5, "{text}");
+    show(&metrics, &[SEVEN], &NvmlStatus::Absent(None));
+    let text = metrics.text().unwrap();
+    assert_eq!(samples(&text, &[SIX]), [""; 0]);
+    assert!(!samples(&text, &[SEVEN]).is_empty());
+}
+
+#[test]
+fn xids_add_up_until_the_gpu_is_replaced() {
+    let metrics = Metrics::new("n1");
+    let hear = |uuid: &str, xids: Vec<XidCount>| {
+        let xids = XidsByGpu::from([(SIX.to_owned(), xids)]);
+        let look = answering(vec![known(SIX, uuid, Readings::default())]);
+        metrics.show(&bus(&[SIX]), &look, &NodeHealth::default(), &xids);
+    };
+    let now = Timestamp::UNIX_EPOCH;
+    hear("GPU-six", vec![came(79, 1, XidSource::Nvml), came(13, 1000, XidSource::KernelLog(now))]);
+    hear("GPU-six", vec![came(13, 500, XidSource::Nvml), came(48, 7, XidSource::EarlierKernelLog(now))]);
+    let text = metrics.text().unwrap();
+    assert_eq!(samples(&text, &["gpu_xids_total", "xid=\"13\"} 1500"]).len(), 1, "{text}");
+    assert_eq!(samples(&text, &["gpu_xids_total", "xid=\"79\"} 1"]).len(), 1, "{text}");
+    assert_eq!(samples(&text, &["gpu_xids_total"]).len(), 2, "{text}");
+    hear("GPU-other", vec![]);
+    assert_eq!(samples(&metrics.text().unwrap(), &["gpu_xids_total"]), [""; 0]);
+}
+
+#[test]
+fn the_number_of_xid_series_is_bounded() {
+    let metrics = Metrics::new("n1");
+    let flood: Vec<_> = (1..=1000).map(|xid| came(xid, 1, XidSource::Nvml)).collect();
+    let look = answering(vec![]);
+    metrics.show(&bus(&[SIX]), &look, &NodeHealth::default(), &XidsByGpu::from([(SIX.to_owned(), flood)]));
+    let text = metrics.text().unwrap();
+    assert_eq!(samples(&text, &["gpu_xids_total"]).len(), 65);
+    assert_eq!(samples(&text, &["xid=\"other\"} 936"]).len(), 1, "{text}");
+}
+
+#[test]
+fn each_cause_is_a_series_of_its_own() {
+    let metrics = Metrics::new("n1");
+    let cause = |kind, xid, severity, recovering| Cause {
+        kind,
+        severity,
+        xid,
+        count: None,
+        evidence: String::new(),
+        since: Time(Timestamp::UNIX_EPOCH),
+        recovering,
+    };
+    let causes = vec![
+        cause(CauseKind::Xid, Some(79), Severity::Fatal, false),
+        cause(CauseKind::Overheating, None, Severity::Warning, true),
+    ];
+    let health = GpuHealth { state: HealthState::Unhealthy, causes, ..GpuHealth::default() };
+    let gpu = Gpu { pci_address: SIX.into(), health, ..Gpu::default() };
+    let health = NodeHealth::restore(&Rules::default(), &Report { gpus: vec![gpu], ..Report::default() });
+    metrics.show(&bus(&[SIX]), &NvmlStatus::Released, &health, &XidsByGpu::new());
+    let text = metrics.text().unwrap();
+    let causes = samples(&text, &["gpu_cause{"]);
+    assert_eq!(causes.len(), 2, "{text}");
+    assert!(causes[0].ends_with(r#",kind="Xid",severity="Fatal",recovering="false",xid="79"} 1.0"#), "{text}");
+    assert!(causes[1].ends_with(r#",kind="Overheating",severity="Warning",recovering="true"} 1.0"#), "{text}");
+    assert_eq!(samples(&text, &["gpu_health", "\"Unhealthy\"} 1"]).len(), 1, "{text}");
+    assert_eq!(samples(&text, &["gpu_action", "\"RebootNode\"} 1"]).len(), 1, "{text}");
+}
+
+#[test]
+fn looks_and_writes_are_counted_by_result() {
+    let metrics = Metrics::new("n1");
+    for succeeded in [true, true, false] {
+        metrics.count_look(succeeded);
+        metrics.count_write(!succeeded);
+    }
+    let text = metrics.text().unwrap();
+    for line in [
+        r#"looks_total{node="n1",result="Done"} 2"#,
+        r#"looks_total{node="n1",result="Failed"} 1"#,
+        r#"report_writes_total{node="n1",result="Written"} 1"#,
+        r#"report_writes_total{node="n1",result="Failed"} 2"#,
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}

@@ -1,0 +1,8 @@
+//! The gates that a stage's pod passes before its containers start.
+
+pub mod guard;
+pub mod nouveau;
+pub mod previous_container;
+pub mod status;
+mod version;
+pub mod wait;

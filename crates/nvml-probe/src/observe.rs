@@ -1,0 +1,10 @@
+//! Facts of the host, without NVML.
+
+pub mod device_nodes;
+pub mod driver;
+pub mod host_runtimes;
+pub mod kernel_log;
+pub mod os;
+pub mod pci;
+pub mod vgpu;
+pub mod xids;

@@ -1,0 +1,249 @@
+//! The kernel log, which contains the driver's XIDs even while NVML is not queried.
+//!
+//! ```text
+//!  /dev/kmsg ──▶ KernelLog (reads on, counts) ──▶ health: evaluated like XIDs of NVML
+//!                   record ──▶ message
+//! ```
+//!
+//! The log covers the current boot only, and entries from before the driver was last loaded are dropped. Within that,
+//! the first reading returns what was logged before this process started, and later ones what is new.
+
+pub mod message;
+pub mod record;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    time::Duration,
+};
+
+use k8s_openapi::jiff::Timestamp;
+use nix::libc;
+use tokio::{
+    net::unix::pipe,
+    task::yield_now,
+    time::{Instant, sleep_until},
+};
+
+use self::{message::Message, record::Record};
+use super::xids::{NewEvents, XidCount, XidSource, XidsByGpu};
+
+/// The longest record that the kernel writes; it rejects readers with a smaller buffer.
+const LONGEST_RECORD: usize = 8192;
+/// Records that are read without yielding: a millisecond or less.
+const BATCH: usize = 256;
+/// Batches in a row. What a flood leaves unread is read the next time, or overwritten.
+const BATCHES: usize = 256;
+/// The minimum pause between two readings, however fast the log grows.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// The most combinations of GPU and number that are counted; there are some 150 numbers.
+const MAX_KEPT: usize = 1024;
+
+/// A reader that continues where it stopped.
+#[derive(Debug, Default)]
+pub struct KernelLog {
+    /// `None` if there is no log to read.
+    tail: Option<Tail>,
+    pending: Pending,
+}
+
+#[derive(Debug)]
+struct Tail {
+    file: File,
+    /// Signals that there is more to read; `None` for a plain file, which is always readable.
+    wake: Option<pipe::Receiver>,
+    buffer: Box<[u8; LONGEST_RECORD]>,
+    /// How much of the buffer is an incomplete line.
+    begun: usize,
+    booted: Timestamp,
+    /// Whether everything that existed when the log was opened has been read.
+    is_current: bool,
+    not_before: Instant,
+}
+
+/// What was logged since the last [`KernelLog::take`].
+#[derive(Debug, Default)]
+struct Pending {
+    loaded: Option<When>,
+    /// By address, number, and whether it was logged since the log was opened.
+    xids: BTreeMap<(String, u16, bool), Entry>,
+}
+
+/// When something was logged.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// Before this process started, by the log's clock.
+    Before(Timestamp),
+    /// Since the last reading, which does not require the log's clock.
+    Lately,
+}
+
+/// XIDs of one GPU and number: the count, and the time and text of the last one.
+#[derive(Debug)]
+struct Entry {
+    count: u64,
+    when: When,
+    text: String,
+}
+
+impl KernelLog {
+    /// Opens the log at the oldest record. `booted` is the time of the boot by the log's clock.
+    ///
+    /// # Errors
+    /// Returns an error if the file does not exist or cannot be read.
+    ///
+    /// # Panics
+    /// Panics outside of an async runtime, as all its I/O does.
+    pub fn open(path: &Path, booted: Timestamp) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        // The receiver is used only for waiting, which works for every pollable file.
+        let wake = pipe::Receiver::from_file_unchecked(file.try_clone()?).ok();
+        let buffer = Box::new([0; LONGEST_RECORD]);
+        let not_before = Instant::now();
+        let tail = Tail { file, wake, buffer, begun: 0, booted, is_current: false, not_before };
+        Ok(Self { tail: Some(tail), pending: Pending::default() })
+    }
+
+    /// Waits until the log has new records, and reads them. Returns at most once a second, and never if there is
+    /// nothing to wait for. Can be dropped midway.
+    pub async fn wait_for_records(&mut self) {
+        let Some(Tail { wake: Some(wake), not_before, .. }) = &mut self.tail else {
+            return std::future::pending().await;
+        };
+        sleep_until(*not_before).await;
+        if wake.readable().await.is_err() {
+            return std::future::pending().await;
+        }
+        *not_before = Instant::now() + MIN_PAUSE;
+        self.read_all().await;
+    }
+
+    /// Reads to the end, for a limited number of records. Can be dropped midway.
+    pub async fn read_all(&mut self) {
+        for _ in 0..BATCHES {
+            if self.read() {
+                return;
+            }
+            yield_now().await;
+        }
+    }
+
+    /// Reads some records. Returns whether the end was reached.
+    pub fn read(&mut self) -> bool {
+        let Some(tail) = &mut self.tail else { return true };
+        for _ in 0..BATCH {
+            match tail.read(&mut self.pending) {
+                Ok(true) => {}
+                Ok(false) => {
+                    tail.is_current = true;
+                    return true;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read the kernel log; giving up on it");
+                    self.tail = None;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Returns whether the log shows that the driver was loaded.
+    #[must_use]
+    pub fn driver_was_loaded(&self) -> bool {
+        self.pending.loaded.is_some()
+    }
+
+    /// Returns what was logged since the last call.
+    #[must_use]
+    pub fn take(&mut self, now: Timestamp) -> NewEvents {
+        let Pending { loaded, xids } = std::mem::take(&mut self.pending);
+        let mut events = NewEvents { xids: XidsByGpu::new(), driver_loaded: loaded.map(|when| when.at(now)) };
+        for ((address, xid, _), Entry { count, when, text }) in xids {
+            let source = match when {
+                When::Before(_) => XidSource::EarlierKernelLog(when.at(now)),
+                When::Lately => XidSource::KernelLog(now),
+            };
+            events.xids.entry(address).or_default().push(XidCount { xid, count, source, message: text });
+        }
+        events
+    }
+}
+
+impl Tail {
+    /// Reads once: a record from the kernel, or several from a file. Returns whether there was anything.
+    fn read(&mut self, pending: &mut Pending) -> io::Result<bool> {
+        let room = &mut self.buffer[self.begun..];
+        let read = match (self.file.read(room), &self.wake) {
+            // The receiver has to see this as well, so that it waits for more.
+            (Err(error), Some(wake)) if error.kind() == io::ErrorKind::WouldBlock => wake.try_read(room),
+            (read, _) => read,
+        };
+        match read {
+            Ok(0) => return Ok(false),
+            Ok(read) => self.begun += read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            // Records were overwritten before they were read; the next read continues after them.
+            Err(error) if error.raw_os_error() == Some(libc::EPIPE) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            Err(error) => return Err(error),
+        }
+        self.lines(pending);
+        Ok(true)
+    }
+
+    /// Parses the complete lines.
+    fn lines(&mut self, pending: &mut Pending) {
+        let text = &self.buffer[..self.begun];
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        for record in text[..whole].split(|byte| *byte == b'\n').filter_map(Record::parse) {
+            let when = if self.is_current { When::Lately } else { When::Before(self.time(record.at)) };
+            if let Some(message) = Message::parse(record.message) {
+                pending.add(message, when);
+            }
+        }
+        self.buffer.copy_within(whole..self.begun, 0);
+        self.begun -= whole;
+        // Longer than any record, so this is not a log.
+        if self.begun == LONGEST_RECORD {
+            self.begun = 0;
+        }
+    }
+
+    fn time(&self, since_boot: Duration) -> Timestamp {
+        self.booted.checked_add(since_boot).unwrap_or(Timestamp::MAX)
+    }
+}
+
+impl Pending {
+    fn add(&mut self, message: Message, when: When) {
+        match message {
+            Message::Loaded => {
+                self.loaded = Some(when);
+                self.xids.clear();
+            }
+            Message::Xid { address, xid, text } => {
+                let key = (address, xid, matches!(when, When::Lately));
+                let before = self.xids.get(&key).map_or(0, |entry| entry.count);
+                if before > 0 || self.xids.len() < MAX_KEPT {
+                    self.xids.insert(key, Entry { count: before.saturating_add(1), when, text });
+                }
+            }
+        }
+    }
+}
+
+impl When {
+    /// Returns the time in whole seconds, as the API stores it, and not later than now.
+    fn at(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Before(at) => Timestamp::from_second(at.as_second()).unwrap_or(at).min(now),
+            Self::Lately => now,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Writes this node's report to its GpuNode, only if it differs.
+
+use std::time::Duration;
+
+use futures::TryFutureExt;
+use gpu_operator_crd::{gpunode::GpuNode, keys::PROBE_MANAGER, report::Report};
+use kube::{
+    Api, Client, Config,
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::gpu_node::{GpuNodeFields, GpuNodeView};
+
+/// The time limit of a request: an unresponsive server must not keep the probe from its node.
+const REQUEST: Duration = Duration::from_secs(15);
+
+/// A report could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// There is no configuration, neither a pod's nor a kubeconfig.
+    #[error("no API server is configured")]
+    Config(#[from] kube::config::InferConfigError),
+    /// The API server rejected the request or could not be reached.
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    /// The API server did not answer in time.
+    #[error("the API server did not answer within {} s", REQUEST.as_secs())]
+    TimedOut,
+    /// The report cannot be encoded as JSON.
+    #[error("cannot encode the report")]
+    Encode(#[from] serde_json::Error),
+}
+
+/// Creates a client with the probe's User-Agent.
+///
+/// # Errors
+/// Returns an error if the API server is not configured, or its certificates cannot be used.
+pub async fn client() -> Result<Client, PublishError> {
+    let mut config = Config::infer().await?;
+    let agent = (http::header::USER_AGENT, http::HeaderValue::from_static(crate::USER_AGENT));
+    config.headers.push(agent);
+    Ok(Client::try_from(config)?)
+}
+
+/// The outcome of publishing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// There was nothing to write.
+    Unchanged,
+    /// The report was written.
+    Report,
+    /// The GpuNode was created and the report written.
+    Created,
+}
+
+/// Writes the report of one node.
+#[derive(Debug)]
+pub struct Publisher {
+    api: Api<DynamicObject>,
+    resource: ApiResource,
+    node: String,
+    last_write: Option<LastWrite>,
+}
+
+/// A completed write. A server whose schema is older than this probe drops unknown fields, so the stored report never
+/// equals the one that was sent; that is no reason to send it again.
+#[derive(Debug)]
+struct LastWrite {
+    sent: Report,
+    stored: Option<Report>,
+}
+
+impl Publisher {
+    /// Creates a publisher for the GpuNode of the given node.
+    #[must_use]
+    pub fn new(client: Client, node: &str) -> Self {
+        let resource = ApiResource::erase::<GpuNode>(&());
+        let api = Api::all_with(client, &resource);
+        Self { api, resource, node: node.to_owned(), last_write: None }
+    }
+
+    /// Writes the report unless the GpuNode already has it. No GpuNode is created for a node without GPUs, but an
+    /// existing one is updated.
+    ///
+    /// # Errors
+    /// Returns an error if the API server rejects the request, or does not answer in time.
+    pub async fn publish(&mut self, gpu_node: &GpuNodeView, report: &Report) -> Result<Published, PublishError> {
+        let create = match gpu_node {
+            GpuNodeView::Unknown => return Ok(Published::Unchanged),
+            GpuNodeView::Absent if report.gpus.is_empty() => return Ok(Published::Unchanged),
+            GpuNodeView::Absent => true,
+            GpuNodeView::Present(fields) if self.is_up_to_date(fields, report) => return Ok(Published::Unchanged),
+            GpuNodeView::Present(_) => false,
+        };
+        timeout(REQUEST, self.write(create, report)).await.map_err(|_| PublishError::TimedOut)??;
+        Ok(if create { Published::Created } else { Published::Report })
+    }
+
+    fn is_up_to_date(&self, fields: &GpuNodeFields, report: &Report) -> bool {
+        fields.report.as_ref() == Some(report)
+            || self
+                .last_write
+                .as_ref()
+                .is_some_and(|last_write| last_write.sent == *report && last_write.stored == fields.report)
+    }
+
+    async fn write(&mut self, create: bool, report: &Report) -> Result<(), PublishError> {
+        if create {
+            let bare = DynamicObject::new(&self.node, &self.resource).data(json!({"spec": {}}));
+            let params = PostParams { field_manager: Some(PROBE_MANAGER.to_owned()), ..PostParams::default() };
+            self.api.create(&params, &bare).map_ok(drop).or_else(already_there).await?;
+        }
+        let patch = json!({
+            "apiVersion": self.resource.api_version,
+            "kind": self.resource.kind,
+            "metadata": {"name": self.node},
+            "status": {"report": serde_json::to_value(report)?},
+        });
+        let params = PatchParams::apply(PROBE_MANAGER).force();
+        let fields = GpuNodeFields::from(self.api.patch_status(&self.node, &params, &Patch::Apply(&patch)).await?);
+        self.last_write = Some(LastWrite { sent: report.clone(), stored: fields.report });
+        Ok(())
+    }
+}
+
+/// Accepts that the operator has created it in the meantime.
+async fn already_there(error: kube::Error) -> Result<(), kube::Error> {
+    match error {
+        kube::Error::Api(status) if status.is_already_exists() => Ok(()),
+        error => Err(error),
+    }
+}
