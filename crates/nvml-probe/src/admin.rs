@@ -1,49 +1,31 @@
-//! The probe's own HTTP: `/livez`, `/readyz` (503 says why) and `/metrics`.
+//! What the probe answers at `/livez`, `/readyz` and `/metrics`.
 //!
 //! It is served by the thread that the agent works on: one that hangs answers nobody, which says as much.
 
-use std::{sync::Arc, time::Instant};
-
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
-    routing::get,
-};
+use std::{fmt, sync::Arc, time::Instant};
 
 use crate::{metrics::Metrics, pulse::Pulse};
 
-/// What the endpoints tell of.
+/// The state that the endpoints report.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    /// How the agent is.
+    /// Whether the agent's loop goes on, and whether its report is written.
     pub pulse: Arc<Pulse>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
 }
 
-/// The routes.
-pub fn router(admin: Admin) -> Router {
-    Router::new()
-        .route("/livez", get(async |State(admin): State<Admin>| answer(admin.pulse.alive(Instant::now()))))
-        .route("/readyz", get(async |State(admin): State<Admin>| answer(admin.pulse.ready(Instant::now()))))
-        .route("/metrics", get(metrics))
-        .with_state(admin)
-}
-
-fn answer(outcome: Result<(), String>) -> Response {
-    match outcome {
-        Ok(()) => "ok\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
+impl gpu_operator_common::admin::Admin for Admin {
+    fn alive(&self) -> Result<(), String> {
+        self.pulse.alive(Instant::now())
     }
-}
 
-async fn metrics(State(admin): State<Admin>) -> Response {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match admin.metrics.text() {
-        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    fn ready(&self) -> Result<(), String> {
+        self.pulse.ready(Instant::now())
+    }
+
+    fn metrics(&self) -> Result<String, fmt::Error> {
+        self.metrics.text()
     }
 }
 
@@ -51,37 +33,26 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 mod tests {
     use std::time::Duration;
 
-    use axum::{body::Body, http::Request};
-    use tower::ServiceExt;
+    use gpu_operator_common::admin::Admin as _;
 
     use super::*;
-
-    async fn get_path(admin: &Admin, path: &str) -> (StatusCode, String) {
-        let request = Request::get(path).body(Body::empty()).unwrap();
-        let response = router(admin.clone()).oneshot(request).await.unwrap();
-        let status = response.status();
-        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
-        (status, String::from_utf8_lossy(&body).into_owned())
-    }
 
     fn admin() -> Admin {
         Admin { pulse: Arc::new(Pulse::new(Duration::ZERO)), metrics: Arc::new(Metrics::new("n1")) }
     }
 
-    #[tokio::test]
-    async fn before_the_first_look_only_readyz_refuses_and_says_why() {
+    #[test]
+    fn before_the_first_look_the_probe_is_alive_and_says_why_it_is_not_ready() {
         let admin = admin();
-        let (status, text) = get_path(&admin, "/readyz").await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(text.contains("GpuNode"), "{text}");
-        assert_eq!(get_path(&admin, "/livez").await, (StatusCode::OK, "ok\n".to_owned()));
-        let (status, text) = get_path(&admin, "/metrics").await;
-        assert_eq!(status, StatusCode::OK);
+        let reason = admin.ready().unwrap_err();
+        assert!(reason.contains("GpuNode"), "{reason}");
+        assert_eq!(admin.alive(), Ok(()));
+        let text = admin.metrics().unwrap();
         assert!(text.contains("nvml_probe_looks_total{node=\"n1\",result=\"Done\"} 0"), "{text}");
     }
 
-    #[tokio::test]
-    async fn an_agent_that_is_stuck_is_not_alive() {
+    #[test]
+    fn an_agent_that_is_stuck_is_not_alive() {
         let admin = admin();
         // No patience is left as soon as the clock has moved.
         let begin = Instant::now();
@@ -89,8 +60,7 @@ mod tests {
         while Instant::now() == begin {
             std::hint::spin_loop();
         }
-        let (status, text) = get_path(&admin, "/livez").await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(text.contains("no look"), "{text}");
+        let reason = admin.alive().unwrap_err();
+        assert!(reason.contains("no look"), "{reason}");
     }
 }

@@ -7,7 +7,7 @@ use tokio::{net::TcpListener, sync::watch};
 
 use super::{CliError, duration};
 use crate::{
-    admin::{self, Admin},
+    admin::Admin,
     agent::{Agent, Settings, patience},
     child::{Limits, Supervisor, this_program},
     host::HostRoot,
@@ -73,6 +73,6 @@ impl Run {
 async fn serve(address: SocketAddr, admin: Admin) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "/livez, /readyz and /metrics are served");
-    tokio::spawn(axum::serve(listener, admin::router(admin)).into_future());
+    tokio::spawn(gpu_operator_common::admin::serve(listener, admin));
     Ok(())
 }
