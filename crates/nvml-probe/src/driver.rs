@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use gpu_operator_common::version::Version;
 use gpu_operator_crd::report::InstalledDriver;
 pub use gpu_operator_crd::report::{CONTAINER_ROOT, DRIVER_ROOTS as ROOTS, GKE_ROOT, HOST_ROOT as HOST};
 
@@ -204,7 +205,7 @@ fn is_loadable(root: &HostRoot, path: &Path, others: &[&str]) -> bool {
 
 /// `580.173.02`, and not the `1` of the link.
 fn is_version(text: &str) -> bool {
-    text.contains('.') && text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    text.contains('.') && text.parse::<Version>().is_ok()
 }
 
 #[cfg(test)]
