@@ -4,6 +4,7 @@
 //! This crate contains types only: no client and no runtime. Defaults, bounds and CEL rules are defined on the fields.
 //! `cargo run -p gpu-operator-crd --bin crdgen` generates the files in `config/crd/` from them.
 
+mod descriptions;
 pub mod gpunode;
 pub mod health;
 pub mod keys;
@@ -36,7 +37,12 @@ pub const VERSION: &str = "v1alpha1";
 /// Returns all CustomResourceDefinitions of this API with the names of their files in `config/crd/`.
 #[must_use]
 pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
-    vec![("clustergpupolicies.yaml", ClusterGpuPolicy::crd()), ("gpunodes.yaml", GpuNode::crd())]
+    let (mut policy, mut node) = (ClusterGpuPolicy::crd(), GpuNode::crd());
+    descriptions::restore::<ClusterGpuPolicySpec>(&mut policy, "spec");
+    descriptions::restore::<ClusterGpuPolicyStatus>(&mut policy, "status");
+    descriptions::restore::<GpuNodeSpec>(&mut node, "spec");
+    descriptions::restore::<GpuNodeStatus>(&mut node, "status");
+    vec![("clustergpupolicies.yaml", policy), ("gpunodes.yaml", node)]
 }
 
 /// Returns the content of a CRD's file in `config/crd/`.

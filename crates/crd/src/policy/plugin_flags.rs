@@ -23,7 +23,7 @@ pub struct PluginFlags {
     /// Whether containers with a GPU get `/dev/gdrdrv`. The plugin's default is `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gdrcopy_enabled: Option<bool>,
-    /// Whether containers with a GPU get the devices of GPUDirect Storage. The plugin's default is `false`.
+    /// Whether containers with a GPU get the devices of GPU Direct Storage. The plugin's default is `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gds_enabled: Option<bool>,
     /// Whether containers with a GPU get Mellanox InfiniBand devices. The plugin's default is `false`.
