@@ -1,4 +1,4 @@
-//! GpuNode: what is true of one GPU node, one object per node, named after it.
+//! GpuNode: the state of one GPU node. There is one object for each node, with the node's name.
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{CustomResource, KubeSchema};
@@ -9,10 +9,11 @@ use crate::{
     health::{HealthRules, HealthState},
     reason::Phase,
     report::{HostRuntime, Report},
+    skip::is_default,
     validated::Validated,
 };
 
-/// What the operator has decided for one node. The probe may create the object empty; the operator writes the spec.
+/// The operator's decisions for one node. The probe may create the object with an empty spec; the operator fills it in.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "gpu.nodestack.dev",
@@ -24,7 +25,7 @@ use crate::{
     status = "GpuNodeStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "What is true of one GPU node: model, driver, how far it is and why. Named after its Node.",
+    doc = "The state of one GPU node: its model, driver, progress and health. It has the name of its Node.",
     printcolumn(name = "Model", type_ = "string", json_path = ".status.model"),
     printcolumn(name = "GPUs", type_ = "string", json_path = ".status.gpus.summary"),
     printcolumn(name = "Driver", type_ = "string", json_path = ".status.report.driver.loaded"),
@@ -40,200 +41,201 @@ pub struct GpuNodeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub policy: Option<String>,
-    /// The pool of that policy.
+    /// The pool of that policy that the node belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub pool: Option<String>,
-    /// The DaemonSet groups wanted here by the policy as it is now. What the node has is in its labels; the two
-    /// differ while a new revision waits for its turn.
+    /// The DaemonSet groups that the current policy assigns to the node. The node's labels show the groups that it has;
+    /// the two differ while an update is pending.
     #[serde(default)]
     pub wanted: Groups,
-    /// Present from the moment a new revision's turn comes until the node is ready with it.
+    /// The update in progress, from its start until the node is ready at the new revision. Absent while no update is in
+    /// progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// Asks the probe to let go of the driver. It confirms with `status.report.nvml.state: Released`.
+    /// Tells the probe to release the driver. The probe confirms with `status.report.nvml.state: Released`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
-    /// A folder in which the driver lies on the host, beside those where the probe looks anyway.
+    /// A directory on the host that contains the driver, in addition to the directories that the probe searches anyway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub driver_root: Option<String>,
-    /// By what the probe judges the node's GPUs, as the node's policy and pool say.
+    /// The rules by which the probe judges the node's GPUs, as configured by the node's policy and pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthRules>,
 }
 
-/// The DaemonSet group of each stage: the value of the node's label of that stage.
+/// The DaemonSet group of each stage. The name of a group is the value of the node's label for that stage.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Groups {
-    /// Absent where the driver is not ours to install.
+    /// The group of the driver. Absent if the operator does not install the driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub driver: Option<String>,
-    /// The container toolkit's group.
+    /// The group of the container toolkit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub toolkit: Option<String>,
-    /// The MPS control daemon's group. Absent where GPUs are not shared by MPS.
+    /// The group of the MPS control daemon. Absent if GPUs are not shared by MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub mps: Option<String>,
-    /// The device plugin's group.
+    /// The group of the device plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub device_plugin: Option<String>,
 }
 
-/// A move of one node from one revision to another.
+/// The update of one node from one revision to another.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// What is being done.
+    /// The current step.
     pub step: RolloutStep,
-    /// What the node had before: what it goes back to if a GPU pod arrives before its driver has moved.
+    /// The groups that the node had before. The node returns to them if a GPU pod starts before the driver has been
+    /// replaced.
     #[serde(default)]
     pub from: Groups,
-    /// When the node's turn came.
+    /// The time at which the update of the node started.
     pub since: Time,
 }
 
-/// The steps of a node's move, in order.
+/// The steps of a node's update, in order.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RolloutStep {
-    /// The device plugin is taken off and the probe lets go, so that nothing of ours uses the driver.
+    /// The device plugin is removed and the probe releases the driver, so that no component of the operator uses it.
     Release,
-    /// The new revision's pods are on the node.
+    /// The pods of the new revision are being installed on the node.
     Install,
 }
 
-/// What is true of the node. `report` is the probe's, everything else the operator's.
+/// The observed state of the node. The probe writes `report`; the operator writes all other fields.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuNodeStatus {
-    /// The probe's facts.
+    /// The facts that the probe reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<Report>,
     /// Canonical name of the accelerator model, such as `nvidia-tesla-p100`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub model: Option<String>,
-    /// The highest CUDA version that the node's driver serves, such as `13.0`: that of the wanted driver's branch, by the
-    /// catalogue, else what the driver itself says.
+    /// The highest CUDA version that the node's driver supports, such as `13.0`. It is taken from the catalogue for the
+    /// branch of the wanted driver; for branches that the catalogue lacks, the driver itself reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub cuda: Option<String>,
-    /// How many GPUs there should be and how many there are.
+    /// The number of GPUs that are expected and of those that are available.
     #[serde(default)]
     pub gpus: GpuCounts,
-    /// How its GPUs are: the worst state among them, and `Unknown` while the probe is silent.
+    /// The health of the node's GPUs: the worst state among them. `Unknown` while the probe does not report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthState>,
-    /// The precompiled driver image that was wanted here and that there is not, so that the driver is compiled on the
-    /// node for as long as it would be wanted.
+    /// The precompiled driver image that does not exist for this node. The driver is compiled on the node for as long
+    /// as the policy would use this image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 700))]
     pub missing_image: Option<String>,
-    /// How far the node is. On its way to ready it passes through phases, and one that takes moments is passed over; where many
-    /// nodes are on their way at once, one that takes minutes as well.
+    /// The node's progress. Short phases may be skipped; if many nodes start at the same time, phases of a few minutes
+    /// may be skipped too.
     #[serde(default)]
     pub phase: Phase,
-    /// Why it is there, in one word.
+    /// A one-word reason for the node's state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<crate::Reason>,
-    /// Why it is there, in a sentence that names what to look at or what to do.
+    pub reason: Option<crate::reason::Reason>,
+    /// A human-readable explanation of the node's state, with the object to inspect or the action to take.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// What the node waits on, where it waits on something in particular: pods, by namespace and name.
+    /// The pods that the node is waiting for, as `namespace/name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10), inner(length(max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub waits_on: Vec<String>,
-    /// Since when phase and reason are what they are.
+    /// The time of the last change of phase or reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// When waiting in this phase counts as a failure. Absent where nothing is waited for.
+    /// The time at which the current phase counts as failed. Absent if the node is not waiting for anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
-    /// What came of its last validation, where its policy asks for any.
+    /// The result of the node's last validation. Absent if its policy does not request one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validated>,
-    /// What of the node's GPU stack is somebody else's, by stage (`driver`, `toolkit`, `device-plugin`, or `dra-driver` in place
-    /// of the last): their DaemonSet, by namespace and name. It stays here when they are gone, for as long as the policy leaves foreign stacks alone.
+    /// Third-party DaemonSets that provide part of the node's GPU stack, as `namespace/name` by stage (`driver`,
+    /// `toolkit`, `device-plugin`, or `dra-driver` in place of the last). Entries remain after the DaemonSet is gone,
+    /// for as long as the policy's `foreignStack` is `Leave`.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 4), inner(length(max = 317)))]
     pub foreign: std::collections::BTreeMap<String, String>,
-    /// NVIDIA's runtime of the host's own by which containers get GPUs here, so that no toolkit of ours is installed. It stays
-    /// here, whatever the probe finds, for as long as the policy leaves it alone.
+    /// The host's own NVIDIA container runtime, which gives containers their GPUs on this node, so that the operator
+    /// does not install the toolkit. The entry remains for as long as the policy leaves that runtime in place, whatever
+    /// the probe reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_runtime: Option<HostRuntime>,
-    /// The labels outside our own prefix that this node carries because its policy names them or asks for them.
+    /// The labels outside the operator's own prefix that the operator sets on this node because its policy requests
+    /// them.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub published_labels: std::collections::BTreeMap<String, String>,
 }
 
 impl GpuNodeStatus {
-    /// Whether the node is ready for GPU pods.
+    /// Returns whether the node is ready for GPU pods.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
     }
 
-    /// `since` as a plain point in time.
+    /// Returns `since` as a timestamp.
     #[must_use]
     pub fn since(&self) -> Option<Timestamp> {
         self.since.as_ref().map(|time| time.0)
     }
 }
 
-/// How many GPUs there should be and how many there are. `expected` and `allocatable` count what the scheduler gives out:
-/// a GPU that four pods share is four, one with seven MIG devices seven. All other counts are of GPUs.
+/// Counts of GPUs. `expected` and `allocatable` count schedulable units: a GPU shared by four pods counts as four, a
+/// GPU with seven MIG devices as seven. All other fields count physical GPUs.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuCounts {
-    /// What the node should offer: its GPUs, times what sharing or MIG makes of each. How many GPUs it should have is said
-    /// by the annotation `gpu.nodestack.dev/gpu-count` of the Node, else the pool's promise, else the most ever seen on this
-    /// Node, else the cloud's label.
+    /// The number of units that the node should offer: its GPUs, multiplied by the replicas or MIG devices of each. The
+    /// number of GPUs is taken from the Node's annotation `gpu.nodestack.dev/gpu-count`, else from the pool's
+    /// `gpusPerNode`, else from the most GPUs ever seen on this Node, else from the cloud's label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<u32>,
-    /// What the scheduler can give out: the Node's allocatable `nvidia.com/gpu`, and where GPUs are offered by other names,
-    /// such as `nvidia.com/gpu.shared` or `nvidia.com/mig-1g.10gb`, those as well.
+    /// The number of units that the Node's status reports as allocatable: `nvidia.com/gpu` and the other names under
+    /// which GPUs are offered, such as `nvidia.com/gpu.shared` or `nvidia.com/mig-1g.10gb`.
     #[serde(default)]
     pub allocatable: u32,
-    /// What should be offered by name, where that is not `nvidia.com/gpu` alone.
+    /// The expected number of units of each resource, if the node should offer resources other than `nvidia.com/gpu`.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub resources: std::collections::BTreeMap<String, u32>,
-    /// The most GPUs ever seen on the bus of the Node with uid `seenOn`. The Node's annotation
-    /// `gpu.nodestack.dev/gpu-count` lowers it to what is there.
+    /// The most GPUs ever seen on the PCI bus of the Node with uid `seenOn`. The Node's annotation
+    /// `gpu.nodestack.dev/gpu-count` resets it to the current number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_seen: Option<u32>,
-    /// The PCI addresses at which those were: what is not there any more is a missing GPU's last address.
+    /// The PCI addresses of those GPUs. An address without a GPU is the last known address of a missing GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 32)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub seen_at: Vec<String>,
-    /// The uid of the Node that `mostSeen` speaks of. A Node of the same name but another uid begins anew.
+    /// The uid of the Node that `mostSeen` refers to. Counting starts again for a Node with the same name and another
+    /// uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub seen_on: Option<String>,
-    /// GPUs that must not be used, by the probe's judgement.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// The number of GPUs that must not be used, as judged by the probe.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unhealthy: u32,
-    /// GPUs that work, and that something is wrong with.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// The number of GPUs that work but have a problem.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub degraded: u32,
-    /// GPUs of which nothing is known at present.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// The number of GPUs whose health is currently unknown.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unknown: u32,
-    /// `allocatable/expected`, as printed.
+    /// `allocatable/expected`, for display.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 32))]
     pub summary: String,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }

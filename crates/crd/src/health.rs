@@ -1,4 +1,4 @@
-//! The health of one GPU as the probe judges it, and the rules that it judges by.
+//! The health of a GPU as judged by the probe, and the rules of that judgement.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{KubeSchema, core::Duration};
@@ -6,53 +6,57 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, IntoStaticStr};
 
-/// How one GPU is, why, and what to do.
+use crate::skip::is_default;
+
+/// Health of one GPU: its state, the causes, and the recommended action.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuHealth {
-    /// How it is.
+    /// The state of the GPU.
     #[serde(default)]
     pub state: HealthState,
-    /// What to do, in one word: the most thorough of what its causes call for.
+    /// The recommended action: the most thorough one that any of the causes requires.
     #[serde(default)]
     pub action: Action,
-    /// Since when the state is what it is. Absent while nothing is known of the GPU.
+    /// The time of the last change of state. Absent while nothing is known about the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Why it is so, the gravest first. Those that are dealt with stay, marked, until they count as over.
+    /// The causes of the state, most severe first. Causes that have been resolved remain, marked as recovering, until
+    /// they expire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub causes: Vec<Cause>,
-    /// The GPU's energy counter, in mJ since it was last started, when the latest cause came that a reset cures. A
-    /// smaller reading proves that the GPU was reset since. Absent without such a cause, or without such a counter.
+    /// The reading of the GPU's energy counter, in mJ since its last start, when the latest cause occurred that a reset
+    /// resolves. A smaller reading proves that the GPU has been reset since. Absent if there is no such cause or no
+    /// such counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_mark: Option<u64>,
-    /// When the GPU was last seen to have been restarted while causes stood that this cures: what the kernel log says of
-    /// the time before is over.
+    /// The time at which the GPU was last observed to have restarted while it had causes that a restart resolves.
+    /// Kernel log entries from before that time are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted_at: Option<Time>,
 }
 
-/// How a GPU is.
+/// The state of a GPU.
 #[derive(
     Serialize, Deserialize, JsonSchema, IntoStaticStr, EnumIter, Clone, Copy, Debug, Default, PartialEq, Eq, Hash,
 )]
 pub enum HealthState {
-    /// Nothing is wrong with it.
+    /// The GPU has no problem.
     Healthy,
-    /// It works, and something is wrong: a cause of severity `Warning` stands, none of severity `Fatal`.
+    /// The GPU works but has a problem: it has a cause of severity `Warning` and none of severity `Fatal`.
     Degraded,
-    /// It must not be used: a cause of severity `Fatal` stands.
+    /// The GPU must not be used: it has a cause of severity `Fatal`.
     Unhealthy,
-    /// What was wrong is dealt with, and the GPU has to stay well for a while before it counts as such.
+    /// All causes have been resolved. The GPU becomes healthy if it has no problem for some time.
     Recovering,
-    /// The GPU could not be asked lately, and nothing fatal is known of it.
+    /// The GPU could not be queried recently, and has no known cause of severity `Fatal`.
     #[default]
     Unknown,
 }
 
-/// What to do about a GPU, each more thorough than the one before.
+/// Recommended actions for a GPU, in increasing order of thoroughness.
 #[derive(
     Serialize,
     Deserialize,
@@ -70,61 +74,62 @@ pub enum HealthState {
     Hash,
 )]
 pub enum Action {
-    /// Nothing.
+    /// No action is needed.
     #[default]
     None,
     /// Restart the programs that use the GPU.
     RestartApplication,
     /// Let the programs that use the GPU finish, then reset it.
     DrainAndReset,
-    /// Reset the GPU; the programs that use it do not work any more.
+    /// Reset the GPU; the programs that use it no longer work.
     ResetGpu,
     /// Reboot the node; a reset of the GPU is not enough.
     RebootNode,
-    /// Look at the machine: power, cooling, slot, cables and bridges.
+    /// Check the machine: power, cooling, slot, cables and bridges.
     CheckHardware,
     /// Replace the GPU.
     ReplaceGpu,
 }
 
-/// One thing that is wrong with a GPU.
+/// A problem of a GPU.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Cause {
-    /// What it is.
+    /// The kind of problem.
     pub kind: CauseKind,
-    /// How grave it is.
+    /// The severity of the problem.
     pub severity: Severity,
-    /// NVIDIA's number of the error; of kind `Xid` only.
+    /// NVIDIA's number of the error. Only set for kind `Xid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xid: Option<u16>,
-    /// How often it came, or how many errors, pages or rows it is about: rounded down to 1, 2, 5, 10, 20, 50 and so on, so
-    /// that a count that runs is not news each time.
+    /// The number of occurrences, errors, pages or rows, rounded down to 1, 2, 5, 10, 20, 50 and so on, so that a
+    /// growing count does not change the object each time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// What it was known by, when it came.
+    /// The reading or log entry that revealed the problem when it occurred.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub evidence: String,
-    /// When it came.
+    /// The time at which the problem occurred.
     pub since: Time,
-    /// Whether it is dealt with: it is over once the GPU has stayed well for long enough.
+    /// Whether the problem has been resolved. The cause expires after the GPU has been without this problem for some
+    /// time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recovering: bool,
 }
 
-/// How grave a cause is.
+/// The severity of a cause.
 #[derive(
     Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
 pub enum Severity {
-    /// The GPU works on.
+    /// The GPU still works.
     Warning,
     /// The GPU must not be used.
     Fatal,
 }
 
-/// What can be wrong with a GPU.
+/// The kinds of problems of a GPU.
 #[derive(
     Serialize,
     Deserialize,
@@ -141,169 +146,169 @@ pub enum Severity {
     Hash,
 )]
 pub enum CauseKind {
-    /// The driver has reported an error of this number (NVML's event, or the kernel log).
+    /// The driver reported an error with this number, by an NVML event or in the kernel log.
     Xid,
-    /// The GPU fell off the bus.
+    /// The GPU has fallen off the bus.
     GpuLost,
-    /// NVML refuses the GPU until it is reset.
+    /// NVML rejects the GPU until it is reset.
     ResetRequired,
-    /// The GPU's external power is not connected or not sufficient.
+    /// The GPU's external power is disconnected or insufficient.
     InsufficientPower,
-    /// NVML cannot open the GPU, for another reason.
+    /// NVML cannot open the GPU for another reason.
     CannotOpen,
-    /// The probe may not open the GPU's device nodes: nothing is known of the GPU itself.
+    /// The probe lacks permission to open the GPU's device nodes; the state of the GPU itself is unknown.
     NoPermission,
-    /// The GPU is on the PCI bus, and NVML does not list it.
+    /// The GPU is on the PCI bus, but NVML does not list it.
     NotListed,
-    /// NVML hangs, crashes or fails, so that nothing is known of the GPU itself.
+    /// NVML hangs, crashes or fails; the state of the GPU itself is unknown.
     NotAnswering,
-    /// NVML names a recovery action.
+    /// NVML reports that a recovery action is needed.
     RecoveryActionNeeded,
     /// The board's configuration memory (infoROM) is corrupt.
     InforomCorrupt,
-    /// Uncorrectable memory errors since the driver was loaded.
+    /// Uncorrectable memory errors have occurred since the driver was loaded.
     UncorrectableEcc,
-    /// The GPU itself says that it has had too many uncorrectable errors in its SRAM.
+    /// The GPU reports that the number of uncorrectable errors in its SRAM exceeds its threshold.
     SramThresholdExceeded,
-    /// A memory row waits for a reset to be replaced.
+    /// A memory row will be remapped at the next reset.
     RowRemapPending,
-    /// A memory row could not be replaced.
+    /// A memory row could not be remapped.
     RowRemapFailed,
-    /// Many memory rows were replaced for uncorrectable errors.
+    /// Many memory rows have been remapped because of uncorrectable errors.
     TooManyRemappedRows,
-    /// A memory page waits for a reboot to be retired.
+    /// A memory page will be retired at the next reboot.
     PageRetirementPending,
-    /// Many memory pages were retired.
+    /// Many memory pages have been retired.
     TooManyRetiredPages,
-    /// The GPU is too hot.
+    /// The temperature of the GPU is too high.
     Overheating,
-    /// The GPU slows down because of heat.
+    /// The GPU is throttled because of its temperature.
     ThermalSlowdown,
-    /// The GPU's hardware slows it down, for a reason that it does not tell.
+    /// The GPU's hardware throttles it for an unspecified reason.
     HardwareSlowdown,
-    /// The power supply makes the GPU slow down.
+    /// The power supply throttles the GPU.
     PowerBrake,
     /// An NVLink of the GPU is down.
     NvLinkDown,
     /// The GPU has not joined the NVLink fabric.
     FabricNotReady,
-    /// The GPU's place in the NVLink fabric is unhealthy.
+    /// The GPU's connection to the NVLink fabric is unhealthy.
     FabricUnhealthy,
-    /// The PCIe link is narrower, or under load slower, than GPU and slot allow.
+    /// The PCIe link is narrower, or under load slower, than GPU and slot support.
     PcieLinkDegraded,
-    /// Packets are repeated on the PCIe link more often than they should be.
+    /// Packets are retransmitted on the PCIe link too often.
     PcieReplays,
 }
 
-/// By what the probe judges a node's GPUs. What is absent has the probe's default, which docs/health.md names with its
-/// source.
+/// The rules by which the probe judges a node's GPUs. docs/health.md lists the defaults and their sources.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthRules {
-    /// Pause between two readings of the GPUs. Absent: 30s.
+    /// The interval between readings of the GPUs. Defaults to 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = (
         "self.matches('^([0-9]{1,6}(h|m|s)){1,3}$') && self.matches('[1-9]')",
-        "write a duration in hours, minutes and seconds that is longer than nothing, such as 30s or 1m30s"
+        "write a duration above zero in hours, minutes and seconds, such as 30s or 1m30s"
     ))]
     pub interval: Option<Duration>,
-    /// How many readings in a row must show what comes and goes (heat, slowdowns, links) before it is a cause.
-    /// Absent: 2.
+    /// The number of consecutive readings that must show a transient problem (temperature, throttling, links) before it
+    /// becomes a cause. Defaults to 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub confirm_intervals: Option<u32>,
-    /// How many readings in a row must show nothing of a cause before it is over. What comes and goes counts as dealt with
-    /// after half of them. Absent: 10.
+    /// The number of consecutive readings without a problem before its cause expires. A transient problem counts as
+    /// resolved after half of them. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub clean_intervals: Option<u32>,
-    /// Which XIDs mean what, over the defaults.
+    /// The severity of XIDs. Numbers that are not listed have their default severity.
     #[serde(default, skip_serializing_if = "is_default")]
     pub xids: XidClasses,
-    /// How grave each kind of cause is, over the defaults. Of kind `Xid`, `xids` tells.
+    /// The severity of kinds of causes. Kinds that are not listed have their default severity. For kind `Xid`, see
+    /// `xids`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub causes: CauseClasses,
-    /// From where on a reading is a cause.
+    /// The thresholds above which a reading is a cause.
     #[serde(default, skip_serializing_if = "is_default")]
     pub thresholds: Thresholds,
 }
 
-/// Numbers of XIDs by what they mean for the GPU. One that is in none of the lists means what it does by default; of
-/// several lists, the gravest holds.
+/// Numbers of XIDs by severity. A number in none of the lists has its default severity; for a number in several lists,
+/// the most severe applies.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct XidClasses {
-    /// Nothing: the error is a program's own.
+    /// XIDs that are no problem of the GPU: errors of a program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(range(min = 1, max = 1023)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub ignore: Vec<u16>,
-    /// A cause of severity `Warning`.
+    /// XIDs that are causes of severity `Warning`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(range(min = 1, max = 1023)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub warn: Vec<u16>,
-    /// A cause of severity `Fatal`.
+    /// XIDs that are causes of severity `Fatal`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(range(min = 1, max = 1023)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub fatal: Vec<u16>,
 }
 
-/// Kinds of causes by how grave they are. One that is in none of the lists is as grave as it is by default; of several
-/// lists, the gravest holds.
+/// Kinds of causes by severity. A kind in none of the lists has its default severity; for a kind in several lists, the
+/// most severe applies.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CauseClasses {
-    /// No cause at all.
+    /// Kinds that are ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub ignore: Vec<CauseKind>,
-    /// Of severity `Warning`.
+    /// Kinds that are of severity `Warning`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub warn: Vec<CauseKind>,
-    /// Of severity `Fatal`.
+    /// Kinds that are of severity `Fatal`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub fatal: Vec<CauseKind>,
 }
 
-/// From where on a reading is a cause.
+/// Thresholds above which a reading is a cause.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Thresholds {
-    /// How many degrees Celsius below the temperature at which the GPU slows down it counts as `Overheating`, a
-    /// warning. Absent: 0.
+    /// The number of degrees Celsius below the GPU's slowdown temperature from which `Overheating` is a warning.
+    /// Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub below_slowdown_celsius: Option<u32>,
-    /// How many degrees Celsius below the temperature at which the GPU shuts down `Overheating` is fatal. Absent: 2.
+    /// The number of degrees Celsius below the GPU's shutdown temperature from which `Overheating` is fatal. Defaults
+    /// to 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub below_shutdown_celsius: Option<u32>,
-    /// How many uncorrectable memory errors since the driver was loaded are `UncorrectableEcc`. Absent: 1.
+    /// The number of uncorrectable memory errors since the driver was loaded from which they are `UncorrectableEcc`.
+    /// Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub uncorrectable_ecc_errors: Option<u64>,
-    /// How many rows replaced for uncorrectable errors are `TooManyRemappedRows`. Absent: 512.
+    /// The number of rows remapped because of uncorrectable errors from which they are `TooManyRemappedRows`. Defaults
+    /// to 512.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub remapped_rows: Option<u64>,
-    /// How many retired memory pages are `TooManyRetiredPages`. Absent: 63.
+    /// The number of retired memory pages from which they are `TooManyRetiredPages`. Defaults to 63.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub retired_pages: Option<u64>,
-    /// How many repeated packets a minute are `PcieReplays`. Absent: by the link's generation and width.
+    /// The number of retransmitted packets per minute from which they are `PcieReplays`. The default depends on the
+    /// link's generation and width.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub pcie_replays_per_minute: Option<u64>,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }

@@ -1,5 +1,5 @@
-//! ClusterGpuPolicy: what a user wants of the GPU nodes. Every field has a meaning when absent, so that the smallest
-//! useful policy is `spec: {}`.
+//! ClusterGpuPolicy: the desired configuration of the cluster's GPU nodes. Every field is optional; the smallest useful
+//! policy is `spec: {}`.
 
 mod compatibility;
 mod device_plugin;
@@ -19,10 +19,11 @@ use kube::{CustomResource, KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use crate::{policy_health::Health, selector::Selector};
+pub use crate::{policy_health::Health, selector::Selector, stage::Stage};
 use crate::{
     policy_status::ClusterGpuPolicyStatus,
     schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
+    skip::is_default,
 };
 pub use compatibility::{Compatibility, CompatibleLabels};
 pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
@@ -47,9 +48,9 @@ pub use validation::{Validation, ValidationMode};
     status = "ClusterGpuPolicyStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "What a user wants of the NVIDIA GPU nodes of a cluster: drivers, container toolkit, device plugin and labels, by pool.",
+    doc = "The desired configuration of a cluster's NVIDIA GPU nodes: driver, container toolkit, device plugin and labels, by pool.",
     validation = Rule::new("self.metadata.name.size() <= 63")
-        .message("a policy's name is the value of a label: write one of at most 63 characters"),
+        .message("a policy's name is used as a label value: write a name of at most 63 characters"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.summary.nodes"),
     printcolumn(name = "GPUs", type_ = "string", json_path = ".status.summary.gpus"),
@@ -66,61 +67,61 @@ pub use validation::{Validation, ValidationMode};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.nodeLabels) || !has(self.pools) || self.pools.all(pool, !has(pool.nodeLabels) || pool.nodeLabels.all(label, !(label.key in self.nodeLabels)))")
-        .message("a key in nodeLabels carries the model's name on every node: where a pool gives it another value, write it in the nodeLabels of each pool instead")
+        .message("a key cannot be both in spec.nodeLabels, where its value is the model's name, and in a pool's nodeLabels: remove it from spec.nodeLabels and write it in the nodeLabels of each pool")
         .field_path(".nodeLabels"),
     validation = Rule::new("!has(self.pools) || !has(self.defaults) || !has(self.defaults.driver) || !has(self.defaults.driver.source) || self.defaults.driver.source != 'Preinstalled' || self.pools.all(pool, !has(pool.driver) || has(pool.driver.source) || (!has(pool.driver.version) && !has(pool.driver.image) && !has(pool.driver.kernelModule)))")
-        .message("defaults.driver.source is Preinstalled, so that a pool's version, image and kernelModule count for nothing: write source: Container beside them, or remove them")
+        .message("a pool's version, image and kernelModule have no effect with defaults.driver.source: Preinstalled; add source: Container to the pool's driver, or remove them")
         .field_path(".pools"),
     validation = Rule::new("!has(self.defaults) || !has(self.defaults.driver) || !has(self.defaults.driver.source) || self.defaults.driver.source != 'RunFile' || (has(self.defaults.driver.image) && has(self.defaults.driver.image.repository)) || (has(self.pools) && self.pools.all(pool, has(pool.driver) && ((has(pool.driver.source) && pool.driver.source != 'RunFile') || (has(pool.driver.image) && has(pool.driver.image.repository)))))")
-        .message("source RunFile has no default image: write image.repository and image.tag of an installer that was built for the nodes' system, such as this project's images/run-file")
+        .message("source RunFile has no default image: set image.repository and image.tag to an installer built for the nodes' operating system, such as this project's images/run-file")
         .field_path(".defaults"),
     validation = Rule::new("!has(self.pools) || (has(self.defaults) && has(self.defaults.driver) && has(self.defaults.driver.source) && self.defaults.driver.source == 'RunFile') || self.pools.all(pool, !has(pool.driver) || !has(pool.driver.source) || pool.driver.source != 'RunFile' || (has(pool.driver.image) && has(pool.driver.image.repository)))")
-        .message("source RunFile has no default image: write image.repository and image.tag of an installer that was built for the nodes' system, such as this project's images/run-file")
+        .message("source RunFile has no default image: set image.repository and image.tag to an installer built for the nodes' operating system, such as this project's images/run-file")
         .field_path(".pools")
 )]
 pub struct ClusterGpuPolicySpec {
-    /// Which nodes the policy speaks for at all. Absent: every node with an NVIDIA GPU.
+    /// Selects the nodes that the policy governs. Defaults to every node with an NVIDIA GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<Selector>,
-    /// Further label keys that carry the model's name on every node, beside `gpu.nodestack.dev/model`; for example
-    /// `accelerator`.
+    /// Additional label keys that are set on every node, with the name of its model as value, such as `accelerator`.
+    /// The label `gpu.nodestack.dev/model` is always set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<PublishedKey>", length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub node_labels: Vec<String>,
-    /// What other programs write of GPU nodes, written in their place.
+    /// Settings for compatibility with programs that expect the output of other GPU components.
     #[serde(default, skip_serializing_if = "is_default")]
     pub compatibility: Compatibility,
-    /// Models of GPUs that the catalogue lacks. They count for all policies; of two that say different things of one
-    /// model, the older policy's holds.
+    /// GPU models that the built-in catalogue lacks. They apply to all policies. If two policies define the same model
+    /// differently, the definition of the older policy applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub models: Vec<Model>,
-    /// Where all images come from.
+    /// The source of all images.
     #[serde(default, skip_serializing_if = "is_default")]
     pub images: Images,
-    /// The way out of the cluster for every container that is put onto nodes.
+    /// Proxy settings for the containers that the policy places on nodes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub proxy: Proxy,
-    /// What holds for every pool that does not say otherwise.
+    /// Settings that apply to every pool that does not override them.
     #[serde(default, skip_serializing_if = "is_default")]
     pub defaults: Defaults,
-    /// Named groups of nodes, in order: the first that matches a node governs it. A node that none matches belongs to
-    /// the implicit pool of its model, which is named after the model.
+    /// Named groups of nodes, in order of precedence: the first pool that matches a node governs it. A node that
+    /// matches no pool belongs to an implicit pool that is named after the node's model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub pools: Vec<Pool>,
-    /// When the policy counts as ready.
+    /// The criteria by which the policy counts as ready.
     #[serde(default, skip_serializing_if = "is_default")]
     pub readiness: Readiness,
-    /// How the health of GPUs is judged, and what becomes of it.
+    /// The rules by which the health of GPUs is judged, and the consequences for the node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,
 }
 
-/// What holds for every pool that does not say otherwise.
+/// Settings that apply to every pool that does not override them.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Defaults {
@@ -133,186 +134,126 @@ pub struct Defaults {
     /// The device plugin.
     #[serde(default, skip_serializing_if = "is_default")]
     pub device_plugin: DevicePlugin,
-    /// What becomes of nodes that somebody else's GPU stack serves. Absent: `Leave`.
+    /// The treatment of nodes with a third-party GPU stack. Defaults to `Leave`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_stack: Option<ForeignStack>,
-    /// Tolerations of all operand pods. Absent: every taint is tolerated, because operands belong on every GPU node;
-    /// a list replaces that.
+    /// Tolerations of all operand pods. A list replaces the default, which tolerates every taint because operands
+    /// belong on every GPU node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<Tolerated>>", length(max = 32))]
     pub tolerations: Option<Vec<Toleration>>,
-    /// Priority class of all operand pods. Absent: `system-node-critical`.
+    /// Priority class of all operand pods. Defaults to `system-node-critical`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<PriorityClassName>")]
     pub priority_class_name: Option<String>,
 }
 
-/// A named group of nodes and what holds for it.
+/// A named group of nodes and its settings.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Pool {
-    /// Its name: lower-case letters, digits and `-`.
+    /// Name of the pool. It may contain lower-case letters, digits and `-`.
     #[schemars(length(min = 1, max = 40))]
     #[x_kube(validation = (
         "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-        "a pool's name has lower-case letters, digits and '-' only and begins and ends with a letter or digit"
+        "a pool's name may contain only lower-case letters, digits and '-', and must start and end with a letter or digit"
     ))]
     pub name: String,
-    /// Which nodes belong to it. Absent: every node of the policy.
+    /// Selects the nodes of the pool. Defaults to every node of the policy.
     #[serde(rename = "match", default, skip_serializing_if = "is_default")]
     pub matches: PoolMatch,
-    /// Labels that every node of the pool carries.
+    /// Labels that are set on every node of the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into()]))]
     pub node_labels: Vec<NodeLabel>,
-    /// How many GPUs each node of the pool has: a promise that readiness is measured by. Absent: the most that were
-    /// ever seen on the node.
+    /// The number of GPUs that each node of the pool must have to be ready. Defaults to the most GPUs ever seen on the
+    /// node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub gpus_per_node: Option<u32>,
-    /// The driver, field by field over `defaults.driver`.
+    /// The driver. Fields that are not set are taken from `defaults.driver`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub driver: Driver,
-    /// The container toolkit, field by field over `defaults.toolkit`.
+    /// The container toolkit. Fields that are not set are taken from `defaults.toolkit`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub toolkit: Toolkit,
-    /// The device plugin, field by field over `defaults.devicePlugin`.
+    /// The device plugin. Fields that are not set are taken from `defaults.devicePlugin`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub device_plugin: DevicePlugin,
-    /// What becomes of its nodes that somebody else's GPU stack serves. Absent: what `defaults` say.
+    /// The treatment of the pool's nodes with a third-party GPU stack. Defaults to the value in `defaults`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_stack: Option<ForeignStack>,
-    /// The health of its GPUs, field by field over the policy's `health`.
+    /// The health rules of the pool's GPUs. Fields that are not set are taken from the policy's `health`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,
 }
 
-/// What becomes of a node that somebody else's DaemonSets serve with a driver, a toolkit or a device plugin. Nothing of
-/// theirs is ever deleted or changed.
+/// The treatment of a node on which third-party DaemonSets provide a driver, a toolkit or a device plugin. Third-party
+/// objects are never deleted or changed.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForeignStack {
-    /// It is theirs for good: none of ours takes the place of what is, or was, theirs. The node is labelled and tracked.
+    /// The third-party stack stays in charge: the operator installs no component that the third party provides or has
+    /// provided. The node is labelled and monitored.
     #[default]
     Leave,
-    /// Ours takes its place once theirs is gone from the node. Until then the node says what is to be deleted.
+    /// The operator installs its own component once the third-party component is gone from the node. Until then the
+    /// node's message names the object to delete.
     TakeOver,
 }
 
-/// Which nodes belong to a pool: those that fit all that is given.
+/// Selects the nodes of a pool. A node must meet all criteria that are set.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolMatch {
-    /// Models, such as `nvidia-tesla-p100`, or another cloud's word for one, such as `t4`; any of them. `mixed` is a node
-    /// with GPUs of several models.
+    /// GPU models, such as `nvidia-tesla-p100`, or a cloud's name for one, such as `t4`. A node matches if it has any
+    /// of them. `mixed` matches nodes with GPUs of several models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub models: Vec<String>,
-    /// Labels of the node.
+    /// Selects nodes by their labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<Selector>,
 }
 
-/// A label with a value of the user's own.
+/// A label and its value.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeLabel {
-    /// Any legal label key outside kubernetes.io, k8s.io and gpu.nodestack.dev.
+    /// The label's key. Keys of kubernetes.io, k8s.io and gpu.nodestack.dev are reserved.
     #[schemars(with = "PublishedKey")]
     pub key: String,
-    /// The label's value. Absent: the model's canonical name.
+    /// The label's value. Defaults to the canonical name of the node's model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<LabelValue>")]
     pub value: Option<String>,
 }
 
-/// When the policy counts as ready.
+/// The criteria by which a policy counts as ready.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Readiness {
-    /// How long a node may stay in one phase before that counts as a failure. Absent: 30m.
+    /// The maximum duration of each phase of a node, after which the node counts as failed. Defaults to 30m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = (
         "self.matches('^([0-9]{1,6}(h|m|s)){1,3}$') && self.matches('[1-9]')",
-        "write a duration in hours, minutes and seconds that is longer than nothing, such as 30m or 1h30m"
+        "write a duration above zero in hours, minutes and seconds, such as 30m or 1h30m"
     ))]
     pub progress_deadline: Option<Duration>,
-    /// How many nodes must be ready, as a number or as a percentage of the nodes that can be (not those that are
-    /// NotReady, cordoned or being deleted). Absent: 100%.
+    /// The number of nodes that must be ready, as a number or as a percentage of the eligible nodes, which are those
+    /// that are not NotReady, cordoned or being deleted. Defaults to 100%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (
         "string(self).matches('^([0-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[0-9]{1,6}$')",
         "write a number of nodes, such as 3, or a percentage from \"0%\" to \"100%\""
     ))]
     pub min_ready_nodes: Option<IntOrString>,
-    /// Whether nodes prove themselves by a short test on a GPU, and when.
+    /// Validation of nodes by a short test on a GPU.
     #[serde(default, skip_serializing_if = "is_default")]
     pub validation: Validation,
 }
 
-/// The things that are rolled out on a node, in order.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stage {
-    /// Kernel modules and user-space driver.
-    Driver,
-    /// Container toolkit.
-    Toolkit,
-    /// Control daemon of CUDA's MPS, where GPUs are shared by it.
-    Mps,
-    /// Kubernetes device plugin.
-    DevicePlugin,
-}
-
-impl Stage {
-    /// All stages in order.
-    pub const ALL: [Self; 4] = [Self::Driver, Self::Toolkit, Self::Mps, Self::DevicePlugin];
-
-    /// Value of the label [`crate::keys::STAGE`], and beginning of the names of the stage's DaemonSets.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Driver => "driver",
-            Self::Toolkit => "toolkit",
-            Self::Mps => "mps",
-            Self::DevicePlugin => "device-plugin",
-        }
-    }
-
-    /// The stage of a word that [`Self::as_str`] gives.
-    #[must_use]
-    pub fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|stage| stage.as_str() == word)
-    }
-
-    /// The phase of a node that the stage holds up.
-    #[must_use]
-    pub fn phase(self) -> crate::Phase {
-        match self {
-            Self::Driver => crate::Phase::Driver,
-            Self::Toolkit => crate::Phase::Toolkit,
-            // Without it the plugin does not begin, and nobody else waits for it.
-            Self::Mps | Self::DevicePlugin => crate::Phase::DevicePlugin,
-        }
-    }
-
-    /// The node label that places the stage's pods.
-    #[must_use]
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Driver => crate::keys::DRIVER,
-            Self::Toolkit => crate::keys::TOOLKIT,
-            Self::Mps => crate::keys::MPS,
-            Self::DevicePlugin => crate::keys::DEVICE_PLUGIN,
-        }
-    }
-}
-
 /// Labels of a node or object.
 pub type Labels = BTreeMap<String, String>;
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}

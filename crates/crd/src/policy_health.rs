@@ -1,4 +1,4 @@
-//! What a policy says of GPU health: the probe's rules, and what becomes of it.
+//! Health settings of a policy: the rules for the probe, and the consequences for the node.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::KubeSchema;
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::{CauseClasses, HealthRules, Thresholds, XidClasses};
 
-/// How the health of GPUs is judged, and what becomes of it.
+/// The rules by which the health of GPUs is judged, and the consequences for the node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
-    /// How many of a node's GPUs must not be unhealthy for the node to count as ready, as a number or as a percentage of
-    /// those that are expected. Absent: 100%.
+    /// The number of a node's GPUs that must not be unhealthy for the node to be ready, as a number or as a percentage
+    /// of the expected GPUs. Defaults to 100%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 16))]
     #[x_kube(validation = (
@@ -19,17 +19,17 @@ pub struct Health {
         "write a number of GPUs, such as 7, or a percentage from \"0%\" to \"100%\""
     ))]
     pub min_healthy_gpus: Option<IntOrString>,
-    /// Whether a node with an unhealthy GPU is tainted `gpu.nodestack.dev/unhealthy:NoSchedule` until it is well again.
-    /// Absent: false.
+    /// Whether a node with an unhealthy GPU is tainted with `gpu.nodestack.dev/unhealthy:NoSchedule` until the GPU has
+    /// recovered. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taint_unhealthy: Option<bool>,
-    /// By what the probe judges.
+    /// The rules for the probe.
     #[serde(flatten)]
     pub rules: HealthRules,
 }
 
 impl Health {
-    /// What holds for a pool: its fields over the policy's.
+    /// Returns the settings of a pool: its own fields, and the policy's fields where the pool's are not set.
     #[must_use]
     pub fn over(&self, policy: &Self) -> Self {
         Self {

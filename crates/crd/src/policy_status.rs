@@ -1,79 +1,81 @@
-//! What the operator answers about a policy: bounded in size however large the fleet.
+//! The status of a ClusterGpuPolicy. Its size is bounded regardless of the number of nodes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// The nodes that most need attention are listed, not all of them: the rest is in their GpuNodes.
+/// The maximum number of nodes listed in `attention`. The GpuNodes hold the state of all nodes.
 pub const MAX_ATTENTION: usize = 10;
-/// Pools listed; named ones first.
+/// The maximum number of pools listed. Named pools come first.
 pub const MAX_POOLS: usize = 96;
 
-/// Policies listed that overlap with this one.
+/// The maximum number of overlapping policies listed.
 pub const MAX_OVERLAPS: usize = 16;
 
-/// What the operator answers about a policy.
+/// The observed state of a policy.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterGpuPolicyStatus {
-    /// The generation of the spec that the rest describes.
+    /// The generation of the spec that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `Reconciling`, `Stalled` (as kstatus reads them), `Degraded` and `Accepted`.
+    /// The conditions `Ready`, `Reconciling`, `Stalled` (as defined by kstatus), `Degraded` and `Accepted`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// Counts of nodes.
+    /// Counts of the policy's nodes.
     #[serde(default)]
     pub nodes: NodeCounts,
-    /// Counts of GPUs.
+    /// Counts of the policy's GPUs.
     #[serde(default)]
     pub gpus: GpuTotals,
-    /// The same counts, as printed.
+    /// The same counts as text, for display.
     #[serde(default)]
     pub summary: Summary,
-    /// Counts by pool.
+    /// Status of each pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 96))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub pools: Vec<PoolStatus>,
-    /// Policies that select nodes which this one selects as well.
+    /// Policies that select some of the same nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["policy".into()]))]
     pub overlaps: Vec<Overlap>,
-    /// The nodes that most need attention, failures and the longest waiting first; at most ten.
+    /// The nodes that most need attention: failed nodes and those that have waited longest come first. At most ten
+    /// nodes are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub attention: Vec<Attention>,
 }
 
-/// Counts of nodes. A node is in exactly one of `ready`, `progressing`, `failed` and `excluded`.
+/// Counts of nodes. Each node is counted in exactly one of `ready`, `progressing`, `failed` and `excluded`.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCounts {
     /// All nodes that the policy governs.
     #[serde(default)]
     pub total: u32,
-    /// Nodes whose allocatable is what is expected of them.
+    /// Nodes whose allocatable GPUs have reached the expected number.
     #[serde(default)]
     pub ready: u32,
-    /// Nodes on their way.
+    /// Nodes that are in progress.
     #[serde(default)]
     pub progressing: u32,
-    /// Nodes that are held up by a failure.
+    /// Nodes that cannot proceed because of a failure.
     #[serde(default)]
     pub failed: u32,
-    /// Nodes that are NotReady, cordoned, being deleted, or whose GPUs a DRA driver hands out: not counted for
+    /// Nodes that are NotReady, cordoned, being deleted or served by a DRA driver. They do not count for
     /// `readiness.minReadyNodes`.
     #[serde(default)]
     pub excluded: u32,
-    /// Nodes that the policy selects and that are out by their label `gpu.nodestack.dev/managed`; they are in no other count.
+    /// Nodes that the policy selects and whose label `gpu.nodestack.dev/managed` excludes them. They are not part of
+    /// any other count.
     #[serde(default)]
     pub opted_out: u32,
-    /// Nodes, of those that can serve, that have another revision than the wanted one.
+    /// Eligible nodes that do not have the wanted revision.
     #[serde(default)]
     pub outdated: u32,
 }
@@ -82,19 +84,19 @@ pub struct NodeCounts {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuTotals {
-    /// What the policy's nodes should offer.
+    /// The number of units that the policy's nodes should offer.
     #[serde(default)]
     pub expected: u32,
-    /// What the scheduler can give out.
+    /// The number of units that are allocatable.
     #[serde(default)]
     pub allocatable: u32,
     /// GPUs that must not be used.
     #[serde(default)]
     pub unhealthy: u32,
-    /// GPUs that work, and that something is wrong with.
+    /// GPUs that work but have a problem.
     #[serde(default)]
     pub degraded: u32,
-    /// GPUs of nodes whose probe is silent, or that could not be asked lately.
+    /// GPUs whose health is unknown because their probe does not report or could not query them recently.
     #[serde(default)]
     pub unknown: u32,
 }
@@ -103,53 +105,53 @@ pub struct GpuTotals {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// `ready/total` nodes.
+    /// Nodes, as `ready/total`.
     #[schemars(length(max = 32))]
     #[serde(default)]
     pub nodes: String,
-    /// `allocatable/expected` GPUs.
+    /// GPUs, as `allocatable/expected`.
     #[schemars(length(max = 32))]
     #[serde(default)]
     pub gpus: String,
 }
 
-/// One pool's share.
+/// Status of one pool.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolStatus {
-    /// The pool's name; an implicit pool's is its model.
+    /// Name of the pool. An implicit pool is named after its model.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// Counts of its nodes.
+    /// Counts of the pool's nodes.
     #[serde(default)]
     pub nodes: NodeCounts,
-    /// Counts of its GPUs.
+    /// Counts of the pool's GPUs.
     #[serde(default)]
     pub gpus: GpuTotals,
-    /// The driver version that the pool wants, where the driver is ours to install.
+    /// The driver version of the pool. Absent if the operator does not install the driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub driver_version: Option<String>,
-    /// What keeps the pool from going on, if anything.
+    /// The reason why the pool cannot proceed. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<crate::Reason>,
-    /// The same in a sentence that says what to write instead or where to look.
+    pub reason: Option<crate::reason::Reason>,
+    /// A human-readable explanation of the reason, with the action to take.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,
 }
 
-/// Nodes that another policy selects as well. Of two policies the older one governs them.
+/// Nodes that another policy selects as well. The older of the two policies governs them.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Overlap {
-    /// The other policy.
+    /// Name of the other policy.
     #[schemars(length(max = 253))]
     pub policy: String,
-    /// How many nodes.
+    /// The number of nodes that both policies select.
     #[serde(default)]
     pub nodes: u32,
-    /// The one of the two that is older, and governs them.
+    /// Name of the older policy, which governs these nodes.
     #[schemars(length(max = 253))]
     pub governed_by: String,
 }
@@ -158,18 +160,18 @@ pub struct Overlap {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Attention {
-    /// The node's name.
+    /// Name of the node.
     #[schemars(length(max = 253))]
     pub node: String,
-    /// Its pool.
+    /// Name of the node's pool.
     #[schemars(length(max = 63))]
     pub pool: String,
-    /// Why, in one word.
-    pub reason: crate::Reason,
-    /// Why, in a sentence.
+    /// A one-word reason for the node's state.
+    pub reason: crate::reason::Reason,
+    /// A human-readable explanation of the node's state.
     #[schemars(length(max = 512))]
     pub message: String,
-    /// Since when.
+    /// The time since which the node is in this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 }

@@ -1,11 +1,11 @@
-//! The vocabulary of status: phases, reasons and condition types. A reason is at once a condition's or node's
-//! `reason`, the `reason` of an Event and a metric's label, so that one word can be looked up everywhere.
+//! Phases, reasons and condition types of status. A reason is the `reason` of a condition, a GpuNode, an Event and a
+//! metric's label, so that the same word can be looked up everywhere.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-/// How far a node is. Phases follow each other; a node that is held up stays in the phase that holds it.
+/// The progress of a node. Phases follow each other in this order; a node that cannot proceed remains in its phase.
 #[derive(
     Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default,
 )]
@@ -15,147 +15,149 @@ pub enum Phase {
     Unmanaged,
     /// The node is known to have GPUs; its probe has not reported yet.
     Discovery,
-    /// The driver is not proven yet.
+    /// The driver has not been verified yet.
     Driver,
-    /// The driver works; the container toolkit is not in place yet.
+    /// The driver works; the container toolkit is not installed yet.
     Toolkit,
-    /// Driver and toolkit work; allocatable has not reached what is expected.
+    /// Driver and toolkit work; the node's allocatable GPUs have not reached the expected number.
     DevicePlugin,
-    /// All GPUs are allocatable; the validation that the policy asks for has not passed yet.
+    /// All GPUs are allocatable; the validation that the policy requests has not passed yet.
     Validation,
-    /// The Node is Ready and its allocatable has reached what its hardware promises.
+    /// The Node is Ready and its allocatable GPUs have reached the expected number.
     Ready,
 }
 
-/// Why a node or policy is where it is.
+/// The reason for the state of a node or policy.
 #[derive(
     Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
 pub enum Reason {
-    // Well.
-    /// Allocatable has reached what is expected.
+    // Ready.
+    /// All expected GPUs are allocatable.
     AllGpusAllocatable,
-    /// Some of the node's GPUs are bound to `vfio-pci` for virtual machines and not counted; all others are allocatable.
+    /// Some GPUs are bound to `vfio-pci` for virtual machines and not counted; all others are allocatable.
     GpusPassedThrough,
-    /// Ready at its present revision; its turn for a new one has not come.
+    /// The node is ready at its current revision; its update to a new revision is pending.
     RolloutPending,
-    /// Somebody else's device plugin offers the node's GPUs; ours is not placed.
+    /// A third-party device plugin advertises the node's GPUs; the operator installs none.
     ForeignDevicePlugin,
-    /// Somebody else installs more of the node's GPU stack than the device plugin; ours is not placed.
+    /// A third party provides more of the node's GPU stack than the device plugin; the operator does not install those
+    /// components.
     ForeignStack,
-    /// Somebody else's DRA driver hands out the node's GPUs by claims; no device plugin is placed.
+    /// A third-party DRA driver allocates the node's GPUs to resource claims; no device plugin is installed.
     ForeignDraDriver,
 
-    // On the way.
+    // In progress.
     /// No policy governs the node.
     NoPolicy,
-    /// The node's label `gpu.nodestack.dev/managed` takes it out of every policy.
+    /// The node's label `gpu.nodestack.dev/managed` excludes it from every policy.
     OptedOut,
     /// The probe has not reported yet.
     WaitingForReport,
-    /// The operand's pod is not there yet, or is starting.
+    /// The operand's pod does not exist yet, or is starting.
     PodStarting,
-    /// The driver's container is installing.
+    /// The driver's container is installing the driver.
     DriverInstalling,
     /// The toolkit's installer is running.
     ToolkitInstalling,
-    /// The container runtime is to be restarted, which is done on one node of a pool at a time.
+    /// The restart of the container runtime is pending: runtimes are restarted on one node of a pool at a time.
     RuntimeTurnPending,
-    /// NVIDIA's runtime was taken out of the container runtime's configuration and is entered again.
+    /// NVIDIA's runtime was removed from the container runtime's configuration and is being added again.
     RuntimeConfigDrifted,
-    /// The device plugin runs; kubelet has not published its GPUs yet.
+    /// The device plugin is running; kubelet has not published its GPUs yet.
     WaitingForAllocatable,
-    /// The validation's pod waits for a GPU, or tests it.
+    /// The validation pod is waiting for a GPU or running its test.
     Validating,
-    /// A new revision waits until no pod uses a GPU of this node.
+    /// An update is waiting until no pod uses a GPU of this node.
     GpuPodsInUse,
-    /// The node's GPUs are being released before its driver moves.
+    /// The node's GPUs are being released before its driver is replaced.
     ReleasingGpus,
 
-    // Held up by the node itself.
+    // The node is unavailable.
     /// The Node is not Ready.
     NodeNotReady,
     /// The Node is being deleted.
     NodeDeleting,
 
     // Failures.
-    /// No probe pod of ours runs on the node, or it does not report.
+    /// The probe's pod is not running on the node, or does not report.
     ProbeMissing,
-    /// The loaded driver is in use, so another one cannot take its place.
+    /// The loaded driver is in use and cannot be replaced.
     DriverInUse,
-    /// The container that keeps the node's driver is not running, though its driver is loaded.
+    /// The container that provides the node's driver is not running, although its driver is loaded.
     DriverDown,
-    /// The driver's root lacks its library or the device nodes that programs open.
+    /// The driver's root lacks its library or device nodes that programs need.
     DriverRootIncomplete,
-    /// The loaded kernel module is not of the wanted version.
+    /// The loaded kernel module has a different version than the wanted one.
     DriverVersionMismatch,
-    /// The driver that is installed is another one than the one that is loaded; a reboot makes them one.
+    /// The installed driver has a different version than the loaded one; a reboot loads it.
     RebootNeeded,
-    /// The kernel headers that the driver is compiled against cannot be had.
+    /// The kernel headers that are needed to compile the driver are not available.
     KernelHeadersUnavailable,
-    /// There is no driver image of this name, for this operating system or kernel.
+    /// There is no driver image with this name, for this operating system or kernel.
     DriverImageNotFound,
-    /// The installing container cannot download what it needs.
+    /// The installer cannot download the driver or its packages.
     DownloadFailed,
-    /// A driver is installed on the host but its kernel module is not loaded.
+    /// A driver is installed on the host, but its kernel module is not loaded.
     DriverNotLoaded,
-    /// No driver is installed on a node whose pool says Preinstalled.
+    /// No driver is installed on a node of a pool with source Preinstalled.
     DriverNotInstalled,
-    /// A kernel module is loaded that this operator has not installed, and its libraries are not found.
+    /// A kernel module is loaded that the operator did not install, and its libraries were not found.
     DriverLibraryNotFound,
-    /// The kernel's own driver for NVIDIA GPUs, nouveau, holds the GPUs.
+    /// The GPUs are bound to nouveau, the kernel's own driver for NVIDIA GPUs.
     NouveauLoaded,
-    /// The driver cannot be asked: NVML answers with an error.
+    /// NVML returns an error, so that the driver cannot be queried.
     NvmlFailed,
     /// No driver image is published for the node's operating system.
     NoDriverImageForOS,
-    /// The driver that the policy asks for does not support the model.
+    /// The driver version in the policy does not support the node's model.
     DriverUnsupported,
-    /// The catalogue does not know the node's GPU, so that no driver can be chosen for it.
+    /// The catalogue lacks the node's GPU, so that no driver can be chosen.
     UnknownGpu,
     /// An image cannot be pulled.
     ImagePullFailed,
-    /// A container of an operand crashes.
+    /// A container of an operand is crashing.
     ContainerCrashed,
-    /// The node has a taint that the policy's tolerations leave out, so that no operand comes onto it.
+    /// The node has a taint that the policy's tolerations do not cover, so that operands are not scheduled on it.
     UntoleratedTaint,
-    /// The node's container runtime cannot do what the policy asks of it.
+    /// The node's container runtime does not support what the policy requests.
     RuntimeUnsupported,
-    /// The container runtime does not come back with NVIDIA's runtime in its configuration, and goes on without.
+    /// The container runtime does not start with NVIDIA's runtime in its configuration; the previous configuration was
+    /// restored.
     RuntimeConfigRejected,
-    /// The container runtime does not come back.
+    /// The container runtime does not start.
     RuntimeDown,
-    /// GPUs cannot be divided by MIG as the policy wants, because somebody uses them.
+    /// GPUs cannot be partitioned by MIG as requested because they are in use.
     MigBlocked,
-    /// MIG is turned on or off only by a reset of the GPU.
+    /// The GPU must be reset to enable or disable MIG.
     MigResetNeeded,
-    /// GPUs cannot be divided by MIG as the policy wants at all.
+    /// GPUs of this node do not support the requested MIG layout.
     MigLayoutRefused,
-    /// The device plugin that the policy asks for cannot work with the node's driver, or with what else it asks for.
+    /// The device plugin in the policy does not work with the node's driver, or with another setting of the policy.
     DevicePluginUnsupported,
-    /// The operand's pod cannot be scheduled onto its node.
+    /// The operand's pod cannot be scheduled on its node.
     PodUnschedulable,
-    /// The API server refuses the operand's pods.
+    /// The API server rejects the operand's pods.
     PodsForbidden,
-    /// How many GPUs to expect is not known.
+    /// The expected number of GPUs is unknown.
     ExpectedUnknown,
-    /// The PCI bus shows fewer GPUs than are expected.
+    /// Fewer GPUs than expected are on the PCI bus.
     GpuMissing,
-    /// A GPU must not be used, by the probe's judgement.
+    /// A GPU must not be used, as judged by the probe.
     GpuUnhealthy,
-    /// The validation's test has failed, or could not be run.
+    /// The validation test failed, or could not be run.
     ValidationFailed,
     /// The phase has lasted longer than `readiness.progressDeadline`.
     ProgressDeadlineExceeded,
 
-    // Of a policy or a pool.
+    // Policies and pools.
     /// No node matches the policy.
     NoMatchingNodes,
     /// Fewer nodes than `readiness.minReadyNodes` are ready.
     NodesNotReady,
-    /// Nodes are being moved to a new revision.
+    /// Nodes are being updated to a new revision.
     RollingOut,
-    /// A pool's rollout stands still after a failure.
+    /// A pool's rollout is halted after a failure.
     RolloutHalted,
     /// Enough nodes are ready.
     MinimumNodesReady,
@@ -163,48 +165,48 @@ pub enum Reason {
     Deleting,
     /// Nothing is left to do.
     Settled,
-    /// The device plugin withheld GPUs that are well again, and was started anew.
+    /// The device plugin was restarted because it withheld GPUs that had recovered.
     DevicePluginRestarted,
-    /// Nothing is wrong with any GPU.
+    /// All GPUs are healthy.
     AllGpusHealthy,
-    /// Every part of the policy can be carried out.
+    /// All settings of the policy are valid for its nodes.
     PolicyAccepted,
-    /// A part of the policy cannot be carried out; the message says what to write instead.
+    /// A setting of the policy is invalid for its nodes; the message names the correction.
     InvalidPolicy,
     /// A write to the API server failed.
     ApplyFailed,
-    /// A pool asks for a model that neither the catalogue nor any node knows.
+    /// A pool matches a model that neither the catalogue nor any node has.
     UnknownModel,
-    /// Earlier pools take every node that a pool matches.
+    /// No node reaches the pool: pools listed earlier match all of its nodes.
     PoolShadowed,
     /// A pool matches nodes by a label that the policy itself publishes.
     PoolMatchesOwnLabel,
 
-    // Of a node that works, and yet worth a look.
-    /// Something is wrong with a GPU that works.
+    // Warnings about nodes that work.
+    /// A GPU works but has a problem.
     GpuDegraded,
-    /// Nothing is known of the health of GPUs: the probe is silent, or they could not be asked lately.
+    /// The health of GPUs is unknown: the probe does not report, or could not query them recently.
     HealthUnknown,
-    /// A key that the policy publishes carries another value already.
+    /// A label that the policy publishes already has a different value.
     LabelConflict,
-    /// A label names another model than the one on the PCI bus.
+    /// A label names a different model than the one on the PCI bus.
     LabelMismatch,
-    /// GPUs are not divided by MIG as the policy wants any more, and pods use them.
+    /// GPUs are no longer partitioned by MIG as the policy requests, and pods use them.
     MigLayoutDiffers,
-    /// There is no precompiled driver for the node's kernel, so that it is compiled on the node.
+    /// There is no precompiled driver for the node's kernel; the driver is compiled on the node.
     PrecompiledImageMissing,
     /// The node has GPUs of several models.
     MixedModels,
-    /// Somebody else's DaemonSet does on the node what one of ours does, or hands out the same GPUs.
+    /// A third-party DaemonSet provides the same component as the operator, or allocates the same GPUs.
     StackConflict,
-    /// Several policies select the node; the oldest has it.
+    /// Several policies select the node; the oldest governs it.
     PolicyOverlap,
-    /// An annotation of ours has a value that cannot be read.
+    /// An annotation for the operator has an invalid value.
     InvalidAnnotation,
 }
 
 impl Phase {
-    /// The word itself.
+    /// Returns the phase's name in status.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -212,14 +214,14 @@ impl Phase {
 }
 
 impl Reason {
-    /// The word itself.
+    /// Returns the reason's name in status.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
-    /// Whether a person, or time, has to mend something before the node goes on. Failures are Warning Events, halt
-    /// their pool's rollout and make the policy Stalled.
+    /// Returns whether the node cannot proceed until a user, or time, resolves a problem. Failures are Warning Events,
+    /// halt the rollout of their pool and make the policy Stalled.
     #[must_use]
     pub fn is_failure(self) -> bool {
         matches!(
@@ -267,25 +269,26 @@ impl Reason {
         )
     }
 
-    /// Whether the Node itself is not there to go on.
+    /// Returns whether the Node itself is unavailable.
     #[must_use]
     pub fn is_away(self) -> bool {
         matches!(self, Self::NodeNotReady | Self::NodeDeleting)
     }
 
-    /// Whether a node offers its GPUs another way, and so counts apart from those that are to be ready.
+    /// Returns whether the node's GPUs are offered by other means, so that the node is excluded from readiness.
     #[must_use]
     pub fn counts_apart(self) -> bool {
         self == Self::ForeignDraDriver
     }
 
-    /// Whether a node is held up by being away or by others, or not held up at all, so that no deadline of its own runs.
+    /// Returns whether the progress deadline of the node is suspended: it is unavailable, excluded from readiness, or
+    /// waiting for other nodes.
     #[must_use]
     pub fn stops_the_clock(self) -> bool {
         self.is_away() || self.counts_apart() || self == Self::RuntimeTurnPending
     }
 
-    /// Whether it is said of a node that works, and is yet worth somebody's look.
+    /// Returns whether the reason is a warning about a node that works.
     #[must_use]
     pub fn is_note(self) -> bool {
         matches!(
@@ -312,23 +315,23 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// The conditions of a policy, with the meaning that kstatus gives them.
+/// The conditions of a policy, as defined by kstatus where it defines them.
 #[derive(IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionType {
     /// Enough nodes can run GPU pods.
     Ready,
-    /// The operator is still moving something.
+    /// The operator is making changes.
     Reconciling,
-    /// Something stands still until a person or time mends it.
+    /// The operator cannot proceed until a user, or time, resolves a problem.
     Stalled,
-    /// Something is wrong with GPUs, or nothing is known of them.
+    /// GPUs have problems, or their health is unknown.
     Degraded,
-    /// Every part of the policy can be carried out.
+    /// All settings of the policy are valid for its nodes.
     Accepted,
 }
 
 impl ConditionType {
-    /// The word as it stands in a condition's `type`.
+    /// Returns the condition's `type`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()

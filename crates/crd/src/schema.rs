@@ -1,7 +1,7 @@
-//! What is asked of words, and of Kubernetes' own types, beyond what their types say. What a DaemonSet or a Node would be
-//! refused for later on is refused here, where the user sees it.
+//! Schemas of strings and of Kubernetes' own types that are stricter than their Rust types. Values that a DaemonSet or
+//! a Node would reject later are rejected on apply, where the user sees the error.
 //!
-//! Nothing here holds a value: the types are named by `#[schemars(with = …)]` beside the ones that do.
+//! The types in this module hold no values. Fields name them in `#[schemars(with = …)]`.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -9,10 +9,10 @@ use k8s_openapi::api::core::v1::{EnvVar, Toleration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-const ILLEGAL_KEY: &str = "no label or taint can have this key: write a name of at most 63 letters, digits, '-', '_' and '.', optionally after a lower-case DNS prefix and '/', such as example.com/gpu";
+const ILLEGAL_KEY: &str = "invalid key of a label or taint: write at most 63 letters, digits, '-', '_' and '.', optionally after a lower-case DNS prefix and '/', such as example.com/gpu";
 
-/// A bounded string and the rules that hold for it.
-macro_rules! word {
+/// Declares the schema of a bounded string with CEL rules.
+macro_rules! text {
     ($(#[$doc:meta])+ $name:ident: $max:literal bytes, $($rule:literal => $message:expr),+ $(,)?) => {
         $(#[$doc])+
         pub(crate) struct $name;
@@ -34,93 +34,93 @@ macro_rules! word {
     };
 }
 
-word! {
-    /// The key of a label that we publish: a legal one, and nobody else's.
+text! {
+    /// The key of a label that a policy publishes. Reserved keys are rejected.
     PublishedKey: 317 bytes,
     "!format.qualifiedName().validate(self).hasValue()" =>
-        "a label key is a name of at most 63 letters, digits, '-', '_' and '.', optionally after a lower-case DNS prefix and '/'; write for example accelerator or example.com/gpu",
+        "invalid label key: write at most 63 letters, digits, '-', '_' and '.', optionally after a lower-case DNS prefix and '/', such as accelerator or example.com/gpu",
     "!self.split('/')[0].endsWith('kubernetes.io') && !self.split('/')[0].endsWith('k8s.io') && !self.split('/')[0].endsWith('nodestack.dev')" =>
-        "keys of kubernetes.io, k8s.io and gpu.nodestack.dev are reserved; write a key of your own such as accelerator or example.com/gpu",
+        "keys of kubernetes.io, k8s.io and gpu.nodestack.dev are reserved: write a different key, such as accelerator or example.com/gpu",
     "!self.matches('^nvidia[.]com/(gpu[.](present|product|count|replicas|sharing-strategy|memory|family|machine|mode|clique|multiprocessors|(compute|slices|engines)[.].+)|mig[.](capable|strategy)|mig-.+|mps[.]capable|cuda[.].+|vgpu[.](present|host-driver-.+))$')" =>
-        "this is a key of NVIDIA's GPU feature discovery: write compatibility: {labels: Gfd}, which publishes all of them, or a key of your own such as example.com/gpu",
+        "this key belongs to NVIDIA's GPU feature discovery: write compatibility: {labels: Gfd} to publish all of its keys, or a different key, such as example.com/gpu",
 }
 
-word! {
-    /// The key of a label or taint that is asked for: any legal one.
+text! {
+    /// The key of a label or taint.
     Key: 317 bytes,
     "!format.qualifiedName().validate(self).hasValue()" => ILLEGAL_KEY,
 }
 
-word! {
+text! {
     /// The value of a label or taint.
     LabelValue: 63 bytes,
     "!format.labelValue().validate(self).hasValue()" =>
-        "a label value has letters, digits, '-', '_' and '.' only and begins and ends with a letter or digit; write for example H100-80GB",
+        "a label value may contain only letters, digits, '-', '_' and '.', and must start and end with a letter or digit, such as H100-80GB",
 }
 
-word! {
+text! {
     /// The name of a pull secret.
     SecretName: 253 bytes,
     "!format.dns1123Subdomain().validate(self).hasValue()" =>
-        "write the name of a Secret: lower-case letters, digits, '-' and '.' only, such as mirror",
+        "write the name of a Secret, with only lower-case letters, digits, '-' and '.', such as mirror",
 }
 
-word! {
+text! {
     /// The name of a priority class.
     PriorityClassName: 253 bytes,
     "!format.dns1123Subdomain().validate(self).hasValue()" =>
-        "write the name of a PriorityClass: lower-case letters, digits, '-' and '.' only, such as system-node-critical",
+        "write the name of a PriorityClass, with only lower-case letters, digits, '-' and '.', such as system-node-critical",
 }
 
-word! {
+text! {
     /// The name of a ConfigMap.
     ObjectName: 253 bytes,
     "!format.dns1123Subdomain().validate(self).hasValue()" =>
-        "write the name of a ConfigMap: lower-case letters, digits, '-' and '.' only, such as driver-repositories",
+        "write the name of a ConfigMap, with only lower-case letters, digits, '-' and '.', such as driver-repositories",
 }
 
-word! {
-    /// The key of a ConfigMap, as the name of a file.
+text! {
+    /// The key of a ConfigMap that is used as file name.
     FileName: 253 bytes,
     "self.matches('^[A-Za-z0-9_-][A-Za-z0-9._-]*$')" =>
-        "write a key of the ConfigMap, which becomes the name of a file: letters, digits, '-', '_' and '.' only, such as internal.list",
+        "write a key of the ConfigMap, which is used as file name, with only letters, digits, '-', '_' and '.', such as internal.list",
 }
 
-word! {
-    /// The address of a proxy.
+text! {
+    /// The URL of a proxy.
     ProxyUrl: 512 bytes,
     "self.matches('^https?://[^/ ]+/?$')" =>
-        "write the proxy's address with its scheme, such as http://proxy.example.com:3128",
+        "write the URL of the proxy with its scheme, such as http://proxy.example.com:3128",
 }
 
-word! {
-    /// The name of a `RuntimeClass`, which is that of a runtime in the container runtime's configuration as well.
+text! {
+    /// The name of a `RuntimeClass`, and of a runtime in the container runtime's configuration.
     RuntimeClassName: 63 bytes,
     "!format.dns1123Label().validate(self).hasValue()" =>
-        "write the name of a RuntimeClass: lower-case letters, digits and '-' only, such as nvidia",
+        "write the name of a RuntimeClass, with only lower-case letters, digits and '-', such as nvidia",
     "!(self in ['nvidia-cdi', 'nvidia-legacy', 'runc', 'crun'])" =>
-        "nvidia-cdi, nvidia-legacy, runc and crun are names of runtimes that are there beside NVIDIA's: write another one, such as nvidia",
+        "nvidia-cdi, nvidia-legacy, runc and crun are reserved for other runtimes: write a different name, such as nvidia",
 }
 
-word! {
-    /// A file of the host, by its whole path.
+text! {
+    /// The absolute path of a file on the host.
     HostPath: 255 bytes,
     "self.matches('^(/[A-Za-z0-9._-]+){2,}$') && !self.split('/').exists(part, part == '.' || part == '..')" =>
-        "write the whole path of a file in a folder of the host, without '.', '..' and a '/' at its end, such as /etc/containerd/config.toml",
+        "write the absolute path of a file in a directory of the host, without '.', '..' or a trailing '/', such as /etc/containerd/config.toml",
 }
 
-word! {
-    /// A folder of the host, by its whole path, which is none of the root's own.
+text! {
+    /// The absolute path of a directory on the host, which is not a top-level directory.
     HostFolder: 256 bytes,
     "self.matches('^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$')" =>
-        "write a folder below another one, without a slash at its end, such as /home/kubernetes/bin/nvidia",
+        "write the absolute path of a directory below a top-level directory, without a trailing '/', such as /home/kubernetes/bin/nvidia",
 }
 
-word! {
+text! {
     /// The name of an extended resource.
     ResourceName: 253 bytes,
     "self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$') && !self.split('/')[0].endsWith('kubernetes.io')" =>
-        "write the name of a resource as the Node's status has it: a lower-case DNS name that is none of kubernetes.io, '/' and a word, such as example.com/gpu",
+        "write the name of an extended resource: a lower-case DNS name other than kubernetes.io, '/' and a name, such as example.com/gpu",
 }
 
 /// The labels of a selector.
@@ -144,7 +144,7 @@ impl JsonSchema for MatchLabels {
     }
 }
 
-/// Compute resources: the part of Kubernetes' `ResourceRequirements` that a DaemonSet of ours can have.
+/// Compute resources: the fields of Kubernetes' `ResourceRequirements` that DaemonSets of the operator use.
 pub(crate) struct Resources;
 
 impl JsonSchema for Resources {
@@ -157,9 +157,9 @@ impl JsonSchema for Resources {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // A fraction that YAML reads as a number, such as `cpu: 0.15`, is rejected, though a Pod takes it: a custom resource's
-        // integer-or-string is no number, and a schema of any other type is one that the rules below cannot read. The docs say
-        // to quote it.
+        // A fraction that YAML parses as a number, such as `cpu: 0.15`, is rejected, although a Pod accepts it: the type
+        // integer-or-string of a custom resource excludes fractions, and the rules below cannot read any other type. The docs
+        // tell users to quote it.
         let quantities = |description: &str| {
             json!({
                 "description": description,
@@ -170,30 +170,30 @@ impl JsonSchema for Resources {
                     "maxLength": 32,
                     "x-kubernetes-validations": rules(&[(
                         "isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0'))",
-                        "write a quantity as Kubernetes does, such as 500m, 2 or 256Mi",
+                        "write a Kubernetes quantity, such as 500m, 2 or 256Mi",
                     )]),
                 },
                 "x-kubernetes-validations": rules(&[(
                     "self.all(name, name in ['cpu', 'memory', 'ephemeral-storage'] || name.contains('/') || name.startsWith('hugepages-'))",
-                    "write cpu, memory, ephemeral-storage or a resource with its domain, such as example.com/device",
+                    "write cpu, memory, ephemeral-storage or the name of an extended resource, such as example.com/device",
                 )]),
             })
         };
         json_schema!({
             "type": "object",
             "properties": {
-                "limits": quantities("The most that the container may use, by resource."),
-                "requests": quantities("What is set aside for the container, by resource. Absent: its limit."),
+                "limits": quantities("The maximum amount of each resource that the container may use."),
+                "requests": quantities("The amount of each resource that is reserved for the container. Defaults to its limit."),
             },
             "x-kubernetes-validations": rules(&[(
                 "!has(self.limits) || !has(self.requests) || self.requests.all(name, !(name in self.limits) || quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
-                "more is requested than the limit allows: lower the request or raise the limit",
+                "a request exceeds its limit: lower the request or raise the limit",
             )]),
         })
     }
 }
 
-/// An environment variable that a pod can have.
+/// An environment variable.
 pub(crate) struct Env;
 
 impl JsonSchema for Env {
@@ -213,11 +213,11 @@ impl JsonSchema for Env {
             &[
                 (
                     "self.name.matches('^[ -<>-~]+$')",
-                    "the name of an environment variable is not empty and has no '='; write name and value apart, such as {name: HTTP_PROXY, value: \"http://proxy\"}",
+                    "the name of an environment variable must not be empty or contain '='; write name and value separately, such as {name: HTTP_PROXY, value: \"http://proxy\"}",
                 ),
                 (
                     "!has(self.valueFrom) || !has(self.value) || self.value == ''",
-                    "value and valueFrom exclude each other: keep one of them",
+                    "value and valueFrom exclude each other: remove one of them",
                 ),
             ],
         );
@@ -225,7 +225,7 @@ impl JsonSchema for Env {
     }
 }
 
-/// A toleration that a pod can have.
+/// A toleration.
 pub(crate) struct Tolerated;
 
 impl JsonSchema for Tolerated {
@@ -239,7 +239,7 @@ impl JsonSchema for Tolerated {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let mut schema = Toleration::json_schema(generator);
-        let words = BTreeMap::from([
+        let properties = BTreeMap::from([
             ("key", Key::json_schema(generator).to_value()),
             ("value", LabelValue::json_schema(generator).to_value()),
             ("operator", json!({"enum": ["Equal", "Exists"]})),
@@ -247,19 +247,19 @@ impl JsonSchema for Tolerated {
         ]);
         demand(
             &mut schema,
-            &words,
+            &properties,
             &[
                 (
                     "!has(self.operator) || self.operator != 'Exists' || !has(self.value) || self.value == ''",
-                    "operator Exists takes no value: remove value, or write operator: Equal",
+                    "operator Exists does not support value: remove value, or write operator: Equal",
                 ),
                 (
                     "has(self.key) || has(self.operator) && self.operator == 'Exists'",
-                    "a toleration without a key is of every taint: write operator: Exists, or the key",
+                    "a toleration without key matches every taint and needs operator: Exists; add operator: Exists, or the key",
                 ),
                 (
                     "!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute'",
-                    "tolerationSeconds is for effect: NoExecute alone: remove it, or write that effect",
+                    "tolerationSeconds is valid only with effect: NoExecute; remove it, or write effect: NoExecute",
                 ),
             ],
         );
@@ -267,12 +267,12 @@ impl JsonSchema for Tolerated {
     }
 }
 
-/// CEL rules with what is said where they fail.
+/// Returns CEL rules with their messages, as in a schema.
 fn rules(rules: &[(&str, &str)]) -> Value {
     rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
 }
 
-/// Asks more of a type of Kubernetes' own: of its properties, by name, and of the whole.
+/// Adds constraints to a schema of Kubernetes' own: to its properties, by name, and to the whole.
 fn demand(schema: &mut Schema, of_properties: &BTreeMap<&str, Value>, of_all: &[(&str, &str)]) {
     for (name, more) in of_properties {
         let property = schema.pointer_mut(&format!("/properties/{name}")).and_then(Value::as_object_mut);

@@ -1,4 +1,4 @@
-//! Selectors of nodes, with their words checked when they are written.
+//! Node selectors, validated on apply.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema::{Key, LabelValue, MatchLabels};
 
-/// A selector of nodes by their labels: Kubernetes' `LabelSelector`, with its words checked when it is written. One that
-/// could not be understood later on would match nothing, and take the stack off every node.
+/// A node selector by labels. It has the syntax and meaning of Kubernetes' `LabelSelector`. Invalid keys and values are
+/// rejected on apply, because a selector that cannot be evaluated would match nothing and remove the GPU stack from
+/// every node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Selector {
@@ -24,29 +25,29 @@ pub struct Selector {
     pub match_expressions: Vec<Requirement>,
 }
 
-/// One requirement of a [`Selector`].
+/// A requirement of a [`Selector`].
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = (
     "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
-    "In and NotIn need values, and Exists and DoesNotExist take none"
+    "operators In and NotIn require values; Exists and DoesNotExist do not support values"
 ))]
 pub struct Requirement {
     /// The label's key.
     #[schemars(with = "Key")]
     pub key: String,
-    /// What is required of it.
+    /// The relation between the label and `values`.
     pub operator: Operator,
-    /// The values that `In` and `NotIn` speak of.
+    /// The values for `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<LabelValue>", length(max = 40))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub values: Vec<String>,
 }
 
-/// What a [`Requirement`] requires of a label.
+/// The operator of a [`Requirement`].
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "Kubernetes' own words")]
+#[allow(missing_docs, reason = "the operators of Kubernetes")]
 pub enum Operator {
     In,
     NotIn,
@@ -55,7 +56,7 @@ pub enum Operator {
 }
 
 impl Selector {
-    /// Whether a node is meant whose labels `value_of` tells by their keys.
+    /// Returns whether the selector matches a node. `value_of` returns the value of the node's label with a key.
     #[must_use]
     pub fn matches<'l>(&self, value_of: impl Fn(&str) -> Option<&'l str>) -> bool {
         let listed = |values: &[String], value: &str| values.iter().any(|listed| listed == value);
@@ -68,8 +69,8 @@ impl Selector {
             })
     }
 
-    /// Whether this asks for nothing that `other` does not ask for too, so that every node that `other` means is meant by
-    /// this one. Told by their words alone: of two ways to write the same it knows nothing.
+    /// Returns whether every node that `other` matches is matched by this selector too, judged by a comparison of the
+    /// requirements. Two different ways to write the same requirement are not recognized as equal.
     #[must_use]
     pub fn asks_no_more_than(&self, other: &Self) -> bool {
         self.match_labels.iter().all(|(key, value)| other.match_labels.get(key) == Some(value))
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_means_what_kubernetes_means_by_it() {
+    fn a_selector_matches_as_in_kubernetes() {
         let labels = BTreeMap::from([("zone", "a")]);
         for (selector, expected) in [
             ("{}", true),
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_asks_no_more_than_one_that_repeats_all_it_asks() {
+    fn a_selector_asks_no_more_than_one_with_the_same_requirements() {
         let parsed = |text| serde_yaml::from_str::<Selector>(text).unwrap();
         let narrow = parsed("{matchLabels: {zone: a, room: lab}, matchExpressions: [{key: gpu, operator: Exists}]}");
         for (wide, expected) in [

@@ -1,5 +1,5 @@
-//! What README, docs and examples show to be written: that it can be found, is made whole, and has no field and breaks no rule
-//! that the API server would reject. A test of the cluster's applies the same objects.
+//! The YAML in README, docs and examples: every block is found, completed to an object and accepted by the schema and its
+//! rules. An end-to-end test applies the same objects.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod yaml_blocks;
@@ -15,14 +15,14 @@ use kube::{
 use serde_json::{Value, json};
 use yaml_blocks::{Block, Written, blocks, complete, objects, objects_of};
 
-/// The schema as the API server has it.
+/// The schema, as in the CRD.
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let mut crd = serde_json::to_value(ClusterGpuPolicy::crd()).expect("JSON");
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take()
 });
 static RULES: LazyLock<CompiledSchema> = LazyLock::new(|| compile_schema(&SCHEMA));
 
-/// The fields of an object that its schema does not have.
+/// Returns the fields of an object that its schema lacks.
 fn unknown(schema: &Value, value: &Value, path: &str) -> Vec<String> {
     match value {
         Value::Object(map) => {
@@ -42,7 +42,7 @@ fn unknown(schema: &Value, value: &Value, path: &str) -> Vec<String> {
     }
 }
 
-/// What the API server would have against an object.
+/// Returns the errors for which the API server would reject an object.
 fn complaints(object: &Value) -> Vec<String> {
     let kind = (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
     let types = match kind {
@@ -163,10 +163,10 @@ fn a_part_of_a_policy_is_made_whole() {
     }
 }
 
-/// Parts that other pages describe, or Kubernetes does.
+/// Parts that are described on other pages or by Kubernetes.
 const ELSEWHERE: [&str; 6] = ["health", "tolerations", "nodeSelector", "resources", "env", "valueFrom"];
 
-/// The names of all fields of a schema, and the values of its enumerations.
+/// Collects the names of all fields of a schema and the values of its enumerations.
 fn vocabulary(schema: &Value, words: &mut BTreeSet<String>) {
     words.extend(schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {

@@ -1,9 +1,9 @@
-//! What is committed in `config/crd/` is what the types generate, and the API server can take it.
+//! The files in `config/crd/` are up to date, and the API server accepts them.
 #![allow(clippy::expect_used, reason = "tests")]
 
 use std::{fs, path::Path};
 
-/// What the API server takes of one object (etcd's limit is larger; a CRD must leave room for client-side apply).
+/// The maximum size of a CRD. Client-side apply stores the object in an annotation, which is limited to this size.
 const MAX_CRD_BYTES: usize = 256 * 1024;
 
 #[test]
@@ -19,6 +19,20 @@ fn the_committed_files_are_what_crdgen_writes() {
 }
 
 #[test]
+fn an_optional_field_keeps_its_description_and_lists_its_values() {
+    let (_, policy) = gpu_operator_crd::crds().into_iter().next().expect("the policy");
+    let policy = serde_json::to_value(&policy.spec.versions[0].schema).expect("JSON");
+    let driver = "/openAPIV3Schema/properties/spec/properties/defaults/properties/driver/properties";
+    let source = policy.pointer(&format!("{driver}/source/description")).and_then(serde_json::Value::as_str);
+    let source = source.expect("a description");
+    assert!(source.starts_with("The source of the driver. Defaults to `Auto`."), "{source}");
+    assert!(source.contains("\n- GkeCos: Google's installer for Container-Optimized OS."), "{source}");
+    let selector = policy.pointer("/openAPIV3Schema/properties/spec/properties/nodeSelector/description");
+    let selector = selector.and_then(serde_json::Value::as_str).expect("a description");
+    assert!(selector.starts_with("Selects the nodes that the policy governs."), "{selector}");
+}
+
+#[test]
 fn no_crd_is_too_large() {
     for (file, crd) in gpu_operator_crd::crds() {
         let size = gpu_operator_crd::crd_yaml(&crd).expect("YAML").len();
@@ -27,9 +41,9 @@ fn no_crd_is_too_large() {
 }
 
 #[test]
-fn every_string_list_and_map_of_ours_is_bounded() {
-    // Kubernetes' own types (env, conditions) are bounded by the API server's
-    // request size; everything that is ours names its bound, so that CEL's cost can be estimated.
+fn every_string_list_and_map_is_bounded() {
+    // Kubernetes' own types (env, conditions) are bounded by the API server's request size. All other types have explicit
+    // bounds, so that the cost of CEL rules can be estimated.
     let foreign = ["env", "conditions"];
     for (file, crd) in gpu_operator_crd::crds() {
         let json = serde_json::to_value(&crd.spec.versions[0].schema).expect("JSON");

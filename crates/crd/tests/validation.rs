@@ -1,4 +1,4 @@
-//! What the API server refuses, and that its message says what to write instead. The rules run here as they run there.
+//! The CEL rules: which specs they reject, and with which messages. The rules are evaluated as in the API server.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod refused;
@@ -13,14 +13,14 @@ use kube::{
 use refused::rows;
 use serde_json::{Value, json};
 
-/// The schema as the API server has it.
+/// The schema, as in the CRD.
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let mut crd = serde_json::to_value(ClusterGpuPolicy::crd()).expect("JSON");
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take()
 });
 static RULES: LazyLock<CompiledSchema> = LazyLock::new(|| compile_schema(&SCHEMA));
 
-/// The rules that a policy breaks, whether it fits the types or not.
+/// Returns the rules that a policy violates, whether or not it matches the types.
 fn broken_rules(policy: &Value) -> Vec<ValidationError> {
     Validator::new().validate_compiled(&RULES, policy, None).err().map(ValidationErrors::into_vec).unwrap_or_default()
 }
@@ -45,7 +45,7 @@ fn a_policys_name_fits_a_label() {
 
 #[test]
 fn the_longest_duration_that_is_accepted_can_be_read() {
-    // What the rule on `progressDeadline` lets through at most.
+    // The longest value that the rule of `progressDeadline` accepts.
     let spec = "{readiness: {progressDeadline: 999999h999999h999999h}}";
     let spec: ClusterGpuPolicySpec = serde_yaml::from_str(spec).expect("read");
     assert!(spec.readiness.progress_deadline.is_some());
@@ -61,7 +61,7 @@ fn what_users_write_is_accepted() {
         "{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor/lib}}}",
         "{defaults: {driver: {version: 580.173.02, kernelModule: Open, image: {digest: \"sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"}}}}",
         "{defaults: {driver: {version: \"384.66\"}}}",
-        // An installer's image holds no driver, so that its tag needs no version beside it.
+        // An installer's image contains no driver, so that its tag needs no version.
         "{defaults: {driver: {source: RunFile, url: \"https://mirror.example.com/NVIDIA-Linux-x86_64-580.173.02.run\", image: {repository: own/run-file, tag: ubuntu22.04}}}}",
         "{defaults: {driver: {source: GkeUbuntu, image: {repository: own/installer, digest: \"sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"}}}}",
         "{defaults: {driver: {source: GkeCos, version: default, image: {repository: gcr.io/cos-cloud/cos-gpu-installer, tag: v2.3.0}}}}",
@@ -83,7 +83,7 @@ fn what_users_write_is_accepted() {
 }
 
 #[test]
-fn every_rule_refuses_what_the_docs_say_in_the_words_of_the_docs() {
+fn every_rule_rejects_with_the_message_in_the_docs() {
     for row in rows("By a rule") {
         let written = row.text("Written");
         let spec: Value = serde_yaml::from_str(written).expect("YAML");
@@ -94,7 +94,7 @@ fn every_rule_refuses_what_the_docs_say_in_the_words_of_the_docs() {
 }
 
 #[test]
-fn a_key_of_gpu_feature_discovery_is_refused_and_what_users_set_of_nvidias_is_not() {
+fn keys_of_gpu_feature_discovery_are_rejected_and_other_keys_of_nvidia_are_not() {
     for (name, refused) in [
         ("gpu.present", true),
         ("gpu.product", true),
@@ -131,7 +131,7 @@ fn a_key_of_gpu_feature_discovery_is_refused_and_what_users_set_of_nvidias_is_no
     }
 }
 
-/// A path with the keys of maps as the rules' engine here writes them: `.key`, where the API server has `[key]`.
+/// Returns a path with map keys as the rule engine in these tests writes them: `.key` instead of the API server's `[key]`.
 fn dotted(path: &str) -> String {
     path.replace("[memory]", ".memory").replace("[zone]", ".zone")
 }
@@ -154,7 +154,7 @@ fn collect_messages(schema: &Value, messages: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn what_the_docs_say_to_write_is_accepted() {
+fn corrections_in_the_docs_are_accepted() {
     let tables = ["By a rule", "By type, bound or name", "Accepted, and marked"];
     for spec in tables.into_iter().flat_map(rows).filter_map(|row| row.code("Write")) {
         check(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
@@ -162,7 +162,7 @@ fn what_the_docs_say_to_write_is_accepted() {
 }
 
 #[test]
-fn what_is_marked_later_on_is_accepted_at_first() {
+fn specs_that_are_invalid_only_for_some_nodes_are_accepted() {
     for row in rows("Accepted, and marked") {
         let spec = row.text("Written");
         check(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));

@@ -1,18 +1,10 @@
-//! The operator's own HTTP: `/livez`, `/readyz` (503 names what is missing) and `/metrics`.
+//! What the operator answers at `/livez`, `/readyz` and `/metrics`.
 
-use std::sync::Arc;
-
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
-    routing::get,
-};
+use std::{fmt, sync::Arc};
 
 use crate::{metrics::Metrics, watch::Mirrors};
 
-/// What the endpoints tell of.
+/// The state that the endpoints report.
 #[derive(Clone, Debug)]
 pub struct Admin {
     /// The mirrors: the operator is ready once all have been listed.
@@ -21,60 +13,32 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
 }
 
-/// The routes.
-pub fn router(admin: Admin) -> Router {
-    Router::new()
-        .route("/livez", get(async || "ok\n"))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .with_state(admin)
-}
-
-async fn ready(State(admin): State<Admin>) -> Response {
-    let missing = admin.mirrors.missing();
-    if missing.is_empty() {
-        return "ok\n".into_response();
+impl gpu_operator_common::admin::Admin for Admin {
+    fn ready(&self) -> Result<(), String> {
+        let missing = self.mirrors.missing();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(format!("not listed yet: {}; look at the log for watches that fail", missing.join(", ")))
     }
-    let text = format!("not listed yet: {}; look at the log for watches that fail\n", missing.join(", "));
-    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
-}
 
-async fn metrics(State(admin): State<Admin>) -> Response {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match admin.metrics.text() {
-        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    fn metrics(&self) -> Result<String, fmt::Error> {
+        self.metrics.text()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::{body::Body, http::Request};
-    use tower::ServiceExt;
+    use gpu_operator_common::admin::Admin as _;
 
     use super::*;
 
-    async fn get_path(path: &str) -> (StatusCode, String) {
+    #[test]
+    fn before_anything_is_listed_the_operator_is_alive_and_names_what_is_missing() {
         let admin = Admin { mirrors: Arc::default(), metrics: Arc::default() };
-        let request = Request::get(path).body(Body::empty()).expect("a request");
-        let response = router(admin).oneshot(request).await.expect("an answer");
-        let status = response.status();
-        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.expect("a body");
-        (status, String::from_utf8_lossy(&body).into_owned())
-    }
-
-    #[tokio::test]
-    async fn readyz_names_what_has_not_been_listed() {
-        let (status, text) = get_path("/readyz").await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(text.contains("ClusterGpuPolicy, Node, GpuNode"), "{text}");
-    }
-
-    #[tokio::test]
-    async fn livez_and_metrics_answer_before_anything_is_listed() {
-        assert_eq!(get_path("/livez").await.0, StatusCode::OK);
-        let (status, text) = get_path("/metrics").await;
-        assert_eq!(status, StatusCode::OK);
-        assert!(text.contains("gpu_operator_passes_total 0"), "{text}");
+        assert_eq!(admin.alive(), Ok(()));
+        let missing = admin.ready().expect_err("nothing has been listed");
+        assert!(missing.contains("ClusterGpuPolicy, Node, GpuNode"), "{missing}");
+        assert!(admin.metrics().expect("metrics").contains("gpu_operator_passes_total 0"));
     }
 }

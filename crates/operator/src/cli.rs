@@ -4,6 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use clap::{Parser, Subcommand};
 use futures::future::join_all;
+use gpu_operator_common::admin::serve;
 use gpu_operator_plan::{
     catalogue::{Catalogue, CatalogueError},
     settings::Settings,
@@ -13,7 +14,7 @@ use thiserror::Error;
 use tokio::{net::TcpListener, signal::unix};
 
 use crate::{
-    admin::{self, Admin},
+    admin::Admin,
     advise::Adviser,
     metrics::Metrics,
     reconcile::Loop,
@@ -70,7 +71,7 @@ pub enum CliError {
     Client(#[from] kube::Error),
     /// The user agent is no header value.
     #[error("failed to name the user agent: {0}")]
-    UserAgent(#[from] axum::http::header::InvalidHeaderValue),
+    UserAgent(#[from] http::header::InvalidHeaderValue),
     /// The catalogue is broken.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
@@ -106,7 +107,7 @@ impl Run {
         let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
         let mut config = Config::infer().await?;
         let agent = format!("gpu-operator/{}", env!("CARGO_PKG_VERSION"));
-        config.headers.push((axum::http::header::USER_AGENT, agent.parse()?));
+        config.headers.push((http::header::USER_AGENT, agent.parse()?));
         let client = Client::try_from(config)?;
         let mirrors = Arc::<Mirrors>::default();
         let metrics = Arc::<Metrics>::default();
@@ -122,14 +123,14 @@ impl Run {
         let settings = Settings { namespace, probe_image, probe_pull_policy, image_pull_secrets, kubelet_root };
         let admin = Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics) };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
-        let serve = axum::serve(listener, admin::router(admin));
+        let served = serve(listener, admin);
         let reconcile = Loop { settings, catalogue: Catalogue::builtin()?, client, mirrors, wake, metrics };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator runs");
         // Every write is whole in itself, so that ending at any instant loses nothing.
         tokio::select! {
             _ = join_all(follow) => {}
             () = reconcile.run() => {}
-            served = serve.into_future() => served.map_err(|error| CliError::Listen(listen, error))?,
+            outcome = served => outcome.map_err(|error| CliError::Listen(listen, error))?,
             _ = term.recv() => {}
             _ = int.recv() => {}
         }

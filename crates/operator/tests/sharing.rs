@@ -56,6 +56,16 @@ fn what_is_expected_of_a_node_is_its_gpus_times_the_pods_that_share_one() {
 }
 
 #[test]
+fn a_node_whose_allocatable_is_written_with_a_suffix_becomes_ready() {
+    // 8 GPUs for 125 pods each are allocatable as "1k".
+    let mut sim = Sim::settled_fleet(&sliced(125), &["a", "b"]);
+    assert_eq!((sim.status("a").phase, gpus(&sim, "a").as_str()), (Phase::Ready, "1000/1000"));
+    sim.apply_policy("all", &sliced(250));
+    sim.settle();
+    assert_eq!((sim.status("b").phase, gpus(&sim, "b").as_str()), (Phase::Ready, "2000/2000"));
+}
+
+#[test]
 fn a_plugin_that_shares_nothing_where_it_should_makes_no_node_ready() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &sliced(4));
     sim.faults.insert("a".into(), Faults { publishes: Some(2), ..Faults::default() });

@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use e2e::{Cluster, Containerd, DriverMode, Gpu, HostDriver, RealNode, eventually, failures::CLUSTER};
+use gpu_operator_common::quantity;
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys,
     policy::{DriverSource, Operand, PluginFlavor, Stage},
@@ -353,8 +354,8 @@ impl Fixture {
     pub async fn wait_until_ready_with(&self, resource: &str, count: u32) -> Result<()> {
         eventually(READY, &format!("{count} of {resource}"), || async move {
             let allocatable = self.node().await?.status.and_then(|status| status.allocatable).unwrap_or_default();
-            let found = allocatable.get(resource).map(|quantity| quantity.0.as_str());
-            ensure!(found == Some(count.to_string().as_str()), "{found:?}");
+            let found = allocatable.get(resource).map(|quantity| quantity::count(&quantity.0)).transpose()?;
+            ensure!(found == Some(count), "{found:?}");
             let status = self.status().await?;
             ensure!(status.is_ready(), "{:?} {:?}: {}", status.phase, status.reason, status.message);
             Ok(())
@@ -592,7 +593,7 @@ fn take_image(operand: &mut Operand, repository: &str) {
 
 fn gpus_among(resources: Option<BTreeMap<String, Quantity>>) -> u32 {
     let gpus = resources.unwrap_or_default().remove(keys::GPU_RESOURCE);
-    gpus.and_then(|quantity| quantity.0.parse().ok()).unwrap_or_default()
+    gpus.and_then(|quantity| quantity::count(&quantity.0).ok()).unwrap_or_default()
 }
 
 /// Whether all containers before the main one are still to end.

@@ -1,4 +1,4 @@
-//! Writes `config/crd/*.yaml`, or the folder given as the only argument.
+//! Writes `config/crd/*.yaml`, or writes these files to the directory given as the only argument.
 
 use std::{env, error::Error, fs, path::PathBuf};
 

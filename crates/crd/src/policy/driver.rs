@@ -1,172 +1,178 @@
-//! The driver: where it comes from, and which one.
+//! The driver: its source and its version.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Operand, is_default};
-use crate::schema::{FileName, HostFolder, ObjectName};
+use super::operand::Operand;
+use crate::{
+    schema::{FileName, HostFolder, ObjectName},
+    skip::is_default,
+};
 
-/// How a driver gets onto a node.
+/// The installation of the NVIDIA driver on nodes.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = (
         "!has(self.source) || self.source != 'Preinstalled' || (!has(self.version) && !has(self.image) && !has(self.kernelModule))",
-        "source Preinstalled takes the driver that is on the host: remove version, image and kernelModule, or write source: Container"
+        "source Preinstalled uses the driver on the host: remove version, image and kernelModule, or write source: Container"
     ),
     validation = (
         "!has(self.version) || !(self.version in ['default', 'latest']) || (has(self.source) && self.source == 'GkeCos')",
-        "default and latest are words of Google's installer for COS: write source: GkeCos beside them, or a full version such as \"580.173.02\""
+        "version \"default\"/\"latest\" is valid only with source: GkeCos; omit version for the recommended driver, or write a full version such as \"580.173.02\""
     ),
     validation = (
         "!has(self.url) || (has(self.source) && self.source == 'RunFile')",
-        "a url is that of a .run file: write source: RunFile beside it, or remove it"
+        "url is valid only with source: RunFile; add source: RunFile, or remove url"
     ),
     validation = (
         "!has(self.url) || !self.url.startsWith('http://') || (has(self.allowPlainHttp) && self.allowPlainHttp)",
-        "plain http lets anybody on the way change the driver: write an https:// url, or allowPlainHttp: true beside it"
+        "url uses plain HTTP, which does not protect the driver against tampering: write an https:// url, or add allowPlainHttp: true"
     ),
     validation = (
         "!has(self.installDir) || (has(self.source) && self.source in ['GkeCos', 'GkeUbuntu', 'RunFile', 'Preinstalled'])",
-        "only a driver on the host has an installDir: write source: GkeCos, GkeUbuntu, RunFile or Preinstalled beside it, or remove it"
+        "installDir is valid only with source: GkeCos, GkeUbuntu, RunFile or Preinstalled; add one of them, or remove installDir"
     ),
     validation = (
         "!has(self.precompiled) || !self.precompiled || !has(self.source) || self.source in ['Auto', 'Container']",
-        "precompiled drivers come as images of NVIDIA's container: write source: Container, or remove precompiled"
+        "precompiled is valid only with source: Auto or Container; write source: Container, or remove precompiled"
     ),
     validation = (
         "!has(self.precompiled) || !self.precompiled || !has(self.image) || !(has(self.image.digest) || has(self.image.tag))",
-        "a tag or digest is that of one kernel's image, and precompiled needs one for each: write image.repository alone, or remove precompiled"
+        "precompiled needs a different image for each kernel, which a tag or digest prevents: write only image.repository, or remove precompiled"
     ),
     validation = (
         "!has(self.configMaps) || !has(self.source) || self.source in ['Auto', 'Container']",
-        "this source's installer reads no such files: remove configMaps, or write source: Container"
+        "configMaps is valid only with source: Auto or Container; remove configMaps, or write source: Container"
     ),
     validation = (
         "!has(self.kernelModule) || !has(self.source) || !(self.source in ['GkeCos', 'GkeUbuntu', 'RunFile'])",
-        "this source's installer chooses the kernel modules itself: remove kernelModule, or write source: Container"
+        "kernelModule is not valid with source: GkeCos, GkeUbuntu or RunFile, whose installers choose the kernel modules; remove kernelModule, or write source: Container"
     ),
     validation = (
         "!has(self.image) || !(has(self.image.digest) || has(self.image.tag)) || has(self.version) || has(self.source) && self.source in ['GkeCos', 'GkeUbuntu', 'RunFile']",
-        "a tag or digest does not tell which driver the image holds: write its version as well, such as version: \"580.173.02\", or the source where the image is an installer"
+        "the driver version cannot be derived from an image tag or digest: add version, such as version: \"580.173.02\", or source if the image is an installer"
     ),
     validation = (
         "!has(self.source) || !(self.source in ['GkeCos', 'GkeUbuntu', 'RunFile']) || !has(self.image) || !has(self.image.repository) || has(self.image.tag) || has(self.image.digest)",
-        "an installer's image has no tag that follows from the driver's version: write image.tag or image.digest beside image.repository"
+        "the tag of an installer's image cannot be derived from the driver version: add image.tag or image.digest to image.repository"
     )
 )]
 pub struct Driver {
-    /// Where it comes from. Absent: `Auto`.
+    /// The source of the driver. Defaults to `Auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DriverSource>,
-    /// The driver's full version, such as `580.173.02`; with `GkeCos` also `default` or `latest`, by which Google's
-    /// installer chooses one. Absent: the newest recommended one that the node's models support and that has an image for
-    /// its operating system; with `GkeCos` `default`; with `GkeUbuntu` what Google's installer chooses; with `RunFile` that
-    /// of the `url`.
+    /// The full version of the driver, such as `580.173.02`. With source `GkeCos`, also `default` or `latest`, which
+    /// let Google's installer choose the version. Defaults to the newest recommended version that supports the node's
+    /// models and has an image for its operating system. With `GkeCos` it defaults to `default`, with `GkeUbuntu` to
+    /// the choice of Google's installer, and with `RunFile` to the version in `url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = (
         "self.matches('^(default|latest|[0-9]{3}[.][0-9]{1,3}([.][0-9]{1,3})?)$')",
-        "write the driver's full version, such as \"580.173.02\""
+        "write the full driver version, such as \"580.173.02\""
     ))]
     pub version: Option<String>,
-    /// Which kernel module. Absent: `Auto`.
+    /// The type of kernel modules. Defaults to `Auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_module: Option<KernelModule>,
-    /// Whether to take an image with kernel modules that are compiled already for the node's kernel; where there is none,
-    /// they are compiled on the node. Of the version only the branch counts then. Absent: `false`.
+    /// Whether to use an image with kernel modules that are precompiled for the node's kernel. If there is no such
+    /// image, the modules are compiled on the node. Only the branch of `version` is used for precompiled images.
+    /// Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precompiled: Option<bool>,
-    /// Files for NVIDIA's driver container.
+    /// Additional files for NVIDIA's driver container.
     #[serde(default, skip_serializing_if = "is_default")]
     pub config_maps: DriverConfigMaps,
-    /// Where to download the `.run` file of source `RunFile`: NVIDIA's driver, or a CUDA bundle where the installer's
-    /// image takes one. Absent: NVIDIA's public download site.
+    /// The URL from which source `RunFile` downloads the `.run` file: NVIDIA's driver, or a CUDA bundle if the
+    /// installer's image supports it. Defaults to NVIDIA's public download site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     #[x_kube(validation = (
         "self.matches('^https?://[^/ ]+/[^ ]+$')",
-        "write the file's whole address, such as https://mirror.example.com/NVIDIA-Linux-x86_64-580.173.02.run"
+        "write the full URL of the file, such as https://mirror.example.com/NVIDIA-Linux-x86_64-580.173.02.run"
     ))]
     pub url: Option<String>,
-    /// Whether `url` may be one of plain http, which nothing protects on its way. Absent: `false`.
+    /// Whether `url` may use plain HTTP, which does not protect the download against tampering. Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_plain_http: Option<bool>,
-    /// The folder of the host into which the installers of `GkeCos`, `GkeUbuntu` and `RunFile` put the driver. Absent:
-    /// `/home/kubernetes/bin/nvidia`. With `Preinstalled`, the folder below which the driver's libraries are, where they are
-    /// not found without it: the libraries are in this folder itself or in its `lib`, `lib64`, `usr/lib64` and the like.
+    /// The directory on the host in which the installers of `GkeCos`, `GkeUbuntu` and `RunFile` place the driver.
+    /// Defaults to `/home/kubernetes/bin/nvidia`. With `Preinstalled`, the directory of the driver's libraries, if they
+    /// are not found otherwise: the libraries are in this directory or in its `lib`, `lib64`, `usr/lib64` and similar
+    /// subdirectories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<HostFolder>")]
     pub install_dir: Option<String>,
-    /// Image, environment, arguments and resources of the installing container.
+    /// Image, environment, arguments and resources of the driver's container.
     #[serde(flatten)]
     pub operand: Operand,
 }
 
-/// Files for NVIDIA's driver container, by the names of ConfigMaps in the operator's namespace.
+/// ConfigMaps in the operator's namespace with additional files for NVIDIA's driver container.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DriverConfigMaps {
-    /// Parameters of the kernel modules, a line each, under the keys `nvidia.conf`, `nvidia-uvm.conf`,
-    /// `nvidia-modeset.conf` and `nvidia-peermem.conf`. Another name moves nodes; other contents count from the next
-    /// start of the container on.
+    /// Name of a ConfigMap with parameters of the kernel modules, one per line, under the keys `nvidia.conf`,
+    /// `nvidia-uvm.conf`, `nvidia-modeset.conf` and `nvidia-peermem.conf`. A change of this name starts a rollout; a
+    /// change of the ConfigMap's content takes effect at the next start of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ObjectName>")]
     pub kernel_modules: Option<String>,
-    /// Package repositories from which kernel headers come: files that are added to the container's folder of
-    /// repositories, `/etc/apt/sources.list.d`, `/etc/yum.repos.d` or `/etc/zypp/repos.d`.
+    /// Package repositories for kernel headers. The files are added to the container's directory of repositories:
+    /// `/etc/apt/sources.list.d`, `/etc/yum.repos.d` or `/etc/zypp/repos.d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repositories: Option<ConfigMapFiles>,
-    /// Certificates by which package repositories are trusted: files that are added to the container's folder,
-    /// `/usr/local/share/ca-certificates`, `/etc/pki/ca-trust/extracted/pem` or `/etc/pki/trust/anchors`.
+    /// Certificate authorities that are trusted for package repositories. The files are added to the container's
+    /// directory of certificates: `/usr/local/share/ca-certificates`, `/etc/pki/ca-trust/extracted/pem` or
+    /// `/etc/pki/trust/anchors`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificates: Option<ConfigMapFiles>,
 }
 
-/// Files from a ConfigMap in the operator's namespace. The keys are listed here, because each is mounted by itself and the
-/// operator has no right to read ConfigMaps.
+/// Files from a ConfigMap in the operator's namespace. The keys must be listed because each is mounted individually and
+/// the operator has no permission to read ConfigMaps.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigMapFiles {
-    /// The ConfigMap's name.
+    /// Name of the ConfigMap.
     #[schemars(with = "ObjectName")]
     pub name: String,
-    /// The keys to mount, each as a file of that name. A file of the same name in the folder is replaced; all others stay. A
-    /// key that the ConfigMap lacks keeps the pod from starting, with an Event that names it.
+    /// The keys to mount, each as a file of that name. A file of the same name in the directory is replaced; all others
+    /// remain. If the ConfigMap lacks a key, the pod does not start and an Event names the key.
     #[schemars(with = "Vec<FileName>", length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub keys: Vec<String>,
 }
 
-/// Where a driver comes from.
+/// The source of a driver.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverSource {
-    /// `Preinstalled` on nodes with a driver on the host, loaded or not, and on GKE's that have one installed by GKE;
-    /// `GkeCos` and `GkeUbuntu` on GKE's other nodes; `Container` on the rest.
+    /// `Preinstalled` on nodes with a driver on the host, loaded or not, and on GKE nodes whose driver is installed by
+    /// GKE; `GkeCos` or `GkeUbuntu` on other GKE nodes; `Container` on all others.
     #[default]
     Auto,
-    /// NVIDIA's driver container, or an image that behaves like it.
+    /// NVIDIA's driver container, or a compatible image.
     Container,
     /// Google's installer for Container-Optimized OS.
     GkeCos,
-    /// Google's installer for GKE's Ubuntu.
+    /// Google's installer for Ubuntu on GKE.
     GkeUbuntu,
-    /// NVIDIA's `.run` file, downloaded and run by an installer that takes the environment of Google's for Ubuntu. It has no
-    /// default image.
+    /// NVIDIA's `.run` file, downloaded and run by an installer with the same environment variables as Google's
+    /// installer for Ubuntu. There is no default image.
     RunFile,
-    /// The host's own driver, which is left as it is.
+    /// The host's own driver, which is never changed.
     Preinstalled,
 }
 
-/// Which flavour of NVIDIA's kernel modules.
+/// The type of NVIDIA's kernel modules.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KernelModule {
-    /// What the model and the driver version call for.
+    /// The type that the model and the driver version require.
     #[default]
     Auto,
-    /// The open modules (Turing and later; the only ones for Blackwell).
+    /// The open modules. They support Turing and later, and are the only type for Blackwell.
     Open,
-    /// The proprietary modules (the only ones up to Volta).
+    /// The proprietary modules. They are the only type for Volta and earlier.
     Proprietary,
 }

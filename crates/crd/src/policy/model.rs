@@ -1,4 +1,4 @@
-//! Models of GPUs that the operator does not know by itself.
+//! GPU models that the built-in catalogue lacks.
 
 use std::fmt;
 
@@ -6,33 +6,34 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use crate::skip::is_default;
 
-/// A model of GPU that the catalogue lacks. It counts for every policy.
+/// A GPU model that the built-in catalogue lacks. It applies to all policies.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Model {
-    /// Its name, as nodes carry it and as pools match it: lower-case letters, digits and `-`.
+    /// Name of the model, as it is set in node labels and used in `match.models` of pools. It may contain lower-case
+    /// letters, digits and `-`.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = (
         "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-        "a model's name has lower-case letters, digits and '-' only and begins and ends with a letter or digit, such as nvidia-rtx-6000"
+        "a model's name may contain only lower-case letters, digits and '-', and must start and end with a letter or digit, such as nvidia-rtx-6000"
     ))]
     pub name: String,
-    /// The PCI device ids that it appears as, without NVIDIA's `10de`: four hexadecimal digits each.
+    /// The PCI device IDs of the model: four hexadecimal digits each, without NVIDIA's vendor ID `10de`.
     #[schemars(with = "Vec<PciId>", length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub pci_ids: Vec<String>,
-    /// Its architecture, which says which drivers and kernel modules run it.
+    /// The GPU's architecture, which determines the supported drivers and kernel modules.
     pub architecture: Architecture,
     /// Memory of one GPU, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub memory_mib: Option<u32>,
-    /// The driver branches that support it. Absent: its architecture's.
+    /// The driver branches that support the model. Defaults to those of its architecture.
     #[serde(default, skip_serializing_if = "is_default")]
     pub driver: ModelDriver,
-    /// The kernel modules that run it. Absent: its architecture's.
+    /// The kernel modules that support the model. Defaults to those of its architecture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<ModuleSupport>,
 }
@@ -42,20 +43,20 @@ pub struct Model {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = (
     "!has(self.firstBranch) || !has(self.lastBranch) || self.firstBranch <= self.lastBranch",
-    "no branch lies between these two: write a lastBranch that is not before firstBranch"
+    "lastBranch is lower than firstBranch: write a lastBranch that is equal or higher"
 ))]
 pub struct ModelDriver {
-    /// The first branch, such as 570.
+    /// The first branch that supports the model, such as 570.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 100, max = 999))]
     pub first_branch: Option<u16>,
-    /// The last branch.
+    /// The last branch that supports the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 100, max = 999))]
     pub last_branch: Option<u16>,
 }
 
-/// A PCI device id.
+/// The schema of a PCI device ID.
 struct PciId;
 
 impl JsonSchema for PciId {
@@ -70,7 +71,7 @@ impl JsonSchema for PciId {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({"type": "string", "maxLength": 32, "x-kubernetes-validations": [{
             "rule": "self.matches('^[0-9a-f]{4}$')",
-            "message": "write the four lower-case hexadecimal digits of the device without the vendor, such as \"2330\"",
+            "message": "write the PCI device ID as four lower-case hexadecimal digits, without the vendor, such as \"2330\"",
         }]})
     }
 }
@@ -96,12 +97,12 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// Which flavours of NVIDIA's kernel modules run a model.
+/// The types of NVIDIA's kernel modules that support a model.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModuleSupport {
-    /// Only the proprietary modules: everything before Turing.
+    /// Only the proprietary modules: Volta and earlier.
     ProprietaryOnly,
-    /// Both.
+    /// Both types.
     Either,
     /// Only the open modules: Grace Hopper, Blackwell and later.
     OpenOnly,

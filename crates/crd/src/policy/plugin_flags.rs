@@ -4,42 +4,44 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Flags of NVIDIA's device plugin, by the names that its configuration file has for them. Absent: as the plugin has it.
+/// Flags of NVIDIA's device plugin, named as in its configuration file. Flags that are not set have the plugin's own
+/// default.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginFlags {
-    /// Whether it ends with an error where it cannot begin. `false`: it waits. The plugin's own: `true`.
+    /// Whether the plugin exits with an error if it cannot start; with `false` it waits. The plugin's default is
+    /// `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fail_on_init_error: Option<bool>,
-    /// Whether kubelet is told of the device nodes as well, without which its static CPU manager takes GPUs away from
-    /// containers that are given them by NVIDIA's runtime. The plugin's own: `false`.
+    /// Whether the plugin also passes device nodes to kubelet. Without them, kubelet's static CPU manager revokes the
+    /// GPU access of containers that get their GPUs from NVIDIA's runtime. The plugin's default is `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_device_specs: Option<bool>,
-    /// By what containers are told of their GPUs. The plugin's own: `Uuid`.
+    /// How GPUs are identified to containers. The plugin's default is `Uuid`.
     #[serde(default, rename = "deviceIDStrategy", skip_serializing_if = "Option::is_none")]
     pub device_id_strategy: Option<DeviceIdStrategy>,
-    /// Whether containers with a GPU are given `/dev/gdrdrv`. The plugin's own: `false`.
+    /// Whether containers with a GPU get `/dev/gdrdrv`. The plugin's default is `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gdrcopy_enabled: Option<bool>,
-    /// Whether containers with a GPU are given the devices of GPU Direct Storage. The plugin's own: `false`.
+    /// Whether containers with a GPU get the devices of GPU Direct Storage. The plugin's default is `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gds_enabled: Option<bool>,
-    /// Whether containers with a GPU are given Mellanox' InfiniBand devices. The plugin's own: `false`.
+    /// Whether containers with a GPU get Mellanox InfiniBand devices. The plugin's default is `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mofed_enabled: Option<bool>,
 }
 
-/// By what containers are told of their GPUs.
+/// How GPUs are identified to containers.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceIdStrategy {
-    /// By UUIDs.
+    /// By UUID.
     Uuid,
-    /// By numbers, which may change with a boot.
+    /// By index, which may change when the node reboots.
     Index,
 }
 
 impl DeviceIdStrategy {
-    /// The plugin's word for it.
+    /// Returns the strategy's name in the plugin's configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,7 +52,7 @@ impl DeviceIdStrategy {
 }
 
 impl PluginFlags {
-    /// These, and what is not said here as `others` say it.
+    /// Returns these flags, with those of `others` where they are not set.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {

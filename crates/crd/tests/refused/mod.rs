@@ -1,31 +1,31 @@
-//! The rows of docs/refused.md, which is the table of these tests: what is written there holds, or one of them fails.
+//! The tables in docs/refused.md, which are test tables: each row is verified.
 
 use std::collections::BTreeMap;
 
 const PAGE: &str = include_str!("../../../../docs/refused.md");
 
-/// A row: its cells by the heads of their columns.
+/// A row: its cells by column header.
 pub struct Row(BTreeMap<&'static str, &'static str>);
 
 impl Row {
-    /// A cell as it stands.
+    /// Returns a cell.
     pub fn cell(&self, column: &str) -> &'static str {
         self.0.get(column).unwrap_or_else(|| panic!("no column {column}: {:?}", self.0))
     }
 
-    /// The code that a cell begins with, if it begins with code.
+    /// Returns the code at the beginning of a cell, if there is any.
     pub fn code(&self, column: &str) -> Option<&'static str> {
         let (code, _) = self.cell(column).strip_prefix('`')?.split_once('`')?;
         Some(code)
     }
 
-    /// The code of a cell that has nothing else.
+    /// Returns the code of a cell that starts with code.
     pub fn text(&self, column: &str) -> &'static str {
         self.code(column).unwrap_or_else(|| panic!("{column} is no code: {:?}", self.0))
     }
 }
 
-/// The rows of the tables under a heading, up to the next one.
+/// Returns the rows of the tables below a heading, up to the next heading.
 pub fn rows(heading: &str) -> Vec<Row> {
     let section = PAGE.lines().skip_while(|line| line.trim_start_matches('#').trim() != heading).skip(1);
     let section = section.take_while(|line| !line.starts_with('#'));

@@ -1,16 +1,8 @@
-//! Serves the probe's HTTP endpoints: `/livez`, `/readyz` (503 with the reason) and `/metrics`.
+//! The state behind the probe's HTTP endpoints: `/livez`, `/readyz` (503 with the reason) and `/metrics`.
 //!
 //! The endpoints are served by the agent's own thread, so an agent that hangs fails its probes by not answering.
 
-use std::{sync::Arc, time::Instant};
-
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
-    routing::get,
-};
+use std::{fmt, sync::Arc, time::Instant};
 
 use super::{heartbeat::Heartbeat, metrics::Metrics};
 
@@ -23,33 +15,17 @@ pub struct Telemetry {
     pub metrics: Arc<Metrics>,
 }
 
-/// Returns the routes.
-pub fn router(telemetry: Telemetry) -> Router {
-    Router::new()
-        .route(
-            "/livez",
-            get(async |State(telemetry): State<Telemetry>| answer(telemetry.heartbeat.alive(Instant::now()))),
-        )
-        .route(
-            "/readyz",
-            get(async |State(telemetry): State<Telemetry>| answer(telemetry.heartbeat.ready(Instant::now()))),
-        )
-        .route("/metrics", get(metrics))
-        .with_state(telemetry)
-}
-
-fn answer(outcome: Result<(), String>) -> Response {
-    match outcome {
-        Ok(()) => "ok\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
+impl gpu_operator_common::admin::Admin for Telemetry {
+    fn alive(&self) -> Result<(), String> {
+        self.heartbeat.alive(Instant::now())
     }
-}
 
-async fn metrics(State(telemetry): State<Telemetry>) -> Response {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match telemetry.metrics.text() {
-        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    fn ready(&self) -> Result<(), String> {
+        self.heartbeat.ready(Instant::now())
+    }
+
+    fn metrics(&self) -> Result<String, fmt::Error> {
+        self.metrics.text()
     }
 }
 
@@ -57,37 +33,26 @@ async fn metrics(State(telemetry): State<Telemetry>) -> Response {
 mod tests {
     use std::time::Duration;
 
-    use axum::{body::Body, http::Request};
-    use tower::ServiceExt;
+    use gpu_operator_common::admin::Admin as _;
 
     use super::*;
-
-    async fn get_path(telemetry: &Telemetry, path: &str) -> (StatusCode, String) {
-        let request = Request::get(path).body(Body::empty()).unwrap();
-        let response = router(telemetry.clone()).oneshot(request).await.unwrap();
-        let status = response.status();
-        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
-        (status, String::from_utf8_lossy(&body).into_owned())
-    }
 
     fn telemetry() -> Telemetry {
         Telemetry { heartbeat: Arc::new(Heartbeat::new(Duration::ZERO)), metrics: Arc::new(Metrics::new("n1")) }
     }
 
-    #[tokio::test]
-    async fn before_the_first_look_only_readyz_fails_and_gives_the_reason() {
+    #[test]
+    fn before_the_first_look_only_readiness_fails_and_gives_the_reason() {
         let telemetry = telemetry();
-        let (status, text) = get_path(&telemetry, "/readyz").await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(text.contains("GpuNode"), "{text}");
-        assert_eq!(get_path(&telemetry, "/livez").await, (StatusCode::OK, "ok\n".to_owned()));
-        let (status, text) = get_path(&telemetry, "/metrics").await;
-        assert_eq!(status, StatusCode::OK);
+        let reason = telemetry.ready().unwrap_err();
+        assert!(reason.contains("GpuNode"), "{reason}");
+        assert_eq!(telemetry.alive(), Ok(()));
+        let text = telemetry.metrics().unwrap();
         assert!(text.contains("nvml_probe_looks_total{node=\"n1\",result=\"Done\"} 0"), "{text}");
     }
 
-    #[tokio::test]
-    async fn an_agent_that_is_stuck_is_not_alive() {
+    #[test]
+    fn an_agent_that_is_stuck_is_not_alive() {
         let telemetry = telemetry();
         // The timeout is zero, so it has passed as soon as the clock advances.
         let begin = Instant::now();
@@ -95,8 +60,7 @@ mod tests {
         while Instant::now() == begin {
             std::hint::spin_loop();
         }
-        let (status, text) = get_path(&telemetry, "/livez").await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(text.contains("no look"), "{text}");
+        let reason = telemetry.alive().unwrap_err();
+        assert!(reason.contains("no look"), "{reason}");
     }
 }

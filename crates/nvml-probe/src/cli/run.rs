@@ -7,13 +7,7 @@ use tokio::{net::TcpListener, sync::watch};
 
 use super::error::CliError;
 use crate::{
-    agent::{
-        Agent, Settings,
-        endpoints::{self, Telemetry},
-        heartbeat::Heartbeat,
-        metrics::Metrics,
-        stall_timeout,
-    },
+    agent::{Agent, Settings, endpoints::Telemetry, heartbeat::Heartbeat, metrics::Metrics, stall_timeout},
     host::HostRoot,
     nvml::supervisor::{Limits, Supervisor, child_command},
     process::{Shutdown, parse_duration},
@@ -80,6 +74,6 @@ impl Run {
 async fn serve(address: SocketAddr, telemetry: Telemetry) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
-    tokio::spawn(axum::serve(listener, endpoints::router(telemetry)).into_future());
+    tokio::spawn(gpu_operator_common::admin::serve(listener, telemetry));
     Ok(())
 }

@@ -29,7 +29,7 @@ impl<'w> Driver<'w> {
 
     /// The driver's branch, such as 470.
     fn branch(&self) -> Option<u32> {
-        self.loaded.split('.').next()?.parse().ok()
+        Some(gpu_operator_common::version::Version::leading(self.loaded)?.major())
     }
 
     /// What a container asks for that this driver cannot serve.

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use gpu_operator_common::quantity;
 use gpu_operator_crd::keys;
 use k8s_openapi::{
     api::core::v1::{Container as Declared, HostPathVolumeSource, Pod, PodSpec},
@@ -228,7 +229,7 @@ fn asked(resource: &str, quantity: &Quantity) -> Option<u64> {
         || resource.starts_with("nvidia.com/gpu.")
         || resource.starts_with("nvidia.com/mig-")
         || resource == legacy::RESOURCE;
-    quantity.0.parse().ok().filter(|count| is_gpu && *count > 0)
+    quantity::count(&quantity.0).ok().map(u64::from).filter(|count| is_gpu && *count > 0)
 }
 
 fn is_privileged(container: &Declared) -> bool {

@@ -7,7 +7,6 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    manifests::runtime_class,
     output::{daemon_sets::DaemonSetWrite, node_health::NodeHealthWrite, node_labels::LabelWrite},
     world::{PodFacts, RuntimeClassFacts, TaintFact, Word, Words},
 };

@@ -18,7 +18,7 @@ use kube::ResourceExt;
 use super::{
     Faults, Sim,
     machine::{CONTAINER_ROOT, Division, Test},
-    plugin::{layout, offered, replicas, waits_for},
+    plugin::{layout, offered, published, replicas, waits_for},
 };
 
 impl Sim {
@@ -148,7 +148,7 @@ impl Sim {
         let gone = facts.allocatable.withdrawn();
         facts.allocatable = match offered {
             None => gone,
-            Some(offered) => merged(&gone, &offered),
+            Some(offered) => published(&merged(&gone, &offered)),
         };
     }
 

@@ -6,8 +6,8 @@ use gpu_operator_crd::{
     Report,
     report::{Gpu, MigDevices},
 };
-use gpu_operator_plan::world::Resources;
-use k8s_openapi::api::core::v1::PodSpec;
+use gpu_operator_plan::world::{Resources, Words};
+use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::api::resource::Quantity};
 use serde_json::Value;
 
 /// What a plugin of ours offers of the GPUs that it sees.
@@ -27,6 +27,20 @@ pub fn offered(template: &PodSpec, machine: &Report, seen: u32) -> Resources {
         found.insert("nvidia.com/gpu".into(), 0);
     }
     found.into_iter().map(|(name, count)| shared(&file, name, count)).collect()
+}
+
+/// The same after its way through a Node's status, where the API server writes quantities in their shortest form.
+pub fn published(offered: &Resources) -> Resources {
+    let shortest = |mut amount: u32| {
+        let mut suffixes = ["", "k", "M", "G"].into_iter();
+        let mut suffix = suffixes.next().unwrap_or_default();
+        while amount > 0 && amount.is_multiple_of(1000) {
+            (amount, suffix) = (amount / 1000, suffixes.next().expect("u32 ends before T"));
+        }
+        Quantity(format!("{amount}{suffix}"))
+    };
+    let status = offered.names().map(|name| (name.to_string(), shortest(offered.amount(name)))).collect();
+    Resources::of(&status, &Words::default())
 }
 
 /// How many pods share what is one otherwise, by what a plugin's pod is made with.

@@ -1,5 +1,6 @@
 //! Which test validates a node: its image, and the name of its pod.
 
+use gpu_operator_common::version::Version;
 use gpu_operator_crd::keys;
 use serde::Serialize;
 
@@ -23,12 +24,8 @@ pub fn is_the_users(member: &Member<'_>) -> bool {
 pub fn image(member: &Member<'_>) -> String {
     let spec = &member.policy.spec;
     let loaded = member.report().and_then(|report| report.driver.loaded.as_deref());
-    let tag = loaded.and_then(branch).map_or(TESTS[0].1, test_for);
+    let tag = loaded.and_then(Version::leading).map_or(TESTS[0].1, |version| test_for(version.major()));
     images::reference(&spec.images, spec.readiness.validation.image.as_ref(), images::SAMPLES, tag)
-}
-
-fn branch(version: &str) -> Option<u32> {
-    version.split('.').next()?.parse().ok()
 }
 
 fn test_for(branch: u32) -> &'static str {
@@ -56,7 +53,7 @@ mod tests {
             ("440.33.01", "vectoradd-cuda10.2"),
             ("384.81", "vectoradd-cuda10.2"),
         ] {
-            assert_eq!(branch(driver).map(test_for), Some(tag), "{driver}");
+            assert_eq!(Version::leading(driver).map(|version| test_for(version.major())), Some(tag), "{driver}");
         }
     }
 }

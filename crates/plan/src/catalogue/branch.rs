@@ -1,5 +1,6 @@
 //! Driver branches: which version to recommend, and whether a version fits a model.
 
+use gpu_operator_common::version::Version;
 use thiserror::Error;
 
 use crate::catalogue::{Accelerator, BranchRange, Catalogue, Release, modules};
@@ -77,17 +78,13 @@ fn listed(models: &[ModelLimit]) -> String {
 /// The branch of a driver version: 580 of `580.173.02`, and of `580` itself. Absent where the text is no version.
 #[must_use]
 pub fn branch_of(version: &str) -> Option<u16> {
-    parsed(version)?.first().copied()
+    parsed(version)?.major().try_into().ok()
 }
 
-/// Returns the numbers of a version of one to three parts, the first of which has three digits.
-pub(super) fn parsed(version: &str) -> Option<Vec<u16>> {
-    let parts: Vec<_> = version.split('.').collect();
-    let digits = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    if parts.len() > 3 || parts.first()?.len() != 3 || !parts.iter().all(digits) {
-        return None;
-    }
-    parts.into_iter().map(|part| part.parse().ok()).collect()
+/// Returns a version of one to three numbers, the first of which has three digits.
+pub(super) fn parsed(version: &str) -> Option<Version> {
+    let version: Version = version.parse().ok()?;
+    (version.parts() <= 3 && (100..1000).contains(&version.major())).then_some(version)
 }
 
 impl Catalogue {
@@ -154,8 +151,7 @@ enum Fit {
 
 /// Absent where the text is no version. A branch alone stands for its newest version.
 fn fit(accelerator: &Accelerator, version: &str) -> Option<Fit> {
-    let numbers = parsed(version)?;
-    let branch = *numbers.first()?;
+    let (numbers, branch) = (parsed(version)?, branch_of(version)?);
     let BranchRange { first, first_version, last } = &accelerator.driver;
     if let Some(last) = last
         && branch > *last
@@ -163,7 +159,7 @@ fn fit(accelerator: &Accelerator, version: &str) -> Option<Fit> {
         return Some(Fit::TooNew(*last));
     }
     if let Some(first) = first {
-        let earlier = |v: &String| numbers.len() > 1 && parsed(v).is_some_and(|least| numbers < least);
+        let earlier = |v: &String| numbers.parts() > 1 && parsed(v).is_some_and(|least| numbers < least);
         if branch < *first || first_version.as_ref().is_some_and(earlier) {
             return Some(Fit::TooOld(*first));
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gpu_operator_common::version::Version;
 use serde::Serialize;
 
 /// A container runtime that can be configured.
@@ -53,11 +54,7 @@ impl Runtime {
     #[must_use]
     pub fn of(version: &str) -> Self {
         let (kind, release) = version.split_once("://").unwrap_or((version, ""));
-        let mut numbers = release.trim_start_matches('v').split(|c: char| !c.is_ascii_digit()).map(str::parse);
-        let version = match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
-            _ => None,
-        };
+        let version = Version::leading(release).and_then(|version| Some((version.major(), version.minor()?)));
         let words = format!("{kind} {release}").trim().to_owned();
         let kind = match kind {
             "containerd" => Some(Kind::Containerd),

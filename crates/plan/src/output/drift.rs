@@ -1,5 +1,6 @@
 //! Drift: whether what is there is still what was applied.
 
+use gpu_operator_common::quantity::Amount;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use serde_json::Value;
 
@@ -31,7 +32,7 @@ fn holds(present: &Value, wanted: &Value, quantities: bool) -> bool {
                 && present.iter().zip(wanted).all(|(present, wanted)| holds(present, wanted, quantities))
         }
         (Value::String(present), Value::String(wanted)) if quantities => {
-            present == wanted || amount(present).is_some_and(|present| Some(present) == amount(wanted))
+            present == wanted || present.parse::<Amount>().is_ok_and(|present| wanted.parse() == Ok(present))
         }
         _ => present == wanted,
     }
@@ -46,29 +47,6 @@ fn is_empty(value: &Value) -> bool {
         Value::Object(fields) => fields.values().all(is_empty),
         Value::Bool(_) | Value::Number(_) => false,
     }
-}
-
-/// A quantity in thousandths of its unit, as Kubernetes reads it. Precise enough to tell two amounts apart that anybody
-/// would write.
-fn amount(text: &str) -> Option<i128> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor: f64 = match unit {
-        "m" => 0.001,
-        "" => 1.0,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "Ki" => 1024.0,
-        "Mi" => 1_048_576.0,
-        "Gi" => 1_073_741_824.0,
-        "Ti" => 1_099_511_627_776.0,
-        _ => return None,
-    };
-    let thousandths = number.parse::<f64>().ok()? * factor * 1000.0;
-    #[allow(clippy::cast_possible_truncation, reason = "rounded, and far below the largest")]
-    Some(thousandths.round() as i128)
 }
 
 #[cfg(test)]
@@ -89,6 +67,7 @@ mod tests {
             "{main: {resources: {limits: {memory: 1500M}}}}",
             "{main: {resources: {limits: {memory: 1.5G}}}}"
         ));
+        assert!(check("{limits: {memory: 1P}}", "{limits: {memory: '1e15'}}"));
     }
 
     #[test]

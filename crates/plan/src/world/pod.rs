@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use gpu_operator_common::quantity;
 use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
@@ -286,7 +287,7 @@ pub fn uses_gpu(pod: &Pod, asks: &GpuAsks) -> bool {
         limits.is_some_and(|limits| {
             // MIG slices (`nvidia.com/mig-…`) and shared GPUs (`nvidia.com/gpu.shared`) hold the driver as well.
             let is_gpu = |name: &String| name.starts_with("nvidia.com/") || asks.resources.contains(name);
-            limits.iter().any(|(name, quantity)| is_gpu(name) && quantity.0 != "0")
+            limits.iter().any(|(name, quantity)| is_gpu(name) && quantity::count(&quantity.0) != Ok(0))
         })
     })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gpu_operator_common::quantity;
 use gpu_operator_crd::{
     keys,
     policy::{DevicePlugin, MigStrategy},
@@ -17,11 +18,11 @@ use crate::world::word::{Word, Words};
 pub struct Resources(Box<[(Word, u32)]>);
 
 impl Resources {
-    /// The extended resources among a Node's.
+    /// The extended resources among a Node's. Of a quantity that cannot be read nothing is known.
     #[must_use]
     pub fn of(all: &BTreeMap<String, Quantity>, words: &Words) -> Self {
         let extended = all.iter().filter(|(name, _)| name.contains('/'));
-        Self(extended.filter_map(|(name, amount)| Some((words.word(name), amount.0.parse().ok()?))).collect())
+        Self(extended.filter_map(|(name, amount)| Some((words.word(name), quantity::count(&amount.0).ok()?))).collect())
     }
 
     /// How much there is of one; none of what there is no word of.
@@ -40,7 +41,7 @@ impl Resources {
     /// All GPUs and parts of GPUs, by the names that NVIDIA's plugin has for them.
     #[must_use]
     pub fn total(&self) -> u32 {
-        self.0.iter().filter(|(name, _)| is_gpu(name)).map(|(_, amount)| amount).sum()
+        self.0.iter().filter(|(name, _)| is_gpu(name)).fold(0, |sum, (_, amount)| sum.saturating_add(*amount))
     }
 
     /// The first of those of which there is any.
@@ -142,8 +143,9 @@ mod tests {
             ("cpu", "8"),
             ("hugepages-2Mi", "0"),
             ("nvidia.com/gpu", "0"),
-            ("nvidia.com/gpu.shared", "32"),
+            ("nvidia.com/gpu.shared", "1k"),
             ("nvidia.com/mig-1g.10gb", "7"),
+            ("nvidia.com/mig-1g.20gb", "seven"),
             ("nvidia.com/hostdev", "4"),
             ("example.com/gpu", "1"),
         ];
@@ -154,13 +156,16 @@ mod tests {
             Resources::from_iter([
                 ("example.com/gpu", 1),
                 ("nvidia.com/gpu", 0),
-                ("nvidia.com/gpu.shared", 32),
+                ("nvidia.com/gpu.shared", 1000),
                 ("nvidia.com/hostdev", 4),
                 ("nvidia.com/mig-1g.10gb", 7)
             ])
         );
         assert_eq!(read.first_gpu().map(Word::as_str), Some("nvidia.com/gpu.shared"));
-        assert_eq!((read.total(), read.amount("nvidia.com/gpu.shared"), read.amount("nvidia.com/mig-2g")), (39, 32, 0));
+        assert_eq!(
+            (read.total(), read.amount("nvidia.com/gpu.shared"), read.amount("nvidia.com/mig-2g")),
+            (1007, 1000, 0)
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use gpu_operator_common::version::Version;
 use gpu_operator_crd::report::{CONTAINER_ROOT, DRIVER_ROOTS, GKE_ROOT, HOST_ROOT, InstalledDriver};
 
 use super::{
@@ -91,7 +92,7 @@ fn is_loadable(root: &HostRoot, path: &Path, others: &[&str]) -> bool {
 
 /// Matches `580.173.02`, but not the `1` of the link.
 fn is_version(text: &str) -> bool {
-    text.contains('.') && text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    text.contains('.') && text.parse::<Version>().is_ok()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use gpu_operator_common::version as dotted;
+
 /// Whether no alternative can hold. Alternatives stand apart by spaces, the conditions of one by commas. What is not known
 /// here, such as a GPU's brand, may hold.
 pub fn fails(required: &str, cuda: super::Version, driver: &str) -> bool {
@@ -26,7 +28,8 @@ fn holds<'v>(condition: &str, value: impl Fn(&str) -> Option<&'v str>) -> Option
     let (name, rest) = condition.split_at(at);
     let end = rest.find(|letter: char| !"<>=!".contains(letter))?;
     let (operator, wanted) = rest.split_at(end);
-    let order = compare(value(name)?, wanted)?;
+    let version = |text: &str| text.parse::<dotted::Version>().ok();
+    let order = version(value(name)?)?.cmp(&version(wanted)?);
     Some(match operator {
         "=" | "==" => order == Ordering::Equal,
         "!=" => order != Ordering::Equal,
@@ -36,14 +39,4 @@ fn holds<'v>(condition: &str, value: impl Fn(&str) -> Option<&'v str>) -> Option
         "<" => order == Ordering::Less,
         _ => return None,
     })
-}
-
-/// Compares versions part by part; a part that is not there is zero.
-fn compare(a: &str, b: &str) -> Option<Ordering> {
-    let parts = |text: &str| text.split('.').map(|part| part.parse::<u32>().ok()).collect::<Option<Vec<u32>>>();
-    let (mut a, mut b) = (parts(a)?, parts(b)?);
-    let length = a.len().max(b.len());
-    a.resize(length, 0);
-    b.resize(length, 0);
-    Some(a.cmp(&b))
 }

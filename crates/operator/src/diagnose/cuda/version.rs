@@ -1,5 +1,7 @@
 //! CUDA versions, and what a driver serves beyond the one that it was made with.
 
+use gpu_operator_common::version as dotted;
+
 /// A CUDA version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
@@ -12,9 +14,8 @@ pub struct Version {
 impl Version {
     /// Reads `12.8` or `12.8.1`.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('.').map(|part| part.parse::<u32>().ok());
-        let version = Self { major: parts.next()??, minor: parts.next()?? };
-        parts.all(|part| part.is_some()).then_some(version)
+        let version: dotted::Version = text.parse().ok()?;
+        Some(Self { major: version.major(), minor: version.minor()? })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Who tells kubelet of a node's GPUs.
 
+use gpu_operator_common::version::Version;
 use gpu_operator_crd::{
     policy::{DevicePlugin, Mig, MigStrategy, Mps, PluginFlags, PluginFlavor, Sharing},
     reason::Reason,
@@ -116,10 +117,10 @@ pub fn choose(
 
 /// Of a version that is not known nothing is said.
 fn works_with(version: Option<&str>) -> Result<(), Fault> {
-    let mut parts = version.into_iter().flat_map(|version| version.split('.')).map_while(|part| part.parse().ok());
-    let (branch, minor) = (parts.next(), parts.next().unwrap_or(u32::MAX));
-    match (branch, version) {
-        (Some(branch), Some(version)) if (branch, minor) < FIRST_DRIVER => Err(unsupported(format!(
+    let numbers =
+        version.and_then(Version::leading).map(|version| (version.major(), version.minor().unwrap_or(u32::MAX)));
+    match (numbers, version) {
+        (Some(numbers), Some(version)) if numbers < FIRST_DRIVER => Err(unsupported(format!(
             "NVIDIA's device plugin works with driver {}.{} and later, and this node has {version}; give it a later one, or write driver.source: RunFile, which goes with Google's device plugin",
             FIRST_DRIVER.0, FIRST_DRIVER.1
         ))),

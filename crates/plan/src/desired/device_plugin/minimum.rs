@@ -1,6 +1,7 @@
 //! The oldest images of NVIDIA's device plugin that do what is asked of them, by their release notes. One that is older does
 //! not know the setting, and crashes or shares nothing.
 
+use gpu_operator_common::version::Version;
 use gpu_operator_crd::policy::{DevicePlugin, Image};
 
 use crate::desired::{
@@ -44,11 +45,8 @@ pub fn check(plugin: &DevicePlugin, choice: &PluginChoice, toolkit: &ToolkitChoi
 fn release(image: &Image) -> Option<(&str, (u32, u32))> {
     let is_nvidias = |repository: &String| repository.rsplit('/').next() == Some(NAME);
     let tag = image.tag.as_deref().filter(|_| image.repository.as_ref().is_none_or(is_nvidias))?;
-    let mut parts = tag.trim_start_matches('v').split(['.', '-']).map(str::parse);
-    match (parts.next()?, parts.next()?) {
-        (Ok(major), Ok(minor)) => Some((tag, (major, minor))),
-        _ => None,
-    }
+    let version = Version::leading(tag)?;
+    Some((tag, (version.major(), version.minor()?)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,9 @@
+//! What the operator and the node agent (`nvml-probe`) share, beside the API in `gpu-operator-crd`.
+//!
+//! By default the crate is pure: no HTTP, no asynchronous runtime, no Kubernetes client. The feature `admin` adds the HTTP
+//! endpoints.
+
+#[cfg(feature = "admin")]
+pub mod admin;
+pub mod quantity;
+pub mod version;
