@@ -67,14 +67,14 @@ fn a_driver_that_is_in_use() {
     test(|f| async move {
         // Left loaded by somebody's container, and in use by a process that is no pod.
         let standin = f.host.standin();
-        standin.set_other_users(1)?;
+        standin.set_other_references(1)?;
         let module = standin.dir().join("module/nvidia");
         std::fs::create_dir_all(module.join("holders"))?;
         std::fs::write(module.join("version"), "570.1.1\n")?;
         std::fs::write(module.join("refcnt"), "1\n")?;
         f.apply("{}").await?;
         shows(&f, Reason::DriverInUse, "570.1.1").await?;
-        standin.set_other_users(0)?;
+        standin.set_other_references(0)?;
         f.wait_until_ready().await?;
         ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
         Ok(())

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Cluster, Containerd, DriverMode, Gpu, HostDriver, RealNode, eventually, failures::CLUSTER};
+use e2e::{Cluster, Containerd, DriverMode, Gpu, HostDriver, RealNode, eventually, test_failures::DIAGNOSIS_HEADING};
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys,
     policy::{DriverSource, Operand, PluginFlavor, Stage},
@@ -134,7 +134,7 @@ fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>)
     let names: Vec<String> = hold.nodes.iter().map(RealNode::name).collect();
     eprintln!("on {} for {:.1} s", names.join(", "), began.elapsed().as_secs_f32());
     if let Err(error) = outcome {
-        panic!("{error:?}\n{CLUSTER}\n{}", cluster.diagnosis(&hold.nodes));
+        panic!("{error:?}\n{DIAGNOSIS_HEADING}\n{}", cluster.diagnosis(&hold.nodes));
     }
 }
 
@@ -167,7 +167,7 @@ impl Fixture {
         let standin = fixture.host.standin();
         fixture.host.start_kubelet()?;
         standin.set_driver_mode(&DriverMode::Ok)?;
-        standin.set_other_users(0)?;
+        standin.set_other_references(0)?;
         standin.plug(&Gpu::h100(GPUS))?;
         if cluster.kubectl(&["get", "namespace", users]).is_err() {
             cluster.kubectl(&["create", "namespace", users])?;
@@ -191,7 +191,7 @@ impl Fixture {
         let leftovers = "rm -rf /usr/local/nvidia/toolkit /opt/nvidia /run/nvidia/nvidia-driver.state
             while mountpoint -q /run/nvidia/driver; do umount --lazy /run/nvidia/driver; done";
         fixture.host.exec(&["/bin/sh", "-ec", leftovers])?;
-        standin.forget_loads()?;
+        standin.reset_loads()?;
         // A new GpuNode: what was seen in other tests is forgotten.
         cluster.kubectl(&[&["delete", "gpunode", node], &GONE[..]].concat())?;
         fixture

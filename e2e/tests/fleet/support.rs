@@ -11,11 +11,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
-    Cluster, Fleet, OperatorProcess,
+    Build, Cluster, Fleet, OperatorProcess,
     audit::OPERATOR,
     eventually,
-    fleet::{MEMBER, Published},
-    operator_process::Build,
+    fleet::{MEMBER_LABEL, Published},
 };
 use futures::StreamExt;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, reason::Reason};
@@ -95,7 +94,7 @@ impl Fixture {
         })
         .await?;
         self.fleet.end().await?;
-        self.operator.give_back()
+        self.operator.restore_deployment()
     }
 
     pub fn policies(&self) -> Api<ClusterGpuPolicy> {
@@ -105,7 +104,7 @@ impl Fixture {
     /// Applies a policy of this spec, written as YAML, to the fleet's nodes alone.
     pub async fn apply(&self, spec: &str) -> Result<()> {
         let mut policy = ClusterGpuPolicy::new(POLICY, serde_yaml::from_str(spec)?);
-        let members = json!({"matchLabels": {MEMBER.0: MEMBER.1}});
+        let members = json!({"matchLabels": {MEMBER_LABEL.0: MEMBER_LABEL.1}});
         policy.spec.node_selector = Some(serde_json::from_value(members)?);
         self.policies().patch(POLICY, &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
         Ok(())

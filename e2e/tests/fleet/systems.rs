@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use anyhow::{Context, Result, ensure};
 use e2e::{
     HostDriver, eventually,
-    fleet::{FleetNode, MEMBER, os},
+    fleet::{FleetNode, MEMBER_LABEL, os},
 };
 use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
 use k8s_openapi::api::{
@@ -88,7 +88,7 @@ impl System {
         let mut policy: ClusterGpuPolicy = serde_yaml::from_str(&text)?;
         policy.metadata.name = Some(POLICY.to_owned());
         let mut selector = policy.spec.node_selector.take().unwrap_or_default();
-        selector.match_labels.insert(MEMBER.0.to_owned(), MEMBER.1.to_owned());
+        selector.match_labels.insert(MEMBER_LABEL.0.to_owned(), MEMBER_LABEL.1.to_owned());
         policy.spec.node_selector = Some(selector);
         let apply = PatchParams::apply("test").force();
         self.f.policies().patch(POLICY, &apply, &Patch::Apply(&policy)).await?;

@@ -128,7 +128,7 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
 
     let requests = f.cluster.audit().requests(OPERATOR, mark)?;
     let writes = requests.writes();
-    ensure!(writes.refused().count() == 0, "refused: {}", writes.refused());
+    ensure!(writes.rejected().count() == 0, "rejected: {}", writes.rejected());
     let sets = f.daemon_sets().await?;
     let members = nodes.iter().filter(|(_, wanted)| wanted.is_some()).count();
     // The label of a toolkit that restarts the runtime comes in its turn, and that a node waits for it is told.

@@ -9,7 +9,7 @@
 //! | `etc/standin/gpus.json` | the GPUs, see [`Machine`]; read anew at every call |
 //! | `etc/standin/mig.json` | how the GPUs that have MIG are divided; written by the calls that divide them |
 //! | `etc/standin/modes.json` | the modes that programs have given GPUs; written by the calls that set them |
-//! | `etc/standin/asked.sock` | whoever listens there is told which functions are called that have no answer |
+//! | `etc/standin/unanswered.sock` | a socket whose listener receives the calls of functions that have no answer |
 //! | `etc/standin/module/nvidia/version` | the version of the loaded kernel module; absent: no driver is loaded |
 //! | `etc/standin/lock/nvml.lock` | locked shared from the first `nvmlInit` to the last `nvmlShutdown`; holding it exclusively means that the driver is being replaced |
 //! | `libnvidia-standin.so.<version>` beside the library | in place of `etc/standin`, where there is none: `lock/nvml.lock`, which holds the text of `gpus.json` |
@@ -44,7 +44,6 @@
 //! has MIG, says that it is off, and cannot be divided.
 
 mod abi;
-mod asked;
 mod devices;
 mod events;
 mod handle;
@@ -60,6 +59,7 @@ mod status;
 mod store;
 mod stubs;
 mod topology;
+mod unanswered;
 
 pub use events::Event;
 pub use library::Library;
