@@ -1,12 +1,12 @@
-# The stand-in driver image: nvidia/driver:<version>-ubuntu22.04 of NVIDIA's, as far as others can see.
+# The stand-in driver image, which behaves to others as NVIDIA's nvidia/driver:<version>-ubuntu22.04.
 #
 # Arguments: BASE, a base with a C library; DRIVER_VERSION, like 595.91.07; STANDIN_KIND, current, old or precompiled.
 # The build's context:
 #   libstandin_nvml.so   built from package standin-nvml
 #   nvidia-driver        built from package standin-node, executable
 #   nvidia-smi           likewise
-# Libraries and programs are installed by `nvidia-driver init`, as by the real installer: what the image itself held in
-# place would outlast the container.
+# Libraries and programs are installed by `nvidia-driver init`, as by the real installer: files of the image itself would
+# outlive the container.
 ARG BASE
 FROM ${BASE}
 ARG DRIVER_VERSION

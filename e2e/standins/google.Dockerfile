@@ -1,5 +1,5 @@
-# The stand-ins for what Google places on nodes: a driver's installer that ends, and a device plugin that hands the driver's
-# folder over.
+# The stand-ins for the programs that Google places on nodes: an installer of the driver that exits, and a device plugin that
+# gives containers the driver's folder.
 #
 # Argument: BASE, a base with a C library.
 # The build's context:

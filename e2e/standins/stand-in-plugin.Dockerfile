@@ -1,5 +1,5 @@
-# The stand-in device plugin: nvidia/k8s-device-plugin of NVIDIA's, as far as a kubelet can tell. For what NVIDIA's own cannot
-# do here, by a policy's `devicePlugin.image`.
+# The stand-in device plugin, which behaves to a kubelet as NVIDIA's nvidia/k8s-device-plugin. Policies select it with
+# `devicePlugin.image` for what NVIDIA's own plugin cannot do here.
 #
 # Argument: BASE, a base with a C library.
 # The build's context:

@@ -5,8 +5,8 @@
 #   nvidia/       what is built from NVIDIA's module: nvidia-ctk-installer, nvidia-ctk, nvidia-cdi-hook,
 #                 nvidia-container-runtime{,.cdi,.legacy}, nvidia-container-runtime-hook, all executable
 #   placeholder   e2e/standins/placeholder
-# The placeholder stands for the C half of the toolkit (libnvidia-container), which only its legacy mode runs; the
-# installer refuses to work without the files.
+# The placeholder replaces the C part of the toolkit (libnvidia-container), which runs only in legacy mode; the installer fails
+# without these files.
 ARG BASE
 FROM ${BASE}
 ENV PATH=/work:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
