@@ -231,7 +231,8 @@ impl Image {
     }
 }
 
-/// The base of every image: a few Debian packages, such as the C library.
+/// The base of every image: Debian's C library and certificates, and busybox, whose commands exist only in images that link
+/// them.
 struct Base {
     hash: String,
 }
@@ -244,7 +245,7 @@ impl Base {
     fn ensure(paths: &Paths) -> Result<Self> {
         fs::create_dir_all(paths.images())?;
         let suite = suite();
-        let packages = "libc6,libgcc-s1,ca-certificates";
+        let packages = "libc6,libgcc-s1,ca-certificates,busybox";
         let hash = hex(&Sha256::digest(format!("{suite} {packages}")));
         let base = Self { hash };
         let stamp = paths.images().join("base.stamp");

@@ -18,6 +18,7 @@ mod health;
 mod host_driver;
 mod install;
 mod mig;
+mod mps;
 mod nodes;
 mod policies;
 mod restarts;

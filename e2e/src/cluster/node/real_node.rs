@@ -177,7 +177,7 @@ folder=/usr/lib/x86_64-linux-gnu
 for kernel in $folder/libnvidia-standin.so.*; do
   if mountpoint -q $kernel; then umount --lazy $kernel; fi
 done
-rm -f $folder/libnvidia-ml.so.* $folder/libnvidia-standin.so.* $folder/libcuda.so.* /usr/bin/nvidia-smi /dev/nvidia*
+rm -f $folder/libnvidia-ml.so.* $folder/libnvidia-standin.so.* $folder/libcuda.so.* /usr/bin/nvidia-smi /usr/bin/nvidia-cuda-mps-* /dev/nvidia*
 if mountpoint -q /etc/standin; then umount --lazy /etc/standin; fi
 if [ -n \"$2\" ]; then
   cp \"$1\" $folder/libnvidia-ml.so.$2

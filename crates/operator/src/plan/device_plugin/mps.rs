@@ -1,9 +1,9 @@
 //! The control daemon of CUDA's MPS, a stage of its own: what runs on its GPUs ends with it, so a device plugin that is
 //! started anew must not take it along.
 //!
-//! The image is the plugin's. The daemon starts the driver's programs with an environment of their own, in which there is no
-//! path of programs or libraries, and no runtime brings the driver into its container where none is configured: the probe does,
-//! as its first program.
+//! The image is the plugin's. Daemon and plugin start the driver's programs with an environment of their own, in which there is
+//! no path of programs or libraries, and no runtime brings the driver into their containers where none is configured: the
+//! probe does, as their first program.
 
 use gpu_operator_crd::policy::{MigStrategy, Sharing};
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume, VolumeMount};
@@ -24,8 +24,6 @@ use crate::settings::Settings;
 pub const ROOT: &str = "/run/nvidia/mps";
 /// The same, as upstream's programs have it built in.
 const ROOT_IN_CONTAINER: &str = "/mps";
-/// Where the container sees the driver's root.
-const DRIVER_ROOT: &str = "/driver-root";
 /// Programs on the GPUs are told to end, and the daemons with them.
 const GRACE_SECONDS: i64 = 30;
 
@@ -52,12 +50,12 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
     }
     let mut main_mounts = vec![
         mount(config::VOLUME, "/etc/nvidia-device-plugin", Mode::ReadOnly),
-        mount("driver-root", DRIVER_ROOT, Mode::Follow),
+        mount("driver-root", nvidia::DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
         unpacked::mounted(),
     ];
     main_mounts.extend(mounts(Mode::Writable));
     let main = Container {
-        command: Some(unpacked::command(&["inject", "--driver-root", DRIVER_ROOT, "--", "mps-control-daemon"])),
+        command: Some(injected("mps-control-daemon")),
         security_context: privileged(),
         volume_mounts: Some(main_mounts),
         ..operand_container(input, "mps-control-daemon", environment, vec![])
@@ -75,6 +73,12 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
         host: HostNamespaces::Pid,
         grace_seconds: GRACE_SECONDS,
     }
+}
+
+/// The command of a container that has the driver's programs and libraries where this program of its image looks for them.
+#[must_use]
+pub fn injected(program: &str) -> Vec<String> {
+    unpacked::command(&["inject", "--driver-root", nvidia::DRIVER_ROOT_IN_CONTAINER, "--", program])
 }
 
 /// The plugin's gate: waits until the daemons of all GPUs run.

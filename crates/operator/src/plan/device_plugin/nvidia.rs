@@ -11,12 +11,13 @@ use super::{
         },
         division::Layout,
         toolkit::{self, ToolkitChoice},
+        unpacked,
     },
     SOCKETS, config, divider, mps,
 };
 
 /// Where the plugin sees the driver's root.
-const DRIVER_ROOT_IN_CONTAINER: &str = "/driver-root";
+pub const DRIVER_ROOT_IN_CONTAINER: &str = "/driver-root";
 /// Where CDI specifications are looked for by every runtime that knows CDI.
 const CDI: &str = "/var/run/cdi";
 /// The name of its file.
@@ -71,13 +72,18 @@ pub fn pod(
         mounts.push(mount(config::VOLUME, "/etc/nvidia-device-plugin", Mode::ReadOnly));
         volumes.push(config::volume());
     }
-    if sharing.is_some_and(|sharing| sharing.mps.is_some()) {
-        init.push(mps::gate(input.settings));
+    let by_mps = sharing.is_some_and(|sharing| sharing.mps.is_some());
+    if by_mps {
+        init.extend([mps::gate(input.settings), unpacked::init(input.settings)]);
         environment.push(env("MPS_ROOT", mps::ROOT));
+        mounts.push(unpacked::mounted());
         mounts.extend(mps::mounts(Mode::Follow));
+        volumes.push(unpacked::volume());
         volumes.extend(mps::volumes());
     }
     let main = Container {
+        // The plugin asks the daemons by the driver's own program whether they serve.
+        command: by_mps.then(|| mps::injected("nvidia-device-plugin")),
         // Privileged: NVML opens the GPUs' device nodes.
         security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
         volume_mounts: Some(mounts),

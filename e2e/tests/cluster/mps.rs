@@ -1,0 +1,54 @@
+//! GPUs shared by MPS, with NVIDIA's own control daemon, of its device plugin and of its driver: all that is missing is a GPU.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use e2e::{debian, eventually};
+use gpu_operator_crd::{keys, policy::Stage};
+use kube::ResourceExt;
+
+use crate::support::{Fixture, GPUS, READY, started, test};
+
+const DRIVER: &str = "535.261.03";
+/// Where the servers of the daemon write, on the host.
+const LOG: &str = "/run/nvidia/mps/nvidia.com/gpu/log/server.log";
+
+/// Asks the daemon for a server, from within its container, which has no shell.
+const START_SERVER: &str = "
+    for process in /proc/[0-9]*; do
+        if grep -qx mps-control-dae $process/comm 2>/dev/null; then daemon=${process#/proc/}; fi
+    done
+    export CUDA_MPS_PIPE_DIRECTORY=/mps/nvidia.com/gpu/pipe
+    echo start_server -uid 0 | nsenter --target $daemon --mount /usr/bin/nvidia-cuda-mps-control";
+
+/// Puts the driver's own CUDA and MPS beside the stand-in of its NVML, as the host's.
+fn install_mps(f: &Fixture, driver: &Path) -> Result<()> {
+    const INSTALL: &str = "
+        cp $1/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.$2 /usr/lib/x86_64-linux-gnu/
+        cp $1/usr/bin/nvidia-cuda-mps-control $1/usr/sbin/nvidia-cuda-mps-server /usr/bin/";
+    f.host.exec(&["/bin/sh", "-ec", INSTALL, "install", &driver.display().to_string(), DRIVER]).map(drop)
+}
+
+#[test]
+fn nvidias_control_daemon_serves_and_its_server_lacks_nothing_but_a_gpu() {
+    test(|f| async move {
+        f.load_host_driver(DRIVER).await?;
+        install_mps(&f, &debian::driver("535")?.root)?;
+        f.apply("{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}").await?;
+        f.wait_until_ready_with(keys::GPU_RESOURCE, 4 * GPUS).await?;
+        let daemon = f.operand(Stage::Mps).await?;
+        ensure!(started(&daemon).is_some(), "{:?}", daemon.status);
+        let (daemon, namespace) = (daemon.name_any(), f.cluster.namespace());
+        let log = f.cluster.kubectl(&["logs", &daemon, "-n", namespace])?;
+        ensure!(log.contains("Starting control daemon using socket"), "{log}");
+
+        // What the first client would have it do.
+        f.host.exec(&["/bin/sh", "-ec", START_SERVER])?;
+        eventually(READY, "the server's words", || async {
+            let said = f.host.exec(&["/bin/cat", LOG])?;
+            ensure!(said.contains("Driver initialization failed with: no CUDA-capable device is detected"), "{said}");
+            Ok(())
+        })
+        .await
+    });
+}
