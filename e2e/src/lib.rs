@@ -1,7 +1,7 @@
 //! A real Kubernetes cluster on one machine, for the demo and the end-to-end tests.
 //!
-//! `cargo xtask` ([`cli`]) builds the tools, starts a control plane and real nodes, builds and imports the images, installs the
-//! chart, and removes everything again. Tests get the running cluster as a [`Cluster`].
+//! `cargo xtask` ([`cli`]) builds the tools, starts a control plane and real nodes, builds and imports the images, installs
+//! the chart, and removes everything again. Tests get the running cluster as a [`Cluster`].
 //!
 //! A node is containerd and kubelet in namespaces of their own, over a copy-on-write view of the machine's root, so that
 //! nothing outside `target/e2e` is written and everything vanishes with one process. The nodes and the control plane are
@@ -24,6 +24,8 @@ mod harness;
 mod benchmark;
 mod cluster;
 pub mod fleet;
+#[cfg(test)]
+mod layers;
 mod standin;
 mod xtask;
 

@@ -70,8 +70,8 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Installs a fleet of `nodes` nodes in a cluster without nodes, and returns it once it is ready and quiet, with the figures
-    /// of the installation.
+    /// Installs a fleet of `nodes` nodes in a cluster without nodes, and returns it once it is ready and quiet, with the
+    /// figures of the installation.
     pub(super) async fn installed(cluster: &'a Cluster, nodes: u32) -> Result<(Self, Figures)> {
         let fleet = Fleet::start(cluster).await?;
         let members = (0..nodes as usize).map(|index| node(&name(index), MODELS[index % MODELS.len()], 0));

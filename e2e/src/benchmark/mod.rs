@@ -1,5 +1,5 @@
-//! `benchmark`: measures API requests, memory and processor time of operator and probe. It prints the figures, and fails only if
-//! they cannot be measured.
+//! `benchmark`: measures API requests, memory and processor time of operator and probe. It prints the figures, and fails only
+//! if they cannot be measured.
 //!
 //! ```text
 //!   measure ── a fleet is installed ──▶ figures ─┐

@@ -38,7 +38,10 @@ const RUNS: usize = 50;
 const PASSES: usize = 20;
 
 fn main() -> Result<()> {
-    let nodes = std::env::args().nth(1).map_or(Ok(NODES), |nodes| nodes.parse()).context("the argument is not a number of nodes")?;
+    let nodes = std::env::args()
+        .nth(1)
+        .map_or(Ok(NODES), |nodes| nodes.parse())
+        .context("the argument is not a number of nodes")?;
     let mut fleet = Fleet::new(nodes)?;
     fleet.settle()?;
     let mut times: Vec<Duration> = (0..RUNS).map(|_| fleet.measure()).collect();

@@ -78,8 +78,8 @@ fn values(state: &State) -> serde_json::Value {
     })
 }
 
-/// Returns an affinity that keeps the operator away from nodes whose container runtime is restarted for their GPUs, so that the
-/// restart does not disturb it.
+/// Returns an affinity that keeps the operator away from nodes whose container runtime is restarted for their GPUs, so that
+/// the restart does not disturb it.
 fn affinity(state: &State) -> serde_json::Value {
     let old = state.nodes.real().filter(|node| Containerd::of(*node) == Containerd::One);
     let names: Vec<String> = old.map(NodeId::name).collect();

@@ -1,4 +1,5 @@
-//! The state of a simulated node's host and containers, and what follows from it: which driver is installed, loaded and in use.
+//! The state of a simulated node's host and containers, and what follows from it: which driver is installed, loaded and in
+//! use.
 
 use std::collections::BTreeMap;
 

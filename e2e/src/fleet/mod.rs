@@ -114,8 +114,8 @@ impl Fleet {
         slots.insert(node.name.clone(), Slot::new(node, pods));
     }
 
-    /// Deletes a node, as when its machine is returned to the cloud. The controller manager deletes its pods within a minute or
-    /// two.
+    /// Deletes a node, as when its machine is returned to the cloud. The controller manager deletes its pods within a minute
+    /// or two.
     ///
     /// # Errors
     /// If the API server rejects the request.
@@ -183,8 +183,8 @@ impl Fleet {
         });
     }
 
-    /// Changes a running node, such as its behaviour, the GPUs on its bus or the driver on its host. Fields that affect only the
-    /// Node object, such as labels, have no effect any more.
+    /// Changes a running node, such as its behaviour, the GPUs on its bus or the driver on its host. Fields that affect only
+    /// the Node object, such as labels, have no effect any more.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut FleetNode)) {
         self.agent.change(name, |slot| change(&mut slot.node));
     }
@@ -235,8 +235,8 @@ impl Fleet {
         }
     }
 
-    /// Waits until nodes, their pods and GpuNodes, policies and DaemonSets have not changed for `quiet`. Returns the time of the
-    /// last change.
+    /// Waits until nodes, their pods and GpuNodes, policies and DaemonSets have not changed for `quiet`. Returns the time of
+    /// the last change.
     ///
     /// # Errors
     /// If that does not happen within `deadline`.

@@ -1,5 +1,5 @@
-//! The folder that controls a node's stand-ins: GPUs, PCI bus and driver. The stand-ins read its files again each time, so that
-//! a change takes effect at once.
+//! The folder that controls a node's stand-ins: GPUs, PCI bus and driver. The stand-ins read its files again each time, so
+//! that a change takes effect at once.
 
 use std::{
     fs,
@@ -71,8 +71,8 @@ impl Standin {
         self.set_nvml(gpus, &Map::new())
     }
 
-    /// Sets the GPUs that NVML lists, and faults of NVML as a whole, such as `hang`: top-level fields of the stand-in library's
-    /// `gpus.json`.
+    /// Sets the GPUs that NVML lists, and faults of NVML as a whole, such as `hang`: top-level fields of the stand-in
+    /// library's `gpus.json`.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -1,8 +1,8 @@
 //! The reference count of the stand-in module `nvidia`. As in the kernel, every program that has the driver open counts.
 //!
-//! A program that opens the driver through the stand-in NVML holds a shared lock on one file. A program that is killed releases
-//! it silently, so the count is taken from the kernel's list of locks. The node's first process does this, because its `/proc`
-//! lists the locks of all containers.
+//! A program that opens the driver through the stand-in NVML holds a shared lock on one file. A program that is killed
+//! releases it silently, so the count is taken from the kernel's list of locks. The node's first process does this, because
+//! its `/proc` lists the locks of all containers.
 
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path, thread::sleep, time::Duration};
 

@@ -28,8 +28,8 @@ use crate::{
     standin::unanswered,
 };
 
-/// The number of real nodes of the tests. One of them has the older containerd and is idle except for its own tests. More nodes
-/// are too much for two cores.
+/// The number of real nodes of the tests. One of them has the older containerd and is idle except for its own tests. More
+/// nodes are too much for two cores.
 const NODES: u8 = 6;
 
 /// The result of a stage.

@@ -61,8 +61,8 @@ impl Hierarchy {
     }
 }
 
-/// Enables a version 2 group's controllers for its child groups. Errors are ignored: kubelet reports a missing controller if it
-/// needs it.
+/// Enables a version 2 group's controllers for its child groups. Errors are ignored: kubelet reports a missing controller if
+/// it needs it.
 fn delegate(group: &Path) {
     let controllers = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
     for controller in controllers.split_whitespace() {

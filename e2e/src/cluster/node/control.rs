@@ -162,8 +162,8 @@ pub(crate) fn containerd_starts(paths: &Paths, state: &State, node: NodeId) -> R
     Ok(starts.lines().map(str::to_owned).collect())
 }
 
-/// Switches a node off and on. Its processes and mounts end, and so does what is only in memory, such as `/run`, `/dev` and the
-/// loaded driver; its disk stays.
+/// Switches a node off and on. Its processes and mounts end, and so does what is only in memory, such as `/run`, `/dev` and
+/// the loaded driver; its disk stays.
 pub(crate) fn reboot(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
     stop(paths, node)?;
     remove_tree(&paths.standin(node).join("module/nvidia"))?;

@@ -92,8 +92,8 @@ pub(crate) fn init(paths: &Paths, node: NodeId) -> Result<()> {
     }
 }
 
-/// `node-exec`: runs a command in the namespaces of a node, which the process `holder` holds. With `log`, leaves it running with
-/// its output in that file and prints its process id; otherwise waits for it and returns its exit code.
+/// `node-exec`: runs a command in the namespaces of a node, which the process `holder` holds. With `log`, leaves it running
+/// with its output in that file and prints its process id; otherwise waits for it and returns its exit code.
 pub(crate) fn exec(
     paths: &Paths,
     node: NodeId,

@@ -149,8 +149,8 @@ impl RealNode {
         self.standin().set_module(version.filter(|_| loaded))
     }
 
-    /// Creates the folder into which installers put drivers, with the files in which the stand-in driver's library finds what a
-    /// real one asks the kernel for; or removes it with all that is in it.
+    /// Creates the folder into which installers put drivers, with the files in which the stand-in driver's library finds what
+    /// a real one asks the kernel for; or removes it with all that is in it.
     ///
     /// # Errors
     /// If the node's files cannot be changed.

@@ -84,8 +84,8 @@ pub(super) fn build(paths: &Paths, id: NodeId) -> Result<()> {
 
     // The folder of the cluster: programs, configuration and logs have the same paths inside and outside.
     bind(&paths.base, &inside(&root, &paths.base)?)?;
-    // On the machine's own file system, because an overlay cannot be on an overlay. A machine that is a node itself has folders
-    // of the same names, which this node must not see.
+    // On the machine's own file system, because an overlay cannot be on an overlay. A machine that is a node itself has
+    // folders of the same names, which this node must not see.
     for (folder, place) in
         [("containerd", "var/lib/containerd"), ("kubelet", "var/lib/kubelet"), ("cni", "var/lib/cni")]
     {

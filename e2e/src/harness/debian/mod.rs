@@ -1,6 +1,6 @@
-//! NVIDIA's own libraries and programs, as packaged by Debian, for tests. They are never shipped. The packages are fetched from
-//! the mirrors in the machine's apt sources, compared with pinned checksums and unpacked in `target/e2e`; the machine's apt
-//! sources and its dpkg database stay unchanged.
+//! NVIDIA's own libraries and programs, as packaged by Debian, for tests. They are never shipped. The packages are fetched
+//! from the mirrors in the machine's apt sources, compared with pinned checksums and unpacked in `target/e2e`; the machine's
+//! apt sources and its dpkg database stay unchanged.
 
 mod mirror;
 mod package;

@@ -1,5 +1,5 @@
-//! Stand-ins for two of NVIDIA's containers, for machines without a GPU: the driver container, which "loads" a kernel module by
-//! writing files, and the device plugin, which works with a real kubelet.
+//! Stand-ins for two of NVIDIA's containers, for machines without a GPU: the driver container, which "loads" a kernel module
+//! by writing files, and the device plugin, which works with a real kubelet.
 
 pub mod driver;
 pub mod plugin;

@@ -16,8 +16,8 @@
 //! | `dev/nvidiactl` | opened at `nvmlInit`, as the real library does; being allowed to is what counts |
 //!
 //! It reports the inventory, the properties of each [`Model`], the connections between GPUs, MIG, the state in `gpus.json`,
-//! events and versions. Queries of state that is not in the file return `NVML_ERROR_NOT_SUPPORTED`, and so do all other functions
-//! of NVML, which are listed in `functions.txt`.
+//! events and versions. Queries of state that is not in the file return `NVML_ERROR_NOT_SUPPORTED`, and so do all other
+//! functions of NVML, which are listed in `functions.txt`.
 //!
 //! # `gpus.json`
 //!
@@ -37,11 +37,11 @@
 //! }
 //! ```
 //!
-//! Changes of the file take effect at the next call. `hang` blocks every call, `slowMillis` makes each call slower, `crash` ends
-//! the process, and `initError` is `nvmlInit`'s return code. Of a device, `error` is the return code of all its calls, `xids` are
-//! delivered to everyone who registered before, and `readings` are its state: see [`Readings`]. A device with `mig`, even an
-//! empty one, can be divided by MIG: see [`Mig`]. On a device without `mig` whose model supports MIG, MIG is off and cannot be
-//! turned on.
+//! Changes of the file take effect at the next call. `hang` blocks every call, `slowMillis` makes each call slower, `crash`
+//! ends the process, and `initError` is `nvmlInit`'s return code. Of a device, `error` is the return code of all its calls,
+//! `xids` are delivered to everyone who registered before, and `readings` are its state: see [`Readings`]. A device with
+//! `mig`, even an empty one, can be divided by MIG: see [`Mig`]. On a device without `mig` whose model supports MIG, MIG is
+//! off and cannot be turned on.
 
 mod abi;
 mod devices;

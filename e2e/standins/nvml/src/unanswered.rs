@@ -1,8 +1,8 @@
 //! Reports calls of functions that this library does not answer.
 //!
-//! A listener binds a datagram socket to `etc/standin/unanswered.sock` under the driver root. It receives one datagram for each
-//! unanswered function that a process calls: the function's name, a space, and the PCI device id of the GPU that it was called
-//! for, as four hexadecimal digits, or `-` for none.
+//! A listener binds a datagram socket to `etc/standin/unanswered.sock` under the driver root. It receives one datagram for
+//! each unanswered function that a process calls: the function's name, a space, and the PCI device id of the GPU that it was
+//! called for, as four hexadecimal digits, or `-` for none.
 
 use std::{
     os::unix::net::UnixDatagram,

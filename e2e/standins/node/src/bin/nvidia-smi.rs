@@ -1,6 +1,6 @@
 //! The stand-in for nvidia-smi: it lists the GPUs of its container, as reported by the driver's library in the container. With
-//! `--loop=SECONDS` it lists them repeatedly and keeps the driver open; with `-c MODE` it sets the compute mode of the GPU given
-//! by `-i UUID`, or of all GPUs.
+//! `--loop=SECONDS` it lists them repeatedly and keeps the driver open; with `-c MODE` it sets the compute mode of the GPU
+//! given by `-i UUID`, or of all GPUs.
 
 use std::{env, fmt::Write, path::Path, process::ExitCode, thread::sleep, time::Duration};
 

@@ -8,8 +8,8 @@ use std::{
 
 /// The major of the GPUs and of the control device.
 pub const GPU_MAJOR: u64 = 195;
-/// The major of nvidia-uvm. The kernel assigns a free major to the real one; this is the major of the virtual consoles' memory,
-/// because its minors 0 and 1 can be opened on any Linux with virtual consoles, and opening them has no effect.
+/// The major of nvidia-uvm. The kernel assigns a free major to the real one; this is the major of the virtual consoles'
+/// memory, because its minors 0 and 1 can be opened on any Linux with virtual consoles, and opening them has no effect.
 pub const UVM_MAJOR: u64 = 7;
 /// The major of the capabilities that MIG devices need. It has no driver.
 const CAPS_MAJOR: u64 = 508;

@@ -33,8 +33,8 @@ const POLL: Duration = Duration::from_millis(250);
 /// The pause after a failed registration.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Serves the GPUs to the kubelet at this socket, each resource with its own server, and registers again whenever a new kubelet
-/// appears there. Ends only when dropped.
+/// Serves the GPUs to the kubelet at this socket, each resource with its own server, and registers again whenever a new
+/// kubelet appears there. Ends only when dropped.
 ///
 /// # Errors
 /// If a socket of the plugin cannot be created.

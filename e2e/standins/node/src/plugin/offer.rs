@@ -1,5 +1,5 @@
-//! How GPUs are offered to the kubelet, by the configuration of NVIDIA's plugin: how many pods share one, under which name, and
-//! how containers get access to their GPUs.
+//! How GPUs are offered to the kubelet, by the configuration of NVIDIA's plugin: how many pods share one, under which name,
+//! and how containers get access to their GPUs.
 
 use std::{
     env, fs,
