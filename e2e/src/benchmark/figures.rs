@@ -1,40 +1,40 @@
-//! The figures of one fleet, what they may be at most, and those of NVIDIA's operator.
+//! The figures of one fleet, their limits, and the figures of NVIDIA's operator.
 
 use std::time::Duration;
 
 use super::row::{Row, float, memory_limit, mib, requests};
-use crate::{audit::Requests, usage::Usage};
+use crate::{cluster::audit::Requests, harness::usage::Usage};
 
-/// What was measured on one fleet.
+/// The figures of one fleet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub nodes: u32,
     pub gpus: u32,
-    /// DaemonSets of the operator's, once all was ready.
+    /// The number of the operator's DaemonSets once all nodes were ready.
     pub daemon_sets: usize,
-    /// From the operator's start until it was quiet, before there was a policy.
+    /// The requests from the operator's start until it was quiet, before there was a policy.
     pub start: Requests,
-    /// From apply until quiet.
+    /// The requests from applying the policy until quiet.
     pub install: Requests,
-    /// Time from apply until every node bore its model's label.
+    /// The time from applying the policy until every node had the label of its GPU model.
     pub labelled: Duration,
-    /// Time from apply until the policy said that every node was ready.
+    /// The time from applying the policy until it reported all nodes as ready.
     pub ready: Duration,
-    /// Time from apply until the last thing happened.
+    /// The time from applying the policy until the last change.
     pub quiet: Duration,
-    /// While nothing happened.
+    /// The requests while nothing changed.
     pub settled: Requests,
-    /// How long that was watched.
+    /// The duration of that phase.
     pub settled_for: Duration,
-    /// One node more, whose pods run at once.
+    /// The requests when a node joined whose pods started at once.
     pub join: Requests,
-    /// One node more, whose pods take two minutes each.
+    /// The requests when a node joined whose pods took two minutes each.
     pub slow_join: Requests,
-    /// What the operator's process has cost, from its start through all of this.
+    /// Memory and processor time of the operator's process, from its start through all phases.
     pub usage: Usage,
 }
 
-/// What NVIDIA's operator was measured to take on such a fleet.
+/// The figures of NVIDIA's operator on such a fleet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nvidia {
     pub nodes: u32,
@@ -45,31 +45,31 @@ pub(super) struct Nvidia {
     cpu_seconds: f64,
 }
 
-/// On three sizes, with 49 labels a node and pods that are up at once.
+/// The measured sizes, with 49 labels per node and pods that start at once.
 pub(super) const NVIDIA: [Nvidia; 3] = [
     Nvidia { nodes: 100, writes: 2_991, settled_reads: 202, join: 479, peak_mib: 102, cpu_seconds: 3.2 },
     Nvidia { nodes: 1_000, writes: 12_756, settled_reads: 1_873, join: 2_282, peak_mib: 460, cpu_seconds: 28.0 },
     Nvidia { nodes: 3_000, writes: 28_972, settled_reads: 6_573, join: 6_189, peak_mib: 1_322, cpu_seconds: 103.0 },
 ];
 
-/// One figure of any fleet, and the same of NVIDIA's operator where that was measured.
+/// One figure, and the same figure of NVIDIA's operator if it was measured.
 pub(super) struct Compared {
     pub row: Row<Figures>,
-    pub theirs: Option<fn(&Nvidia) -> f64>,
+    pub nvidia: Option<fn(&Nvidia) -> f64>,
 }
 
-/// Writes that installing takes.
+/// The writes during the installation.
 pub(super) const WRITES: Compared = compared(
     Row::count("writes from apply until quiet", |of: &Figures| requests(&of.install.writes()))
         .at_most(|of| f64::from(of.nodes) * 4.0 + float(of.daemon_sets) + 20.0),
     |of| of.writes.into(),
 );
-/// Requests that one more node takes.
+/// The requests when one node joins.
 pub(super) const JOIN: Compared =
     compared(Row::count("requests when one node joins", |of: &Figures| requests(&of.join)).at_most(|_| 10.0), |of| {
         of.join.into()
     });
-/// The most memory.
+/// The peak of memory.
 pub(super) const PEAK: Compared = compared(
     Row::measure("peak resident memory, MiB", |of: &Figures| mib(of.usage.peak_resident))
         .at_most(|of| memory_limit(of.nodes, of.gpus)),
@@ -83,7 +83,7 @@ pub(super) const ROWS: [Compared; 14] = [
         f64::from(of.writes) / f64::from(of.nodes)
     }),
     own(Row::count("reads from apply until quiet", |of| requests(&of.install.only(|request| !request.is_write())))),
-    own(Row::count("refused requests, of all phases", refused).at_most(|_| 0.0)),
+    own(Row::count("rejected requests, of all phases", rejected).at_most(|_| 0.0)),
     own(Row::count("writes at the operator's start, before a policy", |of| requests(&of.start.writes()))),
     compared(Row::count("requests while settled", |of: &Figures| requests(&of.settled)).at_most(|_| 0.0), |of| {
         of.settled_reads.into()
@@ -100,32 +100,35 @@ pub(super) const ROWS: [Compared; 14] = [
 ];
 
 const fn own(row: Row<Figures>) -> Compared {
-    Compared { row, theirs: None }
+    Compared { row, nvidia: None }
 }
 
-const fn compared(row: Row<Figures>, theirs: fn(&Nvidia) -> f64) -> Compared {
-    Compared { row, theirs: Some(theirs) }
+const fn compared(row: Row<Figures>, nvidia: fn(&Nvidia) -> f64) -> Compared {
+    Compared { row, nvidia: Some(nvidia) }
 }
 
-/// A sentence for every figure that is above its limit.
-pub(super) fn missed(figures: &Figures) -> Vec<String> {
-    ROWS.iter().filter_map(|compared| compared.row.missed(figures)).collect()
+/// Returns a message for every figure above its limit.
+pub(super) fn exceeded(figures: &Figures) -> Vec<String> {
+    ROWS.iter().filter_map(|compared| compared.row.exceeded(figures)).collect()
 }
 
-fn refused(of: &Figures) -> f64 {
-    [&of.start, &of.install, &of.settled, &of.join, &of.slow_join].map(|phase| requests(&phase.refused())).iter().sum()
+fn rejected(of: &Figures) -> f64 {
+    let phases = [&of.start, &of.install, &of.settled, &of.join, &of.slow_join];
+    phases.map(|phase| requests(&phase.rejected())).iter().sum()
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use crate::audit::Request;
-
-    /// As many writes per node as are told.
-    pub fn figures(nodes: u32, writes_per_node: u32) -> Figures {
-        let write = Request { verb: "patch".into(), resource: "nodes".into(), name: "n".into(), code: 200 };
+impl Figures {
+    /// Returns figures of a fleet with this number of writes per node.
+    pub fn example(nodes: u32, writes_per_node: u32) -> Self {
+        let write = crate::cluster::audit::Request {
+            verb: "patch".into(),
+            resource: "nodes".into(),
+            name: "n".into(),
+            code: 200,
+        };
         let writes = usize::try_from(nodes * writes_per_node).unwrap();
-        Figures {
+        Self {
             nodes,
             gpus: nodes * 8,
             daemon_sets: 5,
@@ -133,16 +136,21 @@ pub(super) mod tests {
             join: Requests(vec![write; 10]),
             settled_for: Duration::from_mins(2),
             usage: Usage { resident: 30 << 20, peak_resident: 33 << 20, cpu: Duration::from_millis(1_250) },
-            ..Figures::default()
+            ..Self::default()
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
-    fn what_is_above_its_limit_is_told_with_both_numbers() {
-        assert_eq!(missed(&figures(100, 4)), [""; 0]);
-        assert_eq!(missed(&figures(100, 5)), ["writes from apply until quiet: 500, and not at most 425"]);
-        let mut large = figures(1_000, 4);
+    fn a_figure_above_its_limit_is_reported_with_both_numbers() {
+        assert_eq!(exceeded(&Figures::example(100, 4)), [""; 0]);
+        assert_eq!(exceeded(&Figures::example(100, 5)), ["writes from apply until quiet: 500 (limit 425)"]);
+        let mut large = Figures::example(1_000, 4);
         large.usage.peak_resident = 49 << 20;
-        assert_eq!(missed(&large), ["peak resident memory, MiB: 49.0, and not at most 47.6"]);
+        assert_eq!(exceeded(&large), ["peak resident memory, MiB: 49.0 (limit 47.6)"]);
     }
 }

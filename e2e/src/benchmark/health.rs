@@ -1,4 +1,4 @@
-//! The operator while the health of GPUs changes, on a fleet that was settled.
+//! Measures the operator while the health of GPUs changes, on a settled fleet.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -17,55 +17,57 @@ use tokio::time::{Instant, interval};
 
 use super::{
     measure::{Bench, GPUS_PER_NODE, POLICY, name},
+    random_faults::RandomFaults,
     row::{Row, float, memory_limit, mib, requests},
-    sickness::Sickness,
     table,
 };
 use crate::{
-    audit::{ADMIN, Requests},
-    cluster::Cluster,
-    usage::Usage,
+    cluster::{
+        audit::{ADMIN, Requests},
+        handle::Cluster,
+    },
+    harness::usage::Usage,
 };
 
-/// Which GPUs get sick, of what and when.
+/// The seed of the random faults.
 const SEED: u64 = 79;
-/// Bytes that the policy's status may take, however many nodes are sick: ten of them are told of in a few hundred bytes
-/// each, and so are conditions and pools.
+/// The limit of the policy's status in bytes. It does not depend on the number of unhealthy nodes: the status lists ten of
+/// them, conditions and pools, each with a few hundred bytes.
 const STATUS_LIMIT: f64 = 16_384.0;
 
-/// How many changes, and for how long.
+/// The rate and the duration of changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Changes a second.
+    /// Changes per second.
     pub rate: u32,
-    /// How long they come.
+    /// The duration of the changes.
     pub time: Duration,
 }
 
-/// What was measured on one fleet.
+/// The figures of one fleet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub nodes: u32,
     gpus: u32,
-    /// Reports that were written with a change of a GPU's health in it.
+    /// The number of written reports with a change of a GPU's health.
     changes: usize,
-    /// The most nodes with a GPU that was not well, at any one time.
-    sick_nodes: usize,
-    /// What the operator asked, from the first change until quiet.
+    /// The peak number of nodes with a GPU that is not healthy.
+    unhealthy_nodes: usize,
+    /// The operator's requests from the first change until quiet.
     requests: Requests,
-    /// How long that was.
+    /// The duration of that phase.
     time: Duration,
-    /// Memory when all was quiet again; processor time of this phase.
+    /// Memory at the end of the phase, and processor time during it.
     usage: Usage,
-    /// Memory before, in bytes.
+    /// Memory before the phase, in bytes.
     resident_before: u64,
-    /// The policy's status at its largest, in bytes of JSON.
+    /// The maximum size of the policy's status, in bytes of JSON.
     largest_status: usize,
 }
 
 const ROWS: [Row<Figures>; 11] = [
     Row::count("reports with a change of a GPU's health", |of| float(of.changes)),
-    Row::count("most nodes with a GPU that is not well, at one time", |of| float(of.sick_nodes)),
+    Row::count("most nodes with a GPU that is not well, at one time", |of| float(of.unhealthy_nodes)),
     Row::count("the operator's writes", |of| requests(&of.requests.writes())),
     Row::measure("the same, per report", |of| requests(&of.requests.writes()) / float(of.changes)),
     Row::count("reads", |of| requests(&of.requests.only(|request| !request.is_write()))),
@@ -73,7 +75,7 @@ const ROWS: [Row<Figures>; 11] = [
         requests(&of.requests.only(|request| request.resource == "clustergpupolicies/status"))
     })
     .at_most(|of| of.time.as_secs_f64().ceil() + 1.0),
-    Row::count("refused requests", |of: &Figures| requests(&of.requests.refused())).at_most(|_| 0.0),
+    Row::count("rejected requests", |of: &Figures| requests(&of.requests.rejected())).at_most(|_| 0.0),
     Row::measure("processor time per 1,000 reports, s", |of| of.usage.cpu.as_secs_f64() * 1_000.0 / float(of.changes)),
     Row::measure("resident memory before, MiB", |of| mib(of.resident_before)),
     Row::measure("peak resident memory, MiB", |of: &Figures| mib(of.usage.peak_resident))
@@ -82,24 +84,24 @@ const ROWS: [Row<Figures>; 11] = [
         .at_most(|_| STATUS_LIMIT),
 ];
 
-/// A sentence for every figure that is above its limit.
-pub(super) fn missed(of: &Figures) -> Vec<String> {
-    ROWS.iter().filter_map(|row| row.missed(of)).collect()
+/// Returns a message for every figure above its limit.
+pub(super) fn exceeded(of: &Figures) -> Vec<String> {
+    ROWS.iter().filter_map(|row| row.exceeded(of)).collect()
 }
 
-/// All figures, and the operator's requests by kind.
+/// Returns all figures, and the operator's requests by kind.
 pub(super) fn tables(all: &[Figures]) -> String {
     let fleets: Vec<_> = all.iter().map(|of| (table::nodes(of.nodes), of)).collect();
-    let asked: Vec<_> = all.iter().map(|of| (table::nodes(of.nodes), &of.requests)).collect();
-    format!("{}\n{}", table::figures(&ROWS, &fleets), table::kinds("while health changes, until quiet", &asked))
+    let requests: Vec<_> = all.iter().map(|of| (table::nodes(of.nodes), &of.requests)).collect();
+    format!("{}\n{}", table::figures(&ROWS, &fleets), table::kinds("while health changes, until quiet", &requests))
 }
 
-/// What the figures depend on.
+/// Describes what the figures depend on.
 pub(super) fn circumstances(load: Load) -> String {
     format!("{} changes a second for {} s, with seed {SEED}", load.rate, load.time.as_secs())
 }
 
-/// Measures a fleet of so many nodes in a cluster that has none yet.
+/// Measures a fleet of `nodes` nodes in a cluster without nodes.
 pub(super) async fn measure(cluster: &Cluster, nodes: u32, load: Load) -> Result<Figures> {
     let (bench, _) = Box::pin(Bench::installed(cluster, nodes)).await?;
     let before = bench.operator.usage()?;
@@ -116,8 +118,8 @@ pub(super) async fn measure(cluster: &Cluster, nodes: u32, load: Load) -> Result
     let usage = bench.operator.usage()?;
     let written = cluster.audit().requests(ADMIN, mark)?;
     let changes =
-        written.only(|request| request.resource == "gpunodes/status" && request.is_write() && !request.is_refused());
-    ensure!(changes.count() > 0, "no report was written: the fleet's agent does not carry changes of health");
+        written.only(|request| request.resource == "gpunodes/status" && request.is_write() && !request.is_rejected());
+    ensure!(changes.count() > 0, "no report was written: the fleet's agent does not report changes of health");
     Ok(Figures {
         changes: changes.count(),
         requests,
@@ -128,24 +130,24 @@ pub(super) async fn measure(cluster: &Cluster, nodes: u32, load: Load) -> Result
     })
 }
 
-/// Changes the health of GPUs at the load's pace, and waits for quiet.
+/// Changes the health of GPUs at the load's rate, and waits until the fleet is quiet.
 async fn change(bench: &Bench<'_>, load: Load, figures: &mut Figures) -> Result<()> {
-    let mut sickness = Sickness::new(figures.nodes as usize, GPUS_PER_NODE, SEED, Timestamp::now())?;
+    let mut faults = RandomFaults::new(figures.nodes as usize, GPUS_PER_NODE, SEED, Timestamp::now())?;
     let began = Instant::now();
     let mut ticks = interval(Duration::from_secs(1) / load.rate);
     while began.elapsed() < load.time {
         ticks.tick().await;
-        // As exactly as the API writes it.
+        // The API stores times in seconds.
         let now = Timestamp::from_second(Timestamp::now().as_second())?;
-        let change = sickness.next(now);
+        let change = faults.next(now);
         bench.fleet.change(&name(change.node), |node| drop(node.health.insert(change.gpu, change.health)));
-        figures.sick_nodes = figures.sick_nodes.max(sickness.sick_nodes());
+        figures.unhealthy_nodes = figures.unhealthy_nodes.max(faults.unhealthy_nodes());
     }
     figures.time = bench.quiet().await?.duration_since(began);
     Ok(())
 }
 
-/// Keeps the size of the policy's status at its largest, through any error.
+/// Records the maximum size of the policy's status; restarts the watch after errors.
 async fn follow_size(policies: Api<ClusterGpuPolicy>, largest: &AtomicUsize) {
     let mut policies = std::pin::pin!(watch_object(policies, POLICY).default_backoff());
     while let Some(policy) = policies.next().await {
@@ -158,20 +160,20 @@ async fn follow_size(policies: Api<ClusterGpuPolicy>, largest: &AtomicUsize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::Request;
+    use crate::cluster::audit::Request;
 
     fn figures() -> Figures {
         let request =
             |resource: &str, code| Request { verb: "patch".into(), resource: resource.into(), name: "n".into(), code };
-        let mut asked = vec![request("gpunodes/status", 200); 200];
-        asked.extend(vec![request("nodes/status", 200); 90]);
-        asked.extend(vec![request("clustergpupolicies/status", 200); 10]);
+        let mut sent = vec![request("gpunodes/status", 200); 200];
+        sent.extend(vec![request("nodes/status", 200); 90]);
+        sent.extend(vec![request("clustergpupolicies/status", 200); 10]);
         Figures {
             nodes: 1_000,
             gpus: 8_000,
             changes: 200,
-            sick_nodes: 150,
-            requests: Requests(asked),
+            unhealthy_nodes: 150,
+            requests: Requests(sent),
             time: Duration::from_millis(9_200),
             usage: Usage { resident: 40 << 20, peak_resident: 41 << 20, cpu: Duration::from_millis(500) },
             resident_before: 39 << 20,
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_change_costs_stands_in_the_table_beside_its_limits() {
+    fn the_cost_of_a_change_is_in_the_table_next_to_its_limits() {
         let text = tables(&[figures()]);
         for line in [
             "|  | 1,000 nodes |",
@@ -192,20 +194,17 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }
-        assert_eq!(missed(&figures()), [""; 0]);
+        assert_eq!(exceeded(&figures()), [""; 0]);
     }
 
     #[test]
-    fn what_grows_with_the_sick_is_missed() {
+    fn a_status_that_grows_with_unhealthy_nodes_exceeds_its_limit() {
         let mut figures = figures();
         figures.largest_status = 20_000;
         figures.requests.0[0].code = 409;
         assert_eq!(
-            missed(&figures),
-            [
-                "refused requests: 1, and not at most 0",
-                "the policy's status at its largest, bytes: 20,000, and not at most 16,384",
-            ]
+            exceeded(&figures),
+            ["rejected requests: 1 (limit 0)", "the policy's status at its largest, bytes: 20,000 (limit 16,384)",]
         );
     }
 }

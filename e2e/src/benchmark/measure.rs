@@ -1,4 +1,4 @@
-//! One fleet through all phases.
+//! Measures one fleet through all phases.
 
 use std::{future::Future, time::Duration};
 
@@ -15,25 +15,28 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     figures::Figures,
-    phase::{pause, step, tell},
+    phase::{pause, print_requests, step},
 };
 use crate::{
-    audit::{OPERATOR, Requests},
-    cluster::Cluster,
-    fleet::{Fleet, FleetNode, MEMBER, Observed, Stuffing},
-    operator_process::{Build, OperatorProcess},
+    cluster::{
+        audit::{OPERATOR, Requests},
+        handle::Cluster,
+        operator_process::OperatorProcess,
+    },
+    fleet::{Fleet, FleetNode, MEMBER_LABEL, Observed, Padding},
+    harness::cargo::Build,
 };
 
 pub(super) const POLICY: &str = "benchmark";
-/// V100, A100, H100 and L4, which differ in driver and kernel modules.
+/// The PCI device ids of V100, A100, H100 and L4, which differ in driver and kernel modules.
 const MODELS: [&str; 4] = ["1db1", "20b2", "2330", "27b8"];
 pub(super) const GPUS_PER_NODE: usize = 8;
-/// How long each pod of a slow node takes to start.
+/// The time that each pod of a slow node takes to start.
 const SLOW_POD_SECONDS: u32 = 120;
-/// Silence after which nothing more is expected: longer than any pause that the operator makes by itself.
+/// The time without changes after which a fleet is quiet: longer than any pause that the operator makes.
 const QUIET: Duration = Duration::from_secs(12);
 
-/// Measures a fleet of so many nodes in a cluster that has none yet.
+/// Measures a fleet of `nodes` nodes in a cluster without nodes.
 pub(super) async fn measure(cluster: &Cluster, nodes: u32, settled: Duration) -> Result<Figures> {
     let (bench, mut figures) = Box::pin(Bench::installed(cluster, nodes)).await?;
     figures.settled = bench.requests_while("settled", pause(settled)).await?;
@@ -46,19 +49,19 @@ pub(super) async fn measure(cluster: &Cluster, nodes: u32, settled: Duration) ->
     Ok(figures)
 }
 
-/// The name of a node of the fleet.
+/// Returns the name of a node of the fleet.
 pub(super) fn name(index: usize) -> String {
     format!("node-{index:04}")
 }
 
 fn node(name: &str, model: &str, pod_seconds: u32) -> FleetNode {
     let mut node = FleetNode::with_gpus(name, model, GPUS_PER_NODE);
-    node.stuffing = Stuffing::REAL;
+    node.padding = Padding::REALISTIC;
     node.behaviour.pod_seconds = pod_seconds;
     node
 }
 
-/// A fleet, and the operator that governs it.
+/// A fleet and its operator.
 pub(super) struct Bench<'a> {
     cluster: &'a Cluster,
     pub fleet: Fleet,
@@ -67,11 +70,12 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// From a cluster without nodes to a fleet of so many that is ready and quiet, and what that took.
+    /// Installs a fleet of `nodes` nodes in a cluster without nodes, and returns it once it is ready and quiet, with the
+    /// figures of the installation.
     pub(super) async fn installed(cluster: &'a Cluster, nodes: u32) -> Result<(Self, Figures)> {
         let fleet = Fleet::start(cluster).await?;
         let members = (0..nodes as usize).map(|index| node(&name(index), MODELS[index % MODELS.len()], 0));
-        // The longest phase is one slow node's; a fleet takes its time by its size.
+        // Enough for a slow node, which is the longest phase of a small fleet, and in proportion to the size.
         let deadline = Duration::from_mins(10) + Duration::from_secs(1) * nodes;
         let joined = register(cluster, &fleet, members, deadline);
         step("nodes join and probes report", || progress(&fleet), joined).await?;
@@ -85,7 +89,7 @@ impl<'a> Bench<'a> {
         Ok((bench, Figures { start, ..install }))
     }
 
-    /// Applies the policy and waits until all is ready and quiet.
+    /// Applies the policy, and waits until all nodes are ready and the fleet is quiet.
     async fn install(&self, nodes: u32) -> Result<Figures> {
         let mark = self.cluster.audit().mark()?;
         let began = Instant::now();
@@ -106,9 +110,9 @@ impl<'a> Bench<'a> {
             })
             .await?;
         let install = self.cluster.audit().requests(OPERATOR, mark)?;
-        tell(&install);
-        let ours = ListParams::default().labels(&format!("{}={}", keys::MANAGED_BY, keys::MANAGER));
-        let daemon_sets = Api::<DaemonSet>::all(self.cluster.client()).list_metadata(&ours).await?.items.len();
+        print_requests(&install);
+        let managed = ListParams::default().labels(&format!("{}={}", keys::MANAGED_BY, keys::MANAGER));
+        let daemon_sets = Api::<DaemonSet>::all(self.cluster.client()).list_metadata(&managed).await?.items.len();
         let gpus = nodes * u32::try_from(GPUS_PER_NODE)?;
         Ok(Figures { nodes, gpus, daemon_sets, install, labelled, ready, quiet, ..Figures::default() })
     }
@@ -118,21 +122,21 @@ impl<'a> Bench<'a> {
             "apiVersion": "gpu.nodestack.dev/v1alpha1",
             "kind": "ClusterGpuPolicy",
             "metadata": {"name": POLICY},
-            "spec": {"nodeSelector": {"matchLabels": {MEMBER.0: MEMBER.1}}},
+            "spec": {"nodeSelector": {"matchLabels": {MEMBER_LABEL.0: MEMBER_LABEL.1}}},
         });
         let params = PatchParams::apply("benchmark").force();
         self.policies().patch(POLICY, &params, &Patch::Apply(policy)).await?;
         Ok(())
     }
 
-    /// Adds a node to a fleet that is ready, and waits until all is ready and quiet again.
+    /// Adds a node to a ready fleet, and waits until all nodes are ready and the fleet is quiet again.
     async fn join(&self, name: &str, nodes: u32, pod_seconds: u32) -> Result<()> {
         self.fleet.join([node(name, MODELS[0], pod_seconds)]).await?;
         self.ready(nodes).await?;
         self.quiet().await.map(drop)
     }
 
-    /// Until the policy says that so many nodes are ready, and they are.
+    /// Waits until the policy reports `nodes` nodes as ready, and checks that they are.
     async fn ready(&self, nodes: u32) -> Result<()> {
         let all_ready = move |policy: Option<&ClusterGpuPolicy>| policy.is_some_and(|policy| is_ready(policy, nodes));
         let waited = timeout(self.deadline, Box::pin(await_condition(self.policies(), POLICY, all_ready))).await;
@@ -143,10 +147,10 @@ impl<'a> Bench<'a> {
         waited?;
         let published = |name: &str| self.fleet.observe(name).and_then(|node| node.gpus).unwrap_or_default() > 0;
         let early = self.fleet.names().into_iter().find(|name| !published(name));
-        early.map_or(Ok(()), |name| bail!("the policy said Ready before {name} was"))
+        early.map_or(Ok(()), |name| bail!("the policy was Ready before {name} was ready"))
     }
 
-    /// Waits until nothing happens any more, and gives the moment of the last thing that did.
+    /// Waits until nothing changes any more, and returns the time of the last change.
     pub(super) async fn quiet(&self) -> Result<Instant> {
         self.fleet.quiet(QUIET, self.deadline).await
     }
@@ -155,12 +159,12 @@ impl<'a> Bench<'a> {
         Api::all(self.cluster.client())
     }
 
-    /// What the operator asks in a phase, but for watches.
+    /// Runs a phase and returns the operator's requests during it, without watches.
     pub(super) async fn requests_while(&self, what: &str, phase: impl Future<Output = Result<()>>) -> Result<Requests> {
         let mark = self.cluster.audit().mark()?;
         self.step(what, phase).await?;
         let all = self.cluster.audit().requests(OPERATOR, mark)?;
-        tell(&all);
+        print_requests(&all);
         Ok(all.without_watches())
     }
 
@@ -170,10 +174,10 @@ impl<'a> Bench<'a> {
 }
 
 fn progress(fleet: &Fleet) -> String {
-    format!("{} times a node has published its GPUs", fleet.published().len())
+    format!("GPUs published {} times", fleet.published().len())
 }
 
-/// Adds nodes and waits for the reports of all that are there.
+/// Adds nodes and waits for the reports of all nodes.
 async fn register(
     cluster: &Cluster,
     fleet: &Fleet,
@@ -185,11 +189,11 @@ async fn register(
     let known = Api::<GpuNode>::all(cluster.client()).list(&ListParams::default()).await?.items;
     let reported = |node: &&GpuNode| node.status.as_ref().is_some_and(|status| status.report.is_some());
     let (reports, nodes) = (known.iter().filter(reported).count(), fleet.names().len());
-    ensure!(reports == nodes, "{reports} reports of {nodes} nodes");
+    ensure!(reports == nodes, "only {reports} of {nodes} nodes have a report");
     Ok(())
 }
 
-/// Ready by its current generation, with so many nodes.
+/// Returns whether a policy is Ready at its current generation, with `nodes` nodes.
 fn is_ready(policy: &ClusterGpuPolicy, nodes: u32) -> bool {
     let Some(status) = &policy.status else { return false };
     let current = status.observed_generation == policy.metadata.generation;
@@ -202,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_is_ready_with_all_nodes_by_its_current_generation() {
+    fn a_policy_is_ready_with_all_nodes_at_its_current_generation() {
         let since = "2026-01-01T00:00:00Z";
         let policy = |observed: i64, status: &str, ready: u32| -> ClusterGpuPolicy {
             let condition =

@@ -1,22 +1,22 @@
-//! `benchmark`: what the operator and the probe ask of the API server and of their machines. It prints figures, and fails
-//! only where they cannot be had.
+//! `benchmark`: measures API requests, memory and processor time of operator and probe. It prints the figures, and fails only
+//! if they cannot be measured.
 //!
 //! ```text
 //!   measure ── a fleet is installed ──▶ figures ─┐
-//!      └─▶ health ── GPUs get sick ──────────────┼─▶ row, table ──▶ page
+//!      └─▶ health ── random faults of GPUs ──────┼─▶ row, table ──▶ page, plot
 //!           probe ── one node, no operator ──────┘
 //! ```
 
+mod fake_host;
 mod figures;
 mod health;
-mod host;
 mod measure;
 mod page;
 mod phase;
-mod picture;
+mod plot;
 mod probe;
+mod random_faults;
 mod row;
-mod sickness;
 mod table;
 
 use std::time::Duration;
@@ -27,14 +27,15 @@ use kube::core::Duration as Time;
 
 use self::{health::Load, page::Section};
 use crate::{
-    cluster::Cluster,
-    lifecycle::{self, Extent},
-    paths::Paths,
-    progress::heading,
-    state::{Nodes, Purpose},
+    cluster::{
+        handle::Cluster,
+        lifecycle::{self, Extent},
+        state::{Nodes, Purpose},
+    },
+    harness::{cargo::build_release, paths::Paths, progress::heading},
 };
 
-/// What is to be measured: the operator as fleets are installed, unless said otherwise.
+/// What to measure. The default is the operator during the installation of fleets.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Measure the operator while the health of GPUs changes.
@@ -43,19 +44,19 @@ pub(crate) struct Options {
     /// Measure the probe.
     #[arg(long, conflicts_with = "nodes")]
     probe: bool,
-    /// The sizes of the fleets, in nodes; each gets a fresh cluster [default: 100,1000,3000; with --health 1000].
+    /// The sizes of the fleets, in nodes; each gets a new cluster [default: 100,1000,3000; with --health 1000].
     #[arg(long, value_delimiter = ',')]
     nodes: Vec<u32>,
-    /// How long the settled fleet, or the probe at rest, is watched.
+    /// How long the settled fleet, or the idle probe, is measured.
     #[arg(long, default_value = "120s")]
     settled: Time,
-    /// With --health: how many GPUs change a second.
+    /// With --health: the number of changes per second.
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(1..=1000))]
     changes: u32,
-    /// With --health: how long they do.
+    /// With --health: how long GPUs change.
     #[arg(long, default_value = "60s")]
     changing: Time,
-    /// Keep the figures, and the picture of them, in docs/.
+    /// Write the figures and their plot to docs/.
     #[arg(long)]
     write: bool,
 }
@@ -66,9 +67,9 @@ impl Options {
     }
 }
 
-/// Measures and prints what came of it.
+/// Measures and prints the figures.
 pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
-    lifecycle::vacate(paths)?;
+    lifecycle::remove_leftover(paths)?;
     lifecycle::then_down(paths, || {
         if options.health {
             health(paths, options)
@@ -87,8 +88,8 @@ fn fleets(paths: &Paths, options: &Options) -> Result<()> {
         let figures =
             on_fleet(paths, nodes, async |cluster| Box::pin(measure::measure(cluster, nodes, settled)).await)?;
         all.push(figures);
-        // A later size may fail, or somebody may have seen enough.
-        show(&all.last().map(figures::missed).unwrap_or_default(), &table::fleets(&all));
+        // Printed after each size, because a later size may fail or be interrupted.
+        show(&all.last().map(figures::exceeded).unwrap_or_default(), &table::fleets(&all));
     }
     if options.write {
         let circumstances = format!("settled fleets were watched for {} s", settled.as_secs());
@@ -104,7 +105,7 @@ fn health(paths: &Paths, options: &Options) -> Result<()> {
     for nodes in options.sizes(&[1_000]) {
         let figures = on_fleet(paths, nodes, async |cluster| health::measure(cluster, nodes, load).await)?;
         all.push(figures);
-        show(&all.last().map(health::missed).unwrap_or_default(), &health::tables(&all));
+        show(&all.last().map(health::exceeded).unwrap_or_default(), &health::tables(&all));
     }
     if options.write {
         page::write(paths, Section::Health, &health::circumstances(load), &health::tables(&all))?;
@@ -113,38 +114,34 @@ fn health(paths: &Paths, options: &Options) -> Result<()> {
 }
 
 fn probe(paths: &Paths, options: &Options) -> Result<()> {
-    let rest = options.settled.into();
+    let idle = options.settled.into();
     heading("the probe");
     let packages = ["nvml-probe", "standin-nvml"];
-    let all = on_fresh_cluster(paths, &packages, async |cluster| probe::measure(cluster, rest).await)?;
-    show(&probe::missed(&all), &probe::tables(&all));
+    let all = on_new_cluster(paths, &packages, async |cluster| probe::measure(cluster, idle).await)?;
+    show(&probe::exceeded(&all), &probe::tables(&all));
     if options.write {
         page::write(paths, Section::Probe, &probe::circumstances(), &probe::tables(&all))?;
     }
     Ok(())
 }
 
-fn show(missed: &[String], tables: &str) {
-    for missed in missed {
-        say!("  ! {missed}");
+fn show(exceeded: &[String], tables: &str) {
+    for figure in exceeded {
+        outln!("  ! {figure}");
     }
-    say!("\n{tables}");
+    outln!("\n{tables}");
 }
 
 fn on_fleet<T>(paths: &Paths, nodes: u32, measure: impl AsyncFnOnce(&Cluster) -> Result<T>) -> Result<T> {
     heading(&table::nodes(nodes));
-    on_fresh_cluster(paths, &["gpu-operator"], measure).with_context(|| format!("a fleet of {nodes} nodes"))
+    on_new_cluster(paths, &["gpu-operator"], measure).with_context(|| format!("a fleet of {nodes} nodes"))
 }
 
-/// In a cluster of the chart alone, with these packages built as users run them.
-fn on_fresh_cluster<T>(
-    paths: &Paths,
-    packages: &[&str],
-    measure: impl AsyncFnOnce(&Cluster) -> Result<T>,
-) -> Result<T> {
+/// Measures in a new cluster that has only the chart, with release builds of `packages`.
+fn on_new_cluster<T>(paths: &Paths, packages: &[&str], measure: impl AsyncFnOnce(&Cluster) -> Result<T>) -> Result<T> {
     lifecycle::down(paths)?;
     lifecycle::up(paths, Purpose::Test, Extent::Chart, Nodes::Kwok)?;
-    lifecycle::build_release(paths, packages)?;
+    build_release(paths, packages)?;
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async { measure(&Cluster::connect().await?).await })
 }
@@ -166,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn the_sizes_are_those_that_are_given_or_the_measurements_own() {
+    fn the_sizes_are_the_given_ones_or_the_measurements_default() {
         assert_eq!(parsed("").unwrap().sizes(&[100, 1_000]), [100, 1_000]);
         assert_eq!(parsed("--health --nodes 5,6").unwrap().sizes(&[1_000]), [5, 6]);
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn conflicting_options_are_rejected() {
         for line in ["--health --probe", "--probe --nodes 5", "--health --changes 0"] {
             assert!(parsed(line).is_err(), "{line}");
         }

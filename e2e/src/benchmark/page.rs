@@ -1,18 +1,18 @@
-//! docs/scale.md, of which the figures are written by the benchmark and the words by hand, and docs/scale.svg.
+//! `docs/scale.md`, whose figures are written by the benchmark and whose text is written by hand, and `docs/scale.svg`.
 
 use std::{fs, thread::available_parallelism};
 
 use anyhow::{Context, Result};
 
-use super::{figures::Figures, picture};
-use crate::paths::Paths;
+use super::{figures::Figures, plot};
+use crate::harness::paths::Paths;
 
 const END: &str = "<!-- end -->\n";
 
-/// What has its own place for figures on the page.
+/// A section of the page with figures.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Section {
-    /// The operator, as fleets are installed.
+    /// The operator, during the installation of fleets.
     Fleets,
     /// The operator, while the health of GPUs changes.
     Health,
@@ -21,7 +21,7 @@ pub(super) enum Section {
 }
 
 impl Section {
-    /// The line from which on, up to the end mark, figures stand.
+    /// Returns the line after which the figures begin; they end with the end mark.
     fn begin(self) -> String {
         let option = match self {
             Self::Fleets => "",
@@ -32,7 +32,7 @@ impl Section {
     }
 }
 
-/// Puts figures, after a sentence on what they depend on besides the machine, in place of those that are there.
+/// Replaces the figures of a section. `circumstances` describes what they depend on in addition to the machine.
 pub(super) fn write(paths: &Paths, section: Section, circumstances: &str, figures: &str) -> Result<()> {
     let page = paths.root.join("docs/scale.md");
     let text = fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
@@ -40,21 +40,21 @@ pub(super) fn write(paths: &Paths, section: Section, circumstances: &str, figure
     let text = replaced(&text, section, &figures).with_context(|| {
         let begin = section.begin();
         format!(
-            "{}: no place for figures: it begins with the line {} and ends with {END}",
+            "{} has no section for these figures, which must begin with the line {} and end with {END}",
             page.display(),
             begin.trim()
         )
     })?;
     fs::write(&page, text).with_context(|| format!("writing {}", page.display()))?;
-    say!("written: {}", page.display());
+    outln!("wrote {}", page.display());
     Ok(())
 }
 
-/// Draws the figures of fleets.
+/// Plots the figures of fleets.
 pub(super) fn draw(paths: &Paths, all: &[Figures]) -> Result<()> {
     let file = paths.root.join("docs/scale.svg");
-    fs::write(&file, picture::svg(all)).with_context(|| format!("writing {}", file.display()))?;
-    say!("written: {}", file.display());
+    fs::write(&file, plot::svg(all)).with_context(|| format!("writing {}", file.display()))?;
+    outln!("wrote {}", file.display());
     Ok(())
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_take_the_place_of_older_ones_and_leave_the_rest() {
+    fn figures_replace_older_ones_and_leave_the_rest() {
         let place = |section: Section, figures: &str| format!("words\n{}\n{figures}{END}", section.begin());
         let page = |fleets, probe| place(Section::Fleets, fleets) + &place(Section::Probe, probe) + "more words\n";
         let new = replaced(&page("old\n", "old\n"), Section::Probe, "new\n").unwrap();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_this_checkout_has_a_place_for_all_figures() {
+    fn the_page_of_this_checkout_has_all_sections() {
         let page = include_str!("../../../docs/scale.md");
         for section in [Section::Fleets, Section::Health, Section::Probe] {
             assert!(replaced(page, section, "new").is_some(), "{section:?}");

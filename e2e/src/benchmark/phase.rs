@@ -1,13 +1,16 @@
-//! A phase of a measurement.
+//! Phases of a measurement.
 
 use std::{future::Future, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use tokio::time::{interval, sleep};
 
-use crate::{audit::Requests, process::interrupted, progress::Step};
+use crate::{
+    cluster::audit::Requests,
+    harness::{interrupts::interrupted, progress::Step},
+};
 
-/// Shows that a phase goes on, and how far `detail` says it is; cuts it short when someone asks to stop.
+/// Runs a phase and prints its progress, described by `detail`. Fails early when a stop is requested.
 pub(super) async fn step<T>(
     what: &str,
     detail: impl Fn() -> String,
@@ -31,17 +34,17 @@ pub(super) async fn step<T>(
     Ok(outcome)
 }
 
-/// A phase in which nothing is done.
+/// Runs a phase in which nothing is done.
 pub(super) async fn pause(time: Duration) -> Result<()> {
     sleep(time).await;
     Ok(())
 }
 
-/// What was asked in a phase, by kind and by the objects that most of it was about.
-pub(super) fn tell(requests: &Requests) {
-    say!("      {requests}");
+/// Prints the requests of a phase by kind, and the objects with the most requests.
+pub(super) fn print_requests(requests: &Requests) {
+    outln!("      {requests}");
     let mut names: Vec<_> = requests.without_watches().by_name().into_iter().collect();
     names.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let most: Vec<String> = names.iter().take(5).map(|(name, count)| format!("{count} {name:?}")).collect();
-    say!("      of {} objects, most of: {}", names.len(), most.join(", "));
+    outln!("      {} objects, most requests: {}", names.len(), most.join(", "));
 }

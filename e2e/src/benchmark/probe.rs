@@ -1,4 +1,4 @@
-//! The probe itself: what it takes of a node at rest, and under floods of XIDs.
+//! Measures the probe on one node: idle, and under floods of XIDs.
 
 use std::time::Duration;
 
@@ -12,46 +12,48 @@ use kube::{Api, runtime::wait::await_condition};
 use tokio::time::timeout;
 
 use super::{
-    host::{GPUS, Host},
-    phase::{pause, step, tell},
+    fake_host::{FakeHost, GPUS},
+    phase::{pause, print_requests, step},
     row::{Row, mib, requests},
     table,
 };
 use crate::{
-    audit::{PROBE, Requests},
-    cluster::Cluster,
+    cluster::{
+        audit::{PROBE, Requests},
+        handle::Cluster,
+        probe_process::{ProbeProcess, ProbeUsage},
+    },
     fleet::{Fleet, FleetNode},
-    operator_process::Build,
-    probe_process::{ProbeProcess, ProbeUsage},
+    harness::cargo::Build,
 };
 
 const NODE: &str = "probed";
-/// How long anything may take to begin.
+/// The time limit for the start of the pod and of the probe.
 const DEADLINE: Duration = Duration::from_mins(2);
-/// How often the GPUs are read, by default.
+/// The default interval at which the probe reads GPUs.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(30);
-/// What programs do wrong: it says nothing of a GPU.
-const APPLICATION: [u16; 6] = [13, 31, 43, 45, 68, 109];
-/// A warning: a memory row is to be replaced.
-const WARNING: u16 = 63;
-/// XIDs a second, of all GPUs.
-const FLOOD: u32 = 1_000;
-/// What the probe may take of memory beyond the library, in MiB.
+/// XIDs that are caused by faulty programs and not by the GPU.
+const APPLICATION_XIDS: [u16; 6] = [13, 31, 43, 45, 68, 109];
+/// An XID that is a warning: a memory row must be remapped.
+const WARNING_XID: u16 = 63;
+/// XIDs per second, of all GPUs together.
+const FLOOD_RATE: u32 = 1_000;
+/// The limit of the probe's memory without the library, in MiB.
 const MEMORY_LIMIT: f64 = 16.0;
 
-/// What was measured in one phase.
+/// The figures of one phase.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     what: String,
     time: Duration,
-    /// Memory at the end of the phase; processor time of it.
+    /// Memory at the end of the phase, and processor time during it.
     usage: ProbeUsage,
-    /// Of the probe, but for its watch.
+    /// The probe's requests, without its watch.
     requests: Requests,
-    /// How many requests there may be at most.
+    /// The maximum allowed number of requests.
     allowed: f64,
-    /// XIDs that the report counts at the end, each GPU's rounded down.
-    told: u64,
+    /// The number of XIDs in the report at the end, rounded down for each GPU.
+    counted_xids: u64,
 }
 
 const ROWS: [Row<Figures>; 11] = [
@@ -71,22 +73,25 @@ const ROWS: [Row<Figures>; 11] = [
     Row::count("requests to the API server, but for the watch", |of: &Figures| requests(&of.requests))
         .at_most(|of| of.allowed),
     Row::count("XIDs that the report counts, rounded down", |of| {
-        u32::try_from(of.told).map_or(f64::INFINITY, f64::from)
+        u32::try_from(of.counted_xids).map_or(f64::INFINITY, f64::from)
     }),
 ];
 
-/// A sentence for every figure that is above its limit.
-pub(super) fn missed(all: &[Figures]) -> Vec<String> {
-    all.iter().flat_map(|of| ROWS.iter().filter_map(|row| Some(format!("{}: {}", of.what, row.missed(of)?)))).collect()
+/// Returns a message for every figure above its limit.
+pub(super) fn exceeded(all: &[Figures]) -> Vec<String> {
+    let exceeded = |of: &Figures| -> Vec<String> {
+        ROWS.iter().filter_map(|row| Some(format!("{}: {}", of.what, row.exceeded(of)?))).collect()
+    };
+    all.iter().flat_map(exceeded).collect()
 }
 
-/// A column for each phase.
+/// Returns a table with a column for each phase.
 pub(super) fn tables(all: &[Figures]) -> String {
     let phases: Vec<_> = all.iter().map(|of| (format!("{}, {} s", of.what, of.time.as_secs()), of)).collect();
     table::figures(&ROWS, &phases)
 }
 
-/// What the figures depend on.
+/// Describes what the figures depend on.
 pub(super) fn circumstances() -> String {
     format!(
         "a node of {GPUS} GPUs, looked at every 10 s, of which the GPUs are read every {} s",
@@ -94,27 +99,27 @@ pub(super) fn circumstances() -> String {
     )
 }
 
-/// Measures a probe in a cluster that has no operator: at rest for so long, and half of that under each flood.
-pub(super) async fn measure(cluster: &Cluster, rest: Duration) -> Result<Vec<Figures>> {
+/// Measures a probe in a cluster without an operator: idle for `idle`, and under each flood for half of that.
+pub(super) async fn measure(cluster: &Cluster, idle: Duration) -> Result<Vec<Figures>> {
     let (_fleet, pod) = node(cluster).await?;
     let library = Build::Release.file(cluster.paths(), "libstandin_nvml.so");
-    let host = Host::new(&cluster.paths().cluster().join("probe-host"), &library)?;
+    let host = FakeHost::new(&cluster.paths().cluster().join("probe-host"), &library)?;
     let bench = Bench { cluster, probe: ProbeProcess::start(cluster, NODE, &pod, host.root())? };
     step("the probe reports", String::new, bench.reported()).await?;
 
-    let at_rest = bench.phase("at rest", rest, 0.0).await?;
-    host.flood(&APPLICATION, FLOOD)?;
-    let what = format!("{FLOOD} a second of programs' XIDs");
-    let of_programs = bench.phase(&what, rest / 2, 0.0).await?;
-    host.flood(&[WARNING], FLOOD)?;
-    // Counts are news when they have grown to the next step, and are looked at with the readings.
-    let readings = (rest / 2).as_secs_f64() / HEALTH_INTERVAL.as_secs_f64();
-    let what = format!("{FLOOD} a second of XID {WARNING}");
-    let warnings = bench.phase(&what, rest / 2, readings.ceil() + 1.0).await?;
+    let at_rest = bench.phase("at rest", idle, 0.0).await?;
+    host.flood(&APPLICATION_XIDS, FLOOD_RATE)?;
+    let what = format!("{FLOOD_RATE} a second of programs' XIDs");
+    let of_programs = bench.phase(&what, idle / 2, 0.0).await?;
+    host.flood(&[WARNING_XID], FLOOD_RATE)?;
+    // Counts are reported in coarse steps, and only when the GPUs are read.
+    let readings = (idle / 2).as_secs_f64() / HEALTH_INTERVAL.as_secs_f64();
+    let what = format!("{FLOOD_RATE} a second of XID {WARNING_XID}");
+    let warnings = bench.phase(&what, idle / 2, readings.ceil() + 1.0).await?;
     Ok(vec![at_rest, of_programs, warnings])
 }
 
-/// A simulated node, and the pod of the chart's DaemonSet that is placed there. The probe that is measured speaks for it.
+/// Creates a simulated node, and returns the pod of the chart's DaemonSet on it, whose rights the measured probe uses.
 async fn node(cluster: &Cluster) -> Result<(Fleet, String)> {
     let fleet = Fleet::start(cluster).await?;
     let mut node = FleetNode::with_gpus(NODE, "2330", GPUS as usize);
@@ -135,16 +140,16 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Until all GPUs are reported as well.
+    /// Waits until all GPUs are reported as healthy.
     async fn reported(&self) -> Result<()> {
-        let is_whole = |node: Option<&GpuNode>| node.and_then(report).is_some_and(all_well);
-        let Ok(waited) = timeout(DEADLINE, Box::pin(await_condition(self.nodes(), NODE, is_whole))).await else {
+        let is_complete = |node: Option<&GpuNode>| node.and_then(report).is_some_and(all_healthy);
+        let Ok(waited) = timeout(DEADLINE, Box::pin(await_condition(self.nodes(), NODE, is_complete))).await else {
             let found = self.nodes().get_opt(NODE).await?;
             let found = found.as_ref().and_then(report);
             bail!(
-                "no report of {GPUS} GPUs that are well in {} s, but {found:?}; {}",
+                "no report of {GPUS} healthy GPUs within {} s; last report: {found:?}; {}",
                 DEADLINE.as_secs(),
-                self.probe.said()
+                self.probe.log_tail()
             );
         };
         waited?;
@@ -156,15 +161,15 @@ impl Bench<'_> {
         let before = self.probe.usage()?;
         step(what, String::new, pause(time)).await?;
         let after = self.probe.usage()?;
-        let again = "the NVML process was started anew meanwhile, so that its figures mean nothing";
-        ensure!(after.child_id == before.child_id, "{what}: {again}; {}", self.probe.said());
+        let restarted = "the NVML process was restarted during the phase, so its figures are meaningless";
+        ensure!(after.child_id == before.child_id, "{what}: {restarted}; {}", self.probe.log_tail());
         let requests = self.cluster.audit().requests(PROBE, mark)?.without_watches();
-        tell(&requests);
+        print_requests(&requests);
         let node = self.nodes().get(NODE).await?;
-        let told = report(&node).map_or(0, told);
+        let counted_xids = report(&node).map_or(0, counted_xids);
         let usage =
             ProbeUsage { probe: after.probe.since(before.probe), child: after.child.since(before.child), ..after };
-        Ok(Figures { what: what.to_owned(), time, usage, requests, allowed, told })
+        Ok(Figures { what: what.to_owned(), time, usage, requests, allowed, counted_xids })
     }
 
     fn nodes(&self) -> Api<GpuNode> {
@@ -176,13 +181,13 @@ fn report(node: &GpuNode) -> Option<&Report> {
     node.status.as_ref()?.report.as_ref()
 }
 
-fn all_well(report: &Report) -> bool {
+fn all_healthy(report: &Report) -> bool {
     report.nvml.state == NvmlState::Answering
         && report.gpus.len() == GPUS as usize
         && report.gpus.iter().all(|gpu| gpu.health.state == HealthState::Healthy)
 }
 
-fn told(report: &Report) -> u64 {
+fn counted_xids(report: &Report) -> u64 {
     let causes = report.gpus.iter().flat_map(|gpu| &gpu.health.causes);
     causes.filter(|cause| cause.xid.is_some()).filter_map(|cause| cause.count).sum()
 }
@@ -193,20 +198,20 @@ mod tests {
 
     use super::*;
     use crate::{
-        audit::Request,
-        usage::{Mapped, Usage},
+        cluster::audit::Request,
+        harness::usage::{MappedMemory, Usage},
     };
 
     fn figures() -> Figures {
         let usage =
             |peak: u64, cpu| Usage { resident: 7 << 20, peak_resident: peak << 20, cpu: Duration::from_millis(cpu) };
-        let library = Mapped { size: 3 << 20, resident: 2 << 20 };
+        let library = MappedMemory { size: 3 << 20, resident: 2 << 20 };
         let usage = ProbeUsage { probe: usage(8, 40), child: usage(9, 130), library, child_id: 1 };
         Figures { what: "at rest".to_owned(), time: Duration::from_mins(2), usage, ..Figures::default() }
     }
 
     #[test]
-    fn memory_counts_beyond_the_library_and_any_request_is_too_many() {
+    fn memory_is_limited_without_the_library_and_no_request_is_allowed() {
         let text = tables(&[figures()]);
         for line in [
             "|  | at rest, 120 s |",
@@ -217,21 +222,21 @@ mod tests {
             assert!(text.contains(line), "{line} is not in {text}");
         }
         let mut figures = figures();
-        assert_eq!(missed(std::slice::from_ref(&figures)), [""; 0]);
+        assert_eq!(exceeded(std::slice::from_ref(&figures)), [""; 0]);
         figures.usage.library.resident = 0;
         let write = Request { verb: "patch".into(), resource: "gpunodes/status".into(), name: NODE.into(), code: 200 };
         figures.requests = Requests(vec![write]);
         assert_eq!(
-            missed(&[figures]),
+            exceeded(&[figures]),
             [
-                "at rest: both at their peak, beyond the library, MiB: 17.0, and not at most 16.0",
-                "at rest: requests to the API server, but for the watch: 1, and not at most 0",
+                "at rest: both at their peak, beyond the library, MiB: 17.0 (limit 16.0)",
+                "at rest: requests to the API server, but for the watch: 1 (limit 0)",
             ]
         );
     }
 
     #[test]
-    fn a_report_is_whole_with_all_gpus_and_tells_of_xids() {
+    fn a_report_is_complete_with_all_healthy_gpus_and_counts_xids() {
         let cause = json!({
             "kind": "Xid", "severity": "Warning", "xid": 63, "count": 5000, "since": "2026-01-01T00:00:00Z",
         });
@@ -239,10 +244,10 @@ mod tests {
             let gpus = vec![json!({"health": health}); count as usize];
             serde_json::from_value(json!({"gpus": gpus, "nvml": {"state": "Answering"}})).unwrap()
         };
-        assert!(all_well(&report(GPUS, json!({"state": "Healthy"}))));
-        assert!(!all_well(&report(GPUS - 1, json!({"state": "Healthy"}))));
+        assert!(all_healthy(&report(GPUS, json!({"state": "Healthy"}))));
+        assert!(!all_healthy(&report(GPUS - 1, json!({"state": "Healthy"}))));
         let degraded = report(GPUS, json!({"state": "Degraded", "causes": [cause]}));
-        assert!(!all_well(&degraded));
-        assert_eq!((told(&degraded), told(&report(GPUS, json!({})))), (40_000, 0));
+        assert!(!all_healthy(&degraded));
+        assert_eq!((counted_xids(&degraded), counted_xids(&report(GPUS, json!({})))), (40_000, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! What was measured, as Markdown.
+//! Figures as tables in Markdown.
 
 use std::{collections::BTreeSet, fmt::Write};
 
@@ -6,20 +6,20 @@ use super::{
     figures::{Compared, Figures, NVIDIA, ROWS},
     row::{Row, number},
 };
-use crate::audit::Requests;
+use crate::cluster::audit::Requests;
 
-/// All figures of fleets beside those of NVIDIA's operator, and the requests of the installation by kind.
+/// Returns all figures of fleets next to those of NVIDIA's operator, and the requests of the installation by kind.
 pub(super) fn fleets(all: &[Figures]) -> String {
     let installs: Vec<_> = all.iter().map(|figures| (nodes(figures.nodes), &figures.install)).collect();
     format!("{}\n{}", comparison(all), kinds("from apply until quiet", &installs))
 }
 
-/// The heading of a fleet's column.
+/// Returns the heading of a fleet's column.
 pub(super) fn nodes(nodes: u32) -> String {
     format!("{} nodes", number(nodes.into(), 0))
 }
 
-/// A line for each figure, a column with its heading for everything that was measured.
+/// Returns a table with a line for each figure and a column for each measurement, given with its heading.
 pub(super) fn figures<F>(rows: &[Row<F>], all: &[(String, &F)]) -> String {
     let heading = std::iter::once(String::new()).chain(all.iter().map(|(heading, _)| heading.clone())).collect();
     let line = |row: &Row<F>| {
@@ -29,7 +29,7 @@ pub(super) fn figures<F>(rows: &[Row<F>], all: &[(String, &F)]) -> String {
     markdown(&lines)
 }
 
-/// A line for each kind of request, a column with its heading for everything that was measured.
+/// Returns a table with a line for each kind of request and a column for each measurement, given with its heading.
 pub(super) fn kinds(when: &str, all: &[(String, &Requests)]) -> String {
     let counts: Vec<_> = all.iter().map(|(_, requests)| requests.by_kind()).collect();
     let kinds: BTreeSet<&String> = counts.iter().flat_map(|counts| counts.keys()).collect();
@@ -50,19 +50,19 @@ fn comparison(all: &[Figures]) -> String {
     }
     lines.push(heading);
     for compared in ROWS {
-        let cells = all.iter().flat_map(|figures| [compared.row.cell(figures), theirs(&compared, figures)]);
+        let cells = all.iter().flat_map(|figures| [compared.row.cell(figures), nvidia(&compared, figures)]);
         lines.push(std::iter::once(compared.row.what.to_owned()).chain(cells).collect());
     }
     markdown(&lines)
 }
 
-fn theirs(compared: &Compared, figures: &Figures) -> String {
-    let measured = NVIDIA.iter().find(|theirs| theirs.nodes == figures.nodes);
-    let value = compared.theirs.zip(measured).map(|(theirs, measured)| compared.row.number(theirs(measured)));
+fn nvidia(compared: &Compared, figures: &Figures) -> String {
+    let measured = NVIDIA.iter().find(|measured| measured.nodes == figures.nodes);
+    let value = compared.nvidia.zip(measured).map(|(value, measured)| compared.row.number(value(measured)));
     value.unwrap_or_else(|| "–".to_owned())
 }
 
-/// The first line is the heading; numbers stand to the right.
+/// Formats a table. The first line is its heading; numbers are aligned to the right.
 fn markdown(lines: &[Vec<String>]) -> String {
     let mut text = String::new();
     for (index, cells) in lines.iter().enumerate() {
@@ -77,16 +77,16 @@ fn markdown(lines: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::figures::tests::figures as measured, *};
+    use super::*;
 
-    /// How many cells the lines have; one number, if all have as many as the heading.
+    /// Returns the numbers of cells in the lines: a single number if all lines have the same.
     fn widths(table: &str) -> BTreeSet<usize> {
         table.lines().map(|line| line.matches('|').count()).collect()
     }
 
     #[test]
-    fn every_figure_stands_beside_its_limit_and_nvidias() {
-        let text = fleets(&[measured(100, 3), measured(700, 3)]);
+    fn every_figure_is_next_to_its_limit_and_to_nvidias_figure() {
+        let text = fleets(&[Figures::example(100, 3), Figures::example(700, 3)]);
         assert!(
             text.starts_with("|  | 100 nodes | NVIDIA's | 700 nodes | NVIDIA's |\n|---|---:|---:|---:|---:|\n"),
             "{text}"
@@ -94,11 +94,11 @@ mod tests {
         let writes = "| writes from apply until quiet | 300 (at most 425) | 2,991 | 2,100 (at most 2,825) | – |";
         assert!(text.contains(writes), "{text}");
         assert!(text.contains("| `patch nodes` | 300 | 2100 |"), "{text}");
-        assert_eq!(widths(&comparison(&[measured(100, 3)])).len(), 1, "{text}");
+        assert_eq!(widths(&comparison(&[Figures::example(100, 3)])).len(), 1, "{text}");
     }
 
     #[test]
-    fn everything_that_was_measured_has_its_column() {
+    fn every_measurement_has_a_column() {
         let rows = [Row::count("half", |of: &f64| of / 2.0).at_most(|_| 3.0), Row::measure("all", |of| *of)];
         let text = figures(&rows, &[("first".to_owned(), &4.0), ("second".to_owned(), &2_000.0)]);
         let wanted = "\

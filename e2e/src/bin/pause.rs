@@ -1,5 +1,5 @@
-//! The sandbox container of every pod on the local node: holds the pod's namespaces, reaps what is left to it, and
-//! ends when told to.
+//! The sandbox container of every pod on the real nodes: it holds the pod's namespaces, reaps orphaned processes, and exits on
+//! SIGTERM or SIGINT.
 
 use nix::{
     sys::{

@@ -1,6 +1,6 @@
-//! `plan-benchmark [NODES]`: how long the operator thinks about a fleet in which nothing is left to do.
+//! `plan-benchmark [NODES]`: measures the time that the operator plans for a settled fleet.
 //!
-//! A pass costs at least this, whatever wakes it. The target is some ten milliseconds for 5,000 nodes, in a release build:
+//! Every pass takes at least this time. The target is about ten milliseconds for 5,000 nodes, in a release build:
 //! `cargo run --release -p e2e --bin plan-benchmark`.
 
 use std::{
@@ -33,25 +33,28 @@ use k8s_openapi::{
 const NODES: usize = 5000;
 const GPUS: usize = 8;
 const LABELS: usize = 90;
-/// PCI ids of H100, T4, K80, P100, V100, A100, L4 and B200.
+/// The PCI device ids of H100, T4, K80, P100, V100, A100, L4 and B200.
 const MODELS: [&str; 8] = ["2330", "1eb8", "102d", "15f9", "1db6", "20b2", "27b8", "2901"];
 const RUNS: usize = 50;
-/// More passes than a fleet without trouble needs.
+/// The maximum number of passes until the fleet is settled.
 const PASSES: usize = 20;
 
 fn main() -> Result<()> {
-    let nodes = std::env::args().nth(1).map_or(Ok(NODES), |nodes| nodes.parse()).context("a number of nodes")?;
+    let nodes = std::env::args()
+        .nth(1)
+        .map_or(Ok(NODES), |nodes| nodes.parse())
+        .context("the argument is not a number of nodes")?;
     let mut fleet = Fleet::new(nodes)?;
     fleet.settle()?;
-    let mut times: Vec<Duration> = (0..RUNS).map(|_| fleet.think()).collect();
+    let mut times: Vec<Duration> = (0..RUNS).map(|_| fleet.measure()).collect();
     times.sort_unstable();
     let (least, median, most) = (times[0], times[RUNS / 2], times[RUNS - 1]);
     println!("{nodes} settled nodes of {GPUS} GPUs and {LABELS} labels, {} DaemonSets", fleet.world.daemon_sets.len());
-    println!("one plan, of {RUNS}: least {least:.1?}, median {median:.1?}, most {most:.1?}");
+    println!("time of a plan in {RUNS} runs: minimum {least:.1?}, median {median:.1?}, maximum {most:.1?}");
     Ok(())
 }
 
-/// A fleet and what the plan reads of it, without a cluster.
+/// A fleet as the plan sees it, without a cluster.
 struct Fleet {
     settings: Settings,
     catalogue: Catalogue,
@@ -95,8 +98,8 @@ impl Fleet {
         plan(&self.settings, &self.catalogue, &self.world, self.now)
     }
 
-    /// One plan's time.
-    fn think(&self) -> Duration {
+    /// Returns the time of one plan.
+    fn measure(&self) -> Duration {
         let started = Instant::now();
         let plan = self.plan();
         let took = started.elapsed();
@@ -104,21 +107,21 @@ impl Fleet {
         took
     }
 
-    /// Carries out plans, and lets every pod run at once, until nothing is left to do.
+    /// Applies plans, with all pods running at once, until nothing is left to do.
     fn settle(&mut self) -> Result<()> {
         for _ in 0..PASSES {
             let plan = self.plan();
             if plan.is_empty() {
                 return Ok(());
             }
-            self.carry_out(&plan)?;
+            self.apply(&plan)?;
             self.now = self.now.checked_add(SignedDuration::from_secs(1))?;
         }
         ensure!(self.plan().is_empty(), "the fleet does not settle");
         Ok(())
     }
 
-    fn carry_out(&mut self, plan: &Plan) -> Result<()> {
+    fn apply(&mut self, plan: &Plan) -> Result<()> {
         let world = &mut self.world;
         for (name, status) in &plan.policies {
             Arc::make_mut(world.policies.get_mut(name).context("a policy")?).status = Some(status.clone());
@@ -173,7 +176,7 @@ impl Fleet {
     }
 }
 
-/// The version that a driver's DaemonSet of this group installs.
+/// Returns the version that a driver's DaemonSet of this group installs.
 fn driver_version(set: &DaemonSet, group: &str) -> Option<String> {
     let template = &set.spec.as_ref()?.template;
     (template.metadata.as_ref()?.labels.as_ref()?.get(Stage::Driver.key())? == group).then_some(())?;
@@ -222,7 +225,7 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
     gpu_node
 }
 
-/// A pod that runs.
+/// Returns a running pod.
 fn pod(of: &str, node: &str, role: Role, group: Option<&str>, now: Timestamp) -> PodFacts {
     let main = ContainerFacts {
         name: "main".into(),

@@ -1,4 +1,4 @@
-//! A pod's status in kubelet's words.
+//! A pod's status as kubelet reports it.
 
 use k8s_openapi::{
     api::core::v1::{
@@ -10,11 +10,11 @@ use k8s_openapi::{
 };
 
 use super::{
-    machine::{Crash, PodState, Run},
+    container::{Crash, PodState, Run},
     pod::{PlacedContainer, PlacedPod},
 };
 
-/// The status of a pod whose containers are in this state.
+/// Returns the status of a pod whose containers are in this state.
 pub(super) fn pod_status(pod: &PlacedPod, state: &PodState) -> PodStatus {
     let since = state.since.unwrap_or(Timestamp::UNIX_EPOCH);
     let initialized = state.init.iter().map(done_at).collect::<Option<Vec<_>>>().map(|times| latest(&times, since));
@@ -36,8 +36,8 @@ pub(super) fn pod_status(pod: &PlacedPod, state: &PodState) -> PodStatus {
             condition("ContainersReady", ready, since),
             condition("Ready", ready, since),
         ]),
-        init_container_statuses: containers(&pod.init, &state.init, |run| matches!(run, Run::Done(_))),
-        container_statuses: containers(&pod.main, &state.main, |run| matches!(run, Run::Running(..))),
+        init_container_statuses: containers(&pod.init, &state.init, Run::is_done),
+        container_statuses: containers(&pod.main, &state.main, Run::is_running),
         ..PodStatus::default()
     }
 }
@@ -66,26 +66,32 @@ fn condition(kind: &str, since: Option<Timestamp>, created: Timestamp) -> PodCon
 fn container_status(container: &PlacedContainer, run: &Run, restarts: i32, waiting: &str) -> ContainerStatus {
     let image = &container.image;
     let (state, last_state) = match run {
-        Run::NotYet | Run::Starting(_) => (waits(waiting, None), None),
+        Run::NotYet | Run::Starting(_) => (waiting_state(waiting, None), None),
         Run::NoImage => {
             let error =
                 format!("rpc error: code = NotFound desc = failed to pull and unpack image {image:?}: not found");
-            (waits("ImagePullBackOff", Some(format!("Back-off pulling image {image:?}: ErrImagePull: {error}"))), None)
+            (
+                waiting_state(
+                    "ImagePullBackOff",
+                    Some(format!("Back-off pulling image {image:?}: ErrImagePull: {error}")),
+                ),
+                None,
+            )
         }
         Run::Crashed(crash) => {
             let message = format!("back-off 10s restarting failed container={}", container.name);
-            (waits("CrashLoopBackOff", Some(message)), Some(crashed(crash)))
+            (waiting_state("CrashLoopBackOff", Some(message)), Some(crashed_state(crash)))
         }
         Run::Running(since, before) => {
             let running = ContainerStateRunning { started_at: Some(Time(*since)) };
-            (ContainerState { running: Some(running), ..ContainerState::default() }, before.as_ref().map(crashed))
+            (ContainerState { running: Some(running), ..ContainerState::default() }, before.as_ref().map(crashed_state))
         }
-        Run::Done(at) => (ended(0, "Completed", None, *at), None),
+        Run::Done(at) => (terminated_state(0, "Completed", None, *at), None),
     };
     ContainerStatus {
         name: container.name.clone(),
         image: image.clone(),
-        started: Some(matches!(run, Run::Running(..))),
+        started: Some(run.is_running()),
         restart_count: restarts + i32::from(last_state.is_some()),
         state: Some(state),
         last_state,
@@ -93,16 +99,16 @@ fn container_status(container: &PlacedContainer, run: &Run, restarts: i32, waiti
     }
 }
 
-fn waits(reason: &str, message: Option<String>) -> ContainerState {
+fn waiting_state(reason: &str, message: Option<String>) -> ContainerState {
     let waiting = ContainerStateWaiting { reason: Some(reason.to_owned()), message };
     ContainerState { waiting: Some(waiting), ..ContainerState::default() }
 }
 
-fn crashed(crash: &Crash) -> ContainerState {
-    ended(1, "Error", Some(crash.words.clone()), crash.at)
+fn crashed_state(crash: &Crash) -> ContainerState {
+    terminated_state(1, "Error", Some(crash.message.clone()), crash.at)
 }
 
-fn ended(exit_code: i32, reason: &str, message: Option<String>, at: Timestamp) -> ContainerState {
+fn terminated_state(exit_code: i32, reason: &str, message: Option<String>, at: Timestamp) -> ContainerState {
     let terminated = ContainerStateTerminated {
         exit_code,
         reason: Some(reason.to_owned()),

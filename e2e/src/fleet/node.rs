@@ -1,9 +1,9 @@
-//! One simulated node, as plain data, and the Node object that it registers with.
+//! A simulated node as plain data, and the Node object that its kubelet registers.
 
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    GpuHealth, keys,
+    GpuHealth,
     report::{HostRuntime, OsRelease},
 };
 use k8s_openapi::{
@@ -15,89 +15,88 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use super::machine::Gpus;
-use crate::real_node::HostDriver;
+use crate::cluster::node::real_node::HostDriver;
 
-/// The label by which kwok knows the nodes whose leases it keeps.
-const KWOK: (&str, &str) = ("type", "kwok");
-/// The label that every node of a fleet bears, for policies that are meant for it alone.
-pub const MEMBER: (&str, &str) = ("fleet.example.com/member", "true");
+/// The label of nodes whose leases kwok renews.
+const KWOK_LABEL: (&str, &str) = ("type", "kwok");
+/// The label of every node of a fleet, for policies that select only these nodes.
+pub const MEMBER_LABEL: (&str, &str) = ("fleet.example.com/member", "true");
 
-/// A simulated node. What a test does not care for it takes from [`FleetNode::with_gpus`] or [`FleetNode::without_gpus`].
+/// A simulated node. [`FleetNode::with_gpus`] and [`FleetNode::without_gpus`] have defaults for all fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetNode {
     /// The Node's name.
     pub name: String,
     /// The PCI device id of each GPU, such as `2330`, in the order of their addresses.
     pub gpus: Vec<String>,
-    /// What the probe makes of GPUs while NVML answers, by their place in `gpus`; one that is not here is well.
+    /// The health that the probe reports while NVML answers, by index in `gpus`. GPUs without an entry are healthy.
     pub health: BTreeMap<usize, GpuHealth>,
-    /// What `/etc/os-release` says.
+    /// The operating system, as in `/etc/os-release`.
     pub os: OsRelease,
-    /// Processor architecture in Kubernetes' words.
+    /// The processor architecture, as Kubernetes names it.
     pub arch: String,
-    /// What kubelet says of its container runtime.
+    /// The container runtime, as kubelet reports it.
     pub runtime: String,
-    /// The kernel's release.
+    /// The kernel release.
     pub kernel: String,
-    /// Kubelet's version, by which some distributions are known.
+    /// The version of kubelet, which identifies some distributions.
     pub kubelet: String,
-    /// Labels beside those that every node has.
+    /// Labels in addition to those that every node has.
     pub labels: BTreeMap<String, String>,
     /// Taints.
     pub taints: Vec<Taint>,
-    /// The driver that the node's own system brings.
+    /// The driver of the node's own operating system image.
     pub host_driver: HostDriver,
-    /// Where on the host that driver lies.
+    /// The root of that driver on the host.
     pub host_driver_root: String,
-    /// NVIDIA's runtimes that the node's own system brings.
+    /// NVIDIA's container runtimes of the node's own operating system image.
     pub host_runtimes: Vec<HostRuntime>,
-    /// What else the Node object carries, for its size.
-    pub stuffing: Stuffing,
-    /// How the node behaves.
+    /// Further content of the Node object, for its size.
+    pub padding: Padding,
+    /// The behaviour of the node.
     pub behaviour: Behaviour,
 }
 
-/// What a Node object of a real cluster is full of, and no test looks at.
+/// Content that makes a Node object as large as in a real cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stuffing {
-    /// How many labels it has at least, all counted.
+pub struct Padding {
+    /// The minimum number of labels, including all others.
     pub labels: usize,
-    /// How many images it lists.
+    /// The number of listed images.
     pub images: usize,
 }
 
-impl Stuffing {
-    /// As on a node with feature discovery that has run for some weeks: kubelet lists at most 50 images.
-    pub const REAL: Self = Self { labels: 90, images: 50 };
+impl Padding {
+    /// The size of a node with feature discovery that has run for some weeks. Kubelet lists at most 50 images.
+    pub const REALISTIC: Self = Self { labels: 90, images: 50 };
 }
 
-/// How a node behaves.
+/// The behaviour of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
     /// Whether its probe reports.
     pub reports: bool,
-    /// How long each operand takes to be pulled and started, in seconds, once its gates are open.
+    /// The time until each operand's container is pulled and started, in seconds.
     pub pod_seconds: u32,
-    /// What becomes of the driver's container.
+    /// The behaviour of the driver's container.
     pub driver: DriverBehaviour,
-    /// How many GPUs kubelet publishes, if not all that are on the bus.
+    /// The number of GPUs that kubelet publishes, if not all that are on the bus.
     pub publishes: Option<u32>,
-    /// What NVML fails with, if it fails.
+    /// The error of NVML, if it fails.
     pub nvml_failure: Option<String>,
 }
 
-/// What becomes of a driver's container.
+/// The behaviour of a driver's container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DriverBehaviour {
-    /// It loads what it is asked for.
+    /// It loads the requested version.
     #[default]
     Ok,
     /// Its image cannot be pulled.
     ImageMissing,
-    /// It crashes with these words.
+    /// It crashes with this message.
     Crash(String),
-    /// It loads this version, whatever it is asked for.
+    /// It loads this version, whatever version is requested.
     Loads(String),
 }
 
@@ -108,7 +107,7 @@ impl Default for Behaviour {
 }
 
 impl FleetNode {
-    /// An Ubuntu node with `count` GPUs of one PCI device id and no driver.
+    /// Returns an Ubuntu node with `count` GPUs of one PCI device id and no driver.
     #[must_use]
     pub fn with_gpus(name: &str, device_id: &str, count: usize) -> Self {
         Self {
@@ -126,18 +125,18 @@ impl FleetNode {
             host_driver: HostDriver::Absent,
             host_driver_root: "/".to_owned(),
             host_runtimes: Vec::new(),
-            stuffing: Stuffing::default(),
+            padding: Padding::default(),
             behaviour: Behaviour::default(),
         }
     }
 
-    /// An Ubuntu node without GPUs.
+    /// Returns an Ubuntu node without GPUs.
     #[must_use]
     pub fn without_gpus(name: &str) -> Self {
         Self::with_gpus(name, "", 0)
     }
 
-    /// The driver version of the host, and whether its module is loaded.
+    /// Returns the version of the host's driver, and whether its module is loaded.
     pub(super) fn own_driver(&self) -> Option<(&str, bool)> {
         match &self.host_driver {
             HostDriver::Absent => None,
@@ -146,7 +145,7 @@ impl FleetNode {
         }
     }
 
-    /// The Node as kubelet registers it: Ready from the start.
+    /// Returns the Node object as kubelet registers it, Ready from the start.
     pub(super) fn object(&self, now: Timestamp) -> Node {
         let resources = BTreeMap::from([
             ("cpu".to_owned(), Quantity("128".to_owned())),
@@ -168,7 +167,7 @@ impl FleetNode {
                 capacity: Some(resources),
                 conditions: Some(conditions(true, now)),
                 addresses: Some(vec![NodeAddress { address: self.name.clone(), type_: "Hostname".to_owned() }]),
-                images: (self.stuffing.images > 0).then(|| (0..self.stuffing.images).map(image).collect()),
+                images: (self.padding.images > 0).then(|| (0..self.padding.images).map(image).collect()),
                 node_info: Some(NodeSystemInfo {
                     architecture: self.arch.clone(),
                     container_runtime_version: self.runtime.clone(),
@@ -186,37 +185,38 @@ impl FleetNode {
     fn all_labels(&self) -> BTreeMap<String, String> {
         let mut labels = self.labels.clone();
         for (key, value) in [
-            KWOK,
-            MEMBER,
+            KWOK_LABEL,
+            MEMBER_LABEL,
             ("kubernetes.io/arch", &self.arch),
             ("kubernetes.io/hostname", &self.name),
             ("kubernetes.io/os", "linux"),
         ] {
             labels.insert(key.to_owned(), value.to_owned());
         }
-        for index in 0..self.stuffing.labels.saturating_sub(labels.len()) {
+        for index in 0..self.padding.labels.saturating_sub(labels.len()) {
             labels.insert(format!("feature.example.com/cpu-cpuid.EXTENSION-{index:03}"), "true".to_owned());
         }
         labels
     }
 
-    /// The name of the GPU at this index, everywhere and for ever the same.
+    /// Returns the UUID of the GPU at this index, which never changes.
     pub(super) fn gpu_uuid(&self, index: usize) -> String {
         format!("GPU-{}-{index:02}", self.name)
     }
 }
 
-/// An operating system by the two words of its `/etc/os-release`.
+/// Returns an operating system with these values of `ID` and `VERSION_ID` in its `/etc/os-release`.
 #[must_use]
 pub fn os(id: &str, version_id: &str) -> OsRelease {
     OsRelease { id: id.to_owned(), version_id: version_id.to_owned() }
 }
 
-/// A node's conditions while its kubelet posts status, or as the controller manager leaves them when it no longer does.
+/// Returns a node's conditions: with `alive` as its kubelet posts them, otherwise as the controller manager sets them when
+/// kubelet has stopped.
 pub(super) fn conditions(alive: bool, now: Timestamp) -> Vec<NodeCondition> {
-    let condition = |kind: &str, well: &str| NodeCondition {
+    let condition = |kind: &str, healthy: &str| NodeCondition {
         type_: kind.to_owned(),
-        status: if alive { well } else { "Unknown" }.to_owned(),
+        status: if alive { healthy } else { "Unknown" }.to_owned(),
         reason: Some(if alive { "KubeletReady" } else { "NodeStatusUnknown" }.to_owned()),
         message: Some(if alive { "" } else { "Kubelet stopped posting node status." }.to_owned()),
         last_heartbeat_time: Some(Time(now)),
@@ -227,16 +227,6 @@ pub(super) fn conditions(alive: bool, now: Timestamp) -> Vec<NodeCondition> {
         .map(|kind| condition(kind, "False"))
         .chain([condition("Ready", "True")])
         .collect()
-}
-
-/// The patch of a Node's status by which kubelet publishes GPUs.
-pub(super) fn published(gpus: Gpus) -> serde_json::Value {
-    let shared = format!("{}.shared", keys::GPU_RESOURCE);
-    let (here, there) =
-        if gpus.renamed { (shared.as_str(), keys::GPU_RESOURCE) } else { (keys::GPU_RESOURCE, shared.as_str()) };
-    // What is offered by one name now is no longer by the other.
-    let resources = serde_json::json!({here: gpus.count.to_string(), there: null});
-    serde_json::json!({"status": {"allocatable": resources, "capacity": resources}})
 }
 
 fn image(index: usize) -> ContainerImage {
@@ -254,9 +244,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stuffed_node_has_the_labels_and_images_of_a_real_one_and_its_own() {
+    fn a_padded_node_has_its_own_labels_and_as_many_labels_and_images_as_a_real_one() {
         let mut node = FleetNode::with_gpus("a", "2330", 8);
-        node.stuffing = Stuffing::REAL;
+        node.padding = Padding::REALISTIC;
         node.labels.insert("zone".into(), "z".into());
         let object = node.object(Timestamp::UNIX_EPOCH);
         assert_eq!(object.labels().len(), 90);

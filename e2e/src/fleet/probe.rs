@@ -1,18 +1,18 @@
-//! What the probe of a simulated node reports.
+//! The report of a simulated node's probe.
 
 use gpu_operator_crd::{
     health::{GpuHealth, HealthState},
     report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, Report},
 };
 
-use super::machine::{Host, Machine};
+use super::machine::{Inputs, Machine};
 
-/// The report of what is on the node now.
-pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
-    let node = host.node;
-    let held = machine.nvml_held(host);
+/// Returns the report of the node's current state.
+pub(super) fn report(machine: &Machine, inputs: &Inputs<'_>) -> Report {
+    let node = inputs.node;
+    let held = machine.nvml_held(inputs);
     let failure = node.behaviour.nvml_failure.as_ref().filter(|_| held);
-    let state = match (host.release, held, failure) {
+    let state = match (inputs.release, held, failure) {
         (true, ..) => NvmlState::Released,
         (false, true, Some(_)) => NvmlState::Failing,
         (false, true, None) => NvmlState::Answering,
@@ -25,7 +25,7 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         product: answering.then(|| format!("NVIDIA device {device_id}")),
         uuid: answering.then(|| node.gpu_uuid(index)),
         memory_mib: answering.then_some(81_559),
-        health: if answering { node.health.get(&index).cloned().unwrap_or_else(well) } else { GpuHealth::default() },
+        health: if answering { node.health.get(&index).cloned().unwrap_or_else(healthy) } else { GpuHealth::default() },
         ..Gpu::default()
     });
     let mut installed: Vec<InstalledDriver> = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
         driver: DriverFacts {
             loaded: machine.module.clone(),
             load_id: None,
-            in_use: machine.in_use(host),
+            in_use: machine.in_use(inputs),
             container_ran: machine.state_file,
             installed,
             waits: None,
@@ -63,6 +63,6 @@ pub(super) fn report(machine: &Machine, host: &Host<'_>) -> Report {
     }
 }
 
-fn well() -> GpuHealth {
+fn healthy() -> GpuHealth {
     GpuHealth { state: HealthState::Healthy, ..GpuHealth::default() }
 }

@@ -1,5 +1,5 @@
-//! What the agent sees of the API: the fleet's Nodes, the pods on them, their GpuNodes, and, to know when all is quiet,
-//! that something happens to what governs them.
+//! The agent's watches: the fleet's Nodes, the pods on them and their GpuNodes; and, to know when nothing happens any more,
+//! changes of policies and DaemonSets.
 
 use std::{collections::HashSet, fmt::Debug, sync::Arc};
 
@@ -21,16 +21,12 @@ use kube::{
 use nvml_probe::report::gpu_node::{GpuNodeFields, GpuNodeView};
 use serde::de::DeserializeOwned;
 
-use super::{
-    agent::{Agent, Slot},
-    node::MEMBER,
-    pod::PlacedPod,
-};
+use super::{agent::Agent, node::MEMBER_LABEL, pod::PlacedPod, slot::Slot};
 
-/// All watches, until dropped.
-pub(super) fn follow_all(client: &Client, agent: &Arc<Agent>) -> Vec<BoxFuture<'static, ()>> {
+/// Returns the futures of all watches, which never return.
+pub(super) fn all(client: &Client, agent: &Arc<Agent>) -> Vec<BoxFuture<'static, ()>> {
     let any = watcher::Config::default;
-    let members = any().labels(&format!("{}={}", MEMBER.0, MEMBER.1));
+    let members = any().labels(&format!("{}={}", MEMBER_LABEL.0, MEMBER_LABEL.1));
     let resource = ApiResource::erase::<GpuNode>(&());
     let nodes = watcher(Api::<PartialObjectMeta<Node>>::all(client.clone()), members);
     let pods = watcher(Api::<Pod>::all(client.clone()), any().fields("spec.nodeName!="));
@@ -39,26 +35,26 @@ pub(super) fn follow_all(client: &Client, agent: &Arc<Agent>) -> Vec<BoxFuture<'
         Box::pin(follow(nodes, Arc::clone(agent))),
         Box::pin(follow(pods, Arc::clone(agent))),
         Box::pin(follow(gpu_nodes, Arc::clone(agent))),
-        Box::pin(notice::<ClusterGpuPolicy>(client.clone(), Arc::clone(agent))),
-        Box::pin(notice::<DaemonSet>(client.clone(), Arc::clone(agent))),
+        Box::pin(note_changes::<ClusterGpuPolicy>(client.clone(), Arc::clone(agent))),
+        Box::pin(note_changes::<DaemonSet>(client.clone(), Arc::clone(agent))),
     ]
 }
 
-/// An object, and the node that it is of.
+/// The identity of an object, and the node that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Identity {
     node: String,
     uid: String,
 }
 
-/// A kind of which every object is of one node.
+/// A kind whose objects belong to one node each.
 trait OfNode: Sized {
-    /// Which object it is; nothing for one that is of no node yet.
+    /// Returns the object's identity; `None` if it does not belong to a node yet.
     fn identity(&self) -> Option<Identity>;
-    /// The object is there, as it is now.
-    fn appear(self, slot: &mut Slot);
-    /// The object is gone.
-    fn vanish(uid: &str, slot: &mut Slot);
+    /// Updates the slot after the object was created or changed.
+    fn apply(self, slot: &mut Slot);
+    /// Updates the slot after the object was deleted.
+    fn remove(uid: &str, slot: &mut Slot);
 }
 
 impl OfNode for PartialObjectMeta<Node> {
@@ -66,12 +62,12 @@ impl OfNode for PartialObjectMeta<Node> {
         Some(Identity { node: self.name_any(), uid: self.uid()? })
     }
 
-    fn appear(self, slot: &mut Slot) {
+    fn apply(self, slot: &mut Slot) {
         slot.present = true;
         slot.labels = self.metadata.labels.unwrap_or_default();
     }
 
-    fn vanish(_: &str, slot: &mut Slot) {
+    fn remove(_: &str, slot: &mut Slot) {
         slot.present = false;
     }
 }
@@ -81,15 +77,15 @@ impl OfNode for Pod {
         Some(Identity { node: self.spec.as_ref()?.node_name.clone()?, uid: self.uid()? })
     }
 
-    fn appear(self, slot: &mut Slot) {
+    fn apply(self, slot: &mut Slot) {
         match PlacedPod::of(&self) {
             Some(placed) => drop(slot.pods.insert(placed.uid.clone(), placed)),
-            None => slot.lose_pod(&self.uid().unwrap_or_default()),
+            None => slot.remove_pod(&self.uid().unwrap_or_default()),
         }
     }
 
-    fn vanish(uid: &str, slot: &mut Slot) {
-        slot.lose_pod(uid);
+    fn remove(uid: &str, slot: &mut Slot) {
+        slot.remove_pod(uid);
     }
 }
 
@@ -99,55 +95,55 @@ impl OfNode for DynamicObject {
         Some(Identity { node: self.name_any(), uid: self.uid()? })
     }
 
-    fn appear(self, slot: &mut Slot) {
+    fn apply(self, slot: &mut Slot) {
         slot.seen = GpuNodeView::Present(Box::new(GpuNodeFields::from(self)));
     }
 
-    fn vanish(_: &str, slot: &mut Slot) {
+    fn remove(_: &str, slot: &mut Slot) {
         slot.seen = GpuNodeView::Absent;
         slot.forget_report();
     }
 }
 
-/// Follows a kind through any error, and tells the agent what is there and what is no longer.
+/// Watches a kind, restarts the watch after errors, and updates the slots of the agent.
 async fn follow<K: OfNode>(events: impl Stream<Item = watcher::Result<Event<K>>>, agent: Arc<Agent>) {
     let mut events = std::pin::pin!(events.default_backoff());
     let mut known = HashSet::new();
     let mut listed: Vec<K> = Vec::new();
-    let vanish = |id: &Identity| agent.change(&id.node, |slot| K::vanish(&id.uid, slot));
+    let remove = |id: &Identity| agent.change(&id.node, |slot| K::remove(&id.uid, slot));
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => listed.push(object),
             Ok(Event::InitDone) => {
-                // What is gone first: it may have been made anew under its name.
+                // Deleted objects first: they may have been created again under the same name.
                 let now: HashSet<_> = listed.iter().filter_map(OfNode::identity).collect();
-                known.difference(&now).for_each(vanish);
+                known.difference(&now).for_each(remove);
                 known.clear();
-                listed.drain(..).for_each(|object| appear(object, &mut known, &agent));
+                listed.drain(..).for_each(|object| apply(object, &mut known, &agent));
             }
-            Ok(Event::Apply(object)) => appear(object, &mut known, &agent),
+            Ok(Event::Apply(object)) => apply(object, &mut known, &agent),
             Ok(Event::Delete(object)) => {
                 if let Some(id) = object.identity() {
                     known.remove(&id);
-                    vanish(&id);
+                    remove(&id);
                 }
             }
-            // It is tried again; before the chart is installed our own kinds are not there.
+            // The watch is restarted. Before the chart is installed its kinds do not exist.
             Err(_) => {}
         }
     }
 }
 
-fn appear<K: OfNode>(object: K, known: &mut HashSet<Identity>, agent: &Arc<Agent>) {
+fn apply<K: OfNode>(object: K, known: &mut HashSet<Identity>, agent: &Arc<Agent>) {
     if let Some(id) = object.identity() {
-        agent.change(&id.node, |slot| object.appear(slot));
+        agent.change(&id.node, |slot| object.apply(slot));
         known.insert(id);
     }
 }
 
-/// Tells the agent that something happens to objects of a kind.
-async fn notice<K>(client: Client, agent: Arc<Agent>)
+/// Records activity whenever an object of a kind changes.
+async fn note_changes<K>(client: Client, agent: Arc<Agent>)
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {

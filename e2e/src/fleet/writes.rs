@@ -1,4 +1,4 @@
-//! What kubelet and probe write into the API, each as the real one does.
+//! The writes of kubelet and probe, as the real ones make them.
 
 use anyhow::Result;
 use gpu_operator_crd::Report;
@@ -11,33 +11,36 @@ use kube::{
 use nvml_probe::report::{gpu_node::GpuNodeView, publish::Publisher};
 use serde_json::json;
 
-use super::{machine::Gpus, node::published, pod::PlacedPod};
+use super::{
+    pod::PlacedPod,
+    published::{self, Gpus},
+};
 
 /// One write.
 #[derive(Clone, Debug)]
 pub(super) enum Write {
-    /// Kubelet tells of a pod.
+    /// Kubelet reports a pod's status.
     Status(PlacedPod, Box<PodStatus>),
-    /// Kubelet has ended a pod that was to be deleted.
+    /// Kubelet deletes a pod that has ended.
     End(PlacedPod),
-    /// Kubelet publishes so many GPUs of a node.
+    /// Kubelet publishes GPUs of a node.
     Gpus(String, Gpus),
-    /// The probe of a node reports, knowing this of its GpuNode.
+    /// The probe of a node reports; with its last view of the GpuNode.
     Report(String, GpuNodeView, Box<Report>),
 }
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
-    /// The resource version of a Node that was written; else 0.
+    /// The resource version of the written Node; 0 for other objects.
     pub version: u64,
 }
 
-/// Carries a write out. An object that is gone by now has nothing to be told.
-pub(super) async fn carry_out(client: &Client, write: &Write) -> Result<Written> {
+/// Sends a write to the API server. An object that no longer exists is not an error.
+pub(super) async fn send(client: &Client, write: &Write) -> Result<Written> {
     let outcome = match write {
         Write::Status(pod, status) => {
-            // The uid makes the server refuse a patch of another pod of that name.
+            // With the uid the server rejects the patch for another pod of the same name.
             let patch = json!({"metadata": {"uid": pod.uid}, "status": status});
             pods(client, pod)
                 .patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch))
@@ -52,7 +55,7 @@ pub(super) async fn carry_out(client: &Client, write: &Write) -> Result<Written>
         }
         Write::Gpus(node, gpus) => {
             let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
-            let patch = Patch::Strategic(published(*gpus));
+            let patch = Patch::Strategic(published::patch(*gpus));
             let node = nodes.patch_status(node, &PatchParams::default(), &patch).await;
             node.map(|node| Written { version: version(&node) })
         }
@@ -67,7 +70,7 @@ pub(super) async fn carry_out(client: &Client, write: &Write) -> Result<Written>
     }
 }
 
-/// An object's resource version as a number: the larger one is the later one.
+/// Returns an object's resource version as a number. Later versions are larger.
 pub(super) fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }

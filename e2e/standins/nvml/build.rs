@@ -1,5 +1,4 @@
-//! Gives the shared library the name that programs ask the loader for, and those of NVML's functions that it does not
-//! answer.
+//! Sets the name under which programs load the shared library, and generates the functions of NVML that it does not answer.
 
 use std::{env, fs, io, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! The probe may write its own node's report, and nothing else: neither role nor admission policy lets it.
+//! The probe can write its own node's report and nothing else: its role and the admission policy deny all other writes.
 
 use anyhow::{Context, Result, bail, ensure};
 use e2e::eventually;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Fixture, READY, test};
 
-/// A client with the token of the probe's own pod.
+/// Returns a client with the token of the probe's own pod.
 async fn probe(f: &Fixture) -> Result<Client> {
     let pods = f.pods_here("app.kubernetes.io/name=nvml-probe").await?;
     let pod = pods.first().context("no pod of the probe")?.name_any();
@@ -42,7 +42,7 @@ fn gpu_node(name: &str, spec: &Value) -> Result<GpuNode> {
     }))?)
 }
 
-/// Denied by role or policy, and not refused for another cause.
+/// Asserts that a request was denied by role or policy, and not rejected for another reason.
 fn denied<T: std::fmt::Debug>(what: &str, outcome: Result<T, kube::Error>, words: &str) -> Result<()> {
     match outcome {
         Err(kube::Error::Api(status)) if status.is_forbidden() && status.message.contains(words) => Ok(()),
@@ -61,7 +61,7 @@ fn the_probe_is_refused_every_write_but_its_own_report() {
         let apply = PatchParams::apply("nvml-probe").force();
         let create = PostParams::default();
 
-        // Another node's, though it would be allowed by role.
+        // Another node's report, which the role would allow.
         denied("create another's", api.create(&create, &gpu_node("other", &json!({}))?).await, "of that name only")?;
         Api::<GpuNode>::all(f.cluster.client()).create(&create, &gpu_node("other", &json!({}))?).await?;
         denied(
@@ -70,7 +70,7 @@ fn the_probe_is_refused_every_write_but_its_own_report() {
             "of that name only",
         )?;
 
-        // Its own, beyond the report.
+        // Other fields of its own node's GpuNode.
         let merge = PatchParams::default();
         denied(
             "own phase",
@@ -93,7 +93,7 @@ fn the_probe_is_refused_every_write_but_its_own_report() {
         denied("create with a spec", api.create(&create, &gpu_node(own, &json!({"policy": "mine"}))?).await, "")
             .or_else(|error| if format!("{error}").contains("AlreadyExists") { Ok(()) } else { Err(error) })?;
 
-        // Anything else.
+        // Any other object.
         let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(probe(&f).await?);
         denied(
             "label a Node",
@@ -102,12 +102,12 @@ fn the_probe_is_refused_every_write_but_its_own_report() {
         )?;
         denied("read a Node", nodes.get(own).await, "forbidden")?;
 
-        // A token without a node is not a probe's.
+        // A token that is not bound to a node.
         let token = f.cluster.kubectl(&["create", "token", "nvml-probe", "-n", f.cluster.namespace()])?;
         let unbound = Api::<GpuNode>::all(client(&f, token.trim()).await?);
         denied("without a node", unbound.create(&create, &gpu_node("other", &json!({}))?).await, "names no node")?;
 
-        // And what it is there for, it may.
+        // Its own node's report.
         eventually(READY, "a report of its own", || async {
             api.patch_status(own, &apply, &Patch::Apply(report("from the test"))).await?;
             Ok(())

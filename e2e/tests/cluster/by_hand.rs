@@ -1,4 +1,4 @@
-//! What people do by hand, to our objects and to their own nodes.
+//! Manual changes by users, to the operator's objects and to their own nodes.
 
 use anyhow::{Context, Result, ensure};
 use e2e::eventually;
@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 
 use crate::support::{Fixture, GPUS, READY, started, test};
 
-/// The DaemonSet of a stage, of which there is one.
+/// Returns the single DaemonSet of a stage.
 async fn set_of(f: &Fixture, stage: Stage) -> Result<DaemonSet> {
     let api = Api::<DaemonSet>::namespaced(f.cluster.client(), f.cluster.namespace());
     let of_stage = ListParams::default().labels(&format!("{}={},{}", keys::STAGE, stage.as_str(), f.of_policy()));
@@ -25,7 +25,7 @@ fn an_edited_daemon_set_is_as_it_was_and_no_pod_has_noticed() {
         let pod = f.operand(Stage::DevicePlugin).await?;
         let name = before.name_any();
         let edits = [
-            // Something of ours is changed, something is taken out, and something is added.
+            // A field of the operator is changed, one is removed, and a new one is added.
             r#"[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "example.com/other:1"}]"#,
             r#"[{"op": "remove", "path": "/spec/template/spec/tolerations"}]"#,
             r#"[{"op": "add", "path": "/spec/template/spec/hostNetwork", "value": true}]"#,
@@ -50,7 +50,7 @@ fn an_edited_daemon_set_is_as_it_was_and_no_pod_has_noticed() {
             Ok(())
         })
         .await?;
-        // Its pod goes with the old one. What the node says may still be of before that.
+        // Its pod is deleted with the old DaemonSet. The node's status may be older than that.
         eventually(READY, "a new pod, and its GPUs", || async {
             let new = f.operand(Stage::DevicePlugin).await?;
             ensure!(new.metadata.uid != pod.metadata.uid && started(&new).is_some(), "{:?}", new.metadata);

@@ -1,4 +1,4 @@
-//! The chart: what it refuses and in which words, and that what it makes fits the rules it promises to keep.
+//! The chart: the values that it rejects and with which messages, and the rules that its objects must follow.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn every_image_of_the_chart_comes_from_where_it_is_told() {
                 }
             }
             Value::Array(items) => {
-                // The image of gates is told to the operator by its arguments.
+                // The operator gets the image of gates in its arguments.
                 let told = items.iter().skip_while(|item| **item != "--probe-image").nth(1);
                 found.extend(told.and_then(Value::as_str).map(str::to_owned));
                 for item in items {

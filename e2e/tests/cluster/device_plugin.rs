@@ -1,4 +1,4 @@
-//! NVIDIA's real device plugin: how many GPUs it gives a pod.
+//! NVIDIA's real device plugin: the number of GPUs that a pod gets.
 
 use anyhow::ensure;
 use gpu_operator_crd::{keys, policy::Stage};

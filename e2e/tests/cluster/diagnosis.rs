@@ -1,4 +1,4 @@
-//! Mistakes in pods are told in Events on the pod, or on its owner where the API server refuses the pod.
+//! Mistakes in pods are reported in Events on the pod, or on its owner if the API server rejects the pod.
 
 use anyhow::{Result, ensure};
 use e2e::eventually;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use crate::support::{Fixture, HOSTNAME, READY, SHOWN, test};
 
-/// Where owners are whose pods are refused.
+/// The namespace of owners whose pods are rejected.
 const NAMESPACE: &str = "diagnosis-test";
 /// A label that no other test publishes.
 const ACCELERATOR: &str = "diagnosis.example/accelerator";
-/// A `RuntimeClass` that nobody makes.
+/// A `RuntimeClass` that does not exist.
 const NO_CLASS: &str = "nvidia-nobodys";
 
-/// A pod that would do nothing.
+/// Returns a pod that does nothing.
 async fn create(f: &Fixture, name: &str, spec: Value) -> Result<()> {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
     pod["spec"]["terminationGracePeriodSeconds"] = 1.into();
@@ -32,7 +32,7 @@ fn asking(resource: &str) -> Value {
     })
 }
 
-/// A Deployment of one pod.
+/// Returns a Deployment with one pod.
 fn deployment(name: &str, pod: &Value) -> Value {
     let labels = json!({"app": name});
     json!({
@@ -50,7 +50,7 @@ fn apply(f: &Fixture, object: &Value) -> Result<String> {
     f.cluster.kubectl(&["apply", "-f", &file.path().display().to_string()])
 }
 
-/// What we have said of the objects of a kind whose names begin so: type, reason and message, a line to each.
+/// Returns the operator's Events on objects of a kind with this name prefix: type, reason and message, one per line.
 fn told(f: &Fixture, namespace: &str, kind: &str, name: &str) -> Result<Vec<String>> {
     let ours = format!("--field-selector=reportingComponent={},involvedObject.kind={kind}", keys::MANAGER);
     let columns = "-o=jsonpath={range .items[*]}{.involvedObject.name}|{.type} {.reason}: {.message}{\"\\n\"}{end}";
@@ -59,9 +59,9 @@ fn told(f: &Fixture, namespace: &str, kind: &str, name: &str) -> Result<Vec<Stri
     Ok(lines.filter(|(about, _)| about.starts_with(name)).map(|(_, said)| said.to_owned()).collect())
 }
 
-/// Waits until one Event says so, and no other says anything else.
+/// Waits until there is exactly one Event, with this content.
 async fn says(f: &Fixture, namespace: &str, kind: &str, name: &str, words: [&str; 2]) -> Result<()> {
-    // What rests on the state of the fleet waits for a minute.
+    // Diagnoses that depend on the state of the fleet wait for a minute.
     eventually(SHOWN + SHOWN, &format!("an Event on {kind} {name}"), || async move {
         let told = told(f, namespace, kind, name)?;
         let [said] = told.as_slice() else { anyhow::bail!("{told:?}") };
@@ -115,10 +115,10 @@ fn owners_of_pods_that_the_api_server_refuses_are_told_why() {
             f.cluster.kubectl(&["create", "namespace", NAMESPACE])?;
             let mut requesting = asking("cpu");
             requesting["containers"][0]["resources"] = json!({"requests": {keys::GPU_RESOURCE: "1"}});
-            // What the template itself says wrong is refused when it is applied.
+            // A mistake in the template itself is rejected on apply.
             let refused = apply(&f, &deployment("requesting", &requesting)).expect_err("refused");
             ensure!(format!("{refused:#}").contains("Limit must be set"), "{refused:#}");
-            // What a LimitRange adds is not.
+            // A mistake that a LimitRange adds is not.
             let range = json!({
                 "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "gpus", "namespace": NAMESPACE},
                 "spec": {"limits": [{"type": "Container", "defaultRequest": {keys::GPU_RESOURCE: "1"}}]},

@@ -1,4 +1,4 @@
-//! What README, docs and examples show to be written is accepted by a real API server, but for its name word for word.
+//! The objects in README, docs and examples are accepted by a real API server without changes, except for their names.
 
 #[path = "../../../crates/crd/tests/yaml_blocks/mod.rs"]
 #[allow(dead_code, reason = "of a file that another test has more use for")]
@@ -15,10 +15,10 @@ use crate::{
     support::install_chart,
 };
 
-/// The name of all that is tried.
+/// The name of all applied objects.
 const TRIAL: &str = "documents-trial";
 
-/// Applies an object as its reader would, but for a trial: nothing is written.
+/// Applies an object as a reader would, but as a dry run.
 fn apply(cluster: &Cluster, object: &str) -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     fs::write(file.path(), object)?;
@@ -39,11 +39,11 @@ fn every_block_of_yaml_is_applied_by_the_server() {
         let all = objects(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
         for Written { at, object } in &all {
             let mut object = object.clone();
-            // With an object of its name that another test has left, it would be one whole.
+            // An object of the same name, left by another test, would be merged with it.
             object["metadata"]["name"] = TRIAL.into();
             apply(&cluster, &object.to_string()).with_context(|| at.clone())?;
         }
-        // The server is asked in earnest.
+        // Checks that the dry run does reject invalid objects.
         let mut wrong = all.first().context("no block")?.object.clone();
         wrong["metadata"]["name"] = TRIAL.into();
         wrong["spec"]["driver"] = serde_json::json!({});

@@ -1,5 +1,5 @@
-//! The driver's container dies while a pod computes on a GPU: what the pod has it keeps, the node says what is wrong, and
-//! no other pod is sent there until all is well again.
+//! The driver's container dies while a pod computes on a GPU: the pod keeps its GPU, the node reports the problem, and no other
+//! pod is scheduled there until the node has recovered.
 
 use anyhow::{Context, Result, ensure};
 use e2e::{DriverMode, eventually};
@@ -14,15 +14,15 @@ use kube::ResourceExt;
 use crate::support::{Fixture, READY, SHOWN, long_test, test};
 
 const BUSY: &str = "busy";
-/// A pod that comes while the driver is away.
+/// A pod that is created while the driver is unavailable.
 const LATER: &str = "later";
 
-/// A pod that has the driver open for as long as it runs, as CUDA programs do.
+/// The command of a pod that keeps the driver open, as CUDA programs do.
 async fn run_busy_pod(f: &Fixture) -> Result<Pod> {
     f.run_on_gpu(BUSY, &["nvidia-smi", "--loop=1"]).await
 }
 
-/// Whether the pod runs on, untouched.
+/// Checks that the pod is still running and was not restarted.
 async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
     let now = f.pods(&f.users()).get(BUSY).await?;
     ensure!(now.uid() == before.uid(), "another pod of the name");
@@ -34,21 +34,21 @@ async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// Kills the driver's container, which may be about to write its id.
+/// Kills the driver's container, which may not have written its process id yet.
 async fn kill_driver(f: &Fixture) -> Result<()> {
-    // Its pod shares the host's process ids.
+    // Its pod uses the host's PID namespace.
     let kill = ["/bin/sh", "-ec", "kill -9 $(cat /run/nvidia/nvidia-driver.pid)"];
     eventually(SHOWN, "a killed driver", || async { f.host.exec(&kill).map(drop) }).await
 }
 
-/// How often the driver's container has been started again.
+/// Returns the number of restarts of the driver's container.
 async fn restarts(f: &Fixture) -> Result<i32> {
     let pod = f.operand(Stage::Driver).await?;
     let status = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first());
     Ok(status.context("no status")?.restart_count)
 }
 
-/// Waits until the driver's container has been started again so often.
+/// Waits until the driver's container has this number of restarts.
 async fn wait_for_restart(f: &Fixture, wanted: i32) -> Result<()> {
     eventually(READY, "the driver's container started again", || async {
         let restarts = restarts(f).await?;
@@ -58,7 +58,7 @@ async fn wait_for_restart(f: &Fixture, wanted: i32) -> Result<()> {
     .await
 }
 
-/// The node is not ready, offers no GPU, and its GPUs' health is known all the same.
+/// Checks that the node is not ready and has no allocatable GPU, and that its GPUs' health is still known.
 async fn is_out_of_service(f: &Fixture, reason: Reason) -> Result<()> {
     f.wait_for_status("a node out of service", |status| {
         ensure!(
@@ -83,7 +83,7 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
         let busy = run_busy_pod(&f).await?;
         let plugin = f.operand(Stage::DevicePlugin).await?;
         ensure!(f.host.standin().loads()? == 1);
-        // Held back before it shows its root again, so that what is in between can be seen.
+        // Held before its root becomes visible again, so that the state in between can be checked.
         f.host.standin().set_driver_mode(&DriverMode::Hold)?;
         kill_driver(&f).await?;
         wait_for_restart(&f, 1).await?;
@@ -111,10 +111,10 @@ fn a_driver_that_fails_to_come_back_leaves_a_gpu_pod_alone() {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let busy = run_busy_pod(&f).await?;
-        // The one that runs ends by it as well.
+        // It also ends the running one.
         f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
         is_out_of_service(&f, Reason::ContainerCrashed).await?;
-        // What others of the node's pods wait for may be told first.
+        // The status may first report what other pods of the node wait for.
         f.wait_for_status("the failure in its own words", |status| {
             ensure!(status.message.contains("kernel headers not found"), "{}", status.message);
             Ok(())
@@ -129,8 +129,8 @@ fn a_driver_that_fails_to_come_back_leaves_a_gpu_pod_alone() {
     });
 }
 
-/// Kills the driver of an image that cannot take it over. The node says so while the pod computes, no container goes round
-/// in circles, and once the pod has ended all heals with no hand.
+/// Kills the driver's container of an image that cannot take over a loaded driver. The node reports that while the pod computes,
+/// no container restarts repeatedly, and once the pod has ended the node recovers without intervention.
 async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
     let busy = run_busy_pod(f).await?;
     let loads = f.host.standin().loads()?;
@@ -140,7 +140,7 @@ async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
     let status = f.status().await?;
     ensure!(status.waits_on == [format!("{}/{BUSY}", f.users())], "{status:?}");
     runs_on(f, &busy).await?;
-    // Another that wants a GPU is not sent there, and does not hold up what its scheduling waits for.
+    // Another pod with a GPU is not scheduled there, and does not block the recovery that its scheduling waits for.
     f.create_on_gpu(LATER, &["/usr/bin/entrypoint", "hold"]).await?;
     eventually(READY, "a pod that finds no GPU", || async {
         let conditions = f.pods(&f.users()).get(LATER).await?.status.and_then(|status| status.conditions);
@@ -155,7 +155,7 @@ async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
     f.cluster.kubectl(&["delete", "pod", LATER, "-n", &f.users()]).map(drop)
 }
 
-/// The driver is loaded again, the node is ready, and the container was not started more often than that.
+/// Waits until the driver is loaded again and the node is ready, and checks the number of restarts.
 async fn heals(f: &Fixture, wanted: usize, starts: i32) -> Result<()> {
     eventually(READY, "another load", || async {
         let loads = f.host.standin().loads()?;
@@ -169,7 +169,7 @@ async fn heals(f: &Fixture, wanted: usize, starts: i32) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the node is ready with a driver of this version, and of no other.
+/// Waits until the node is ready with a driver of exactly this version.
 async fn is_ready_with(f: &Fixture, version: &str) -> Result<()> {
     eventually(READY, &format!("driver {version}"), || async {
         let loaded = f.host.standin().loaded_driver();
@@ -191,7 +191,7 @@ fn what_cannot_take_its_driver_over_waits_for_the_gpu_pod_without_a_crash_loop()
         f.apply("{defaults: {driver: {version: 535.261.03}}}").await?;
         is_ready_with(&f, "535.261.03").await?;
         waits_for_the_pod(&f).await.context("an old image")?;
-        // Where only the plugin and the probe have NVML open, they let go of it.
+        // If only plugin and probe have NVML open, they release it.
         let loads = f.host.standin().loads()?;
         kill_driver(&f).await?;
         heals(&f, loads + 1, 2).await.context("an old image without a GPU pod")?;

@@ -1,4 +1,4 @@
-//! A driver that fails shows within a minute, in the pod's own words, and heals once its cause is gone.
+//! A failing driver is reported within a minute, with the pod's own message, and recovers once the cause is gone.
 
 use anyhow::{Result, ensure};
 use e2e::{DriverMode, eventually};
@@ -6,7 +6,7 @@ use gpu_operator_crd::reason::Reason;
 
 use crate::support::{DEFAULT_DRIVER, Fixture, READY, SHOWN, alone, test};
 
-/// The failure is the node's and the policy's, and it is a Warning Event on the Node.
+/// Checks that node and policy report the failure, and that the Node has a Warning Event.
 async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
     let message = f.wait_for_reason(reason).await?;
     ensure!(message.contains(words), "{message}");
@@ -27,7 +27,7 @@ async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
 fn an_image_that_is_missing() {
     test(|f| async move {
         f.apply("{defaults: {driver: {version: 590.99.99}}}").await?;
-        // Nothing listens where the image should be: that it is not there cannot be known.
+        // Nothing listens at the image's registry, so it is unknown whether the image exists.
         shows(&f, Reason::ImagePullFailed, "nvidia/driver:590.99.99-ubuntu22.04").await?;
         f.apply("{}").await?;
         f.wait_until_ready().await
@@ -65,16 +65,16 @@ fn another_version_than_asked_for() {
 #[test]
 fn a_driver_that_is_in_use() {
     test(|f| async move {
-        // Left loaded by somebody's container, and in use by a process that is no pod.
+        // Loaded by a third party's container, and in use by a process outside pods.
         let standin = f.host.standin();
-        standin.set_other_users(1)?;
+        standin.set_other_references(1)?;
         let module = standin.dir().join("module/nvidia");
         std::fs::create_dir_all(module.join("holders"))?;
         std::fs::write(module.join("version"), "570.1.1\n")?;
         std::fs::write(module.join("refcnt"), "1\n")?;
         f.apply("{}").await?;
         shows(&f, Reason::DriverInUse, "570.1.1").await?;
-        standin.set_other_users(0)?;
+        standin.set_other_references(0)?;
         f.wait_until_ready().await?;
         ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
         Ok(())
@@ -101,7 +101,7 @@ fn pods_that_the_api_server_refuses() {
         .await;
         enforce("privileged")?;
         outcome?;
-        // The DaemonSet controller tries again by itself, with growing pauses.
+        // The DaemonSet controller retries with increasing pauses.
         f.wait_until_ready().await
     });
 }

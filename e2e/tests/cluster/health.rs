@@ -1,5 +1,5 @@
-//! A GPU's health: from NVML to the GpuNode, the policy, the Node, Events and metrics, and back. The faults are the
-//! stand-in library's, live; everything behind it is real.
+//! A GPU's health: from NVML to the GpuNode, the policy, the Node, Events and metrics, and back. The faults come from the stand-in
+//! library; everything else is real.
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
@@ -20,12 +20,12 @@ use serde_json::{Map, Value, json};
 
 use crate::support::{Fixture, GPUS, READY, SHOWN, alone, long_test, test, test_beside_the_operator};
 
-/// Readings follow each other by a second, and one is enough, so that the whole table takes minutes.
+/// One reading per second, and one is enough, so that the whole table takes only minutes.
 const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7}}";
-/// The GPU that things happen to.
+/// The GPU with the faults.
 const SICK: usize = 3;
 
-/// What a state is called where nodes and policies tell of it.
+/// Returns the reason that nodes and policies report for a GPU's state.
 fn reason(state: HealthState) -> Reason {
     match state {
         HealthState::Unhealthy => Reason::GpuUnhealthy,
@@ -36,7 +36,7 @@ fn reason(state: HealthState) -> Reason {
 }
 
 impl Fixture {
-    /// Gives the one GPU these fields in NVML's stand-in.
+    /// Sets these fields of the GPU in the stand-in NVML.
     fn afflict(&self, state: &Map<String, Value>) -> Result<()> {
         let mut gpus = Gpu::h100(GPUS);
         gpus[SICK].state.clone_from(state);
@@ -47,7 +47,7 @@ impl Fixture {
         self.status().await?.report.context("no report")
     }
 
-    /// Waits until the one GPU is judged so, and the others are well.
+    /// Waits until the GPU has this health and the others are healthy.
     async fn wait_for_health(&self, what: &str, check: impl Fn(&GpuHealth) -> bool) -> Result<GpuHealth> {
         let check = &check;
         eventually(SHOWN, what, || async move {
@@ -61,7 +61,7 @@ impl Fixture {
         .await
     }
 
-    /// Waits until the probe's own metrics say so of the one GPU.
+    /// Waits until the probe's metrics report this state of the GPU.
     async fn wait_for_probe_metrics(&self, state: HealthState) -> Result<()> {
         let address = &format!("pci_address=\"{}\"", Gpu::h100(GPUS)[SICK].pci_address);
         let state = &format!("state=\"{state:?}\"");
@@ -75,8 +75,8 @@ impl Fixture {
         .await
     }
 
-    /// Waits until the GpuNode's column, the policy's counts and condition, the Node's condition and the operator's
-    /// metrics say that so many GPUs are in that state, and the rest are well.
+    /// Waits until the GpuNode's column, the policy's counts and condition, the Node's condition and the operator's metrics report
+    /// this number of GPUs in the state, and the others as healthy.
     async fn wait_until_told(&self, state: HealthState, gpus: u32) -> Result<()> {
         if gpus <= 1 {
             self.wait_for_probe_metrics(state).await?;
@@ -160,13 +160,13 @@ fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         for Fault { what, device, state, action, kind } in faults {
-            // For an XID the plugin withholds the GPU: where kubelet is faster than the probe, that is told instead.
+            // For an XID the plugin withholds the GPU. If kubelet is faster than the probe, that is reported instead.
             let withheld = (kind == CauseKind::Xid).then_some(Reason::WaitingForAllocatable);
             let reasons: Vec<Reason> = [reason(state)].into_iter().chain(withheld).collect();
             let told = f.times_told(&reasons).await?;
             f.afflict(&device)?;
             if kind == CauseKind::Xid {
-                // Later it might be taken for the next one's doing, or a new plugin have it back.
+                // Later it might be attributed to the next fault, or a new plugin might offer the GPU again.
                 f.wait_for_allocatable(GPUS - 1, SHOWN).await.with_context(|| what.clone())?;
             }
             let health = f
@@ -177,7 +177,7 @@ fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
             ensure!(health.action == action, "{what}: {health:?}");
             f.wait_until_told(state, 1).await.with_context(|| what.clone())?;
             f.wait_until_told_again(&reasons, told).await.with_context(|| what.clone())?;
-            // A plugin withholds a GPU for an XID, and the node's readiness follows that: see the tests below.
+            // A plugin withholds a GPU for an XID, which affects the node's readiness: see the tests below.
             let ready = f.status().await?.phase == Phase::Ready;
             ensure!(ready || kind == CauseKind::Xid, "{what}: seven of eight are enough");
 
@@ -195,7 +195,7 @@ fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
     test(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
-        // The child ends, cannot begin again, and at last hangs.
+        // The child exits, then cannot start again, and finally hangs.
         for (fault, value, words) in [
             ("crash", json!(true), "signal"),
             ("initError", json!(9), "driver"),
@@ -234,7 +234,7 @@ fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
         f.wait_for_condition("Ready", "False").await?;
         f.wait_for_allocatable(7, SHOWN).await?;
         f.run_gpu_pod("on-one-of-seven").await?;
-        // Whether seven are enough is the policy's to say.
+        // The policy defines whether seven are enough.
         f.apply("{health: {interval: 1s, cleanIntervals: 1, minHealthyGpus: 7}}").await?;
         f.wait_for_condition("Ready", "True").await?;
         f.wait_for_condition("Degraded", "True").await?;
@@ -267,7 +267,7 @@ fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
         ensure!(f.capacity().await? == GPUS, "kubelet knows of it");
         f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
         f.wait_for_taint(true).await?;
-        // The GPU was reset. The new plugin's pod is not kept off by the taint.
+        // The GPU was reset. The taint does not keep the new plugin's pod away.
         f.afflict(&faults.well)?;
         f.wait_for_allocatable(GPUS, SHOWN).await?;
         f.wait_until_ready().await?;
@@ -335,7 +335,7 @@ fn a_probe_that_hangs_makes_its_gpus_unknown_until_it_is_started_anew() {
     long_test(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
-        // Not its child for NVML, and not this shell, whose arguments have these words as well.
+        // Not its NVML child, and not this shell, whose arguments also match.
         let script = r#"for process in /proc/[0-9]*; do
             if [ "$(cat "$process/comm" 2>/dev/null)" = entrypoint ] && grep -q -- --node-name "$process/cmdline"; then
                 kill -STOP "${process#/proc/}"
@@ -351,7 +351,7 @@ fn a_probe_that_hangs_makes_its_gpus_unknown_until_it_is_started_anew() {
         .await?;
         ensure!(message.contains("does not answer"), "{message}");
         f.wait_for_condition("Degraded", "True").await?;
-        // Kubelet ends it, because it does not live, and starts it anew.
+        // Kubelet restarts it, because its liveness probe fails.
         eventually(READY, "GPUs that are known again", || async {
             let health = f.status().await?.health;
             ensure!(health == Some(HealthState::Healthy), "{health:?}");
@@ -374,7 +374,7 @@ fn errors_of_programs_are_none_of_the_gpus_however_many_come() {
         f.afflict(&xids(&[json!({"xid": 63, "perSecond": 5})]))?;
         let health = f.wait_for_health("a GPU with a warning", |health| health.state == HealthState::Degraded).await?;
         ensure!(health.causes.iter().all(|cause| cause.xid == Some(63)), "{health:?}");
-        // The warning passes, and they go on.
+        // The warning ends, and the pods keep running.
         f.afflict(&xids(&[]))?;
         f.wait_for_health("GPUs that are well", |health| health.state == HealthState::Healthy).await?;
         Ok(())

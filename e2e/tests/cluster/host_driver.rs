@@ -1,4 +1,4 @@
-//! A driver that the host brings itself is left as it is.
+//! A driver of the host's own operating system image is left unchanged.
 
 use anyhow::ensure;
 use e2e::HostDriver;

@@ -127,11 +127,11 @@ fn the_operator_tells_of_itself_and_of_the_fleet() {
 #[test]
 fn a_settled_operator_writes_nothing() {
     alone(|f| async move {
-        // Of operator and probe, which other tests may have ended.
+        // Earlier tests may have restarted operator and probe.
         let before = restarts(&f).await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        // The report follows allocatable by a moment; from then on nothing may move.
+        // The report follows allocatable shortly after; from then on nothing may change.
         f.wait_until_settled(Duration::from_secs(10)).await?;
         let after = restarts(&f).await?;
         ensure!(after == before, "{before} restarts have become {after}");
@@ -139,7 +139,7 @@ fn a_settled_operator_writes_nothing() {
     });
 }
 
-/// How often containers of ours were started anew.
+/// Returns the number of restarts of all containers in the operator's namespace.
 async fn restarts(f: &Fixture) -> Result<i32> {
     let pods = f.pods(f.cluster.namespace()).list(&ListParams::default()).await?;
     let statuses = pods.iter().filter_map(|pod| pod.status.as_ref()?.container_statuses.as_ref()).flatten();

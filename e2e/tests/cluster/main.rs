@@ -1,9 +1,9 @@
-//! End-to-end tests on the cluster that `cargo xtask test` starts: a real API server, a real kubelet with containerd,
-//! our real images and chart. Stand-ins, behind the same interfaces: the GPUs (a sysfs tree and NVML), the driver's
-//! image and the device plugin.
+//! End-to-end tests in the cluster that `cargo xtask test` starts: a real API server, real kubelets with containerd, and the
+//! real images and chart of this repository. The GPUs (a sysfs tree and NVML) and the driver's image are stand-ins behind the
+//! same interfaces, and in some tests the device plugin is one, too.
 //!
-//! Every test begins from a node that nobody has touched, so that they run in any order, as many at a time as there are
-//! nodes. Those that touch the operator, the chart or the API server as a whole run alone.
+//! Every test starts with a clean node, so tests run in any order, and as many at the same time as there are nodes. Tests of
+//! the operator, the chart or the API server as a whole run alone.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod admission;

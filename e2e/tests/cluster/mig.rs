@@ -1,4 +1,4 @@
-//! GPUs that are divided by MIG: the real probe's program in the plugin's pod, and the stand-in for NVML.
+//! GPUs divided by MIG, with the real probe's program in the plugin's pod and the stand-in NVML.
 
 use anyhow::{Context, Result, ensure};
 use e2e::Gpu;
@@ -11,7 +11,7 @@ use crate::support::{Fixture, GPUS, READY, test};
 const WHOLE: &str = "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}";
 const HALVES: &str = "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 3g.40gb, count: 2}]}}}}";
 
-/// GPUs that have MIG, with these clients of the first.
+/// Returns GPUs that support MIG; the first has these clients.
 fn divisible(clients: &Value) -> Vec<Gpu> {
     let mut gpus = Gpu::h100(GPUS);
     for (number, gpu) in gpus.iter_mut().enumerate() {
@@ -21,7 +21,7 @@ fn divisible(clients: &Value) -> Vec<Gpu> {
     gpus
 }
 
-/// GPUs that nobody has divided.
+/// Returns GPUs that are not divided.
 fn whole(f: &Fixture) -> Result<()> {
     f.host.exec(&["/bin/sh", "-ec", "rm -f /run/nvidia/standin/mig.json"])?;
     f.host.standin().set_gpus(&divisible(&json!([])))
@@ -48,7 +48,7 @@ fn gpus_are_divided_before_the_plugin_begins_and_a_new_pod_of_it_changes_nothing
         wait_for_devices(&f, "7g.80gb", 1).await?;
         f.wait_until_ready().await?;
         let before = divisions(&f)?;
-        // For a moment the node is ready by the GPUs of the pod that is gone.
+        // For a short time the node is still ready with the GPUs of the deleted pod.
         f.remake(Stage::DevicePlugin).await?;
         f.wait_for_allocatable(GPUS, READY).await?;
         f.wait_until_ready().await?;
@@ -67,7 +67,7 @@ fn parts_of_several_sizes_are_offered_by_name_and_a_layout_that_cannot_be_is_exp
         let summary = f.status().await?.gpus.summary;
         ensure!(summary == format!("{0}/{0}", 5 * GPUS), "{summary}");
 
-        // The same pool, so that nothing else moves.
+        // The same pool, so that nothing else changes.
         let mig = "{strategy: Mixed, layout: [{profile: 4g.20gb, count: 1}]}";
         let pool = format!("{{name: h100, match: {{models: [nvidia-h100-80gb]}}, devicePlugin: {{mig: {mig}}}}}");
         f.apply(&format!("{{pools: [{pool}]}}")).await?;

@@ -1,4 +1,4 @@
-//! GPUs shared by MPS, with NVIDIA's own control daemon, of its device plugin and of its driver: all that is missing is a GPU.
+//! GPUs shared by MPS, with NVIDIA's own control daemons of its device plugin and of its driver; only a GPU is missing.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use kube::ResourceExt;
 use crate::support::{Fixture, GPUS, READY, started, test};
 
 const DRIVER: &str = "535.261.03";
-/// Where the servers of the daemon write, on the host.
+/// The log of the daemon's servers on the host.
 const LOG: &str = "/run/nvidia/mps/nvidia.com/gpu/log/server.log";
 
-/// Asks the daemon for a server, from within its container, which has no shell.
+/// Requests a server from the daemon in its container, which has no shell.
 const START_SERVER: &str = "
     for process in /proc/[0-9]*; do
         if grep -qx mps-control-dae $process/comm 2>/dev/null; then daemon=${process#/proc/}; fi
@@ -21,7 +21,7 @@ const START_SERVER: &str = "
     export CUDA_MPS_PIPE_DIRECTORY=/mps/nvidia.com/gpu/pipe
     echo start_server -uid 0 | nsenter --target $daemon --mount /usr/bin/nvidia-cuda-mps-control";
 
-/// Puts the driver's own CUDA and MPS beside the stand-in of its NVML, as the host's.
+/// Installs the driver's own CUDA and MPS on the host, next to the stand-in NVML.
 fn install_mps(f: &Fixture, driver: &Path) -> Result<()> {
     const INSTALL: &str = "
         cp $1/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.$2 /usr/lib/x86_64-linux-gnu/
@@ -42,7 +42,7 @@ fn nvidias_control_daemon_serves_and_its_server_lacks_nothing_but_a_gpu() {
         let log = f.cluster.kubectl(&["logs", &daemon, "-n", namespace])?;
         ensure!(log.contains("Starting control daemon using socket"), "{log}");
 
-        // What the first client would have it do.
+        // As the first client would do.
         f.host.exec(&["/bin/sh", "-ec", START_SERVER])?;
         eventually(READY, "the server's words", || async {
             let said = f.host.exec(&["/bin/cat", LOG])?;

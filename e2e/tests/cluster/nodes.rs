@@ -1,7 +1,7 @@
-//! Who has which of the cluster's nodes: each test one of its own, or all of them where it touches what all have in common.
+//! Assignment of the cluster's nodes to tests: one to each test, or all to a test of cluster-wide behaviour.
 //!
-//! All tests begin at once and wait for their turn here. The long ones come first and those that need all nodes last, so that
-//! no node is idle while others are waited for.
+//! All tests start at the same time and wait here for their nodes. Long tests come first and tests that need all nodes last,
+//! so that no node is idle while tests wait for others.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -13,9 +13,9 @@ static CHANGED: Condvar = Condvar::new();
 struct State {
     /// The nodes that tests have, by their names.
     taken: Vec<String>,
-    /// How many tests wait for one node.
+    /// The number of tests that wait for one node.
     waiting: usize,
-    /// How many of them are long.
+    /// The number of long tests among them.
     long: usize,
 }
 
@@ -23,7 +23,7 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nodes that no other test has until this is dropped.
+/// Nodes that are assigned to a test until this is dropped.
 pub struct Hold {
     pub nodes: Vec<RealNode>,
 }
@@ -35,14 +35,14 @@ impl Drop for Hold {
     }
 }
 
-/// What a test needs of its node.
+/// The requirements of a test on its node.
 #[derive(Clone)]
 pub struct Need {
     /// Its container runtime.
     pub containerd: Containerd,
     /// Whether the test takes more than a minute.
     pub long: bool,
-    /// A node that will not do, by its name.
+    /// The name of a node that the test cannot use.
     pub besides: Option<String>,
 }
 
@@ -76,7 +76,7 @@ pub fn one(cluster: &Cluster, need: &Need) -> Hold {
     }
 }
 
-/// Waits for all of them.
+/// Waits for all nodes.
 pub fn all(cluster: &Cluster) -> Hold {
     let is_early = |state: &mut State| state.waiting > 0 || !state.taken.is_empty();
     let mut state = CHANGED.wait_while(state(), is_early).unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +85,7 @@ pub fn all(cluster: &Cluster) -> Hold {
 
 fn take(state: &mut State, nodes: Vec<RealNode>) -> Hold {
     state.taken.extend(nodes.iter().map(RealNode::name));
-    // Those that wait for all of them, or for the long ones, may wait for this one.
+    // Tests that wait for all nodes, or for long tests, may wait for this one.
     CHANGED.notify_all();
     Hold { nodes }
 }

@@ -1,4 +1,4 @@
-//! Bad policies: each is refused, or marked on its pool, in the words of docs/refused.md, and none disturbs what runs.
+//! Invalid policies: each is rejected, or reported on its pool, with the message in docs/refused.md, and none disturbs running nodes.
 
 #[path = "../../../crates/crd/tests/refused/mod.rs"]
 mod refused;
@@ -29,7 +29,7 @@ fn metadata(f: &Fixture, kind: &str, fields: &str) -> Result<String> {
     Ok(found)
 }
 
-/// What `kubectl apply` says to a policy of this spec.
+/// Returns the output of `kubectl apply` for a policy with this spec.
 fn kubectl_apply(f: &Fixture, spec: &str) -> Result<String> {
     let head = "apiVersion: gpu.nodestack.dev/v1alpha1\nkind: ClusterGpuPolicy\nmetadata: {name: POLICY}\nspec:\n";
     let file = tempfile::NamedTempFile::new()?;
@@ -37,7 +37,7 @@ fn kubectl_apply(f: &Fixture, spec: &str) -> Result<String> {
     f.cluster.kubectl(&["apply", "-f", &file.path().display().to_string()])
 }
 
-/// A policy of this spec, written as clients of the API do.
+/// Returns a policy with this spec, as API clients write it.
 async fn server_side_apply(f: &Fixture, spec: &str) -> Result<()> {
     let policy = json!({
         "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "ClusterGpuPolicy", "metadata": {"name": f.policy},
@@ -54,7 +54,7 @@ fn a_bad_edit_is_refused_in_the_words_of_the_docs_and_changes_nothing() {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.wait_until_settled(Duration::from_secs(3)).await?;
-        // What kubelet and controllers write into the status of pods and DaemonSets is nobody's edit.
+        // Status changes of pods and DaemonSets by kubelet and controllers do not count.
         let all = || {
             let statuses =
                 ["clustergpupolicies", "gpunodes"].map(|kind| (kind, "'uid','generation','resourceVersion'"));
@@ -87,7 +87,7 @@ fn shows_here(row: &Row) -> bool {
         && !row.text("Written").contains("{name: rest}")
 }
 
-/// Waits until the policy's status says of a pool what the docs say.
+/// Waits until the policy's status reports for a pool what the docs list.
 async fn wait_for_mark(f: &Fixture, row: &Row) -> Result<()> {
     let name = row.cell("Where").trim_start_matches("pool ").trim_matches('`');
     let message = row.text("Message").replace("node h100 ", &format!("node {} ", f.host.name()));

@@ -1,4 +1,4 @@
-//! Whatever restarts, the node ends ready with no hand.
+//! After every kind of restart the node becomes ready again without intervention.
 
 use anyhow::{Result, ensure};
 use e2e::eventually;
@@ -12,7 +12,7 @@ async fn wait_for_a_working_gpu_pod(f: &Fixture, name: &str) -> Result<()> {
     f.run_gpu_pod(name).await
 }
 
-/// How often the plugin has registered with a kubelet.
+/// Returns how often the plugin has registered with a kubelet.
 async fn registrations(f: &Fixture) -> Result<usize> {
     let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
     let log = f.cluster.kubectl(&["logs", "-n", f.cluster.namespace(), &plugin, "-c", "device-plugin"])?;
@@ -41,14 +41,14 @@ fn kubelet_and_containerd() {
         f.host.restart_containerd()?;
         f.host.restart_kubelet()?;
         f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
-        // Kubelet forgets its plugins when it restarts, and refuses GPU pods until they have found it again. Its Node may
-        // go on showing their GPUs meanwhile.
+        // A restarted kubelet has no plugins, and rejects GPU pods until the plugins have registered again. Its Node may still show
+        // their GPUs meanwhile.
         eventually(READY, "the plugin's registration with the new kubelet", || async {
             ensure!(registrations(&f).await? > before);
             Ok(())
         })
         .await?;
-        // What the new kubelet publishes first may be none, and what the operator wrote before stands for a moment.
+        // The new kubelet may publish no GPUs at first, and the operator's earlier status stays for a short time.
         f.wait_for_allocatable(GPUS, READY).await?;
         wait_for_a_working_gpu_pod(&f, "after-kubelet").await
     });
@@ -63,13 +63,13 @@ fn the_whole_node() {
         ensure!(boot == Some(Some(DEFAULT_DRIVER.to_owned())), "{boot:?}");
         f.host.reboot()?;
         f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
-        // Loaded anew by the same DaemonSet's pod, because the reboot unloaded it.
+        // Loaded again by the same DaemonSet's pod, because the reboot unloaded it.
         eventually(READY, "a driver that is loaded again", || async {
             ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
             Ok(())
         })
         .await?;
-        // Until the operator is back as well, what it wrote before the reboot stands.
+        // The status from before the reboot stays until the operator is running again.
         f.wait_for_allocatable(GPUS, READY).await?;
         wait_for_a_working_gpu_pod(&f, "after-reboot").await
     });

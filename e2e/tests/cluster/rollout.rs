@@ -1,4 +1,4 @@
-//! A new revision on a real node: nothing of ours holds the driver when it moves, and no GPU pod is under it.
+//! A new revision on a real node: the driver is replaced only when no operand and no GPU pod uses it.
 
 use anyhow::ensure;
 use e2e::eventually;

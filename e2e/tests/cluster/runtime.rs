@@ -1,5 +1,5 @@
-//! A container runtime that is configured: NVIDIA's own installer, our restart of the real containerd, and what is left of
-//! it all afterwards.
+//! Configuration of a container runtime: NVIDIA's own installer, the restart of the real containerd, and the state after the
+//! removal.
 
 use anyhow::{Result, ensure};
 use e2e::eventually;
@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 
 use crate::support::{Fixture, READY, long_test, started, test, test_on_containerd_1};
 
-/// The files of containerd's configuration, with their names.
+/// Returns the files of containerd's configuration, with their names.
 fn configuration(f: &Fixture) -> Result<String> {
     let script = "cd /etc/containerd; for file in $(find . -type f | sort); do echo \"== $file\"; cat $file; done";
     f.host.exec(&["/bin/sh", "-ec", script])
@@ -30,7 +30,7 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
         let class = Api::<RuntimeClass>::all(f.cluster.client()).get("nvidia").await?;
         ensure!(class.handler == "nvidia", "{class:?}");
 
-        // A pod that is made anew finds all as it should be.
+        // A recreated pod finds the configuration up to date.
         f.remake(Stage::Toolkit).await?;
         ensure!(configuration(&f)? == entered && restarts()? == 1, "restarted {} times", restarts()?);
 

@@ -1,4 +1,4 @@
-//! Different nodes under one policy: each is served in its way, and what happens on one of them is its own.
+//! Different nodes with one policy: each gets its own variant, and changes of one node do not affect the others.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Fixture, HOSTNAME, READY, everywhere};
 
-/// Reports follow allocatable by a moment.
+/// The time after which reports have followed allocatable.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Of three generations, of which no two share a driver's DaemonSet.
+/// GPUs of three generations, each with its own driver DaemonSet.
 fn machines() -> [(Vec<Gpu>, &'static str); 3] {
     [
         (Gpu::h100(8), "nvidia-h100-80gb"),
@@ -64,7 +64,7 @@ fn by_name<K: Resource + serde::Serialize>(objects: Vec<K>) -> Result<BTreeMap<S
     objects.into_iter().map(|object| Ok((object.name_any(), serde_json::to_value(object)?))).collect()
 }
 
-/// All that there is of a node: its Node, its GpuNode, its pods, and the DaemonSets of its model.
+/// All objects of a node: its Node, its GpuNode, its pods, and the DaemonSets of its model.
 async fn all_of(f: &Fixture, model: &str) -> Result<BTreeMap<String, Value>> {
     let (client, name) = (f.cluster.client(), f.host.name());
     let mut all = BTreeMap::new();
@@ -79,7 +79,7 @@ async fn all_of(f: &Fixture, model: &str) -> Result<BTreeMap<String, Value>> {
     Ok(all)
 }
 
-/// Lets something happen to the last node and come to its end. Nothing of the others has changed by then.
+/// Changes the last node, waits until the change is complete, and checks that nothing of the other nodes has changed.
 async fn is_its_own(
     nodes: &[(Fixture, &str)],
     what: &str,
@@ -129,7 +129,7 @@ async fn apply_to_all(nodes: impl Iterator<Item = &Fixture> + Clone) -> Result<(
 #[test]
 fn what_happens_on_a_node_changes_nothing_of_the_others() {
     everywhere(|mut fixtures| async move {
-        // What happens to the operator is another test's.
+        // The operator is the subject of another test.
         let operators = fixtures[0].operators_node().await?;
         fixtures.sort_by_key(|f| f.host.name() != operators);
         let mut nodes = Vec::new();

@@ -1,4 +1,4 @@
-//! What every test needs: a clean start, a policy, and waiting for what the node's status says.
+//! Helpers for all tests: a clean start, policies, and waiting for the node's status.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Cluster, Containerd, DriverMode, Gpu, HostDriver, RealNode, eventually, failures::CLUSTER};
+use e2e::{Cluster, Containerd, DriverMode, Gpu, HostDriver, RealNode, eventually, test_failures::DIAGNOSIS_HEADING};
 use gpu_operator_common::quantity;
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys,
@@ -25,25 +25,25 @@ use kube::{Api, ResourceExt, api::ListParams};
 
 use crate::nodes::{self, Hold, Need};
 
-/// How many GPUs the node has.
+/// The number of GPUs of the node.
 pub const GPUS: u32 = 8;
-/// The stages of a policy that shares no GPU by MPS.
+/// The stages of a policy without MPS.
 pub const PLAIN_STAGES: [Stage; 3] = [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin];
 /// The driver that an H100 gets by default.
 pub const DEFAULT_DRIVER: &str = "595.91.07";
-/// The driver that Google's installer brings, where an example names none.
+/// The driver version of Google's installer, for examples without a version.
 pub const GOOGLES_DRIVER: &str = "535.309.01";
-/// The label by which a policy or a pod is for one node.
+/// The label by which a policy or a pod selects one node.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
-/// How `kubectl delete` waits for what may not be there.
+/// Arguments of `kubectl delete` for objects that may not exist.
 const GONE: [&str; 2] = ["--ignore-not-found", "--timeout=60s"];
-/// From a policy to a ready node, on a slow machine.
+/// The time limit from applying a policy until its node is ready, on a slow machine.
 pub const READY: Duration = Duration::from_mins(2);
-/// Within a minute a failure must show.
+/// The time limit for a failure to be reported.
 pub const SHOWN: Duration = Duration::from_mins(1);
 
-/// Runs a test on a node of its own from a clean start; a failure says what the cluster looked like. Other tests run on other
-/// nodes meanwhile.
+/// Runs a test on its own node from a clean start; a failure prints the state of the cluster. Other tests run on other nodes
+/// at the same time.
 pub fn test<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
@@ -52,7 +52,7 @@ where
     test_with(|_| Ok(Need::default()), body);
 }
 
-/// The same for a test that takes more than a minute.
+/// Like [`test`], for tests that take more than a minute.
 pub fn long_test<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
@@ -61,7 +61,7 @@ where
     test_with(|_| Ok(Need { long: true, ..Need::default() }), body);
 }
 
-/// The same on a node with containerd 1.7.
+/// Like [`test`], on a node with containerd 1.7.
 pub fn test_on_containerd_1<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
@@ -70,7 +70,7 @@ where
     test_with(|_| Ok(Need { containerd: Containerd::One, ..Need::default() }), body);
 }
 
-/// The same on a node that the operator does not run on, so that it can be switched off under the other tests.
+/// Like [`test`], on a node without the operator's pod, which can be switched off while other tests run.
 pub fn test_beside_the_operator<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
@@ -95,8 +95,8 @@ where
     run(take, async |mut fixtures: Vec<Fixture>| body(fixtures.remove(0)).await);
 }
 
-/// Runs a test on the node that the operator runs on, while no other test runs: one that touches what all nodes have in
-/// common, or looks at all of it. Nothing is on the other nodes.
+/// Runs a test on the node of the operator's pod while no other test runs: for tests that change or check cluster-wide
+/// objects. The other nodes are clean.
 pub fn alone<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
@@ -122,7 +122,7 @@ fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>)
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let connected = runtime.block_on(Cluster::connect());
     let cluster = connected.expect("a cluster");
-    // Waits for as long as other tests take.
+    // Waits until other tests have released the nodes.
     let hold = take(&cluster);
     let began = Instant::now();
     let outcome: Result<()> = runtime.block_on(async {
@@ -135,11 +135,11 @@ fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>)
     let names: Vec<String> = hold.nodes.iter().map(RealNode::name).collect();
     eprintln!("on {} for {:.1} s", names.join(", "), began.elapsed().as_secs_f32());
     if let Err(error) = outcome {
-        panic!("{error:?}\n{CLUSTER}\n{}", cluster.diagnosis(&hold.nodes));
+        panic!("{error:?}\n{DIAGNOSIS_HEADING}\n{}", cluster.diagnosis(&hold.nodes));
     }
 }
 
-/// Installs the chart if a test that failed has left none, or no operator that runs.
+/// Installs the chart if a failed test has left no chart or no running operator.
 pub fn install_chart(cluster: &Cluster) -> Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,16 +151,17 @@ pub fn install_chart(cluster: &Cluster) -> Result<()> {
     cluster.install_chart()
 }
 
-/// A node of the cluster, and what its test asks of it.
+/// A node of the cluster, and the operations of its test.
 pub struct Fixture {
     pub cluster: Cluster,
     pub host: RealNode,
-    /// The name of the policy for this node alone.
+    /// The name of the policy that selects only this node.
     pub policy: String,
 }
 
 impl Fixture {
-    /// The chart installed, no policy for the node, nothing of ours on it, no driver, eight GPUs.
+    /// Resets the node: the chart is installed, no policy selects the node, no operand or driver is on it, and it has eight
+    /// GPUs.
     async fn clean(cluster: &Cluster, host: RealNode) -> Result<Self> {
         let policy = host.name().replace("gpu-node", "fleet");
         let fixture = Self { cluster: cluster.clone(), host, policy };
@@ -168,23 +169,23 @@ impl Fixture {
         let standin = fixture.host.standin();
         fixture.host.start_kubelet()?;
         standin.set_driver_mode(&DriverMode::Ok)?;
-        standin.set_other_users(0)?;
+        standin.set_other_references(0)?;
         standin.plug(&Gpu::h100(GPUS))?;
         if cluster.kubectl(&["get", "namespace", users]).is_err() {
             cluster.kubectl(&["create", "namespace", users])?;
         }
-        // Before the policy, whose driver could not be unloaded under them and would be waited for.
+        // Deleted before the policy, because they keep its driver from being unloaded.
         cluster.kubectl(&["delete", "pods", "--all", "--namespace", users, "--grace-period=1", "--timeout=60s"])?;
-        // The example of the installation is named without a node.
+        // The policy of the installation example does not have the node in its name.
         let policies = [fixture.policy.as_str(), "fleet"];
         cluster.kubectl(&[&["delete", "clustergpupolicies"], &policies[..], &GONE].concat())?;
         cluster.kubectl(&["label", "node", node, &format!("{}-", keys::MANAGED)])?;
-        // A driver's container that is used when it is to end outlasts SIGTERM, for as long as its pod may take.
+        // If the driver is in use, its container ignores SIGTERM until the pod's grace period ends.
         let ended = ["--grace-period=1", "--wait=false", "--namespace", cluster.namespace(), "--selector", keys::STAGE];
         let here = format!("--field-selector=spec.nodeName={node}");
         cluster.kubectl(&[&["delete", "pods", &here], &ended[..]].concat())?;
         fixture.wait_for_no_operands().await?;
-        // Kubelet takes the GPUs back some seconds after their plugin.
+        // Kubelet removes the GPUs some seconds after the plugin's end.
         fixture.wait_for_allocatable(0, READY).await?;
         fixture.host.set_host_driver(&HostDriver::Absent)?;
         fixture.host.set_install_dir(false)?;
@@ -192,8 +193,8 @@ impl Fixture {
         let leftovers = "rm -rf /usr/local/nvidia/toolkit /opt/nvidia /run/nvidia/nvidia-driver.state
             while mountpoint -q /run/nvidia/driver; do umount --lazy /run/nvidia/driver; done";
         fixture.host.exec(&["/bin/sh", "-ec", leftovers])?;
-        standin.forget_loads()?;
-        // A new GpuNode: what was seen in other tests is forgotten.
+        standin.reset_loads()?;
+        // A new GpuNode does not have the history of other tests.
         cluster.kubectl(&[&["delete", "gpunode", node], &GONE[..]].concat())?;
         fixture
             .wait_for_status("the probe's report of a node without driver", |status| {
@@ -204,14 +205,15 @@ impl Fixture {
             .await?;
         let report = fixture.status().await?.report.context("no report")?;
         if report.gpus.iter().any(|gpu| !gpu.health.causes.is_empty()) {
-            // The probe remembers what was wrong with GPUs that it could not read since. Those that were pulled it forgets.
+            // The probe keeps the causes of GPUs that it has not read since, and drops those of removed GPUs.
             fixture.plug(&[]).await?;
             fixture.plug(&Gpu::h100(GPUS)).await?;
         }
         Ok(fixture)
     }
 
-    /// Puts these GPUs into the machine, and waits until the probe has seen them: what a policy does before goes by others.
+    /// Sets the machine's GPUs, and waits until the probe has reported them: a policy that is applied earlier uses the old
+    /// ones.
     pub async fn plug(&self, gpus: &[Gpu]) -> Result<()> {
         self.host.standin().plug(gpus)?;
         let id =
@@ -226,8 +228,8 @@ impl Fixture {
         .await
     }
 
-    /// Makes the host bring a loaded driver, and waits until the probe has seen it: a policy that is applied before may bring
-    /// its own.
+    /// Installs and loads a driver on the host, and waits until the probe has reported it: a policy that is applied earlier
+    /// may install its own.
     pub async fn load_host_driver(&self, version: &str) -> Result<()> {
         self.host.set_host_driver(&HostDriver::Loaded(version.into()))?;
         self.wait_for_status("the host's driver in the report", |status| {
@@ -239,12 +241,12 @@ impl Fixture {
         .await
     }
 
-    /// The namespace of the test's own pods.
+    /// Returns the namespace of the test's own pods.
     pub fn users(&self) -> String {
         format!("users-of-{}", self.host.name())
     }
 
-    /// The node that the operator runs on.
+    /// Returns the node of the operator's pod.
     pub async fn operators_node(&self) -> Result<String> {
         let operator = ListParams::default().labels("app.kubernetes.io/name=gpu-operator");
         eventually(READY, "the operator's node", || async {
@@ -281,7 +283,7 @@ impl Fixture {
         for (driver, plugin) in pools.chain([(&mut spec.defaults.driver, &mut spec.defaults.device_plugin)]) {
             let installs = matches!(driver.source, Some(DriverSource::GkeUbuntu | DriverSource::RunFile));
             if installs && driver.version.is_none() {
-                // The stand-in installs the version that it is given, and chooses none.
+                // The stand-in installs the given version and does not choose one.
                 driver.version = Some(GOOGLES_DRIVER.to_owned());
             }
             for (is_googles, operand) in
@@ -307,23 +309,23 @@ impl Fixture {
         Ok(Api::<Node>::all(self.cluster.client()).get(&self.host.name()).await?)
     }
 
-    /// Our node's status, once there is one.
+    /// Returns the node's status; fails if it has none.
     pub async fn status(&self) -> Result<GpuNodeStatus> {
         let gpu_node = Api::<GpuNode>::all(self.cluster.client()).get(&self.host.name()).await?;
         gpu_node.status.context("no status")
     }
 
-    /// Allocatable GPUs, as the scheduler sees them.
+    /// Returns the allocatable GPUs.
     pub async fn allocatable(&self) -> Result<u32> {
         Ok(gpus_among(self.node().await?.status.and_then(|status| status.allocatable)))
     }
 
-    /// The GPUs that kubelet knows of, well or not.
+    /// Returns the GPUs that are registered with kubelet, healthy or not.
     pub async fn capacity(&self) -> Result<u32> {
         Ok(gpus_among(self.node().await?.status.and_then(|status| status.capacity)))
     }
 
-    /// Waits until the scheduler sees so many GPUs.
+    /// Waits until this number of GPUs is allocatable.
     pub async fn wait_for_allocatable(&self, gpus: u32, within: Duration) -> Result<()> {
         eventually(within, &format!("{gpus} allocatable GPUs"), || async move {
             let allocatable = self.allocatable().await?;
@@ -339,7 +341,7 @@ impl Fixture {
         eventually(READY, what, || async move { check(&self.status().await?) }).await
     }
 
-    /// Waits until the node, and with it the policy, is ready.
+    /// Waits until the node and the policy are ready.
     pub async fn wait_until_ready(&self) -> Result<()> {
         self.wait_for_status("a ready node", |status| {
             ensure!(status.phase == Phase::Ready, "{:?} {:?}: {}", status.phase, status.reason, status.message);
@@ -350,7 +352,7 @@ impl Fixture {
         self.wait_for_condition("Ready", "True").await
     }
 
-    /// Waits until the node, and with it the policy, is ready by so much of a resource.
+    /// Waits until the node and the policy are ready with this quantity of a resource.
     pub async fn wait_until_ready_with(&self, resource: &str, count: u32) -> Result<()> {
         eventually(READY, &format!("{count} of {resource}"), || async move {
             let allocatable = self.node().await?.status.and_then(|status| status.allocatable).unwrap_or_default();
@@ -364,7 +366,7 @@ impl Fixture {
         self.wait_for_condition("Ready", "True").await
     }
 
-    /// Waits until a condition of the policy is as it should be.
+    /// Waits until a condition of the policy has this status.
     pub async fn wait_for_condition(&self, kind: &str, wanted: &str) -> Result<()> {
         eventually(READY, &format!("condition {kind}={wanted}"), || async move {
             let status = self.policies().get(&self.policy).await?.status.context("no status")?;
@@ -375,7 +377,7 @@ impl Fixture {
         .await
     }
 
-    /// Waits until the node says a reason, within the minute that it has for that, and gives its message.
+    /// Waits until the node's status has a reason, for at most [`SHOWN`], and returns its message.
     pub async fn wait_for_reason(&self, reason: Reason) -> Result<String> {
         eventually(SHOWN, &format!("reason {reason}"), || async move {
             let status = self.status().await?;
@@ -385,18 +387,18 @@ impl Fixture {
         .await
     }
 
-    /// The node's pods of a stage.
+    /// Returns the node's pods of a stage.
     pub async fn operands(&self, stage: Stage) -> Result<Vec<Pod>> {
         self.pods_here(&format!("{}={}", keys::STAGE, stage.as_str())).await
     }
 
-    /// The pods in the operator's namespace that are on the node and have this label.
+    /// Returns the node's pods in the operator's namespace with this label.
     pub async fn pods_here(&self, label: &str) -> Result<Vec<Pod>> {
         let here = ListParams::default().labels(label).fields(&format!("spec.nodeName={}", self.host.name()));
         Ok(self.pods(self.cluster.namespace()).list(&here).await?.items)
     }
 
-    /// The one pod of a stage, once it is there.
+    /// Waits for the single pod of a stage.
     pub async fn operand(&self, stage: Stage) -> Result<Pod> {
         eventually(READY, &format!("one {} pod", stage.as_str()), || async move {
             let pods = self.operands(stage).await?;
@@ -406,7 +408,7 @@ impl Fixture {
         .await
     }
 
-    /// Deletes the one pod of a stage, and waits for another one that runs.
+    /// Deletes the single pod of a stage, and waits until a new one is running.
     pub async fn remake(&self, stage: Stage) -> Result<Pod> {
         let before = self.operand(stage).await?;
         self.cluster.kubectl(&["delete", "pod", &before.name_any(), "-n", self.cluster.namespace()])?;
@@ -431,12 +433,12 @@ impl Fixture {
         .await
     }
 
-    /// Waits until nothing has been written of the node and its policy for so long.
+    /// Waits until nothing has been written to the node's objects and its policy for this time.
     pub async fn wait_until_settled(&self, quiet: Duration) -> Result<()> {
         self.wait_until_quiet(&self.policy, quiet).await
     }
 
-    /// Waits until nothing has been written of the node and of this policy for so long.
+    /// Waits until nothing has been written to the node's objects and this policy for this time.
     pub async fn wait_until_quiet(&self, policy: &str, quiet: Duration) -> Result<()> {
         let versions = || {
             let version = "-o=jsonpath={.metadata.resourceVersion}";
@@ -455,7 +457,7 @@ impl Fixture {
         };
         eventually(READY, "a time without a write", || async {
             let before = versions()?;
-            // Silence has no event to wait for.
+            // The absence of writes has no event to wait for.
             tokio::time::sleep(quiet).await;
             let after = versions()?;
             ensure!(before == after, "{before:?} {after:?}");
@@ -469,7 +471,7 @@ impl Fixture {
         self.run_on_gpu(name, &["/usr/bin/entrypoint", "hold"]).await.map(drop)
     }
 
-    /// Runs a pod with one GPU and this command, and returns it once it runs.
+    /// Creates a pod with one GPU and this command, and waits until it is running.
     pub async fn run_on_gpu(&self, name: &str, command: &[&str]) -> Result<Pod> {
         self.create_on_gpu(name, command).await?;
         self.runs(name).await
@@ -483,7 +485,7 @@ impl Fixture {
         self.runs(name).await.map(drop)
     }
 
-    /// Creates a pod with one GPU and this command. Its environment carries `MARK`, by which its processes are found.
+    /// Creates a pod with one GPU and this command. The variable `MARK` in its environment identifies its processes.
     pub async fn create_on_gpu(&self, name: &str, command: &[&str]) -> Result<()> {
         self.create(self.gpu_pod(name, command)).await
     }
@@ -495,7 +497,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// A pod of the test's own on the node, as [`Fixture::create_on_gpu`] makes it.
+    /// Returns a pod of the test's own on the node, as created by [`Fixture::create_on_gpu`].
     pub fn gpu_pod(&self, name: &str, command: &[&str]) -> serde_json::Value {
         serde_json::json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -514,7 +516,7 @@ impl Fixture {
         })
     }
 
-    /// Waits until one of the test's own pods runs.
+    /// Waits until one of the test's own pods is running.
     pub async fn runs(&self, name: &str) -> Result<Pod> {
         eventually(READY, "a running GPU pod", || async move {
             let pod = self.pods(&self.users()).get(name).await?;
@@ -525,12 +527,12 @@ impl Fixture {
         .await
     }
 
-    /// Checks that a marked pod sees one GPU and no other.
+    /// Checks that a marked pod sees exactly one GPU.
     pub fn sees_one_gpu(&self, name: &str) -> Result<()> {
         self.sees_gpus(name, 1)
     }
 
-    /// Checks that a marked pod sees so many GPUs.
+    /// Checks that a marked pod sees this number of GPUs.
     pub fn sees_gpus(&self, name: &str, count: u32) -> Result<()> {
         let devices = self.gpu_devices_of(name)?;
         let is_gpu = |device: &&String| device.trim_start_matches("nvidia").parse::<u32>().is_ok();
@@ -539,7 +541,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// The device nodes of NVIDIA that a marked pod sees.
+    /// Returns NVIDIA's device nodes that a marked pod sees.
     fn gpu_devices_of(&self, name: &str) -> Result<Vec<String>> {
         let script = r#"for process in /proc/[0-9]*; do
             if tr '\0' '\n' < "$process/environ" 2>/dev/null | grep -qx "MARK=$1"; then
@@ -550,23 +552,23 @@ impl Fixture {
         Ok(listed.split_whitespace().filter(|device| device.starts_with("nvidia")).map(str::to_owned).collect())
     }
 
-    /// The label that the objects of the node's policy have.
+    /// Returns the label of the objects of the node's policy.
     pub fn of_policy(&self) -> String {
         format!("{}={}", keys::POLICY, self.policy)
     }
 
-    /// What the operator answers.
+    /// Returns the operator's response to a request.
     pub async fn ask_operator(&self, path: &str) -> Result<String> {
         let label = ListParams::default().labels("app.kubernetes.io/name=gpu-operator");
         self.ask(self.pods(self.cluster.namespace()).list(&label).await?.items, path).await
     }
 
-    /// What the node's probe answers.
+    /// Returns the response of the node's probe to a request.
     pub async fn ask_probe(&self, path: &str) -> Result<String> {
         self.ask(self.pods_here("app.kubernetes.io/name=nvml-probe").await?, path).await
     }
 
-    /// What the one pod that stays answers at its first port, through the API server.
+    /// Returns the response of the single pod that is not being deleted, at its first port, through the API server.
     async fn ask(&self, pods: Vec<Pod>, path: &str) -> Result<String> {
         let pod = pods.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).context("no pod")?;
         let container = pod.spec.as_ref().and_then(|spec| spec.containers.first()).context("no container")?;
@@ -576,7 +578,7 @@ impl Fixture {
         Ok(self.cluster.client().request_text(request.body(Vec::new())?).await?)
     }
 
-    /// Labels of the node that are ours or published by us.
+    /// Returns the node's labels that belong to the operator or are published by it.
     pub async fn labels_of_ours(&self, published: &[&str]) -> Result<BTreeMap<String, String>> {
         let mut labels = self.node().await?.labels().clone();
         labels.retain(|key, _| key.starts_with(keys::PREFIX) || published.contains(&key.as_str()));
@@ -584,7 +586,7 @@ impl Fixture {
     }
 }
 
-/// Has an operand run a stand-in's image.
+/// Makes an operand run a stand-in's image.
 fn take_image(operand: &mut Operand, repository: &str) {
     let image = operand.image.get_or_insert_default();
     image.repository = Some(repository.to_owned());
@@ -596,13 +598,13 @@ fn gpus_among(resources: Option<BTreeMap<String, Quantity>>) -> u32 {
     gpus.and_then(|quantity| quantity::count(&quantity.0).ok()).unwrap_or_default()
 }
 
-/// Whether all containers before the main one are still to end.
+/// Returns whether the pod's init containers have not finished yet.
 pub fn is_in_init(pod: &Pod) -> bool {
     let statuses = pod.status.as_ref().and_then(|status| status.init_container_statuses.clone()).unwrap_or_default();
     !statuses.is_empty() && !statuses.iter().all(|status| status.ready)
 }
 
-/// When a pod's main container started.
+/// Returns when a pod's main container started.
 pub fn started(pod: &Pod) -> Option<k8s_openapi::jiff::Timestamp> {
     let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
     Some(status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)

@@ -1,5 +1,5 @@
-//! What systems ask for that need a real kubelet and a real runtime to be believed: from their examples to the Job by which
-//! their users check, GPUs shared, and a stack without NVIDIA's container toolkit.
+//! Systems whose tests need a real kubelet and a real runtime: from their example policies to the Job with which users check them,
+//! shared GPUs, and a stack without NVIDIA's container toolkit.
 
 use anyhow::{Context, Result, ensure};
 use e2e::Gpu;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::{DEFAULT_DRIVER, Fixture, GOOGLES_DRIVER, GPUS, HOSTNAME, started, test};
 
-/// What users check a system with: a Job that asks for one GPU where a label is.
+/// A Job with which users check a system: it requests one GPU on nodes with a label.
 struct Check<'a> {
     label: (&'a str, &'a str),
     /// What is run, unless it is the image's own program, which is NVIDIA's sample.
@@ -20,7 +20,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Runs the Job to its end, without privileges; its log.
+    /// Runs the Job to its end, without privileges, and returns its log.
     async fn run(&self, f: &Fixture) -> Result<String> {
         let env: Vec<_> = self.libraries.iter().map(|path| json!({"name": "LD_LIBRARY_PATH", "value": path})).collect();
         let job = serde_json::from_value(json!({
@@ -47,7 +47,7 @@ impl Check<'_> {
     }
 }
 
-/// NVIDIA's sample passes where a label is.
+/// Runs NVIDIA's sample on a node with a label.
 async fn vector_add_passes(f: &Fixture, label: (&str, &str)) -> Result<()> {
     let log = Check { label, command: &[], libraries: None }.run(f).await?;
     ensure!(log.contains("Test PASSED"), "{log}");
@@ -74,7 +74,7 @@ fn kubeadms_example_ends_in_a_job_that_passes() {
         let label = (keys::MODEL, "nvidia-h100-80gb");
         vector_add_passes(&f, label).await?;
         nvidia_smi_shows(&f, label, "NVIDIA H100 80GB HBM3 81559MiB", DEFAULT_DRIVER).await?;
-        // By these columns people look at a cluster's GPUs.
+        // The columns with which people list a cluster's GPUs.
         let columns = "-o=custom-columns=NAME:.metadata.name,GPU:.status.allocatable.nvidia\\.com/gpu";
         let node = f.host.name();
         let table = f.cluster.kubectl(&["get", "node", &node, columns])?;
@@ -94,7 +94,7 @@ fn a_tesla_k80_on_an_old_host_with_the_hosts_driver() {
         f.wait_until_ready_with(keys::GPU_RESOURCE, 4).await?;
         ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");
         ensure!(f.capacity().await? == 4, "{}", f.capacity().await?);
-        // Without isolation all four would be seen.
+        // Without isolation all four would be visible.
         nvidia_smi_shows(&f, ("accelerator", "nvidia-tesla-k80"), "Tesla K80 11441MiB", DRIVER).await
     });
 }
@@ -143,7 +143,7 @@ fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes(
         f.apply_example("bare-metal-run-file").await?;
         f.wait_until_ready().await?;
         let passed = vector_add_passes(&f, ("gpu/nividia", "P630")).await;
-        // It is the user's, and so outlives the policy.
+        // It belongs to the user, and so outlives the policy.
         f.cluster.kubectl(&["label", "node", node, "gpu/nividia-"])?;
         passed?;
         let status = f.status().await?;

@@ -1,4 +1,4 @@
-//! Uninstalling leaves nothing, and installing again works.
+//! Uninstalling leaves nothing behind, and installing again works.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn nothing_of_ours_is_left_and_installing_again_works() {
         eventually(READY, "an empty namespace", || async {
             let kinds = "daemonsets,deployments,pods,serviceaccounts,roles,rolebindings,configmaps,secrets,services";
             let left = f.cluster.kubectl(&["get", kinds, "-n", f.cluster.namespace(), "-o", "name"])?;
-            // These are Kubernetes' own, in every namespace.
+            // These exist in every namespace.
             let left: Vec<_> = left
                 .lines()
                 .filter(|name| !name.ends_with("/default") && !name.ends_with("/kube-root-ca.crt"))
@@ -71,7 +71,7 @@ fn a_policy_that_never_got_anywhere_can_be_deleted() {
 #[test]
 fn daemon_sets_of_others_are_never_pruned() {
     test(|f| async move {
-        // As NVIDIA's operator labels its own, in the namespace that it shares a name with.
+        // As NVIDIA's operator labels its own objects, in a namespace of the same name.
         let theirs = serde_json::json!({
             "apiVersion": "apps/v1", "kind": "DaemonSet",
             "metadata": {"name": "theirs", "labels": {"app.kubernetes.io/managed-by": "gpu-operator"}},

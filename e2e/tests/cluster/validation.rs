@@ -1,4 +1,4 @@
-//! A node that proves itself by a test on one of its GPUs.
+//! Validation of a node by a test on one of its GPUs.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn a_node_is_ready_once_a_pod_has_used_a_gpu_of_its() {
 #[test]
 fn a_test_that_fails_is_told_in_its_own_words_and_another_image_is_tried_at_once() {
     test(|f| async move {
-        // The probe's program, asked for nothing, says how it wants to be asked, and fails.
+        // The probe's program without arguments prints its usage and fails.
         let image = "{repository: \"localhost:5999/nvml-probe\", tag: dev}";
         f.apply(&format!("{{readiness: {{validation: {{mode: OnInstall, image: {image}}}}}}}")).await?;
         let message = f.wait_for_reason(Reason::ValidationFailed).await?;

@@ -1,4 +1,4 @@
-//! An API server with one GpuNode, over HTTP, which keeps the reports that the probe writes.
+//! An API server with one GpuNode, over HTTP, which collects the reports that the probe writes.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const NODE: &str = "n1";
 
-/// The server; it answers for as long as the test runs.
+/// The server. It runs until the end of the test.
 pub struct Api {
     address: String,
     reports: Receiver<Value>,
@@ -26,14 +26,14 @@ impl Api {
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let sender = sender.clone();
-                // It ends with the probe's end of the connection.
+                // The thread ends when the probe closes the connection.
                 thread::spawn(move || while answer(&connection, &sender).is_some() {});
             }
         });
         Self { address, reports }
     }
 
-    /// A kubeconfig for it.
+    /// Returns a kubeconfig for the server.
     pub fn kubeconfig(&self) -> String {
         format!(
             "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {{server: 'http://{}'}}}}], \
@@ -42,13 +42,13 @@ impl Api {
         )
     }
 
-    /// The next report that is written.
+    /// Waits for the next report.
     pub fn report(&self) -> Value {
         self.reports.recv_timeout(Duration::from_mins(1)).expect("a report")
     }
 }
 
-/// Reads one request and answers it; nothing once there are no more.
+/// Reads and answers one request; returns `None` after the last one.
 fn answer(mut connection: &TcpStream, reports: &Sender<Value>) -> Option<()> {
     let mut reader = BufReader::new(connection);
     let mut lines = reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty());

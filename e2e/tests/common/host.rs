@@ -1,4 +1,4 @@
-//! Hosts, as folders that the probe takes for its node's root.
+//! Hosts for the probe: folders that it uses as its node's root.
 
 use std::{
     fs,
@@ -11,7 +11,8 @@ use tempfile::TempDir;
 
 use super::api::Api;
 
-/// A program or library of this workspace, as `cargo build --workspace` leaves it; `cargo xtask test` does that first.
+/// Returns the path of a program or library of this workspace, built by `cargo build --workspace`, which `cargo xtask test`
+/// runs first.
 pub fn built(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
     let file = target.join("debug").join(name);
@@ -19,7 +20,7 @@ pub fn built(name: &str) -> PathBuf {
     file
 }
 
-/// A folder in which device nodes work, as they do not in every `/tmp`.
+/// Creates a temporary folder on a file system that supports device nodes, unlike some `/tmp`.
 pub fn folder() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
 }
@@ -28,7 +29,7 @@ pub fn folder() -> TempDir {
 pub struct Host(TempDir);
 
 impl Host {
-    /// One without a GPU and without a loaded module.
+    /// Creates a host without a GPU and without a loaded module.
     pub fn bare() -> Self {
         let host = Self(folder());
         host.write("proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555");
@@ -53,14 +54,14 @@ impl Host {
         fs::write(path, text).expect("written");
     }
 
-    /// Has sysfs tell of a loaded module.
+    /// Adds a loaded module to sysfs.
     pub fn load(&self, version: &str) -> &Self {
         self.write("sys/module/nvidia/version", version);
         self.write("sys/module/nvidia/refcnt", "0");
         self
     }
 
-    /// The report of the probe's own program, as its pod runs it.
+    /// Runs the probe as its pod does, and returns its report.
     pub fn report(&self) -> Value {
         let api = Api::new();
         self.write("kubeconfig", &api.kubeconfig());
@@ -76,12 +77,12 @@ impl Host {
     }
 }
 
-/// A process that does not outlive the test, however that ends.
+/// A process that is killed at the end of the test.
 pub struct Process(pub Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only for one that has ended already.
+        // Fails only if the process has already ended.
         drop(self.0.kill());
         drop(self.0.wait());
     }

@@ -1,4 +1,4 @@
-//! What tests without a cluster have in common: hosts that the probe looks at, and where it reports to.
+//! Helpers for tests without a cluster: hosts for the probe, and the API server that receives its reports.
 
 mod api;
 pub mod host;

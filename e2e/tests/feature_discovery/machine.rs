@@ -98,8 +98,8 @@ impl Machine {
         self.path("sys")
     }
 
-    /// Makes a virtual GPU of its first one: a hypervisor's driver, of which version and branch are told in ten bytes each, has given
-    /// it a capability that only those have.
+    /// Makes a virtual GPU of its first one: a hypervisor's driver, of which version and branch are told in ten bytes each,
+    /// has given it a capability that only those have.
     pub fn virtualise(&self, version: &str, branch: &str) {
         const CAPABILITY: usize = 0x60;
         let path = self.path("sys/bus/pci/devices/0000:06:00.0/config");

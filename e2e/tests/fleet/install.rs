@@ -9,7 +9,7 @@ use gpu_operator_crd::{Phase, reason::Reason};
 
 use crate::support::{DEADLINE, Fixture, QUIET, test};
 
-/// Nodes of one kind, and what is to become of them.
+/// Nodes of one kind, and their expected state.
 fn kinds() -> Vec<(FleetNode, Option<(Phase, Reason)>)> {
     let node = |name: &str| FleetNode::with_gpus(name, "2330", 8);
     let ready = Some((Phase::Ready, Reason::AllGpusAllocatable));

@@ -1,5 +1,5 @@
-//! Tests on a fleet of simulated nodes: a real API server, controller manager and scheduler, the real operator as a
-//! process with the rights of its service account, and an agent that plays kubelet and probe on every node.
+//! Tests with a fleet of simulated nodes: a real API server, controller manager and scheduler, the real operator as a process
+//! with the rights of its service account, and an agent that acts as kubelet and probe on every node.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod install;

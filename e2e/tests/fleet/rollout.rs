@@ -1,4 +1,4 @@
-//! New revisions on a fleet of four pools, and an operator that is killed at any moment.
+//! New revisions on a fleet of four pools, and an operator that is killed at random times.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ fn spec(h100: &str) -> String {
     format!("{{pools: [{{name: h100, match: {{models: [h100]}}, driver: {{version: {h100}}}}}, {pools}]}}")
 }
 
-/// The driver revision that each node's label names.
+/// Returns the driver revision in each node's label.
 fn revisions(f: &Fixture) -> BTreeMap<String, String> {
     let label = |name: &String| f.fleet.observe(name)?.labels.get(keys::DRIVER).cloned();
     f.fleet.names().iter().filter_map(|name| Some((name.clone(), label(name)?))).collect()
@@ -54,7 +54,7 @@ fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_bac
             others.map(|(name, revision)| (name.clone(), revision.clone())).collect::<BTreeMap<_, _>>()
         };
         let lines = f.watch_nodes();
-        // One node cannot pull what it is to have.
+        // One node cannot pull its image.
         f.fleet.change("h100-1", |node| node.behaviour.driver = DriverBehaviour::ImageMissing);
         f.apply(&spec("590.10.01")).await?;
         f.until_condition("Stalled", "True").await?;
@@ -92,7 +92,7 @@ fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_bac
         f.fleet.quiet(SOON_QUIET, DEADLINE).await?;
         ensure!(revisions(&f) == before, "{:?}", revisions(&f));
         ensure!(f.generations().await? == generations, "what nobody names any more is pruned, and the rest as it was");
-        // The one that failed serves nobody, and needs no turn of its own to go back.
+        // The failed node has no GPUs to lose, and goes back without waiting for its turn.
         let (moved, _) = lines.moves()?;
         ensure!(moved.iter().eq(["h100-0", "h100-1"]), "back, and no other: {moved:?}");
         Ok(f)
@@ -112,7 +112,7 @@ async fn outcome(f: &Fixture) -> Result<Vec<String>> {
     }
     for (name, set) in f.daemon_sets().await? {
         let mut spec = set.spec.context("no spec")?;
-        // A hash of all that was applied, whose owner is another one where the policy is made again.
+        // A hash of the applied object, including its owner, which differs if the policy is recreated.
         spec.template.metadata.iter_mut().for_each(|pod| pod.annotations = None);
         lines.push(format!("{name}: {}", serde_json::to_string(&spec)?));
     }
@@ -122,7 +122,7 @@ async fn outcome(f: &Fixture) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// A generator of moments within a time; the same seed gives the same ones.
+/// A generator of random times within a duration. It depends only on the seed.
 fn moments(seed: u64, within: Duration) -> impl Iterator<Item = Duration> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     std::iter::repeat_with(move || {
@@ -134,10 +134,10 @@ fn moments(seed: u64, within: Duration) -> impl Iterator<Item = Duration> {
     })
 }
 
-/// Kills the operator at two moments within a time, and starts it again.
+/// Kills the operator at two times within a duration, and starts it again.
 async fn kill_twice(f: &Fixture, seed: u64, within: Duration) -> Result<()> {
     for moment in moments(seed, within / 2).take(2) {
-        // The moment is what is tried here.
+        // The time is the subject of this test.
         tokio::time::sleep(moment).await;
         f.operator.kill()?;
         f.operator.start_again()?;
@@ -149,7 +149,7 @@ async fn kill_twice(f: &Fixture, seed: u64, within: Duration) -> Result<()> {
 fn an_operator_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does() {
     const DRIVERS: [&str; 2] = ["595.91.07", "590.10.01"];
     test(|f| async move {
-        // Undisturbed: there and back again.
+        // Without kills: there and back again.
         ready_fleet(&f, DRIVERS[0]).await?;
         let mut undisturbed = Vec::new();
         let began = Instant::now();
@@ -182,11 +182,11 @@ fn an_operator_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does()
     });
 }
 
-/// Nothing is on its way any more.
+/// Waits until no change is in progress any more.
 async fn settled(f: &Fixture) -> Result<()> {
     f.until_condition("Reconciling", "False").await?;
     f.until_condition("Ready", "True").await?;
-    // One is deleted after another.
+    // They are deleted one after the other.
     eventually(DEADLINE, "no DaemonSet that nobody names", || async {
         let nodes = f.fleet.names();
         let labels = nodes.iter().filter_map(|name| Some(f.fleet.observe(name)?.labels));

@@ -1,4 +1,4 @@
-//! What every test needs: the operator as a process, a fleet, a policy, and what came of it.
+//! Helpers for all tests: the operator as a process, a fleet, a policy, and the resulting statuses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,11 +11,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
-    Cluster, Fleet, OperatorProcess,
+    Build, Cluster, Fleet, OperatorProcess,
     audit::OPERATOR,
     eventually,
-    fleet::{MEMBER, Published},
-    operator_process::Build,
+    fleet::{MEMBER_LABEL, Published},
 };
 use futures::StreamExt;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, reason::Reason};
@@ -31,19 +30,19 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// No fleet of these tests takes longer for anything.
+/// The time limit of all waits.
 pub const DEADLINE: Duration = Duration::from_mins(3);
-/// Silence after which nothing more is expected: longer than any pause that the operator makes by itself.
+/// The time without changes after which a fleet is quiet: longer than any pause that the operator makes.
 pub const QUIET: Duration = Duration::from_secs(12);
-/// Silence after which a single event has come to its end, though not what waits for a time to pass.
+/// The time without changes after which the reaction to one event is complete, except for what waits for time to pass.
 pub const SOON_QUIET: Duration = Duration::from_secs(2);
 /// A phase that lasts so long on the way to another is written: `PASSING` of the operator's.
 const LASTING: SignedDuration = SignedDuration::from_secs(10);
 /// The policy's name.
 pub const POLICY: &str = "simulated";
 
-/// Runs a test with an empty fleet and the operator as a process; a failure says what the cluster looked like. One test at a
-/// time: there is one operator.
+/// Runs a test with an empty fleet and the operator as a process; a failure prints the state of the cluster. Only one test
+/// runs at a time, because there is one operator.
 pub fn test<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
@@ -77,7 +76,7 @@ impl Fixture {
         let policies = Api::<ClusterGpuPolicy>::all(cluster.client());
         let operator = OperatorProcess::start(&cluster, Build::Debug)?;
         policies.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-        // One that is on its way out would take what is applied now along with it.
+        // A policy that is still being deleted would delete what is applied now.
         eventually(DEADLINE, "the end of all policies", || async {
             ensure!(policies.list(&ListParams::default()).await?.items.is_empty(), "some are left");
             Ok(())
@@ -95,17 +94,17 @@ impl Fixture {
         })
         .await?;
         self.fleet.end().await?;
-        self.operator.give_back()
+        self.operator.restore_deployment()
     }
 
     pub fn policies(&self) -> Api<ClusterGpuPolicy> {
         Api::all(self.cluster.client())
     }
 
-    /// Applies a policy of this spec, written as YAML, to the fleet's nodes alone.
+    /// Applies a policy with this spec, in YAML, that selects only the fleet's nodes.
     pub async fn apply(&self, spec: &str) -> Result<()> {
         let mut policy = ClusterGpuPolicy::new(POLICY, serde_yaml::from_str(spec)?);
-        let members = json!({"matchLabels": {MEMBER.0: MEMBER.1}});
+        let members = json!({"matchLabels": {MEMBER_LABEL.0: MEMBER_LABEL.1}});
         policy.spec.node_selector = Some(serde_json::from_value(members)?);
         self.policies().patch(POLICY, &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
         Ok(())
@@ -119,7 +118,7 @@ impl Fixture {
         Ok(self.policies().get(POLICY).await?)
     }
 
-    /// The statuses of all GpuNodes of the fleet, by node.
+    /// Returns the statuses of all GpuNodes of the fleet, by node.
     pub async fn statuses(&self) -> Result<BTreeMap<String, GpuNodeStatus>> {
         let names: BTreeSet<String> = self.fleet.names().into_iter().collect();
         let all = self.gpu_nodes().list(&ListParams::default()).await?.into_iter();
@@ -127,7 +126,7 @@ impl Fixture {
         Ok(ours.map(|gpu_node| (gpu_node.name_any(), gpu_node.status.unwrap_or_default())).collect())
     }
 
-    /// Waits until a node's status says this reason.
+    /// Waits until a node's status has this reason.
     pub async fn until_reason(&self, node: &str, reason: Reason) -> Result<()> {
         eventually(DEADLINE, &format!("{node}: {reason}"), || async {
             let status = self.gpu_nodes().get(node).await?.status.unwrap_or_default();
@@ -137,7 +136,7 @@ impl Fixture {
         .await
     }
 
-    /// Waits until a condition of the policy, as it is now, is as it should be.
+    /// Waits until a condition of the policy's current generation has this status.
     pub async fn until_condition(&self, kind: &str, wanted: &str) -> Result<()> {
         eventually(DEADLINE, &format!("condition {kind}={wanted}"), || async {
             let policy = self.policy().await?;
@@ -150,14 +149,14 @@ impl Fixture {
         .await
     }
 
-    /// The operator's DaemonSets.
+    /// Returns the operator's DaemonSets.
     pub async fn daemon_sets(&self) -> Result<BTreeMap<String, DaemonSet>> {
         let api = Api::<DaemonSet>::namespaced(self.cluster.client(), self.cluster.namespace());
         let ours = api.list(&ListParams::default().labels(keys::STAGE)).await?;
         Ok(ours.into_iter().map(|set| (set.name_any(), set)).collect())
     }
 
-    /// The generation of each of them.
+    /// Returns the generation of each DaemonSet.
     pub async fn generations(&self) -> Result<BTreeMap<String, Option<i64>>> {
         Ok(self.daemon_sets().await?.into_iter().map(|(name, set)| (name, set.metadata.generation)).collect())
     }
@@ -175,8 +174,8 @@ impl Fixture {
         Ok(nodes.into_iter().map(line).collect())
     }
 
-    /// Lets something happen to these nodes and come to its end, waits for quiet, and checks that it has changed no DaemonSet
-    /// and nobody else's line, and that the operator has written to nothing but theirs, its policy's status and Events.
+    /// Changes these nodes, waits until the fleet is quiet, and checks that no DaemonSet and no other node's status has
+    /// changed, and that the operator has written only to these nodes, to the policy's status and to Events.
     pub async fn only_touches(
         &self,
         what: &str,
@@ -209,18 +208,18 @@ impl Fixture {
         Ok(())
     }
 
-    /// Keeps every status that the policy takes on from now on.
+    /// Records all statuses of the policy from now on.
     pub fn watch_policy(&self) -> Seen<ClusterGpuPolicy> {
         Seen::of(self.policies(), Config::default().fields(&format!("metadata.name={POLICY}")))
     }
 
-    /// Keeps every status that a node takes on from now on.
+    /// Records all statuses of the nodes from now on.
     pub fn watch_nodes(&self) -> Seen<GpuNode> {
         Seen::of(self.gpu_nodes(), Config::default())
     }
 }
 
-/// Every state that objects have taken on.
+/// All recorded states of objects.
 pub struct Seen<K> {
     seen: Arc<Mutex<Vec<K>>>,
     task: tokio::task::JoinHandle<()>,
@@ -250,7 +249,7 @@ where
     }
 }
 
-/// What a node has published by the time of an object's version.
+/// Returns the GPUs that a node had published at the time of an object's version.
 fn published_before(published: &[Published], version: Option<String>) -> Result<BTreeMap<&str, u32>> {
     let version: u64 = version.context("no version")?.parse()?;
     let before = published.iter().filter(|change| change.version < version);
@@ -258,8 +257,8 @@ fn published_before(published: &[Published], version: Option<String>) -> Result<
 }
 
 impl Seen<GpuNode> {
-    /// Checks every status with what its node had published when it was written: none says Ready before all GPUs of its
-    /// are allocatable.
+    /// Compares every status with the GPUs that its node had published when it was written: no status is Ready before all of
+    /// the node's GPUs are allocatable.
     pub fn never_early(&self, f: &Fixture, gpus: &BTreeMap<String, u32>) -> Result<()> {
         let published = f.fleet.published();
         let seen = self.seen.lock().expect("the list");
@@ -275,7 +274,7 @@ impl Seen<GpuNode> {
         Ok(())
     }
 
-    /// The nodes that were given another revision meanwhile, and how many at most at one time.
+    /// Returns the nodes whose revision has changed, and the maximum number that changed at the same time.
     pub fn moves(self) -> Result<(BTreeSet<String>, usize)> {
         let mut seen = self.end();
         let version = |gpu_node: &GpuNode| gpu_node.resource_version().and_then(|version| version.parse::<u64>().ok());
@@ -313,8 +312,8 @@ impl Seen<GpuNode> {
 }
 
 impl Seen<ClusterGpuPolicy> {
-    /// Checks every status with what the nodes had published when it was written: no node counts as ready before all its GPUs
-    /// are allocatable, and the policy is not Ready before so many percent of its nodes are.
+    /// Compares every status with the GPUs that the nodes had published when it was written: no node counts as ready before
+    /// all of its GPUs are allocatable, and the policy is not Ready before this percentage of its nodes is.
     pub fn never_early(self, f: &Fixture, gpus: &BTreeMap<String, u32>, percent: u32) -> Result<()> {
         let published = f.fleet.published();
         let seen = self.end();

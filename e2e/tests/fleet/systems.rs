@@ -1,12 +1,12 @@
-//! The systems that the operator is for, one test each: from its example policy to Ready on nodes such as it has, and
-//! then the check that its users make.
+//! The supported systems, one test each: from the example policy to Ready on nodes as the system has them, and then the check that
+//! users of the system make.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
     HostDriver, eventually,
-    fleet::{FleetNode, MEMBER, os},
+    fleet::{FleetNode, MEMBER_LABEL, os},
 };
 use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
 use k8s_openapi::api::{
@@ -31,7 +31,7 @@ const T4: &str = "1eb8";
 const H100: &str = "2330";
 const A100: &str = "20b0";
 
-/// A node of an operating system.
+/// Returns a node with an operating system.
 fn node(name: &str, gpu: &str, count: usize, system: (&str, &str)) -> FleetNode {
     FleetNode { os: os(system.0, system.1), ..FleetNode::with_gpus(name, gpu, count) }
 }
@@ -51,19 +51,19 @@ fn with_runtime(mut node: FleetNode, runtime: &str) -> FleetNode {
     node
 }
 
-/// A node whose image brings NVIDIA's runtime and makes it the default.
+/// Returns a node whose image has NVIDIA's runtime as the default.
 fn with_host_runtime(mut node: FleetNode, file: &str) -> FleetNode {
     node.host_runtimes = vec![HostRuntime { file: file.into(), handler: "nvidia".into(), default: true }];
     node
 }
 
-/// What comes of an example on its nodes.
+/// An example policy and its nodes.
 struct System {
     f: Fixture,
 }
 
 impl System {
-    /// Lets the nodes join, applies the example to them alone, and waits until all of them are ready.
+    /// Adds the nodes, applies the example to only them, and waits until all of them are ready.
     async fn ready(f: Fixture, example: &str, nodes: Vec<FleetNode>) -> Result<Self> {
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         f.fleet.join(nodes).await?;
@@ -88,7 +88,7 @@ impl System {
         let mut policy: ClusterGpuPolicy = serde_yaml::from_str(&text)?;
         policy.metadata.name = Some(POLICY.to_owned());
         let mut selector = policy.spec.node_selector.take().unwrap_or_default();
-        selector.match_labels.insert(MEMBER.0.to_owned(), MEMBER.1.to_owned());
+        selector.match_labels.insert(MEMBER_LABEL.0.to_owned(), MEMBER_LABEL.1.to_owned());
         policy.spec.node_selector = Some(selector);
         let apply = PatchParams::apply("test").force();
         self.f.policies().patch(POLICY, &apply, &Patch::Apply(&policy)).await?;
@@ -104,7 +104,7 @@ impl System {
         .await
     }
 
-    /// The pod of each stage's DaemonSets, by stage.
+    /// Returns the pod template of each stage's DaemonSets, by stage.
     async fn stages(&self) -> Result<BTreeMap<String, Vec<DaemonSet>>> {
         let mut stages: BTreeMap<String, Vec<DaemonSet>> = BTreeMap::new();
         for set in self.f.daemon_sets().await?.into_values() {
@@ -114,7 +114,7 @@ impl System {
         Ok(stages)
     }
 
-    /// Checks of which stages there are DaemonSets, and how many.
+    /// Checks the number of DaemonSets of each stage.
     async fn has_stages(&self, wanted: &[(Stage, usize)]) -> Result<()> {
         let stages = self.stages().await?;
         let found: BTreeMap<&str, usize> = stages.iter().map(|(stage, sets)| (stage.as_str(), sets.len())).collect();
@@ -123,7 +123,7 @@ impl System {
         Ok(())
     }
 
-    /// What `kubectl get nodes -o=custom-columns=…` shows of a node's GPUs.
+    /// Returns a node's GPUs as shown by `kubectl get nodes -o=custom-columns=…`.
     async fn allocatable(&self, node: &str, resource: &str) -> Result<Option<String>> {
         let node = Api::<Node>::all(self.f.cluster.client()).get(node).await?;
         let allocatable = node.status.and_then(|status| status.allocatable).unwrap_or_default();
@@ -135,7 +135,7 @@ impl System {
         Ok(node.metadata.labels.and_then(|labels| labels.get(key).cloned()))
     }
 
-    /// Runs a user's pod that asks for one of a resource where these labels are; says on which node it came to run.
+    /// Runs a user's pod that requests one of a resource on nodes with these labels, and returns its node.
     async fn runs_on(&self, resource: &str, selector: Value) -> Result<String> {
         let pods = Api::<Pod>::namespaced(self.f.cluster.client(), "default");
         let pod = serde_json::from_value(json!({
@@ -168,7 +168,7 @@ impl System {
     }
 }
 
-/// The text of a DaemonSet's pod, to look for words in.
+/// Returns the text of a DaemonSet's pod template, to search in.
 fn text(set: &DaemonSet) -> Result<String> {
     Ok(serde_json::to_string(&set.spec.as_ref().context("no spec")?.template)?)
 }
@@ -342,12 +342,12 @@ fn a_static_device_plugin_that_is_left_alone_until_its_node_is_taken_over() {
     });
 }
 
-/// GKE's device plugin, as its add-on manager places it.
+/// GKE's device plugin, as deployed by its add-on manager.
 fn addon() -> Result<DaemonSet> {
     plugin("nvidia-gpu-device-plugin", (GKE, "nvidia-h100-80gb"))
 }
 
-/// Somebody else's DRA driver on the nodes with a label.
+/// A third party's DRA driver on the nodes with a label.
 fn dra_driver(name: &str, label: (&str, &str)) -> Result<DaemonSet> {
     let mut set = plugin(name, label)?;
     let pod = set.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()).context("no pod")?;
@@ -358,7 +358,7 @@ fn dra_driver(name: &str, label: (&str, &str)) -> Result<DaemonSet> {
     Ok(set)
 }
 
-/// Somebody else's device plugin on the nodes with a label.
+/// A third party's device plugin on the nodes with a label.
 fn plugin(name: &str, (key, value): (&str, &str)) -> Result<DaemonSet> {
     let labels = json!({"k8s-app": name});
     Ok(serde_json::from_value(json!({
@@ -443,7 +443,7 @@ fn k80s_and_p100s_and_newer_models_in_one_cluster() {
             let found = s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": model})).await?;
             ensure!(found == node, "{model} on {found}");
         }
-        // A version that a model does not run with is refused where that model is, and nowhere else.
+        // A version that a model does not support is rejected only for nodes with that model.
         let pin = json!({"spec": {"pools": [{
             "name": "pinned", "match": {"models": ["nvidia-tesla-k80"]}, "driver": {"version": "595.91.07"},
         }]}});

@@ -1,5 +1,5 @@
-//! Two hundred nodes of eight models, three operating systems, two kinds of container runtime, with and without drivers
-//! of their own: from a policy to rest, and then what happens to single nodes.
+//! Two hundred nodes with eight models, three operating systems and two container runtimes, with and without host drivers: from
+//! applying a policy until quiet, and then changes of single nodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,11 +28,11 @@ use crate::support::{DEADLINE, Fixture, POLICY, QUIET, test};
 const NODES: usize = 200;
 /// PCI ids of K80, P100, T4, A100, H100, L4, H200 and B200.
 const MODELS: [&str; 8] = ["102d", "15f9", "1eb8", "20b0", "2330", "27b8", "2335", "2901"];
-/// A container runtime into whose configuration NVIDIA's is entered, and which is restarted for that.
+/// A container runtime that is configured with NVIDIA's runtime, and restarted for that.
 const IN_TURN: &str = "containerd://1.7.27";
 const GKE: &str = "cloud.google.com/gke-accelerator";
 
-/// The nodes, and what is to become of each: its reason, or nothing for a node without GPUs.
+/// Returns the nodes with their expected reasons; `None` for a node without GPUs.
 fn nodes() -> Vec<(FleetNode, Option<Reason>)> {
     (0..NODES).map(node).collect()
 }
@@ -65,7 +65,7 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
             node.host_driver = HostDriver::Installed(driver.into());
             wanted = Reason::DriverNotLoaded;
         }
-        // NVIDIA's runtime is entered into its configuration.
+        // Its configuration gets NVIDIA's runtime.
         12 => node.runtime = IN_TURN.into(),
         15 => node.behaviour.pod_seconds = 5,
         16 => node.runtime = "cri-o://1.34.1".into(),
@@ -74,7 +74,7 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
             wanted = Reason::ContainerCrashed;
         }
         22 => {
-            // Known by its cloud's label alone.
+            // Known only by its cloud's label.
             node.behaviour.reports = false;
             node.labels.insert(GKE.into(), "nvidia-tesla-t4".into());
             wanted = Reason::ProbeMissing;
@@ -106,12 +106,12 @@ fn from_a_policy_to_rest_and_then_each_nodes_trouble_is_its_own() {
     });
 }
 
-/// From the policy to rest: right places, few writes, no early word.
+/// From applying the policy until quiet: the right DaemonSets, few writes, no early Ready.
 async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<()> {
     let mark = f.cluster.audit().mark()?;
     let (watcher, lines) = (f.watch_policy(), f.watch_nodes());
     f.apply("{readiness: {minReadyNodes: 60%}, nodeLabels: [accelerator]}").await?;
-    // Nodes whose probe never reports are told of after a minute.
+    // Nodes whose probe never reports are listed after a minute.
     eventually(DEADLINE, "what is to become of every node", || async {
         let found = f.statuses().await?;
         for (node, wanted) in nodes {
@@ -128,10 +128,10 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
 
     let requests = f.cluster.audit().requests(OPERATOR, mark)?;
     let writes = requests.writes();
-    ensure!(writes.refused().count() == 0, "refused: {}", writes.refused());
+    ensure!(writes.rejected().count() == 0, "rejected: {}", writes.rejected());
     let sets = f.daemon_sets().await?;
     let members = nodes.iter().filter(|(_, wanted)| wanted.is_some()).count();
-    // The label of a toolkit that restarts the runtime comes in its turn, and that a node waits for it is told.
+    // The label of a toolkit that restarts the runtime is set in the node's turn, and the wait is reported.
     let in_turn = nodes.iter().filter(|(node, _)| node.runtime == IN_TURN).count();
     let gpus = |node: &FleetNode| Some((node.name.clone(), u32::try_from(node.gpus.len()).ok()?));
     let gpus: BTreeMap<String, u32> = nodes.iter().filter_map(|(node, _)| gpus(node)).collect();
@@ -142,8 +142,8 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
     places(f, &sets, nodes).await
 }
 
-/// Each DaemonSet's pods are on the nodes that name it, on all of them, and nowhere else; and those nodes are of one model and
-/// system to a driver, and of one kind of container runtime to a toolkit.
+/// Checks that each DaemonSet's pods are on exactly the nodes whose labels name it; and that the nodes of a driver have one model
+/// and operating system, and those of a toolkit have one kind of container runtime.
 async fn places(f: &Fixture, sets: &BTreeMap<String, DaemonSet>, nodes: &[(FleetNode, Option<Reason>)]) -> Result<()> {
     let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in Api::<Node>::all(f.cluster.client()).list(&ListParams::default()).await? {
@@ -179,11 +179,11 @@ async fn places(f: &Fixture, sets: &BTreeMap<String, DaemonSet>, nodes: &[(Fleet
     Ok(())
 }
 
-/// Nothing but the open watches, for a minute.
+/// Checks that for a minute the operator sends no requests except watches.
 async fn a_settled_fleet_asks_for_nothing(f: &Fixture) -> Result<()> {
     let before = f.generations().await?;
     let mark = f.cluster.audit().mark()?;
-    // Silence has no event to wait for.
+    // The absence of requests has no event to wait for.
     tokio::time::sleep(Duration::from_mins(1)).await;
     let asked = f.cluster.audit().requests(OPERATOR, mark)?.only(|request| request.verb != "watch");
     ensure!(asked.count() == 0, "{asked}");
@@ -191,10 +191,10 @@ async fn a_settled_fleet_asks_for_nothing(f: &Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Joins, leaves, labels, lost signals, reboots with fewer GPUs and dies: nobody else's line is written to.
+/// Nodes join, leave, change labels, lose GPU signals, reboot with fewer GPUs and die: no other node's status is written.
 async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
     let h100 = |index: usize| format!("n{index:03}");
-    // Of the kinds that are there already, so that no DaemonSet is new.
+    // Of existing kinds, so that no DaemonSet is new.
     let like_n004 = |name: &str| FleetNode { name: name.into(), ..node(4).0 };
     f.only_touches("joins", &["joiner"], async {
         f.fleet.join([like_n004("joiner")]).await?;
@@ -221,7 +221,7 @@ async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
         f.until_reason(&name, Reason::AllGpusAllocatable).await
     })
     .await?;
-    // One whose runtime is restarted in its turn, and one with a driver of the host's, too.
+    // Among them a node whose runtime is restarted in its turn, and one with a host driver.
     for name in [&name, "n012", "n003"] {
         f.only_touches("dies and comes back, again and again", &[name], async {
             for _ in 0..3 {
@@ -262,7 +262,7 @@ async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
     f.only_touches("has it back", &["n022"], f.fleet.relabel("n022", &[(GKE, Some("nvidia-tesla-t4"))])).await
 }
 
-/// Waits until a node's probe tells this of NVML.
+/// Waits until a node's probe reports this state of NVML.
 async fn until_nvml_is(f: &Fixture, node: &str, wanted: NvmlState) -> Result<()> {
     eventually(DEADLINE, &format!("{node}: NVML {wanted:?}"), || async {
         let report = f.gpu_nodes().get(node).await?.status.and_then(|status| status.report).context("no report")?;
@@ -272,7 +272,7 @@ async fn until_nvml_is(f: &Fixture, node: &str, wanted: NvmlState) -> Result<()>
     .await
 }
 
-/// Cordoned, NotReady and deleted nodes are no part of what `minReadyNodes` is of.
+/// Cordoned, NotReady and deleted nodes do not count for `minReadyNodes`.
 async fn nodes_that_cannot_serve_are_counted_apart(f: &Fixture) -> Result<()> {
     let counts = || async { anyhow::Ok(f.policy().await?.status.context("no status")?.nodes) };
     let before = counts().await?;
@@ -299,7 +299,7 @@ async fn nodes_that_cannot_serve_are_counted_apart(f: &Fixture) -> Result<()> {
     f.until_condition("Ready", "True").await?;
     f.fleet.revive("n001").await?;
     excluded(0).await?;
-    // Without any node that can serve nothing is ready, however little is asked for.
+    // Without any eligible node the policy is not ready, however few nodes are required.
     let none = serde_json::json!({"spec": {
         "nodeSelector": {"matchLabels": {"no": "node"}}, "readiness": {"minReadyNodes": 0},
     }});

@@ -1,6 +1,7 @@
 //! Which of NVML's calls the real libraries lack, and what the probe then does without.
 //!
-//! A library without a GPU answers nothing, so the answers are the stand-in's, with just those calls that the real library has.
+//! A library without a GPU answers nothing, so the answers are the stand-in's, with just those calls that the real library
+//! has.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 

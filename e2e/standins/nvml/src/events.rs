@@ -1,4 +1,4 @@
-//! What an event set remembers.
+//! The state of an event set.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,18 +16,18 @@ pub struct Event {
     pub xid: u64,
 }
 
-/// The GPUs that somebody waits for, and what they were told already.
+/// The GPUs of an event set, and the events that were already delivered.
 #[derive(Debug, Default)]
 pub(crate) struct EventSet {
     registered: BTreeSet<String>,
-    /// Unhealthy GPUs that were told.
+    /// Unhealthy GPUs whose event was delivered.
     delivered: BTreeSet<String>,
-    /// Entries of GPUs' lists of XIDs: since when each is there, and how often it was told.
+    /// Entries of GPUs' lists of XIDs: since when each is in the list, and how often it was delivered.
     told: BTreeMap<(String, Xid), (Instant, u64)>,
 }
 
 impl EventSet {
-    /// Adds a GPU to those that are waited for. As with NVML, what came before is not told.
+    /// Adds a GPU to the set. As with NVML, earlier events are not delivered.
     pub(crate) fn register(&mut self, device: &Device) {
         self.registered.insert(device.pci_address.clone());
         for xid in &device.xids {
@@ -35,7 +35,7 @@ impl EventSet {
         }
     }
 
-    /// The next XID that has not been told yet; a GPU that recovers can report again.
+    /// Returns the next XID that has not been delivered yet. A GPU that recovers can report again.
     pub(crate) fn next(&mut self, machine: &Machine) -> Option<Event> {
         let listed = |(address, xid): &(String, Xid)| {
             machine.devices.iter().any(|device| device.pci_address == *address && device.xids.contains(xid))

@@ -31,7 +31,7 @@ pub(crate) fn is_mig_device(handle: usize) -> bool {
     handle & COMPUTE != 0
 }
 
-/// The handles of GPUs that were given out: each is a place in a list of PCI addresses, and so never dangles.
+/// The handles of GPUs: each is an index in a list of PCI addresses, and so never dangles.
 #[derive(Debug, Default)]
 pub(crate) struct Handles(Mutex<Vec<String>>);
 
@@ -46,7 +46,7 @@ impl Handles {
         addresses.len()
     }
 
-    /// The address that a handle was given out for; nothing for one that was not.
+    /// Returns the address of a handle; `None` for an unknown handle.
     pub(crate) fn address(&self, handle: usize) -> Option<String> {
         handle.checked_sub(1).and_then(|place| self.addresses().get(place).cloned())
     }

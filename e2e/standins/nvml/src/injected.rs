@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-/// Before the driver's version in the file's name.
+/// The file's name before the driver's version.
 pub(crate) const NAME: &str = "libnvidia-standin.so.";
 
-/// The file is rewritten in place, because it is mounted: whoever reads half of it reads again.
+/// The number of attempts to read the file, which is rewritten in place because it is mounted.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The file beside the library, in a root that has no folder of the stand-in's.
+/// Returns the file next to the library, in a root without the stand-in's folder.
 pub(crate) fn beside(library: &Path, root: &Path, version: Option<&str>) -> Option<PathBuf> {
     let file = library.parent()?.join(format!("{NAME}{}", version?));
     (!root.join("etc/standin").exists() && file.exists()).then_some(file)

@@ -6,18 +6,18 @@
 //!
 //! | path under the root | meaning |
 //! |---|---|
-//! | `etc/standin/gpus.json` | the GPUs, see [`Machine`]; read anew at every call |
-//! | `etc/standin/mig.json` | how the GPUs that have MIG are divided; written by the calls that divide them |
+//! | `etc/standin/gpus.json` | the GPUs, see [`Machine`]; read again at every call |
+//! | `etc/standin/mig.json` | the MIG instances; written by the calls that create and destroy them |
 //! | `etc/standin/modes.json` | the modes that programs have given GPUs; written by the calls that set them |
-//! | `etc/standin/asked.sock` | whoever listens there is told which functions are called that have no answer |
+//! | `etc/standin/unanswered.sock` | a socket whose listener receives the calls of functions that have no answer |
 //! | `etc/standin/module/nvidia/version` | the version of the loaded kernel module; absent: no driver is loaded |
 //! | `etc/standin/lock/nvml.lock` | locked shared from the first `nvmlInit` to the last `nvmlShutdown`; holding it exclusively means that the driver is being replaced |
 //! | `libnvidia-standin.so.<version>` beside the library | in place of `etc/standin`, where there is none: `lock/nvml.lock`, which holds the text of `gpus.json` |
 //! | `dev/nvidiactl` | opened at `nvmlInit`, as the real library does; being allowed to is what counts |
 //!
-//! It answers with the inventory, what is known of each [`Model`], how the GPUs are connected, MIG, the state that `gpus.json`
-//! gives, the events and the versions. Each query for a part of the state that is not given answers
-//! `NVML_ERROR_NOT_SUPPORTED`, and so does every other function of NVML: `functions.txt` lists them all.
+//! It reports the inventory, the properties of each [`Model`], the connections between GPUs, MIG, the state in `gpus.json`,
+//! events and versions. Queries of state that is not in the file return `NVML_ERROR_NOT_SUPPORTED`, and so do all other
+//! functions of NVML, which are listed in `functions.txt`.
 //!
 //! # `gpus.json`
 //!
@@ -37,14 +37,13 @@
 //! }
 //! ```
 //!
-//! Faults are live: what is written into the file holds from the next call on. `hang` blocks every call, `slowMillis` makes
-//! each take longer, `crash` ends the process, `initError` is `nvmlInit`'s return code. Of a device, `error` is the return
-//! code of everything that is asked of it, `xids` are delivered to those who had registered before, and `readings` are what
-//! it tells of itself: see [`Readings`]. One with `mig`, be it empty, can be divided: see [`Mig`]. One without, of a model that
-//! has MIG, says that it is off, and cannot be divided.
+//! Changes of the file take effect at the next call. `hang` blocks every call, `slowMillis` makes each call slower, `crash`
+//! ends the process, and `initError` is `nvmlInit`'s return code. Of a device, `error` is the return code of all its calls,
+//! `xids` are delivered to everyone who registered before, and `readings` are its state: see [`Readings`]. A device with
+//! `mig`, even an empty one, can be divided by MIG: see [`Mig`]. On a device without `mig` whose model supports MIG, MIG is
+//! off and cannot be turned on.
 
 mod abi;
-mod asked;
 mod devices;
 mod events;
 mod handle;
@@ -60,6 +59,7 @@ mod status;
 mod store;
 mod stubs;
 mod topology;
+mod unanswered;
 
 pub use events::Event;
 pub use library::Library;

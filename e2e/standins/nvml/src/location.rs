@@ -1,4 +1,4 @@
-//! Where this library was loaded from, which tells the driver root and the version.
+//! The path from which this library was loaded, which has the driver root and the version.
 #![allow(unsafe_code)] // dladdr is the only way for a library to learn its own path
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Names the driver root when the library's own path cannot, as in unit tests.
+/// The environment variable with the driver root, for a library outside a driver root, as in unit tests.
 const ROOT_VARIABLE: &str = "STANDIN_NVML_ROOT";
 
 /// The library, the driver root, and the version in the library's file name, where it has one.

@@ -1,4 +1,4 @@
-//! The file that says which GPUs there are.
+//! The file with the GPUs.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,13 +22,13 @@ pub struct Machine {
     /// The next call ends the process by SIGSEGV.
     #[serde(default)]
     pub crash: bool,
-    /// How much longer than needed each call takes, in milliseconds.
+    /// The additional duration of each call, in milliseconds.
     #[serde(default)]
     pub slow_millis: u64,
-    /// NVML's return code that `nvmlInit` answers.
+    /// NVML's return code of `nvmlInit`.
     #[serde(default)]
     pub init_error: Option<u32>,
-    /// By UUID, the same as [`Device::healthy`] and stronger than it.
+    /// Overrides [`Device::healthy`], by UUID.
     #[serde(default)]
     pub healthy: BTreeMap<String, bool>,
 }
@@ -37,7 +37,7 @@ pub struct Machine {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// Where the GPU sits, `domain:bus:device.function` in hexadecimal; the key of the GPU for as long as it exists.
+    /// The PCI address, `domain:bus:device.function` in hexadecimal; it identifies the GPU.
     pub pci_address: String,
     /// `0x`, the PCI device id and the vendor id 10DE, as NVML packs them.
     pub pci_device_id: String,
@@ -50,7 +50,7 @@ pub struct Device {
     pub memory_mib: u64,
     /// N of the device node `/dev/nvidiaN`.
     pub minor: u32,
-    /// False makes the GPU deliver [`Device::xid`] once to everyone who waits for its events.
+    /// If false, the GPU delivers [`Device::xid`] once to everyone who waits for its events.
     #[serde(default = "yes")]
     pub healthy: bool,
     /// The XID that an unhealthy GPU reports.
@@ -66,10 +66,10 @@ pub struct Device {
     /// has to be reset, and so on.
     #[serde(default)]
     pub error: Option<u32>,
-    /// XIDs that it delivers besides.
+    /// Further XIDs that it delivers.
     #[serde(default)]
     pub xids: Vec<Xid>,
-    /// What is to be known of MIG; absent: it is off for good, where the model has it at all.
+    /// The state of MIG; without it MIG is permanently off, if the model supports it.
     #[serde(default)]
     pub mig: Option<Mig>,
     /// Its state.
@@ -83,16 +83,16 @@ pub struct Device {
 pub struct Xid {
     /// The number.
     pub xid: u64,
-    /// How often a second, for as long as it is in the list; absent: once.
+    /// The rate per second while it is in the list; if not set, it is delivered once.
     #[serde(default)]
     pub per_second: u32,
-    /// Tells one entry of the same number from another, which is then delivered again.
+    /// Distinguishes entries with the same number, each of which is delivered.
     #[serde(default)]
     pub id: u64,
 }
 
 impl Xid {
-    /// How often it has come, once it is there for so long.
+    /// Returns how often it has been delivered after this time in the list.
     #[must_use]
     pub fn due(&self, since: Duration) -> u64 {
         let repeated = since.as_millis() * u128::from(self.per_second) / 1000;
@@ -123,7 +123,7 @@ impl PciAddress {
 }
 
 impl Machine {
-    /// Whether `device` is said to be healthy.
+    /// Returns whether `device` is healthy.
     #[must_use]
     pub fn is_healthy(&self, device: &Device) -> bool {
         self.healthy.get(&device.uuid).copied().unwrap_or(device.healthy)
@@ -138,7 +138,7 @@ impl Machine {
 }
 
 impl Device {
-    /// Whether it answers at all.
+    /// Checks that calls for it succeed.
     ///
     /// # Errors
     /// Its [`Device::error`].
@@ -153,14 +153,14 @@ impl Device {
         u32::from_str_radix(digits, 16).ok()
     }
 
-    /// What is true of all GPUs of its model.
+    /// Returns its model.
     #[must_use]
     pub fn model(&self) -> Model {
         let id = self.packed_id().and_then(|packed| u16::try_from(packed >> 16).ok());
         Model::of(id.unwrap_or_default())
     }
 
-    /// Whether it has MIG, be it off.
+    /// Returns whether it supports MIG, even if MIG is off.
     #[must_use]
     pub fn has_mig(&self) -> bool {
         self.mig.is_some() || self.model().mig.is_some()

@@ -1,4 +1,5 @@
-//! What NVML says of a GPU by its model alone, so that `gpus.json` need not. Figures are those of NVIDIA's data sheets.
+//! Properties of GPUs that depend only on their model, so that `gpus.json` need not list them. Figures are from NVIDIA's data
+//! sheets.
 
 /// NVML's numbers of the brands that are used here.
 mod brand {
@@ -24,7 +25,7 @@ pub struct Model {
     pub nvlinks: NvLinks,
     /// Whether a fabric manager makes it part of a fabric.
     pub fabric: bool,
-    /// What its MIG instances have; absent: it has no MIG.
+    /// The resources of its MIG instances; `None` if it does not support MIG.
     pub mig: Option<MigParts>,
     /// Whether two of them share a board.
     pub twin: bool,
@@ -35,17 +36,17 @@ pub struct Model {
 pub enum NvLinks {
     /// It has none.
     None,
-    /// So many, for a bridge between neighbouring cards, which is not there.
+    /// This number, for a bridge between neighbouring cards, which is not installed.
     Unbridged(u32),
     /// Six to other GPUs, of eight that are connected as a cube.
     Mesh,
-    /// So many to switches, which sit on the host's PCI bus.
+    /// This number, connected to switches on the host's PCI bus.
     Switch(u32),
-    /// So many to switches that the host does not see.
+    /// This number, connected to switches that the host does not see.
     HiddenSwitch(u32),
 }
 
-/// What the MIG instances of a model have, by the order of [`crate::Profile::all`].
+/// The resources of a model's MIG instances, in the order of [`crate::Profile::all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigParts {
     /// Multiprocessors.
@@ -74,7 +75,7 @@ const H100_PARTS: MigParts = MigParts {
 
 const B200_PARTS: MigParts = MigParts { multiprocessors: [18, 36, 70, 72, 148, 18, 30], ..H100_PARTS };
 
-/// A card without anything that only some have.
+/// A card without optional features.
 const fn card(brand: u32, capability: (i32, i32), multiprocessors: u32, pcie_generation: u32, bar1_mib: u64) -> Model {
     Model {
         brand,
@@ -132,7 +133,7 @@ const MODELS: [(u16, Model); 10] = [
 ];
 
 impl Model {
-    /// The model with this PCI device id; an unremarkable one of its generation for an id that is not in the table.
+    /// Returns the model with this PCI device id; for an id that is not in the table, a generic one of its generation.
     #[must_use]
     pub fn of(id: u16) -> Self {
         let listed = MODELS.iter().find(|(listed, _)| *listed == id);

@@ -1,4 +1,4 @@
-//! Modes of a GPU that programs change, kept in a file of their own beside `gpus.json` so that all programs see the same.
+//! Modes of a GPU that programs can change. They are stored in a file next to `gpus.json`, so that all programs see the same.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::{library::Library, machine::Device, status::Status};
 /// The file, in the stand-in's folder: by PCI address the modes that were set.
 const FILE: &str = "modes.json";
 
-/// The modes of a GPU. What is absent was not set.
+/// The modes of a GPU; `None` for modes that were not set.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Modes {

@@ -1,4 +1,4 @@
-//! What a GPU says of its state.
+//! The readings of a GPU's state.
 
 use serde::Deserialize;
 

@@ -2,21 +2,21 @@
 
 use std::ffi::CStr;
 
-/// What a call of the library answers; the numbers are those of NVML's `nvmlReturn_t`.
+/// The return code of a call, with the numbers of NVML's `nvmlReturn_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
-    /// The call did what it is for.
+    /// The call succeeded.
     Success = 0,
     /// `nvmlInit` was not called, or `nvmlShutdown` was.
     Uninitialized = 1,
-    /// A null pointer, an index out of range, or a handle that this library never gave out.
+    /// A null pointer, an index out of range, or an unknown handle.
     InvalidArgument = 2,
-    /// The GPU cannot answer this question.
+    /// The GPU does not support the call.
     NotSupported = 3,
     /// The process may not open the driver's control device.
     NoPermission = 4,
-    /// Nothing has the name that was asked for.
+    /// No object has the requested name.
     NotFound = 6,
     /// The caller's buffer is too small.
     InsufficientSize = 7,
@@ -24,25 +24,25 @@ pub enum Status {
     InsufficientPower = 8,
     /// No kernel module is loaded.
     DriverNotLoaded = 9,
-    /// No event came in time.
+    /// No event occurred before the timeout.
     Timeout = 10,
     /// The kernel gives the GPU no interrupts.
     IrqIssue = 11,
     /// The board's configuration memory is corrupt.
     CorruptedInforom = 14,
-    /// The GPU was there once and is not any more.
+    /// The GPU is no longer accessible.
     GpuIsLost = 15,
-    /// The GPU answers nothing until it is reset.
+    /// The GPU must be reset before it answers again.
     ResetRequired = 16,
     /// The library belongs to another driver version than the loaded kernel module.
     LibRmVersionMismatch = 18,
-    /// Somebody uses what is to be changed.
+    /// The object to be changed is in use.
     InUse = 19,
-    /// There is no room.
+    /// There is not enough free capacity.
     InsufficientResources = 23,
     /// The caller's structure is of a version that this library does not know.
     ArgumentVersionMismatch = 25,
-    /// No GPU is at that place.
+    /// No GPU has this index.
     GpuNotFound = 28,
     /// Anything else, here: a broken stand-in file.
     Unknown = 999,

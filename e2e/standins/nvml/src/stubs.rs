@@ -1,28 +1,28 @@
-//! The rest of NVML's functions: there, because a program that calls a missing one dies, and without an answer.
+//! The remaining functions of NVML. They exist because a program that calls a missing one crashes; they do not answer.
 #![allow(unsafe_code)] // exporting C functions is this module's subject
 
 use std::sync::atomic::AtomicBool;
 
-use crate::{asked, library::Library, status::Status};
+use crate::{library::Library, status::Status, unanswered};
 
-/// Exports functions that answer `NVML_ERROR_NOT_SUPPORTED` and tell that they were asked. They declare one parameter of the
-/// several that they may have: in the C calling conventions of the platforms that NVML exists for, the caller alone deals
-/// with arguments, and these functions look at no other.
+/// Exports functions that return `NVML_ERROR_NOT_SUPPORTED` and report that they were called. They declare only the first of
+/// their parameters: in the C calling conventions of the platforms that NVML exists for, only the caller handles the
+/// arguments, and these functions read no other.
 macro_rules! unanswered {
     ($($name:ident)+) => {
         $(
             #[unsafe(no_mangle)]
             #[allow(non_snake_case, reason = "the name is NVML's")]
             extern "C" fn $name(first: usize) -> Status {
-                static TOLD: AtomicBool = AtomicBool::new(false);
-                asked::tell(Library::this(), stringify!($name), first, &TOLD);
+                static REPORTED: AtomicBool = AtomicBool::new(false);
+                unanswered::report(Library::this(), stringify!($name), first, &REPORTED);
                 Status::NotSupported
             }
         )+
     };
 }
 
-/// Exports functions that answer `NVML_ERROR_NOT_SUPPORTED`, as NVIDIA's library does for GPUs like these.
+/// Exports functions that return `NVML_ERROR_NOT_SUPPORTED`, as NVIDIA's library does for such GPUs.
 macro_rules! refused {
     ($($name:ident)+) => {
         $(

@@ -1,11 +1,11 @@
-//! How the GPUs of a machine are connected: by PCI, as they sit, and by NVLink, as their model has it.
+//! The connections between the GPUs of a machine: by PCI, from their positions, and by NVLink, from their model.
 
 use crate::{
     machine::{Device, Machine, PciAddress},
     model::NvLinks,
 };
 
-/// What two GPUs have in common, by NVML's numbers.
+/// The closest common ancestor of two GPUs, by NVML's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Level {
@@ -19,7 +19,7 @@ pub enum Level {
     System = 50,
 }
 
-/// Whether one GPU reaches another's memory, by NVML's numbers.
+/// Whether a GPU can access another GPU's memory, by NVML's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Peer {
@@ -33,7 +33,7 @@ pub enum Peer {
     NotSupported = 5,
 }
 
-/// The ways to another GPU's memory, by the numbers of NVML that are asked for.
+/// The kinds of access to another GPU's memory, by NVML's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Any, to read or write.

@@ -20,7 +20,7 @@ async fn main() -> ExitCode {
 }
 
 async fn init() -> Result<()> {
-    // Whatever follows `init` is for the real installer.
+    // Further arguments are for the real installer.
     if env::args().nth(1).as_deref() != Some("init") {
         bail!("usage: nvidia-driver init");
     }

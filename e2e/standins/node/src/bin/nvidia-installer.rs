@@ -1,4 +1,4 @@
-//! The entry point of the stand-in for an installer that puts a driver onto the host and ends.
+//! The entry point of the stand-in for an installer that puts a driver on the host and exits.
 
 use std::{env, process::ExitCode};
 

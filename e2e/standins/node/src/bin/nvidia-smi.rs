@@ -1,13 +1,13 @@
-//! The stand-in of nvidia-smi: the GPUs that its container has been given, as the driver's library tells of them, which it
-//! finds where a container is given the driver. With `--loop=SECONDS` it shows them again and again, and has the driver open
-//! all the while; with `-c MODE` it sets the compute mode of the GPU that `-i UUID` names, or of all.
+//! The stand-in for nvidia-smi: it lists the GPUs of its container, as reported by the driver's library in the container. With
+//! `--loop=SECONDS` it lists them repeatedly and keeps the driver open; with `-c MODE` it sets the compute mode of the GPU
+//! given by `-i UUID`, or of all GPUs.
 
 use std::{env, fmt::Write, path::Path, process::ExitCode, thread::sleep, time::Duration};
 
 use nvml_wrapper::{Device, Nvml, enum_wrappers::device::ComputeMode, error::NvmlError};
 use standin_node::report;
 
-/// By this name programs load the library, from where the loader finds it.
+/// The name under which programs load the library.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 fn main() -> ExitCode {
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What follows this option.
+/// Returns the value after an option.
 fn argument(option: &str) -> Option<String> {
     env::args().skip_while(|arg| arg != option).nth(1)
 }
@@ -54,7 +54,7 @@ fn set_compute_mode(mode: &str, of: Option<&str>) -> Result<(), NvmlError> {
     Ok(())
 }
 
-/// Shows the GPUs once, or with a pause between for ever.
+/// Prints the GPUs once, or repeatedly with a pause.
 fn show(pause: Option<Duration>) -> Result<(), NvmlError> {
     let nvml = open()?;
     loop {
@@ -75,7 +75,7 @@ fn table(nvml: &Nvml) -> Result<String, NvmlError> {
     let mut shown = 0;
     for index in 0..nvml.device_count()? {
         let device = nvml.device_by_index(index)?;
-        // NVML itself leaves out those that a container was not given; the stand-in's cannot know.
+        // The real NVML lists only the container's GPUs; the stand-in library cannot know them.
         if !Path::new(&format!("/dev/nvidia{}", device.minor_number()?)).exists() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The stand-in of NVIDIA's vectorAdd: passes where its container has been given a GPU and can open what CUDA opens.
+//! The stand-in for NVIDIA's vectorAdd: succeeds if its container has a GPU and can open the device nodes that CUDA opens.
 
 use std::{
     fs::{self, File},
@@ -10,7 +10,7 @@ use std::{
 use standin_node::report;
 
 const UVM: &str = "/dev/nvidia-uvm";
-/// Only tools need it, so that it may be missing.
+/// Only tools need it, so it may be missing.
 const UVM_TOOLS: &str = "/dev/nvidia-uvm-tools";
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! Device nodes. No driver stands behind those of the GPUs, which is why opening one answers ENXIO.
+//! Device nodes. Those of the GPUs have no driver, so opening one returns ENXIO.
 
 use std::{
     fs::{self, Permissions},
@@ -29,11 +29,11 @@ struct Gpu {
     minor: u64,
 }
 
-/// Makes the nodes of the GPUs in `gpus.json` that are not there yet. Those are all that a driver container makes: its
-/// persistence daemon asks for nothing else.
+/// Creates missing device nodes of the GPUs in `gpus.json`. A driver container creates no others, because its persistence
+/// daemon needs no others.
 pub(super) fn make(standin: &Path, dev: &Path) -> Result<()> {
     node(&dev.join("nvidiactl"), GPU_MAJOR, CONTROL_MINOR)?;
-    // A file that is missing or being written: the next look finds it.
+    // A file that is missing or being written is read at the next check.
     let machine: Option<Machine> =
         fs::read(standin.join("gpus.json")).ok().and_then(|text| serde_json::from_slice(&text).ok());
     for gpu in machine.iter().flat_map(|machine| &machine.devices) {
@@ -42,7 +42,7 @@ pub(super) fn make(standin: &Path, dev: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the nodes of nvidia-uvm, as Google's installer does.
+/// Creates the device nodes of nvidia-uvm, as Google's installer does.
 pub(super) fn make_uvm(dev: &Path) -> Result<()> {
     node(&dev.join("nvidia-uvm"), UVM_MAJOR, 0)?;
     node(&dev.join("nvidia-uvm-tools"), UVM_MAJOR, 1)
@@ -50,9 +50,9 @@ pub(super) fn make_uvm(dev: &Path) -> Result<()> {
 
 fn node(path: &Path, major: u64, minor: u64) -> Result<()> {
     match mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(major, minor)) {
-        // What mknod was asked for is cut by the umask.
+        // The umask has removed bits from the mode given to mknod.
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o666)),
-        // Made before, or handed in with the host's other devices.
+        // It was created before, or is one of the host's devices.
         Err(Errno::EEXIST) => Ok(()),
         Err(error) => Err(io::Error::from(error)),
     }

@@ -1,5 +1,5 @@
-//! The stand-in for an installer that puts a driver onto the host and ends: Google's for Ubuntu, as far as the host can
-//! tell, with its environment and its cache.
+//! The stand-in for an installer that puts a driver on the host and exits. It has the environment, the cache and the effects
+//! on the host of Google's installer for Ubuntu.
 
 use std::{
     env, fs, io,
@@ -11,10 +11,10 @@ use anyhow::{Context, Result, bail};
 
 use super::{Kind, Steering, devices, module::Module};
 
-/// The folders that it works on, and what it brings.
+/// The installer's folders and files.
 #[derive(Clone, Debug)]
 pub struct Folders {
-    /// `NVIDIA_INSTALL_DIR_CONTAINER`, the folder of the host that the driver goes into.
+    /// `NVIDIA_INSTALL_DIR_CONTAINER`, the host's folder for the driver.
     pub install: PathBuf,
     /// `ROOT_MOUNT_DIR`, the host's root.
     pub root: PathBuf,
@@ -38,7 +38,7 @@ impl Folders {
     }
 }
 
-/// Installs a version, unless the cache says that it is there, and loads it.
+/// Installs a version, unless the cache lists it as installed, and loads it.
 ///
 /// # Errors
 /// If the steering file says so, if another driver is loaded and in use, or if the system refuses something.
@@ -76,7 +76,7 @@ fn libraries(from: &Path, folder: &Path, version: &str) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     for name in ["libnvidia-ml.so", "libcuda.so"] {
         let (file, link) = (folder.join(format!("{name}.{version}")), folder.join(format!("{name}.1")));
-        // Programs may hold an old file open, so it is replaced and not written.
+        // Programs may have the old file open, so it is replaced instead of written to.
         remove(&file)?;
         remove(&link)?;
         fs::copy(from, &file).with_context(|| format!("copying to {}", file.display()))?;

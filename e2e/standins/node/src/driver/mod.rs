@@ -1,9 +1,8 @@
 //! The stand-in driver container.
 //!
-//! It does what NVIDIA's does as far as others can see, and refuses what that refuses: it replaces the loaded kernel module
-//! unless something uses it, makes device nodes, and shows its own root filesystem to the node under `/run/nvidia/driver`.
-//! What a second start does depends on the kind of image, see [`Kind`]. `driver.json` in the stand-in folder steers it, see
-//! [`Steering`].
+//! To others it behaves as NVIDIA's container does: it replaces the loaded kernel module unless the module is in use, creates
+//! device nodes, and makes its own root filesystem visible on the node under `/run/nvidia/driver`. The behaviour of a second
+//! start depends on the kind of image, see [`Kind`]. `driver.json` in the stand-in's folder controls it, see [`Steering`].
 
 mod devices;
 mod installer;
@@ -29,21 +28,21 @@ use module::Module;
 use run_files::Lock;
 pub use steering::{Mode, Steering};
 
-/// How often the steering file is looked at.
+/// The interval at which the steering file is read.
 const POLL: Duration = Duration::from_millis(200);
 
-/// The last words of a container that finds the driver in use.
+/// The last message of a container that finds the driver in use.
 const IN_USE: &str = "Could not unload NVIDIA driver kernel modules, driver is in use";
 
-/// The folders that the container works on. The defaults are those of the real container; tests set their own through
-/// the environment variables named here.
+/// The container's folders. The defaults are those of the real container; tests set other folders with these environment
+/// variables.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// `STANDIN_DIR`, the test harness's folder.
     pub standin: PathBuf,
     /// `STANDIN_OWN_ROOT`, the container's root filesystem.
     pub own_root: PathBuf,
-    /// `STANDIN_RUN`, the folder in which the root filesystem is shown to the node, beside lock and state file.
+    /// `STANDIN_RUN`, the folder in which the root filesystem becomes visible on the node; it also has lock and state file.
     pub run: PathBuf,
 }
 
@@ -59,7 +58,7 @@ impl Paths {
         }
     }
 
-    /// Where the harness's folder appears in the container, and so in the driver root.
+    /// Returns the path of the harness's folder in the container, and so in the driver root.
     fn etc(&self) -> PathBuf {
         self.own_root.join("etc/standin")
     }
@@ -73,14 +72,14 @@ impl Paths {
     }
 }
 
-/// What the image is, and what the container is given.
+/// The kind of image, and the container's settings.
 #[derive(Clone, Debug)]
 pub struct Image {
     /// `STANDIN_KIND`.
     pub kind: Kind,
     /// `DRIVER_VERSION`.
     pub version: String,
-    /// `DRIVER_CONFIG_DIGEST`; empty where there is none.
+    /// `DRIVER_CONFIG_DIGEST`; empty if it is not set.
     pub digest: String,
 }
 
@@ -88,7 +87,7 @@ impl Image {
     /// From the environment.
     ///
     /// # Errors
-    /// If the version is missing, or the kind is none.
+    /// If the version is missing or the kind is unknown.
     pub fn from_env() -> Result<Self> {
         Ok(Self {
             kind: env::var("STANDIN_KIND").map_or(Ok(Kind::default()), |name| name.parse())?,
@@ -101,8 +100,8 @@ impl Image {
 /// Installs the image's driver and keeps it until SIGTERM.
 ///
 /// # Errors
-/// If another container runs, if the steering file says so, if a driver is loaded and in use, or if the system refuses
-/// something; the error's text is meant for the termination message.
+/// If another container is running, if the steering file requests a failure, if a driver is loaded and in use, or if a system
+/// call fails. The error is meant for the termination message.
 pub async fn run(paths: &Paths, image: &Image) -> Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let lock = Lock::take(&paths.run)?;
@@ -111,7 +110,7 @@ pub async fn run(paths: &Paths, image: &Image) -> Result<()> {
     match container.start(&mut stop).await {
         Ok(loaded) => container.stay(loaded, &mut stop).await,
         Err(error) => {
-            // Whatever ends the start takes back what there is of a driver, if it can.
+            // A failed start removes the parts of the driver that it has installed, if possible.
             if let Err(left) = container.shut_down() {
                 println!("{left:#}");
             }
@@ -128,7 +127,7 @@ struct Container<'a> {
 }
 
 impl Container<'_> {
-    /// Loads the driver, or keeps the one that is loaded, and shows the root. Returns the loaded version.
+    /// Loads the driver, or keeps the loaded one, and makes the root visible. Returns the loaded version.
     async fn start(&self, stop: &mut Signal) -> Result<String> {
         let Image { kind, version, digest } = self.image;
         println!("Starting installation of NVIDIA driver version {version}");
@@ -145,7 +144,7 @@ impl Container<'_> {
         Ok(self.module.version().unwrap_or(wanted))
     }
 
-    /// Waits while the mode is `hold`, then gives the version to load.
+    /// Waits while the mode is `hold`, then returns the version to load.
     async fn wait_for_permission(&self, stop: &mut Signal) -> Result<String> {
         let mut said = false;
         loop {
@@ -164,21 +163,21 @@ impl Container<'_> {
         }
     }
 
-    /// Replaces whatever is loaded, unless it is used.
+    /// Replaces the loaded driver, unless it is in use.
     async fn reinstall(&self, version: &str, stop: &mut Signal) -> Result<()> {
         if !self.unload()? {
             bail!(IN_USE);
         }
         root::release(&self.paths.driver_root())?;
         userspace::install(&self.paths.own_root, &self.image.version)?;
-        // Long enough for a watcher to see that loading is not the same as being there.
+        // Long enough for an observer to distinguish a loading driver from a loaded one.
         unless_stopped(load_time(), stop).await?;
         println!("Loading NVIDIA driver kernel modules...");
         self.module.load(version)?;
         self.show()
     }
 
-    /// Shows the container's root to the node, and records what the driver was loaded with.
+    /// Makes the container's root visible on the node, and records the configuration with which the driver was loaded.
     fn show(&self) -> Result<()> {
         devices::make(&self.paths.standin, &self.paths.dev())?;
         println!("Mounting NVIDIA driver rootfs...");
@@ -191,7 +190,7 @@ impl Container<'_> {
         Ok(())
     }
 
-    /// Stays until SIGTERM, or until SIGKILL where the driver is used by then.
+    /// Runs until SIGTERM, or until SIGKILL if the driver is in use then.
     async fn stay(&self, mut loaded: String, stop: &mut Signal) -> Result<()> {
         loop {
             if is_stopped_within(POLL, stop).await {
@@ -210,13 +209,13 @@ impl Container<'_> {
         }
     }
 
-    /// The version that the steering file asks for, where that is another one than the one that is loaded.
+    /// Returns the version that the steering file requests, if it differs from the loaded one.
     fn other_version(&self, loaded: &str) -> Result<Option<String>> {
-        // A file that cannot be read now is being written.
+        // A file that cannot be read at the moment is being written.
         let Ok(steering) = Steering::read(&self.paths.standin) else { return Ok(None) };
         match steering.mode {
             Mode::Crash => bail!(steering.failure()),
-            // Holding back is for what has not begun.
+            // Hold affects only installations that have not begun.
             Mode::Hold => Ok(None),
             Mode::Ok | Mode::WrongVersion => {
                 Ok(steering.version(&self.image.version).ok().filter(|wanted| wanted != loaded))
@@ -224,7 +223,7 @@ impl Container<'_> {
         }
     }
 
-    /// Takes the driver and its root back; false if the driver is used, which leaves both.
+    /// Unloads the driver and removes its root; returns false if the driver is in use, in which case both stay.
     fn shut_down(&self) -> Result<bool> {
         if !self.unload()? {
             return Ok(false);
@@ -245,7 +244,7 @@ async fn is_stopped_within(duration: Duration, stop: &mut Signal) -> bool {
     time::timeout(duration, stop.recv()).await.is_ok()
 }
 
-/// Waits so long; a signal meanwhile ends the start.
+/// Sleeps; a signal meanwhile aborts the start.
 async fn unless_stopped(duration: Duration, stop: &mut Signal) -> Result<()> {
     if is_stopped_within(duration, stop).await {
         bail!("Caught signal");

@@ -1,4 +1,4 @@
-//! The "kernel module": a folder as the kernel shows a loaded one under `/sys/module`.
+//! The "kernel module": a folder like that of a loaded module under `/sys/module`.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,10 +11,10 @@ use anyhow::{Context, Result};
 
 use super::{kind::Kind, proc_devices};
 
-/// The modes that programs have given GPUs, which are the driver's.
+/// The modes that programs have set on GPUs. They are part of the driver's state.
 const MODES: &str = "modes.json";
 
-/// The module `nvidia`, loaded or not, with those that depend on it.
+/// The module `nvidia`, loaded or not, and the modules that depend on it.
 #[derive(Debug)]
 pub(super) struct Module {
     standin: PathBuf,
@@ -43,7 +43,7 @@ impl Module {
         self.references("nvidia").is_some()
     }
 
-    /// Loads the module, and counts that: it appears whole, as the kernel's do.
+    /// Loads the module and counts the load. The module's folder appears in one step, as in the kernel.
     pub(super) fn load(&self, version: &str) -> Result<()> {
         let what = || format!("loading driver {version}");
         remove(&self.loading).with_context(what)?;
@@ -53,28 +53,28 @@ impl Module {
         if let Some(above) = self.folder.parent() {
             fs::create_dir_all(above).with_context(what)?;
         }
-        // Users find the lock there, even those who see the folder read-only.
+        // The lock must exist before users open it, because some see the folder read-only.
         self.open_lock().with_context(what)?;
         self.count_load(version).with_context(what)?;
-        // Before the module, so that whoever sees the module sees its majors.
+        // Before the module, so that a process that sees the module also sees its majors.
         proc_devices::list(&self.standin, true).with_context(what)?;
         fs::rename(&self.loading, &self.folder).with_context(what)
     }
 
-    /// Unloads the module and its dependants, or answers false if something uses them by the rule of this kind of image.
+    /// Unloads the module and its dependants; returns false if they are in use by the rules of this kind of image.
     pub(super) fn unload(&self, kind: Kind) -> Result<bool> {
         let what = "unloading the driver";
         let Some(references) = self.references("nvidia") else { return Ok(true) };
         let lock = self.open_lock().context(what)?;
         let dependants: Vec<usize> = kind.dependants().iter().filter_map(|name| self.references(name)).collect();
-        // Held until the module is gone, so that nobody can begin to use it meanwhile.
+        // Held until the module is unloaded, so that no program can begin to use it meanwhile.
         if lock.try_lock().is_err() || kind.is_in_use(references, &dependants) {
             return Ok(false);
         }
         for name in kind.dependants() {
             remove(&self.folder.with_file_name(name)).context(what)?;
         }
-        // As one step, since who sees half a module sees nonsense.
+        // In one step, so that no process sees an incomplete module.
         remove(&self.loading).context(what)?;
         fs::rename(&self.folder, &self.loading).context(what)?;
         remove(&self.loading).context(what)?;

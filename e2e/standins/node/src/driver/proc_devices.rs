@@ -1,4 +1,4 @@
-//! `/proc/devices` as it is while the driver is loaded: a file in the stand-in's folder that the node shows in that place.
+//! `/proc/devices` while the driver is loaded: a file in the stand-in's folder that the node mounts there.
 
 use std::{
     fs::OpenOptions,
@@ -8,10 +8,10 @@ use std::{
 
 /// The major of the GPUs and of the control device.
 pub const GPU_MAJOR: u64 = 195;
-/// The major of nvidia-uvm. The kernel gives a real one a major that is free; this one is that of the virtual consoles'
-/// memory, because minors 0 and 1 of it can be opened on any Linux with virtual consoles, and opening them does nothing.
+/// The major of nvidia-uvm. The kernel assigns a free major to the real one; this is the major of the virtual consoles'
+/// memory, because its minors 0 and 1 can be opened on any Linux with virtual consoles, and opening them has no effect.
 pub const UVM_MAJOR: u64 = 7;
-/// The major of the capabilities that MIG devices need. Nothing stands behind it.
+/// The major of the capabilities that MIG devices need. It has no driver.
 const CAPS_MAJOR: u64 = 508;
 
 const DRIVERS: [(u64, &str); 5] = [

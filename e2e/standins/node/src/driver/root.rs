@@ -1,4 +1,4 @@
-//! Showing the container's root filesystem to the node.
+//! Making the container's root filesystem visible on the node.
 
 use std::{
     ffi::OsStr,
@@ -10,26 +10,27 @@ use std::{
 use anyhow::{Context, Result, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// The lock of the driver, which holds what its library has to know.
+/// The driver's lock file, which also has the data for its library.
 const LOCK: &str = "etc/standin/lock/nvml.lock";
-/// More mounts on one place than any number of crashed predecessors leaves.
+/// The maximum number of mounts on one mount point, more than crashed containers can leave.
 const MOST_LAYERS: usize = 64;
 
-/// Makes the harness's folder part of the container's root.
+/// Mounts the harness's folder in the container's root.
 pub(super) fn bind_standin(standin: &Path, etc: &Path) -> Result<()> {
-    // A container with a shared mount has a root that is shared with the runtime's copy of it on the node. What is
-    // mounted in here is nobody else's business, and would be left behind there. The mount of /run/nvidia stays shared.
+    // The root of a container with a shared mount is shared with the runtime's copy of it on the node. Mounts of this
+    // container must not reach that copy, where they would be left behind. The mount of /run/nvidia stays shared.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).context("making / private")?;
     fs::create_dir_all(etc).with_context(|| etc.display().to_string())?;
     bind(standin, etc, MsFlags::empty())
 }
 
-/// Shows `own_root` under `driver_root`, in a single step: whoever sees the libraries sees the device nodes too.
+/// Makes `own_root` visible under `driver_root` in a single step: a process that sees the libraries also sees the device
+/// nodes.
 ///
-/// Only the mounts that make up a driver root come along. Recursing from `/` would take in `/run/nvidia` itself, with
-/// which unmounting the copy later would unmount the original of everything in it, since those mounts are shared.
+/// Only the mounts of a driver root are bound. Recursing from `/` would include `/run/nvidia` itself: unmounting the copy
+/// later would unmount the originals of everything in it, because those mounts are shared.
 ///
-/// `kernel` is what the driver's library finds beside itself where there is no folder of the harness's.
+/// `kernel` is the file that the driver's library reads next to itself where the harness's folder does not exist.
 pub(super) fn show(own_root: &Path, driver_root: &Path, kernel: &Path) -> Result<()> {
     let stage = own_root.join(".driver-root");
     fs::create_dir_all(&stage).with_context(|| stage.display().to_string())?;
@@ -44,7 +45,7 @@ pub(super) fn show(own_root: &Path, driver_root: &Path, kernel: &Path) -> Result
     release(&stage)
 }
 
-/// Unmounts whatever is mounted on `place`, used or not. Succeeds if nothing is.
+/// Unmounts everything that is mounted on `place`, even if it is in use. Succeeds if nothing is mounted there.
 pub(super) fn release(place: &Path) -> Result<()> {
     for _ in 0..MOST_LAYERS {
         if !is_mounted(place)? {
@@ -52,7 +53,7 @@ pub(super) fn release(place: &Path) -> Result<()> {
         }
         umount2(place, MntFlags::MNT_DETACH).with_context(|| format!("unmounting {}", place.display()))?;
     }
-    bail!("{} stays mounted", place.display())
+    bail!("{} is still mounted", place.display())
 }
 
 fn bind(from: &Path, to: &Path, flags: MsFlags) -> Result<()> {
@@ -70,7 +71,7 @@ fn mount_points(table: &[u8]) -> impl Iterator<Item = PathBuf> {
     table.split(|byte| *byte == b'\n').filter_map(point).collect::<Vec<_>>().into_iter()
 }
 
-/// The kernel writes blanks and the like as a backslash and three octal digits.
+/// Decodes a path: the kernel writes spaces and similar characters as a backslash and three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! The files that driver containers keep under `/run/nvidia`: the lock of the one that runs, and what it was loaded with.
+//! The files of driver containers under `/run/nvidia`: the lock of the running container, and the state file.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// The lock of the one container that runs. It is free again when its process has ended, however that ended.
+/// The lock of the running container. The kernel releases it when the process ends.
 pub(super) struct Lock {
     path: PathBuf,
     _file: File,
@@ -29,7 +29,7 @@ impl Lock {
         Ok(Self { path, _file: file })
     }
 
-    /// Removes the file, as a container does that has taken its driver back.
+    /// Removes the file, as a container does after it has unloaded its driver.
     pub(super) fn remove(&self) -> Result<()> {
         absent_is_fine(fs::remove_file(&self.path)).with_context(|| self.path.display().to_string())
     }
@@ -44,7 +44,7 @@ pub(super) fn recorded_digest(run: &Path) -> Option<String> {
     fs::read_to_string(state_file(run)).ok()
 }
 
-/// Records the digest of the configuration that the driver was loaded with. An empty one leaves an empty line.
+/// Records the digest of the configuration with which the driver was loaded. An empty digest becomes an empty line.
 pub(super) fn record_digest(run: &Path, digest: &str) -> Result<()> {
     let path = state_file(run);
     fs::write(&path, format!("{digest}\n")).with_context(|| path.display().to_string())

@@ -1,11 +1,11 @@
-//! What the test harness wants the driver to do.
+//! The driver behaviour that the test harness requests.
 
 use std::{fs, io, path::Path};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// The content of `driver.json`. No file means [`Mode::Ok`].
+/// The content of `driver.json`. Without the file the mode is [`Mode::Ok`].
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Steering {
@@ -15,7 +15,7 @@ pub struct Steering {
     /// The version that [`Mode::WrongVersion`] loads.
     #[serde(default)]
     pub loads: Option<String>,
-    /// What [`Mode::Crash`] says.
+    /// The message of [`Mode::Crash`].
     #[serde(default)]
     pub message: Option<String>,
 }
@@ -27,7 +27,7 @@ pub enum Mode {
     /// Install the driver.
     #[default]
     Ok,
-    /// Wait with the installation until the mode changes; a driver that is installed already stays.
+    /// Wait with the installation until the mode changes. An installed driver stays.
     Hold,
     /// Fail, now or when running.
     Crash,
@@ -39,7 +39,7 @@ impl Steering {
     /// Reads `driver.json` in this folder.
     ///
     /// # Errors
-    /// If the file is there and makes no sense.
+    /// If the file exists and is invalid.
     pub fn read(standin: &Path) -> Result<Self> {
         let path = standin.join("driver.json");
         match fs::read(&path) {
@@ -49,10 +49,10 @@ impl Steering {
         }
     }
 
-    /// The version to load, where the image brings `own`.
+    /// Returns the version to load, for an image with version `own`.
     ///
     /// # Errors
-    /// If the mode demands another one and names none.
+    /// If the mode requires another version and none is given.
     pub fn version(&self, own: &str) -> Result<String> {
         match self.mode {
             Mode::WrongVersion => self.loads.clone().context("driver.json: mode wrong-version needs `loads`"),
@@ -60,7 +60,7 @@ impl Steering {
         }
     }
 
-    /// What to say when failing on demand.
+    /// Returns the message for a requested failure.
     #[must_use]
     pub fn failure(&self) -> String {
         self.message.clone().unwrap_or_else(|| "the driver failed, as driver.json demands".into())

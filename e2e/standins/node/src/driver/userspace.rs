@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Where the image keeps what it installs.
+/// The folder in the image with the files to install.
 const PACKAGE: &str = "drivers";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const PROGRAMS: &str = "usr/bin";
@@ -21,7 +21,7 @@ pub(super) fn install(own_root: &Path, version: &str) -> Result<()> {
     let package = own_root.join(PACKAGE);
     let library = package.join("libstandin_nvml.so");
     let folder = own_root.join(LIBRARIES);
-    // A container that gets a GPU gets a libcuda too; which one is never asked here.
+    // Containers with a GPU also get a libcuda; its content does not matter here.
     for name in ["libnvidia-ml.so", "libcuda.so"] {
         let file = format!("{name}.{version}");
         copy(&library, &folder.join(&file))?;
@@ -29,7 +29,7 @@ pub(super) fn install(own_root: &Path, version: &str) -> Result<()> {
         remove(&link)?;
         symlink(&file, &link).with_context(|| format!("linking {}", link.display()))?;
     }
-    // Shown with something behind it, see `root::show`.
+    // `root::show` mounts a file over it.
     fs::write(own_root.join(kernel(version)), "").context("the stand-in of the kernel")?;
     copy(&package.join("nvidia-smi"), &own_root.join(PROGRAMS).join("nvidia-smi"))
 }
@@ -39,7 +39,7 @@ pub(super) fn kernel(version: &str) -> PathBuf {
     Path::new(LIBRARIES).join(format!("libnvidia-standin.so.{version}"))
 }
 
-/// Programs may hold an older file open, so it is replaced and not written.
+/// Copies a file. Programs may have the old file open, so it is replaced instead of written to.
 fn copy(from: &Path, to: &PathBuf) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;

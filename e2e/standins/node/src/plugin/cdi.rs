@@ -1,4 +1,4 @@
-//! The specification that tells the container runtime what a GPU consists of.
+//! The CDI specification, which lists the parts of a GPU for the container runtime.
 
 use std::{fs, io, path::Path};
 
@@ -9,11 +9,11 @@ use super::{Config, Gpu};
 /// The vendor and class of the devices; NVIDIA's plugin uses the same.
 const KIND: &str = "k8s.device-plugin.nvidia.com/gpu";
 const FILE: &str = "k8s.device-plugin.nvidia.com-gpu.json";
-/// Where the libraries are in a driver root and in containers.
+/// The folder of the libraries in a driver root and in containers.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// The program by which people look at GPUs, likewise.
+/// The path of nvidia-smi in a driver root and in containers.
 const PROGRAM: &str = "usr/bin/nvidia-smi";
-/// Where the stand-in of the driver's library finds what a real one asks the kernel for.
+/// The folder in which the stand-in of the driver's library finds what a real one asks the kernel for.
 const STANDIN: &str = "etc/standin";
 
 /// Device nodes for every GPU beside the control device, which a driver's container does not make.
@@ -24,7 +24,7 @@ pub(super) fn name(uuid: &str) -> String {
     format!("{KIND}={uuid}")
 }
 
-/// Writes the specification so that no reader sees half of it.
+/// Writes the specification in one step.
 pub(super) fn write(config: &Config, gpus: &[Gpu], driver: &str) -> io::Result<()> {
     fs::create_dir_all(&config.cdi_root)?;
     // The runtime reads files whose names end in .json or .yaml, and no others.
@@ -58,7 +58,7 @@ fn specification(config: &Config, gpus: &[Gpu], driver: &str) -> Value {
     let programs = [PROGRAM, STANDIN].into_iter().filter(|path| config.driver_root_here.join(path).exists());
     mounts.extend(programs.map(|path| mount(Path::new(path))));
 
-    // Left out without a word where it is not there yet, as NVIDIA's plugin does.
+    // Silently left out if it does not exist yet, as by NVIDIA's plugin.
     let there = |name: &&str| config.dev_here().join(name).exists();
     let nodes: Vec<Value> =
         ["nvidiactl"].into_iter().chain(OPTIONAL_NODES.into_iter().filter(there)).map(node).collect();

@@ -1,4 +1,4 @@
-//! The stand-in for Google's device plugin: the same GPUs, handed over as device nodes and a folder.
+//! The stand-in for Google's device plugin, which gives containers device nodes and a folder with the driver.
 
 use std::path::PathBuf;
 

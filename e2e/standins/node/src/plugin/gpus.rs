@@ -1,4 +1,4 @@
-//! The GPUs, as NVML tells.
+//! The GPUs, as reported by NVML.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,23 +15,23 @@ use nvml_wrapper::{
 };
 use tokio::sync::{oneshot, watch};
 
-/// Where a driver root may have the library.
+/// The paths at which a driver root may have the library.
 const FOLDERS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib/aarch64-linux-gnu", "lib64"];
-/// XIDs that an application causes and that say nothing about the GPU.
+/// XIDs that are caused by applications and do not indicate a fault of the GPU.
 const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
-/// How long one wait for events lasts, and so how long the end of the watch may take.
+/// The duration of one wait for events, and so the maximum time until the watch ends.
 const WAIT_MS: u32 = 500;
 
-/// One GPU, or one part of a GPU that MIG has divided.
+/// One GPU or one MIG device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// What NVML calls it; the device's id towards the kubelet.
+    /// Its UUID in NVML, which is the device id for the kubelet.
     pub uuid: String,
-    /// N of `/dev/nvidiaN`, for a part that of its GPU.
+    /// The number N of `/dev/nvidiaN`; for a MIG device, that of its GPU.
     pub minor: u32,
-    /// For a part: its profile, such as `1g.10gb`.
+    /// The profile of a MIG device, such as `1g.10gb`.
     pub profile: Option<String>,
-    /// Once false it stays so: only a restart takes a GPU back.
+    /// Whether it is healthy. An unhealthy GPU stays unhealthy until the plugin restarts.
     pub healthy: bool,
 }
 
@@ -60,14 +60,14 @@ impl Session {
         Ok(gpus)
     }
 
-    /// Keeps the driver in use and marks GPUs with critical XIDs, in a thread, since NVML blocks.
+    /// Keeps the driver in use and marks GPUs with critical XIDs, in a thread, because NVML blocks.
     pub(super) fn watch(self, health: watch::Sender<Vec<Gpu>>) -> Watcher {
         let (told, ended) = oneshot::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
         thread::spawn(move || {
             watch_until(&self.0, &health, &stopping);
-            // Dropping the library shuts it down; only then is the driver free.
+            // Dropping the library shuts it down, which releases the driver.
             drop(self);
             let _ = told.send(());
         });
@@ -75,13 +75,13 @@ impl Session {
     }
 }
 
-/// A GPU, or what MIG makes of it.
+/// Returns a GPU, or its MIG devices.
 fn whole_or_parts(device: &Device<'_>) -> Result<Vec<Gpu>, NvmlError> {
     let gpu = Gpu { uuid: device.uuid()?, minor: device.minor_number()?, profile: None, healthy: true };
     if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return Ok(vec![gpu]);
     }
-    // Places without a part answer that there is none.
+    // NVML returns an error for indices without a MIG device.
     let parts = (0..device.mig_device_count()?).filter_map(|place| device.mig_device_by_index(place).ok());
     let part = |part: Device<'_>| {
         let name = part.name()?;
@@ -98,7 +98,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Returns when the driver has been let go.
+    /// Returns when the driver has been released.
     pub(super) async fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.ended.await;
@@ -132,11 +132,11 @@ fn watch_until(nvml: &Nvml, health: &watch::Sender<Vec<Gpu>>, stop: &AtomicBool)
     }
 }
 
-/// Asks for every GPU's events; a GPU that refuses counts as unhealthy.
+/// Registers for the events of all GPUs. A GPU that cannot be registered counts as unhealthy.
 fn register<'nvml>(nvml: &'nvml Nvml, health: &watch::Sender<Vec<Gpu>>) -> Option<EventSet<'nvml>> {
     let gpus = health.borrow().clone();
     let mut set = nvml.create_event_set().ok()?;
-    // That a part fails is not what this stands in for.
+    // Faults of MIG devices are not simulated.
     for gpu in gpus.into_iter().filter(|gpu| gpu.profile.is_none()) {
         let registered = nvml.device_by_uuid(gpu.uuid.as_str()).map_err(|error| error.to_string()).and_then(|device| {
             let kinds = device.supported_event_types().map_err(|error| error.to_string())?;

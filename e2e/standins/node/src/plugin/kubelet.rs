@@ -1,4 +1,4 @@
-//! Being registered with the kubelet, however often that restarts.
+//! Registration with the kubelet, which is repeated whenever the kubelet restarts.
 
 use std::{
     collections::BTreeSet,
@@ -28,16 +28,16 @@ use super::{
 };
 
 const API_VERSION: &str = "v1beta1";
-/// How often the kubelet's folder is looked at.
+/// The interval at which the kubelet's folder is checked.
 const POLL: Duration = Duration::from_millis(250);
-/// How long to wait after a refused registration.
+/// The pause after a failed registration.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Serves the GPUs to the kubelet behind this socket, each resource by itself, and registers anew with each kubelet that
-/// appears there. Ends only when dropped.
+/// Serves the GPUs to the kubelet at this socket, each resource with its own server, and registers again whenever a new
+/// kubelet appears there. Ends only when dropped.
 ///
 /// # Errors
-/// If an own socket cannot be made.
+/// If a socket of the plugin cannot be created.
 pub async fn serve(kubelet: &Path, offer: &Offer, gpus: &watch::Receiver<Vec<Gpu>>) -> Result<()> {
     let mut all = JoinSet::new();
     for resource in resources(offer, &gpus.borrow()) {
@@ -62,7 +62,7 @@ async fn serve_one(kubelet: &Path, offer: &Offer, resource: &str, gpus: &watch::
             time::sleep(POLL).await;
             continue;
         };
-        // The kubelet calls back while it registers, so that the server comes first.
+        // The kubelet calls back during the registration, so the server starts first.
         let service = Service { offer: offer.clone(), resource: resource.to_owned(), gpus: gpus.clone() };
         let server = Serving::start(&own, service)?;
         if let Err(error) = register(kubelet, resource).await {
@@ -72,7 +72,7 @@ async fn serve_one(kubelet: &Path, offer: &Offer, resource: &str, gpus: &watch::
             continue;
         }
         println!("registered {resource} with the kubelet");
-        // A kubelet that starts empties its folder, so that either sign may be seen first.
+        // A starting kubelet empties its folder, so either change may be seen first.
         while identity(kubelet) == Some(this) && own.exists() {
             time::sleep(POLL).await;
         }
@@ -80,7 +80,7 @@ async fn serve_one(kubelet: &Path, offer: &Offer, resource: &str, gpus: &watch::
     }
 }
 
-/// Removes the plugin's sockets, by which the kubelet notices that it is gone.
+/// Removes the plugin's sockets, which tells the kubelet that the plugin has ended.
 pub(super) fn leave(kubelet: &Path, offer: &Offer, gpus: &[Gpu]) {
     for resource in resources(offer, gpus) {
         if let Err(error) = remove(&own_socket(kubelet, &resource)) {
@@ -89,7 +89,7 @@ pub(super) fn leave(kubelet: &Path, offer: &Offer, gpus: &[Gpu]) {
     }
 }
 
-/// A running server; dropping it ends the listening. Connections end with the kubelet that made them.
+/// A running server. It stops listening when dropped; connections end with the kubelet that opened them.
 struct Serving(JoinHandle<()>);
 
 impl Serving {
@@ -132,7 +132,7 @@ fn socket(resource: &str) -> String {
     format!("{}.sock", resource.replace(".com/", "-"))
 }
 
-/// What tells one socket from its successor of the same name.
+/// The identity of a socket, which differs from that of a later socket of the same name.
 fn identity(socket: &Path) -> Option<(u64, i64, i64)> {
     let file = fs::metadata(socket).ok()?;
     Some((file.ino(), file.ctime(), file.ctime_nsec()))

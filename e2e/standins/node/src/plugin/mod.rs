@@ -1,8 +1,8 @@
-//! The stand-in device plugin: NVIDIA's, as far as a kubelet and a container runtime can tell.
+//! The stand-in device plugin. To the kubelet and the container runtime it behaves as NVIDIA's plugin.
 //!
-//! It lists the GPUs that the NVML library in the driver root serves, keeps that library initialised, registers them
-//! as `nvidia.com/gpu`, or as its configuration wants them shared, and answers allocations with CDI devices from a
-//! specification that it writes, or by environment.
+//! It lists the GPUs that the NVML library in the driver root reports, keeps that library initialised, registers the GPUs as
+//! `nvidia.com/gpu` or under the name of shared GPUs, and answers allocations with CDI devices from a specification that it
+//! writes, or with environment variables.
 
 mod cdi;
 mod google;
@@ -35,7 +35,7 @@ pub mod api {
     tonic::include_proto!("v1beta1");
 }
 
-/// How long the end may take: a library that hangs must not keep the container alive.
+/// The time limit for the exit: a hanging library must not keep the container running.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Where things are, by the names of NVIDIA's plugin.
@@ -47,11 +47,11 @@ pub struct Config {
     pub dev_root: PathBuf,
     /// `DRIVER_ROOT_CTR_PATH`, the driver root as this process sees it.
     pub driver_root_here: PathBuf,
-    /// `KUBELET_SOCKET`; the plugin's own socket lies beside it.
+    /// `KUBELET_SOCKET`; the plugin's own socket is in the same folder.
     pub kubelet_socket: PathBuf,
-    /// `CDI_ROOT`, where the specification goes.
+    /// `CDI_ROOT`, the folder of the specification.
     pub cdi_root: PathBuf,
-    /// `NVIDIA_CDI_HOOK_PATH`, the toolkit's hook on the node; without it the specification names no hook.
+    /// `NVIDIA_CDI_HOOK_PATH`, the toolkit's hook on the node; without it the specification has no hook.
     pub hook: Option<PathBuf>,
 }
 
@@ -96,7 +96,7 @@ async fn serve_until_told(gpus: gpus::Session, devices: Vec<Gpu>, kubelet: &Path
     let (health, devices) = watch::channel(devices);
     let watcher = gpus.watch(health);
     if devices.borrow().is_empty() {
-        // Like NVIDIA's: nothing to register, and no reason to end.
+        // As NVIDIA's plugin: there is nothing to register, but the process keeps running.
         println!("no GPUs found, waiting for the end");
         terminate.recv().await;
     } else {

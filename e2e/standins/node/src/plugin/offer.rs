@@ -1,5 +1,5 @@
-//! What is made of a GPU towards the kubelet, as NVIDIA's plugin is told by its configuration: how many pods share one,
-//! by which name, and how a container is given its own.
+//! How GPUs are offered to the kubelet, by the configuration of NVIDIA's plugin: how many pods share one, under which name,
+//! and how containers get access to their GPUs.
 
 use std::{
     env, fs,
@@ -11,19 +11,19 @@ use serde_json::Value;
 
 use super::Gpu;
 
-/// The resource that containers ask for.
+/// The resource that containers request.
 pub const RESOURCE: &str = "nvidia.com/gpu";
-/// Parts a GPU from the number of one of its replicas.
+/// The separator between a GPU and the number of one of its replicas.
 const REPLICA: &str = "::";
 
 /// How GPUs are offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// How many pods share a GPU.
+    /// The number of pods that share a GPU.
     pub replicas: u32,
-    /// Whether what is shared bears a name of its own.
+    /// Whether shared GPUs are offered under their own name.
     pub renamed: bool,
-    /// Whether what MIG makes of a GPU is offered by the names of profiles, and not as a GPU.
+    /// Whether MIG devices are offered under the names of their profiles instead of as GPUs.
     pub by_profile: bool,
     /// How a container is given its own.
     pub hand_over: HandOver,
@@ -80,7 +80,7 @@ impl Offer {
         Self { replicas: replicas.unwrap_or(1), renamed, ..Self::default() }
     }
 
-    /// The resource by which containers ask for a GPU, or for a part of one.
+    /// Returns the resource by which containers request a GPU or a MIG device.
     #[must_use]
     pub fn resource_of(&self, gpu: &Gpu) -> String {
         let shared = if self.renamed { ".shared" } else { "" };
@@ -90,7 +90,7 @@ impl Offer {
         }
     }
 
-    /// The devices' ids towards the kubelet that stand for a GPU.
+    /// Returns the device ids for the kubelet that represent a GPU.
     pub fn ids<'a>(&'a self, uuid: &'a str) -> impl Iterator<Item = String> + 'a {
         (0..self.replicas).map(
             move |replica| {
@@ -99,7 +99,7 @@ impl Offer {
         )
     }
 
-    /// The GPU that an id stands for.
+    /// Returns the GPU that a device id represents.
     #[must_use]
     pub fn gpu(id: &str) -> &str {
         id.split_once(REPLICA).map_or(id, |(uuid, _)| uuid)

@@ -1,4 +1,4 @@
-//! What the kubelet asks.
+//! The service that the kubelet calls.
 
 use std::pin::Pin;
 
@@ -17,10 +17,10 @@ use super::{
     cdi,
 };
 
-/// Answers from the list of GPUs as it is now.
+/// Answers from the current list of GPUs.
 pub(super) struct Service {
     pub(super) offer: Offer,
-    /// The resource that it serves; what bears another name is not its business.
+    /// The resource that it serves; devices of other resources are ignored.
     pub(super) resource: String,
     pub(super) gpus: watch::Receiver<Vec<Gpu>>,
 }

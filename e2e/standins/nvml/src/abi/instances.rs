@@ -19,8 +19,8 @@ use crate::{
     status::Status,
 };
 
-/// Version 1: number, peer to peer, slices, how many there can be, multiprocessors, and engines for copies, decoding, encoding,
-/// JPEG and optical flow.
+/// Version 1: number, peer to peer, slices, how many there can be, multiprocessors, and engines for copies, decoding,
+/// encoding, JPEG and optical flow.
 #[repr(C)]
 struct GpuInstanceProfile {
     numbers: [c_uint; 10],

@@ -17,11 +17,11 @@ use nvml_wrapper::{
     error::NvmlError,
 };
 
-mod asked;
 #[path = "../common/mod.rs"]
 mod common;
 mod divided;
 mod models;
+mod unanswered;
 
 use common::{DriverRoot, VERSION};
 

@@ -1,0 +1,192 @@
+//! The command line of `cargo xtask`.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use super::{demo, test_run};
+use crate::{
+    benchmark,
+    cluster::{
+        lifecycle::{self, Extent},
+        network,
+        node::namespaces,
+        state::{Nodes, Purpose},
+    },
+    harness::{
+        interrupts::{begin_cleanup, catch_interrupts},
+        lock::Lock,
+        node_id::{DEFAULT_NODES, MAX_NODES, NodeId},
+        paths::Paths,
+        scratch,
+    },
+};
+
+/// A real Kubernetes cluster on this machine, with all its files in target/e2e.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Start a cluster with operator and example policy, and leave it running.
+    Up {
+        /// Start only the cluster, without operator and policy.
+        #[arg(long)]
+        no_chart: bool,
+        /// Use one kwok node instead of real nodes, as without root.
+        #[arg(long, conflicts_with = "nodes")]
+        kwok: bool,
+        /// The number of real nodes.
+        #[arg(long, default_value_t = DEFAULT_NODES, value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_NODES)))]
+        nodes: u8,
+    },
+    /// Stop the cluster and remove everything except build results.
+    Down,
+    /// Show how bare GPU nodes become schedulable, then stop the cluster.
+    Demo {
+        /// Leave the cluster running.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Run all tests; the end-to-end tests get their own cluster.
+    Test {
+        /// Run only end-to-end tests whose names contain this.
+        filter: Option<String>,
+    },
+    /// Measure API requests, memory and processor time of operator and probe, on simulated nodes.
+    Benchmark(benchmark::Options),
+    /// `scratch`: hidden.
+    #[command(hide = true)]
+    Scratch {
+        /// The command.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// `network-hold`: hidden.
+    #[command(hide = true)]
+    NetworkHold {
+        /// The API server's port.
+        #[arg(long)]
+        port: u16,
+    },
+    /// `network-exec`: hidden.
+    #[command(hide = true)]
+    NetworkExec {
+        /// The process that holds the network.
+        #[arg(long)]
+        holder: u32,
+        /// The command.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// `node-start`: hidden.
+    #[command(hide = true)]
+    NodeStart {
+        /// Which node.
+        #[arg(long)]
+        number: u8,
+        /// The process that holds the network.
+        #[arg(long)]
+        network: u32,
+    },
+    /// `node-init`: hidden.
+    #[command(hide = true)]
+    NodeInit {
+        /// Which node.
+        #[arg(long)]
+        number: u8,
+    },
+    /// `node-exec`: hidden.
+    #[command(hide = true)]
+    NodeExec {
+        /// Which node.
+        #[arg(long)]
+        number: u8,
+        /// The process that holds the node.
+        #[arg(long)]
+        process: u32,
+        /// Leave the command running, with its output in this file.
+        #[arg(long)]
+        log: Option<PathBuf>,
+        /// The command.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+}
+
+/// Runs the command given by this process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            errln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<ExitCode> {
+    let paths = Paths::new();
+    match task {
+        // These enter namespaces, which a process with threads cannot do, and so they do not catch interrupts.
+        Task::NetworkHold { port } => network::hold(&paths, port)?,
+        Task::NetworkExec { holder, command } => network::exec(holder, &command)?,
+        Task::NodeStart { number, network } => namespaces::start(&paths, NodeId::numbered(number), network)?,
+        Task::NodeInit { number } => namespaces::init(&paths, NodeId::numbered(number))?,
+        Task::NodeExec { number, process, log, command } => {
+            return namespaces::exec(&paths, NodeId::numbered(number), process, log.as_deref(), &command);
+        }
+        Task::Scratch { command } => return scratch::run(&command),
+        Task::Demo { keep } => {
+            let _lock = Lock::take(&paths, "demo")?;
+            catch_interrupts()?;
+            demo::run(&paths, keep)?;
+        }
+        Task::Test { filter } => {
+            let _lock = Lock::take(&paths, "test")?;
+            catch_interrupts()?;
+            test_run::run(&paths, filter.as_deref())?;
+        }
+        Task::Benchmark(options) => {
+            let _lock = Lock::take(&paths, "benchmark")?;
+            catch_interrupts()?;
+            benchmark::run(&paths, &options)?;
+        }
+        Task::Up { no_chart, kwok, nodes } => {
+            let _lock = Lock::take(&paths, "up")?;
+            catch_interrupts()?;
+            let extent = if no_chart { Extent::Bare } else { Extent::Policy };
+            up(&paths, extent, lifecycle::choose_nodes(if kwok { 0 } else { nodes }))?;
+        }
+        Task::Down => {
+            let _lock = Lock::take(&paths, "down")?;
+            catch_interrupts()?;
+            begin_cleanup();
+            lifecycle::down(&paths)?;
+            outln!("no cluster is running; the caches are in {}", paths.base.display());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn up(paths: &Paths, extent: Extent, nodes: Nodes) -> Result<()> {
+    let was_running = lifecycle::running(paths).is_some();
+    if let Err(error) = lifecycle::up(paths, Purpose::Up, extent, nodes) {
+        // A half-started cluster is useless, and its logs stay. A cluster that was already running is kept.
+        if was_running {
+            return Err(error);
+        }
+        return lifecycle::then_down(paths, || Err(error));
+    }
+    outln!("\nThe cluster is running. In your shell:\n");
+    outln!("  export KUBECONFIG={}", paths.kubeconfig().display());
+    outln!("  export PATH={}:$PATH", paths.bin().display());
+    outln!("\nStop it with: cargo xtask down");
+    Ok(())
+}

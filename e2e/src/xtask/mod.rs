@@ -1,0 +1,7 @@
+//! The commands of `cargo xtask`.
+
+pub mod cli;
+mod demo;
+mod leftovers;
+pub mod test_failures;
+mod test_run;
