@@ -1,5 +1,6 @@
 //! What is written: labels, DaemonSets, GpuNodes, policies' statuses and Events.
 
+pub mod context;
 pub mod daemon_sets;
 pub mod drift;
 pub mod events;
@@ -20,12 +21,9 @@ pub mod status_debounce;
 pub mod unmanaged;
 pub mod validation_pods;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
+use context::Context;
 use k8s_openapi::jiff::Timestamp;
 use plan::Plan;
 
@@ -34,24 +32,6 @@ use crate::{
     rollout::{Rollout, recreate_pods, toolkit_removal::Removals},
     settings::Settings,
 };
-
-/// What is the same for everything that one plan writes.
-pub struct Context<'f> {
-    /// The operator's settings.
-    pub settings: &'f Settings,
-    /// The fleet.
-    pub fleet: &'f AssessedFleet<'f>,
-    /// What was decided for its pools.
-    pub rollout: &'f Rollout<'f>,
-    /// Why models that policies add cannot be added, by policy.
-    pub model_conflicts: &'f BTreeMap<String, String>,
-    /// The models that nodes have, also those that the catalogue lacks.
-    pub models: BTreeSet<String>,
-    /// For how long a passing phase of a node stands before the next one is worth a write, by policy.
-    pub debounce: HashMap<&'f str, Duration>,
-    /// The time of the plan.
-    pub now: Timestamp,
-}
 
 /// Puts the plan together.
 #[must_use]
@@ -74,7 +54,8 @@ pub fn assemble<'f>(
     for policy in world.policies.values() {
         policy_nodes::write(&mut plan, &context, policy);
     }
-    daemon_sets::write(&mut plan, settings, world, &fleet.variants);
+    let sets = daemon_sets::writes(&context, &plan.labels);
+    (plan.daemon_sets, plan.prune) = (sets.apply, sets.prune);
     runtime_classes::write(&mut plan, world, fleet.variants.all());
     plan.renew.extend(validation_pods::to_delete(fleet));
     plan.renew.extend(recreate_pods::pods_to_renew(world, now));

@@ -4,6 +4,7 @@ pub mod choice;
 pub mod choose;
 pub mod precompiled;
 pub mod run_file;
+pub mod subject;
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,

@@ -62,7 +62,7 @@ impl Variant {
 pub fn choose(
     policy: &ClusterGpuPolicy,
     (name, named): (&str, Option<&Pool>),
-    on: &driver::choose::Subject<'_>,
+    on: &driver::subject::Subject<'_>,
     foreign: &Foreign,
 ) -> Result<VariantKey, Fault> {
     let driver = match foreign.theirs(Stage::Driver) {
@@ -112,9 +112,9 @@ pub fn driver_subject<'a>(
     node: &'a NodeFacts,
     discovery: &'a Discovery<'a>,
     (status, report): (&'a GpuNodeStatus, &'a Report),
-) -> driver::choose::Subject<'a> {
+) -> driver::subject::Subject<'a> {
     let (images, missing_image) = (&policy.spec.images, status.missing_image.as_deref());
-    driver::choose::Subject { catalogue, images, node, discovery, report, missing_image }
+    driver::subject::Subject { catalogue, images, node, discovery, report, missing_image }
 }
 
 /// Resolves a variant: images, environments and group names of its stages.

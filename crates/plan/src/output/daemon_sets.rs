@@ -8,11 +8,9 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::{
-    desired::variants::Variants,
     manifests::daemon_set,
-    output::{drift, plan::Plan},
+    output::{context::Context, drift, node_labels::LabelWrite},
     revision::{self, groups_of, node_groups},
-    settings::Settings,
     world::{DaemonSetFacts, World},
 };
 
@@ -25,10 +23,24 @@ pub struct DaemonSetWrite {
     pub whole: bool,
 }
 
-/// DaemonSets that are wanted and not there as they should be, and those that nobody needs.
-pub fn write(plan: &mut Plan, settings: &Settings, world: &World, variants: &Variants<'_>) {
+/// What is to be written of DaemonSets.
+#[derive(Debug)]
+pub struct DaemonSetWrites {
+    /// Those to apply, by name.
+    pub apply: BTreeMap<String, DaemonSetWrite>,
+    /// Those that no node names and no policy wants.
+    pub prune: BTreeSet<String>,
+}
+
+/// Returns the DaemonSets that are wanted and not there as they should be, and those that nothing needs, with the labels that
+/// nodes are about to have.
+#[must_use]
+pub fn writes(context: &Context<'_>, labels: &BTreeMap<String, LabelWrite>) -> DaemonSetWrites {
+    let Context { settings, fleet, .. } = *context;
+    let world = fleet.world;
+    let mut apply = BTreeMap::new();
     let mut needed: BTreeSet<String> = BTreeSet::new();
-    for (policy, variant) in variants.all() {
+    for (policy, variant) in fleet.variants.all() {
         for mut set in daemon_set::daemon_sets(settings, policy, variant) {
             let name = set.name_any();
             needed.insert(name.clone());
@@ -42,21 +54,22 @@ pub fn write(plan: &mut Plan, settings: &Settings, world: &World, variants: &Var
                 Some(present) => (whole || drift::drifted(present, &set)) && !is_futile(world, &name, present),
             };
             if write {
-                plan.daemon_sets.insert(name, DaemonSetWrite { set, whole });
+                apply.insert(name, DaemonSetWrite { set, whole });
             }
         }
     }
     for node in world.nodes.values() {
         needed.extend(named_sets(&node_groups(node)));
     }
-    for write in plan.labels.values() {
+    for write in labels.values() {
         needed.extend(named_sets(&groups_of(|key| write.labels.get(key).map(String::as_str))));
     }
     // A node that may have to go back names what it had, too.
     for rollout in world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.spec.rollout.as_ref()) {
         needed.extend(named_sets(&rollout.from));
     }
-    plan.prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
+    let prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
+    DaemonSetWrites { apply, prune }
 }
 
 /// Whether a repair has been tried and changed nothing: an admission webhook, say, that writes the same again.

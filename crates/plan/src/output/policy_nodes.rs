@@ -10,7 +10,9 @@ use super::policy_conditions;
 use crate::{
     assess::{PolicyMembers, pod_failure},
     inventory::pool_checks,
-    output::{Context, events::ready_transition, node, plan::Plan, policy, status_debounce::Pace, validation_pods},
+    output::{
+        context::Context, events::ready_transition, node, plan::Plan, policy, status_debounce::Pace, validation_pods,
+    },
     settings::{ASK_AGAIN, PASSING, PROGRESS_DEADLINE},
     time::later,
     world::World,

@@ -1,18 +1,18 @@
 //! Deciding where a node's driver comes from: what the policy says, the node's system, and what is there already.
 
 use gpu_operator_crd::{
-    policy::{Driver, DriverSource, Images, KernelModule, Stage},
+    policy::{Driver, DriverSource, KernelModule, Stage},
     reason::Reason,
     report::{CONTAINER_ROOT, GKE_ROOT, InstalledDriver, Report},
 };
 
+use super::subject::Subject;
 use crate::{
-    catalogue::{Catalogue, Flavour, branch_of, common_module_flavour},
+    catalogue::{Flavour, branch_of, common_module_flavour},
     desired::{
         driver::{choice::DriverChoice, precompiled, run_file},
         fault::Fault,
     },
-    inventory::gpus::Discovery,
     world::{NodeFacts, Word},
 };
 
@@ -23,23 +23,6 @@ const GKE_NODE_POOL: &str = "cloud.google.com/gke-nodepool";
 pub const GKE_DEFAULT: &str = "default";
 /// The label by which GKE says which driver it installs by itself.
 pub const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
-
-/// What a driver is chosen by, beside what the policy says of it.
-#[derive(Clone, Copy)]
-pub struct Subject<'a> {
-    /// The catalogue.
-    pub catalogue: &'a Catalogue,
-    /// Where images come from.
-    pub images: &'a Images,
-    /// The Node.
-    pub node: &'a NodeFacts,
-    /// Its GPUs.
-    pub discovery: &'a Discovery<'a>,
-    /// What its probe says.
-    pub report: &'a Report,
-    /// The precompiled image that is known not to be there.
-    pub missing_image: Option<&'a str>,
-}
 
 impl Subject<'_> {
     /// Whether the node has a driver of ours, by its label.

@@ -5,7 +5,7 @@ use gpu_operator_crd::policy::Driver;
 use crate::{
     catalogue::branch_of,
     desired::{
-        driver::{choice::DriverChoice, choose::Subject},
+        driver::{choice::DriverChoice, subject::Subject},
         images,
     },
 };

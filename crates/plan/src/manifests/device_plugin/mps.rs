@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume, VolumeMount
 
 use crate::{
     manifests::{
-        device_plugin::{config, nvidia},
+        device_plugin::config,
         gates::{driver_gate, driver_gate_volumes},
         pod::{HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container},
         unpacked,
@@ -39,7 +39,7 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
         ..operand_container(input, "mount-shared-memory", vec![], vec![])
     };
     let mut environment = vec![
-        env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{}", nvidia::FILE)),
+        env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{}", config::NVIDIA_FILE)),
         // A runtime that injects by environment must leave this container alone.
         env("NVIDIA_VISIBLE_DEVICES", "void"),
     ];
@@ -48,7 +48,7 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
     }
     let mut main_mounts = vec![
         mount(config::VOLUME, "/etc/nvidia-device-plugin", Mode::ReadOnly),
-        mount("driver-root", nvidia::DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
+        mount("driver-root", config::DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
         unpacked::mounted(),
     ];
     main_mounts.extend(mounts(Mode::Writable));
@@ -62,7 +62,7 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
     let mut volumes = driver_gate_volumes(input);
     volumes.extend([host_path("driver-root", root, Some("DirectoryOrCreate")), config::volume(), unpacked::volume()]);
     volumes.extend(self::volumes());
-    let file = config::writer(input.settings, nvidia::FILE, &config::nvidia(sharing, mig));
+    let file = config::writer(input.settings, config::NVIDIA_FILE, &config::nvidia(sharing, mig));
     // The daemon tells its clients apart by the host's process ids.
     PodParts {
         init: vec![driver_gate(input), file, unpacked::init(input.settings), shared_memory],
@@ -76,7 +76,7 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
 /// The command of a container that has the driver's programs and libraries where this program of its image looks for them.
 #[must_use]
 pub fn injected(program: &str) -> Vec<String> {
-    unpacked::command(&["inject", "--driver-root", nvidia::DRIVER_ROOT_IN_CONTAINER, "--", program])
+    unpacked::command(&["inject", "--driver-root", config::DRIVER_ROOT_IN_CONTAINER, "--", program])
 }
 
 /// The plugin's gate: waits until the daemons of all GPUs run.

@@ -19,13 +19,8 @@ use crate::{
     },
 };
 
-/// Where the plugin sees the driver's root.
-pub const DRIVER_ROOT_IN_CONTAINER: &str = "/driver-root";
 /// Where CDI specifications are looked for by every runtime that knows CDI.
 const CDI: &str = "/var/run/cdi";
-/// The name of its file.
-pub const FILE: &str = "nvidia.json";
-
 /// The plugin's pod.
 #[must_use]
 pub fn pod(
@@ -40,7 +35,7 @@ pub fn pod(
         env("DEVICE_LIST_STRATEGY", strategy(&input.key.toolkit)),
         env("NVIDIA_DRIVER_ROOT", root),
         env("NVIDIA_DEV_ROOT", input.key.driver.dev_root()),
-        env("DRIVER_ROOT_CTR_PATH", DRIVER_ROOT_IN_CONTAINER),
+        env("DRIVER_ROOT_CTR_PATH", config::DRIVER_ROOT_IN_CONTAINER),
         env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", install_dir(input.key))),
         // A runtime that injects by environment must leave this container alone.
         env("NVIDIA_VISIBLE_DEVICES", "void"),
@@ -51,7 +46,7 @@ pub fn pod(
     environment.extend(told(flags));
     let mut mounts = vec![
         mount("sockets", SOCKETS, Mode::Writable),
-        mount("driver-root", DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
+        mount("driver-root", config::DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
         mount("cdi", CDI, Mode::Writable),
     ];
     let mut volumes = driver_gate_volumes(input);
@@ -70,8 +65,8 @@ pub fn pod(
         volumes.extend(mig::volumes(input));
     }
     if let Some(sharing) = sharing {
-        init.push(config::writer(input.settings, FILE, &config::nvidia(sharing, mig)));
-        environment.push(env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{FILE}")));
+        init.push(config::writer(input.settings, config::NVIDIA_FILE, &config::nvidia(sharing, mig)));
+        environment.push(env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{}", config::NVIDIA_FILE)));
         mounts.push(mount(config::VOLUME, "/etc/nvidia-device-plugin", Mode::ReadOnly));
         volumes.push(config::volume());
     }

@@ -1,0 +1,28 @@
+//! What is the same for everything that one plan writes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{assess::AssessedFleet, rollout::Rollout, settings::Settings};
+
+/// What is the same for everything that one plan writes.
+pub struct Context<'f> {
+    /// The operator's settings.
+    pub settings: &'f Settings,
+    /// The fleet.
+    pub fleet: &'f AssessedFleet<'f>,
+    /// What was decided for its pools.
+    pub rollout: &'f Rollout<'f>,
+    /// Why models that policies add cannot be added, by policy.
+    pub model_conflicts: &'f BTreeMap<String, String>,
+    /// The models that nodes have, also those that the catalogue lacks.
+    pub models: BTreeSet<String>,
+    /// For how long a passing phase of a node stands before the next one is worth a write, by policy.
+    pub debounce: HashMap<&'f str, Duration>,
+    /// The time of the plan.
+    pub now: Timestamp,
+}
