@@ -1,6 +1,7 @@
 //! The rim, against a model of the API server: which requests are made, in which order, and what is learned of them.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
+#[path = "../../plan/tests/plan/sim/mod.rs"]
 mod sim;
 
 use std::{

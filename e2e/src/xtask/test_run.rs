@@ -117,7 +117,15 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
 
 /// Runs all tests that need no cluster.
 fn unit_tests(paths: &Paths) -> Result<()> {
-    let folders = ["crates/crd", "crates/nvml-probe", "crates/operator", "e2e/standins/nvml", "e2e/standins/node"];
+    let folders = [
+        "crates/common",
+        "crates/crd",
+        "crates/nvml-probe",
+        "crates/operator",
+        "crates/plan",
+        "e2e/standins/nvml",
+        "e2e/standins/node",
+    ];
     let tests: Vec<String> =
         folders.iter().flat_map(|folder| targets(&paths.root.join(folder).join("tests"))).collect();
     cargo_test(paths, "unit-tests", &["--lib", "--bins"], &tests, &[])

@@ -26,6 +26,7 @@ use crate::{
         GovernedNode,
         external_stack::Foreign,
         gpus::{self, Discovery},
+        pools::GoverningPool,
     },
     revision,
     settings::{AT_GUARD, GRACE, REPORT_GRACE},
@@ -78,7 +79,15 @@ impl<'w> Member<'w> {
     /// Returns a node as a member of its pool, with the other policies that select it.
     #[must_use]
     pub fn of(desired: DesiredNode<'w>, world: &'w World, now: Timestamp) -> Self {
-        let DesiredNode { governed, pool, named_pool, have, external, desired, expected, offer } = desired;
+        let DesiredNode {
+            governed,
+            pool: GoverningPool { name: pool, named: named_pool },
+            have,
+            external,
+            desired,
+            expected,
+            offer,
+        } = desired;
         let GovernedNode { node, gpu_node, pods, discovery, policy, others } = governed;
         let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
         let tolerated = |taint: &&TaintFact| {

@@ -16,13 +16,10 @@ use super::{
 };
 use crate::{
     catalogue::Catalogue,
-    inventory::{GovernedNode, external_stack::Foreign, gpus::Expected, pools},
+    inventory::{GovernedNode, external_stack::Foreign, gpus::Expected, pools::GoverningPool},
     revision,
     world::{Offer, World},
 };
-
-/// The pool of nodes of which only a label has said that they have GPUs.
-const UNKNOWN_MODEL: &str = "unknown-model";
 
 /// What a policy wants of a node's driver, toolkit and device plugin.
 #[derive(Clone, Debug)]
@@ -60,10 +57,8 @@ impl Desired {
 pub struct DesiredNode<'w> {
     /// Its facts.
     pub governed: GovernedNode<'w>,
-    /// The pool's name.
-    pub pool: String,
-    /// The named pool, unless the pool is the implicit one of a model.
-    pub named_pool: Option<&'w Pool>,
+    /// Its pool.
+    pub pool: GoverningPool<'w>,
     /// The groups that the node's labels name.
     pub have: Groups,
     /// What of its GPU stack is a third party's.
@@ -84,9 +79,8 @@ pub fn resolve<'w>(
     variants: &mut Variants<'w>,
 ) -> DesiredNode<'w> {
     let GovernedNode { node, gpu_node, policy, ref discovery, .. } = governed;
-    let named_pool = pools::named_pool(catalogue, policy, discovery.model.as_deref(), &node.labels);
-    let model = || discovery.model.clone().unwrap_or_else(|| UNKNOWN_MODEL.to_owned());
-    let pool = named_pool.map_or_else(model, |pool| pool.name.clone());
+    let pool = GoverningPool::of(catalogue, policy, discovery.model.as_deref(), &node.labels);
+    let named_pool = pool.named;
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let have = revision::node_groups(node);
     let foreign_policy =
@@ -94,9 +88,9 @@ pub fn resolve<'w>(
     let external = Foreign::of(world, node, &have, status, foreign_policy);
     // What a node wants goes by its container runtime, which reports nothing of itself while it is down.
     let known = status.filter(|_| !node.runtime_is_silent()).and_then(|status| Some((status, status.report.as_ref()?)));
-    let desired = known.map_or(Desired::Unknown, |known| {
-        let subject = variant::driver_subject(catalogue, policy, node, discovery, known);
-        match variant::choose(policy, (&pool, named_pool), &subject, &external) {
+    let desired = known.map_or(Desired::Unknown, |(status, report)| {
+        let subject = variant::driver_subject(catalogue, policy, node, discovery, status, report);
+        match variant::choose(policy, &pool, &subject, &external) {
             Ok(key) => Desired::Variant(variants.resolve(policy, named_pool, key)),
             Err(fault) => Desired::Unsatisfiable(fault),
         }
@@ -104,7 +98,7 @@ pub fn resolve<'w>(
     let Expected { annotated, known } = discovery.expected;
     let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
     let offer = offer(world, policy, named_pool, &have);
-    DesiredNode { pool, named_pool, have, external, desired, expected, offer, governed }
+    DesiredNode { pool, have, external, desired, expected, offer, governed }
 }
 
 /// Returns what the device plugin that a node has makes of a GPU: while a new revision is pending, the old one counts.

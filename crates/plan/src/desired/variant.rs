@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     catalogue::Catalogue,
-    inventory::{external_stack::Foreign, gpus::Discovery},
+    inventory::{external_stack::Foreign, gpus::Discovery, pools::GoverningPool},
     revision::{self, slot},
     world::{NodeFacts, Offer},
 };
@@ -61,10 +61,11 @@ impl Variant {
 /// A [`Fault`] where the policy asks for what this node cannot have.
 pub fn choose(
     policy: &ClusterGpuPolicy,
-    (name, named): (&str, Option<&Pool>),
+    pool: &GoverningPool<'_>,
     on: &driver::subject::Subject<'_>,
     foreign: &Foreign,
 ) -> Result<VariantKey, Fault> {
+    let GoverningPool { ref name, named } = *pool;
     let driver = match foreign.theirs(Stage::Driver) {
         Some(_) => driver::choose::theirs(on.report),
         None => driver::choose::choose(&effective_spec::driver(policy, named), on)?,
@@ -92,7 +93,7 @@ pub fn choose(
     let kubelet_root = toolkit::kubelet_root(&effective_spec::toolkit(policy, named), on.node).filter(|_| looks_there);
     Ok(VariantKey {
         policy: policy.name_any(),
-        pool: name.to_owned(),
+        pool: name.clone(),
         named: named.is_some(),
         driver,
         toolkit,
@@ -111,7 +112,8 @@ pub fn driver_subject<'a>(
     policy: &'a ClusterGpuPolicy,
     node: &'a NodeFacts,
     discovery: &'a Discovery<'a>,
-    (status, report): (&'a GpuNodeStatus, &'a Report),
+    status: &'a GpuNodeStatus,
+    report: &'a Report,
 ) -> driver::subject::Subject<'a> {
     let (images, missing_image) = (&policy.spec.images, status.missing_image.as_deref());
     driver::subject::Subject { catalogue, images, node, discovery, report, missing_image }

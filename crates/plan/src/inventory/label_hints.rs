@@ -17,17 +17,18 @@ pub fn remark(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> 
     // What is worked out of the report is of the GPUs themselves, and also names the machine.
     let named = published.iter().filter(|(key, _)| !keys::is_discovered(key));
     let published_labels = named.map(|(key, value)| (key.as_str(), value.as_str()));
-    let by_policy: Vec<String> = published_labels.filter(|(_, value)| names_another(value)).map(written).collect();
+    let by_policy: Vec<String> =
+        published_labels.filter(|(_, value)| names_another(value)).map(|(key, value)| written(key, value)).collect();
     let others = on_node.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let others = others.filter(|(key, value)| !published.contains_key(*key) && is_of_gpus(key) && names_another(value));
-    let by_hand: Vec<String> = others.map(written).collect();
+    let by_hand: Vec<String> = others.map(|(key, value)| written(key, value)).collect();
     let by_policy = (!by_policy.is_empty()).then(|| format!("the policy publishes {}", by_policy.join(" and ")));
     let by_hand = (!by_hand.is_empty()).then(|| format!("the node is labelled {}", by_hand.join(" and ")));
     let labels: Vec<String> = by_policy.into_iter().chain(by_hand).collect();
     (!labels.is_empty()).then(|| format!("{}, and the GPUs are of model {model}", labels.join(", ")))
 }
 
-fn written((key, value): (&str, &str)) -> String {
+fn written(key: &str, value: &str) -> String {
     format!("{key}={value}")
 }
 

@@ -11,6 +11,28 @@ use crate::{
     world::{NodeLabels, Word},
 };
 
+/// The pool of nodes of which only a label has said that they have GPUs.
+const UNKNOWN_MODEL: &str = "unknown-model";
+
+/// The pool that governs a node.
+#[derive(Clone, Debug)]
+pub struct GoverningPool<'p> {
+    /// Its name: that of the named pool, or of the node's model.
+    pub name: String,
+    /// The named pool, unless the pool is the implicit one of a model.
+    pub named: Option<&'p Pool>,
+}
+
+impl<'p> GoverningPool<'p> {
+    /// Returns the pool of a policy that governs a node of this model, with these labels.
+    #[must_use]
+    pub fn of(catalogue: &Catalogue, policy: &'p ClusterGpuPolicy, model: Option<&str>, labels: &NodeLabels) -> Self {
+        let named = named_pool(catalogue, policy, model, labels);
+        let name = named.map_or_else(|| model.unwrap_or(UNKNOWN_MODEL).to_owned(), |pool| pool.name.clone());
+        Self { name, named }
+    }
+}
+
 /// Whether a node with these labels is selected; without a selector every node is.
 #[must_use]
 pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
@@ -20,7 +42,7 @@ pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
 /// The named pool that governs a node of this model, if any: the first that matches. A model may be written in any cloud's
 /// word for it.
 #[must_use]
-pub fn named_pool<'p>(
+fn named_pool<'p>(
     catalogue: &Catalogue,
     policy: &'p ClusterGpuPolicy,
     model: Option<&str>,

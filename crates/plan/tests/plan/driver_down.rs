@@ -1,13 +1,10 @@
 //! A driver's container that is down, and a root that lacks what programs need, are evidence against Ready, whatever is
 //! allocatable.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, reason::Reason, report::InstalledDriver};
 use gpu_operator_plan::world::{ContainerState, World};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use sim::{Faults, Sim};
 
 /// A fleet of one node that is ready, and its world.
 fn ready() -> (Sim, World) {

@@ -1,11 +1,8 @@
 //! What goes wrong around the operator, or is done behind its back, harms no node that works.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::world::{PodFacts, Role};
-use sim::{Faults, Sim};
 
 const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";

@@ -1,11 +1,8 @@
 //! Sharing and MIG: what is expected of a node follows what its device plugin makes of its GPUs, and a change of that moves
 //! the plugin alone.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
-use sim::{Faults, Sim};
 
 const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
 

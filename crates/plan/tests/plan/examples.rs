@@ -1,17 +1,14 @@
 //! The example policies: that each says what it seems to say, that it is listed, and that with a mirror set no image of
 //! any of them comes from elsewhere.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod sim;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use crate::sim::Sim;
 use gpu_operator_crd::{
     ClusterGpuPolicy,
     policy::{Stage, ValidationMode},
 };
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
-use sim::Sim;
 
 const MIRROR: &str = "mirror.example.com:5000/all";
 
@@ -72,7 +69,7 @@ fn an_example_has_no_field_that_the_api_does_not_know_and_bears_the_name_of_its_
 
 #[test]
 fn every_example_is_listed() {
-    let page = include_str!("../../../examples/README.md");
+    let page = include_str!("../../../../examples/README.md");
     for name in examples().keys() {
         assert!(page.contains(&format!("[{name}.yaml]({name}.yaml)")), "{name}");
     }

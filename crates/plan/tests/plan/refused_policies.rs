@@ -1,16 +1,14 @@
 //! What the operator says of a policy that only the fleet can tell to be wrong, in the words of docs/refused.md, and that
 //! nothing that runs is disturbed by it.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "../../crd/tests/refused/mod.rs"]
+#[path = "../../../crd/tests/refused/mod.rs"]
 mod refused;
-mod sim;
 
 use std::collections::BTreeMap;
 
+use crate::sim::Sim;
 use gpu_operator_crd::{ConditionType, keys, policy::Stage, policy_status::PoolStatus, reason::Reason};
 use refused::{Row, rows};
-use sim::Sim;
 
 /// The fleet that the page speaks of.
 fn fleet() -> Sim {

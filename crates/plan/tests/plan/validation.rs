@@ -1,8 +1,6 @@
 //! Validation: a node proves itself by a test on one of its GPUs, where its policy asks for that.
-#![allow(missing_docs, clippy::expect_used, reason = "tests")]
 
-mod sim;
-
+use crate::sim::{Faults, Sim, machine::Test, node::end_test};
 use gpu_operator_crd::{
     Phase,
     reason::Reason,
@@ -13,7 +11,6 @@ use gpu_operator_plan::{
     world::{ContainerState, Exit, Role},
 };
 use k8s_openapi::api::core::v1::Pod;
-use sim::{Faults, Sim, machine::Test, node::end_test};
 
 const ON_INSTALL: &str = "{readiness: {validation: {mode: OnInstall}}}";
 const ON_UPGRADE: &str = "{readiness: {validation: {mode: OnUpgrade}}}";

@@ -1,12 +1,9 @@
 //! How containers get at the driver: what is installed for which container runtime, and what is said when that fails.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
 use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
 use k8s_openapi::jiff::Timestamp;
-use sim::{Faults, Sim};
 
 fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));

@@ -5,12 +5,12 @@ use gpu_operator_plan::world::{TaintFact, TrimmedPod};
 use kube::ResourceExt;
 use proptest::{option, prelude::*, sample::select};
 
-use crate::{
+use super::{
     fleet::{self, Machine},
     oracle::Oracle,
-    sim::{Faults, Sim},
     wish::{Wish, wish},
 };
+use crate::sim::{Faults, Sim};
 
 /// As many policies as there may be at once.
 const POLICIES: [&str; 3] = ["all", "more", "extra"];

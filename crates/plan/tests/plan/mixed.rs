@@ -1,10 +1,7 @@
 //! Fleets of any mix: what nodes are known by, who governs them, and what is said of what does not fit together.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::Sim;
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
-use sim::Sim;
 
 const GKE: &str = "cloud.google.com/gke-accelerator";
 

@@ -1,5 +1,4 @@
 //! The labels of GPU feature discovery, worked out of reports: what GFD v0.19.3 writes on machines of many kinds.
-#![allow(missing_docs, clippy::expect_used, reason = "tests")]
 
 mod mig;
 mod whole;

@@ -1,12 +1,9 @@
 //! Where drivers come from: each source from the policy to Ready, what Auto makes of a node, and how a driver that cannot
 //! be had is told of.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
 use k8s_openapi::api::core::v1::Container;
-use sim::{Faults, Sim};
 
 const NODE_POOL: &str = "cloud.google.com/gke-nodepool";
 const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";

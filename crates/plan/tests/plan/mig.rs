@@ -1,11 +1,8 @@
 //! Layouts of MIG: applied before the plugin begins, changed once nothing uses the GPUs, kept as they are written, and what
 //! stands in the way said.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::{Faults, Sim, machine::Division};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
-use sim::{Faults, Sim, machine::Division};
 
 const SEVENTHS: &str = "[{profile: 1g.10gb, count: 7}]";
 const HALVES: &str = "[{profile: 3g.40gb, count: 2}]";

@@ -1,10 +1,7 @@
 //! Coexistence: other people's GPU stacks are recognised node by node, left alone and told of; taking over is one field.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::Sim;
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
-use sim::Sim;
 
 const TAKE_OVER: &str = "{defaults: {foreignStack: TakeOver}}";
 

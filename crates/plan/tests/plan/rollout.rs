@@ -1,12 +1,9 @@
 //! Rolling out: how a fleet moves from one revision to another.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod sim;
 
 use std::collections::BTreeSet;
 
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, gpunode::RolloutStep, policy::Stage, reason::Reason};
-use sim::{Faults, Sim};
 
 const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";

@@ -1,12 +1,9 @@
 //! The labels of GPU feature discovery on nodes: when they come, change and go, and what becomes of those of others.
-#![allow(missing_docs, clippy::expect_used, reason = "tests")]
-
-mod sim;
 
 use std::collections::BTreeMap;
 
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage, reason::Reason, report::NvmlState};
-use sim::{Faults, Sim};
 
 const GFD: &str = "{compatibility: {labels: Gfd}}";
 const PRODUCT: &str = "nvidia.com/gpu.product";
@@ -212,7 +209,7 @@ fn no_pool_is_matched_by_them_and_no_node_counted() {
 #[test]
 fn the_example_labels_whole_and_shared_gpus_apart() {
     let policy: ClusterGpuPolicy =
-        serde_yaml::from_str(include_str!("../../../examples/gfd-labels.yaml")).expect("a policy");
+        serde_yaml::from_str(include_str!("../../../../examples/gfd-labels.yaml")).expect("a policy");
     let mut sim = Sim::new().gpu_node("h100", "2330", 8).gpu_node("l4", "27b8", 2);
     sim.apply_spec("all", policy.spec);
     sim.settle();

@@ -1,8 +1,6 @@
 //! Drift: whatever somebody does to a DaemonSet of ours by hand is taken back, and nothing else is written for it.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::Sim;
 use gpu_operator_crd::keys;
 use gpu_operator_plan::world::DaemonSetFacts;
 use k8s_openapi::{
@@ -10,7 +8,6 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry},
 };
 use serde_json::json;
-use sim::Sim;
 
 /// A settled node whose driver DaemonSet somebody edits.
 fn edited(edit: impl FnOnce(&mut DaemonSet)) -> (Sim, String, DaemonSet) {

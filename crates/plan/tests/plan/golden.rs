@@ -1,11 +1,8 @@
 //! Every DaemonSet that is rendered, by source, runtime and flavour, as a file to review: a change of one shows there. A
 //! case is a row of a table; another stage adds its own table.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::Sim;
 use gpu_operator_crd::{policy::Stage, report::HostRuntime};
-use sim::Sim;
 
 /// A kind of node under a policy.
 struct Case {
@@ -71,7 +68,7 @@ const DRIVER: [Case; 10] = [
 /// Holds the DaemonSets of some stages against their file.
 fn review(name: &str, sim: &Sim, stages: &[Stage]) {
     let sets: Vec<_> = stages.iter().flat_map(|stage| sim.sets_of(*stage)).collect();
-    insta::with_settings!({ snapshot_path => "golden", prepend_module_to_snapshot => false, omit_expression => true }, {
+    insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
         insta::assert_yaml_snapshot!(name, sets);
     });
 }

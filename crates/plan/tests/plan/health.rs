@@ -1,8 +1,6 @@
 //! Health: what the probe's judgement of single GPUs makes of nodes and policies, and the way back.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{
     Phase,
     health::{Action, Cause, CauseKind, HealthState, Severity},
@@ -10,7 +8,6 @@ use gpu_operator_crd::{
     reason::Reason,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use sim::{Faults, Sim};
 
 /// The probe judges a GPU anew.
 fn judge(sim: &mut Sim, gpu: usize, state: HealthState) {

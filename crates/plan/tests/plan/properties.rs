@@ -1,18 +1,16 @@
 //! What holds for every fleet, every policy and every order of events. A failure prints the events that led to it,
-//! shrunk, and its seed is kept in `main.regressions` beside this file, so that it replays.
-#![allow(missing_docs, clippy::expect_used, reason = "tests")]
+//! shrunk, and its seed is kept in `properties.regressions` beside this file, so that it replays.
 
 mod events;
 mod fleet;
 mod oracle;
-#[path = "../sim/mod.rs"]
-mod sim;
 mod wish;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use events::{Event, OnNode, beginning, event, happen, happen_to, nth, on_node, policies};
 
+use crate::sim::Sim;
 use gpu_operator_crd::{
     ClusterGpuPolicySpec, GpuNodeSpec,
     health::HealthState,
@@ -30,7 +28,6 @@ use proptest::{
     prelude::*,
     test_runner::{FileFailurePersistence, RngSeed},
 };
-use sim::Sim;
 
 /// The same cases on every run, so that a change is judged and not luck. To look further:
 /// `PROPTEST_RNG_SEED=<number> PROPTEST_CASES=<many> cargo test -p gpu-operator --test properties`.

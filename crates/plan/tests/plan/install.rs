@@ -1,13 +1,7 @@
 //! Installing: what a policy makes of a fleet's nodes, from nothing to ready.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod sim;
-
-use std::time::{Duration, Instant};
-
-use gpu_operator::pace::Pace;
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
-use sim::{Faults, Sim};
 
 #[test]
 fn an_empty_policy_gives_each_model_a_driver_that_supports_it() {
@@ -85,33 +79,6 @@ fn a_host_driver_is_left_alone_whether_loaded_or_not() {
     assert_eq!(sim.status("loaded").phase, Phase::Ready);
     assert_eq!(sim.status("idle").reason, Some(Reason::DriverNotLoaded));
     assert_eq!(sim.report("idle").driver.loaded, None);
-}
-
-#[test]
-fn a_node_that_joins_slowly_costs_ten_requests() {
-    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
-    let before = sim.plans.len();
-    sim.faults.insert("new".into(), Faults { slow: 120, ..Faults::default() });
-    let joined = sim.now;
-    sim.join("new", "2330", 8);
-    let (mut pace, start) = (Pace::default(), Instant::now());
-    let mut told = sim.policies["all"].status.clone();
-    let mut policy = 0;
-    while sim.status("new").phase != Phase::Ready {
-        sim.step();
-        let status = sim.plans.last().expect("a plan").statuses["all"].clone();
-        let now = start + Duration::try_from(sim.now.duration_since(joined)).expect("time passes");
-        if told.as_ref() != Some(&status) && pace.wait("all", told.as_ref(), &status, now).is_none() {
-            pace.written("all", now);
-            told = Some(status);
-            policy += 1;
-        }
-        sim.sleep(1);
-    }
-    // Where it is, stage by stage, its spec and its labels.
-    assert_eq!((sim.writes["node/new"], policy), (6, 2));
-    let events = sim.plans[before..].iter().flat_map(|plan| &plan.events).map(|event| event.reason);
-    assert_eq!(events.collect::<Vec<_>>(), [Reason::NodesNotReady, Reason::MinimumNodesReady]);
 }
 
 #[test]

@@ -1,0 +1,2 @@
+mod first;
+mod second;

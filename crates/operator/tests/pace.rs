@@ -1,0 +1,38 @@
+//! How often the operator writes while a node joins.
+#![allow(missing_docs, clippy::expect_used, reason = "tests")]
+
+#[path = "../../plan/tests/plan/sim/mod.rs"]
+mod sim;
+
+use std::time::{Duration, Instant};
+
+use gpu_operator::pace::Pace;
+use gpu_operator_crd::{Phase, reason::Reason};
+use sim::{Faults, Sim};
+
+#[test]
+fn a_node_that_joins_slowly_costs_ten_requests() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+    let before = sim.plans.len();
+    sim.faults.insert("new".into(), Faults { slow: 120, ..Faults::default() });
+    let joined = sim.now;
+    sim.join("new", "2330", 8);
+    let (mut pace, start) = (Pace::default(), Instant::now());
+    let mut told = sim.policies["all"].status.clone();
+    let mut policy = 0;
+    while sim.status("new").phase != Phase::Ready {
+        sim.step();
+        let status = sim.plans.last().expect("a plan").statuses["all"].clone();
+        let now = start + Duration::try_from(sim.now.duration_since(joined)).expect("time passes");
+        if told.as_ref() != Some(&status) && pace.wait("all", told.as_ref(), &status, now).is_none() {
+            pace.written("all", now);
+            told = Some(status);
+            policy += 1;
+        }
+        sim.sleep(1);
+    }
+    // Where it is, stage by stage, its spec and its labels.
+    assert_eq!((sim.writes["node/new"], policy), (6, 2));
+    let events = sim.plans[before..].iter().flat_map(|plan| &plan.events).map(|event| event.reason);
+    assert_eq!(events.collect::<Vec<_>>(), [Reason::NodesNotReady, Reason::MinimumNodesReady]);
+}

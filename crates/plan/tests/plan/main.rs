@@ -1,0 +1,23 @@
+//! Tests of the plan, on plain data and on a simulated cluster ([`sim`]).
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod coexistence;
+mod drift;
+mod driver_down;
+mod examples;
+mod gfd;
+mod golden;
+mod health;
+mod install;
+mod labels;
+mod mig;
+mod mixed;
+mod properties;
+mod refused_policies;
+mod robust;
+mod rollout;
+mod sharing;
+mod sim;
+mod sources;
+mod toolkit;
+mod validation;
