@@ -124,7 +124,7 @@ fn test(
         }
         Outcome::Unreadable(why) => {
             let check_again = Some(later(now, ASK_AGAIN));
-            let unread = format!("the test terminated, but its log is not available yet: {why}");
+            let unread = format!("the test terminated, but its log cannot be evaluated yet: {why}");
             let trial = until_passed(failed, present, trial, now);
             let hold = trial.hold.filter(|(reason, _)| *reason == Reason::ValidationFailed);
             return Trial { hold: hold.or(Some((Reason::Validating, unread))), check_again, ..trial };
