@@ -1,4 +1,5 @@
-//! How far: what each governed node has, what is proven on it, and what keeps it from being ready.
+//! Progress of each governed node: which components it has, which of them are proven to work, and what keeps it from being
+//! ready.
 
 pub mod assessment;
 pub mod cuda;
@@ -32,14 +33,14 @@ use crate::{
     world::World,
 };
 
-/// The fleet, with how far every node is.
+/// The fleet, with the progress of every node.
 #[derive(Debug)]
 pub struct AssessedFleet<'w> {
-    /// What was observed.
+    /// The observed state.
     pub world: &'w World,
-    /// The catalogue, with the models that policies add.
+    /// The catalogue, including the models that policies add.
     pub catalogue: &'w Catalogue,
-    /// The members of each policy that has any, or whose nodes are taken out.
+    /// The members of each policy that has any, or that selects nodes that are opted out.
     pub policies: BTreeMap<&'w str, PolicyMembers<'w>>,
     /// Nodes that no policy governs.
     pub unmanaged: Vec<UnmanagedNode<'w>>,
@@ -52,14 +53,14 @@ pub struct AssessedFleet<'w> {
 pub struct PolicyMembers<'w> {
     /// Its members, by pool, in the order of their names.
     pub pools: BTreeMap<String, Vec<Assessment<'w>>>,
-    /// Nodes that it selects and that are out by their label.
+    /// The number of nodes that it selects and that are opted out by their label.
     pub opted_out: u32,
-    /// Other policies that select nodes of this one, or whose nodes this one selects.
+    /// Other policies that select nodes of this policy, or whose nodes this policy selects.
     pub overlaps: BTreeMap<&'w str, Overlap>,
 }
 
 impl<'w> PolicyMembers<'w> {
-    /// Counts a node that another policy selects as well.
+    /// Counts a node that another policy also selects.
     fn overlap(&mut self, other: &'w str, governed_by: &str) {
         let overlap = self.overlaps.entry(other).or_insert_with(|| Overlap {
             policy: other.to_owned(),

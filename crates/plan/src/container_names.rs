@@ -1,28 +1,28 @@
-//! Names of containers in the operands' pods: what a pod reports about a container is found again by its name.
+//! Names of containers in the operands' pods, by which their states are found in the pods' statuses.
 
-/// The init container that installs.
+/// The init container that installs the driver.
 pub const INSTALLER: &str = "install-driver";
 
-/// The init container that lets no installer at a driver in use.
+/// The init container that prevents an installer from replacing a driver in use.
 pub const GUARD: &str = "guard-driver-in-use";
 
-/// The sidecar's name.
+/// The sidecar that creates device nodes.
 pub const DEVICE_NODES: &str = "device-nodes";
 
 /// The init container that unloads nouveau.
 pub const UNLOAD_NOUVEAU: &str = "unload-nouveau";
 
-/// Its name.
+/// The init container that applies the MIG layout.
 pub const DIVIDER: &str = "divide-gpus";
 
-/// The step of a toolkit's pod in which NVIDIA's installer runs.
+/// The init container of a toolkit's pod that runs NVIDIA's installer.
 pub const INSTALL_TOOLKIT: &str = "install-toolkit";
 
-/// The step of a toolkit's pod that restarts the container runtime.
+/// The init container of a toolkit's pod that restarts the container runtime.
 pub const RESTART_RUNTIME: &str = "restart-runtime";
 
-/// Says to every step that NVIDIA's runtime is the default.
+/// The argument of the toolkit's containers if NVIDIA's runtime is the default.
 pub const RESTART_AT_END: &str = "--default";
 
-/// The container that tests.
+/// The container that runs the validation test.
 pub const VALIDATION: &str = "test";

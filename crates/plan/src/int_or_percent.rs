@@ -1,8 +1,8 @@
-//! How many of several a policy asks for, which it may say as a number or as a percentage.
+//! Amounts in a policy that are a number or a percentage.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// How many of `all` are asked for. A percentage is rounded up; a number may be beyond what there is.
+/// Returns the wanted amount of `all`. A percentage is rounded up; a number may be greater than `all`.
 #[must_use]
 pub fn of(wanted: &IntOrString, all: u32) -> u32 {
     match wanted {

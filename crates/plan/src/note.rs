@@ -1,30 +1,30 @@
-//! Notes: what is to be said of a node beside how far it is.
+//! Notes: what a node's status reports in addition to its verdict.
 
 use gpu_operator_crd::reason::Reason;
 
-/// Longest message; the rest would be kept from the API server by the schema.
+/// The maximum length of a message, in characters; the schema rejects longer ones.
 const MAX_MESSAGE: usize = 1024;
 
-/// Something worth a look on a node, in a word and a sentence.
+/// A reason and a message about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// The class.
+    /// The machine-readable reason.
     pub reason: Reason,
-    /// In a sentence.
+    /// The message for humans.
     pub message: String,
-    /// Pods that are waited for.
+    /// The pods that the node is waiting for, as `namespace/name`.
     pub waits_on: Vec<String>,
 }
 
 impl Note {
-    /// A note that waits on nothing.
+    /// Returns a note on a node that is not waiting for particular pods.
     #[must_use]
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), waits_on: Vec::new() }
     }
 }
 
-/// Cuts a message to what the schema takes.
+/// Returns a message truncated to the maximum length in the schema.
 #[must_use]
 pub fn clip(message: &str) -> String {
     message.chars().take(MAX_MESSAGE).collect()

@@ -1,4 +1,4 @@
-//! Content hashes: what names a revision, and what tells whether an object is there as it should be.
+//! Content hashes: they name revisions, and show whether an object has the wanted content.
 
 use gpu_operator_crd::{gpunode::Groups, policy::Stage};
 use serde::Serialize;
@@ -6,16 +6,16 @@ use sha2::{Digest, Sha256};
 
 use crate::world::{NodeFacts, Word};
 
-/// Hash of a value's JSON, in `digits` hexadecimal digits (at most 16).
+/// Returns the hash of a value's JSON, in `digits` hexadecimal digits (at most 16).
 #[must_use]
 pub fn short(content: &impl Serialize, digits: usize) -> String {
-    // Plain data becomes JSON without fail; were it not to, the hash would still be a legal name.
+    // Serializing plain data does not fail; if it did, the hash would still be a valid name.
     let digest = Sha256::digest(serde_json::to_vec(content).unwrap_or_default());
     let number = digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
     format!("{number:016x}").chars().take(digits).collect()
 }
 
-/// The group of one stage.
+/// Returns the group of a stage, to be changed.
 pub fn slot(groups: &mut Groups, stage: Stage) -> &mut Option<String> {
     match stage {
         Stage::Driver => &mut groups.driver,
@@ -25,7 +25,7 @@ pub fn slot(groups: &mut Groups, stage: Stage) -> &mut Option<String> {
     }
 }
 
-/// The group of one stage.
+/// Returns the group of a stage.
 #[must_use]
 pub fn group(groups: &Groups, stage: Stage) -> Option<&str> {
     match stage {
@@ -36,19 +36,19 @@ pub fn group(groups: &Groups, stage: Stage) -> Option<&str> {
     }
 }
 
-/// A DaemonSet's name: its stage and group.
+/// Returns the name of the DaemonSet of a stage and group.
 #[must_use]
 pub fn daemon_set_name(stage: Stage, group: &str) -> String {
     format!("{}-{group}", stage.as_str())
 }
 
-/// The groups that a node's labels name.
+/// Returns the groups in a node's labels.
 #[must_use]
 pub fn node_groups(node: &NodeFacts) -> Groups {
     groups_of(|key| node.labels.get(key).map(Word::as_str))
 }
 
-/// The groups that labels name whose values are told by their keys.
+/// Returns the groups in labels. `value_of` returns the value of a label key.
 #[must_use]
 pub fn groups_of<'l>(value_of: impl Fn(&str) -> Option<&'l str>) -> Groups {
     let mut groups = Groups::default();

@@ -1,4 +1,4 @@
-//! Whose turn: which groups each node's labels should name, and which pods are recreated.
+//! The rollout: which node is updated next, which groups each node's labels should name, and which pods are recreated.
 
 pub mod decision;
 pub mod driver_removal;
@@ -16,10 +16,10 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::assess::AssessedFleet;
 
-/// The decisions for the fleet: by policy, then by pool.
+/// The decisions for the fleet, by policy and pool.
 pub type Rollout<'f> = BTreeMap<&'f str, BTreeMap<&'f str, PoolDecision>>;
 
-/// Decides for every pool of every policy.
+/// Returns the decisions for every pool of every policy.
 #[must_use]
 pub fn decide<'f>(fleet: &'f AssessedFleet<'_>, now: Timestamp) -> Rollout<'f> {
     let of_pool = |(pool, members): (&'f String, &'f Vec<_>)| (pool.as_str(), pool::decide(members, fleet.world, now));

@@ -1,22 +1,22 @@
-//! Moments: what lies so much later, and what lies so far back.
+//! Arithmetic with timestamps.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// A moment so much later; the end of time where there is none.
+/// Returns the time `by` after `since`, or the latest representable time.
 #[must_use]
 pub fn later(since: Timestamp, by: Duration) -> Timestamp {
     add(since, SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX))
 }
 
-/// A moment later on; the end of time where there is none.
+/// Returns a time plus a duration, or the latest representable time.
 #[must_use]
 pub fn add(time: Timestamp, duration: SignedDuration) -> Timestamp {
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }
 
-/// Whether a moment lies further back than a duration.
+/// Returns whether at least the duration `than` has passed since a time.
 #[must_use]
 pub fn older(since: Timestamp, than: Duration, now: Timestamp) -> bool {
     SignedDuration::try_from(than).is_ok_and(|than| now.duration_since(since) >= than)

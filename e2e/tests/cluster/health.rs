@@ -317,7 +317,7 @@ fn a_probe_that_is_not_there_makes_its_gpus_unknown() {
         let outcome = async {
             eventually(SHOWN, "the probe's absence", || async {
                 let message = f.status().await?.message;
-                ensure!(message.contains("no probe runs on the node"), "{message}");
+                ensure!(message.contains("no probe pod runs on the node"), "{message}");
                 Ok(())
             })
             .await?;

@@ -32,7 +32,7 @@ fn a_node_is_ready_once_a_pod_has_used_a_gpu_of_its() {
     test(|f| async move {
         f.apply("{readiness: {validation: {mode: OnInstall}}}").await?;
         let said = wait_for_result(&f, ValidationResult::Passed, READY).await?;
-        ensure!(said.contains("has said Test PASSED"), "{said}");
+        ensure!(said.contains("printed \"Test PASSED\""), "{said}");
         f.wait_until_ready().await?;
         eventually(READY, "no test left behind", || async {
             ensure!(tests(&f).await?.is_empty());

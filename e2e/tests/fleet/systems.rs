@@ -499,7 +499,7 @@ fn aks_and_eks_with_a_driver_and_nvidias_runtime_of_their_own() {
         let s = System::ready(f, "eks", vec![aks, eks]).await?;
         s.has_stages(&[(Stage::DevicePlugin, 2)]).await?;
         let message = s.f.gpu_nodes().get("aks").await?.status.context("no status")?.message;
-        ensure!(message.ends_with("runtime nvidia is the host's and left alone"), "{message}");
+        ensure!(message.ends_with("runtime nvidia is configured on the host and left unchanged"), "{message}");
         ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": "nvidia-tesla-t4"})).await? == "aks");
         s.end().await
     });

@@ -1,4 +1,4 @@
-//! The assessment of one node: how far it is, and what else is to be reported of it.
+//! The assessment of one node: its progress, and everything else that its status reports.
 
 use gpu_operator_crd::reason::Reason;
 use k8s_openapi::jiff::Timestamp;
@@ -22,20 +22,20 @@ use crate::{
     world::World,
 };
 
-/// How far a node is.
+/// A node with its progress towards ready.
 #[derive(Debug)]
 pub struct Assessment<'w> {
     /// The node.
     pub member: Member<'w>,
-    /// What is worth a look though the node may work.
+    /// Notes that apply even if the node works.
     pub notes: Vec<Note>,
-    /// The precompiled driver image that the policy asks for here and that does not exist.
+    /// The precompiled driver image that the policy selects for the node, if it does not exist.
     pub missing_image: Option<String>,
-    /// The highest CUDA versions that its drivers serve.
+    /// The highest CUDA versions that its drivers support.
     pub cuda: Ceilings,
-    /// Where its validation stands.
+    /// The state of its validation.
     pub trial: Trial,
-    /// How far it is and what keeps it from being ready.
+    /// Its phase, and what keeps it from being ready.
     pub verdict: Verdict,
 }
 

@@ -1,4 +1,4 @@
-//! Judgement of the driver stage.
+//! The verdict on the driver stage.
 
 use gpu_operator_crd::{
     policy::Stage,
@@ -29,8 +29,8 @@ use crate::{
     world::{ContainerState, PodFacts, World},
 };
 
-/// That the node cannot be given what its policy asks for. A loaded module without libraries may be that of an installer which
-/// puts them there a moment later, and is given that moment.
+/// Returns the verdict on a node whose policy cannot be applied to it. A loaded module without libraries may belong to an
+/// installer that is about to install them, so it counts as a fault only after [`GRACE`].
 pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
     let before = member.status().filter(|before| before.phase == Phase::Driver);
     let waited = before.is_some_and(|before| match before.reason {
@@ -41,11 +41,11 @@ pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
         return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
     }
     let message =
-        "an NVIDIA kernel module is loaded, and its libraries are not there yet; waiting for whoever installs them";
+        "an NVIDIA kernel module is loaded, but its libraries are not installed yet; waiting for their installer";
     Verdict::new(Phase::Driver, Reason::DriverInstalling, message)
 }
 
-/// What holds the driver up, if anything does.
+/// Returns the verdict on a driver that is not proven to work, or `None` if it is.
 pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Driver;
     let report = member.report()?;
@@ -60,7 +60,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
             let installed = report.driver.installed.iter().find(|found| found.root == *root);
             if let Some(which) = installed_by_gke(member.node).filter(|_| installed.is_none() || loaded.is_none()) {
                 let message = format!(
-                    "GKE installs the driver, as the node's label {GKE_DRIVER}: {which} says; waiting for it under {root}"
+                    "GKE installs the driver according to the node's label {GKE_DRIVER}={which}; waiting for it under {root}"
                 );
                 return Some(Verdict::new(phase, Reason::DriverInstalling, message));
             }
@@ -72,20 +72,24 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
                     phase,
                     Reason::DriverNotLoaded,
                     format!(
-                        "driver {installed} is installed on the host but its kernel module is not loaded; load it or reboot the node"
+                        "driver {installed} is installed on the host, but its kernel module is not loaded; load it (modprobe nvidia) or reboot the node"
                     ),
                 ),
                 Some(loaded) => Verdict::new(
                     phase,
                     Reason::RebootNeeded,
-                    format!("kernel module {loaded} is loaded but the host's driver is {installed}; reboot the node"),
+                    format!(
+                        "kernel module {loaded} is loaded, but driver {installed} is installed on the host; reboot the node"
+                    ),
                 ),
             });
         }
         choice => (choice, member.pod(Stage::Driver)),
     };
-    let version = choice.version().unwrap_or("of its installer's choice");
-    // What is known in particular says more than that something is wrong.
+    let wanted = choice
+        .version()
+        .map_or_else(|| "the driver chosen by its installer".to_owned(), |version| format!("driver {version}"));
+    // Specific evidence is more useful than the fact that a pod is starting.
     let or_evidence = |verdict: Verdict| match &evidence {
         Some((reason, message)) if verdict.reason == Reason::PodStarting => {
             Verdict::new(phase, *reason, message.clone())
@@ -102,67 +106,70 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
         return Some(Verdict::new(phase, reason, message));
     }
     if member.driver_waits() && member.is_held_by_others() {
-        return Some(in_use(member, phase, loaded.unwrap_or("?"), version));
+        return Some(in_use(member, phase, loaded.unwrap_or("?"), &wanted));
     }
     let other = loaded.filter(|loaded| !choice.fits(loaded));
     let is_there = |found: &InstalledDriver| found.root == choice.root() && choice.fits(&found.version);
     Some(match (other, pod.running_since()) {
         (_, None) if member.is_held_by_others() && runs_init(pod, GUARD) => {
-            in_use(member, phase, loaded.unwrap_or("?"), version)
+            in_use(member, phase, loaded.unwrap_or("?"), &wanted)
         }
         (Some(other), Some(_)) if choice.root() != CONTAINER_ROOT && report.driver.installed.iter().any(is_there) => {
             Verdict::new(
                 phase,
                 Reason::RebootNeeded,
-                format!("driver {version} is installed but kernel module {other} is loaded; reboot the node"),
+                format!("{wanted} is installed, but kernel module {other} is loaded; reboot the node"),
             )
         }
         (Some(other), Some(since)) if older(since, GRACE, now) => Verdict::new(
             phase,
             Reason::DriverVersionMismatch,
-            format!("kernel module {other} is loaded instead of {version}; look at the log of pod {}", pod.name),
+            format!("kernel module {other} is loaded instead of {wanted}; see the log of pod {}", pod.name),
         ),
         (_, Some(_)) if let Some((reason, message)) = &evidence => Verdict::new(phase, *reason, message.clone()),
         (_, since) if since.is_some() || runs_init(pod, INSTALLER) => {
-            Verdict::new(phase, Reason::DriverInstalling, format!("pod {} installs driver {version}", pod.name))
+            Verdict::new(phase, Reason::DriverInstalling, format!("pod {} is installing {wanted}", pod.name))
         }
         _ => or_evidence(starting(phase, pod)),
     })
 }
 
-/// That a third party's installer is at work: its module is not loaded yet.
+/// Returns the verdict on a node whose driver is installed by a third-party DaemonSet, while no module is loaded.
 fn foreign_installer(member: &Member<'_>, loaded: Option<&str>) -> Option<Verdict> {
     let owner = member.external.present(Stage::Driver).filter(|_| loaded.is_none())?;
     let message = format!(
-        "{owner} installs the driver on this node, and no kernel module is loaded yet; if that takes too long, look at the log of its pod here (kubectl logs -c NAME for an init container)"
+        "{owner} installs the driver on this node, but no kernel module is loaded yet; if this takes too long, see the log of its pod on this node (kubectl logs -c NAME for an init container)"
     );
     Some(Verdict::new(Phase::Driver, Reason::DriverInstalling, message))
 }
 
-/// That the folder which the policy names has no driver, or not the one that is loaded.
+/// Returns the verdict on a driver directory in the policy that contains no driver, or not the loaded one.
 fn nothing_there(loaded: Option<&str>, root: &str) -> Verdict {
     let (reason, message) = match loaded {
         Some(loaded) => (
             Reason::DriverLibraryNotFound,
             format!(
-                "kernel module nvidia {loaded} is loaded, and libnvidia-ml.so.{loaded} is not under {root}; write the folder that has it as driver.installDir"
+                "kernel module nvidia {loaded} is loaded, but libnvidia-ml.so.{loaded} is not under {root}; set driver.installDir to the directory that contains it"
             ),
         ),
         None => (
             Reason::DriverNotInstalled,
-            format!("no driver is under {root} and none is loaded; install one there, or correct driver.installDir"),
+            format!(
+                "no driver is installed under {root} and no driver is loaded; install one there, or correct driver.installDir"
+            ),
         ),
     };
     Verdict::new(Phase::Driver, reason, message)
 }
 
-fn in_use(member: &Member<'_>, phase: Phase, loaded: &str, version: &str) -> Verdict {
-    let why = if loaded == version {
-        format!("driver {loaded} is loaded and in use, and this driver image would load it again")
+fn in_use(member: &Member<'_>, phase: Phase, loaded: &str, wanted: &str) -> Verdict {
+    let loaded = format!("driver {loaded}");
+    let why = if loaded == wanted {
+        format!("{loaded} is loaded and in use, and this driver image would reload it")
     } else {
-        format!("driver {loaded} is loaded and in use, so {version} cannot take its place")
+        format!("{loaded} is loaded and in use, so {wanted} cannot replace it")
     };
-    let advice = "end what uses the GPUs or reboot the node";
+    let advice = "stop the programs that use the GPUs, or reboot the node";
     let waits_on = member.gpu_holders.iter().flat_map(|pods| pods.iter().take(10).cloned()).collect();
     Verdict { waits_on, ..Verdict::new(phase, Reason::DriverInUse, format!("{why}; {advice}")) }
 }

@@ -1,5 +1,5 @@
-//! Health: what the probe's judgement of the single GPUs makes of a node. The probe judges; here it is counted, put into
-//! a sentence, and held against what the policy asks for.
+//! The health of a node, derived from the health of its GPUs. The probe assesses each GPU; this module counts the states,
+//! writes the message, and returns the number of healthy GPUs that the policy requires.
 
 use gpu_operator_crd::{
     health::{Action, HealthState},
@@ -11,44 +11,44 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{int_or_percent, note::Note, settings::REPORT_GRACE, time::later, world::PodFacts};
 
-/// How many GPUs a sentence tells of; the report has them all.
-const TOLD: usize = 3;
+/// The maximum number of GPUs in a message; the report lists all.
+const LISTED: usize = 3;
 
 /// The health of a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeHealth {
-    /// The worst among them. Absent while there is nothing to judge: no driver, or a move.
+    /// The worst state among them. `None` while there is nothing to assess: without a driver, or during an update.
     pub state: Option<HealthState>,
-    /// GPUs that must not be used, those included that the bus has lost.
+    /// GPUs that must not be used, including those that are missing on the bus.
     pub unhealthy: u32,
-    /// GPUs that work, and that something is wrong with.
+    /// GPUs that work, but have a problem or are recovering.
     pub degraded: u32,
-    /// GPUs of which nothing is known.
+    /// GPUs whose health is unknown.
     pub unknown: u32,
-    /// What is to be said of it, unless all is well.
+    /// The note for the node's status; `None` if all GPUs are healthy.
     pub note: Option<Note>,
-    /// When the probe will count as silent if it is not back until then.
+    /// The time from which the probe counts as silent if it is not running again.
     pub check_again: Option<Timestamp>,
 }
 
-/// Whether a probe speaks, as far as kubelet can tell.
+/// Whether the node's probe is running, according to kubelet.
 enum Voice {
-    /// What it reported holds.
+    /// It is running, so its report is valid.
     Heard,
-    /// It has just been started, and what it reported holds so long.
+    /// It has just been started, and its last report is valid until this time.
     MayReturn(Timestamp),
-    /// Nothing is heard of it, and why.
+    /// It is not running, for this reason.
     Silent(String),
 }
 
-/// The health of a node's GPUs, by its report and by whether its probe is there to speak. `missing` are GPUs that the bus
-/// does not show any more.
+/// Returns the health of a node's GPUs, from its report and the state of its probe. `missing` is the number of GPUs that are
+/// no longer on the bus.
 #[must_use]
 pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: Timestamp) -> NodeHealth {
     let Some(report) = report.filter(|report| !report.gpus.is_empty() || missing > 0) else {
         return NodeHealth::default();
     };
-    // Without a driver, or while it is being replaced, there is nothing that could be unknown.
+    // Without a driver, or while it is being replaced, no health can be unknown.
     let judged = matches!(report.nvml.state, NvmlState::Answering | NvmlState::Failing);
     let check_again = match listen(probe, now) {
         _ if !judged => None,
@@ -79,15 +79,15 @@ pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: 
     } else {
         return NodeHealth { check_again, ..NodeHealth::default() };
     };
-    // Of a GPU that is missing altogether the judgement of the node tells.
-    let told = reason.filter(|_| unhealthy != missing || unknown + degraded > 0);
-    let note = told.map(|reason| Note::new(reason, sentence(report)));
+    // Missing GPUs are reported by the node's verdict.
+    let reason = reason.filter(|_| unhealthy != missing || unknown + degraded > 0);
+    let note = reason.map(|reason| Note::new(reason, sentence(report)));
     NodeHealth { state: Some(state), unhealthy, degraded, unknown, note, check_again }
 }
 
 fn listen(probe: Option<&PodFacts>, now: Timestamp) -> Voice {
     let Some(pod) = probe else {
-        return Voice::Silent("no probe runs on the node, so nothing is known of its GPUs' health".to_owned());
+        return Voice::Silent("the health of the GPUs is unknown: no probe pod runs on the node".to_owned());
     };
     if pod.running() {
         return Voice::Heard;
@@ -96,29 +96,29 @@ fn listen(probe: Option<&PodFacts>, now: Timestamp) -> Voice {
     match until.filter(|until| now < *until) {
         Some(until) => Voice::MayReturn(until),
         None => Voice::Silent(format!(
-            "the probe's pod {} does not answer, so nothing is known of the GPUs' health; look at its log",
+            "the health of the GPUs is unknown: probe pod {} does not answer; see its log",
             pod.name
         )),
     }
 }
 
-/// The GPUs that something is wrong with: each with its address, its gravest cause and what to do.
+/// Returns the GPUs with a problem: each with its address, its most severe cause and the required action.
 fn sentence(report: &Report) -> String {
-    let mut sick: Vec<&Gpu> = report
+    let mut affected: Vec<&Gpu> = report
         .gpus
         .iter()
         .filter(|gpu| !matches!(gpu.health.state, HealthState::Healthy | HealthState::Unknown))
         .collect();
-    sick.sort_by_key(|gpu| (rank(gpu.health.state), gpu.pci_address.clone()));
-    let mut told: Vec<String> = sick.iter().take(TOLD).map(|gpu| line(gpu)).collect();
-    if sick.len() > TOLD {
-        told.push(format!("and {} more", sick.len() - TOLD));
+    affected.sort_by_key(|gpu| (rank(gpu.health.state), gpu.pci_address.clone()));
+    let mut lines: Vec<String> = affected.iter().take(LISTED).map(|gpu| line(gpu)).collect();
+    if affected.len() > LISTED {
+        lines.push(format!("and {} more", affected.len() - LISTED));
     }
-    if told.is_empty() {
-        let why = report.nvml.message.as_deref().unwrap_or("NVML has not told of them lately");
-        return format!("nothing is known of GPUs: {why}");
+    if lines.is_empty() {
+        let why = report.nvml.message.as_deref().unwrap_or("NVML has not reported them recently");
+        return format!("the health of the GPUs is unknown: {why}");
     }
-    told.join("; ")
+    lines.join("; ")
 }
 
 fn rank(state: HealthState) -> u8 {
@@ -145,7 +145,7 @@ fn line(gpu: &Gpu) -> String {
     format!("GPU {} is {state}{cause}{advice}", gpu.pci_address)
 }
 
-/// How many GPUs of a node must not be unhealthy for it to count as ready.
+/// Returns the number of GPUs that must not be unhealthy for a node to be ready.
 #[must_use]
 pub fn required(health: &Health, expected: u32) -> u32 {
     health.min_healthy_gpus.as_ref().map_or(expected, |wanted| int_or_percent::of(wanted, expected).min(expected))
@@ -170,7 +170,7 @@ mod tests {
         "2026-01-01T12:00:00Z".parse().unwrap()
     }
 
-    /// A probe's pod that was made, and whose container was started, so long ago.
+    /// Returns a probe pod that was created, and whose container was started, this many seconds ago.
     fn probe(seconds: i64, ready: bool) -> PodFacts {
         let then = now() - SignedDuration::from_secs(seconds);
         let state = ContainerState::Running(Some(then));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_gpu_speaks_for_the_node_and_the_counts_for_the_rest() {
+    fn a_node_has_the_state_of_its_worst_gpu_and_counts_the_others() {
         use HealthState::{Degraded, Healthy, Recovering, Unhealthy, Unknown};
         for (states, missing, expected, reason) in [
             (vec![Healthy, Healthy], 0, (Healthy, 0, 0, 0), None),
@@ -220,7 +220,7 @@ mod tests {
             (vec![Healthy, Recovering], 0, (Recovering, 0, 1, 0), Some(Reason::GpuDegraded)),
             (vec![Degraded, Unknown], 0, (Unknown, 0, 1, 1), Some(Reason::HealthUnknown)),
             (vec![Unhealthy, Unknown, Degraded], 0, (Unhealthy, 1, 1, 1), Some(Reason::GpuUnhealthy)),
-            // That one is missing is told of elsewhere.
+            // A missing GPU alone is reported by the verdict.
             (vec![Healthy], 1, (Unhealthy, 1, 0, 0), None),
             (vec![Degraded], 1, (Unhealthy, 1, 1, 0), Some(Reason::GpuUnhealthy)),
         ] {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_names_the_gpu_its_cause_and_what_to_do_the_worst_first() {
+    fn the_message_has_each_gpu_with_cause_and_action_and_the_worst_first() {
         let report = report(&[HealthState::Degraded, HealthState::Unhealthy]);
         let note = of(Some(&report), Some(&probe(1000, true)), 0, now()).note.unwrap();
         assert_eq!(
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_probe_makes_all_unknown_and_never_healthy() {
+    fn without_a_running_probe_all_gpus_are_unknown() {
         let report = report(&[HealthState::Healthy; 8]);
         for probe in [None, Some(probe(1000, false))] {
             let health = of(Some(&report), probe.as_ref(), 0, now());
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_has_just_been_started_has_a_minute_to_be_heard_again() {
+    fn the_last_report_is_valid_for_a_minute_after_the_probe_was_started() {
         let report = report(&[HealthState::Healthy]);
         let health = of(Some(&report), Some(&probe(20, false)), 0, now());
         assert_eq!((health.state, health.note), (Some(HealthState::Healthy), None));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_driver_there_is_nothing_to_judge() {
+    fn without_a_driver_there_is_no_health() {
         let mut report = report(&[HealthState::Unknown]);
         for state in [NvmlState::Absent, NvmlState::Released] {
             report.nvml.state = state;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_gpus_must_be_well_as_the_policy_says() {
+    fn the_required_number_of_healthy_gpus_follows_the_policy() {
         let health = |text: &str| serde_yaml::from_str::<Health>(text).unwrap();
         for (policy, expected, wanted) in [
             ("{}", 8, 8),

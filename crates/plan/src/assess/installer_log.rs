@@ -1,21 +1,21 @@
-//! What an installing container said last, told apart: what went wrong, and what to do about it.
+//! Classifies the end of an installing container's log: what failed, and how to fix it.
 
 use gpu_operator_crd::reason::Reason;
 
-/// A kind of trouble, and the words by which it is known, in lower case: each list needs all of its words.
+/// A kind of failure and the texts that identify it, in lower case: any of the lists must match with all of its texts.
 struct Complaint {
     reason: Reason,
     words: &'static [&'static [&'static str]],
     advice: &'static str,
 }
 
-/// The first that is found counts, so that causes stand before what follows from them: a name that cannot be resolved is
-/// also a download that failed, and headers that cannot be had. The words are those of curl, wget, apt, dnf and OpenSSL.
+/// The first match counts, so causes are listed before their consequences: a name that cannot be resolved also makes downloads
+/// fail and kernel headers unavailable. The texts are those of curl, wget, apt, dnf and OpenSSL.
 const COMPLAINTS: [Complaint; 10] = [
     Complaint {
         reason: Reason::RebootNeeded,
         words: &[&["driver/library version mismatch"]],
-        advice: "the installed driver is another one than the loaded one; reboot the node",
+        advice: "the installed driver differs from the loaded one; reboot the node",
     },
     Complaint {
         reason: Reason::DriverInUse,
@@ -24,7 +24,7 @@ const COMPLAINTS: [Complaint; 10] = [
             &["module nvidia", "is in use"],
             &["an nvidia kernel module", "appears to already be loaded"],
         ],
-        advice: "end what uses the GPUs, or reboot the node",
+        advice: "the loaded driver is in use; stop the programs that use the GPUs, or reboot the node",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -35,7 +35,7 @@ const COMPLAINTS: [Complaint; 10] = [
             &["release file", "is expired"],
             &["not yet activated"],
         ],
-        advice: "a date does not fit: set the node's clock (timedatectl), and if it is right, renew the server's certificate or the mirror",
+        advice: "a certificate or repository is expired or not yet valid: check the node's clock (timedatectl); if it is correct, renew the server's certificate or update the mirror",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -47,7 +47,7 @@ const COMPLAINTS: [Complaint; 10] = [
             &["proxyconnect"],
             &["connect tunnel failed"],
         ],
-        advice: "the proxy does not let it through: check proxy.httpProxy, proxy.httpsProxy and proxy.noProxy",
+        advice: "the proxy rejects the connection or cannot be reached: check proxy.httpProxy, proxy.httpsProxy and proxy.noProxy",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -60,7 +60,7 @@ const COMPLAINTS: [Complaint; 10] = [
             &["no such host"],
             &["could not resolve '"],
         ],
-        advice: "a name cannot be resolved: check the node's DNS, or name a proxy in proxy, a mirror in driver.url or repositories in driver.configMaps",
+        advice: "a host name cannot be resolved: check the node's DNS, or set a proxy in proxy, a mirror in driver.url or repositories in driver.configMaps",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -74,7 +74,7 @@ const COMPLAINTS: [Complaint; 10] = [
             &["peer's certificate issuer"],
             &["ssl certificate problem"],
         ],
-        advice: "the server's certificate is not trusted: name the authority in proxy.trustedCAConfigMap, or for package repositories in driver.configMaps.certificates",
+        advice: "the server's certificate is not trusted: set its certificate authority in proxy.trustedCAConfigMap, or for package repositories in driver.configMaps.certificates",
     },
     Complaint {
         reason: Reason::KernelHeadersUnavailable,
@@ -89,7 +89,7 @@ const COMPLAINTS: [Complaint; 10] = [
             &["unable to find the development tool", "linux-headers"],
             &["package 'linux-headers", "has no installation candidate"],
         ],
-        advice: "the repositories lack the headers of the node's kernel: name ones that have them in driver.configMaps.repositories, take precompiled: true, or boot a kernel that they have",
+        advice: "the repositories lack the headers of the node's kernel: set repositories that contain them in driver.configMaps.repositories, set precompiled: true, or boot a kernel whose headers are available",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -101,7 +101,7 @@ const COMPLAINTS: [Complaint; 10] = [
             &["operation timed out"],
             &["connection reset by peer"],
         ],
-        advice: "the server cannot be reached: check firewalls and routes, or name a proxy in proxy",
+        advice: "the server cannot be reached: check firewalls and routes, or set a proxy in proxy",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -112,7 +112,7 @@ const COMPLAINTS: [Complaint; 10] = [
             &["404  not found"],
             &["status code: 404"],
         ],
-        advice: "there is no such file: check driver.version and driver.url, or the repositories",
+        advice: "the file does not exist on the server: check driver.version and driver.url, or the repositories",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -124,11 +124,11 @@ const COMPLAINTS: [Complaint; 10] = [
             &["403  forbidden"],
             &["401 unauthorized"],
         ],
-        advice: "the server refuses it: check what the mirror demands of its clients",
+        advice: "the server denies the request: check the credentials and permissions that the mirror requires",
     },
 ];
 
-/// What an installing container's last words come to, and what to do. None for what is not known.
+/// Returns the reason for the end of an installing container's log, and the advice; `None` if the failure is unknown.
 #[must_use]
 pub fn complaint(words: &str) -> Option<(Reason, &'static str)> {
     let said = words.to_lowercase();
@@ -136,12 +136,12 @@ pub fn complaint(words: &str) -> Option<(Reason, &'static str)> {
     COMPLAINTS.iter().find(told).map(|complaint| (complaint.reason, complaint.advice))
 }
 
-/// Whether a runtime's error says that there is no such image, as against any other reason not to have it.
+/// Returns whether a container runtime's error means that an image does not exist, as opposed to any other pull failure.
 #[must_use]
 pub fn says_not_found(words: &str) -> bool {
     let said = words.to_lowercase();
     let none = ["not found", "manifest unknown", "name unknown", "does not exist"];
-    // A host that is not found is no image that is not found.
+    // A host that is not found proves nothing about the image.
     let elsewhere = ["no such host", "lookup ", "not present with pull policy"];
     none.iter().any(|word| said.contains(word)) && !elsewhere.iter().any(|word| said.contains(word))
 }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_words_are_told_apart() {
+    fn known_failures_have_a_reason_and_advice() {
         for (words, reason, advice) in [
             ("curl: (6) Could not resolve host: us.download.nvidia.com", Reason::DownloadFailed, "DNS"),
             (
@@ -187,9 +187,9 @@ mod tests {
             (
                 "E: Failed to fetch http://m/linux.deb  404  Not Found [IP: 10.0.0.1 80]",
                 Reason::DownloadFailed,
-                "no such file",
+                "does not exist on the server",
             ),
-            ("curl: (22) The requested URL returned error: 403 Forbidden", Reason::DownloadFailed, "refuses"),
+            ("curl: (22) The requested URL returned error: 403 Forbidden", Reason::DownloadFailed, "denies"),
             (
                 "curl: (7) Failed to connect to us.download.nvidia.com port 443 after 12 ms: Connection refused",
                 Reason::DownloadFailed,
@@ -215,17 +215,17 @@ mod tests {
             (
                 "Unloading NVIDIA driver kernel modules...\nCould not unload NVIDIA driver kernel modules, driver is in use",
                 Reason::DriverInUse,
-                "end what uses",
+                "stop the programs",
             ),
         ] {
-            let (found, said) = complaint(words).unwrap_or_else(|| panic!("nothing known of {words}"));
+            let (found, said) = complaint(words).unwrap_or_else(|| panic!("unknown: {words}"));
             assert_eq!(found, reason, "{words}");
             assert!(said.contains(advice), "{words}: {said}");
         }
     }
 
     #[test]
-    fn what_is_not_known_stays_as_it_is() {
+    fn unknown_failures_have_no_reason() {
         for words in ["", "no message", "ERROR: Failed to compile: cc1 crashed", "exit status 2", "Segmentation fault"]
         {
             assert_eq!(complaint(words), None, "{words}");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_there_is_not_is_told_from_one_that_cannot_be_had() {
+    fn a_missing_image_differs_from_other_pull_failures() {
         for (words, missing) in [
             ("failed to resolve reference \"nvcr.io/nvidia/driver:1-x\": nvcr.io/nvidia/driver:1-x: not found", true),
             ("rpc error: code = NotFound desc = manifest unknown", true),

@@ -1,4 +1,4 @@
-//! A member: one GPU node of a policy with everything the later steps want to know of it.
+//! A member: one GPU node of a policy, with all facts that the later steps need.
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus,
@@ -39,9 +39,9 @@ use crate::{
 pub struct Member<'w> {
     /// The Node.
     pub node: &'w NodeFacts,
-    /// Its GpuNode, if there is one yet.
+    /// Its GpuNode, if it exists.
     pub gpu_node: Option<&'w GpuNode>,
-    /// What its GPUs are.
+    /// Its GPUs.
     pub discovery: Discovery<'w>,
     /// The policy.
     pub policy: &'w ClusterGpuPolicy,
@@ -51,27 +51,27 @@ pub struct Member<'w> {
     pub pool: String,
     /// The named pool, unless the pool is an implicit one.
     pub named_pool: Option<&'w Pool>,
-    /// What keeps operands off a node with these taints, if anything: the first that the policy does not tolerate.
+    /// The first taint of the node that the policy does not tolerate, if any. It prevents operands from being scheduled there.
     pub untolerated: Option<&'w TaintFact>,
-    /// What the policy says of health here.
+    /// The policy's health settings for the node's pool.
     pub health_policy: Health,
-    /// How its GPUs are.
+    /// The health of its GPUs.
     pub health: NodeHealth,
-    /// What the policy wants on the node.
+    /// The components that the policy requires on the node.
     pub desired: Desired,
-    /// The groups that the node's labels name.
+    /// The groups in the node's labels.
     pub have: Groups,
-    /// How many GPUs the node should have.
+    /// The expected number of GPUs.
     pub expected: Option<u32>,
-    /// What its device plugin makes of each.
+    /// The resources that its device plugin advertises for each GPU.
     pub offer: Offer,
-    /// What it should offer of them.
+    /// The resources that should be allocatable.
     pub promise: Option<Promise>,
-    /// What of its GPU stack is somebody else's.
+    /// The third-party part of its GPU stack.
     pub external: Foreign,
-    /// The pods that run on its GPUs, where that was asked.
+    /// The pods that run on its GPUs, if they were queried.
     pub gpu_holders: Option<&'w [String]>,
-    /// The pods of ours on the node.
+    /// This operator's pods on the node.
     pub pods: Vec<&'w PodFacts>,
 }
 
@@ -124,76 +124,76 @@ impl<'w> Member<'w> {
         }
     }
 
-    /// What the operator last wrote of the node.
+    /// Returns the node's status as the operator last wrote it.
     #[must_use]
     pub fn status(&self) -> Option<&'w GpuNodeStatus> {
         self.gpu_node?.status.as_ref()
     }
 
-    /// What the probe said.
+    /// Returns the probe's report.
     #[must_use]
     pub fn report(&self) -> Option<&'w Report> {
         self.status()?.report.as_ref()
     }
 
-    /// The move that the node is in.
+    /// Returns the update that the node is in.
     #[must_use]
     pub fn rollout(&self) -> Option<&'w Rollout> {
         self.gpu_node?.spec.rollout.as_ref()
     }
 
-    /// The groups that the policy wants, where it can be carried out.
+    /// Returns the groups that the policy wants, if it can be applied to the node.
     #[must_use]
     pub fn want(&self) -> Option<Groups> {
         self.desired.variant().map(Variant::groups)
     }
 
-    /// The driver that the policy wants, where it can be carried out.
+    /// Returns the driver that the policy wants, if it can be applied to the node.
     #[must_use]
     pub fn driver(&self) -> Option<&DriverChoice> {
         self.desired.variant().map(|variant| &variant.key.driver)
     }
 
-    /// What the policy wants of the node's container runtime, where it can be carried out.
+    /// Returns the toolkit that the policy wants, if it can be applied to the node.
     #[must_use]
     pub fn toolkit(&self) -> Option<&ToolkitChoice> {
         self.desired.variant().map(|variant| &variant.key.toolkit)
     }
 
-    /// The model's name, once it is known.
+    /// Returns the model's name, if it is known.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.discovery.model.as_deref()
     }
 
-    /// Since when a node that has not reported is waited for: since it, its policy and its probe have all been there.
+    /// Returns the time since which a report is expected: the node, its policy and its probe all exist since then.
     #[must_use]
     pub fn report_awaited_since(&self) -> Option<Timestamp> {
         let probe = self.probe_pod().and_then(|pod| pod.created);
-        let all_there = [self.node.created, self.policy.creation_timestamp().map(|time| time.0), probe];
-        all_there.into_iter().flatten().max()
+        let created = [self.node.created, self.policy.creation_timestamp().map(|time| time.0), probe];
+        created.into_iter().flatten().max()
     }
 
-    /// Until when it is waited for.
+    /// Returns the time from which a missing report is a failure.
     #[must_use]
     pub fn report_due(&self) -> Option<Timestamp> {
         self.report_awaited_since().map(|since| later(since, REPORT_GRACE))
     }
 
-    /// Whether nothing is to be written of the node yet: its probe is about to tell of it, and what is written before would
-    /// be written again.
+    /// Returns whether no status should be written for the node yet: its probe is about to report, and a status that is written
+    /// before would be written again.
     #[must_use]
     pub fn is_awaited(&self, now: Timestamp) -> bool {
         self.gpu_node.is_none() && self.report_due().is_some_and(|due| now < due)
     }
 
-    /// GPUs that the bus shows.
+    /// Returns the number of GPUs on the PCI bus.
     #[must_use]
     pub fn on_bus(&self) -> u32 {
         gpus::on_bus(self.report())
     }
 
-    /// Where the GPUs were that the bus does not show any more.
+    /// Returns the PCI addresses of the GPUs that are no longer on the bus.
     #[must_use]
     pub fn missing_from(&self) -> Vec<&str> {
         let there = |address: &str| {
@@ -202,17 +202,17 @@ impl<'w> Member<'w> {
         self.discovery.seen.at.iter().map(String::as_str).filter(|address| !there(address)).collect()
     }
 
-    /// What the scheduler can give out, in its own units: a GPU that four pods share is four.
+    /// Returns the node's allocatable units: a GPU that four pods share counts as four.
     #[must_use]
     pub fn allocatable(&self) -> u32 {
         let there = &self.node.allocatable;
-        // By another name than NVIDIA's, if somebody's plugin has one.
+        // Third-party plugins may have resource names other than NVIDIA's.
         let promised = self.promise.iter().flat_map(|promise| promise.whole.keys());
         let others = promised.filter(|name| !is_gpu(name)).map(|name| there.amount(name));
         there.total() + others.sum::<u32>()
     }
 
-    /// A resource by which a pod can ask for a GPU of its, or a part of one.
+    /// Returns a resource name with which a pod can request one of the node's GPUs, or a part of one.
     #[must_use]
     pub fn offered(&self) -> &str {
         let there = &self.node.allocatable;
@@ -221,20 +221,20 @@ impl<'w> Member<'w> {
         other.or(there.first_gpu().map(Word::as_str)).unwrap_or(keys::GPU_RESOURCE)
     }
 
-    /// What it should be able to give out, in the same units.
+    /// Returns the units that should be allocatable.
     #[must_use]
     pub fn promised(&self) -> Option<u32> {
         self.promise.as_ref().map(Promise::units)
     }
 
-    /// Whether the scheduler can give out all that is promised, but for unhealthy GPUs, as long as the policy can do without
-    /// those.
+    /// Returns whether all expected units are allocatable, except those of unhealthy GPUs, and the policy does not require more
+    /// healthy GPUs.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let enough = |expected: u32| {
             expected.saturating_sub(self.health.unhealthy) >= health::required(&self.health_policy, expected)
         };
-        // GPUs in MIG mode without a MIG device promise nothing, which no node becomes ready by.
+        // GPUs in MIG mode without a MIG device have no expected units, which must not make a node ready.
         let kept = |promise: &Promise| promise.units() > 0 && promise.lacks(&self.node.allocatable).is_none();
         self.node.ready
             && !self.node.deleting
@@ -242,37 +242,37 @@ impl<'w> Member<'w> {
             && self.promise.as_ref().is_some_and(kept)
     }
 
-    /// Whether the allocatable that is there can be believed. Kubelet takes some seconds to take back the GPUs of a plugin
-    /// that is gone, so a node becomes ready by a plugin that runs, and in the middle of a move by the whole new stack;
-    /// once ready, allocatable alone tells.
+    /// Returns whether the node's allocatable units are reliable. Kubelet needs some seconds to remove the GPUs of a plugin
+    /// that is gone, so a node becomes ready only with a running plugin, and during an update only with all stages of the new
+    /// revision; for a node that is ready, the allocatable units are sufficient.
     #[must_use]
     pub fn is_believable(&self) -> bool {
         if self.rollout().is_some() {
             return self.stack_proven();
         }
-        // Of somebody else's plugin there is nothing to see but what it offers.
-        let not_ours = self.want().is_some_and(|want| want.device_plugin.is_none());
-        not_ours
+        // Of a third-party plugin only its allocatable resources are known.
+        let third_party = self.want().is_some_and(|want| want.device_plugin.is_none());
+        third_party
             || self.status().is_some_and(GpuNodeStatus::is_ready)
             || self.pod(Stage::DevicePlugin).is_some_and(PodFacts::running)
     }
 
-    /// Whether the last word on the node was a failure: moving it then takes nothing from anybody.
+    /// Returns whether the node's last reason is a failure: an update then disturbs no workload.
     #[must_use]
     pub fn was_failing(&self) -> bool {
         self.status().is_some_and(|status| !status.is_ready() && status.reason.is_some_and(Reason::is_failure))
     }
 
-    /// The stage's pod that belongs to the group the node's label names.
+    /// Returns the stage's pod of the group in the node's label.
     #[must_use]
     pub fn pod(&self, stage: Stage) -> Option<&'w PodFacts> {
         let group = revision::group(&self.have, stage)?;
         let of_group = self.pods_of(stage).filter(|pod| pod.group.as_deref() == Some(group));
-        // A pod on its way out counts only where there is no other.
+        // A terminating pod is returned only if there is no other.
         of_group.min_by_key(|pod| pod.is_leaving())
     }
 
-    /// When the last pod or container of ours on the node was made or started.
+    /// Returns when the last of this operator's pods and containers on the node was created or started.
     #[must_use]
     pub fn last_stir(&self) -> Option<Timestamp> {
         let of_pod = |pod: &&PodFacts| {
@@ -282,29 +282,30 @@ impl<'w> Member<'w> {
         self.pods.iter().filter_map(of_pod).max()
     }
 
-    /// Until when the last crashes of containers that run again count against their pods.
+    /// Returns the times until which past crashes of containers that are running again count as failures of their pods.
     pub fn crashes_count_until(&self) -> impl Iterator<Item = Timestamp> + use<'w, '_> {
         let containers = self.pods.iter().flat_map(|pod| pod.init.iter().chain(&pod.containers));
         let crashed = containers.filter(|container| container.last_failure.is_some());
         crashed.filter_map(ContainerFacts::running_since).map(|since| later(since, GRACE))
     }
 
-    /// Until when a driver's pod that waits at its guard is given to go on by itself: most only pass by.
+    /// Returns the time until which a driver pod in its guard container is expected to continue by itself: most guards exit
+    /// immediately.
     #[must_use]
     pub fn driver_waits_until(&self) -> Option<Timestamp> {
         let guard = self.pod(Stage::Driver)?.init.iter().find(|init| init.name == GUARD)?;
         Some(later(guard.running_since()?, AT_GUARD))
     }
 
-    /// Whether the driver's container waits at its guard before it begins: again, after it has died.
+    /// Returns whether a restarted driver container is waiting in its guard.
     #[must_use]
     pub fn driver_waits(&self) -> bool {
-        let says_so = self.report().is_some_and(|report| report.driver.waits.is_some());
-        says_so && self.pod(Stage::Driver).is_some_and(|pod| pod.is_nvidia_driver() && pod.has_started())
+        let reported = self.report().is_some_and(|report| report.driver.waits.is_some());
+        reported && self.pod(Stage::Driver).is_some_and(|pod| pod.is_nvidia_driver() && pod.has_started())
     }
 
-    /// Whether the driver is in use by others than the operator's own pods. While the probe holds the driver, it cannot tell
-    /// whether anybody else does; of pods the API server knows.
+    /// Returns whether the driver is in use by programs other than the operator's own pods. While the probe itself uses the
+    /// driver, it cannot detect other users; pods are known from the API server.
     #[must_use]
     pub fn is_held_by_others(&self) -> bool {
         let Some(report) = self.report().filter(|report| report.driver.in_use) else { return false };
@@ -316,19 +317,19 @@ impl<'w> Member<'w> {
         !answers && !self.pods.iter().copied().filter(holds).any(PodFacts::has_started)
     }
 
-    /// All pods of a stage on the node, those on their way out included.
+    /// Returns all pods of a stage on the node, including those that are terminating.
     pub fn pods_of(&self, stage: Stage) -> impl Iterator<Item = &'w PodFacts> + use<'w, '_> {
         self.pods.iter().copied().filter(move |pod| pod.role == Role::Operand(stage))
     }
 
-    /// The probe's pod.
+    /// Returns the probe's pod.
     #[must_use]
     pub fn probe_pod(&self) -> Option<&'w PodFacts> {
         probe_pod(&self.pods)
     }
 
-    /// Whether the node's driver is loaded and in place, by the probe's report: the version that the policy wants, or,
-    /// while a new revision waits for its turn, whichever the node has.
+    /// Returns whether the node's driver is loaded and installed according to the probe's report: the version that the policy
+    /// wants, or, while an update is pending, any version.
     #[must_use]
     pub fn driver_proven(&self) -> bool {
         let (Some(choice), Some(report)) = (self.driver(), self.report()) else {
@@ -341,14 +342,14 @@ impl<'w> Member<'w> {
             && report.driver.installed.iter().any(|found| found.root == choice.root() && found.version == loaded)
     }
 
-    /// Whether the node has a driver of ours that is not the one the policy wants now.
+    /// Returns whether the node has a driver of this operator that differs from the one that the policy wants.
     #[must_use]
     pub fn driver_waits_for_its_turn(&self) -> bool {
         self.have.driver.is_some() && self.want().is_some_and(|want| want.driver != self.have.driver)
     }
 
-    /// Whether every stage of the wanted revision is proven: for a node in the middle of a move, allocatable alone
-    /// may still be that of the old one.
+    /// Returns whether every stage of the wanted revision is proven. During an update the allocatable units alone may still be
+    /// those of the old revision.
     #[must_use]
     pub fn stack_proven(&self) -> bool {
         let runs = |stage| self.pod(stage).is_some_and(PodFacts::running);
@@ -357,8 +358,8 @@ impl<'w> Member<'w> {
             && Stage::ALL.into_iter().all(|stage| revision::group(&self.have, stage).is_none() || runs(stage))
     }
 
-    /// Whether the driver is past doubt: loaded and in place, and in the middle of a move also by a pod that runs. Another
-    /// revision of the same version finds the old one loaded.
+    /// Returns whether the driver works: it is loaded and installed, and during an update its pod is also running, because
+    /// another revision of the same version finds the old driver loaded.
     #[must_use]
     pub fn driver_done(&self) -> bool {
         let moved = self.rollout().is_none() || self.have.driver.is_none();
@@ -366,7 +367,7 @@ impl<'w> Member<'w> {
     }
 }
 
-/// The probe's pod among those of a node; one on its way out only where there is no other.
+/// Returns the probe's pod among those of a node; a terminating one only if there is no other.
 #[must_use]
 pub fn probe_pod<'w>(pods: &[&'w PodFacts]) -> Option<&'w PodFacts> {
     pods.iter().copied().filter(|pod| pod.role == Role::Probe).min_by_key(|pod| pod.is_leaving())

@@ -1,4 +1,4 @@
-//! Division of GPUs by MIG: what a policy wants of it, whether a node has it, and what stands in the way.
+//! The MIG layout of a node's GPUs: whether it is the one in the policy, and whether programs prevent a change.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ use crate::{
     world::{ContainerFacts, ContainerState, PodFacts},
 };
 
-/// The probe has looked at GPUs since their plugin's pod began once that runs for so long, and for some of the probe's
-/// intervals.
+/// The probe's report is newer than the start of the device plugin's pod after this time and [`LOOKS`] intervals of the probe,
+/// whichever is longer.
 const SETTLED: Duration = Duration::from_mins(10);
 const LOOKS: u32 = 3;
 
-/// In what a node's GPUs are not divided as its policy wants them, in words; nothing where they are, where no layout is
-/// wanted, or where NVML does not answer.
+/// Returns a message with the first GPU whose MIG layout differs from the policy; `None` if all have the layout, if the policy
+/// has none, or if NVML does not answer.
 #[must_use]
 pub fn differs(member: &Member<'_>) -> Option<String> {
     let wanted = member.desired.variant()?.key.plugin.layout()?;
     let report = member.report().filter(|report| report.nvml.state == NvmlState::Answering)?;
     let gpu = report.gpus.iter().find(|gpu| !is_divided(gpu, &report.gpus, wanted))?;
-    let now = devices(gpu).map_or_else(|| "MIG off".to_owned(), |devices| words(&devices));
-    Some(format!("GPU {} has {now}, and {} is wanted", gpu.pci_address, words(wanted)))
+    let now = devices(gpu).map_or_else(|| "MIG disabled".to_owned(), |devices| words(&devices));
+    Some(format!("GPU {} has {now}, but the policy requests {}", gpu.pci_address, words(wanted)))
 }
 
 fn devices(gpu: &Gpu) -> Option<Layout> {
@@ -38,8 +38,8 @@ fn devices(gpu: &Gpu) -> Option<Layout> {
     Some(devices.iter().map(|devices| (devices.profile.clone(), devices.count)).collect())
 }
 
-/// Whether a GPU is divided as is wanted. The report tells nothing of MIG on a GPU that has none, nor of one where it is off:
-/// that it should be on is known by another of the same kind, or because none has it.
+/// Returns whether a GPU has the wanted layout. The report has the same for a GPU without MIG and for one where MIG is
+/// disabled: MIG should be enabled if another GPU of the same kind has it, or if no GPU has it.
 fn is_divided(gpu: &Gpu, all: &[Gpu], wanted: &Layout) -> bool {
     if let Some(devices) = devices(gpu) {
         return !wanted.is_empty() && devices == *wanted;
@@ -55,7 +55,7 @@ fn words(layout: &Layout) -> String {
     layout.iter().map(|(profile, count)| format!("{count} x {profile}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The plugin's pod that would divide the GPUs anew if it were made anew: one that has long done so, and runs.
+/// Returns the device plugin's pod whose replacement would restore the layout: one that applied it long ago, and is running.
 #[must_use]
 pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
     let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
@@ -64,7 +64,8 @@ pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFac
     pod.running_since().filter(|since| older(*since, settled, now)).map(|_| pod)
 }
 
-/// Whether a program holds GPUs that are to be divided: it may be the probe, which then has to let go of them.
+/// Returns whether a program prevents a change of the layout by using a GPU. It may be the probe, which then has to release the
+/// GPUs.
 #[must_use]
 pub fn is_blocked(member: &Member<'_>) -> bool {
     let Some(pod) = member.pod(Stage::DevicePlugin).filter(|pod| !pod.running()) else { return false };
@@ -97,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_not_in_mig_mode_should_be_where_its_like_is_or_none_is() {
+    fn a_gpu_without_mig_differs_if_its_kind_supports_mig_or_no_gpu_has_it_enabled() {
         let sevenths: &[(&str, u32)] = &[("1g.10gb", 7)];
         let halves: &[(&str, u32)] = &[("3g.40gb", 2)];
         let wanted = Layout::from([("1g.10gb".to_owned(), 7)]);
         for (case, gpus, wanted, divided) in [
             ("all are", vec![gpu("2330", Some(sevenths)); 2], &wanted, true),
-            ("one is otherwise", vec![gpu("2330", Some(sevenths)), gpu("2330", Some(halves))], &wanted, false),
+            ("one differs", vec![gpu("2330", Some(sevenths)), gpu("2330", Some(halves))], &wanted, false),
             ("one is empty", vec![gpu("2330", Some(sevenths)), gpu("2330", Some(&[]))], &wanted, false),
             ("one of a kind is off", vec![gpu("2330", Some(sevenths)), gpu("2330", None)], &wanted, false),
             ("one of another kind has none", vec![gpu("2330", Some(sevenths)), gpu("1eb8", None)], &wanted, true),

@@ -1,4 +1,4 @@
-//! GPUs that nouveau holds, the kernel's own driver for them: NVIDIA's module cannot take them.
+//! GPUs that are bound to nouveau, the kernel's own driver for NVIDIA GPUs: NVIDIA's module cannot bind to them.
 
 use gpu_operator_crd::{
     reason::{Phase, Reason},
@@ -16,23 +16,23 @@ use crate::{
 
 const NOUVEAU: &str = "nouveau";
 
-/// What a node's own driver cannot do while nouveau holds its GPUs.
+/// Returns the verdict on a node whose host driver cannot be loaded because its GPUs are bound to nouveau.
 pub fn of_host(report: &Report, loaded: Option<&str>) -> Option<Verdict> {
     let held = held(report).filter(|_| loaded.is_none())?;
-    Some(verdict(&format!("{held}, so that the host's NVIDIA driver cannot be loaded")))
+    Some(verdict(&format!("{held}, so the host's NVIDIA driver cannot be loaded")))
 }
 
-/// What a driver's pod waits for, or fails at, while nouveau holds the GPUs: nouveau that nothing uses is unloaded in a moment,
-/// and the probe takes another to see it.
+/// Returns the verdict on a driver pod that waits or fails because the GPUs are bound to nouveau. It needs [`GRACE`]: a nouveau
+/// that is not in use is unloaded within seconds, and the probe reports that shortly after.
 pub fn of_pod(report: &Report, pod: &PodFacts, now: Timestamp) -> Option<Verdict> {
     let held = held(report)?;
     let steps = pod.init.iter().filter(|init| [UNLOAD_NOUVEAU, INSTALLER].contains(&init.name.as_str()));
     let mut begun = steps.filter_map(ContainerFacts::running_since).chain(pod.running_since());
     let met = begun.any(|since| older(since, GRACE, now)) || hold_up(pod, now).is_some();
-    met.then(|| verdict(&format!("{held}, so that pod {} cannot load NVIDIA's driver", pod.name)))
+    met.then(|| verdict(&format!("{held}, so pod {} cannot load NVIDIA's driver", pod.name)))
 }
 
-/// Which GPUs nouveau holds.
+/// Returns a message with the GPUs that are bound to nouveau, if any.
 fn held(report: &Report) -> Option<String> {
     let by_nouveau = |gpu: &&Gpu| gpu.held_by.as_deref() == Some(NOUVEAU);
     let held: Vec<&str> = report.gpus.iter().filter(by_nouveau).map(|gpu| gpu.pci_address.as_str()).collect();
@@ -41,6 +41,6 @@ fn held(report: &Report) -> Option<String> {
 }
 
 fn verdict(what: &str) -> Verdict {
-    let way_out = "nouveau can be unloaded only while nothing uses it, such as a console or a display server: write \"blacklist nouveau\" and \"options nouveau modeset=0\" to /etc/modprobe.d/nouveau.conf of the node, rebuild its initramfs and reboot it. If nouveau is built into the kernel, add nouveau.modeset=0 to the kernel command line instead";
-    Verdict::new(Phase::Driver, Reason::NouveauLoaded, format!("{what}; {way_out}"))
+    let advice = "nouveau cannot be unloaded while it is in use, for example by a console or a display server: write \"blacklist nouveau\" and \"options nouveau modeset=0\" to /etc/modprobe.d/nouveau.conf on the node, rebuild its initramfs and reboot it. If nouveau is built into the kernel, add nouveau.modeset=0 to the kernel command line instead";
+    Verdict::new(Phase::Driver, Reason::NouveauLoaded, format!("{what}; {advice}"))
 }

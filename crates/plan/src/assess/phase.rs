@@ -1,5 +1,5 @@
-//! Judgement: how far a node is and what holds it up. Proof of a later stage implies the earlier ones, so the last is
-//! looked at first.
+//! The verdict on a node: its phase, and what keeps it from being ready. Proof of a later stage implies the earlier ones, so
+//! the last one is checked first.
 
 use gpu_operator_crd::{
     keys,
@@ -24,7 +24,7 @@ use crate::{
     world::{ContainerState, World},
 };
 
-/// How far a node is and what holds it up.
+/// Returns the verdict on a node: its phase, and what keeps it from being ready.
 #[must_use]
 pub fn judge(
     member: &Member<'_>,
@@ -38,7 +38,7 @@ pub fn judge(
         return Verdict::new(last_phase(member), Reason::NodeDeleting, "the Node is being deleted");
     }
     if !node.ready {
-        return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; look at its conditions");
+        return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; check its conditions");
     }
     if member.is_complete() && member.is_believable() && against_driver(member, now).is_none() {
         if let Some((reason, message)) = &trial.hold {
@@ -52,7 +52,7 @@ pub fn judge(
         Desired::Unsatisfiable(fault) => return driver::of_fault(member, fault, now),
         Desired::Variant(_) => {}
     }
-    // Without any GPU no driver can start, and its words would say less.
+    // Without any GPU no driver can start, and the driver's error would be less specific.
     if let Some(verdict) = gpu_missing(member, Phase::Driver).filter(|_| member.on_bus() == 0) {
         return verdict;
     }
@@ -66,23 +66,23 @@ pub fn judge(
         .unwrap_or_else(|| device_plugin(member, world, now))
 }
 
-/// What a user of `injection: Nri` may not expect. The device plugin cannot answer kubelet in a way that NRI plugins read: its
-/// annotations are a container's, and NVIDIA's NRI plugin reads those of pods.
-const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as with injection: Cdi: NVIDIA's NRI plugin serves only pods of this operator's namespace that name devices in an annotation";
+/// A limitation of `injection: Nri` that users may not expect. The device plugin's response to kubelet cannot be read by NRI
+/// plugins: it annotates containers, but NVIDIA's NRI plugin reads annotations of pods.
+const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as with injection: Cdi: NVIDIA's NRI plugin serves only pods in this operator's namespace that list devices in an annotation";
 
-/// What the scheduler can give out, in a sentence.
+/// Returns the message of a ready node.
 fn allocatable(member: &Member<'_>) -> String {
     let (units, gpus) = (member.allocatable(), member.expected.unwrap_or_default());
     let whole = member.promised() == member.expected;
-    let told = if whole {
+    let resources = if whole {
         format!("{units} GPUs are allocatable")
     } else {
-        format!("{units} parts of {gpus} GPUs are allocatable")
+        format!("{units} units of {gpus} GPUs are allocatable")
     };
     let driver = member.report().map(|report| &report.driver);
     let driver = match (member.driver(), driver.and_then(|driver| driver.loaded.as_deref())) {
         (Some(DriverChoice::Preinstalled { .. }), Some(version)) => {
-            Some(format!("driver {version} is the host's and left alone"))
+            Some(format!("driver {version} is installed on the host and left unchanged"))
         }
         _ => None,
     };
@@ -91,38 +91,40 @@ fn allocatable(member: &Member<'_>) -> String {
         Some(ToolkitChoice::Nri { .. }) => Some(NRI_IS_IDLE.to_owned()),
         _ => None,
     };
-    [Some(told), driver, runtime].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    [Some(resources), driver, runtime].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn of_host_runtime(member: &Member<'_>, HostRuntime { file, handler, .. }: &HostRuntime) -> String {
     if member.report().is_some_and(|report| report.runtimes.iter().any(|found| found.file == *file)) {
-        return format!("runtime {handler} is the host's and left alone");
+        return format!("runtime {handler} is configured on the host and left unchanged");
     }
     format!(
-        "runtime {handler} was the host's and is in {file} no more; write foreignStack: TakeOver to let this operator install its own"
+        "runtime {handler} of the host is no longer in {file}; restore it, or set foreignStack: TakeOver so that this operator installs its own"
     )
 }
 
-/// A node that is away keeps the phase it had.
+/// Returns the phase of a node that is NotReady or being deleted: the one it had.
 fn last_phase(member: &Member<'_>) -> Phase {
     match member.status().map(|status| status.phase) {
-        // Ready promises that pods can be scheduled, which is not so now.
+        // Ready means that pods can be scheduled, which is not the case now.
         Some(Phase::Ready) => Phase::DevicePlugin,
-        // Somebody governs it now.
+        // A policy governs the node now.
         Some(Phase::Unmanaged) | None => Phase::Discovery,
         Some(phase) => phase,
     }
 }
 
-/// Such a Node is about to be NotReady, if the runtime does not come back. Who restarted it knows more.
+/// Returns the verdict on a node whose container runtime does not answer. The Node becomes NotReady if that lasts. The
+/// toolkit's pod, if it restarted the runtime, has the more specific error.
 fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
     if let Some((reason, message)) = member.pod(Stage::Toolkit).and_then(|pod| hold_up(pod, now)) {
         return Verdict::new(Phase::Toolkit, reason, message);
     }
-    let message = "kubelet cannot tell the version of its container runtime, which does not answer; what is on the node stays as it is";
+    let message = "kubelet does not report the version of its container runtime, because the runtime does not answer; the node's components are left unchanged";
     Verdict::new(last_phase(member), Reason::NodeNotReady, message)
 }
 
+/// Returns the verdict on a node whose probe has not reported.
 fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
     if let Some((reason, message)) = member.probe_pod().and_then(|pod| hold_up(pod, now)) {
         return Verdict::new(
@@ -133,18 +135,20 @@ fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
     }
     if member.report_due().is_none_or(|due| now >= due) {
         let message = match member.probe_pod() {
-            Some(pod) => format!("pod {} runs but has not reported; look at its log", pod.name),
-            None => "no pod of DaemonSet nvml-probe is on the node; look at its affinity and tolerations".to_owned(),
+            Some(pod) => format!("probe pod {} is running but has not reported; see its log", pod.name),
+            None => "DaemonSet nvml-probe has no pod on the node; check its affinity, node selector and tolerations"
+                .to_owned(),
         };
         return Verdict::new(Phase::Discovery, Reason::ProbeMissing, message);
     }
     Verdict::new(Phase::Discovery, Reason::WaitingForReport, "the probe has not reported yet")
 }
 
+/// Returns the verdict on a toolkit that is not proven to work, or `None` if it is.
 fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Toolkit;
     if member.want()?.toolkit.is_none() {
-        // Some plugins need none, and some hosts bring it.
+        // Some plugins need none, and some hosts have one.
         return handler_missing(member, phase);
     }
     let Some(pod) = member.pod(Stage::Toolkit) else {
@@ -159,14 +163,14 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
     let installing =
         pod.init.iter().any(|init| init.name == INSTALL_TOOLKIT && matches!(init.state, ContainerState::Running(_)));
     Some(if installing {
-        Verdict::new(phase, Reason::ToolkitInstalling, format!("pod {} installs the container toolkit", pod.name))
+        Verdict::new(phase, Reason::ToolkitInstalling, format!("pod {} is installing the container toolkit", pod.name))
     } else {
         starting(phase, pod)
     })
 }
 
-/// That kubelet does not know NVIDIA's runtime yet. One that tells of no runtimes at all, for want of a container runtime
-/// that does, proves nothing.
+/// Returns the verdict on a node whose kubelet does not list NVIDIA's runtime yet. A kubelet that lists no runtimes at all,
+/// because its container runtime does not report them, proves nothing.
 fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     let handler = member.toolkit()?.handler()?;
     let known = &member.node.runtime_handlers;
@@ -175,23 +179,23 @@ fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
         let message = match member.toolkit() {
             Some(ToolkitChoice::Host(runtime)) => {
                 format!(
-                    "{} has runtime {handler}, and kubelet does not know it; restart the container runtime",
+                    "runtime {handler} is configured in {}, but kubelet does not list it; restart the container runtime",
                     runtime.file
                 )
             }
-            _ => format!("kubelet does not know runtime {handler} yet"),
+            _ => format!("kubelet does not list runtime {handler} yet"),
         };
         Verdict::new(phase, Reason::ToolkitInstalling, message)
     })
 }
 
-/// That claims of pods get the node's GPUs, and no device plugin.
+/// Returns the verdict on a node whose GPUs are allocated to resource claims instead of by a device plugin.
 fn by_claims(member: &Member<'_>) -> Option<Verdict> {
     let how = member.external.by_claims()?;
     let missing = gpu_missing(member, Phase::DevicePlugin).map(|verdict| verdict.message);
-    // What is the matter with its GPUs concerns claims as well.
-    let sick = member.health.note.as_ref().map(|note| note.message.clone());
-    let message = [Some(how), missing, sick].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    // Problems of the GPUs affect claims as well.
+    let unhealthy = member.health.note.as_ref().map(|note| note.message.clone());
+    let message = [Some(how), missing, unhealthy].into_iter().flatten().collect::<Vec<_>>().join("; ");
     Some(Verdict::new(Phase::DevicePlugin, Reason::ForeignDraDriver, message))
 }
 
@@ -200,6 +204,7 @@ fn mps(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     runs(member, world, Stage::Mps, now).err()
 }
 
+/// Returns the verdict on a node whose GPUs are not all allocatable.
 fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     let phase = Phase::DevicePlugin;
     let waits_for = if member.want().is_some_and(|want| want.device_plugin.is_none()) {
@@ -213,7 +218,7 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
         }
     };
     let Some(expected) = member.expected else {
-        let message = "how many GPUs to expect is not known: the bus shows none; write gpusPerNode in the node's pool";
+        let message = "the expected number of GPUs is unknown, because none is on the PCI bus; set gpusPerNode in the node's pool";
         return Verdict::new(phase, Reason::ExpectedUnknown, message);
     };
     if let Some(verdict) = gpu_missing(member, phase) {
@@ -232,7 +237,7 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
     let waits_for = lacking.and_then(|(name, there, _)| withheld(member, name, there)).unwrap_or(waits_for);
     let message = match lacking {
         None if member.promised() == Some(0) => {
-            "its GPUs are in MIG mode and have no MIG device; make some, or write devicePlugin.mig.strategy: None"
+            "the GPUs are in MIG mode and have no MIG device; create MIG devices, or set devicePlugin.mig.strategy: None"
                 .to_owned()
         }
         Some((name, there, promised)) if name != keys::GPU_RESOURCE || member.promised() != member.expected => {
@@ -243,13 +248,16 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
     Verdict::new(phase, Reason::WaitingForAllocatable, message)
 }
 
-/// What a device plugin that serves holds back, where nothing else is known to be the matter.
+/// Returns the message for devices that a serving device plugin reports as unhealthy, if no other cause is known.
 fn withheld(member: &Member<'_>, name: &str, there: u32) -> Option<String> {
     let withheld = member.node.withheld.amount(name);
-    // Of a plugin that has just begun, or is gone, kubelet knows all and offers none.
+    // For a plugin that has just started, or is gone, kubelet lists all devices, and none is allocatable.
     (withheld > 0 && there > 0).then(|| {
         let plugin =
             member.pod(Stage::DevicePlugin).map_or("the device plugin".to_owned(), |pod| format!("pod {}", pod.name));
-        format!("kubelet knows {withheld} more, which {plugin} holds for unhealthy: its log says why")
+        let (verb, them) = if withheld == 1 { ("is", "it") } else { ("are", "them") };
+        format!(
+            "{withheld} more {verb} registered but not allocatable: {plugin} reports {them} as unhealthy; see its log"
+        )
     })
 }

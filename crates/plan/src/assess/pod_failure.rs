@@ -1,4 +1,5 @@
-//! What is the matter with a pod, or with there being none, in the words of whoever says it.
+//! Why a pod does not run or does not exist, from the error of the component that reports it: the API server, the scheduler,
+//! kubelet, or the container itself.
 
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
@@ -10,17 +11,17 @@ use crate::{
     world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
 };
 
-/// The chart's name for the probe's DaemonSet.
+/// The name of the probe's DaemonSet in the chart.
 const PROBE_DAEMON_SET: &str = "nvml-probe";
 
-/// What the API server says to the probe's pods, while there are none.
+/// Returns the API server's error for the probe's pods, if it rejects them.
 #[must_use]
 pub fn probe_refusal(world: &World) -> Option<&str> {
     refusal(world, PROBE_DAEMON_SET, |pod| pod.role == Role::Probe)
 }
 
-/// What the API server says to a DaemonSet's pods, if that still holds: it has taken none since. A quota takes some and
-/// refuses others.
+/// Returns the API server's error for a DaemonSet's pods, if it still applies: no pod was accepted since. A quota accepts some
+/// pods and rejects others.
 pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) -> bool) -> Option<&'w str> {
     let refusal = world.refusals.get(set)?;
     let words = refusal.message.as_str();
@@ -30,13 +31,14 @@ pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) ->
     (words.contains("exceeded quota") || forbidden && !taken_since).then_some(words)
 }
 
-/// What keeps a pod from running, in the words of whoever keeps it.
+/// Returns why a pod does not run, with the error of the scheduler, kubelet or its container; `None` if it runs or is still
+/// starting.
 #[must_use]
 pub fn hold_up(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
     if let Some(message) = &pod.unschedulable {
-        // For a moment every pod is that, and one that takes another's place until the other is gone.
+        // Every pod is unschedulable for a moment, and a replacement is until the previous pod is gone.
         let long = pod.created.is_some_and(|created| older(created, GRACE, now));
-        return long.then(|| (Reason::PodUnschedulable, format!("pod {}: {message}", pod.name)));
+        return long.then(|| (Reason::PodUnschedulable, format!("pod {} cannot be scheduled: {message}", pod.name)));
     }
     pod.init.iter().chain(&pod.containers).find_map(|container| container_hold_up(pod, container, now))
 }
@@ -51,7 +53,7 @@ fn container_hold_up(pod: &PodFacts, container: &ContainerFacts, now: Timestamp)
             ("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull", _) => {
                 let words = pull_error(message);
                 if pod.role == Role::Operand(Stage::Driver) && says_not_found(words) {
-                    let advice = "check the version, or write driver.image with an image of your own";
+                    let advice = "check driver.version, or set your own image in driver.image";
                     return Some((Reason::DriverImageNotFound, named(&format!("{words}; {advice}"))));
                 }
                 Some((Reason::ImagePullFailed, named(words)))
@@ -73,13 +75,13 @@ fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, 
     }
     let message = format!("pod {}, container {}: exit code {}: {words}", pod.name, container.name, exit.code);
     match complaint(words).filter(|_| pod.role == Role::Operand(Stage::Driver)) {
-        // The advice first: last words can be long.
+        // The advice comes first, because the end of the log can be long.
         Some((reason, advice)) => (reason, format!("{advice} ({message})")),
         None => (Reason::ContainerCrashed, message),
     }
 }
 
-/// Whether a pod cannot start because there is no image of its name.
+/// Returns whether a pod cannot start because an image does not exist.
 #[must_use]
 pub fn lacks_its_image(pod: &PodFacts) -> bool {
     pod.init.iter().chain(&pod.containers).any(|container| match &container.state {
@@ -90,7 +92,7 @@ pub fn lacks_its_image(pod: &PodFacts) -> bool {
     })
 }
 
-/// The reason that a container of ours names itself, and what it says of it.
+/// Returns the reason that a container of this operator reports at the beginning of its message, and the rest of the message.
 #[must_use]
 pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
     let (name, words) = words.split_once(": ")?;
@@ -105,8 +107,8 @@ pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
     known.into_iter().find(|reason| reason.as_str() == name).map(|reason| (reason, words))
 }
 
-/// Kubelet says the same twice, once with `Back-off pulling image …: ErrImagePull: ` before it; without that the two
-/// are one message, and one transition.
+/// Returns a pull error without kubelet's prefix `Back-off pulling image …: ErrImagePull: `. Kubelet reports each error with
+/// and without it; without it, both are the same message and thus one transition.
 fn pull_error(message: &str) -> &str {
     message.split_once("ErrImagePull: ").map_or(message, |(_, error)| error)
 }

@@ -1,5 +1,5 @@
-//! Precompiled drivers that there are not: a node whose image is missing is remembered as such in its GpuNode and
-//! compiles its driver instead, until another image is wanted. Without that memory it would go forth and back.
+//! Missing images of precompiled drivers: the image is recorded in the node's GpuNode, and the driver is compiled on the node
+//! instead, until a different image is wanted. Without the record the node would alternate between the two.
 
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 
@@ -13,10 +13,10 @@ use crate::{
     note::Note,
 };
 
-/// Returns the precompiled image that the policy would have on a node and that does not exist.
+/// Returns the precompiled image that the policy selects for a node, if it does not exist.
 #[must_use]
 pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
-    // Most policies ask for none, and this is asked of every node.
+    // This is called for every node, and most policies select no precompiled driver.
     if !effective_spec::is_precompiled(member.policy, member.named_pool) {
         return None;
     }
@@ -31,12 +31,12 @@ pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
     (known || precompiled && is_wanted && now_seen()).then_some(image)
 }
 
-/// Returns the note that the driver is compiled on the node instead, where it is.
+/// Returns the note that the driver is compiled on the node instead, if it is.
 #[must_use]
 pub fn note(member: &Member<'_>, image: &str) -> Option<Note> {
     let compiles = matches!(member.driver(), Some(DriverChoice::Container { kernel: None, .. }));
     let message = format!(
-        "there is no image {image}, so the driver is compiled on the node; it is looked for again once the kernel or the driver's branch changes"
+        "image {image} does not exist, so the driver is compiled on the node; the image is checked again when the kernel or the driver's branch changes"
     );
     compiles.then(|| Note::new(Reason::PrecompiledImageMissing, message))
 }

@@ -1,4 +1,4 @@
-//! The pod of a stage: what keeps it from running, where nothing else does.
+//! The pod of a stage: why it does not exist or does not run.
 
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
@@ -15,7 +15,7 @@ use crate::{
     world::{ContainerState, PodFacts, Role, World},
 };
 
-/// What holds a stage's pod up: the one that it takes the place of, or something that is the matter.
+/// Returns why a stage's pod does not run: the pod that it replaces, or a failure.
 #[must_use]
 pub fn stage_hold_up(
     member: &Member<'_>,
@@ -26,13 +26,17 @@ pub fn stage_hold_up(
 ) -> Option<Verdict> {
     let before = member.pods_of(stage).find(|other| other.name != pod.name);
     if let Some(before) = before.filter(|_| pod.unschedulable.is_some()) {
-        let message = format!("pod {} waits for pod {} to end", pod.name, before.name);
+        let message = format!("pod {} is waiting for pod {} to terminate", pod.name, before.name);
         return Some(Verdict::new(phase, Reason::PodStarting, message));
     }
     hold_up(pod, now).map(|(reason, message)| Verdict::new(phase, reason, message))
 }
 
-/// The stage's pod, once it runs.
+/// Returns the stage's pod if it is running.
+///
+/// # Errors
+///
+/// Returns the verdict on the node if the pod does not exist or does not run.
 pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp) -> Result<&'w PodFacts, Verdict> {
     let phase = stage.phase();
     let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase))?;
@@ -42,28 +46,40 @@ pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp
     if pod.running() { Ok(pod) } else { Err(starting(phase, pod)) }
 }
 
-/// Whether the bus shows fewer GPUs than the node should have.
+/// Returns the verdict on a node with fewer GPUs on the PCI bus than expected.
 #[must_use]
 pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     let (expected, on_bus) = (member.expected?, member.on_bus());
     let gone = member.missing_from().join(", ");
-    let mut last = if gone.is_empty() { String::new() } else { format!("; last seen and gone: {gone}") };
-    last.extend(gpus::passed_through(member.report()).into_iter().flat_map(|given| ["; ".to_owned(), given]));
+    let mut details = if gone.is_empty() { String::new() } else { format!("; missing: {gone}") };
+    details.extend(gpus::passed_through(member.report()).into_iter().flat_map(|given| ["; ".to_owned(), given]));
     (on_bus < expected).then(|| {
-        let message = format!(
-            "{on_bus} of {expected} GPUs are on the PCI bus{last}; look for GPUs that fell off in the kernel log, or, if fewer are meant, correct its pool's gpusPerNode or annotate the node with {}",
-            keys::GPU_COUNT
-        );
+        let advice = missing_advice(&member.node.name, on_bus);
+        let message = format!("{on_bus} of {expected} expected GPUs are on the PCI bus{details}. {advice}");
         Verdict::new(phase, Reason::GpuMissing, message)
     })
 }
 
-/// A stage without a pod: either it is on its way, or the API server refuses it, or the node keeps it off.
+fn missing_advice(node: &str, on_bus: u32) -> String {
+    let count = keys::GPU_COUNT;
+    // The expected number cannot be zero.
+    if on_bus == 0 {
+        return format!(
+            "Search the kernel log for NVRM/Xid; if fewer GPUs are expected, correct gpusPerNode, or the node's annotation {count}"
+        );
+    }
+    format!(
+        "If one failed, search the kernel log for NVRM/Xid; if {on_bus} is right, set gpusPerNode: {on_bus} or run: kubectl annotate --overwrite node {node} {count}={on_bus}"
+    )
+}
+
+/// Returns the verdict on a node without a pod of a stage: the node has a taint that is not tolerated, the API server rejects
+/// the pod, or the pod is about to be created.
 #[must_use]
 pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Verdict {
     if let Some(taint) = member.untolerated {
         let message = format!(
-            "the node's taint {taint} keeps operands off; add a toleration of it to defaults.tolerations, or leave those out to tolerate every taint"
+            "taint {taint} of the node is not tolerated, so no operand is scheduled there; add a toleration for it to defaults.tolerations, or remove defaults.tolerations to tolerate every taint"
         );
         return Verdict::new(phase, Reason::UntoleratedTaint, message);
     }
@@ -78,7 +94,7 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) ->
     }
 }
 
-/// The verdict on a pod that is starting.
+/// Returns the verdict on a node whose pod is starting, with the current container.
 #[must_use]
 pub fn starting(phase: Phase, pod: &PodFacts) -> Verdict {
     let next = pod

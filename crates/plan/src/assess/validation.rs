@@ -1,6 +1,6 @@
-//! Validation: a short test on a GPU of a node, where the policy asks for it. It comes last, when all GPUs are allocatable,
-//! and everything that it goes by is in the cluster: the pod while the test lasts, and what came of it in the GpuNode's
-//! status, so that an operator that starts anew neither loses nor repeats one.
+//! Validation: a short test on a GPU of a node, if the policy enables it. It is the last step, when all GPUs are allocatable.
+//! All of its state is in the cluster: the pod while the test runs, and its result in the GpuNode's status. So a restarted
+//! operator neither loses nor repeats a test.
 
 use gpu_operator_crd::{
     GpuNodeStatus,
@@ -24,29 +24,29 @@ use crate::{
     world::{LastWords, PodFacts, Role},
 };
 
-/// Where the validation of a node stands.
+/// The state of a node's validation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trial {
-    /// What came of the last one: what the status should say.
+    /// The result of the last test, for the node's status.
     pub record: Option<Validated>,
-    /// What keeps a node that is complete from being ready.
+    /// Why a node whose GPUs are all allocatable is not ready, if validation is the cause.
     pub hold: Option<(Reason, String)>,
-    /// The pod that belongs on the node: it tests, or what came of it is not written yet.
+    /// The pod that should exist on the node: its test is running, or its result is not written yet.
     pub pod: Option<String>,
-    /// That pod, where its log has to be read before it is known what has come of it.
+    /// That pod, if its log has to be read to determine the result.
     pub asks: Option<String>,
-    /// When to look again.
+    /// The time of the next check.
     pub check_again: Option<Timestamp>,
 }
 
-/// Where the validation of a node stands.
+/// Returns the state of a node's validation.
 #[must_use]
 pub fn of(member: &Member<'_>, last_words: &LastWords, now: Timestamp) -> Trial {
     let mode = member.policy.spec.readiness.validation.mode.unwrap_or_default();
     if mode == ValidationMode::Never {
         return Trial::default();
     }
-    // What was written of another Node of this name says nothing of this one.
+    // A record of a previous Node with this name does not apply to this Node.
     let of_this_node =
         |status: &&GpuNodeStatus| status.gpus.seen_on.as_ref().is_none_or(|seen| *seen == member.node.uid);
     let written = member.status().filter(of_this_node).and_then(|status| status.validation.clone());
@@ -54,7 +54,7 @@ pub fn of(member: &Member<'_>, last_words: &LastWords, now: Timestamp) -> Trial 
     let is_of_this = |record: &Validated| record.of == revision || mode == ValidationMode::OnInstall;
     let steady = member.status().is_some_and(GpuNodeStatus::is_ready) && member.rollout().is_none();
     if steady {
-        // What serves is not put to the test: it was ready before anybody asked, and stays it.
+        // A node that was ready before validation was enabled is not tested and stays ready.
         let known = written.as_ref().is_some_and(is_of_this) || member.want().is_some_and(|want| want != member.have);
         let record = if known { written } else { Some(served_before(revision, now)) };
         return Trial { record, ..Trial::default() };
@@ -75,7 +75,8 @@ pub fn of(member: &Member<'_>, last_words: &LastWords, now: Timestamp) -> Trial 
     }
 }
 
-/// When a failed validation is tried again; `None` where it is another one by now.
+/// Returns when a failed validation is retried; `None` if its revision, image or boot has changed, so that it is tested at
+/// once.
 fn again_at(member: &Member<'_>, failed: &Validated, revision: &str) -> Option<Timestamp> {
     let same = failed.of == revision
         && failed.image.as_deref() == Some(&*validation_test::image(member))
@@ -91,12 +92,12 @@ fn retry_at(failed: &Validated) -> Timestamp {
 
 fn said(failed: &Validated, again: Timestamp) -> String {
     format!(
-        "{}; tried again at {again}, or once the revision or the image is another or the node was rebooted",
+        "{}; retried at {again}, or when the node is rebooted or its revision or the validation image changes",
         failed.message
     )
 }
 
-/// A test that is due, or under way, or over and not written of yet.
+/// Returns the state of a test that is due, or running, or terminated without a written result.
 fn test(
     member: &Member<'_>,
     last_words: &LastWords,
@@ -116,14 +117,14 @@ fn test(
     let (result, message) = match outcome {
         Outcome::Ended(result, message) => (result, message),
         Outcome::Unread => {
-            // Of many, only some are read at a time.
+            // Only a few logs are read at a time.
             let check_again = Some(later(now, ASK_AGAIN));
             let asks = trial.pod.clone();
             return Trial { asks, check_again, ..until_passed(failed, present, trial, now) };
         }
         Outcome::Unreadable(why) => {
             let check_again = Some(later(now, ASK_AGAIN));
-            let unread = format!("a test has ended, and its log cannot be read yet: {why}");
+            let unread = format!("the test terminated, but its log cannot be evaluated yet: {why}");
             let trial = until_passed(failed, present, trial, now);
             let hold = trial.hold.filter(|(reason, _)| *reason == Reason::ValidationFailed);
             return Trial { hold: hold.or(Some((Reason::Validating, unread))), check_again, ..trial };
@@ -149,11 +150,11 @@ fn test(
     Trial { record: Some(record), hold, check_again: Some(again), ..trial }
 }
 
-/// A test that may still pass.
+/// Returns the state of a test that may still pass.
 fn until_passed(failed: Option<Validated>, pod: Option<&PodFacts>, trial: Trial, now: Timestamp) -> Trial {
     let again = failed.as_ref().map(retry_at);
     let hold = match failed.as_ref().zip(again) {
-        // Until it passes, the last word stands, and nothing has to be written.
+        // Until it passes, the last failure stands, so the status does not change.
         Some((failed, again)) => (Reason::ValidationFailed, said(failed, again)),
         None => under_way(pod, now),
     };
@@ -161,14 +162,14 @@ fn until_passed(failed: Option<Validated>, pod: Option<&PodFacts>, trial: Trial,
     Trial { record: failed, hold: Some(hold), check_again: waits.map(|since| later(since, VALIDATION_WAITS)), ..trial }
 }
 
-/// What is to be said of a test that is under way.
+/// Returns the reason and message of a test without a result.
 fn under_way(pod: Option<&PodFacts>, now: Timestamp) -> (Reason, String) {
     let Some(pod) = pod else {
-        return (Reason::Validating, "the validation's pod is not there yet".to_owned());
+        return (Reason::Validating, "the validation pod does not exist yet".to_owned());
     };
     match &pod.unschedulable {
-        Some(why) => (Reason::Validating, format!("pod {} waits for a GPU: {why}", pod.name)),
-        None => hold_up(pod, now).unwrap_or_else(|| (Reason::Validating, format!("pod {} tests a GPU", pod.name))),
+        Some(why) => (Reason::Validating, format!("pod {} is waiting for a GPU: {why}", pod.name)),
+        None => hold_up(pod, now).unwrap_or_else(|| (Reason::Validating, format!("pod {} is testing a GPU", pod.name))),
     }
 }
 
@@ -177,7 +178,7 @@ fn served_before(revision: String, now: Timestamp) -> Validated {
         result: ValidationResult::Skipped,
         of: revision,
         since: Time(now),
-        message: "the node was ready before validation was asked for".to_owned(),
+        message: "the node was ready before validation was enabled".to_owned(),
         failures: 0,
         image: None,
         boot_id: None,

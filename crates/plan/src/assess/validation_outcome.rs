@@ -1,4 +1,4 @@
-//! The outcome of a test, from what its pod has come to.
+//! The outcome of a validation test, from the state of its pod.
 
 use gpu_operator_crd::validated::ValidationResult;
 use k8s_openapi::jiff::Timestamp;
@@ -9,37 +9,38 @@ use crate::{
     world::{ContainerState, PodEnd, PodFacts},
 };
 
-/// Kubelet's word where the deadline of a pod has passed.
+/// Kubelet's reason for a pod that exceeded its deadline.
 const OVERDUE: &str = "DeadlineExceeded";
-/// How kubelet's words begin where a pod came that it has nothing left for, such as `OutOfnvidia.com/gpu`.
+/// The beginning of kubelet's reason for a pod that it cannot admit because a resource is exhausted, such as
+/// `OutOfnvidia.com/gpu`.
 const OUT_OF: &str = "OutOf";
 
-/// What a test that passes says: NVIDIA's samples do.
+/// The line that NVIDIA's samples print if they pass.
 const PASSED: &str = "Test PASSED";
 
-/// By what a test that has ended well has passed.
+/// The criterion by which a test that exited with code 0 has passed.
 #[derive(Clone, Copy, Debug)]
 pub enum Proof<'w> {
-    /// By that alone.
+    /// The exit code alone.
     ExitCode,
-    /// By what it has said at the end, once that has been asked for.
+    /// The end of its log, or the error of reading it; `None` before it was read.
     Words(Option<&'w Result<String, String>>),
 }
 
-/// What has come of a test.
+/// The outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It may still pass.
+    /// It is not known yet; the test may still pass.
     Open,
-    /// It has ended well, and what it has said has to be read.
+    /// The test exited with code 0, and its log has to be read.
     Unread,
-    /// That could not be read, or not all of it, for this reason, and is tried again.
+    /// The log could not be read, or not completely, for this reason. It is read again.
     Unreadable(String),
-    /// That came of it, with what is to be said of it.
+    /// The result, with the message for the record.
     Ended(ValidationResult, String),
 }
 
-/// What has come of a test.
+/// Returns the outcome of a test.
 #[must_use]
 pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
     let name = &pod.name;
@@ -48,7 +49,7 @@ pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
         return match (since, &pod.unschedulable) {
             (Some(since), Some(why)) => Outcome::Ended(
                 ValidationResult::Skipped,
-                format!("there was no place for pod {name} since {since}: {why}"),
+                format!("pod {name} could not be scheduled since {since}: {why}"),
             ),
             _ => Outcome::Open,
         };
@@ -58,37 +59,38 @@ pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
         return ended_well(name, proof, late);
     }
     let (result, message) = if end.reason.starts_with(OUT_OF) {
-        (ValidationResult::Skipped, format!("there was no place for pod {name}: {}", end.message))
+        (ValidationResult::Skipped, format!("kubelet did not admit pod {name}: {}", end.message))
     } else {
-        (ValidationResult::Failed, format!("pod {name}: {}", why_it_failed(pod, end)))
+        (ValidationResult::Failed, format!("pod {name} failed: {}", why_it_failed(pod, end)))
     };
     Outcome::Ended(result, message)
 }
 
 fn ended_well(name: &str, proof: Proof<'_>, late: bool) -> Outcome {
     let (result, message) = match proof {
-        Proof::ExitCode => (ValidationResult::Passed, format!("pod {name} has passed: its exit code is 0")),
+        Proof::ExitCode => (ValidationResult::Passed, format!("pod {name} passed with exit code 0")),
         Proof::Words(None) => return Outcome::Unread,
         Proof::Words(Some(Ok(words))) if words.contains(PASSED) => {
-            (ValidationResult::Passed, format!("pod {name} has said {PASSED}"))
+            (ValidationResult::Passed, format!("pod {name} passed: it printed \"{PASSED}\""))
         }
-        // The runtime may still be writing it.
-        Proof::Words(Some(Ok(_))) if !late => return Outcome::Unreadable(format!("it does not say {PASSED}")),
+        // The container runtime may still be writing the log.
+        Proof::Words(Some(Ok(_))) if !late => {
+            return Outcome::Unreadable(format!("the log does not contain \"{PASSED}\""));
+        }
         Proof::Words(Some(Ok(words))) => {
-            let words = if words.trim().is_empty() { "nothing at all" } else { words.trim() };
-            (ValidationResult::Failed, format!("pod {name} has ended well and not said {PASSED}, but {words}"))
+            let words = if words.trim().is_empty() { "its log is empty" } else { words.trim() };
+            (ValidationResult::Failed, format!("pod {name} exited with code 0 without printing \"{PASSED}\": {words}"))
         }
         Proof::Words(Some(Err(why))) if !late => return Outcome::Unreadable(why.clone()),
-        // NVIDIA's samples exit with 0 for no other reason, and a log that nobody can read is no fault of the GPUs.
-        Proof::Words(Some(Err(why))) => (
-            ValidationResult::Passed,
-            format!("pod {name} has passed: its exit code is 0, and what it has said cannot be read: {why}"),
-        ),
+        // NVIDIA's samples exit with code 0 only if they pass, and an unreadable log is not a fault of the GPUs.
+        Proof::Words(Some(Err(why))) => {
+            (ValidationResult::Passed, format!("pod {name} passed with exit code 0; its log cannot be read: {why}"))
+        }
     };
     Outcome::Ended(result, message)
 }
 
-/// The test's own words first, and what kubelet has to say where it was kubelet that ended it.
+/// Returns why a pod failed: kubelet's reason if kubelet terminated it, then the exit code and message of its container.
 fn why_it_failed(pod: &PodFacts, end: &PodEnd) -> String {
     let containers = pod.containers.iter().find_map(|container| match &container.state {
         ContainerState::Ended(exit) if exit.code != 0 => Some(format!("exit code {}: {}", exit.code, exit.message)),
@@ -97,9 +99,9 @@ fn why_it_failed(pod: &PodFacts, end: &PodEnd) -> String {
     });
     let kubelets = match end.reason.as_str() {
         "" => None,
-        OVERDUE => Some("it has not ended within readiness.validation.timeout".to_owned()),
+        OVERDUE => Some("not completed within readiness.validation.timeout".to_owned()),
         reason => Some(format!("{reason}: {}", end.message)),
     };
     let words: Vec<String> = kubelets.into_iter().chain(containers).collect();
-    if words.is_empty() { "it has failed and said nothing".to_owned() } else { words.join("; ") }
+    if words.is_empty() { "no exit code or message was reported".to_owned() } else { words.join("; ") }
 }

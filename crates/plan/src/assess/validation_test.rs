@@ -1,4 +1,4 @@
-//! Which test validates a node: its image, and the name of its pod.
+//! The test that validates a node: its image, and the name of its pod.
 
 use gpu_operator_common::version::Version;
 use gpu_operator_crd::keys;
@@ -6,20 +6,20 @@ use serde::Serialize;
 
 use crate::{assess::member::Member, desired::images, revision};
 
-/// A driver serves every CUDA of the major version that came with its branch, and the older ones. The newest first: the
-/// first branch of a CUDA, and NVIDIA's vectorAdd built with it.
+/// The first driver branch of a CUDA major version, and the tag of NVIDIA's vectorAdd built with it; the newest first. A driver
+/// supports all CUDA versions of the major version of its branch, and all older ones.
 const TESTS: [(u32, &str); 2] = [(525, "vectoradd-cuda12.5.0"), (450, "vectoradd-cuda11.7.1")];
 
-/// For the drivers before those.
+/// The tag for older drivers.
 const OLDEST_TEST: &str = "vectoradd-cuda10.2";
 
-/// Whether the test is one of the user's, which we know nothing of.
+/// Returns whether the policy sets its own test image, whose output is unknown.
 #[must_use]
 pub fn is_the_users(member: &Member<'_>) -> bool {
     member.policy.spec.readiness.validation.image.is_some()
 }
 
-/// The image of a node's test.
+/// Returns the image of a node's test.
 #[must_use]
 pub fn image(member: &Member<'_>) -> String {
     let spec = &member.policy.spec;
@@ -32,7 +32,7 @@ fn test_for(branch: u32) -> &'static str {
     TESTS.into_iter().find(|(first, _)| branch >= *first).map_or(OLDEST_TEST, |(_, tag)| tag)
 }
 
-/// The name of the pod of a test: another test, and each new try, is another pod.
+/// Returns the name of a test's pod: each test, and each retry, has its own pod.
 #[must_use]
 pub fn name(of: &impl Serialize) -> String {
     format!("{}-{}", keys::VALIDATION, revision::short(of, 12))
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_test_is_built_with_a_cuda_that_the_driver_serves() {
+    fn the_test_is_built_with_a_cuda_version_that_the_driver_supports() {
         for (driver, tag) in [
             ("595.91.07", "vectoradd-cuda12.5.0"),
             ("525.60.13", "vectoradd-cuda12.5.0"),

@@ -1,22 +1,22 @@
-//! How far a node is, and why.
+//! The verdict on a node: its phase, and why.
 
 use gpu_operator_crd::{Phase, reason::Reason};
 
-/// What is to be said of a node.
+/// A node's phase with its reason and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// How far it is.
+    /// The phase.
     pub phase: Phase,
-    /// Why, in one word.
+    /// The machine-readable reason.
     pub reason: Reason,
-    /// Why, in a sentence.
+    /// The message for humans.
     pub message: String,
-    /// What in particular it waits on.
+    /// The pods that the node is waiting for, as `namespace/name`.
     pub waits_on: Vec<String>,
 }
 
 impl Verdict {
-    /// A verdict that waits on nothing in particular.
+    /// Returns a verdict on a node that is not waiting for particular pods.
     #[must_use]
     pub fn new(phase: Phase, reason: Reason, message: impl Into<String>) -> Self {
         Self { phase, reason, message: message.into(), waits_on: Vec::new() }

@@ -1,4 +1,4 @@
-//! What is decided for a node, and for a pool.
+//! The rollout's decisions for a node and for a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,45 +12,45 @@ use crate::{
     note::Note,
 };
 
-/// How many nodes of a pool are asked about their GPU pods in one pass, looking for one that is free.
+/// The maximum number of nodes of a pool whose GPU pods are queried in one pass to find a node without any.
 pub const ASK_AT_ONCE: usize = 8;
 
-/// What is to be done with a node.
+/// The decision for a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
     /// The groups that its labels should name.
     pub labels: Groups,
-    /// The move that it is in.
+    /// The update that it is in.
     pub rollout: Option<Rollout>,
-    /// Whether the probe should let go of the driver.
+    /// Whether the probe should release the driver.
     pub release: bool,
-    /// What is to be said beside the verdict: why its revision has not moved.
+    /// The note beside the verdict: why the node's update is pending.
     pub note: Option<Note>,
 }
 
 /// The decisions for one pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolDecision {
-    /// By node.
+    /// The decisions by node.
     pub nodes: BTreeMap<String, Decision>,
-    /// Why the pool's rollout stands still, if it does.
+    /// Why the pool's rollout is halted, if it is.
     pub halted: Option<String>,
-    /// Nodes whose GPU pods have to be known before more can be decided.
+    /// Nodes whose GPU pods have to be queried for further decisions.
     pub questions: BTreeSet<String>,
-    /// Whether a node waits for what no watch tells of.
+    /// Whether a node is waiting for a change that no watch reports.
     pub ask_again: bool,
-    /// Pods to make anew: a plugin's, so that GPUs are divided as they should be, and a toolkit's that restarts the runtime.
+    /// Pods to recreate: device plugins that have to restore a MIG layout, and toolkits that restart the container runtime.
     pub renew: BTreeSet<String>,
 }
 
-/// Why a node in the middle of its move holds up its pool, if it does: it has failed, or is not there to go on.
+/// Returns why a node that is being updated halts its pool, if it does: it failed, or is NotReady or being deleted.
 #[must_use]
 pub fn halts(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
     let name = &member.node.name;
     if verdict.reason.is_away() {
         let reason = verdict.reason;
         return Some(format!(
-            "node {name} is in the middle of its move and {reason}: bring it back or delete the Node"
+            "node {name} is being updated and has reason {reason}; bring it back, or delete the Node"
         ));
     }
     let overdue = member.status().is_some_and(|status| status.reason == Some(Reason::ProgressDeadlineExceeded));
@@ -58,7 +58,7 @@ pub fn halts(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
         .then(|| format!("node {name}: {}: {}", verdict.reason, verdict.message))
 }
 
-/// A GPU that is missing or sick is not the move's doing.
+/// Returns whether the reason is a missing or unhealthy GPU, which is not caused by the update.
 #[must_use]
 pub fn missed_a_gpu_before(verdict: &Verdict) -> bool {
     matches!(verdict.reason, Reason::GpuMissing | Reason::GpuUnhealthy | Reason::ExpectedUnknown)

@@ -1,6 +1,6 @@
-//! Drivers that go. NVIDIA's container tries once to unload what it has loaded, as it is asked to end: if anything uses the
-//! driver then, the container outlasts its grace period, is killed, and leaves the driver loaded. So what this operator
-//! has that uses it goes first.
+//! Removal of drivers. NVIDIA's driver container tries once to unload the driver when it is terminated. If the driver is in use
+//! then, the container exceeds its grace period, is killed, and leaves the driver loaded. So this operator's pods that use the
+//! driver are removed first.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use crate::{
     world::{NodeFacts, PodFacts, Word},
 };
 
-/// How long the device plugin and the probe are waited for. A pod that is stuck must not keep a policy for ever.
+/// How long the device plugin and the probe are waited for: a stuck pod must not block the deletion of a policy.
 const LETTING_GO: Duration = Duration::from_secs(45);
 
-/// Whether the probe has to keep off the driver: until the driver's container, which may be ending, is gone. A node that is
-/// away ends none.
+/// Returns whether the probe must not use the driver: until the driver's container, which may be terminating, is gone. On a
+/// node that is not Ready no container terminates.
 #[must_use]
 pub fn needs_release(node: &NodeFacts, pods: &[&PodFacts]) -> bool {
     node.ready && pods.iter().any(|pod| pod.is_nvidia_driver())
 }
 
-/// Returns the group whose driver a node keeps for now, though nothing of this operator is to stay on it, and when that is
-/// to be looked at again. Nothing is to stay since `since`.
+/// Returns the group whose driver a node keeps for now, although this operator's components are being removed from it since
+/// `since`, and the time of the next check.
 #[must_use]
 pub fn kept_by<'n>(
     node: &'n NodeFacts,

@@ -1,4 +1,4 @@
-//! GPUs that are not divided by MIG any more as they should be.
+//! GPUs whose MIG layout no longer matches the policy.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::{
     world::PodFacts,
 };
 
-/// GPUs that somebody has divided otherwise since their plugin began are divided anew with another pod of it, one node at a
-/// time and once no pod uses them.
+/// Restores MIG layouts that were changed manually after the device plugin started: recreates the plugin's pod, on one node
+/// at a time and once no pod uses the GPUs.
 pub fn divide_anew(
     members: &[Assessment<'_>],
     gpu_pods: &BTreeMap<String, Vec<String>>,
@@ -28,7 +28,7 @@ pub fn divide_anew(
         }
         let Some(differs) = mig::differs(member) else { continue };
         let Some(pod) = mig::settled_pod(member, now) else {
-            // Of the time that has to pass no watch tells.
+            // No watch reports that enough time has passed.
             pool.ask_again |= member.pod(Stage::DevicePlugin).is_some_and(PodFacts::running);
             continue;
         };
@@ -43,8 +43,10 @@ pub fn divide_anew(
             }
             Some(pods) => {
                 pool.ask_again = true;
-                let message =
-                    format!("{differs}; they are divided anew once {} pods that use them have ended", pods.len());
+                let message = format!(
+                    "{differs}; the layout is restored once no pod uses a GPU of this node; pods that use one: {}",
+                    pods.len()
+                );
                 let waits_on = pods.iter().take(10).cloned().collect();
                 decision.note = Some(Note { reason: Reason::MigLayoutDiffers, message, waits_on });
             }

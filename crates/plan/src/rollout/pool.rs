@@ -1,5 +1,5 @@
-//! Rollout: which groups each node's labels should name. A node without any takes the wanted ones at once; one that
-//! has others gets its turn, one node of a pool at a time, and a node that fails keeps its turn, which halts its pool.
+//! The rollout of a pool: which groups each node's labels should name. A node without groups gets the wanted ones immediately.
+//! Nodes with other groups are updated one at a time, and a node that fails during its update halts its pool.
 
 use std::collections::BTreeMap;
 
@@ -24,15 +24,15 @@ use crate::{
     world::{PodFacts, World},
 };
 
-/// What a decision goes by beside the node itself.
+/// The inputs of a decision beside the node itself.
 #[derive(Clone, Copy)]
 struct Seen<'a> {
-    /// Pods that use a GPU, by node, where that was asked.
+    /// Pods that use a GPU, by node, if they were queried.
     gpu_pods: &'a BTreeMap<String, Vec<String>>,
     now: Timestamp,
 }
 
-/// Decides for the members of one pool, in order of their names.
+/// Returns the decisions for the members of one pool, in the order of their names.
 #[must_use]
 pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> PoolDecision {
     let gpu_pods = &world.gpu_pods;
@@ -41,7 +41,7 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
     let mut runtime = RuntimeTurn::of(members, world, now);
     let mut waiting = Vec::new();
     for member in members.iter().map(|assessed| &assessed.member).filter(|member| waits_for_holders(member, now)) {
-        // The probe lets go of the driver only where that lets the driver's container begin.
+        // The probe releases the driver only if the driver's container can start then.
         pool.ask_again |= member.gpu_holders.is_some_and(|pods| !pods.is_empty());
         if member.gpu_holders.is_none() && pool.questions.len() < ASK_AT_ONCE {
             pool.questions.insert(member.node.name.clone());
@@ -50,13 +50,13 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
     for Assessment { member, verdict, .. } in members {
         let want = member.want();
         let decision = match (want, member.rollout()) {
-            // Nothing can be said of what it should have: it keeps, or goes back to, what it had.
+            // The wanted groups are unknown: the node keeps its groups, or gets its previous ones back.
             (None, rollout) => stay(member, rollout),
             (Some(want), None) if has_nothing_else(&member.have, &want) => {
                 in_turn(settle(member, want, now), member, &mut runtime)
             }
             (Some(want), rollout) if !are_there(&want, world) => {
-                let message = "a new revision waits for its DaemonSets, which are not there yet";
+                let message = "update pending: the DaemonSets of the new revision do not exist yet";
                 Decision { note: Some(Note::new(Reason::RolloutPending, message)), ..stay(member, rollout) }
             }
             (Some(want), Some(rollout)) => {
@@ -89,8 +89,8 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
     pool
 }
 
-/// Whether a node has nothing but what is wanted, though some of it may be missing: it never had it, or somebody took a
-/// label off. Putting that back moves nothing, because a group's name holds the driver beneath it.
+/// Returns whether a node has no groups other than the wanted ones. Some may be missing: the node never had them, or a user
+/// removed a label. Restoring the label disrupts nothing, because a group's name includes the driver that it is for.
 pub fn has_nothing_else(have: &Groups, want: &Groups) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let had = revision::group(have, stage);
@@ -98,7 +98,8 @@ pub fn has_nothing_else(have: &Groups, want: &Groups) -> bool {
     })
 }
 
-/// Whether the DaemonSets of these groups are there. What runs is not given up for one that the API server refuses.
+/// Returns whether the DaemonSets of these groups exist. A running revision is not given up for one that the API server
+/// rejects.
 fn are_there(want: &Groups, world: &World) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let name = revision::group(want, stage).map(|group| revision::daemon_set_name(stage, group));
@@ -106,7 +107,7 @@ fn are_there(want: &Groups, world: &World) -> bool {
     })
 }
 
-/// The node keeps its labels, or gets back those that it gave up for a move that cannot go on.
+/// Returns the decision to keep a node's labels, or to restore those that it gave up for an update that cannot continue.
 fn stay(member: &Member<'_>, rollout: Option<&Rollout>) -> Decision {
     match rollout {
         Some(rollout) if rollout.step == RolloutStep::Release => {
@@ -116,18 +117,18 @@ fn stay(member: &Member<'_>, rollout: Option<&Rollout>) -> Decision {
     }
 }
 
-/// What is left of a decision while the node's container runtime may not be restarted yet.
+/// Returns the part of a decision that applies while the node's container runtime may not be restarted.
 fn in_turn(decision: Decision, member: &Member<'_>, runtime: &mut RuntimeTurn) -> Decision {
     let (labels, note) = runtime.of_these(member, decision.labels);
     Decision { labels, note: decision.note.or(note), ..decision }
 }
 
-/// The node takes, or has, what is wanted.
+/// Returns the decision for a node that has, or immediately gets, the wanted groups.
 fn settle(member: &Member<'_>, want: Groups, now: Timestamp) -> Decision {
     Decision { release: must_release(member, now), labels: want, rollout: None, note: None }
 }
 
-/// A node in the middle of its move.
+/// Returns the decision for a node that is being updated.
 fn go_on(
     member: &Member<'_>,
     verdict: &Verdict,
@@ -146,7 +147,7 @@ fn go_on(
     if !moves_driver(&member.have, &want) {
         return if is_done(member, verdict, &want) { settle(member, want, now) } else { install(want) };
     }
-    // A policy that changed during the move may want yet another driver: what stands on this one is given up first.
+    // If the policy changed during the update and wants yet another driver, the stages on top of the driver are removed first.
     let from = if rollout.step == RolloutStep::Release { rollout.from.clone() } else { member.have.clone() };
     let release = Rollout { step: RolloutStep::Release, from: from.clone(), ..rollout.clone() };
     let releasing = |message: String| Decision {
@@ -161,10 +162,10 @@ fn go_on(
     match gpu_pods.get(&member.node.name) {
         None => {
             pool.questions.insert(member.node.name.clone());
-            releasing("looking for pods that use a GPU".to_owned())
+            releasing("checking for pods that use a GPU of this node".to_owned())
         }
         Some(pods) if pods.is_empty() => install(want),
-        // A GPU pod came in between: back to where it was, until the pod has ended.
+        // A GPU pod was started in the meantime: the node gets its groups back until the pod has terminated.
         Some(pods) => {
             pool.ask_again = true;
             Decision { labels: from, rollout: None, release: false, note: Some(in_use(pods)) }
@@ -172,46 +173,47 @@ fn go_on(
     }
 }
 
-/// Whether a node has arrived. A GPU that is missing or sick is not the new revision's doing, and does not hold up the pool.
+/// Returns whether a node's update is complete. A missing or unhealthy GPU is not caused by the new revision, and does not
+/// halt the pool.
 fn is_done(member: &Member<'_>, verdict: &Verdict, want: &Groups) -> bool {
     let arrived = verdict.phase == Phase::Ready || verdict.reason.counts_apart() || missed_a_gpu_before(verdict);
     member.have == *want && member.stack_proven() && arrived
 }
 
-/// What of ours still holds the driver before its move.
+/// Returns which of this operator's pods still uses the driver that has to be replaced, as a message.
 fn driver_holder(member: &Member<'_>, want: &Groups) -> Option<String> {
     let old = |stage| member.pods_of(stage).find(|pod| pod.group.as_deref() != revision::group(want, stage));
     if let Some(pod) = [Stage::DevicePlugin, Stage::Mps].into_iter().find_map(old) {
-        return Some(format!("waiting for pod {} to end", pod.name));
+        return Some(format!("waiting for pod {} to terminate", pod.name));
     }
     let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);
     let probe_runs = member.probe_pod().is_none_or(PodFacts::running);
     let message = if probe_runs {
-        "waiting for the probe to let go of the driver"
+        "waiting for the probe to release the driver"
     } else {
-        "the probe has to let go of the driver, but its pod does not run; look at DaemonSet nvml-probe"
+        "the probe has to release the driver, but its pod is not running; check DaemonSet nvml-probe"
     };
     answering.then(|| message.to_owned())
 }
 
-/// A node whose revision is not the wanted one and that is not on its way.
+/// Returns the decision for a node whose revision is not the wanted one and that is not being updated.
 fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<String>, pool: &mut PoolDecision) -> Decision {
     let Seen { gpu_pods, now } = seen;
     let Some(want) = member.want() else {
         return stay(member, None);
     };
     let driver_moves = moves_driver(&member.have, &want);
-    // A node that is failing offers nothing that could be disturbed, so it needs no turn: the cure comes at once.
+    // A failed node without allocatable units has no workload to disturb, so it is updated immediately.
     let nothing_to_lose = member.was_failing() && member.allocatable() == 0 && member.external.by_claims().is_none();
     let pending = |message: String| Decision {
         note: Some(Note::new(Reason::RolloutPending, message)),
         ..settle(member, member.have.clone(), now)
     };
     if !nothing_to_lose && let Some(other) = turn.as_ref() {
-        return pending(format!("a new revision waits for this node's turn; node {other} has it"));
+        return pending(format!("update pending: node {other} of this pool is being updated"));
     }
     if !nothing_to_lose && !member.node.serves() {
-        return pending("a new revision waits until the node can serve again; it is NotReady or cordoned".to_owned());
+        return pending("update pending: the node is NotReady or cordoned".to_owned());
     }
     if driver_moves || mig::differs(member).is_some() {
         match gpu_pods.get(&member.node.name) {
@@ -224,7 +226,7 @@ fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<String>, poo
                 if pool.questions.len() < ASK_AT_ONCE {
                     pool.questions.insert(member.node.name.clone());
                 }
-                return pending("a new revision waits for this node's turn".to_owned());
+                return pending("update pending: nodes of a pool are updated one at a time".to_owned());
             }
         }
     }
@@ -243,32 +245,32 @@ fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<String>, poo
 }
 
 fn in_use(pods: &[String]) -> Note {
-    let message = format!("a new revision waits until {} pods that use a GPU have ended", pods.len());
+    let message = format!("update pending until no pod uses a GPU of this node; pods that use one: {}", pods.len());
     Note { reason: Reason::GpuPodsInUse, message, waits_on: pods.iter().take(10).cloned().collect() }
 }
 
-/// Whether a move touches the driver, and not only what stands on it.
+/// Returns whether an update replaces the driver, and not only the stages on top of it.
 fn moves_driver(have: &Groups, want: &Groups) -> bool {
     have.driver != want.driver
 }
 
-/// Whether the probe has to let go of the driver: for one of ours, or for GPUs that are to be divided.
+/// Returns whether the probe has to release the driver: for a driver of this operator, or for a change of the MIG layout.
 fn must_release(member: &Member<'_>, now: Timestamp) -> bool {
     mig::is_blocked(member) || stands_in_the_way(member, now)
 }
 
-/// Whether the driver's container may wait until nothing uses the driver: at its guard, before its first start or another
-/// one, or because it has failed.
+/// Returns whether the driver's container may be waiting until no program uses the driver: in its guard, before the first
+/// start or a restart, or because it has failed.
 fn waits_for_holders(member: &Member<'_>, now: Timestamp) -> bool {
     let crashed = |pod: &PodFacts| pod.containers.iter().any(|container| container.last_failure.is_some());
     let failed = member.pod(Stage::Driver).is_some_and(|pod| crashed(pod) && !pod.running());
     failed || member.driver_waits() || member.driver_waits_until().is_some_and(|until| now >= until)
 }
 
-/// Whether the probe stands in the way of a driver of ours: a module is loaded, and another version is to take its place, or
-/// what should own it has failed or waits at its guard for whoever uses it. A container that is merely not up yet proves
-/// nothing: it loads its module before it is, and its pod's watch may be behind the probe's. Once asked, the probe keeps away
-/// until the driver is up.
+/// Returns whether the probe blocks a driver of this operator: a module is loaded, and either another version has to replace
+/// it, or the driver's container has failed or is waiting in its guard for the programs that use the module. A container that
+/// is merely not running yet proves nothing: it loads the module before it is reported as running, and the watch of pods may
+/// be behind the probe's report. Once requested, the release lasts until the driver is running.
 fn stands_in_the_way(member: &Member<'_>, now: Timestamp) -> bool {
     let Some(loaded) = member.report().and_then(|report| report.driver.loaded.as_deref()) else {
         return false;
@@ -281,7 +283,7 @@ fn stands_in_the_way(member: &Member<'_>, now: Timestamp) -> bool {
         return member.pods_of(Stage::Driver).any(leaving);
     };
     let asked = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
-    // Where pods run on the GPUs, nothing is won by it, and their health would go unseen.
+    // While pods use the GPUs, a release does not help, and the health of the GPUs would not be monitored.
     let wins = member.gpu_holders.map_or(asked, <[String]>::is_empty);
     let up = member.pod(Stage::Driver).is_some_and(PodFacts::running) && !member.driver_waits();
     !up && wins && (asked || waits_for_holders(member, now))

@@ -1,6 +1,6 @@
-//! Pods that hold what a driver's container of before has left: the device plugin and MPS's daemon have its library open,
-//! and the plugin's CDI specification names the files and device nodes of its root. With another start of that container
-//! all of it is another one's, and while it is down there must be no GPU to hand out.
+//! Pods that have to be recreated, in particular those that hold files of a previous driver container: the device plugin and
+//! the MPS daemon have its library open, and the plugin's CDI specification lists files and device nodes of its root. A
+//! restart of that container replaces them all, and while it is down no GPU may be allocatable.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,11 +19,11 @@ use crate::{
     world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
 };
 
-/// How long a pod has run of which the probe's report is not of before.
+/// The probe's report is newer than the start of a pod that has been running for this time.
 const SETTLED: Duration = Duration::from_mins(1);
 
-/// Returns the pods to recreate. Their replacements wait at their gates for the driver's container, so that each is
-/// replaced once for each of its starts.
+/// Returns the pods to recreate because the driver's container was restarted or is down. Their replacements wait in their init
+/// containers for the driver's container, so each is recreated once per restart.
 pub fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> {
     let pods = || world.pods.values().map(Arc::as_ref);
     let drivers: BTreeMap<&str, Option<Timestamp>> = pods().filter_map(driver).collect();
@@ -33,13 +33,13 @@ pub fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> 
     })
 }
 
-/// The node of a pod with NVIDIA's driver container, and since when that runs.
+/// Returns the node of a pod with NVIDIA's driver container, and since when the container is running.
 fn driver(pod: &PodFacts) -> Option<(&str, Option<Timestamp>)> {
     (pod.is_nvidia_driver() && !pod.is_leaving()).then(|| (pod.node.as_str(), pod.running_since()))
 }
 
-/// Returns the pods to recreate where there is evidence against the driver's root, which kubelet knows nothing of and would
-/// send GPU pods to: those that have run for a while. The probe may be behind those that have just passed their gates.
+/// Returns the pods to recreate because of evidence against the driver's root, of which kubelet is unaware: it would start
+/// GPU pods. Pods that have just started are not included, because the probe's report may be older.
 pub fn holders_of_a_broken_root<'w>(member: &Member<'w>, now: Timestamp) -> impl Iterator<Item = &'w PodFacts> {
     let settled = move |pod: &PodFacts| pod.running_since().is_some_and(|since| older(since, SETTLED, now));
     let broken = member.probe_pod().is_some_and(PodFacts::running) && against_driver(member, now).is_some();
@@ -51,12 +51,12 @@ fn is_holder(pod: &PodFacts) -> bool {
     pod.holds_driver() && pod.has_started() && !pod.is_leaving()
 }
 
-/// Whether a pod started before the driver's container did, which may be down. Both times are of one kubelet.
+/// Returns whether a pod was started before the driver's container, or that is down. Both times are from the same kubelet.
 fn is_older(pod: &PodFacts, driver: Option<Timestamp>) -> bool {
     driver.is_none_or(|driver| pod.running_since().is_some_and(|since| since < driver))
 }
 
-/// Pods to make anew, but for those that restart a container runtime: of these a pool has its turns.
+/// Returns the pods to recreate, except those that restart a container runtime, which each pool recreates one at a time.
 #[must_use]
 pub fn pods_to_renew(world: &World, now: Timestamp) -> BTreeSet<String> {
     let pods = world.pods.values().filter(|pod| is_to_be_renewed(world, pod, now));
@@ -67,14 +67,14 @@ pub fn pods_to_renew(world: &World, now: Timestamp) -> BTreeSet<String> {
     undone.chain(holders_of_an_old_root(world)).map(|pod| pod.name.clone()).collect()
 }
 
-/// Whether nothing but a new pod can do what this one should.
+/// Returns whether a pod has to be recreated to do its work.
 #[must_use]
 pub fn is_to_be_renewed(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     !pod.is_leaving() && (is_stuck(world, pod, now) || is_undone(pod))
 }
 
-/// Whether a pod cannot start and is of an older content than its DaemonSet: nothing but a new pod takes up the cure, and
-/// there is nothing running in it that it could disturb.
+/// Returns whether a pod cannot start and its template is outdated: only a new pod gets the current template, which may fix the
+/// failure, and no running container is disturbed.
 fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let Role::Operand(stage) = pod.role else { return false };
     let set = pod.group.as_deref().and_then(|group| world.daemon_sets.get(&revision::daemon_set_name(stage, group)));
@@ -82,8 +82,8 @@ fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     outdated && !pod.has_started() && pod_failure::hold_up(pod, now).is_some()
 }
 
-/// Whether a pod of the toolkit found its work undone: only what comes before a pod's main container does it again, and that
-/// runs once in a pod's life. A pod looks no more than once a minute, so that this cannot go round in circles.
+/// Returns whether a toolkit pod reported that its configuration was removed: only its init containers restore it, and they run
+/// once in the pod's life. A pod checks at most once a minute, so the pods are not recreated in a tight loop.
 fn is_undone(pod: &PodFacts) -> bool {
     pod.role == Role::Operand(Stage::Toolkit) && pod.containers.iter().filter_map(last_exit).any(says_undone)
 }

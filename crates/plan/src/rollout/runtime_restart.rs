@@ -1,5 +1,5 @@
-//! Whose turn it is to have its container runtime restarted: one node of a pool at a time, first installs included, so that
-//! a configuration that a runtime does not survive is met on one node and not on all.
+//! Restarts of container runtimes: on one node of a pool at a time, including first installations, so that a configuration with
+//! which the runtime does not start affects one node and not all of them.
 
 use std::collections::BTreeSet;
 
@@ -13,21 +13,22 @@ use crate::{
     world::World,
 };
 
-/// The turn of one pool.
+/// The turn of one pool: which of its nodes may restart their runtime.
 #[derive(Debug)]
 pub struct RuntimeTurn {
-    /// Nodes whose runtime may be restarted at any moment, and why each holds up the others, if it does.
+    /// Nodes whose runtime may be restarted at any moment, and why each blocks the others, if it failed.
     holders: Vec<(String, Option<String>)>,
-    /// Whether a node was refused the turn.
+    /// Whether another node needs the turn.
     awaited: bool,
-    /// Nodes whose toolkit is just being entered: it goes, or gives way to another, once it can take itself out again.
+    /// Nodes whose toolkit is being added to the runtime's configuration. It is removed or replaced only after that, when it
+    /// can remove itself from the configuration.
     entering: BTreeSet<String>,
-    /// Whether one of those is to have another, which may come by time alone.
+    /// Whether the toolkit of one of those nodes has to be replaced, which may become possible without an event.
     pub waits_for_entry: bool,
 }
 
 impl RuntimeTurn {
-    /// Who has it already.
+    /// Returns the turn of a pool, with the nodes that already have it.
     pub fn of(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Self {
         let held = members.iter().filter(|Assessment { member, .. }| {
             let pod = member.pod(Stage::Toolkit);
@@ -45,12 +46,13 @@ impl RuntimeTurn {
         Self { holders, awaited: false, entering, waits_for_entry: false }
     }
 
-    /// What a node takes now of these groups, and why it takes no more yet. All but a toolkit that restarts the runtime comes
-    /// at once; that comes when it would have nothing else to wait for, and no other node has the turn.
+    /// Returns the part of these groups that a node may have now, and a note if the rest is pending. Everything except a
+    /// toolkit that restarts the runtime is applied immediately; that toolkit when nothing else is missing and no other node
+    /// has the turn.
     pub fn of_these(&mut self, member: &Member<'_>, groups: Groups) -> (Groups, Option<Note>) {
         if groups.toolkit != member.have.toolkit && self.entering.contains(&member.node.name) {
             self.waits_for_entry = true;
-            let message = "its toolkit is just being entered into the container runtime, and gives way to another then";
+            let message = "update pending: the current container toolkit is still being added to the container runtime";
             let note = Note::new(Reason::RolloutPending, message);
             return (Groups { toolkit: member.have.toolkit.clone(), ..groups }, Some(note));
         }
@@ -62,21 +64,21 @@ impl RuntimeTurn {
         if ripe && self.take(member) {
             return (groups, None);
         }
-        // Who has the turn is not said here: it would be another status for every node with every turn.
+        // The message does not name the node that has the turn: otherwise each turn would change the status of every node.
         let message =
-            "container runtimes are restarted on one node of a pool at a time, and this one waits for its turn";
+            "restart of the container runtime pending: runtimes are restarted on one node of a pool at a time";
         let note = ripe.then(|| Note::new(Reason::RuntimeTurnPending, message));
         (Groups { toolkit: member.have.toolkit.clone(), ..groups }, note)
     }
 
-    /// The toolkit's pod of a node that is to be made anew and restarts the runtime, if that may be now.
+    /// Returns the toolkit's pod of a node if it has to be recreated, restarts the runtime, and the node has or gets the turn.
     pub fn renews(&mut self, member: &Member<'_>, world: &World, now: Timestamp) -> Option<String> {
         let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_renewed(world, pod, now))?;
         (toolkit_restart::is_by(world, pod.group.as_deref()) && self.take(member)).then(|| pod.name.clone())
     }
 
-    /// Gives a node the turn, if no other has it. Of several that have failed, as they do where a runtime breaks that was
-    /// well, none stands in the way of another's cure.
+    /// Gives a node the turn if no other node has it, and returns whether the node has it. Nodes that have failed, as several
+    /// do if a working runtime breaks, do not block each other's repair.
     fn take(&mut self, member: &Member<'_>) -> bool {
         let name = &member.node.name;
         let (own, others): (Vec<_>, Vec<_>) = self.holders.iter().partition(|(holder, _)| holder == name);
@@ -89,13 +91,14 @@ impl RuntimeTurn {
         true
     }
 
-    /// Why nobody gets it, if a failure is why and somebody waits for it.
+    /// Returns the failure because of which no other node gets the turn, if another node needs it.
     pub fn halted(self) -> Option<String> {
         self.holders.into_iter().find_map(|(_, why)| why).filter(|_| self.awaited)
     }
 }
 
-/// What is the matter with a node that has the turn, if anything is. One that is ready nevertheless does not say so itself.
+/// Returns the failure of a node that has the turn, if it failed. The verdict on a node that is ready nevertheless does not
+/// contain the failure of its pod.
 fn failure(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> Option<String> {
     let of_pod = || {
         let (reason, message) = hold_up(member.pod(Stage::Toolkit)?, now)?;
@@ -104,7 +107,7 @@ fn failure(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> Option<Str
     halts(member, verdict).or_else(of_pod)
 }
 
-/// Whether these groups would have a node's runtime restarted. It may turn out to need none, which only the node can tell.
+/// Returns whether these groups may restart a node's runtime. Whether a restart is needed is known only on the node.
 fn restarts(member: &Member<'_>, groups: &Groups) -> bool {
     let configured = member.toolkit().is_some_and(|toolkit| toolkit.setup().is_some());
     configured && groups.toolkit.is_some() && groups.toolkit != member.have.toolkit

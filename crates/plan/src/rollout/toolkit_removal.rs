@@ -1,6 +1,6 @@
-//! Toolkits that go. One that is just being entered into a runtime's configuration goes when it is through. Where NVIDIA's
-//! runtime is the default, the container runtime is restarted as its toolkit's pod ends, and that is on one node of a group
-//! at a time, however many are to lose it at once.
+//! Removal of toolkits. A toolkit that is being added to a runtime's configuration is removed only when that is complete. If
+//! NVIDIA's runtime is the default, the container runtime is restarted when the toolkit's pod terminates; this happens on one
+//! node of a group at a time, even if many nodes lose their toolkit at once.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,32 +14,33 @@ use crate::{
     world::{NodeFacts, PodFacts, Role, Word, World},
 };
 
-/// How long a pod that should have ended is waited for all the same: one that is stuck must not keep a policy for ever.
+/// How long a pod is waited for after it should have terminated: a stuck pod must not block the deletion of a policy.
 const LATE: Duration = Duration::from_mins(2);
 
-/// Whose turn it is to lose its toolkit.
+/// The toolkits that are being removed, which determine the node that loses its toolkit next.
 #[derive(Debug)]
 pub struct Removals<'w> {
     world: &'w World,
-    /// Groups of which a pod is on its way out, and until when it is waited for; not looked at before the first node asks.
+    /// Groups with a terminating pod, and until when it is waited for; computed for the first node that needs it.
     busy: Option<BTreeMap<&'w str, Timestamp>>,
-    /// Toolkits that are just being entered, by node; likewise.
+    /// The groups of toolkits that are being added to a runtime's configuration, by node; likewise.
     entering: Option<BTreeMap<&'w str, &'w str>>,
     now: Timestamp,
 }
 
 impl<'w> Removals<'w> {
-    /// Before any node has asked.
+    /// Returns the removals before the first node.
     #[must_use]
     pub fn of(world: &'w World, now: Timestamp) -> Self {
         Self { world, busy: None, entering: None, now }
     }
 
-    /// The group whose toolkit a node keeps for now, though none of ours is to stay on it, and when that is to be looked at
-    /// again. A node that is not Ready ends no pod, and keeps none but one whose own doing that may be.
+    /// Returns the group whose toolkit a node keeps for now, although this operator's toolkit should be removed, and the time
+    /// of the next check. On a node that is not Ready no pod terminates, so it keeps only a toolkit that is being added,
+    /// which may be the cause.
     pub fn kept_by(&mut self, node: &'w NodeFacts) -> Option<(&'w str, Timestamp)> {
         let group = node.labels.get(keys::TOOLKIT).map(Word::as_str)?;
-        // It goes once it can take itself out again.
+        // It is removed once it can remove itself from the configuration.
         let entering = self.entering.get_or_insert_with(|| entering(self.world, self.now));
         if entering.get(node.name.as_str()) == Some(&group) {
             return Some((group, later(self.now, ASK_AGAIN)));
@@ -56,14 +57,14 @@ impl<'w> Removals<'w> {
     }
 }
 
-/// The groups of toolkits that are just being entered into their nodes' container runtimes, by node.
+/// Returns the groups of toolkits that are being added to the configuration of their nodes' container runtimes, by node.
 fn entering(world: &World, now: Timestamp) -> BTreeMap<&str, &str> {
     let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit));
     let entering = toolkits.filter(|pod| toolkit_restart::is_entering(world, pod, now));
     entering.filter_map(|pod| Some((pod.node.as_str(), pod.group.as_deref()?))).collect()
 }
 
-/// Groups of which a pod is on its way out, and until when it is waited for.
+/// Returns the groups with a terminating pod, and until when it is waited for.
 fn leaving(world: &World, now: Timestamp) -> BTreeMap<&str, Timestamp> {
     let mut groups = BTreeMap::new();
     for pod in world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit)) {
@@ -75,7 +76,7 @@ fn leaving(world: &World, now: Timestamp) -> BTreeMap<&str, Timestamp> {
     groups
 }
 
-/// The group of a pod on whose way out, or in, its node's runtime is restarted, and until when that is waited for.
+/// Returns the group of a pod whose start or termination restarts the node's runtime, and until when that is waited for.
 fn leaves<'w>(world: &'w World, pod: &'w PodFacts, now: Timestamp) -> Option<(&'w str, Timestamp)> {
     let group = pod.group.as_deref()?;
     let node = world.nodes.get(pod.node.as_str())?;
@@ -83,7 +84,7 @@ fn leaves<'w>(world: &'w World, pod: &'w PodFacts, now: Timestamp) -> Option<(&'
         return Some((group, later(by, LATE)));
     }
     let called_for = node.labels.get(keys::TOOLKIT).is_some_and(|named| named == group);
-    // The DaemonSet's controller is about to delete it, or it restarts the runtime on its way in.
+    // The DaemonSet controller is about to delete it, or it restarts the runtime while it starts.
     let busy = !called_for && node.ready || toolkit_restart::is_entering(world, pod, now);
     busy.then(|| (group, later(now, ASK_AGAIN)))
 }

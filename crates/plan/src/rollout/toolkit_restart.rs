@@ -1,4 +1,4 @@
-//! Restarts of container runtimes that are about to be: which nodes have a toolkit on its way to one.
+//! Imminent restarts of container runtimes: which nodes have a toolkit that is about to restart the runtime.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::{
     world::{ContainerFacts, ContainerState, NodeFacts, PodFacts, World},
 };
 
-/// How long a step of entering NVIDIA's runtime may take, …
+/// The longest time that a step of adding NVIDIA's runtime to the configuration may take.
 const STEP_AT_MOST: Duration = Duration::from_mins(10);
-/// … and how old its pod may be, which may have waited long for a driver.
+/// The greatest age of a pod that adds the runtime; it may have waited long for a driver.
 const ENTERING_AT_MOST: Duration = Duration::from_hours(1);
-/// Whether the toolkit of a group restarts the container runtime: by what the group stands for, not by what is wanted now,
-/// which changes with the policy and with what kubelet says of a runtime that is down.
+/// Returns whether the toolkit of a group restarts the container runtime. This depends on the group's DaemonSet and not on
+/// what is wanted now, which changes with the policy and with kubelet's report of a runtime that is down.
 #[must_use]
 pub fn is_by(world: &World, group: Option<&str>) -> bool {
     let pod = group.and_then(|group| pod_of(world, group));
     pod.and_then(|pod| pod.init_containers.as_ref()).into_iter().flatten().any(|init| init.name == RESTART_RUNTIME)
 }
 
-/// Whether the toolkit of a group restarts the container runtime as it goes: only one that runs every pod has to be told
-/// then.
+/// Returns whether the toolkit of a group restarts the container runtime when it is removed: only needed if NVIDIA's runtime
+/// is the default.
 #[must_use]
 pub fn is_at_end(world: &World, group: &str) -> bool {
     let main = pod_of(world, group).and_then(|pod| pod.containers.first());
@@ -39,26 +39,26 @@ fn pod_of<'w>(world: &'w World, group: &str) -> Option<&'w PodSpec> {
     set.spec.as_ref()?.template.spec.as_ref()
 }
 
-/// Whether a node's runtime may be restarted at any moment: its label calls for a toolkit that does so, and that has neither
-/// got past it nor is kept from getting there. `pod` is the one that belongs to the label.
+/// Returns whether a node's runtime may be restarted at any moment: the node's label names a toolkit that restarts it, and the
+/// toolkit's pod is neither past that step nor prevented from reaching it. `pod` is the pod of that toolkit.
 #[must_use]
 pub fn is_on_its_way(world: &World, node: &NodeFacts, have: &Groups, pod: Option<&PodFacts>, now: Timestamp) -> bool {
     is_by(world, have.toolkit.as_deref())
         && match pod.filter(|pod| !pod.is_leaving()) {
             Some(pod) => !is_past(pod) && !is_kept_from_it(pod, now),
-            // It is about to be made.
+            // The pod is about to be created.
             None => node.ready,
         }
 }
 
-/// Whether a toolkit's pod is in the midst of entering NVIDIA's runtime: what it has entered by then stays if it goes, since
-/// only its main container takes that out again. One that is stuck there is waited for no longer.
+/// Returns whether a toolkit's pod is adding NVIDIA's runtime to the configuration. If the pod were deleted now, its changes
+/// would remain, because only its main container reverts them. A pod that is stuck in these steps does not count.
 #[must_use]
 pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let begun =
         |step: &ContainerFacts| step.name == INSTALL_TOOLKIT && !matches!(step.state, ContainerState::Waiting { .. });
     let too_long = |since: Option<Timestamp>, at_most| since.is_some_and(|since| older(since, at_most, now));
-    // Of most pods the first question tells already.
+    // The first check excludes most pods.
     !is_past(pod)
         && pod.init.iter().any(begun)
         && !pod.is_leaving()
@@ -68,14 +68,14 @@ pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
         && !too_long(pod.created, ENTERING_AT_MOST)
 }
 
-/// What comes before a pod's main container runs once in the pod's life.
+/// Returns whether a pod is past its init containers, which run once in the pod's life.
 fn is_past(pod: &PodFacts) -> bool {
     pod.containers
         .iter()
         .any(|container| !matches!(container.state, ContainerState::Waiting { .. }) || container.last_failure.is_some())
 }
 
-/// Whether something else is the matter with a pod, before that step.
+/// Returns whether a pod fails before the step that restarts the runtime.
 fn is_kept_from_it(pod: &PodFacts, now: Timestamp) -> bool {
     let begun = pod
         .init

@@ -223,7 +223,7 @@ fn what_is_the_matter_with_gpus_is_told_of_a_node_with_a_dra_driver_as_well() {
     sim.run(40);
     let status = sim.status("claims");
     assert_eq!(status.reason, Some(Reason::ForeignDraDriver));
-    assert!(status.message.contains("7 of 8 GPUs are on the PCI bus"), "{}", status.message);
+    assert!(status.message.contains("7 of 8 expected GPUs are on the PCI bus"), "{}", status.message);
     assert_eq!(sim.policies["all"].status.clone().expect("a status").attention.len(), 1);
 }
 

@@ -150,9 +150,13 @@ fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
 #[test]
 fn what_a_device_plugin_holds_for_unhealthy_is_told_apart_from_what_kubelet_does_not_know_yet() {
     for (publishes, withheld, words) in [
-        (7, 1, "7 of 8 GPUs are allocatable; kubelet knows 1 more, which pod device-plugin@a holds for unhealthy"),
+        (
+            7,
+            1,
+            "7 of 8 GPUs are allocatable; 1 more is registered but not allocatable: pod device-plugin@a reports it as unhealthy; see its log",
+        ),
         (7, 0, "7 of 8 GPUs are allocatable; waiting for kubelet and pod device-plugin@a"),
-        // A plugin that has just begun.
+        // A plugin that has just started.
         (0, 8, "0 of 8 GPUs are allocatable; waiting for kubelet and pod device-plugin@a"),
     ] {
         let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");

@@ -128,7 +128,7 @@ fn gpus_that_somebody_divides_otherwise_are_divided_anew_once_no_pod_uses_them()
     sim.run(20);
     let status = sim.status("a");
     assert_eq!(status.reason, Some(Reason::MigLayoutDiffers), "{}", status.message);
-    assert!(status.message.contains("has 2 x 3g.40gb, and 7 x 1g.10gb is wanted"), "{}", status.message);
+    assert!(status.message.contains("has 2 x 3g.40gb, but the policy requests 7 x 1g.10gb"), "{}", status.message);
     assert_eq!(status.waits_on, ["default/trains"]);
     assert_eq!(plugin_since(&sim, "a"), before, "a pod that uses a GPU is not disturbed");
     sim.gpu_pods.clear();

@@ -171,7 +171,7 @@ fn a_node_that_is_away_in_the_middle_of_its_move_is_named_as_what_halts_the_pool
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     let pools = sim.policies["all"].status.clone().expect("a status").pools;
     assert!(pools[0].message.contains("node a") && pools[0].message.contains("NodeNotReady"), "{pools:?}");
-    assert!(sim.status("b").message.contains("node a has it"), "{}", sim.status("b").message);
+    assert!(sim.status("b").message.contains("node a of this pool is being updated"), "{}", sim.status("b").message);
     sim.nodes.get_mut("a").expect("the node").ready = true;
     sim.settle();
     assert_eq!(loaded(&mut sim, "b").as_deref(), Some("590.10.01"));

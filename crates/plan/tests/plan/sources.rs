@@ -190,7 +190,7 @@ fn a_host_driver_that_has_left_the_nodes_gpus_is_told_of_unless_they_work() {
         assert_eq!(status.reason, Some(reason), "{version}: {}", status.message);
         let said = match reason {
             Reason::DriverUnsupported => "write a version such as 470.256.02",
-            Reason::AllGpusAllocatable => "driver 550.54.14 is the host's and left alone",
+            Reason::AllGpusAllocatable => "driver 550.54.14 is installed on the host and left unchanged",
             _ => "0 of 4 GPUs",
         };
         assert!(status.message.contains(said), "{}", status.message);

@@ -550,7 +550,7 @@ fn a_runtime_that_the_host_brings_is_left_alone_until_it_is_taken_over_and_ours_
     assert_eq!(named, ["nvidia"], "the test is run by it");
     assert!(sim.sets_of(Stage::Toolkit).is_empty());
     assert_eq!(sim.runtime_classes.keys().collect::<Vec<_>>(), ["nvidia"], "for pods to name");
-    assert!(sim.status("a").message.ends_with("; runtime nvidia is the host's and left alone"));
+    assert!(sim.status("a").message.ends_with("; runtime nvidia is configured on the host and left unchanged"));
 
     // Its file is being rewritten: nothing moves, and the plugin stays what it is.
     let groups = |sim: &Sim| member_labels(sim, "a");

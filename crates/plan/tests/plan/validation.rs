@@ -93,11 +93,16 @@ fn what_proves_a_node_is_that_its_test_says_so_or_that_one_of_the_users_ends_wel
     let other = || Ok("[Vector addition of 50000 elements]\nFound 0 GPUs\n".to_owned());
     let unread = || Err("no answer within 2 s".to_owned());
     for (spec, words, result, told) in [
-        (ON_INSTALL, Ok("Test PASSED\nDone\n".to_owned()), passed, "has said Test PASSED"),
-        (ON_INSTALL, other(), failed, "not said Test PASSED, but [Vector addition of 50000 elements]\nFound 0 GPUs"),
-        (ON_INSTALL, silent(), failed, "not said Test PASSED, but nothing at all"),
-        (ON_INSTALL, unread(), passed, "exit code is 0, and what it has said cannot be read: no answer within 2 s"),
-        (OWN, silent(), passed, "has passed: its exit code is 0"),
+        (ON_INSTALL, Ok("Test PASSED\nDone\n".to_owned()), passed, "printed \"Test PASSED\""),
+        (
+            ON_INSTALL,
+            other(),
+            failed,
+            "without printing \"Test PASSED\": [Vector addition of 50000 elements]\nFound 0 GPUs",
+        ),
+        (ON_INSTALL, silent(), failed, "without printing \"Test PASSED\": its log is empty"),
+        (ON_INSTALL, unread(), passed, "passed with exit code 0; its log cannot be read: no answer within 2 s"),
+        (OWN, silent(), passed, "passed with exit code 0"),
     ] {
         let mut sim = node(spec, Faults::default());
         sim.test_words = words;
@@ -270,7 +275,10 @@ fn what_kubelet_ends_for_its_deadline_says_so() {
     }
     pass(&mut sim, 2);
     let message = sim.status("a").message;
-    assert!(message.contains("not ended within readiness.validation.timeout; exit code 137: iteration 7"), "{message}");
+    assert!(
+        message.contains("not completed within readiness.validation.timeout; exit code 137: iteration 7"),
+        "{message}"
+    );
 }
 
 #[test]
