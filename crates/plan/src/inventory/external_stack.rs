@@ -188,14 +188,14 @@ impl Foreign {
         let both = self.stages.iter().filter(|(_, theirs)| theirs.beside_ours).map(|(stage, theirs)| {
             let way_off = theirs.way_off.as_deref().unwrap_or_default();
             let message = format!(
-                "{theirs} serves this node beside the {} of this operator, which came first and stays; {way_off}",
+                "{theirs} serves this node in addition to the {} of this operator, which was installed first and stays; {way_off}",
                 stage.as_str()
             );
             Note::new(Reason::StackConflict, message)
         });
         let rival = self.rival.iter().map(|set| {
             let message = format!(
-                "DaemonSet {set} is a DRA driver on this node: it and the device plugin know nothing of each other and may hand out the same GPU; keep one of them off the node"
+                "DaemonSet {set} is a DRA driver on this node: the DRA driver and the device plugin do not coordinate and may allocate the same GPU; keep one of them off the node"
             );
             Note::new(Reason::StackConflict, message)
         });
@@ -211,17 +211,17 @@ impl Foreign {
         let pod = theirs.iter().find(|(_, theirs)| theirs.kind == Kind::Pod).map(|(_, theirs)| {
             let way_off = theirs.way_off.as_deref().unwrap_or_default();
             format!(
-                "{theirs} installs an NVIDIA driver on this node and belongs to no DaemonSet, so that nothing of this operator starts beside it; {way_off} to have the node's stack installed by this operator"
+                "{theirs} installs an NVIDIA driver on this node and belongs to no DaemonSet, so this operator installs nothing here; {way_off} to let this operator install the node's GPU stack"
             )
         });
         let of_sets = theirs.iter().filter(|(_, theirs)| theirs.kind == Kind::DaemonSet);
         let told = of_sets.map(|(stage, theirs)| match &theirs.way_off {
             Some(way_off) if self.take_over => {
-                format!("the {} is taken over from {theirs} once that is gone: {way_off}", stage.as_str())
+                format!("this operator takes over the {} once {theirs} is gone from the node: {way_off}", stage.as_str())
             }
-            Some(_) => format!("the {} is {theirs}'s and left alone", stage.as_str()),
+            Some(_) => format!("the {} is managed by {theirs} and left unchanged", stage.as_str()),
             None => format!(
-                "the {} was DaemonSet {}'s, which is gone; write foreignStack: TakeOver to let this operator install its own",
+                "the {} was managed by DaemonSet {}, which is gone; write foreignStack: TakeOver to let this operator install its own",
                 stage.as_str(),
                 theirs.set
             ),
@@ -237,11 +237,11 @@ impl Foreign {
         let (set, way_off) = (&theirs.set, theirs.way_off.as_ref()?);
         Some(if self.take_over {
             format!(
-                "the device plugin is placed once DRA driver {set} is gone from the node: {way_off}; until then claims of pods get its GPUs, and the node counts apart"
+                "the device plugin is installed once DRA driver {set} is gone from the node: {way_off}; until then the DRA driver allocates the node's GPUs, and the node does not count towards readiness"
             )
         } else {
             format!(
-                "DRA driver {set} hands out the node's GPUs to claims of pods, so that no device plugin is placed beside it and the node offers no {}; it counts apart",
+                "DRA driver {set} allocates the node's GPUs by resource claims, so no device plugin is installed and the node has no {}; the node does not count towards readiness",
                 keys::GPU_RESOURCE
             )
         })
@@ -253,11 +253,11 @@ impl Foreign {
         let theirs = self.theirs(stage)?;
         Some(match &theirs.way_off {
             Some(way_off) if theirs.kind == Kind::Pod => format!(
-                "{theirs} installs an NVIDIA driver on this node, so that nothing of this operator starts beside it; {way_off} to have the node's stack installed by this operator"
+                "{theirs} installs an NVIDIA driver on this node, so this operator installs nothing here; {way_off} to let this operator install the node's GPU stack"
             ),
-            Some(_) => format!("{theirs} serves this node; look at its pod here"),
+            Some(_) => format!("{theirs} serves this node; check the DaemonSet's pod on this node"),
             None => format!(
-                "DaemonSet {} served this node and is gone; bring it back, or write foreignStack: TakeOver to let this operator install its own",
+                "DaemonSet {} served this node and is gone; restore the DaemonSet, or write foreignStack: TakeOver to let this operator install its own",
                 theirs.set
             ),
         })

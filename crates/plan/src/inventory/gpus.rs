@@ -153,7 +153,8 @@ fn notes(
 ) -> Vec<Note> {
     let mut notes = Vec::new();
     if let Some(text) = annotated.unreadable {
-        let message = format!("annotation {}: {text:?} is no number of GPUs; write one from 1 to 64", keys::GPU_COUNT);
+        let message =
+            format!("annotation {}: {text:?} is not a number of GPUs; write a number from 1 to 64", keys::GPU_COUNT);
         notes.push(Note::new(Reason::InvalidAnnotation, message));
     }
     let contradicted = |named: &&node_labels::Named| {
@@ -164,7 +165,7 @@ fn notes(
     };
     if let Some(named) = signals.named.as_ref().filter(contradicted) {
         let message = format!(
-            "label {} says {}, and the PCI bus shows {}; the label holds for the model's name and the bus for the driver, so correct the label or set {}",
+            "label {} names {}, but the PCI bus shows {}; the model is named by the label and the driver is chosen by the bus: correct the label or set {}",
             named.key,
             named.model,
             by_bus.unwrap_or("nothing"),
@@ -175,7 +176,7 @@ fn notes(
     let names = model_names(catalogue, on_bus);
     if names.len() > 1 {
         let message = format!(
-            "the node has GPUs of several models ({}), and one driver for all; its pool is matched by nodeSelector or by models: [{MIXED}], and pods cannot choose between its GPUs",
+            "the node has GPUs of several models ({}), which share one driver; pools match the node by nodeSelector or by models: [{MIXED}], and pods cannot choose between its GPUs",
             names.join(", "),
         );
         notes.push(Note::new(Reason::MixedModels, message));

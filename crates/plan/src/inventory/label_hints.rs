@@ -24,7 +24,7 @@ pub fn remark(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> 
     let by_policy = (!by_policy.is_empty()).then(|| format!("the policy publishes {}", by_policy.join(" and ")));
     let by_hand = (!by_hand.is_empty()).then(|| format!("the node is labelled {}", by_hand.join(" and ")));
     let labels: Vec<String> = by_policy.into_iter().chain(by_hand).collect();
-    (!labels.is_empty()).then(|| format!("{}, and the GPUs are of model {model}", labels.join(", ")))
+    (!labels.is_empty()).then(|| format!("{}, but the GPUs are of model {model}", labels.join(", ")))
 }
 
 fn written((key, value): (&str, &str)) -> String {
@@ -99,11 +99,11 @@ mod tests {
         let only_published = remark(&published, &NodeLabels::new(), Some("nvidia-quadro-k620")).unwrap();
         assert_eq!(
             only_published,
-            "the policy publishes gpu/nividia=P630, and the GPUs are of model nvidia-quadro-k620"
+            "the policy publishes gpu/nividia=P630, but the GPUs are of model nvidia-quadro-k620"
         );
         assert_eq!(
             remark(&published, &on_node, Some("nvidia-quadro-k620")).unwrap(),
-            "the policy publishes gpu/nividia=P630, the node is labelled gpu-type=p620, and the GPUs are of model nvidia-quadro-k620"
+            "the policy publishes gpu/nividia=P630, the node is labelled gpu-type=p620, but the GPUs are of model nvidia-quadro-k620"
         );
     }
 

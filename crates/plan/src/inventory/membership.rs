@@ -31,7 +31,7 @@ pub fn opted_out(node: &NodeFacts) -> bool {
 pub fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
     let other = others.first()?;
     let message = format!(
-        "policies {governing} and {other} both select this node; {governing} is older and has it; narrow one's nodeSelector"
+        "policies {governing:?} and {other:?} both select this node; {governing:?} is older and governs it. Narrow either nodeSelector"
     );
     Some(Note::new(Reason::PolicyOverlap, message))
 }

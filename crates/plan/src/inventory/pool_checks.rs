@@ -56,7 +56,7 @@ impl<'p> Claim<'p> {
             .map(|known| (strsim::jaro_winkler(model, &known.name), known.name.as_str()))
             .max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(format!(
-            "match.models: neither the catalogue nor any node has {model}; write {}, or the model that a node's GpuNode shows",
+            "match.models: model {model} is neither in the catalogue nor on any node; write {}, or the model in a node's GpuNode",
             near.1
         ))
     }
@@ -67,12 +67,12 @@ impl<'p> Claim<'p> {
         let mut keys = match_labels.keys().chain(match_expressions.iter().map(|requirement| &requirement.key));
         let key = keys.find(|key| published_keys::comes_from(policy, key))?;
         let otherwise = if keys::is_discovered(key) {
-            "do without compatibility.labels".to_owned()
+            "remove compatibility.labels".to_owned()
         } else {
             format!("remove {key} from nodeLabels")
         };
         Some(format!(
-            "match.nodeSelector names label {key}, which this policy publishes: such a label does not count for matching, as nodes would move between pools by it; match by models or by another label, or {otherwise}"
+            "match.nodeSelector contains label {key}, which this policy publishes: published labels are ignored for matching, because they would move nodes between pools; match by models or by another label, or {otherwise}"
         ))
     }
 
@@ -84,9 +84,10 @@ impl<'p> Claim<'p> {
             let taker = |model| Some(earlier.iter().find(|taker| taker.takes(Some(model), self))?.pool.name.as_str());
             self.models.iter().map(taker).collect::<Option<_>>()?
         };
-        let takers = takers.into_iter().collect::<Vec<_>>().join(" and ");
+        let (pools, match_all) = if takers.len() == 1 { ("pool", "matches") } else { ("pools", "match") };
+        let takers = takers.into_iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" and ");
         Some(format!(
-            "every node that it matches belongs to {takers} before it; write it before {takers}, or narrow the match of {takers}"
+            "no node reaches this pool: {pools} {takers}, listed earlier, {match_all} all of its nodes. Move this pool above {takers}, or narrow the match of {takers}"
         ))
     }
 

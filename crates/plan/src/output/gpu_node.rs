@@ -118,8 +118,9 @@ pub fn member_status(
         goes_on.and_then(|before| before.deadline.clone()).map_or_else(|| add(begun, pace.deadline), |time| time.0);
     if waits && now >= due && !verdict.reason.is_failure() {
         let message = format!(
-            "{} has lasted longer than readiness.progressDeadline: {}",
+            "phase {} exceeded readiness.progressDeadline ({:#}); last state: {}",
             verdict.phase.as_str(),
+            pace.deadline,
             verdict.message
         );
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
@@ -196,7 +197,10 @@ pub fn unmanaged_status(
         Unmanaged::NoPolicy => (Reason::NoPolicy, "no policy governs this node".to_owned()),
         Unmanaged::OptedOut => (
             Reason::OptedOut,
-            format!("the node's label {} takes it out of every policy; remove it to take the node back", keys::MANAGED),
+            format!(
+                "label {} excludes this node from all policies; remove the label to include the node again",
+                keys::MANAGED
+            ),
         ),
     };
     let same = before.filter(|before| before.reason == Some(reason));

@@ -22,9 +22,10 @@ pub fn merge_notes(
     let in_turn = decision.note.as_ref().is_some_and(|note| note.reason == Reason::RuntimeTurnPending);
     let gentle = ready || !verdict.reason.is_failure() && (decision.rollout.is_some() || in_turn);
     let conflict = conflicts.first().map(|(key, value)| {
-        let from = if keys::is_discovered(key) { "do without compatibility.labels" } else { "from the policy" };
-        let message =
-            format!("label {key} carries {value:?} already and is left as it is; remove it from the node or {from}");
+        let from = if keys::is_discovered(key) { "remove compatibility.labels" } else { "from the policy" };
+        let message = format!(
+            "label {key} already has value {value:?} and is left unchanged; remove the label from the node, or {from}"
+        );
         Note::new(Reason::LabelConflict, message)
     });
     let missing =

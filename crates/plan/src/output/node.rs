@@ -75,7 +75,7 @@ pub fn write<'m>(
         plan.events.push(Transition {
             subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
             reason: Reason::DevicePluginRestarted,
-            message: format!("GPUs are well again and pod {pod} withholds them, so it is started anew"),
+            message: format!("GPUs recovered, but pod {pod} still withholds them; restarting the pod"),
         });
         plan.renew.insert(pod);
     }

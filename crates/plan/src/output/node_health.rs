@@ -62,7 +62,7 @@ fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition> {
     };
     let note = member.health.note.as_ref().map(|note| note.message.clone());
     let message = note.unwrap_or_else(|| match member.missing_from().len() {
-        0 => "nothing is wrong with any GPU".to_owned(),
+        0 => "no GPU has a known problem".to_owned(),
         missing => format!("{missing} GPUs are missing from the PCI bus"),
     });
     let before = member.node.health_condition.as_ref().filter(|before| before.status == status);

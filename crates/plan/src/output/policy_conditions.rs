@@ -86,12 +86,16 @@ impl Verdicts<'_> {
         if self.deleting() {
             (false, Reason::Deleting, "the policy is being deleted".to_owned())
         } else if let Some(refusal) = self.trouble.probe_refusal.filter(|_| self.counts.total == 0) {
-            (false, Reason::PodsForbidden, format!("no node is known, because the probe's pods are refused: {refusal}"))
+            (
+                false,
+                Reason::PodsForbidden,
+                format!("no node is known, because the API server rejects the probe's pods: {refusal}"),
+            )
         } else if self.counts.total == 0 {
             (false, Reason::NoMatchingNodes, self.no_nodes())
         } else if self.serving() == 0 {
             let nodes = format!(
-                "none of the {} nodes counts: they are not Ready, cordoned or being deleted, or a DRA driver hands out their GPUs",
+                "none of {} nodes is eligible: they are NotReady, cordoned, being deleted or served by a DRA driver",
                 self.counts.total
             );
             (false, Reason::NodesNotReady, nodes + &first)
@@ -109,24 +113,32 @@ impl Verdicts<'_> {
         if let Some(overlap) = self.overlaps.first() {
             let Overlap { nodes, governed_by, .. } = overlap;
             return format!(
-                "the {nodes} nodes that match belong to policy {governed_by}, which is older; narrow its nodeSelector"
+                "the {nodes} matching nodes are governed by policy {governed_by:?}, which is older. Narrow the nodeSelector of {governed_by:?}"
             );
         }
         match self.counts.opted_out {
             0 => "no node with an NVIDIA GPU matches the policy".to_owned(),
-            out => format!("the {out} nodes that match are out by their label {}", keys::MANAGED),
+            out => format!("the {out} matching nodes are excluded by their label {}", keys::MANAGED),
         }
     }
 
     fn reconciling(&self) -> Answer {
         if self.deleting() {
-            (true, Reason::Deleting, "labels are being taken off the nodes".to_owned())
+            (true, Reason::Deleting, "labels are being removed from the nodes".to_owned())
         } else if self.counts.outdated > 0 && self.counts.ready > 0 {
-            (true, Reason::RollingOut, format!("{} nodes are not at the wanted revision yet", self.counts.outdated))
+            (
+                true,
+                Reason::RollingOut,
+                format!("{} of {} nodes are not at the desired revision yet", self.counts.outdated, self.serving()),
+            )
         } else if self.counts.progressing > 0 {
-            (true, Reason::NodesNotReady, format!("{} nodes are on their way", self.counts.progressing))
+            (
+                true,
+                Reason::NodesNotReady,
+                format!("{} of {} nodes are in progress", self.counts.progressing, self.serving()),
+            )
         } else {
-            (false, Reason::Settled, "nothing is being moved".to_owned())
+            (false, Reason::Settled, "no node is being installed or updated".to_owned())
         }
     }
 
@@ -137,7 +149,7 @@ impl Verdicts<'_> {
             return (true, Reason::ApplyFailed, refused.clone());
         }
         if let Some(refusal) = self.trouble.probe_refusal {
-            return (true, Reason::PodsForbidden, format!("the probe's pods are refused: {refusal}"));
+            return (true, Reason::PodsForbidden, format!("the API server rejects the probe's pods: {refusal}"));
         }
         if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason?))) {
             return (true, reason, format!("pool {}: {}", pool.name, pool.message));
@@ -146,7 +158,7 @@ impl Verdicts<'_> {
         // A word of failure may also be a remark on a node that is ready.
         match failed.filter(|_| !self.is_ready() && self.counts.failed > 0) {
             Some(node) => (true, node.reason, format!("node {}: {}", node.node, node.message)),
-            None => (false, Reason::Settled, "nothing stands still".to_owned()),
+            None => (false, Reason::Settled, "nothing is stalled".to_owned()),
         }
     }
 
@@ -160,7 +172,7 @@ impl Verdicts<'_> {
             .map(|(count, how)| format!("{count} GPUs are {how}"))
             .collect();
         let reason = match (unhealthy, degraded, unknown) {
-            (0, 0, 0) => return (false, Reason::AllGpusHealthy, "nothing is wrong with any GPU".to_owned()),
+            (0, 0, 0) => return (false, Reason::AllGpusHealthy, "no GPU has a known problem".to_owned()),
             (0, 0, _) => Reason::HealthUnknown,
             (0, _, _) => Reason::GpuDegraded,
             _ => Reason::GpuUnhealthy,
@@ -189,7 +201,7 @@ impl Verdicts<'_> {
         match (fault, self.trouble.models) {
             (Some(pool), _) => (false, Reason::InvalidPolicy, format!("pool {}: {}", pool.name, pool.message)),
             (None, Some(conflict)) => (false, Reason::InvalidPolicy, conflict.to_owned()),
-            (None, None) => (true, Reason::PolicyAccepted, "every part of the policy can be carried out".to_owned()),
+            (None, None) => (true, Reason::PolicyAccepted, "every part of the policy can be applied".to_owned()),
         }
     }
 }

@@ -108,7 +108,7 @@ pub fn choose(
             nvidia(plugin)
         }
         PluginFlavor::Gke if !driver.is_a_folder() => Err(unsupported(format!(
-            "Google's device plugin hands containers a driver that lies in a folder of its own, as installers leave it, and this node's is under {}; write devicePlugin.flavor: Nvidia, or driver.source: GkeCos, GkeUbuntu or RunFile",
+            "Google's device plugin cannot use the driver at {}. Set devicePlugin.flavor: Nvidia, or driver.source: GkeCos, GkeUbuntu or RunFile",
             driver.root()
         ))),
         PluginFlavor::Gke => gke(plugin),
@@ -121,7 +121,7 @@ fn works_with(version: Option<&str>) -> Result<(), Fault> {
         version.and_then(Version::leading).map(|version| (version.major(), version.minor().unwrap_or(u32::MAX)));
     match (numbers, version) {
         (Some(numbers), Some(version)) if numbers < FIRST_DRIVER => Err(unsupported(format!(
-            "NVIDIA's device plugin works with driver {}.{} and later, and this node has {version}; give it a later one, or write driver.source: RunFile, which goes with Google's device plugin",
+            "NVIDIA's device plugin requires driver {}.{} or later, but this node has {version}; install a later driver, or write driver.source: RunFile, which uses Google's device plugin",
             FIRST_DRIVER.0, FIRST_DRIVER.1
         ))),
         _ => Ok(()),
@@ -133,12 +133,12 @@ fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
     // The two may come from different places: one from the pool, one from the defaults.
     if mig == MigStrategy::Mixed && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
-        let message = "MPS cannot share what MIG strategy Mixed offers; write sharing.timeSlicing instead of mps, or another mig.strategy";
+        let message = "MPS cannot share the MIG devices of mig.strategy Mixed; write sharing.timeSlicing instead of mps, or another mig.strategy";
         return Err(unsupported(message));
     }
     let layout = plugin.mig.as_ref().and_then(|mig| mig.layout.as_deref()).map(mig_layout::layout);
     if layout.is_some() && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
-        let message = "MPS's control daemon would hold the GPUs that are to be divided; write sharing.timeSlicing instead of mps, or remove mig.layout";
+        let message = "MPS's control daemon would use the GPUs while mig.layout partitions them; write sharing.timeSlicing instead of mps, or remove mig.layout";
         return Err(unsupported(message));
     }
     Ok(PluginChoice::Nvidia { sharing, mig, layout, flags: plugin.flags.unwrap_or_default() })
@@ -150,11 +150,11 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     let divides =
         |mig: &Mig| mig.layout.is_some() || mig.strategy.is_some_and(|strategy| strategy != MigStrategy::None);
     if plugin.mig.as_ref().is_some_and(divides) {
-        let message = "MIG is of NVIDIA's device plugin alone, and nodes with a driver of Google's installers have Google's; remove mig, or write devicePlugin.flavor: Nvidia";
+        let message = "MIG requires NVIDIA's device plugin, but nodes with a driver from Google's installers use Google's; remove mig, or write devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
     if sharing.is_some_and(|sharing| sharing.mps.is_some()) {
-        let message = "Google's device plugin shares by MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
+        let message = "Google's device plugin supports MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
     // The two may come from different places: the flavour from the node's driver, sharing from the defaults.
@@ -162,14 +162,14 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     if slicing
         .is_some_and(|slicing| slicing.rename_by_default.is_some() || slicing.fail_requests_greater_than_one.is_some())
     {
-        let message = "Google's device plugin takes replicas alone; remove renameByDefault and failRequestsGreaterThanOne, or write devicePlugin.flavor: Nvidia";
+        let message = "Google's device plugin supports only timeSlicing.replicas; remove renameByDefault and failRequestsGreaterThanOne, or write devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
     // The flavour may come from the node's driver.
     let image = plugin.operand.image.as_ref().filter(|image| image.tag.is_none() && image.digest.is_none());
     if let Some(repository) = image.and_then(|image| image.repository.as_ref()) {
         return Err(unsupported(format!(
-            "devicePlugin.image.repository {repository} is written without a tag, and the default digest of Google's device plugin is of Google's own repository; write devicePlugin.image.tag or devicePlugin.image.digest, or flavor: Nvidia"
+            "devicePlugin.image.repository {repository} has no tag or digest, and the default digest of Google's device plugin exists only in Google's repository; write devicePlugin.image.tag or devicePlugin.image.digest, or devicePlugin.flavor: Nvidia"
         )));
     }
     Ok(PluginChoice::Gke {
@@ -197,17 +197,22 @@ mod tests {
             ("{}", &google, false, "Gke"),
             ("{flavor: Nvidia}", &google, false, "Nvidia"),
             ("{flavor: Gke}", &google, false, "Gke"),
-            ("{flavor: Gke}", &host, false, "hands containers a driver"),
+            ("{flavor: Gke}", &host, false, "cannot use the driver at /."),
             ("{flavor: Gke, sharing: {mps: {replicas: 2}}}", &google, false, "where GKE runs the control daemon"),
-            ("{sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}", &google, false, "takes replicas alone"),
-            ("{mig: {strategy: Mixed}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
-            ("{mig: {layout: []}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
+            (
+                "{sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}",
+                &google,
+                false,
+                "supports only timeSlicing.replicas",
+            ),
+            ("{mig: {strategy: Mixed}}", &google, false, "MIG requires NVIDIA's device plugin"),
+            ("{mig: {layout: []}}", &google, false, "MIG requires NVIDIA's device plugin"),
             ("{mig: {strategy: None}}", &google, false, "Gke"),
             (
                 "{image: {repository: own/plugin}}",
                 &google,
                 false,
-                "devicePlugin.image.repository own/plugin is written",
+                "devicePlugin.image.repository own/plugin has no tag",
             ),
             ("{image: {repository: own/plugin, tag: v1}}", &google, false, "Gke"),
             ("{image: {repository: own/plugin}}", &host, false, "Nvidia"),
@@ -228,7 +233,7 @@ mod tests {
                 "{mig: {strategy: Single, layout: []}, sharing: {mps: {replicas: 2}}}",
                 &host,
                 false,
-                "MPS's control daemon would hold",
+                "MPS's control daemon would use",
             ),
             ("{sharing: {}}", &host, false, "sharing: None"),
         ] {
@@ -246,7 +251,7 @@ mod tests {
         let host = DriverChoice::Preinstalled { root: "/".into() };
         let ours = DriverChoice::RunFile { version: Some("375.26".into()), url: String::new(), root: "/opt".into() };
         for (written, driver, loaded, words) in [
-            ("{}", &host, Some("375.26"), Some("works with driver 384.81 and later, and this node has 375.26")),
+            ("{}", &host, Some("375.26"), Some("requires driver 384.81 or later, but this node has 375.26")),
             ("{}", &host, Some("384.66"), Some("384.66")),
             ("{}", &host, Some("384.81"), None),
             ("{}", &host, Some("384.111"), None),

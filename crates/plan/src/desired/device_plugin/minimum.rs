@@ -29,12 +29,12 @@ pub fn check(plugin: &DevicePlugin, choice: &PluginChoice, toolkit: &ToolkitChoi
     let (major, minor) = FIRST;
     if choice.mps().is_some() {
         return Err(unsupported(format!(
-            "devicePlugin.image.tag is {tag}, and NVIDIA's device plugin shares by MPS from v{major}.{minor} on; write a later tag, or sharing.timeSlicing instead of mps"
+            "devicePlugin.image.tag is {tag}, but NVIDIA's device plugin supports MPS from v{major}.{minor} on; write a later tag, or sharing.timeSlicing instead of mps"
         )));
     }
     if toolkit.is_by_cdi() {
         return Err(unsupported(format!(
-            "devicePlugin.image.tag is {tag}, and NVIDIA's device plugin answers with CDI devices, which this node's container runtime is given, from v{major}.{minor} on; write a later tag, or toolkit.injection: Runtime"
+            "devicePlugin.image.tag is {tag}, but NVIDIA's device plugin supports CDI devices, which this node's container runtime uses, from v{major}.{minor} on; write a later tag, or toolkit.injection: Runtime"
         )));
     }
     Ok(())
@@ -74,10 +74,10 @@ mod tests {
         let (cdi, by_runtime) = (ToolkitChoice::Cdi, runtime());
         let nri = ToolkitChoice::Nri { socket: "/var/run/nri/nri.sock".into() };
         for (written, toolkit, words) in [
-            ("{image: {tag: v0.13.0}}", &cdi, "tag is v0.13.0, and NVIDIA's device plugin answers with CDI devices"),
+            ("{image: {tag: v0.13.0}}", &cdi, "tag is v0.13.0, but NVIDIA's device plugin supports CDI devices"),
             ("{image: {tag: 0.14.5-ubi8}}", &nri, "0.14.5-ubi8"),
             ("{image: {tag: v0.13.0}}", &by_runtime, ""),
-            ("{image: {tag: v0.14.0}, sharing: {mps: {replicas: 2}}}", &by_runtime, "shares by MPS from v0.15 on"),
+            ("{image: {tag: v0.14.0}, sharing: {mps: {replicas: 2}}}", &by_runtime, "supports MPS from v0.15 on"),
             ("{image: {tag: v0.15.0}}", &cdi, ""),
             ("{image: {tag: v0.15.0-rc.2}}", &cdi, ""),
             ("{image: {tag: v1.0.0}}", &cdi, ""),

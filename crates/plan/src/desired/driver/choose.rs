@@ -79,7 +79,7 @@ impl Subject<'_> {
             return Ok(());
         }
         let message = format!(
-            "the catalogue does not have the node's GPU {}, so no driver can be chosen for it; add its PCI id to spec.models with its architecture, or write {write}",
+            "the node's GPU {} is not in the catalogue, so no driver can be chosen; add the GPU's PCI id and architecture to spec.models, or write {write}",
             self.discovery.model.as_deref().unwrap_or("of an unknown model"),
         );
         Err(Fault { reason: Reason::UnknownGpu, message })
@@ -107,16 +107,15 @@ impl Subject<'_> {
     }
 
     /// An installer that was made for one system is not let at another.
-    fn must_run(&self, driver: &Driver, os: &str, installer: &str) -> Result<(), Fault> {
+    fn must_run(&self, driver: &Driver, os: &str, required: &str) -> Result<(), Fault> {
         let own = driver.operand.image.as_ref().is_some_and(|image| image.repository.is_some());
         if own || self.report.os.id == os {
             return Ok(());
         }
-        let running = &self.report.os;
-        let message = format!(
-            "Google's installer for {installer} runs on nodes with os-release ID {os}, and this one has {:?}, version {:?}; write source: Auto to have one that fits, or an image of your own",
-            running.id, running.version_id
-        );
+        let running = format!("{} {}", self.report.os.id, self.report.os.version_id);
+        let running = Some(running.trim()).filter(|running| !running.is_empty()).unwrap_or("an unknown system");
+        let message =
+            format!("driver.source {required}; this node runs {running}. Set driver.source: Auto, or driver.image");
         Err(Fault { reason: Reason::NoDriverImageForOS, message })
     }
 }
@@ -124,13 +123,14 @@ impl Subject<'_> {
 /// That a driver is loaded whose libraries are nowhere: another one is never installed over it.
 fn library_not_found(loaded: &str) -> Fault {
     let message = format!(
-        "kernel module nvidia {loaded} is loaded, and libnvidia-ml.so.{loaded} was not found, neither by the host's dynamic linker (/etc/ld.so.cache, /etc/ld.so.conf) nor in the usual folders, {CONTAINER_ROOT} and {GKE_ROOT}: the driver is left as it is; write driver: {{source: Preinstalled, installDir: FOLDER}} with the folder of the host that has the libraries, or source: Container to replace the driver"
+        "kernel module nvidia {loaded} is loaded, but libnvidia-ml.so.{loaded} was found neither by the host's dynamic linker (/etc/ld.so.cache, /etc/ld.so.conf) nor in the usual folders, {CONTAINER_ROOT} and {GKE_ROOT}: the driver is left unchanged; write driver: {{source: Preinstalled, installDir: FOLDER}} with the folder of the host that contains the libraries, or source: Container to replace the driver"
     );
     Fault { reason: Reason::DriverLibraryNotFound, message }
 }
 
 fn not_installed() -> Fault {
-    let message = "no driver is installed on the host; install one, or write source: Auto or Container".to_owned();
+    let message =
+        "no driver is installed on the host; install a driver, or write driver.source: Auto or Container".to_owned();
     Fault { reason: Reason::DriverNotInstalled, message }
 }
 
@@ -192,9 +192,9 @@ fn installer_image(source: DriverSource, driver: &Driver) -> Result<(), Fault> {
     };
     let message = match (&image.repository, image.tag.is_some() || image.digest.is_some()) {
         (Some(repository), false) => format!(
-            "driver.image.repository {repository} is written without a tag, and an installer's image has none that follows from the driver's version; write driver.image.tag or driver.image.digest"
+            "driver.image.repository {repository} has no tag or digest, and the tag of an installer's image cannot be derived from the driver's version; write driver.image.tag or driver.image.digest"
         ),
-        (None, true) => "driver.image has a tag or digest and no repository, and an installer has no default image to choose a tag of; write driver.image.repository, or remove driver.image".to_owned(),
+        (None, true) => "driver.image has a tag or digest but no repository, and installers have no default repository; write driver.image.repository, or remove driver.image".to_owned(),
         _ => return Ok(()),
     };
     Err(Fault { reason: Reason::NoDriverImageForOS, message })
@@ -227,7 +227,7 @@ fn preinstalled(on: &Subject<'_>, counts: impl Fn(&InstalledDriver) -> bool) -> 
 }
 
 fn gke_cos(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
-    on.must_run(driver, "cos", "Container-Optimized OS")?;
+    on.must_run(driver, "cos", "GkeCos requires Container-Optimized OS")?;
     let flavour = driver.version.clone().unwrap_or_else(|| GKE_DEFAULT.to_owned());
     if branch_of(&flavour).is_some() {
         on.supports(&flavour)?;
@@ -236,7 +236,7 @@ fn gke_cos(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoi
 }
 
 fn gke_ubuntu(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
-    on.must_run(driver, "ubuntu", "Ubuntu")?;
+    on.must_run(driver, "ubuntu", "GkeUbuntu requires Ubuntu")?;
     if let Some(version) = &driver.version {
         on.supports(version)?;
     }
@@ -246,7 +246,7 @@ fn gke_ubuntu(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverC
 /// No table of operating systems binds a `.run` file: the user's installer is made for the nodes' system.
 fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
     if driver.operand.image.as_ref().is_none_or(|image| image.repository.is_none()) {
-        let message = "source RunFile has no default image; write driver.image.repository and driver.image.tag of an installer that was built for the nodes' system, such as this project's images/run-file";
+        let message = "driver.source RunFile has no default image; write driver.image.repository and driver.image.tag of an installer built for the nodes' operating system, such as this project's images/run-file";
         return Err(Fault { reason: Reason::NoDriverImageForOS, message: message.into() });
     }
     if driver.url.is_none() {
@@ -256,7 +256,7 @@ fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverCho
     let version = match (&driver.version, &driver.url) {
         (Some(version), _) if told.is_some_and(|told| told != version) => {
             let message = format!(
-                "driver.version says {version}, and driver.url is that of {}; write the url of {version}, or remove the version",
+                "driver.version is {version}, but driver.url is the address of {}; write the url of {version}, or remove driver.version",
                 told.unwrap_or_default()
             );
             return Err(Fault { reason: Reason::DriverUnsupported, message });

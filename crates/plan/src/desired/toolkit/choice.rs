@@ -130,7 +130,9 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> R
     if let Some(wanted) = toolkit.runtime.and_then(named)
         && runtime.kind.is_some_and(|kind| kind != wanted)
     {
-        return Err(fault(format!("the node runs {runtime}, not {wanted}; remove toolkit.runtime, or write Auto")));
+        return Err(fault(format!(
+            "toolkit.runtime requires {wanted}, but the node runs {runtime}; remove toolkit.runtime, or write Auto"
+        )));
     }
     // Nothing but a configured runtime can be the default.
     let implied = if toolkit.set_as_default == Some(true) { Injection::Runtime } else { Injection::Auto };
@@ -139,7 +141,7 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> R
         Injection::Auto | Injection::Runtime => {
             let kind = runtime.kind.or(toolkit.runtime.and_then(named)).ok_or_else(|| {
                 fault(format!(
-                    "the node's container runtime, {runtime}, is none that can be configured; write injection: Cdi"
+                    "the node's container runtime, {runtime}, cannot be configured by this operator; write toolkit.injection: Cdi"
                 ))
             })?;
             let setup = setup(toolkit, kind, node);
@@ -148,7 +150,7 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> R
             }
             if setup.default && writes_its_own(toolkit, kind, node) {
                 return Err(fault(
-                    "k3s and RKE2 write their containerd's configuration anew at every start, so that no runtime stays the default; remove setAsDefault, and start k3s with --default-runtime=nvidia, or have pods name the RuntimeClass"
+                    "toolkit.setAsDefault has no effect on k3s and RKE2, which rewrite containerd's configuration at every start; remove setAsDefault, and start k3s with --default-runtime=nvidia, or set runtimeClassName in pods"
                         .to_owned(),
                 ));
             }
@@ -156,14 +158,14 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> R
         }
         Injection::None => Ok(ToolkitChoice::None),
         Injection::Cdi => Err(fault(format!(
-            "the node's container runtime, {runtime}, takes no CDI devices by itself; write injection: Runtime or Auto, or run the node with containerd 2.0 or later, or CRI-O"
+            "the node's container runtime, {runtime}, does not support CDI devices without being configured; write toolkit.injection: Runtime or Auto, or run the node with containerd 2.0 or later, or CRI-O"
         ))),
         Injection::Nri if runtime.takes_nri() => {
             let socket = toolkit.host_paths.nri_socket.clone().unwrap_or_else(|| distribution::NRI_SOCKET.to_owned());
             Ok(ToolkitChoice::Nri { socket })
         }
         Injection::Nri => Err(fault(format!(
-            "the node's container runtime, {runtime}, takes no NRI plugins; write injection: Auto, or run the node with containerd 2.1 or later, or CRI-O 1.34 or later"
+            "the node's container runtime, {runtime}, does not support NRI plugins; write toolkit.injection: Auto, or run the node with containerd 2.1 or later, or CRI-O 1.34 or later"
         ))),
     }
 }
@@ -296,13 +298,13 @@ mod tests {
     #[test]
     fn what_a_runtime_cannot_do_is_refused_with_what_to_write_instead() {
         for (toolkit, runtime, words) in [
-            ("{injection: Cdi}", "containerd://1.7.27", "write injection: Runtime or Auto"),
-            ("{injection: Cdi}", "docker://27.0.3", "write injection: Runtime or Auto"),
+            ("{injection: Cdi}", "containerd://1.7.27", "write toolkit.injection: Runtime or Auto"),
+            ("{injection: Cdi}", "docker://27.0.3", "write toolkit.injection: Runtime or Auto"),
             ("{injection: Nri}", "containerd://2.0.5", "containerd 2.1 or later"),
             ("{injection: Nri}", "cri-o://1.33.9", "CRI-O 1.34 or later"),
-            ("{injection: Nri}", "docker://27.0.3", "takes no NRI plugins"),
-            ("{injection: Runtime}", "of-tomorrow://1.0", "write injection: Cdi"),
-            ("{runtime: Docker}", "containerd://1.7.27", "the node runs containerd 1.7.27, not Docker"),
+            ("{injection: Nri}", "docker://27.0.3", "does not support NRI plugins"),
+            ("{injection: Runtime}", "of-tomorrow://1.0", "write toolkit.injection: Cdi"),
+            ("{runtime: Docker}", "containerd://1.7.27", "requires Docker, but the node runs containerd 1.7.27"),
         ] {
             let error = chosen(toolkit, runtime, "v1.34.0").unwrap_err();
             assert!(error.contains(words), "{toolkit} on {runtime}: {error}");

@@ -44,7 +44,7 @@ pub fn adapt(choice: ToolkitChoice, toolkit: &Toolkit, node: &NodeFacts, root: &
         "write devicePlugin: {flavor: Gke}, or run the node with containerd 1.7 or later, or CRI-O"
     };
     let message = format!(
-        "the driver is in folder {root}, where NVIDIA's runtime would look for device nodes as well and find none, and {runtime} is to give containers their GPUs by that runtime; {way_out}"
+        "NVIDIA's runtime, by which {runtime} would give containers their GPUs, looks for device nodes in the driver's folder, {root}, which has none; {way_out}"
     );
     Err(Fault { reason: Reason::RuntimeUnsupported, message })
 }
