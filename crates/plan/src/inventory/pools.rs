@@ -11,14 +11,14 @@ use crate::{
     world::{NodeLabels, Word},
 };
 
-/// Whether a node with these labels is selected; without a selector every node is.
+/// Returns whether a node with these labels is selected; without a selector every node is.
 #[must_use]
 pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
     selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Word::as_str)))
 }
 
-/// The named pool that governs a node of this model, if any: the first that matches. A model may be written in any cloud's
-/// word for it.
+/// Returns the named pool that governs a node of this model, if any: the first that matches. A pool may use any cloud's
+/// name of a model.
 #[must_use]
 pub fn named_pool<'p>(
     catalogue: &Catalogue,
