@@ -1,4 +1,4 @@
-//! What is written: labels, DaemonSets, GpuNodes, policies' statuses and Events.
+//! The writes of a plan: labels, DaemonSets, GpuNodes, policies' statuses and Events.
 
 pub mod daemon_sets;
 pub mod drift;
@@ -35,25 +35,25 @@ use crate::{
     settings::Settings,
 };
 
-/// What is the same for everything that one plan writes.
+/// The context of everything that one plan writes.
 pub struct Context<'f> {
     /// The operator's settings.
     pub settings: &'f Settings,
     /// The fleet.
     pub fleet: &'f AssessedFleet<'f>,
-    /// What was decided for its pools.
+    /// The decisions for its pools.
     pub rollout: &'f Rollout<'f>,
-    /// Why models that policies add cannot be added, by policy.
+    /// Why a policy's models cannot be added, by policy name.
     pub model_conflicts: &'f BTreeMap<String, String>,
-    /// The models that nodes have, also those that the catalogue lacks.
+    /// The nodes' models, including those that are not in the catalogue.
     pub models: BTreeSet<String>,
-    /// For how long a passing phase of a node stands before the next one is worth a write, by policy.
+    /// How long a transient phase of a node is kept in its status before the next one is written, by policy.
     pub debounce: HashMap<&'f str, Duration>,
     /// The time of the plan.
     pub now: Timestamp,
 }
 
-/// Puts the plan together.
+/// Returns the plan of all writes.
 #[must_use]
 pub fn assemble<'f>(
     settings: &'f Settings,

@@ -1,4 +1,4 @@
-//! The conditions of a policy, as kstatus reads them.
+//! The conditions of a policy, compatible with kstatus.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +14,25 @@ use k8s_openapi::{
 
 use crate::{int_or_percent, inventory::pool_checks::Misfits, note::clip};
 
-/// Whether it is so, why in a word, and in a sentence.
+/// The status of a condition, its reason and its message.
 type Answer = (bool, Reason, String);
 
-/// What is the matter beyond single nodes.
+/// Problems beyond single nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble<'a> {
-    /// Why pools stand still, by pool.
+    /// Why rollouts are halted, by pool.
     pub halted: &'a BTreeMap<String, String>,
-    /// Pools that have no node because of how they are written.
+    /// Errors in the definitions of pools.
     pub misfits: &'a Misfits,
-    /// Why a model that the policy adds cannot be added.
+    /// Why one of the policy's models cannot be added.
     pub models: Option<&'a str>,
-    /// What the API server said to writes of ours that it refused.
+    /// The API server's messages on this operator's rejected writes.
     pub refused_writes: &'a [String],
-    /// What it said to the probe's pods, if it refuses them: without them no node is known.
+    /// The API server's message on the probe's pods, if it rejects them: without them no node is known.
     pub probe_refusal: Option<&'a str>,
 }
 
-/// What the conditions are worked out from.
+/// The input for the conditions.
 pub struct Verdicts<'a> {
     /// The policy.
     pub policy: &'a ClusterGpuPolicy,
@@ -46,12 +46,12 @@ pub struct Verdicts<'a> {
     pub attention: &'a [Attention],
     /// Other policies that select the same nodes.
     pub overlaps: &'a [Overlap],
-    /// What is the matter beyond single nodes.
+    /// Problems beyond single nodes.
     pub trouble: Trouble<'a>,
 }
 
 impl Verdicts<'_> {
-    /// The conditions, one function each.
+    /// Returns the conditions, one function each.
     pub fn conditions(&self, now: Timestamp) -> Vec<Condition> {
         let conditions = [
             (ConditionType::Ready, self.ready()),
@@ -67,7 +67,7 @@ impl Verdicts<'_> {
         self.policy.metadata.deletion_timestamp.is_some()
     }
 
-    /// Nodes that count for `minReadyNodes`.
+    /// Returns the number of nodes that count for `minReadyNodes`.
     fn serving(&self) -> u32 {
         self.counts.total - self.counts.excluded
     }
@@ -108,7 +108,7 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Why the policy has no node.
+    /// Returns why the policy has no node.
     fn no_nodes(&self) -> String {
         if let Some(overlap) = self.overlaps.first() {
             let Overlap { nodes, governed_by, .. } = overlap;
@@ -142,8 +142,8 @@ impl Verdicts<'_> {
         }
     }
 
-    /// A failed node stalls a policy only while it keeps it from being ready; a halted rollout or an impossible wish
-    /// always does.
+    /// Returns whether the policy is stalled. A failed node stalls a policy only while the policy is not ready; a
+    /// halted rollout or an invalid pool always does.
     fn stalled(&self) -> Answer {
         if let Some(refused) = self.trouble.refused_writes.first() {
             return (true, Reason::ApplyFailed, refused.clone());
@@ -155,14 +155,14 @@ impl Verdicts<'_> {
             return (true, reason, format!("pool {}: {}", pool.name, pool.message));
         }
         let failed = self.attention.iter().find(|node| node.reason.is_failure());
-        // A word of failure may also be a remark on a node that is ready.
+        // A node that is ready may also have a reason of a failure, as a note.
         match failed.filter(|_| !self.is_ready() && self.counts.failed > 0) {
             Some(node) => (true, node.reason, format!("node {}: {}", node.node, node.message)),
             None => (false, Reason::Settled, "nothing is stalled".to_owned()),
         }
     }
 
-    /// The health of the GPUs, whether or not the nodes are ready for it.
+    /// Returns the health of the GPUs, whether or not the nodes are ready.
     fn degraded(&self) -> Answer {
         let GpuTotals { unhealthy, degraded, unknown, .. } = *self.gpus;
         let counts = [(unhealthy, "unhealthy"), (degraded, "degraded"), (unknown, "of unknown health")];
@@ -206,7 +206,8 @@ impl Verdicts<'_> {
     }
 }
 
-/// How many of the serving nodes must be ready: at least one, so that nothing is never enough.
+/// Returns how many of the serving nodes must be ready: at least one, so that a policy without ready nodes is never
+/// ready.
 fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
     let wanted = policy.spec.readiness.min_ready_nodes.as_ref();
     wanted.map_or(serving, |wanted| int_or_percent::of(wanted, serving)).max(1)
