@@ -244,8 +244,8 @@ fn gke_ubuntu(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverC
     Ok(DriverChoice::GkeUbuntu { version: driver.version.clone(), root })
 }
 
-/// Returns a `.run` file is not restricted to a list of operating systems: the user's installer is built for the nodes'
-/// system.
+/// Returns NVIDIA's `.run` file as driver. It is not restricted to a list of operating systems: the user's installer is
+/// built for the nodes' system.
 fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
     if driver.operand.image.as_ref().is_none_or(|image| image.repository.is_none()) {
         let message = "driver.source RunFile has no default image; write driver.image.repository and driver.image.tag of an installer built for the nodes' operating system, such as this project's images/run-file";

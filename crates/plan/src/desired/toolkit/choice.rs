@@ -243,36 +243,36 @@ mod tests {
     #[test]
     fn the_hosts_runtime_is_used_unless_the_policy_requires_another() {
         let docker = "/etc/docker/daemon.json";
-        let brought =
+        let on_host =
             |file: &str, handler: &str, default| HostRuntime { file: file.into(), handler: handler.into(), default };
-        for (toolkit, runtime, brought, expected) in [
+        for (toolkit, runtime, on_host, expected) in [
             (
                 "{}",
                 "docker://27.0.3",
-                brought(docker, "nvidia", true),
+                on_host(docker, "nvidia", true),
                 r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "nvidia", default: true"#,
             ),
             (
                 "{}",
                 "docker://27.0.3",
-                brought(docker, "gpu", false),
+                on_host(docker, "gpu", false),
                 r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "gpu""#,
             ),
-            ("{setAsDefault: false}", "docker://27.0.3", brought(docker, "gpu", false), "Host"),
-            ("{setAsDefault: true}", "docker://27.0.3", brought(docker, "nvidia", true), "Host"),
+            ("{setAsDefault: false}", "docker://27.0.3", on_host(docker, "gpu", false), "Host"),
+            ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", true), "Host"),
             // The file is of another runtime than kubelet's.
-            ("{}", "containerd://1.7.27", brought(docker, "nvidia", true), "Runtime"),
-            ("{}", "containerd://2.1.4", brought("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
+            ("{}", "containerd://1.7.27", on_host(docker, "nvidia", true), "Runtime"),
+            ("{}", "containerd://2.1.4", on_host("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
             // The policy requires this operator's runtime.
-            ("{injection: Runtime}", "docker://27.0.3", brought(docker, "nvidia", true), "Runtime"),
-            ("{setAsDefault: true}", "docker://27.0.3", brought(docker, "nvidia", false), "Runtime"),
-            ("{setAsDefault: false}", "docker://27.0.3", brought(docker, "nvidia", true), "Runtime"),
-            ("{runtimeClass: gpu}", "docker://27.0.3", brought(docker, "nvidia", false), "Runtime"),
-            ("{injection: None}", "docker://27.0.3", brought(docker, "nvidia", false), "None"),
+            ("{injection: Runtime}", "docker://27.0.3", on_host(docker, "nvidia", true), "Runtime"),
+            ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", false), "Runtime"),
+            ("{setAsDefault: false}", "docker://27.0.3", on_host(docker, "nvidia", true), "Runtime"),
+            ("{runtimeClass: gpu}", "docker://27.0.3", on_host(docker, "nvidia", false), "Runtime"),
+            ("{injection: None}", "docker://27.0.3", on_host(docker, "nvidia", false), "None"),
         ] {
             let toolkit_wanted: Toolkit = serde_yaml::from_str(toolkit).unwrap();
             let node = NodeFacts { runtime: runtime.into(), ..NodeFacts::default() };
-            let choice = format!("{:?}", choose(&toolkit_wanted, &node, &[brought]).unwrap());
+            let choice = format!("{:?}", choose(&toolkit_wanted, &node, &[on_host]).unwrap());
             assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");
         }
     }
