@@ -1,4 +1,4 @@
-//! What: the driver, toolkit and device plugin that each kind of node should have.
+//! The desired state: the driver, toolkit and device plugin of each kind of node.
 
 pub mod container_runtime;
 pub mod device_plugin;
@@ -25,7 +25,7 @@ use crate::{
     world::World,
 };
 
-/// The fleet, with what every node should have.
+/// The fleet with the desired state of every node.
 #[derive(Debug)]
 pub struct DesiredFleet<'w> {
     /// What was observed.
@@ -36,11 +36,11 @@ pub struct DesiredFleet<'w> {
     pub nodes: Vec<DesiredNode<'w>>,
     /// Nodes that no policy governs.
     pub unmanaged: Vec<UnmanagedNode<'w>>,
-    /// The variants that nodes should have.
+    /// The variants that nodes need.
     pub variants: Variants<'w>,
 }
 
-/// Resolves what every governed node should have.
+/// Resolves the desired state of every governed node.
 #[must_use]
 pub fn resolve(inventory: Inventory<'_>) -> DesiredFleet<'_> {
     let Inventory { world, catalogue, governed, unmanaged } = inventory;

@@ -1,4 +1,4 @@
-//! Who: every node with its GPUs, and the policy that governs it.
+//! The inventory: every node with its GPUs and the policy that governs it.
 
 pub mod added_models;
 pub mod external_stack;
@@ -21,7 +21,7 @@ use crate::{
     world::{NodeFacts, PodFacts, World},
 };
 
-/// The nodes whose state is known well enough to plan for, in the order of their names.
+/// The nodes whose state is known well enough to be planned for, sorted by name.
 #[derive(Debug)]
 pub struct Inventory<'w> {
     /// What was observed.
@@ -39,13 +39,13 @@ pub struct Inventory<'w> {
 pub struct GovernedNode<'w> {
     /// The Node.
     pub node: &'w NodeFacts,
-    /// Its GpuNode, if there is one yet.
+    /// Its GpuNode, if it exists.
     pub gpu_node: Option<&'w GpuNode>,
-    /// The pods of this operator on it.
+    /// This operator's pods on the node.
     pub pods: Vec<&'w PodFacts>,
-    /// What its GPUs are.
+    /// What is known of its GPUs.
     pub discovery: Discovery<'w>,
-    /// The policy: the oldest that selects the node.
+    /// The policy that governs the node: the oldest one that selects it.
     pub policy: &'w ClusterGpuPolicy,
     /// The names of the other policies that select it.
     pub others: Vec<&'w str>,
@@ -56,19 +56,19 @@ pub struct GovernedNode<'w> {
 pub struct UnmanagedNode<'w> {
     /// The Node.
     pub node: &'w NodeFacts,
-    /// Its GpuNode, if there is one.
+    /// Its GpuNode, if it exists.
     pub gpu_node: Option<&'w GpuNode>,
-    /// The pods of this operator that are left on it.
+    /// This operator's remaining pods on the node.
     pub pods: Vec<&'w PodFacts>,
     /// Why no policy governs it.
     pub why: Unmanaged,
-    /// The model of its GPUs, where that is known.
+    /// The model of its GPUs, if known.
     pub model: Option<String>,
-    /// The policy that would govern it if its label did not take it out.
+    /// The policy that would govern the node if its label did not exclude it.
     pub selected_by: Option<&'w ClusterGpuPolicy>,
 }
 
-/// Takes stock of the fleet. Nodes of which something is there that cannot be read are left out: they stay as they are.
+/// Returns the inventory of the fleet. Nodes with objects that cannot be parsed are left out, and so left unchanged.
 #[must_use]
 pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
     let policies = by_age(world);

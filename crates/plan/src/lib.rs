@@ -1,4 +1,4 @@
-//! What should be written to a cluster, decided by one pure function over plain facts: no I/O, no clock, no client.
+//! Decides what is written to a cluster: one pure function over plain facts, without I/O, clock or client.
 //!
 //! ```text
 //! inventory ─▶ desired ─▶ assess ─▶ rollout ─▶ output
@@ -6,8 +6,8 @@
 //!                                      manifests ─┘ objects
 //! ```
 //!
-//! The ground floor, which every step may use: [`catalogue`] and [`world`] (the facts), [`settings`], [`time`],
-//! [`note`], [`revision`], [`container_names`] and [`int_or_percent`]. A step uses only the steps before it.
+//! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`time`], [`note`], [`revision`],
+//! [`container_names`] and [`int_or_percent`]. Otherwise a step uses only the steps before it.
 
 pub mod assess;
 pub mod catalogue;

@@ -1,4 +1,5 @@
-//! The objects that carry out what is wanted: DaemonSets and their pods, pods that validate nodes, RuntimeClasses.
+//! The manifests of the objects that bring about the desired state: DaemonSets and their pods, pods that validate
+//! nodes, and RuntimeClasses.
 
 pub mod daemon_set;
 pub mod device_plugin;

@@ -1,4 +1,4 @@
-//! What is written: labels, DaemonSets, GpuNodes, policies' statuses and Events.
+//! The writes of a plan: labels, DaemonSets, GpuNodes, policies' statuses and Events.
 
 pub mod context;
 pub mod daemon_sets;

@@ -1,5 +1,5 @@
 //! The plan: one pure function of (settings, catalogue, observed world, now), for the whole fleet at once. It lists
-//! what is to be written, and nothing where all is as it should be.
+//! only what must be written, and nothing if the cluster is in the desired state.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -14,7 +14,7 @@ use crate::{
     world::World,
 };
 
-/// Plans for the whole fleet.
+/// Returns the plan for the whole fleet.
 #[must_use]
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
     let models = added_models::of(catalogue, world);

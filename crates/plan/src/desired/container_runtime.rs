@@ -1,4 +1,4 @@
-//! Container runtimes: what a node's runtime can do for GPUs without being configured.
+//! Container runtimes: how a node's runtime supports GPUs without being configured.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word for it of NVIDIA's installer, which is that of our own node side as well.
+    /// Returns the name that NVIDIA's installer and this operator's node agent use.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -41,16 +41,16 @@ impl fmt::Display for Kind {
 /// A node's container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
-    /// Which it is, if we know it.
+    /// Its kind, if known.
     pub kind: Option<Kind>,
-    /// Major and minor version, if they can be told.
+    /// Major and minor version, if they can be parsed.
     version: Option<(u32, u32)>,
-    /// Kubernetes' words, a space between.
+    /// Name and version as Kubernetes reports them, separated by a space.
     words: String,
 }
 
 impl Runtime {
-    /// From a Node's `status.nodeInfo.containerRuntimeVersion`, such as `containerd://2.1.4`.
+    /// Parses a Node's `status.nodeInfo.containerRuntimeVersion`, such as `containerd://2.1.4`.
     #[must_use]
     pub fn of(version: &str) -> Self {
         let (kind, release) = version.split_once("://").unwrap_or((version, ""));
@@ -65,8 +65,8 @@ impl Runtime {
         Self { kind, version, words }
     }
 
-    /// Whether it takes CDI devices by itself. CRI-O does in every release that a supported Kubernetes runs with, and one
-    /// that we do not know is given the benefit of the doubt.
+    /// Returns whether it supports CDI devices without being configured. CRI-O does in every release that a supported
+    /// Kubernetes runs with, and an unknown runtime is assumed to.
     #[must_use]
     pub fn takes_cdi(&self) -> bool {
         match self.kind {
@@ -76,19 +76,20 @@ impl Runtime {
         }
     }
 
-    /// Whether it has CDI at all, switched on or off.
+    /// Returns whether it supports CDI, enabled or disabled.
     #[must_use]
     pub fn has_cdi(&self) -> bool {
         self.takes_cdi() || self.kind == Some(Kind::Containerd) && self.is_at_least((1, 7))
     }
 
-    /// Whether it is containerd 1, whose configuration is of another version than its successor's.
+    /// Returns whether it is containerd 1, whose configuration has another version than containerd 2's.
     #[must_use]
     pub fn is_first_containerd(&self) -> bool {
         self.kind == Some(Kind::Containerd) && !self.is_at_least((2, 0))
     }
 
-    /// Whether it takes NRI plugins that add CDI devices. That is asked for by name, so that nothing is doubted in favour.
+    /// Returns whether it supports NRI plugins that add CDI devices. NRI is requested explicitly, so an unknown runtime
+    /// is assumed not to.
     #[must_use]
     pub fn takes_nri(&self) -> bool {
         match self.kind {
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_that_cannot_be_told_is_given_the_benefit_of_the_doubt() {
+    fn an_unknown_version_is_assumed_to_be_recent() {
         for (version, cdi, nri) in [
             ("containerd://2.1.4-k3s1", true, true),
             ("containerd://v2.0.7", true, false),

@@ -1,5 +1,5 @@
-//! The device-plugin stage: who tells kubelet of the GPUs, one file per plugin; and the stage before it, MPS's control
-//! daemon, which is there where GPUs are shared by MPS.
+//! The device plugin's stage, which registers GPUs with kubelet, and the stage before it: MPS's control daemon, which
+//! exists if GPUs are shared by MPS.
 
 pub mod choice;
 pub mod minimum;
@@ -16,7 +16,7 @@ use crate::desired::{
 
 pub use choice::PluginChoice;
 
-/// The stage, resolved; `None` where the plugin is not ours to install.
+/// Returns the resolved stage; `None` if this operator does not install the plugin.
 #[must_use]
 pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     let default = match key.plugin {
@@ -29,8 +29,8 @@ pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -
     Some(StageSpec { stage: Stage::DevicePlugin, image, operand })
 }
 
-/// The stage of MPS's control daemon, resolved; `None` where GPUs are not shared by MPS. Environment, arguments and
-/// resources that a policy has for the plugin are not for the daemon; the image is one.
+/// Returns the resolved stage of MPS's control daemon; `None` if GPUs are not shared by MPS. Environment, arguments and
+/// resources that a policy sets for the plugin do not apply to the daemon; both use the same image.
 #[must_use]
 pub fn mps_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     key.plugin.mps()?;

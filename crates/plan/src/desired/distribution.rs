@@ -1,27 +1,27 @@
-//! Distributions of Kubernetes: how they are told, and where their container runtimes keep their files.
+//! Kubernetes distributions: how they are detected, and where their container runtimes keep their files.
 
 use gpu_operator_crd::policy::Distribution;
 
 use crate::{desired::container_runtime::Kind, world::NodeFacts};
 
-/// Where every runtime that takes NRI plugins listens for them.
+/// The socket on which every runtime that supports NRI plugins listens for them.
 pub const NRI_SOCKET: &str = "/var/run/nri/nri.sock";
 
 /// Where a container runtime keeps its files, all on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The main configuration; `None` where the drop-in is found without being told of.
+    /// The main configuration; `None` if the drop-in is loaded without an entry there.
     pub config: Option<&'static str>,
-    /// The file that NVIDIA's runtime is entered into.
+    /// The file to which NVIDIA's runtime is added.
     pub drop_in: Option<&'static str>,
-    /// Where the present configuration is read from, where that is not the main one.
+    /// The file from which the present configuration is read, if that is not the main one.
     pub source: Option<&'static str>,
     /// The socket.
     pub socket: &'static str,
 }
 
-/// A node's distribution: the one that the policy names, else by its label or the suffix of its kubelet's version, else
-/// one whose runtime comes from packages of its own.
+/// Returns a node's distribution: the one in the policy, else detected by the node's label or the suffix of its
+/// kubelet's version, else one whose runtime is packaged separately.
 #[must_use]
 pub fn of(wanted: Option<Distribution>, node: &NodeFacts) -> Distribution {
     match wanted {
@@ -36,7 +36,8 @@ pub fn of(wanted: Option<Distribution>, node: &NodeFacts) -> Distribution {
     }
 }
 
-/// Kubelet's folder in a distribution that starts it with another one than `/var/lib/kubelet`. (That of `MicroK8s` is believed.)
+/// Returns kubelet's root directory in a distribution that uses another one than `/var/lib/kubelet`. (That of
+/// `MicroK8s` is unverified.)
 #[must_use]
 pub fn kubelet_root(distribution: Distribution) -> Option<&'static str> {
     match distribution {
@@ -46,8 +47,8 @@ pub fn kubelet_root(distribution: Distribution) -> Option<&'static str> {
     }
 }
 
-/// Where a runtime keeps its files in a distribution, `first` if it is containerd 1. Docker and CRI-O are never brought
-/// along by one, so that theirs are where their packages put them.
+/// Returns where a runtime keeps its files in a distribution; `first` is whether it is containerd 1. No distribution
+/// includes Docker or CRI-O, so their files are where their packages put them.
 #[must_use]
 pub fn files(kind: Kind, first: bool, distribution: Distribution) -> Files {
     match (kind, distribution) {
@@ -69,8 +70,9 @@ pub fn files(kind: Kind, first: bool, distribution: Distribution) -> Files {
             source: None,
             socket: "/run/containerd/containerd.sock",
         },
-        // Both write this file anew whenever they start, and enter NVIDIA's runtime by themselves once it is installed. Since
-        // k3s-io/k3s#13680 it imports these folders, each for its own version of the configuration (unverified for RKE2).
+        // k3s and RKE2 rewrite this file whenever they start, and add NVIDIA's runtime once it is installed. Since
+        // k3s-io/k3s#13680 the file imports these folders, each for its own version of the configuration (unverified
+        // for RKE2).
         (Kind::Containerd, Distribution::K3s) => Files {
             config: Some("/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
             drop_in: Some(if first {
@@ -91,14 +93,15 @@ pub fn files(kind: Kind, first: bool, distribution: Distribution) -> Files {
             source: None,
             socket: "/run/k3s/containerd/containerd.sock",
         },
-        // What it starts with is made from the template whenever it starts; only that what was made has no placeholders.
+        // MicroK8s renders the configuration from the template whenever it starts; only the rendered file has no
+        // placeholders.
         (Kind::Containerd, Distribution::MicroK8s) => Files {
             config: Some("/var/snap/microk8s/current/args/containerd-template.toml"),
             drop_in: Some("/etc/containerd/conf.d/99-nvidia.toml"),
             source: Some("/var/snap/microk8s/current/args/containerd.toml"),
             socket: "/var/snap/microk8s/common/run/containerd.sock",
         },
-        // It takes up every file of that folder by itself, and its main file is its own. Unverified.
+        // k0s loads every file of that folder, and owns its main file. Unverified.
         (Kind::Containerd, Distribution::K0s) => Files {
             config: None,
             drop_in: Some("/etc/k0s/containerd.d/nvidia.toml"),
@@ -113,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_distribution_is_told_by_the_policy_the_nodes_label_or_its_kubelets_version() {
+    fn a_distribution_is_detected_by_the_policy_the_nodes_label_or_its_kubelets_version() {
         for (wanted, label, kubelet, expected) in [
             (None, None, "v1.34.1", Distribution::Kubeadm),
             (None, None, "v1.33.2-gke.100", Distribution::Kubeadm),

@@ -1,4 +1,4 @@
-//! The driver stage: which driver a kind of node gets, decided by the policy and by what the node has.
+//! The driver's stage: which driver a kind of node gets, by the policy and the node's state.
 
 pub mod choice;
 pub mod choose;
@@ -19,20 +19,20 @@ use crate::desired::{
 
 pub use choice::DriverChoice;
 
-/// Whether the probe looks into a driver's root without being told.
+/// Returns whether the probe inspects a driver's root by default.
 #[must_use]
 pub fn is_known_root(root: &str) -> bool {
     DRIVER_ROOTS.contains(&root)
 }
 
-/// The stage, resolved; `None` where the driver is not ours to install.
+/// Returns the resolved stage; `None` if this operator does not install the driver.
 #[must_use]
 pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     let driver = effective_spec::driver(policy, pool);
     let mut operand = driver.operand;
     let is_container = matches!(key.driver, DriverChoice::Container { .. });
     if driver.source.unwrap_or_default() == DriverSource::Auto && !is_container {
-        // Who names an image or arguments without naming the source means the common one.
+        // An image or arguments without a source are meant for the container.
         (operand.image, operand.args) = (None, Vec::new());
     }
     let (from, custom) = (&policy.spec.images, operand.image.as_ref());

@@ -1,4 +1,4 @@
-//! Pools: which one governs a node, and what holds in it once defaults are filled in.
+//! The effective settings of a pool: its own fields over the defaults.
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
@@ -10,7 +10,7 @@ use gpu_operator_crd::{
 
 use crate::{catalogue::branch_of, desired::key::VariantKey};
 
-/// What holds for the driver: the pool's fields over the defaults.
+/// Returns the driver's settings: the pool's fields over the defaults.
 #[must_use]
 pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
     let defaults = &policy.spec.defaults.driver;
@@ -25,14 +25,14 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
         && holds_driver
         && let Some(image) = &mut inherited.image
     {
-        // The default's tag or digest is of the default's version.
+        // The default's tag or digest belongs to the default's version.
         (image.tag, image.digest) = (None, None);
     }
     if !same_source {
-        // An installer's image and arguments are no other installer's.
+        // An installer's image and arguments do not apply to another installer.
         (inherited.image, inherited.args) = (None, Vec::new());
     }
-    // A word by which Google's installer chooses a version means nothing to the others, and a url is that of a version.
+    // Values such as `latest` apply only to Google's installer, and a url belongs to a version.
     let version = defaults.version.clone().filter(|version| same_source || branch_of(version).is_some());
     let url = defaults.url.clone().filter(|_| same_source && own.version.is_none());
     let (own_maps, maps) = (own.config_maps.clone(), defaults.config_maps.clone());
@@ -48,7 +48,7 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
         },
         url: own.url.clone().or(url),
         allow_plain_http: own.allow_plain_http.or(defaults.allow_plain_http),
-        // A folder that an installer fills is not one in which the host's own driver is.
+        // An installer's folder is not the folder of the host's own driver.
         install_dir: own.install_dir.clone().or_else(|| {
             let by_host = |source: Option<DriverSource>| source == Some(DriverSource::Preinstalled);
             defaults.install_dir.clone().filter(|_| by_host(source) == by_host(defaults.source))
@@ -57,21 +57,21 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
     }
 }
 
-/// What holds for the driver of a kind of node.
+/// Returns the settings of the driver of a variant.
 #[must_use]
 pub fn driver_of(policy: &ClusterGpuPolicy, key: &VariantKey) -> Driver {
     let named = policy.spec.pools.iter().find(|pool| key.named && pool.name == key.pool);
     driver(policy, named)
 }
 
-/// Whether precompiled drivers are asked for: the pool's word over the defaults'.
+/// Returns whether precompiled drivers are enabled: the pool's field over the default.
 #[must_use]
 pub fn is_precompiled(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> bool {
     let own = pool.and_then(|pool| pool.driver.precompiled);
     own.or(policy.spec.defaults.driver.precompiled).unwrap_or_default()
 }
 
-/// What holds for the container toolkit: the pool's fields over the defaults.
+/// Returns the container toolkit's settings: the pool's fields over the defaults.
 #[must_use]
 pub fn toolkit(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Toolkit {
     let defaults = &policy.spec.defaults.toolkit;
@@ -100,20 +100,20 @@ fn runtime_paths(defaults: &RuntimePaths, own: &RuntimePaths) -> RuntimePaths {
     }
 }
 
-/// What holds for the device plugin: the pool's fields over the defaults.
+/// Returns the device plugin's settings: the pool's fields over the defaults.
 #[must_use]
 pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePlugin {
     let defaults = &policy.spec.defaults.device_plugin;
     let none = DevicePlugin::default();
     let own = pool.map_or(&none, |pool| &pool.device_plugin);
     let flavor = own.flavor.or(defaults.flavor);
-    // Of another plugin, nothing is inherited that only means something to this one.
+    // Settings of one plugin are not inherited by another plugin.
     let same = own.flavor.is_none() || defaults.flavor.unwrap_or_default() == flavor.unwrap_or_default();
     let inherited = if same { defaults } else { &none };
     let strategy = |mig: Option<&Mig>| mig.and_then(|mig| mig.strategy);
     let strategy = strategy(own.mig.as_ref()).or(strategy(inherited.mig.as_ref()));
     let layout = |mig: Option<&Mig>| mig.and_then(|mig| mig.layout.clone());
-    // A layout stands with its strategy.
+    // A layout belongs to its strategy.
     let has_strategy = own.mig.as_ref().is_some_and(|mig| mig.strategy.is_some());
     let layout = layout(own.mig.as_ref()).or_else(|| layout(inherited.mig.as_ref()).filter(|_| !has_strategy));
     DevicePlugin {
@@ -131,20 +131,21 @@ pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePl
     }
 }
 
-/// What becomes of nodes that somebody else's stack serves: the pool's word over the defaults'.
+/// Returns how third-party stacks are handled: the pool's field over the default.
 #[must_use]
 pub fn foreign_stack(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> ForeignStack {
     pool.and_then(|pool| pool.foreign_stack).or(policy.spec.defaults.foreign_stack).unwrap_or_default()
 }
 
-/// What holds for the health of GPUs: the pool's fields over the policy's.
+/// Returns the settings of GPU health: the pool's fields over the policy's.
 #[must_use]
 pub fn health(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Health {
     let whole = &policy.spec.health;
     pool.map_or_else(|| whole.clone(), |pool| pool.health.over(whole))
 }
 
-/// What holds for an operand: image part by part, environment by name, arguments and resources as a whole.
+/// Returns an operand's settings: the image is merged by field, the environment by name; arguments and resources are
+/// replaced as a whole.
 #[must_use]
 pub fn operand(defaults: &Operand, own: Option<&Operand>) -> Operand {
     let Some(own) = own else { return defaults.clone() };
@@ -165,7 +166,7 @@ fn image(defaults: Option<&Image>, own: Option<&Image>) -> Option<Image> {
     let (Some(defaults), Some(own)) = (defaults, own) else {
         return own.or(defaults).cloned();
     };
-    // A tag of the pool's own replaces a default digest, and the other way round: they mean the same thing.
+    // A pool's tag replaces a default digest, and vice versa, because both choose the version.
     let pinned = own.tag.is_some() || own.digest.is_some();
     Some(Image {
         repository: own.repository.clone().or_else(|| defaults.repository.clone()),

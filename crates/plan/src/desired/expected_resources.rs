@@ -1,5 +1,5 @@
-//! The promise: what a node should offer, by resource name, from its GPUs and what its device plugin makes of each. The one
-//! place that says how many units of what a GPU is.
+//! The expected resources of a node by name, computed from its GPUs and the resources that its device plugin makes of
+//! each GPU.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -12,9 +12,9 @@ use gpu_operator_crd::{
 
 use crate::world::{Offer, Resources};
 
-/// The MIG profiles that NVIDIA's plugin is told to share. Its file takes no pattern, only names, and passes over those that
-/// a node does not have. (Of A30, A100, H100, H200, B200, GB200 and RTX PRO 6000; partly from memory and unverified. Devices of
-/// other profiles are offered unshared, and are expected to be.)
+/// The MIG profiles that NVIDIA's plugin shares. Its configuration supports names but no patterns, and ignores names
+/// that a node does not have. (Of A30, A100, H100, H200, B200, GB200 and RTX PRO 6000; partly unverified. Devices of
+/// other profiles are neither shared nor expected to be.)
 pub const PROFILES: [&str; 39] = [
     "1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "1g.6gb", "2g.12gb", "4g.24gb", "1g.10gb", "2g.20gb",
     "3g.40gb", "4g.40gb", "7g.80gb", "1g.20gb", "1g.12gb", "1g.24gb", "2g.24gb", "3g.48gb", "4g.48gb", "7g.96gb",
@@ -25,17 +25,18 @@ pub const PROFILES: [&str; 39] = [
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<Cow<'static, str>, u32>;
 
-/// What a node should offer.
+/// The expected resources of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Promise {
-    /// With all its GPUs.
+    /// The resources of all its GPUs.
     pub whole: Amounts,
-    /// Without those that are missing or must not be used.
+    /// The resources without GPUs that are missing or must not be used.
     pub usable: Amounts,
 }
 
 impl Promise {
-    /// What a node should offer that should have `expected` GPUs, of which `unhealthy` are missing or must not be used.
+    /// Returns the expected resources of a node that should have `expected` GPUs, of which `unhealthy` are missing or
+    /// must not be used.
     #[must_use]
     pub fn of(expected: u32, unhealthy: u32, report: Option<&Report>, offer: &Offer) -> Self {
         let mut promise = Self::default();
@@ -69,13 +70,13 @@ impl Promise {
         }
     }
 
-    /// How many units it is in all, whatever their names.
+    /// Returns the total number of units of all resources.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.whole.values().sum()
     }
 
-    /// The first resource of which less is there than is usable: its name, how much there is and how much there should be.
+    /// Returns the first resource with less than the usable amount: its name, the actual and the expected amount.
     #[must_use]
     pub fn lacks(&self, there: &Resources) -> Option<(&str, u32, u32)> {
         self.usable
@@ -84,7 +85,7 @@ impl Promise {
             .find(|(_, there, usable)| there < usable)
     }
 
-    /// What is worth telling by name: all of it, unless it is whole GPUs alone.
+    /// Returns the resources by name, or nothing if they are whole GPUs only.
     #[must_use]
     pub fn named(&self) -> BTreeMap<String, u32> {
         if self.whole.keys().all(|name| name == keys::GPU_RESOURCE) {
@@ -94,7 +95,7 @@ impl Promise {
     }
 }
 
-/// Whether NVIDIA's plugin is told to share MIG devices of a profile, where they are offered by it.
+/// Returns whether NVIDIA's plugin shares MIG devices of a profile, if they are offered by profile.
 #[must_use]
 pub fn is_shared(profile: &str) -> bool {
     PROFILES.contains(&profile)
@@ -104,7 +105,7 @@ fn gpu_resource(renamed: bool) -> Cow<'static, str> {
     if renamed { Cow::Borrowed("nvidia.com/gpu.shared") } else { Cow::Borrowed(keys::GPU_RESOURCE) }
 }
 
-/// The resource of a MIG profile. What no resource's name can have is a dot: `1g.10gb+me` is `mig-1g.10gb.me`.
+/// Returns the resource of a MIG profile. Resource names cannot contain a plus: `1g.10gb+me` is `mig-1g.10gb.me`.
 #[must_use]
 pub fn mig_resource(profile: &str, renamed: bool) -> Cow<'static, str> {
     let suffix = if renamed { ".shared" } else { "" };
@@ -131,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_gpus_times_what_sharing_and_mig_make_of_each() {
+    fn expected_resources_are_gpus_times_the_resources_of_each() {
         let well = HealthState::Healthy;
-        let sick = HealthState::Unhealthy;
+        let unhealthy_gpu = HealthState::Unhealthy;
         let sevenths: Option<&[(&str, u32)]> = Some(&[("1g.10gb", 7)]);
         let halves: Option<&[(&str, u32)]> = Some(&[("3g.40gb", 2)]);
         let media: Option<&[(&str, u32)]> = Some(&[("1g.10gb+me", 1)]);
@@ -142,11 +143,18 @@ mod tests {
         let plain = Offer::default();
         for (case, gpus, unhealthy, offer, whole, usable) in [
             ("whole", vec![gpu(well, None); 2], 0, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=2"),
-            ("sick", vec![gpu(well, None), gpu(sick, None)], 1, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=1"),
+            (
+                "unhealthy",
+                vec![gpu(well, None), gpu(unhealthy_gpu, None)],
+                1,
+                plain.clone(),
+                "nvidia.com/gpu=2",
+                "nvidia.com/gpu=1",
+            ),
             ("missing", vec![gpu(well, None)], 1, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=1"),
             (
                 "sliced",
-                vec![gpu(well, None), gpu(sick, None)],
+                vec![gpu(well, None), gpu(unhealthy_gpu, None)],
                 1,
                 offer(4, false, MigStrategy::None),
                 "nvidia.com/gpu=8",
@@ -160,17 +168,10 @@ mod tests {
                 "nvidia.com/gpu.shared=8",
                 "nvidia.com/gpu.shared=8",
             ),
-            (
-                "MIG that is not looked at",
-                vec![gpu(well, sevenths); 2],
-                0,
-                plain,
-                "nvidia.com/gpu=2",
-                "nvidia.com/gpu=2",
-            ),
+            ("MIG without a strategy", vec![gpu(well, sevenths); 2], 0, plain, "nvidia.com/gpu=2", "nvidia.com/gpu=2"),
             (
                 "single",
-                vec![gpu(well, sevenths), gpu(sick, sevenths)],
+                vec![gpu(well, sevenths), gpu(unhealthy_gpu, sevenths)],
                 1,
                 offer(1, false, MigStrategy::Single),
                 "nvidia.com/gpu=14",
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_told_by_name() {
+    fn missing_resources_are_reported_by_name() {
         let promise = Promise::of(2, 0, None, &Offer { replicas: 2, renamed: true, ..Offer::default() });
         assert_eq!(promise.lacks(&Resources::from(4)), Some(("nvidia.com/gpu.shared", 0, 4)));
         assert_eq!(promise.lacks(&Resources::from_iter([("nvidia.com/gpu.shared", 4)])), None);

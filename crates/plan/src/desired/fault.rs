@@ -1,13 +1,13 @@
-//! Why a node cannot have what its policy asks for.
+//! Why a node cannot have what its policy requires.
 
 use gpu_operator_crd::reason::Reason;
 use serde::Serialize;
 
-/// Why a node cannot be given what its policy asks for.
+/// Why a node cannot have what its policy requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// The class.
+    /// The reason.
     pub reason: Reason,
-    /// What to write or do instead.
+    /// What is wrong, and what to write or do instead.
     pub message: String,
 }

@@ -1,4 +1,5 @@
-//! What of a node's host its pods depend on, beside the driver and the container runtime's configuration.
+//! Properties of a node's host on which its pods depend, in addition to the driver and the container runtime's
+//! configuration.
 
 use gpu_operator_crd::{policy::Stage, report::OsRelease};
 use serde::Serialize;
@@ -8,27 +9,28 @@ use crate::desired::{
     driver::choice::DriverChoice,
 };
 
-/// Systems whose policy may be enforced by SELinux, by `ID` of their os-release. By the system, not always: a container
-/// runtime without SELinux ignores the options, but one that has SELinux with another policy than container-selinux's, such
-/// as Bottlerocket's, does not know the type `spc_t` and would start no container. SELinux' state is not asked, because an
-/// administrator may change it at any time without a new pod.
+/// Systems that may enforce SELinux, by `ID` of their os-release. The options are not set on other systems: a container
+/// runtime without SELinux ignores them, but one whose SELinux policy is not container-selinux's, such as
+/// Bottlerocket's, does not know the type `spc_t` and would start no container. SELinux's state is not checked, because
+/// an administrator may change it at any time without a new pod.
 const SELINUX: [&str; 7] = ["rhel", "rhcos", "centos", "rocky", "almalinux", "ol", "fedora"];
 
-/// Systems whose packages come by a subscription of the host's, by `ID` of their os-release.
+/// Systems whose packages require a subscription of the host, by `ID` of their os-release.
 const SUBSCRIBED: [&str; 4] = ["rhel", "sles", "sled", "sl-micro"];
 
-/// What of a node's host its pods depend on. Nodes that differ in it have their own DaemonSets of the stages that it matters to
-/// ([`HostTraits::of_stage`]).
+/// Properties of a node's host on which its pods depend. Nodes that differ in a property have separate DaemonSets of
+/// the stages that depend on it ([`HostTraits::of_stage`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct HostTraits {
-    /// Whether containers need `SELinux` options to work with the host's files.
+    /// Whether containers need `SELinux` options to access the host's files.
     pub selinux: bool,
-    /// Whether the driver's container needs the host's subscription mounted. CRI-O mounts it into every container by itself.
+    /// Whether the host's subscription must be mounted into the driver's container. CRI-O mounts it into every
+    /// container.
     pub subscription: bool,
 }
 
 impl HostTraits {
-    /// The traits of a host with this system and container runtime, as far as its driver's pods need them.
+    /// Returns the traits of a host by its operating system, container runtime and driver.
     #[must_use]
     pub fn of(os: &OsRelease, runtime: &str, driver: &DriverChoice) -> Self {
         let compiles = matches!(driver, DriverChoice::Container { .. });
@@ -40,14 +42,14 @@ impl HostTraits {
         }
     }
 
-    /// Returns the traits that the pods of one stage depend on. Pods of every stage mount files of the host; packages are
-    /// downloaded by the driver's alone.
+    /// Returns the traits that the pods of one stage depend on. Pods of every stage mount files of the host; only the
+    /// driver's pods download packages.
     #[must_use]
     pub fn of_stage(self, stage: Stage) -> Self {
         Self { selinux: self.selinux, subscription: self.subscription && stage == Stage::Driver }
     }
 
-    /// Whether nothing is to be done about any of them.
+    /// Returns whether no trait is set.
     #[must_use]
     pub fn is_none(self) -> bool {
         self == Self::default()

@@ -1,4 +1,4 @@
-//! Image references: NVIDIA's by default, overridable part by part.
+//! Image references: NVIDIA's by default; every part can be overridden.
 
 use gpu_operator_crd::policy::{Image, Images};
 
@@ -6,17 +6,17 @@ use gpu_operator_crd::policy::{Image, Images};
 pub const REGISTRY: &str = "nvcr.io";
 /// NVIDIA's driver container; its tag is `<version>-<operating system>`.
 pub const DRIVER: &str = "nvidia/driver";
-/// Google's driver installer for COS: it is on GKE's nodes and comes from no registry.
+/// Google's driver installer for COS: it is preloaded on GKE's nodes and in no registry.
 pub const GKE_COS: &str = "cos-nvidia-installer:fixed";
-/// Likewise, for GKE's Ubuntu.
+/// Google's driver installer for GKE's Ubuntu, preloaded as well.
 pub const GKE_UBUNTU: &str = "gke-nvidia-installer:fixed";
 /// NVIDIA's container toolkit and its tag (chart defaults of NVIDIA's operator v26.7).
 pub const TOOLKIT: (&str, &str) = ("nvidia/k8s/container-toolkit", "v1.20.0");
 /// NVIDIA's device plugin and its tag (likewise).
 pub const DEVICE_PLUGIN: (&str, &str) = ("nvidia/k8s-device-plugin", "v0.20.0");
 
-/// The reference of an image that is on the nodes already, by `reference`, unless the user names a repository: then that,
-/// with the user's digest or tag.
+/// Returns the reference of an image that is preloaded on the nodes: `reference`, or the user's repository with the
+/// user's digest or tag.
 #[must_use]
 pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
     let Some((image, repository)) = custom.and_then(|image| Some((image, image.repository.as_deref()?))) else {
@@ -26,7 +26,7 @@ pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
     joined(repository, Some(image), tag)
 }
 
-/// Returns the reference of an image that has no default; none where the user names no repository or no tag of it.
+/// Returns the reference of an image without a default; `None` if the user sets no repository, or no tag or digest.
 #[must_use]
 pub fn own(custom: Option<&Image>) -> Option<String> {
     let image = custom?;
@@ -34,9 +34,9 @@ pub fn own(custom: Option<&Image>) -> Option<String> {
     Some(joined(image.repository.as_deref()?, custom, version))
 }
 
-/// NVIDIA's samples of CUDA; the tag names the sample and the CUDA that it was built with.
+/// NVIDIA's CUDA samples; the tag is the sample's name and the CUDA version that it was built with.
 pub const SAMPLES: &str = "nvidia/k8s/cuda-sample";
-/// Google's device plugin: registry, path and digest, as the manifest in its sources names them (container-engine-accelerators
+/// Google's device plugin: registry, path and digest, as in the manifest in its sources (container-engine-accelerators
 /// 992db81, cmd/nvidia_gpu/device-plugin.yaml; unverified that it can be pulled from outside GKE).
 pub const GKE_DEVICE_PLUGIN: (&str, &str, &str) = (
     "gcr.io",
@@ -44,14 +44,14 @@ pub const GKE_DEVICE_PLUGIN: (&str, &str, &str) = (
     "sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568f466530dd85bcebde62f",
 );
 
-/// The reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror of it, unless the user
-/// names a repository; the user's digest or tag, else `tag`.
+/// Returns the reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror, or the user's
+/// repository; with the user's digest or tag, else `tag`.
 #[must_use]
 pub fn reference(images: &Images, custom: Option<&Image>, path: &str, tag: &str) -> String {
     reference_of(images, custom, (REGISTRY, path, tag))
 }
 
-/// The same for an image of any registry, by host, path, and tag or digest.
+/// Returns the reference of an image of any registry, by host, path, and tag or digest; see [`reference`].
 #[must_use]
 pub fn reference_of(images: &Images, custom: Option<&Image>, (host, path, version): (&str, &str, &str)) -> String {
     let registry = if images.registry.is_empty() { host } else { images.registry.as_str() };
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_another_registry_goes_to_the_mirror_too_and_one_on_the_nodes_nowhere() {
+    fn a_mirror_applies_to_all_registries_and_not_to_preloaded_images() {
         let mirror = Images { registry: "mirror.example.com".into(), ..Images::default() };
         let upstream = ("gcr.io", "a/b", "sha256:cd");
         assert_eq!(reference_of(&Images::default(), None, upstream), "gcr.io/a/b@sha256:cd");

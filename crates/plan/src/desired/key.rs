@@ -1,4 +1,4 @@
-//! What a variant depends on, and what a stage of it is resolved to.
+//! The key of a variant, and its resolved stages.
 
 use gpu_operator_crd::policy::{Operand, Stage};
 use serde::Serialize;
@@ -8,40 +8,41 @@ use super::{
     toolkit::choice::ToolkitChoice,
 };
 
-/// All that a variant depends on.
+/// Everything on which a variant depends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VariantKey {
     /// The policy's name.
     pub policy: String,
     /// The pool's name.
     pub pool: String,
-    /// Whether the user named it: a pool may bear the name of a model, whose implicit pool is another one.
+    /// Whether it is a pool of the policy: such a pool may have the name of a model, whose implicit pool is another
+    /// one.
     pub named: bool,
     /// The node's driver.
     pub driver: DriverChoice,
-    /// What its container runtime needs.
+    /// What is installed for its container runtime.
     pub toolkit: ToolkitChoice,
-    /// Under which folder of the host the toolkit is installed, where that is not the usual one.
+    /// The folder of the host in which the toolkit is installed, if not the default.
     pub toolkit_folder: Option<String>,
-    /// Who tells kubelet of its GPUs.
+    /// The device plugin.
     pub plugin: PluginChoice,
-    /// What else of its host pods depend on.
+    /// Further properties of its host.
     pub host: HostTraits,
-    /// Kubelet's folder, where its distribution has another one than the usual, and the plugin looks there.
+    /// Kubelet's root directory, if it is not the default and the plugin reads it.
     pub kubelet_root: Option<&'static str>,
     /// Processor architecture.
     pub arch: String,
 }
 
-/// One stage of a variant, resolved: what its container is started with. All of it is disruptive to change, and so
-/// goes into the revision; what is not (resources, tolerations, …) is not here.
+/// One resolved stage of a variant: the settings with which its container starts. Changing one of them is disruptive,
+/// so they are part of the revision; other settings (resources, tolerations, …) are not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StageSpec {
     /// The stage.
     pub stage: Stage,
     /// Image reference.
     pub image: String,
-    /// The user's environment, arguments and resources; resources are left out of the revision.
+    /// The user's environment, arguments and resources; resources are not part of the revision.
     #[serde(serialize_with = "without_resources")]
     pub operand: Operand,
 }

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use gpu_operator_crd::policy::MigProfile;
 
-/// How often each profile is wanted on every GPU, by NVML's names. Empty: MIG is to be off.
+/// The number of instances of each profile on every GPU, by NVML's profile names. If empty, MIG is disabled.
 pub type Layout = BTreeMap<String, u32>;
 
-/// A layout as it is written, with the profiles' names as NVML has them.
+/// Returns a policy's layout with NVML's profile names.
 #[must_use]
 pub fn layout(written: &[MigProfile]) -> Layout {
     let mut layout = Layout::new();
     for MigProfile { profile, count } in written {
-        // Resources are named `.me`, because no resource's name can have a plus.
+        // Policies use `.me` as in resource names, which cannot contain a plus.
         *layout.entry(profile.replace(".me", "+me")).or_default() += count;
     }
     layout
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layout_has_the_names_that_nvml_has() {
+    fn a_layout_has_nvmls_profile_names() {
         let profile = |profile: &str, count| MigProfile { profile: profile.into(), count };
         let layout = layout(&[profile("1g.10gb.me", 1), profile("1g.10gb", 3)]);
         assert_eq!(layout, Layout::from([("1g.10gb+me".to_owned(), 1), ("1g.10gb".to_owned(), 3)]));

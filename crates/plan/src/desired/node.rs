@@ -1,4 +1,4 @@
-//! What one node should have.
+//! The desired state of one node.
 
 use std::sync::Arc;
 
@@ -24,16 +24,16 @@ use crate::{
 /// What a policy wants of a node's driver, toolkit and device plugin.
 #[derive(Clone, Debug)]
 pub enum Desired {
-    /// Nothing can be said yet: the probe has not reported, or the container runtime does not answer.
+    /// Not known yet: the probe has not reported, or the container runtime does not answer.
     Unknown,
-    /// The node cannot have what the policy asks for.
+    /// The node cannot have what the policy requires.
     Unsatisfiable(Fault),
     /// The variant.
     Variant(Arc<Variant>),
 }
 
 impl Desired {
-    /// Returns the variant, where the policy can be carried out.
+    /// Returns the variant, if the policy can be applied.
     #[must_use]
     pub fn variant(&self) -> Option<&Variant> {
         match self {
@@ -42,7 +42,7 @@ impl Desired {
         }
     }
 
-    /// Returns why the policy cannot be carried out, where it cannot.
+    /// Returns why the policy cannot be applied, if it cannot.
     #[must_use]
     pub fn fault(&self) -> Option<&Fault> {
         match self {
@@ -52,7 +52,7 @@ impl Desired {
     }
 }
 
-/// A governed node, with what it should have.
+/// A governed node with its desired state.
 #[derive(Debug)]
 pub struct DesiredNode<'w> {
     /// Its facts.
@@ -61,17 +61,17 @@ pub struct DesiredNode<'w> {
     pub pool: GoverningPool<'w>,
     /// The groups that the node's labels name.
     pub have: Groups,
-    /// What of its GPU stack is a third party's.
+    /// The third-party parts of its GPU stack.
     pub external: Foreign,
-    /// What it should have.
+    /// Its desired state.
     pub desired: Desired,
     /// How many GPUs it should have.
     pub expected: Option<u32>,
-    /// What its device plugin makes of each.
+    /// The resources that its device plugin makes of each GPU.
     pub offer: Offer,
 }
 
-/// Resolves what a node should have.
+/// Resolves the desired state of a node.
 pub fn resolve<'w>(
     governed: GovernedNode<'w>,
     catalogue: &'w Catalogue,
@@ -86,7 +86,7 @@ pub fn resolve<'w>(
     let foreign_policy =
         (effective_spec::foreign_stack(policy, named_pool), effective_spec::device_plugin(policy, named_pool).flavor);
     let external = Foreign::of(world, node, &have, status, foreign_policy);
-    // What a node wants goes by its container runtime, which reports nothing of itself while it is down.
+    // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.filter(|_| !node.runtime_is_silent()).and_then(|status| Some((status, status.report.as_ref()?)));
     let desired = known.map_or(Desired::Unknown, |(status, report)| {
         let subject = variant::driver_subject(catalogue, policy, node, discovery, status, report);
@@ -101,7 +101,8 @@ pub fn resolve<'w>(
     DesiredNode { pool, have, external, desired, expected, offer, governed }
 }
 
-/// Returns what the device plugin that a node has makes of a GPU: while a new revision is pending, the old one counts.
+/// Returns the resources that a node's current device plugin makes of a GPU: while a new revision is pending, the old
+/// one counts.
 fn offer(world: &World, policy: &ClusterGpuPolicy, pool: Option<&Pool>, have: &Groups) -> Offer {
     let set = have.device_plugin.as_deref().map(|group| revision::daemon_set_name(Stage::DevicePlugin, group));
     let set = set.and_then(|set| world.daemon_sets.get(&set));

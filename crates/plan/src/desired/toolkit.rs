@@ -1,5 +1,5 @@
-//! The toolkit stage: NVIDIA's installer puts its binaries, the CDI hook among them, onto the host. What else it does
-//! depends on the container runtime.
+//! The toolkit's stage: NVIDIA's installer copies its binaries, including the CDI hook, to the host. Further steps
+//! depend on the container runtime.
 
 pub mod choice;
 pub mod folder_driver;
@@ -22,34 +22,36 @@ use crate::{
 
 pub use choice::{RuntimeSetup, ToolkitChoice};
 
-/// Folder of the host that the installer owns a part of, where the policy and the driver do not call for another.
+/// The default folder of the host in which the toolkit is installed.
 const FOLDER: &str = "/usr/local/nvidia";
-/// Under which folder of the host the toolkit is installed, where that is not the usual one. Where Google's installers put
-/// drivers is the one folder of Container-Optimized OS that can be written to and run from.
+
+/// Returns the folder of the host in which the toolkit is installed, if not the default. On Container-Optimized OS, the
+/// folder of Google's driver installers is the only one that is writable and executable.
 #[must_use]
 pub fn folder(toolkit: &Toolkit, driver: &DriverChoice) -> Option<String> {
     let beside_driver = || Some(GKE_ROOT).filter(|root| *root == driver.root()).map(str::to_owned);
     toolkit.install_dir.clone().or_else(beside_driver).filter(|folder| folder != FOLDER)
 }
 
-/// Kubelet's folder on a node, where its distribution has another one than the usual.
+/// Returns kubelet's root directory on a node, if its distribution uses another one than the default.
 #[must_use]
 pub fn kubelet_root(toolkit: &Toolkit, node: &NodeFacts) -> Option<&'static str> {
     distribution::kubelet_root(distribution::of(toolkit.distribution, node))
 }
 
-/// Folder of the host that a variant's installer owns a part of.
+/// Returns the folder of the host in which a variant's toolkit is installed.
 pub fn parent(key: &VariantKey) -> &str {
     key.toolkit_folder.as_deref().unwrap_or(FOLDER)
 }
 
-/// Folder into which the installer puts its binaries; it replaces it as a whole, so it cannot be a mount itself.
+/// Returns the folder of the installer's binaries. The installer replaces the folder as a whole, so it cannot be a
+/// mount.
 #[must_use]
 pub fn install_dir(key: &VariantKey) -> String {
     format!("{}/toolkit", parent(key))
 }
 
-/// The stage, resolved; `None` where no toolkit of ours is needed.
+/// Returns the resolved stage; `None` if this operator installs no toolkit.
 #[must_use]
 pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     let operand = match key.toolkit {

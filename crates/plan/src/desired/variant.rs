@@ -1,7 +1,7 @@
-//! Variants: what a kind of node in a pool wants of each stage, and the names of the DaemonSets that give it.
+//! Variants: the desired stages of a kind of node in a pool, and the names of their DaemonSets.
 //!
-//! A node's facts enter only as a [`VariantKey`], so that nodes that agree on it share their DaemonSets, and a node
-//! that joins or changes can change nobody else's.
+//! A variant depends on a node only by its [`VariantKey`]: nodes with the same key share their DaemonSets, and a node
+//! that joins or changes does not affect other nodes' DaemonSets.
 
 use std::borrow::Cow;
 
@@ -29,22 +29,22 @@ use crate::{
     world::{NodeFacts, Offer},
 };
 
-/// A pool's share of a group's name; the rest is a hash.
+/// The longest part of a pool's name in a group's name; the rest is a hash.
 const SLUG: usize = 30;
 
-/// What a kind of node in a pool wants.
+/// The desired stages of a kind of node in a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
-    /// What it depends on.
+    /// Everything on which it depends.
     pub key: VariantKey,
-    /// What its device plugin makes of a GPU.
+    /// The resources that its device plugin makes of a GPU.
     pub offer: Offer,
-    /// The stages that are ours to install, with the group of each.
+    /// The stages that this operator installs, with the group of each.
     pub stages: Vec<(String, StageSpec)>,
 }
 
 impl Variant {
-    /// The group of each stage.
+    /// Returns the group of each stage.
     #[must_use]
     pub fn groups(&self) -> Groups {
         let mut groups = Groups::default();
@@ -55,10 +55,10 @@ impl Variant {
     }
 }
 
-/// What a node's facts come to in a pool: the key of its variant.
+/// Returns the key of a node's variant in a pool.
 ///
 /// # Errors
-/// A [`Fault`] where the policy asks for what this node cannot have.
+/// Returns a [`Fault`] if the node cannot have what the policy requires.
 pub fn choose(
     policy: &ClusterGpuPolicy,
     pool: &GoverningPool<'_>,
@@ -70,18 +70,18 @@ pub fn choose(
         Some(_) => driver::choose::theirs(on.report),
         None => driver::choose::choose(&effective_spec::driver(policy, named), on)?,
     };
-    let theirs = foreign.theirs(Stage::DevicePlugin).is_some();
+    let is_external = foreign.theirs(Stage::DevicePlugin).is_some();
     let loaded = on.report.driver.loaded.as_deref();
     let wanted_plugin = effective_spec::device_plugin(policy, named);
-    let plugin = device_plugin::choice::choose(&wanted_plugin, &driver, loaded, theirs)?;
-    // Who brings a plugin that is found here has brought what it needs.
-    let needs_toolkit = plugin.needs_toolkit(&driver) && !theirs && foreign.theirs(Stage::Toolkit).is_none();
+    let plugin = device_plugin::choice::choose(&wanted_plugin, &driver, loaded, is_external)?;
+    // A third-party plugin on the node already has what it needs.
+    let needs_toolkit = plugin.needs_toolkit(&driver) && !is_external && foreign.theirs(Stage::Toolkit).is_none();
     let (toolkit, toolkit_folder) = if needs_toolkit {
         let wanted = effective_spec::toolkit(policy, named);
-        // What the host itself brings looks for the driver in the host's own root.
+        // A runtime that is configured on the host looks for the driver in the host's root.
         let of_host = matches!(&driver, DriverChoice::Preinstalled { root } if root == HOST_ROOT);
-        let brought = if of_host { foreign.runtimes() } else { &[] };
-        let choice = toolkit::choice::choose(&wanted, on.node, brought)?;
+        let host_runtimes = if of_host { foreign.runtimes() } else { &[] };
+        let choice = toolkit::choice::choose(&wanted, on.node, host_runtimes)?;
         let choice = toolkit::folder_driver::adapt(choice, &wanted, on.node, driver.root())?;
         (choice, toolkit::folder(&wanted, &driver))
     } else {
@@ -105,7 +105,7 @@ pub fn choose(
     })
 }
 
-/// What a node's driver is chosen by.
+/// Returns the input for the choice of a node's driver.
 #[must_use]
 pub fn driver_subject<'a>(
     catalogue: &'a Catalogue,
@@ -119,7 +119,7 @@ pub fn driver_subject<'a>(
     driver::subject::Subject { catalogue, images, node, discovery, report, missing_image }
 }
 
-/// Resolves a variant: images, environments and group names of its stages.
+/// Resolves the images, environments and group names of a variant's stages.
 #[must_use]
 pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Variant {
     let specs = [
@@ -133,8 +133,9 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
     Variant { key, offer, stages }
 }
 
-/// A readable beginning and a hash of everything that makes this revision: the value of the node's label. A stage's
-/// revision covers what it stands on, and not what stands on it: a change of the plugin moves the plugin alone.
+/// Returns the name of a stage's group, which is the value of the node's label: a readable prefix and a hash of the
+/// revision. A stage's revision covers the stages before it and not those after it: a change of the plugin updates only
+/// the plugin.
 fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
     let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, host, kubelet_root, arch } = key;
     let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
@@ -144,7 +145,7 @@ fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
         Stage::DevicePlugin => Some(Cow::Borrowed(plugin)),
     };
     let made_of = (policy, pool, named, driver, toolkit, plugin, arch, spec);
-    // What is where it always is needs no mention.
+    // Defaults are not part of the hash.
     let toolkit_folder = toolkit_folder.as_ref().filter(|_| spec.stage >= Stage::Toolkit);
     let kubelet_root = kubelet_root.filter(|_| spec.stage == Stage::DevicePlugin);
     let host = host.of_stage(spec.stage);
@@ -189,7 +190,7 @@ mod tests {
         device_plugin::choice::choose(&written, driver, None, false).unwrap()
     }
 
-    /// Each stage's group, and its pod with the group's name left out.
+    /// Returns each stage's group, and its pod with the group's name replaced.
     fn stages(settings: &Settings, policy: &ClusterGpuPolicy, key: VariantKey) -> Vec<(Stage, String, String)> {
         let variant = resolve(policy, None, key);
         let sets = daemon_sets(settings, policy, &variant);
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_share_a_stage_whose_pods_are_the_same_and_no_other() {
+    fn hosts_share_a_stage_only_if_its_pods_are_the_same() {
         let settings = Settings {
             namespace: "gpu-operator".into(),
             probe_image: "registry.example.com/nvml-probe:1".into(),
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_names_the_driver_alone() {
+    fn a_subscription_affects_only_the_drivers_group() {
         let policy = ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default());
         let driver = DriverChoice::Container {
             version: "580.173.02".into(),

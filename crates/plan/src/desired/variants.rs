@@ -1,4 +1,4 @@
-//! The variants in use, each resolved once however many nodes share it.
+//! The variants in use. Each is resolved once for all nodes that share it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +20,7 @@ pub struct Variants<'w> {
 }
 
 impl<'w> Variants<'w> {
-    /// Returns the variant of a key, which is resolved for the first node that has it.
+    /// Returns the variant of a key, resolved for the first node that has it.
     pub fn resolve(&mut self, policy: &'w ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Arc<Variant> {
         self.policies.insert(key.policy.clone(), policy);
         let of_policy = self.by_policy.entry(key.policy.clone()).or_default();

@@ -1,4 +1,4 @@
-//! Models that policies add: the catalogue of one plan.
+//! Models that policies add to the catalogue of one plan.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -7,23 +7,23 @@ use kube::ResourceExt;
 use super::membership::by_age;
 use crate::{catalogue::Catalogue, world::World};
 
-/// The catalogue with what policies add to it.
+/// The catalogue with the models that policies add.
 #[derive(Debug)]
 pub struct AddedModels<'c> {
     catalogue: Cow<'c, Catalogue>,
-    /// What cannot be added, by policy.
+    /// Why a policy's models cannot be added, by policy name.
     pub conflicts: BTreeMap<String, String>,
 }
 
 impl AddedModels<'_> {
-    /// Returns the catalogue that holds for the fleet.
+    /// Returns the catalogue that applies to the fleet.
     #[must_use]
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
     }
 }
 
-/// Adds the models of all policies, the oldest policy's first.
+/// Returns the catalogue with the models of all policies, added in the order of the policies' age.
 #[must_use]
 pub fn of<'c>(catalogue: &'c Catalogue, world: &World) -> AddedModels<'c> {
     let mut added = AddedModels { catalogue: Cow::Borrowed(catalogue), conflicts: BTreeMap::new() };

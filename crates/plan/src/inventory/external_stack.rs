@@ -1,4 +1,5 @@
-//! Coexistence: what of a node's GPU stack is somebody else's. It is left alone and told of; ours is not placed beside it.
+//! Coexistence with third-party GPU stacks: they are reported and left unchanged, and this operator installs nothing in
+//! addition to them.
 
 use std::collections::BTreeMap;
 
@@ -17,33 +18,33 @@ use crate::{
     world::{ForeignPart, ForeignPod, NodeFacts, World},
 };
 
-/// What of one node's GPU stack is somebody else's.
+/// The third-party parts of one node's GPU stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Foreign {
     stages: BTreeMap<Stage, Theirs>,
-    /// A DRA driver where there is a device plugin as well.
+    /// The DRA driver on a node that also has a device plugin.
     rival: Option<String>,
-    /// NVIDIA's runtimes that the host brings, as far as they are left alone.
+    /// NVIDIA's runtimes that are configured on the host and left unchanged.
     runtimes: Vec<HostRuntime>,
     take_over: bool,
 }
 
-/// A stage that is somebody else's.
+/// The third-party owner of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Theirs {
-    /// Their DaemonSet, or their pod where no DaemonSet stands for it, by namespace and name.
+    /// The DaemonSet, or the pod if it belongs to no DaemonSet, as namespace/name.
     pub set: String,
-    /// Which of the two it is.
+    /// Whether it is a DaemonSet or a pod.
     kind: Kind,
-    /// What gets it off the node, in words; `None` where it is gone already.
+    /// How to remove it from the node, for messages; `None` if it is gone.
     way_off: Option<String>,
-    /// Whether a DaemonSet of ours serves the node as well: it came first, and stays.
+    /// Whether a DaemonSet of this operator serves the node as well: it was installed first, and stays.
     beside_ours: bool,
-    /// Whether it is a DRA driver, and the stage that of the device plugin which there is none of beside it.
+    /// Whether it is a DRA driver, which takes the place of the device plugin's stage.
     by_claims: bool,
 }
 
-/// By what a stage is known to be a third party's.
+/// The kind of object that owns a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     DaemonSet,
@@ -60,11 +61,11 @@ impl std::fmt::Display for Theirs {
     }
 }
 
-/// The stages that a pod with a driver keeps from this operator, where it has nothing on the node: who left the driver has
-/// mostly left the rest of a stack.
+/// The stages that this operator does not install on a node where a third-party pod installs the driver and this
+/// operator has installed nothing: such pods are usually left over from a complete stack.
 const BESIDE_A_POD: [Stage; 3] = [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin];
 
-/// The stage that a name which is remembered stands for, and whether it is a DRA driver.
+/// Returns the stage of a name that is stored in a GpuNode's status, and whether the name means a DRA driver.
 fn named(name: &str) -> Option<(Stage, bool)> {
     match name {
         keys::DRA_DRIVER => Some((Stage::DevicePlugin, true)),
@@ -72,7 +73,8 @@ fn named(name: &str) -> Option<(Stage, bool)> {
     }
 }
 
-/// What the probe finds, and what the node goes by already: a file that is being rewritten says nothing for a moment.
+/// Returns the runtimes that the probe reports, and the one that the node uses already: a file that is being rewritten
+/// is incomplete for a moment.
 fn runtimes(status: Option<&GpuNodeStatus>) -> Vec<HostRuntime> {
     let reported = status.and_then(|status| status.report.as_ref()).map_or(&[][..], |report| &report.runtimes);
     let known = status.and_then(|status| status.host_runtime.as_ref());
@@ -81,9 +83,9 @@ fn runtimes(status: Option<&GpuNodeStatus>) -> Vec<HostRuntime> {
 }
 
 impl Foreign {
-    /// What of a node's GPU stack is somebody else's. `have` is what the node has of ours; `status`, what is remembered of
-    /// it: DaemonSets come and go while they are upgraded, and nothing of ours is to slip in between. `policy` says what is to
-    /// become of it, and whose device plugin there is.
+    /// Returns the third-party parts of a node's GPU stack. `have` are the stages of this operator on the node.
+    /// `status` stores earlier findings: DaemonSets disappear while they are upgraded, and this operator must not
+    /// install its own in between. `policy` is whether to take over, and whose device plugin is used.
     #[must_use]
     pub fn of(
         world: &World,
@@ -97,7 +99,7 @@ impl Foreign {
         let mut foreign = Self { runtimes, take_over, ..Self::default() };
         let mut dra = None;
         for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {
-            let theirs = |beside_ours, by_claims| Theirs {
+            let owner = |beside_ours, by_claims| Theirs {
                 set: name.clone(),
                 kind: Kind::DaemonSet,
                 way_off: Some(set.way_off()),
@@ -105,19 +107,19 @@ impl Foreign {
                 by_claims,
             };
             match set.part {
-                ForeignPart::Dra => dra = Some(theirs(false, true)),
+                ForeignPart::Dra => dra = Some(owner(false, true)),
                 ForeignPart::Stage(stage) => {
                     let beside_ours = revision::group(have, stage).is_some();
-                    foreign.stages.insert(stage, theirs(beside_ours, false));
+                    foreign.stages.insert(stage, owner(beside_ours, false));
                 }
             }
         }
         foreign.add_pod(world, node, have);
         if let Some(dra) = dra {
             let plugin = Stage::DevicePlugin;
-            // The policy says that there is one, if nothing else does.
-            let told_of = policy.1 == Some(PluginFlavor::External);
-            if told_of || revision::group(have, plugin).is_some() || foreign.stages.contains_key(&plugin) {
+            // With `External` a device plugin exists even if no DaemonSet is found.
+            let is_external = policy.1 == Some(PluginFlavor::External);
+            if is_external || revision::group(have, plugin).is_some() || foreign.stages.contains_key(&plugin) {
                 foreign.rival = Some(dra.set);
             } else {
                 foreign.stages.insert(plugin, dra);
@@ -135,12 +137,13 @@ impl Foreign {
         foreign
     }
 
-    /// A pod on the node that installs a driver, where no DaemonSet does: beside it nothing of ours begins.
+    /// Adds a pod that installs a driver on the node, if no DaemonSet does: this operator installs nothing in addition
+    /// to it.
     fn add_pod(&mut self, world: &World, node: &NodeFacts, have: &Groups) {
         let prefix = ForeignPod::prefix(&node.name);
         let first = world.foreign_pods.range(prefix.clone()..).next().filter(|(key, _)| key.starts_with(&prefix));
         let Some((_, pod)) = first.filter(|_| !self.stages.contains_key(&Stage::Driver)) else { return };
-        // Where something of ours came first, it stays whole.
+        // What this operator installed first stays complete.
         let stages = if *have == Groups::default() { &BESIDE_A_POD[..] } else { &[Stage::Driver] };
         for stage in stages {
             self.stages.entry(*stage).or_insert_with(|| Theirs {
@@ -153,112 +156,112 @@ impl Foreign {
         }
     }
 
-    /// NVIDIA's runtimes that the host brings, where they are left alone: not where the policy takes over, and not where a
-    /// toolkit of ours came first.
+    /// Returns NVIDIA's runtimes that are configured on the host and left unchanged: none if the policy takes over, or
+    /// if this operator's toolkit was installed first.
     #[must_use]
     pub fn runtimes(&self) -> &[HostRuntime] {
         &self.runtimes
     }
 
-    /// Whose a stage is, if it is somebody else's.
+    /// Returns the third-party owner of a stage, if any.
     #[must_use]
     pub fn theirs(&self, stage: Stage) -> Option<&Theirs> {
-        self.stages.get(&stage).filter(|theirs| !theirs.beside_ours)
+        self.stages.get(&stage).filter(|owner| !owner.beside_ours)
     }
 
-    /// Whose a stage is, by kind and name, while its owner serves the node.
+    /// Returns kind and name of a stage's third-party owner while it serves the node.
     #[must_use]
     pub fn present(&self, stage: Stage) -> Option<String> {
-        let theirs = self.theirs(stage).filter(|theirs| theirs.way_off.is_some())?;
-        Some(theirs.to_string())
+        let owner = self.theirs(stage).filter(|owner| owner.way_off.is_some())?;
+        Some(owner.to_string())
     }
 
-    /// What is to be remembered of it.
+    /// Returns what is stored in the GpuNode's status: the owners, by stage name or as the DRA driver.
     #[must_use]
     pub fn remembered(&self) -> BTreeMap<String, String> {
-        let theirs = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?)));
-        // A DaemonSet comes back after an upgrade; a pod that is deleted does not.
-        let theirs = theirs.filter(|(_, theirs)| theirs.kind == Kind::DaemonSet);
-        let name = |stage: Stage, theirs: &Theirs| if theirs.by_claims { keys::DRA_DRIVER } else { stage.as_str() };
-        theirs.map(|(stage, theirs)| (name(stage, theirs).to_owned(), theirs.set.clone())).collect()
+        let owners = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?)));
+        // A DaemonSet is recreated by an upgrade; a deleted pod is not.
+        let owners = owners.filter(|(_, owner)| owner.kind == Kind::DaemonSet);
+        let name = |stage: Stage, owner: &Theirs| if owner.by_claims { keys::DRA_DRIVER } else { stage.as_str() };
+        owners.map(|(stage, owner)| (name(stage, owner).to_owned(), owner.set.clone())).collect()
     }
 
-    /// What is to be said of it.
+    /// Returns the notes on conflicts and on what is left unchanged.
     pub fn notes(&self) -> impl Iterator<Item = Note> + use<'_> {
-        let both = self.stages.iter().filter(|(_, theirs)| theirs.beside_ours).map(|(stage, theirs)| {
-            let way_off = theirs.way_off.as_deref().unwrap_or_default();
+        let both = self.stages.iter().filter(|(_, owner)| owner.beside_ours).map(|(stage, owner)| {
+            let way_off = owner.way_off.as_deref().unwrap_or_default();
             let message = format!(
-                "{theirs} serves this node beside the {} of this operator, which came first and stays; {way_off}",
+                "{owner} serves this node in addition to the {} of this operator, which was installed first and stays; {way_off}",
                 stage.as_str()
             );
             Note::new(Reason::StackConflict, message)
         });
         let rival = self.rival.iter().map(|set| {
             let message = format!(
-                "DaemonSet {set} is a DRA driver on this node: it and the device plugin know nothing of each other and may hand out the same GPU; keep one of them off the node"
+                "DaemonSet {set} is a DRA driver on this node: the DRA driver and the device plugin do not coordinate and may allocate the same GPU; keep one of them off the node"
             );
             Note::new(Reason::StackConflict, message)
         });
-        both.chain(rival).chain(self.left_alone())
+        both.chain(rival).chain(self.unchanged())
     }
 
-    /// What is left alone, in one sentence.
-    fn left_alone(&self) -> Option<Note> {
-        let theirs: Vec<(Stage, &Theirs)> =
+    /// Returns one note on everything that is left unchanged.
+    fn unchanged(&self) -> Option<Note> {
+        let owners: Vec<(Stage, &Theirs)> =
             Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?))).collect();
-        let plugin_alone = theirs.iter().all(|(stage, _)| *stage == Stage::DevicePlugin);
+        let plugin_alone = owners.iter().all(|(stage, _)| *stage == Stage::DevicePlugin);
         let reason = if plugin_alone { Reason::ForeignDevicePlugin } else { Reason::ForeignStack };
-        let pod = theirs.iter().find(|(_, theirs)| theirs.kind == Kind::Pod).map(|(_, theirs)| {
-            let way_off = theirs.way_off.as_deref().unwrap_or_default();
+        let pod = owners.iter().find(|(_, owner)| owner.kind == Kind::Pod).map(|(_, owner)| {
+            let way_off = owner.way_off.as_deref().unwrap_or_default();
             format!(
-                "{theirs} installs an NVIDIA driver on this node and belongs to no DaemonSet, so that nothing of this operator starts beside it; {way_off} to have the node's stack installed by this operator"
+                "{owner} installs an NVIDIA driver on this node and belongs to no DaemonSet, so this operator installs nothing here; {way_off} to let this operator install the node's GPU stack"
             )
         });
-        let of_sets = theirs.iter().filter(|(_, theirs)| theirs.kind == Kind::DaemonSet);
-        let told = of_sets.map(|(stage, theirs)| match &theirs.way_off {
+        let of_sets = owners.iter().filter(|(_, owner)| owner.kind == Kind::DaemonSet);
+        let notes = of_sets.map(|(stage, owner)| match &owner.way_off {
             Some(way_off) if self.take_over => {
-                format!("the {} is taken over from {theirs} once that is gone: {way_off}", stage.as_str())
+                format!("this operator takes over the {} once {owner} is gone from the node: {way_off}", stage.as_str())
             }
-            Some(_) => format!("the {} is {theirs}'s and left alone", stage.as_str()),
+            Some(_) => format!("the {} is managed by {owner} and left unchanged", stage.as_str()),
             None => format!(
-                "the {} was DaemonSet {}'s, which is gone; write foreignStack: TakeOver to let this operator install its own",
+                "the {} was managed by DaemonSet {}, which is gone; write foreignStack: TakeOver to let this operator install its own",
                 stage.as_str(),
-                theirs.set
+                owner.set
             ),
         });
-        let message = told.chain(pod).collect::<Vec<_>>().join("; ");
-        (!theirs.is_empty()).then(|| Note::new(reason, message))
+        let message = notes.chain(pod).collect::<Vec<_>>().join("; ");
+        (!owners.is_empty()).then(|| Note::new(reason, message))
     }
 
-    /// That the node's GPUs are handed out by claims, in a sentence, while they are.
+    /// Returns a message if a DRA driver allocates the node's GPUs.
     #[must_use]
     pub fn by_claims(&self) -> Option<String> {
-        let theirs = self.theirs(Stage::DevicePlugin).filter(|theirs| theirs.by_claims)?;
-        let (set, way_off) = (&theirs.set, theirs.way_off.as_ref()?);
+        let owner = self.theirs(Stage::DevicePlugin).filter(|owner| owner.by_claims)?;
+        let (set, way_off) = (&owner.set, owner.way_off.as_ref()?);
         Some(if self.take_over {
             format!(
-                "the device plugin is placed once DRA driver {set} is gone from the node: {way_off}; until then claims of pods get its GPUs, and the node counts apart"
+                "the device plugin is installed once DRA driver {set} is gone from the node: {way_off}; until then the DRA driver allocates the node's GPUs, and the node does not count towards readiness"
             )
         } else {
             format!(
-                "DRA driver {set} hands out the node's GPUs to claims of pods, so that no device plugin is placed beside it and the node offers no {}; it counts apart",
+                "DRA driver {set} allocates the node's GPUs by resource claims, so no device plugin is installed and the node has no {}; the node does not count towards readiness",
                 keys::GPU_RESOURCE
             )
         })
     }
 
-    /// What is to be said of a stage that is somebody else's, where the node waits for it.
+    /// Returns the message for a node that waits for a stage with a third-party owner.
     #[must_use]
     pub fn awaited(&self, stage: Stage) -> Option<String> {
-        let theirs = self.theirs(stage)?;
-        Some(match &theirs.way_off {
-            Some(way_off) if theirs.kind == Kind::Pod => format!(
-                "{theirs} installs an NVIDIA driver on this node, so that nothing of this operator starts beside it; {way_off} to have the node's stack installed by this operator"
+        let owner = self.theirs(stage)?;
+        Some(match &owner.way_off {
+            Some(way_off) if owner.kind == Kind::Pod => format!(
+                "{owner} installs an NVIDIA driver on this node, so this operator installs nothing here; {way_off} to let this operator install the node's GPU stack"
             ),
-            Some(_) => format!("{theirs} serves this node; look at its pod here"),
+            Some(_) => format!("{owner} serves this node; check the DaemonSet's pod on this node"),
             None => format!(
-                "DaemonSet {} served this node and is gone; bring it back, or write foreignStack: TakeOver to let this operator install its own",
-                theirs.set
+                "DaemonSet {} served this node and is gone; restore the DaemonSet, or write foreignStack: TakeOver to let this operator install its own",
+                owner.set
             ),
         })
     }

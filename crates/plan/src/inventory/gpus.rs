@@ -1,5 +1,5 @@
-//! Discovery: which nodes have GPUs, and of which model. Evidence-based and sticky: what is known stays known until
-//! a live report says otherwise, because a missing signal proves nothing.
+//! Discovery: which nodes have GPUs, and of which model. Evidence-based and sticky: what is known stays known until a
+//! live report contradicts it, because a missing label proves nothing.
 
 use gpu_operator_crd::{
     GpuNode, keys,
@@ -14,59 +14,59 @@ use crate::{
     world::NodeFacts,
 };
 
-/// The model of a node with GPUs of several models: no single name would be true of it.
+/// The model of a node with GPUs of several models.
 pub const MIXED: &str = "mixed";
 
 /// What is known of a node's GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Discovery<'c> {
-    /// Canonical name of the model, or [`MIXED`]. `None` while a label says that there are NVIDIA GPUs, and nothing says
-    /// which.
+    /// Canonical name of the model, or [`MIXED`]. `None` if a label shows that the node has NVIDIA GPUs of an unknown
+    /// model.
     pub model: Option<String>,
-    /// The models on the node that the catalogue knows, each once.
+    /// The node's models that are in the catalogue, each once.
     pub accelerators: Vec<&'c Accelerator>,
-    /// How many GPUs should be there, by what is known of the node itself; a pool may promise another number.
+    /// How many GPUs the node should have, by what is known of the node itself; a pool may set another number.
     pub expected: Expected,
-    /// What was seen on this Node's bus.
+    /// The GPUs seen on this Node's PCI bus.
     pub seen: Seen,
-    /// What is worth a look though the node may work.
+    /// Problems that do not keep the node from working.
     pub notes: Vec<Note>,
 }
 
-/// How many GPUs a node should have, by source; the first that is there holds.
+/// How many GPUs a node should have, by source; the first known one applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
-    /// By the Node's annotation.
+    /// The number in the Node's annotation.
     pub annotated: Option<u32>,
-    /// By what was seen, else by the cloud's label.
+    /// The number seen on the bus, else the number in the cloud's label.
     pub known: Option<u32>,
 }
 
-/// What was seen on a Node's bus when it showed the most GPUs.
+/// The GPUs on a Node's PCI bus at the time when it showed the most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// How many. `None`: none ever.
+    /// Their number. `None` if the bus has never shown any.
     pub most: Option<u32>,
-    /// At which PCI addresses.
+    /// Their PCI addresses.
     pub at: Vec<String>,
 }
 
-/// What is known of a node's GPUs; `None` for a node without.
+/// Returns what is known of a node's GPUs; `None` for a node without GPUs.
 #[must_use]
 pub fn discover<'c>(catalogue: &'c Catalogue, node: &NodeFacts, gpu_node: Option<&GpuNode>) -> Option<Discovery<'c>> {
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let report = status.and_then(|status| status.report.as_ref());
     let on_bus: &[Gpu] = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
     let remembered = remembered(node, gpu_node);
-    // A node whose bus shows no GPU now is still a GPU node, with all of them missing, if this very Node had some, or is
-    // said to have some.
+    // A node whose bus shows no GPU is still a GPU node, with all of them missing, if this Node (by UID) had GPUs
+    // before, or its annotation gives a number.
     let annotated = Annotated::of(node);
     if report.is_some() && on_bus.is_empty() && remembered.most.or(annotated.count).is_none() {
         return None;
     }
     let signals = node_labels::signals(catalogue, node);
     let known = status.and_then(|status| status.model.clone()).or_else(|| own_label(node));
-    // While a GPU is missing, the others do not say what kind of node this is.
+    // While a GPU is missing, the others do not prove the node's model.
     let all_there = remembered.most.is_none_or(|seen| count(on_bus) >= seen);
     let by_bus = model_on_bus(catalogue, on_bus);
     let by_label = signals.named.as_ref().map(|named| named.model.clone());
@@ -90,7 +90,7 @@ pub fn discover<'c>(catalogue: &'c Catalogue, node: &NodeFacts, gpu_node: Option
     })
 }
 
-/// What the Node's annotation says, if anything.
+/// The content of the Node's annotation, if set.
 #[derive(Default)]
 struct Annotated {
     count: Option<u32>,
@@ -109,8 +109,8 @@ impl Annotated {
     }
 }
 
-/// The models on the node that the catalogue knows, each once. The bus is the better witness; a name alone counts only
-/// where the bus says nothing.
+/// Returns the node's models that are in the catalogue, each once. The bus is more reliable; a name counts only if the
+/// bus shows no known model.
 fn accelerators<'c>(catalogue: &'c Catalogue, on_bus: &[Gpu], model: Option<&str>) -> Vec<&'c Accelerator> {
     let mut accelerators: Vec<&Accelerator> = Vec::new();
     for accelerator in on_bus.iter().filter_map(|gpu| catalogue.model_of_pci(device_id(gpu)?, None)) {
@@ -124,14 +124,14 @@ fn accelerators<'c>(catalogue: &'c Catalogue, on_bus: &[Gpu], model: Option<&str
     accelerators
 }
 
-/// The model that the bus shows: one name for one model, [`MIXED`] for several.
+/// Returns the model that the bus shows, or [`MIXED`] for several models.
 fn model_on_bus(catalogue: &Catalogue, on_bus: &[Gpu]) -> Option<String> {
     let mut names = model_names(catalogue, on_bus);
     if names.len() > 1 { Some(MIXED.to_owned()) } else { names.pop() }
 }
 
-/// The models on the bus, each once. One that the catalogue lacks is named by its id and not by its product: NVML tells
-/// the product only once a driver works, and a name that changes then would move the node to another pool.
+/// Returns the models on the bus, each once. A model that is not in the catalogue is named by its PCI id and not by its
+/// product: NVML reports the product only once a driver works, and a changed name would move the node to another pool.
 fn model_names(catalogue: &Catalogue, on_bus: &[Gpu]) -> Vec<String> {
     let mut names = Vec::new();
     for id in on_bus.iter().map(|gpu| device_id(gpu).unwrap_or_default()) {
@@ -153,18 +153,19 @@ fn notes(
 ) -> Vec<Note> {
     let mut notes = Vec::new();
     if let Some(text) = annotated.unreadable {
-        let message = format!("annotation {}: {text:?} is no number of GPUs; write one from 1 to 64", keys::GPU_COUNT);
+        let message =
+            format!("annotation {}: {text:?} is not a number of GPUs; write a number from 1 to 64", keys::GPU_COUNT);
         notes.push(Note::new(Reason::InvalidAnnotation, message));
     }
     let contradicted = |named: &&node_labels::Named| {
-        // Products that share a PCI id are told apart by their label.
+        // Products that share a PCI id are distinguished by their label.
         let model = catalogue.model(&named.model);
         let is_of = |gpu: &Gpu| model.zip(device_id(gpu)).is_some_and(|(model, id)| model.is_pci(id));
         by_bus.is_some_and(|by_bus| by_bus != named.model) && !on_bus.iter().any(is_of)
     };
     if let Some(named) = signals.named.as_ref().filter(contradicted) {
         let message = format!(
-            "label {} says {}, and the PCI bus shows {}; the label holds for the model's name and the bus for the driver, so correct the label or set {}",
+            "label {} names {}, but the PCI bus shows {}; the model is named by the label and the driver is chosen by the bus: correct the label or set {}",
             named.key,
             named.model,
             by_bus.unwrap_or("nothing"),
@@ -175,7 +176,7 @@ fn notes(
     let names = model_names(catalogue, on_bus);
     if names.len() > 1 {
         let message = format!(
-            "the node has GPUs of several models ({}), and one driver for all; its pool is matched by nodeSelector or by models: [{MIXED}], and pods cannot choose between its GPUs",
+            "the node has GPUs of several models ({}), which share one driver; pools match the node by nodeSelector or by models: [{MIXED}], and pods cannot choose between its GPUs",
             names.join(", "),
         );
         notes.push(Note::new(Reason::MixedModels, message));
@@ -183,12 +184,12 @@ fn notes(
     notes
 }
 
-/// The model by our own label, if the label is ours: what is left to know of a node whose GpuNode was deleted.
+/// Returns the model in this operator's own label: all that remains known of a node whose GpuNode was deleted.
 fn own_label(node: &NodeFacts) -> Option<String> {
     node.labels.get(keys::MODEL).filter(|_| node.owned_labels.contains(keys::MODEL)).map(ToString::to_string)
 }
 
-/// What was seen on this very Node; another one of the same name begins anew.
+/// Returns what was seen on this Node (by UID), not on an earlier Node of the same name.
 fn remembered(node: &NodeFacts, gpu_node: Option<&GpuNode>) -> Seen {
     let gpus = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).map(|status| &status.gpus);
     let gpus = gpus.filter(|gpus| gpus.seen_on.as_deref() == Some(node.uid.as_str()));
@@ -200,12 +201,12 @@ fn now_seen(on_bus: &[Gpu]) -> Seen {
     Seen { most: (count > 0).then_some(count), at: on_bus.iter().map(|gpu| gpu.pci_address.clone()).collect() }
 }
 
-/// The one with more; of two equals the newer.
+/// Returns the observation with more GPUs, or the newer one if both have the same number.
 fn most(now: Seen, before: Seen) -> Seen {
     if now.most >= before.most { now } else { before }
 }
 
-/// That GPUs of the node belong to virtual machines, in a sentence.
+/// Returns a message if GPUs of the node are passed through to virtual machines.
 #[must_use]
 pub fn passed_through(report: Option<&Report>) -> Option<String> {
     let count = report.map(|report| report.passed_through).filter(|count| *count > 0)?;
@@ -213,7 +214,7 @@ pub fn passed_through(report: Option<&Report>) -> Option<String> {
     Some(format!("{count} {gpus} {verb} bound to vfio-pci, for virtual machines, and not counted"))
 }
 
-/// GPUs on the bus of a report.
+/// Returns how many GPUs a report shows on the bus.
 #[must_use]
 pub fn on_bus(report: Option<&Report>) -> u32 {
     report.map_or(0, |report| count(&report.gpus))

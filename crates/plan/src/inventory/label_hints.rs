@@ -1,12 +1,12 @@
-//! Labels that read like the name of another product than the node's: those that a policy publishes are published as written,
-//! those that somebody put on the node by hand are left alone, and both are mentioned beside the model that is there.
+//! Labels that seem to name another product than the node's model. Labels that a policy publishes are published as
+//! written, labels that users set on the node are left unchanged, and both are reported together with the actual model.
 
 use gpu_operator_crd::{keys, policy::Labels};
 
 use crate::world::NodeLabels;
 
-/// That labels name another product than the node's model, in a sentence; `None` where none does. `on_node` are all labels of
-/// the node: those that somebody put there by hand can contradict the hardware as well.
+/// Returns a message if labels name another product than the node's model. `on_node` are all labels of the node: those
+/// that users set can contradict the hardware as well.
 #[must_use]
 pub fn remark(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> Option<String> {
     let model = model?.to_lowercase();
@@ -14,26 +14,26 @@ pub fn remark(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> 
         let words: Vec<String> = value.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_lowercase).collect();
         words.iter().any(|word| is_product(word)) && !words.iter().any(|word| is_product(word) && model.contains(word))
     };
-    // What is worked out of the report is of the GPUs themselves, and also names the machine.
+    // Labels that are derived from the report are of the GPUs themselves, and also name the machine.
     let named = published.iter().filter(|(key, _)| !keys::is_discovered(key));
     let published_labels = named.map(|(key, value)| (key.as_str(), value.as_str()));
     let by_policy: Vec<String> =
         published_labels.filter(|(_, value)| names_another(value)).map(|(key, value)| written(key, value)).collect();
     let others = on_node.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let others = others.filter(|(key, value)| !published.contains_key(*key) && is_of_gpus(key) && names_another(value));
-    let by_hand: Vec<String> = others.map(|(key, value)| written(key, value)).collect();
+    let by_user: Vec<String> = others.map(|(key, value)| written(key, value)).collect();
     let by_policy = (!by_policy.is_empty()).then(|| format!("the policy publishes {}", by_policy.join(" and ")));
-    let by_hand = (!by_hand.is_empty()).then(|| format!("the node is labelled {}", by_hand.join(" and ")));
-    let labels: Vec<String> = by_policy.into_iter().chain(by_hand).collect();
-    (!labels.is_empty()).then(|| format!("{}, and the GPUs are of model {model}", labels.join(", ")))
+    let by_user = (!by_user.is_empty()).then(|| format!("the node is labelled {}", by_user.join(" and ")));
+    let labels: Vec<String> = by_policy.into_iter().chain(by_user).collect();
+    (!labels.is_empty()).then(|| format!("{}, but the GPUs are of model {model}", labels.join(", ")))
 }
 
 fn written(key: &str, value: &str) -> String {
     format!("{key}={value}")
 }
 
-/// Whether a label that somebody put on the node by hand is about its GPUs. NVIDIA's own labels are written by its programs and
-/// also name the machine; those of clouds are compared by themselves.
+/// Returns whether a label that a user set on the node is about its GPUs. NVIDIA's labels are written by its programs
+/// and also name the machine; labels of clouds are compared elsewhere.
 fn is_of_gpus(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').unwrap_or(("", key));
     let a_programs = prefix == "nvidia.com"
@@ -44,8 +44,8 @@ fn is_of_gpus(key: &str) -> bool {
     !a_programs && (word(prefix) || word(name))
 }
 
-/// Whether a word, in lower case, is formed like a product's name and like little else: a letter and three digits, or `rtx` or
-/// `gtx` and more of them. Shorter names, such as `t4`, are formed like too much.
+/// Returns whether a word, in lower case, looks like a product's name: a letter and three digits, or `rtx` or `gtx` and
+/// three or four digits. Shorter names, such as `t4`, are too ambiguous.
 fn is_product(word: &str) -> bool {
     let (digits, counts) = match word.strip_prefix("rtx").or_else(|| word.strip_prefix("gtx")) {
         Some(rest) => (rest, 3..=4),
@@ -63,8 +63,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_that_names_another_product_is_told_of_and_no_other() {
-        for (value, model, told) in [
+    fn only_a_label_that_names_another_product_is_reported() {
+        for (value, model, reported) in [
             ("P630", "nvidia-quadro-k620", true),
             ("nvidia-tesla-p100", "nvidia-tesla-v100", true),
             ("rtx4090", "nvidia-geforce-rtx-2080-ti", true),
@@ -82,13 +82,13 @@ mod tests {
             ("", "nvidia-quadro-k620", false),
         ] {
             let published = Labels::from([("gpu/nividia".to_owned(), value.to_owned())]);
-            assert_eq!(remark(&published, &NodeLabels::new(), Some(model)).is_some(), told, "{value} on {model}");
+            assert_eq!(remark(&published, &NodeLabels::new(), Some(model)).is_some(), reported, "{value} on {model}");
             assert_eq!(remark(&published, &NodeLabels::new(), None), None);
         }
     }
 
     #[test]
-    fn what_is_worked_out_of_the_report_names_no_other_product() {
+    fn labels_derived_from_the_report_are_ignored() {
         let machine = Labels::from([("nvidia.com/gpu.machine".to_owned(), "PowerEdge-R750".to_owned())]);
         assert_eq!(remark(&machine, &NodeLabels::new(), Some("nvidia-quadro-k620")), None);
     }
@@ -100,17 +100,17 @@ mod tests {
         let only_published = remark(&published, &NodeLabels::new(), Some("nvidia-quadro-k620")).unwrap();
         assert_eq!(
             only_published,
-            "the policy publishes gpu/nividia=P630, and the GPUs are of model nvidia-quadro-k620"
+            "the policy publishes gpu/nividia=P630, but the GPUs are of model nvidia-quadro-k620"
         );
         assert_eq!(
             remark(&published, &on_node, Some("nvidia-quadro-k620")).unwrap(),
-            "the policy publishes gpu/nividia=P630, the node is labelled gpu-type=p620, and the GPUs are of model nvidia-quadro-k620"
+            "the policy publishes gpu/nividia=P630, the node is labelled gpu-type=p620, but the GPUs are of model nvidia-quadro-k620"
         );
     }
 
     #[test]
-    fn a_label_by_hand_is_compared_where_its_key_is_about_gpus_and_no_programs() {
-        for (key, value, told) in [
+    fn a_users_label_is_compared_if_its_key_is_about_gpus() {
+        for (key, value, reported) in [
             ("gpu/nividia", "P630", true),
             ("accelerator", "nvidia-tesla-p100", true),
             ("example.com/gpu-model", "H100", true),
@@ -122,7 +122,7 @@ mod tests {
         ] {
             let on_node = NodeLabels::from([(key.into(), value.into())]);
             let remark = remark(&Labels::new(), &on_node, Some("nvidia-quadro-k620"));
-            assert_eq!(remark.is_some(), told, "{key}={value}: {remark:?}");
+            assert_eq!(remark.is_some(), reported, "{key}={value}: {remark:?}");
         }
     }
 }

@@ -11,37 +11,37 @@ use crate::{
     world::{NodeFacts, World},
 };
 
-/// Why a node is nobody's.
+/// Why no policy governs a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmanaged {
     /// It has no NVIDIA GPU.
     NoGpu,
     /// No policy selects it.
     NoPolicy,
-    /// Its label takes it out of every policy.
+    /// Its label excludes it from all policies.
     OptedOut,
 }
 
-/// Whether a node's label takes it out of every policy.
+/// Returns whether a node's label excludes it from all policies.
 pub fn opted_out(node: &NodeFacts) -> bool {
     node.labels.get(keys::MANAGED).is_some_and(|value| value != "true")
 }
 
-/// That other policies select a node as well.
+/// Returns a note if other policies select a node as well.
 pub fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
     let other = others.first()?;
     let message = format!(
-        "policies {governing} and {other} both select this node; {governing} is older and has it; narrow one's nodeSelector"
+        "policies {governing:?} and {other:?} both select this node; {governing:?} is older and governs it. Narrow either nodeSelector"
     );
     Some(Note::new(Reason::PolicyOverlap, message))
 }
 
-/// A policy's name.
+/// Returns a policy's name.
 pub fn name_of(policy: &ClusterGpuPolicy) -> &str {
     policy.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Policies that are not being deleted, the oldest first: of two that claim a node, the older one keeps it.
+/// Returns the policies that are not being deleted, oldest first: if two select a node, the older one governs it.
 pub fn by_age(world: &World) -> Vec<&ClusterGpuPolicy> {
     let mut policies: Vec<_> = world
         .policies

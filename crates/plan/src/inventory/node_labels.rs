@@ -1,6 +1,6 @@
-//! Signals: what labels of clouds, of NFD and of the user say of a node's GPUs, before any report and beside it.
+//! What labels of clouds, NFD and users show of a node's GPUs, before and in addition to the probe's report.
 //!
-//! The keys and their values are from the clouds' and NFD's documentation. They are read and never written.
+//! Keys and values are those of the clouds' and NFD's documentation. They are only read.
 
 use std::ops::Bound;
 
@@ -11,16 +11,16 @@ use crate::{
     world::{NodeFacts, NodeLabels, Word},
 };
 
-/// What labels say of a node's GPUs.
+/// What labels show of a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
-    /// The model that the user says the node counts as, by its canonical name where the catalogue has one.
+    /// The model that the user sets for the node, by its canonical name if the catalogue has one.
     pub overridden: Option<String>,
-    /// The model that a label names, and which label.
+    /// The label that names a model, and the model.
     pub named: Option<Named>,
-    /// Whether a label says that there are NVIDIA GPUs, of whatever model.
+    /// Whether a label shows that the node has NVIDIA GPUs of any model.
     pub present: bool,
-    /// How many GPUs a label says there are.
+    /// The number of GPUs in a label.
     pub count: Option<u32>,
 }
 
@@ -29,7 +29,7 @@ pub struct Signals {
 pub struct Named {
     /// The label's key.
     pub key: String,
-    /// The model's canonical name; the label's own word where the catalogue has none for it.
+    /// The model's canonical name, or the label's value if it is not in the catalogue.
     pub model: String,
 }
 
@@ -37,17 +37,17 @@ pub struct Named {
 struct Cloud {
     /// The key that names the model.
     model: &'static str,
-    /// Whether every value is a model's canonical name, known to us or not.
+    /// Whether every value is a model's canonical name, in the catalogue or not.
     canonical: bool,
-    /// The key that says whose GPUs they are.
+    /// The key that names the GPUs' manufacturer.
     maker: Option<&'static str>,
-    /// The key that counts them.
+    /// The key that counts the GPUs.
     count: Option<&'static str>,
-    /// The key that tells the memory of one of them, in MiB: it parts models that share a short name.
+    /// The key with the memory of one GPU, in MiB: it distinguishes models that share a short name.
     memory: Option<&'static str>,
 }
 
-/// In the order in which they are believed.
+/// In order of precedence.
 const CLOUDS: [Cloud; 5] = [
     Cloud {
         model: "cloud.google.com/gke-accelerator",
@@ -84,7 +84,7 @@ const CLOUDS: [Cloud; 5] = [
     },
 ];
 
-/// Labels that say no more than that there are NVIDIA GPUs: AKS, today's and the older one.
+/// Labels that only show the presence of NVIDIA GPUs: the current and the older one of AKS.
 const PRESENCE: [(&str, &str); 2] = [("kubernetes.azure.com/accelerator", "nvidia"), ("accelerator", "nvidia")];
 /// GPU feature discovery's count.
 const GFD_COUNT: &str = "nvidia.com/gpu.count";
@@ -94,11 +94,11 @@ const NFD_PRESENT: &str = ".present";
 /// NVIDIA, as a PCI vendor.
 const NVIDIA: &str = "10de";
 
-/// What a node's labels say. What we have published ourselves is no witness, whatever its key.
+/// Returns what a node's labels show. Labels that this operator has published are ignored, whatever their key.
 #[must_use]
 pub fn signals(catalogue: &Catalogue, node: &NodeFacts) -> Signals {
-    let theirs = |key: &str| !node.owned_labels.contains(key);
-    let get = |key: &str| node.labels.get(key).map(Word::as_str).filter(|value| !value.is_empty() && theirs(key));
+    let is_foreign = |key: &str| !node.owned_labels.contains(key);
+    let get = |key: &str| node.labels.get(key).map(Word::as_str).filter(|value| !value.is_empty() && is_foreign(key));
     let mut signals = Signals {
         overridden: get(keys::MODEL_OVERRIDE).map(|name| canonical(catalogue, name)),
         present: PRESENCE.iter().any(|(key, value)| get(key) == Some(*value)),
@@ -124,29 +124,30 @@ pub fn signals(catalogue: &Catalogue, node: &NodeFacts) -> Signals {
     signals
 }
 
-/// The canonical name of a model, whichever cloud's word for it is given; the word itself where nobody knows it.
+/// Returns the canonical name of a model by any cloud's name for it, or the given name if it is not in the catalogue.
 #[must_use]
 pub fn canonical(catalogue: &Catalogue, name: &str) -> String {
     catalogue.model(name).map_or_else(|| name.to_owned(), |model| model.name.clone())
 }
 
-/// The model that a cloud's word means, which may be short for several that differ in memory.
+/// Returns the model that a cloud's name means. The name may be short for several models that differ in memory.
 fn known(catalogue: &Catalogue, word: &str, memory_mib: Option<u32>) -> Option<String> {
     let word = word.to_ascii_lowercase();
     let sized = memory_mib.map(|mib| format!("nvidia-{word}-{}gb", mib / 1024));
     let fits = |name: &String| {
         let model = catalogue.model(name)?;
-        let same = model.memory_mib.zip(memory_mib).is_none_or(|(nominal, told)| nominal / 1024 == told / 1024);
+        let same = model.memory_mib.zip(memory_mib).is_none_or(|(nominal, given)| nominal / 1024 == given / 1024);
         same.then(|| model.name.clone())
     };
     if let Some(model) = catalogue.model(&word) {
         return Some(model.name.clone());
     }
-    // Without its memory a short word says nothing: `a100` is one of two.
+    // Without its memory size a short name is ambiguous: `a100` is one of two models.
     sized.and_then(|sized| fits(&sized).or_else(|| fits(&format!("nvidia-tesla-{word}"))))
 }
 
-/// What NFD's PCI labels say: the model, where they are configured to hold device ids, and whether NVIDIA is there.
+/// Returns what NFD's PCI labels show: the model, if NFD is configured to include device ids, and whether an NVIDIA GPU
+/// is present.
 fn nfd(catalogue: &Catalogue, labels: &NodeLabels) -> (Option<Named>, bool) {
     let mut present = false;
     for (key, value) in labels.range::<str, _>((Bound::Included(NFD_PCI), Bound::Unbounded)) {
@@ -169,7 +170,7 @@ fn nfd(catalogue: &Catalogue, labels: &NodeLabels) -> (Option<Named>, bool) {
     (None, present)
 }
 
-/// PCI classes that begin with `0`, as all that matter here do; NVIDIA's device ids are larger.
+/// Returns whether a field is a PCI class. All relevant classes begin with `0`; NVIDIA's device ids are larger.
 fn is_class(field: &str) -> bool {
     field.len() == 4 && field.starts_with('0')
 }
@@ -188,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_we_published_is_no_witness() {
+    fn a_label_that_this_operator_published_is_ignored() {
         let mut published = node(&[("cloud.google.com/gke-accelerator", "nvidia-tesla-k80")]);
         published.owned_labels.insert("cloud.google.com/gke-accelerator".into());
         assert_eq!(signals(&Catalogue::builtin().unwrap(), &published), Signals::default());
     }
 
     #[test]
-    fn every_clouds_word_for_a_model_is_understood() {
+    fn every_clouds_name_of_a_model_is_known() {
         const KARPENTER: &str = "karpenter.k8s.aws/instance-gpu";
         let karpenter = |name: &str, memory: &str| {
             read(&[
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_nvidias_or_no_gpu_says_nothing() {
+    fn labels_of_other_manufacturers_and_devices_are_ignored() {
         for labels in [
             vec![
                 ("karpenter.k8s.aws/instance-gpu-name", "v520"),
@@ -248,8 +249,8 @@ mod tests {
     }
 
     #[test]
-    fn an_override_is_understood_in_every_clouds_words() {
+    fn an_override_may_be_any_clouds_name() {
         assert_eq!(read(&[(keys::MODEL_OVERRIDE, "t4")]).overridden.as_deref(), Some("nvidia-tesla-t4"));
-        assert_eq!(read(&[(keys::MODEL_OVERRIDE, "ours")]).overridden.as_deref(), Some("ours"));
+        assert_eq!(read(&[(keys::MODEL_OVERRIDE, "own")]).overridden.as_deref(), Some("own"));
     }
 }

@@ -1,4 +1,4 @@
-//! Misfits: pools that have no node because of how they are written, whatever their nodes were.
+//! Pool checks: pools that can have no node because of how they are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use crate::{
     inventory::{gpus::MIXED, node_labels::canonical, published_keys},
 };
 
-/// By pool, why: in a word, and in a sentence that says what to write instead.
+/// The errors by pool: a reason, and a message that includes what to write instead.
 pub type Misfits = BTreeMap<String, (Reason, String)>;
 
-/// The misfits among a policy's pools. `on_nodes` are the models that nodes have, beside those of the catalogue.
+/// Returns the errors in a policy's pools. `on_nodes` are the models of nodes, which may be missing in the catalogue.
 #[must_use]
 pub fn misfits(catalogue: &Catalogue, policy: &ClusterGpuPolicy, on_nodes: &BTreeSet<String>) -> Misfits {
     let claims: Vec<Claim<'_>> = policy.spec.pools.iter().map(|pool| Claim::of(catalogue, pool)).collect();
@@ -29,10 +29,10 @@ pub fn misfits(catalogue: &Catalogue, policy: &ClusterGpuPolicy, on_nodes: &BTre
     claims.iter().enumerate().filter_map(misfit).collect()
 }
 
-/// What a pool lays claim to.
+/// The nodes that a pool matches.
 struct Claim<'p> {
     pool: &'p Pool,
-    /// Canonical names; none stand for every model.
+    /// Canonical names; empty for all models.
     models: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl<'p> Claim<'p> {
         self.pool.matches.node_selector.as_ref()
     }
 
-    /// That it asks for a model that neither the catalogue nor any node has.
+    /// Returns a message if the pool matches a model that is neither in the catalogue nor on any node.
     fn unknown_model(&self, catalogue: &Catalogue, on_nodes: &BTreeSet<String>) -> Option<String> {
         let unknown =
             |model: &&String| catalogue.model(model).is_none() && !on_nodes.contains(*model) && model.as_str() != MIXED;
@@ -56,27 +56,28 @@ impl<'p> Claim<'p> {
             .map(|known| (strsim::jaro_winkler(model, &known.name), known.name.as_str()))
             .max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(format!(
-            "match.models: neither the catalogue nor any node has {model}; write {}, or the model that a node's GpuNode shows",
+            "match.models: model {model} is neither in the catalogue nor on any node; write {}, or the model in a node's GpuNode",
             near.1
         ))
     }
 
-    /// That it asks for a label that the policy writes itself, which does not count.
+    /// Returns a message if the pool matches by a label that the policy publishes, which is ignored.
     fn own_label(&self, policy: &ClusterGpuPolicy) -> Option<String> {
         let Selector { match_labels, match_expressions } = self.selector()?;
         let mut keys = match_labels.keys().chain(match_expressions.iter().map(|requirement| &requirement.key));
         let key = keys.find(|key| published_keys::comes_from(policy, key))?;
         let otherwise = if keys::is_discovered(key) {
-            "do without compatibility.labels".to_owned()
+            "remove compatibility.labels".to_owned()
         } else {
             format!("remove {key} from nodeLabels")
         };
         Some(format!(
-            "match.nodeSelector names label {key}, which this policy publishes: such a label does not count for matching, as nodes would move between pools by it; match by models or by another label, or {otherwise}"
+            "match.nodeSelector contains label {key}, which this policy publishes: published labels are ignored for matching, because they would move nodes between pools; match by models or by another label, or {otherwise}"
         ))
     }
 
-    /// That earlier claims take all of it: each of its models is claimed by one that asks no more of a node's labels.
+    /// Returns a message if earlier pools match all of the pool's nodes: each of its models is matched by an earlier
+    /// pool that requires no more labels.
     fn shadow(&self, earlier: &[Self]) -> Option<String> {
         let takers: BTreeSet<&str> = if self.models.is_empty() {
             [earlier.iter().find(|taker| taker.takes(None, self))?.pool.name.as_str()].into()
@@ -84,13 +85,14 @@ impl<'p> Claim<'p> {
             let taker = |model| Some(earlier.iter().find(|taker| taker.takes(Some(model), self))?.pool.name.as_str());
             self.models.iter().map(taker).collect::<Option<_>>()?
         };
-        let takers = takers.into_iter().collect::<Vec<_>>().join(" and ");
+        let (pools, match_all) = if takers.len() == 1 { ("pool", "matches") } else { ("pools", "match") };
+        let takers = takers.into_iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" and ");
         Some(format!(
-            "every node that it matches belongs to {takers} before it; write it before {takers}, or narrow the match of {takers}"
+            "no node reaches this pool: {pools} {takers}, listed earlier, {match_all} all of its nodes. Move this pool above {takers}, or narrow the match of {takers}"
         ))
     }
 
-    /// Whether it claims every node of a model, or of any, that `other` claims.
+    /// Returns whether it matches every node of a model, or of any model, that `other` matches.
     fn takes(&self, model: Option<&String>, other: &Self) -> bool {
         let of_models = self.models.is_empty() || model.is_some_and(|model| self.models.contains(model));
         let any = Selector::default();

@@ -39,8 +39,8 @@ pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
     selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Word::as_str)))
 }
 
-/// The named pool that governs a node of this model, if any: the first that matches. A model may be written in any cloud's
-/// word for it.
+/// Returns the named pool that governs a node of this model, if any: the first that matches. A pool may use any cloud's
+/// name of a model.
 #[must_use]
 fn named_pool<'p>(
     catalogue: &Catalogue,

@@ -2,8 +2,9 @@
 
 use gpu_operator_crd::{ClusterGpuPolicy, keys};
 
-/// Whether a label comes from the policy itself: one that it publishes, or one of this operator's own. By such a label no pool
-/// matches a node, whoever put it there: the node would join a pool by what another pool wrote, and could leave it again.
+/// Returns whether a label comes from the policy itself: one that it publishes, or one of this operator's own. Pools
+/// ignore such a label, whichever writer set it: a node would join a pool by a label that another pool wrote, and could
+/// leave it again.
 #[must_use]
 pub fn comes_from(policy: &ClusterGpuPolicy, key: &str) -> bool {
     let of_pools = policy.spec.pools.iter().flat_map(|pool| &pool.node_labels).map(|label| label.key.as_str());

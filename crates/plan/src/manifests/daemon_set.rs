@@ -23,7 +23,7 @@ use crate::{
     settings::Settings,
 };
 
-/// The DaemonSets of a variant, by name.
+/// Returns the DaemonSets of a variant.
 #[must_use]
 pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Variant) -> Vec<DaemonSet> {
     variant
@@ -66,8 +66,8 @@ fn daemon_set(input: &PodInput<'_>, group: &str, parts: PodParts) -> DaemonSet {
         },
         spec: Some(DaemonSetSpec {
             selector: LabelSelector { match_labels: Some(selector.clone()), ..LabelSelector::default() },
-            // A change of the template reaches a node when its pod is next made; what has to move nodes is a new
-            // revision, and so a DaemonSet of its own.
+            // A changed template applies to a node when its pod is next created. A change that must update nodes is a
+            // new revision, which has its own DaemonSet.
             update_strategy: Some(DaemonSetUpdateStrategy {
                 type_: Some("OnDelete".to_owned()),
                 ..DaemonSetUpdateStrategy::default()
@@ -82,21 +82,22 @@ fn daemon_set(input: &PodInput<'_>, group: &str, parts: PodParts) -> DaemonSet {
     }
 }
 
-/// The policy, with which a DaemonSet goes. Not so a toolkit that is entered into the container runtime's configuration: with a
-/// policy that is deleted in the foreground, as Argo CD does, the API server would have all of them go at once, also those
-/// that restart the runtime as they go or cannot take themselves out yet. It is pruned in its turn.
+/// Returns the policy as owner, with which the DaemonSet is deleted. A toolkit that is added to the container runtime's
+/// configuration has no owner: if its policy is deleted in the foreground, as Argo CD does, the API server would delete
+/// all of its pods at once, including those that restart the runtime when they end or cannot be removed yet. The
+/// operator prunes it node by node.
 fn owner(input: &PodInput<'_>) -> Option<Vec<OwnerReference>> {
-    let in_turn = input.spec.stage == Stage::Toolkit && input.key.toolkit.setup().is_some();
-    input.policy.controller_owner_ref(&()).filter(|_| !in_turn).map(|owner| vec![owner])
+    let is_pruned = input.spec.stage == Stage::Toolkit && input.key.toolkit.setup().is_some();
+    input.policy.controller_owner_ref(&()).filter(|_| !is_pruned).map(|owner| vec![owner])
 }
 
 fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
-    let way_out = &input.policy.spec.proxy;
-    let theirs = |container: &&mut Container| container.image.as_ref() == Some(&input.spec.image);
-    for container in parts.init.iter_mut().chain([&mut parts.main]).filter(theirs) {
-        proxy::tell(way_out, container);
+    let proxy_settings = &input.policy.spec.proxy;
+    let is_operand = |container: &&mut Container| container.image.as_ref() == Some(&input.spec.image);
+    for container in parts.init.iter_mut().chain([&mut parts.main]).filter(is_operand) {
+        proxy::tell(proxy_settings, container);
     }
-    parts.volumes.extend(proxy::volume(way_out));
+    parts.volumes.extend(proxy::volume(proxy_settings));
     if input.key.host.selinux {
         selinux::allow_host_files(&mut parts);
     }
@@ -111,7 +112,7 @@ fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
             defaults.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".to_owned()),
         ),
         image_pull_secrets: pull_secrets(input.settings, input.policy),
-        // One operand alone talks to the API server, only if told to, and mounts the token itself.
+        // Only one operand uses the API server, if enabled, and mounts the token explicitly.
         automount_service_account_token: Some(false),
         service_account_name: account.map(str::to_owned),
         host_pid: (parts.host != HostNamespaces::None).then_some(true),
@@ -124,7 +125,7 @@ fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
     }
 }
 
-/// While a node moves from one revision to another, the new pod waits until the old one is gone.
+/// Returns an affinity by which, during an update, the new pod waits until the old one is gone.
 fn one_per_host(stage: Stage) -> Affinity {
     let same_stage = LabelSelector {
         match_labels: Some(BTreeMap::from([(keys::STAGE.to_owned(), stage.as_str().to_owned())])),

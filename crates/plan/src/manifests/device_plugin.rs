@@ -1,4 +1,4 @@
-//! The pods of the device-plugin stage, one file per plugin, and of the stage before it: MPS's control daemon.
+//! The pods of the device plugin's stage, one file per plugin, and of the stage before it: MPS's control daemon.
 
 mod config;
 pub mod gke;
@@ -11,7 +11,7 @@ use crate::{
     manifests::pod::{PodInput, PodParts},
 };
 
-/// The service account of the plugin's pod, where it has to do with the API server.
+/// Returns the service account of the plugin's pod, if the pod uses the API server.
 #[must_use]
 pub fn account(plugin: &PluginChoice) -> Option<&'static str> {
     match plugin {
@@ -20,7 +20,7 @@ pub fn account(plugin: &PluginChoice) -> Option<&'static str> {
     }
 }
 
-/// The stage's pod; `None` where the plugin is not ours to install.
+/// Returns the stage's pod; `None` if this operator does not install the plugin.
 #[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.plugin {
@@ -34,7 +34,7 @@ pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     }
 }
 
-/// The pod of MPS's control daemon; `None` where GPUs are not shared by MPS.
+/// Returns the pod of MPS's control daemon; `None` if GPUs are not shared by MPS.
 #[must_use]
 pub fn mps_pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.plugin {

@@ -1,4 +1,4 @@
-//! The pod of the driver stage, one file per source.
+//! The pod of the driver's stage, one file per source.
 
 pub mod container;
 mod device_nodes;
@@ -12,7 +12,7 @@ mod run_file;
 use super::pod::{PodInput, PodParts};
 use crate::desired::driver::DriverChoice;
 
-/// The stage's pod; `None` where the driver is not ours to install.
+/// Returns the stage's pod; `None` if this operator does not install the driver.
 #[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     let preloaded = input.spec.operand.image.as_ref().is_none_or(|image| image.repository.is_none());

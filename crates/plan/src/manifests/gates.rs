@@ -1,4 +1,4 @@
-//! The gate that every stage after the driver has: an init container that waits for the driver.
+//! The gate of every stage after the driver: an init container that waits for the driver.
 
 use gpu_operator_crd::report::CONTAINER_ROOT;
 use k8s_openapi::api::core::v1::{Container, Volume};
@@ -8,10 +8,10 @@ use crate::{
     manifests::pod::{Mode, PodInput, host_path, mount, own_container},
 };
 
-/// The file that the container locks while it runs.
+/// The file that the driver's container locks while it runs.
 pub const DRIVER_PID_FILE: &str = "/run/nvidia/nvidia-driver.pid";
 
-/// The gate of the later stages: waits until the wanted driver is loaded and its libraries are in place.
+/// Returns the gate, which waits until the desired driver is loaded and its libraries are installed.
 #[must_use]
 pub fn driver_gate(input: &PodInput<'_>) -> Container {
     let root = input.key.driver.root();
@@ -29,7 +29,7 @@ pub fn driver_gate(input: &PodInput<'_>) -> Container {
     own_container(input.settings, "wait-for-driver", &args, mounts)
 }
 
-/// The volumes of [`driver_gate`].
+/// Returns the volumes of [`driver_gate`].
 #[must_use]
 pub fn driver_gate_volumes(input: &PodInput<'_>) -> Vec<Volume> {
     vec![
@@ -38,9 +38,10 @@ pub fn driver_gate_volumes(input: &PodInput<'_>) -> Vec<Volume> {
     ]
 }
 
-/// The folder to mount so that a driver root can be looked into: the one above a container's root, which comes and
-/// goes as a mount. Of a host's own root it is all: where libraries are stands in its dynamic linker's files in /etc, and the
-/// links there lead to /opt, /nix and anywhere. The gate reads what every user of the host may read.
+/// Returns the folder to mount to inspect a driver root: the parent of a container's root, because that root is mounted
+/// and unmounted. For a host's own driver the whole root is mounted: the paths of libraries are in the dynamic linker's
+/// files in /etc, and links lead to /opt, /nix and elsewhere. The gate reads only files that all users of the host may
+/// read.
 fn driver_mount(root: &str) -> &str {
     match root {
         CONTAINER_ROOT => "/run/nvidia",

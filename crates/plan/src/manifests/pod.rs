@@ -1,4 +1,4 @@
-//! What the pods of all stages are made of: containers, mounts, volumes, security.
+//! The building blocks of the pods of all stages: containers, mounts, volumes and security settings.
 
 use std::collections::BTreeMap;
 
@@ -16,47 +16,47 @@ use crate::{
     settings::Settings,
 };
 
-/// User and group of the gates: nobody in particular, and not root.
-const NOBODY: i64 = 65532;
+/// User and group of the gates: an unprivileged ID.
+const UNPRIVILEGED: i64 = 65532;
 
-/// Which namespaces of the host's a pod works in.
+/// The namespaces of the host that a pod uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostNamespaces {
     /// None.
     None,
-    /// It sees the host's processes.
+    /// The host's process namespace.
     Pid,
-    /// It also goes by the host's network.
+    /// The host's process and network namespaces.
     PidAndNetwork,
 }
 
-/// What one stage puts into its pod.
+/// The parts of a stage's pod.
 pub struct PodParts {
     /// Gates and installers, in order.
     pub init: Vec<Container>,
     /// The main container.
     pub main: Container,
-    /// What they mount.
+    /// The volumes that they mount.
     pub volumes: Vec<Volume>,
-    /// What of the host's it works in.
+    /// The namespaces of the host that the pod uses.
     pub host: HostNamespaces,
-    /// How long the main container may take to end, in seconds.
+    /// The grace period in which the main container must end, in seconds.
     pub grace_seconds: i64,
 }
 
-/// Everything that a stage's pod is made of.
+/// The input for a stage's pod.
 pub struct PodInput<'a> {
     /// The operator's settings.
     pub settings: &'a Settings,
     /// The policy.
     pub policy: &'a ClusterGpuPolicy,
-    /// What the variant depends on.
+    /// The key of the variant.
     pub key: &'a VariantKey,
     /// The stage.
     pub spec: &'a StageSpec,
 }
 
-/// The pull secrets of every pod of ours: the user's and those of our own images.
+/// Returns the pull secrets of all pods of this operator: the user's, and those of this operator's images.
 #[must_use]
 pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Vec<LocalObjectReference>> {
     let mut names = policy.spec.images.pull_secrets.clone();
@@ -66,19 +66,19 @@ pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Ve
     (!names.is_empty()).then(|| names.into_iter().map(|name| LocalObjectReference { name }).collect())
 }
 
-/// What every pod of ours tolerates.
+/// Returns the tolerations of all pods of this operator.
 #[must_use]
 pub fn tolerations(policy: &ClusterGpuPolicy) -> Vec<Toleration> {
-    policy.spec.defaults.tolerations.clone().map_or_else(every_taint, with_our_own)
+    policy.spec.defaults.tolerations.clone().map_or_else(every_taint, with_own_taint)
 }
 
-/// Operands belong on every GPU node, whatever keeps other pods off it.
+/// Returns a toleration of all taints: operands run on every GPU node.
 fn every_taint() -> Vec<Toleration> {
     vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]
 }
 
-/// A taint of ours must not keep our own pods from a node that is to get well.
-fn with_our_own(mut tolerations: Vec<Toleration>) -> Vec<Toleration> {
+/// Adds a toleration of this operator's taint, which must not keep its own pods from a node that recovers.
+fn with_own_taint(mut tolerations: Vec<Toleration>) -> Vec<Toleration> {
     tolerations.push(Toleration {
         key: Some(keys::UNHEALTHY_TAINT.to_owned()),
         operator: Some("Exists".to_owned()),
@@ -87,12 +87,12 @@ fn with_our_own(mut tolerations: Vec<Toleration>) -> Vec<Toleration> {
     tolerations
 }
 
-/// The main or installing container of an operand: our environment first, then the user's over it by name.
+/// Returns the main or installing container of an operand. The user's environment overrides this operator's by name.
 #[must_use]
 pub fn operand_container(input: &PodInput<'_>, name: &str, env: Vec<EnvVar>, args: Vec<String>) -> Container {
     let operand = &input.spec.operand;
     let mut env: Vec<EnvVar> =
-        env.into_iter().filter(|ours| operand.env.iter().all(|theirs| theirs.name != ours.name)).collect();
+        env.into_iter().filter(|own| operand.env.iter().all(|users| users.name != own.name)).collect();
     env.extend(operand.env.iter().cloned());
     let args: Vec<String> = args.into_iter().chain(operand.args.iter().cloned()).collect();
     Container {
@@ -102,13 +102,13 @@ pub fn operand_container(input: &PodInput<'_>, name: &str, env: Vec<EnvVar>, arg
         env: (!env.is_empty()).then_some(env),
         args: (!args.is_empty()).then_some(args),
         resources: operand.resources.clone(),
-        // What a container says last is what the node's status says.
+        // The end of a container's log is shown in the node's status.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         ..Container::default()
     }
 }
 
-/// A container of the probe's image, without any privilege: gates, guard and hold.
+/// Returns an unprivileged container of the probe's image, for gates, guards and waiting.
 #[must_use]
 pub fn own_container(settings: &Settings, name: &str, args: &[&str], mounts: Vec<VolumeMount>) -> Container {
     Container {
@@ -125,8 +125,8 @@ pub fn own_container(settings: &Settings, name: &str, args: &[&str], mounts: Vec
             ..ResourceRequirements::default()
         }),
         security_context: Some(SecurityContext {
-            run_as_user: Some(NOBODY),
-            run_as_group: Some(NOBODY),
+            run_as_user: Some(UNPRIVILEGED),
+            run_as_group: Some(UNPRIVILEGED),
             run_as_non_root: Some(true),
             ..unprivileged()
         }),
@@ -135,7 +135,7 @@ pub fn own_container(settings: &Settings, name: &str, args: &[&str], mounts: Vec
     }
 }
 
-/// No capability, no way to get one, a read-only root.
+/// Returns a security context without capabilities or privilege escalation, and with a read-only root.
 #[must_use]
 pub fn unprivileged() -> SecurityContext {
     SecurityContext {
@@ -152,17 +152,17 @@ pub fn unprivileged() -> SecurityContext {
 pub enum Mode {
     /// Read-only.
     ReadOnly,
-    /// Read-only, and what the host mounts below later on is seen.
+    /// Read-only; later mounts of the host are visible.
     Follow,
     /// Writable.
     Writable,
-    /// Writable, and what the host mounts below later on is seen.
+    /// Writable; later mounts of the host are visible.
     FollowWritable,
-    /// Writable, and what the container mounts below is seen by the host. Needs a privileged container.
+    /// Writable; mounts of the container are visible on the host. Requires a privileged container.
     Share,
 }
 
-/// A mount of a volume.
+/// Returns a mount of a volume.
 #[must_use]
 pub fn mount(volume: &str, path: &str, mode: Mode) -> VolumeMount {
     VolumeMount {
@@ -178,7 +178,7 @@ pub fn mount(volume: &str, path: &str, mode: Mode) -> VolumeMount {
     }
 }
 
-/// A folder or file of the host.
+/// Returns the volume of a folder or file of the host.
 #[must_use]
 pub fn host_path(name: &str, path: &str, kind: Option<&str>) -> Volume {
     Volume {
@@ -188,13 +188,13 @@ pub fn host_path(name: &str, path: &str, kind: Option<&str>) -> Volume {
     }
 }
 
-/// A folder that comes and goes with the pod.
+/// Returns the volume of a folder with the lifetime of the pod.
 #[must_use]
 pub fn empty_dir(name: &str) -> Volume {
     Volume { name: name.to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
 }
 
-/// An environment variable.
+/// Returns an environment variable.
 #[must_use]
 pub fn env(name: &str, value: &str) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None }

@@ -1,4 +1,4 @@
-//! The way out of the cluster, for every container of an operand.
+//! Proxy and trusted certificates of every container of an operand.
 
 use gpu_operator_crd::policy::Proxy;
 use k8s_openapi::api::core::v1::{ConfigMapVolumeSource, Container, KeyToPath, Volume};
@@ -10,11 +10,11 @@ const VOLUME: &str = "trusted-ca";
 const FOLDER: &str = "/etc/gpu-operator/trusted-ca";
 const KEY: &str = "ca-bundle.crt";
 
-/// Tells a container of the way out. What it is told of already, by the user, stays.
+/// Adds proxy variables and certificates to a container. Variables that the user sets are kept.
 pub fn tell(proxy: &Proxy, container: &mut Container) {
     let bundle = proxy.trusted_ca_config_map.as_ref().map(|_| format!("{FOLDER}/{KEY}"));
     let mut known = container.env.take().unwrap_or_default();
-    // Programs differ in which case they read; those of the certificates are OpenSSL's and curl's.
+    // Programs read either case; the variables of the certificates are those of OpenSSL and curl.
     for (names, value) in [
         (["HTTP_PROXY", "http_proxy"], &proxy.http_proxy),
         (["HTTPS_PROXY", "https_proxy"], &proxy.https_proxy),
@@ -32,7 +32,7 @@ pub fn tell(proxy: &Proxy, container: &mut Container) {
     }
 }
 
-/// The volume of the certificates, where there are some.
+/// Returns the volume of the certificates, if set.
 #[must_use]
 pub fn volume(proxy: &Proxy) -> Option<Volume> {
     let source = ConfigMapVolumeSource {
@@ -47,7 +47,7 @@ pub fn volume(proxy: &Proxy) -> Option<Volume> {
 mod tests {
     use super::*;
 
-    fn told(proxy: &Proxy, env_before: &[(&str, &str)]) -> Vec<String> {
+    fn variables(proxy: &Proxy, env_before: &[(&str, &str)]) -> Vec<String> {
         let env_before = env_before.iter().map(|(name, value)| env(name, value)).collect();
         let mut container = Container { env: Some(env_before), ..Container::default() };
         tell(proxy, &mut container);
@@ -56,24 +56,24 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_told_in_both_cases_and_the_users_own_word_holds() {
+    fn variables_are_set_in_both_cases_unless_the_user_sets_one() {
         let proxy = Proxy { https_proxy: Some("http://p:1".into()), no_proxy: Some(".svc".into()), ..Proxy::default() };
         assert_eq!(
-            told(&proxy, &[]),
+            variables(&proxy, &[]),
             ["HTTPS_PROXY=http://p:1", "https_proxy=http://p:1", "NO_PROXY=.svc", "no_proxy=.svc"]
         );
         assert_eq!(
-            told(&proxy, &[("HTTPS_PROXY", "http://own:1")]),
+            variables(&proxy, &[("HTTPS_PROXY", "http://own:1")]),
             ["HTTPS_PROXY=http://own:1", "NO_PROXY=.svc", "no_proxy=.svc"]
         );
-        assert!(told(&Proxy::default(), &[]).is_empty());
+        assert!(variables(&Proxy::default(), &[]).is_empty());
     }
 
     #[test]
-    fn certificates_are_mounted_and_named() {
-        let proxy = Proxy { trusted_ca_config_map: Some("ours".into()), ..Proxy::default() };
+    fn certificates_are_mounted_and_their_variables_set() {
+        let proxy = Proxy { trusted_ca_config_map: Some("own".into()), ..Proxy::default() };
         let path = "/etc/gpu-operator/trusted-ca/ca-bundle.crt";
-        assert_eq!(told(&proxy, &[]), [format!("SSL_CERT_FILE={path}"), format!("CURL_CA_BUNDLE={path}")]);
+        assert_eq!(variables(&proxy, &[]), [format!("SSL_CERT_FILE={path}"), format!("CURL_CA_BUNDLE={path}")]);
         assert!(volume(&proxy).is_some() && volume(&Proxy::default()).is_none());
     }
 }

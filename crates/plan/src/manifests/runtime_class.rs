@@ -1,4 +1,4 @@
-//! The RuntimeClass by which pods name NVIDIA's runtime.
+//! The RuntimeClass by which pods use NVIDIA's runtime.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,7 @@ use gpu_operator_crd::keys;
 use k8s_openapi::{api::node::v1::RuntimeClass, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::core::ObjectMeta;
 
-/// None of its owners controls it: they share it.
-/// Returns a RuntimeClass that these policies own.
+/// Returns a RuntimeClass that these policies own. They share it, so none of them is its controller.
 #[must_use]
 pub fn runtime_class(name: &str, owners: &BTreeSet<String>, live: &BTreeMap<String, OwnerReference>) -> RuntimeClass {
     RuntimeClass {

@@ -1,5 +1,5 @@
-//! `SELinux` options of containers that work with files of the host, on systems that may enforce it. As NVIDIA's operator
-//! has them; shown by golden files only.
+//! `SELinux` options of containers that use files of the host, on systems that may enforce SELinux. They are those of
+//! NVIDIA's operator, and tested only by golden files.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::{Container, SELinuxOptions, Volume};
 
 use crate::manifests::pod::PodParts;
 
-/// The type of a container that is not confined. `container_t`, the default, may not read most of a host's files.
+/// The type of an unconfined container. `container_t`, the default, may not read most of the host's files.
 const UNCONFINED: &str = "spc_t";
-/// The level without categories. Files that a container puts onto the host have the level of its process, and with the
-/// categories of one container no other could read them.
+/// The level without categories. Files that a container creates on the host have the level of its process, and with the
+/// categories of one container no other container could read them.
 const LEVEL: &str = "s0";
 
-/// Sets the options of a pod's containers: the type for those that mount folders of the host without being privileged, which
-/// runtimes confine otherwise; and the level for these and for privileged ones, which are not confined.
+/// Sets the options of a pod's containers that mount folders of the host: the level for all of them, and the type for
+/// those that are not privileged, which runtimes otherwise confine.
 pub fn allow_host_files(parts: &mut PodParts) {
     let of_host: BTreeSet<&str> = parts.volumes.iter().filter_map(name_of_host_path).collect();
     for container in parts.init.iter_mut().chain([&mut parts.main]) {

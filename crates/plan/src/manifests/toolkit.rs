@@ -1,4 +1,4 @@
-//! The pod of the toolkit stage, one file per way in which a container runtime is given the driver.
+//! The pod of the toolkit's stage, one file per way in which containers get the driver.
 
 mod cdi;
 mod configured;
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// The toolkit's pod; `None` where no toolkit of ours is needed.
+/// Returns the toolkit's pod; `None` if this operator installs no toolkit.
 #[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.toolkit {
@@ -26,7 +26,7 @@ pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     }
 }
 
-/// The gate of what stands on the toolkit, and its volumes; `None` where no toolkit of ours is needed.
+/// Returns the gate of the stages after the toolkit, and its volumes; `None` if this operator installs no toolkit.
 #[must_use]
 pub fn gate(input: &PodInput<'_>) -> Option<(Container, Vec<Volume>)> {
     let mut args = ["wait", "toolkit", "--host-root=/host"].map(str::to_owned).to_vec();

@@ -1,5 +1,5 @@
-//! This operator's probe as the first program of another image's container: what has to hold or to be there at every start of
-//! a container cannot be left to an init container, which runs once in its pod's life.
+//! This operator's probe as the first program of another image's container. An init container cannot do what is
+//! necessary at every start of a container, because it runs only once in a pod.
 
 use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
 
@@ -8,31 +8,32 @@ use crate::{
     settings::Settings,
 };
 
-/// The init container that puts the program where the other image's container finds it.
+/// The init container that copies the program for the other image's container.
 const UNPACK: &str = "unpack-guard";
-/// The volume for that, and its place in the container: whatever the image has in it, the program brings all of its own.
+/// The volume of the program, and its folder in the container. The program includes all libraries, so it works in any
+/// image.
 const VOLUME: &str = "guard";
 const DIRECTORY: &str = "/gpu-operator";
 
-/// The init container.
+/// Returns the init container.
 #[must_use]
 pub fn init(settings: &Settings) -> Container {
     own_container(settings, UNPACK, &["unpack", DIRECTORY], vec![mount(VOLUME, DIRECTORY, Mode::Writable)])
 }
 
-/// Where it puts it.
+/// Returns the volume of the program.
 #[must_use]
 pub fn volume() -> Volume {
     empty_dir(VOLUME)
 }
 
-/// The mount of the other image's container.
+/// Returns the mount for the other image's container.
 #[must_use]
 pub fn mounted() -> VolumeMount {
     mount(VOLUME, DIRECTORY, Mode::ReadOnly)
 }
 
-/// The command that runs the program with these arguments in the other image's container.
+/// Returns the command that runs the program with these arguments in the other image's container.
 #[must_use]
 pub fn command(args: &[&str]) -> Vec<String> {
     let (loader, program) = (format!("{DIRECTORY}/ld.so"), format!("{DIRECTORY}/nvml-probe"));

@@ -23,10 +23,10 @@ use crate::{
     settings::{Settings, VALIDATION_TIMEOUT},
 };
 
-/// What Kubernetes takes of a pod's deadline, in seconds.
+/// The longest deadline of a pod in Kubernetes, in seconds.
 const LONGEST: i64 = i32::MAX as i64;
 
-/// The pod: placed by the scheduler, on this node alone, so that it takes a GPU only where one is free.
+/// Returns the pod. The scheduler places it, only on this node, so it gets a GPU only if one is free.
 #[must_use]
 pub fn pod(settings: &Settings, member: &Member<'_>, name: String) -> Pod {
     let policy = member.policy;
@@ -55,7 +55,7 @@ pub fn pod(settings: &Settings, member: &Member<'_>, name: String) -> Pod {
             restart_policy: Some("Never".to_owned()),
             runtime_class_name: runtime_class(member),
             active_deadline_seconds: Some(i64::try_from(timeout.as_secs()).unwrap_or(LONGEST).clamp(1, LONGEST)),
-            // There is nothing that it could put in order.
+            // The test has nothing to clean up.
             termination_grace_period_seconds: Some(1),
             containers: vec![container(member)],
             ..PodSpec::default()
@@ -64,16 +64,17 @@ pub fn pod(settings: &Settings, member: &Member<'_>, name: String) -> Pod {
     }
 }
 
-/// The class of NVIDIA's runtime, where GPUs come by it and not every pod is run by it.
+/// Returns the RuntimeClass of NVIDIA's runtime, if containers get GPUs by it and it is not the default.
 fn runtime_class(member: &Member<'_>) -> Option<String> {
     member.toolkit()?.class_to_name().map(str::to_owned)
 }
 
-/// Where the driver's libraries are for a test on a node with Google's plugin, which mounts them and sets nothing.
+/// Returns the path of the driver's libraries for a test on a node with Google's plugin, which mounts them and sets no
+/// variable.
 fn handed_over(member: &Member<'_>) -> Option<Vec<EnvVar>> {
     let key = &member.desired.variant()?.key;
     let google = key.driver.is_a_folder() && !matches!(key.plugin, PluginChoice::Nvidia { .. });
-    // An image of the user's knows its own way.
+    // A user's image sets its own path.
     (google && !is_the_users(member))
         .then(|| vec![pod::env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
 }
@@ -89,15 +90,15 @@ fn container(member: &Member<'_>) -> Container {
             limits: Some(BTreeMap::from([(resource.to_owned(), Quantity("1".to_owned()))])),
             ..ResourceRequirements::default()
         }),
-        // What the test prints last is what the node's message says.
+        // The end of the test's output is shown in the node's message.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-        // Its root stays writable: some runtimes' hooks put the driver's libraries there.
+        // The root stays writable, because hooks of some runtimes create the driver's libraries there.
         security_context: Some(SecurityContext { read_only_root_filesystem: None, ..pod::unprivileged() }),
         ..Container::default()
     }
 }
 
-/// As the DaemonSet controller binds its pods to their nodes.
+/// Returns an affinity for one node, like that of the DaemonSet controller.
 fn only_on(node: &str) -> Affinity {
     let field = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
@@ -114,7 +115,7 @@ fn only_on(node: &str) -> Affinity {
     }
 }
 
-/// What the operands tolerate, and a cordon, which the DaemonSet controller lets them tolerate.
+/// Returns the operands' tolerations, and one of a cordon, which the DaemonSet controller adds to its pods.
 fn tolerations(member: &Member<'_>) -> Vec<Toleration> {
     let mut tolerations = pod::tolerations(member.policy);
     tolerations.push(Toleration {

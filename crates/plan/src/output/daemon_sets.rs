@@ -1,4 +1,4 @@
-//! Which DaemonSets have to be applied or pruned.
+//! Which DaemonSets must be applied or pruned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +17,9 @@ use crate::{
 /// One write of a DaemonSet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DaemonSetWrite {
-    /// What it should be.
+    /// The desired DaemonSet.
     pub set: DaemonSet,
-    /// Whether what others have added to it is to go as well: applying takes back only what is ours.
+    /// Whether third-party additions must be removed as well: applying restores only this operator's fields.
     pub whole: bool,
 }
 
@@ -64,7 +64,7 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<String, LabelWrite>) -> D
     for write in labels.values() {
         needed.extend(named_sets(&groups_of(|key| write.labels.get(key).map(String::as_str))));
     }
-    // A node that may have to go back names what it had, too.
+    // A node that may have to be rolled back also needs its previous DaemonSets.
     for rollout in world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.spec.rollout.as_ref()) {
         needed.extend(named_sets(&rollout.from));
     }
@@ -72,12 +72,13 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<String, LabelWrite>) -> D
     DaemonSetWrites { apply, prune }
 }
 
-/// Whether a repair has been tried and changed nothing: an admission webhook, say, that writes the same again.
+/// Returns whether a repair has been tried without effect, for example because an admission webhook reverts it.
 fn is_futile(world: &World, name: &str, present: &DaemonSetFacts) -> bool {
     world.futile_repairs.get(name).is_some_and(|generation| present.generation == Some(*generation))
 }
 
-/// Marks a DaemonSet and its pods with what they are: a pod that is of another content than its DaemonSet now.
+/// Annotates a DaemonSet and its pods with a hash of their content, which shows whether a pod differs from its
+/// DaemonSet.
 fn mark(set: &mut DaemonSet, hash: &str) {
     let mark = || BTreeMap::from([(keys::APPLIED.to_owned(), hash.to_owned())]);
     set.metadata.annotations.get_or_insert_default().append(&mut mark());
@@ -86,7 +87,7 @@ fn mark(set: &mut DaemonSet, hash: &str) {
     }
 }
 
-/// The DaemonSets of these groups.
+/// Returns the names of the DaemonSets of these groups.
 fn named_sets(groups: &Groups) -> impl Iterator<Item = String> {
     Stage::ALL.into_iter().filter_map(|stage| Some(revision::daemon_set_name(stage, revision::group(groups, stage)?)))
 }

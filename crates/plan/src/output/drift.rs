@@ -1,4 +1,4 @@
-//! Drift: whether what is there is still what was applied.
+//! Drift: whether an object still is as it was applied.
 
 use gpu_operator_common::quantity::Amount;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::world::DaemonSetFacts;
 
-/// Whether somebody changed, or took out, something of a DaemonSet that we applied. What they added is told by the API
-/// server's own record: [`DaemonSetFacts::added_to`].
+/// Returns whether another writer changed or removed a field of an applied DaemonSet. Additions are found by the
+/// managed fields: [`DaemonSetFacts::added_to`].
 #[must_use]
 pub fn drifted(present: &DaemonSetFacts, wanted: &DaemonSet) -> bool {
     let (Some(present), Some(wanted)) = (&present.spec, &wanted.spec) else {
@@ -19,8 +19,8 @@ pub fn drifted(present: &DaemonSetFacts, wanted: &DaemonSet) -> bool {
     }
 }
 
-/// Whether `present` has everything of `wanted`; the API server fills in what `wanted` leaves open. `quantities` says that
-/// strings are amounts, which it writes in a form of its own.
+/// Returns whether `present` contains everything in `wanted`; the API server sets fields that `wanted` leaves open.
+/// `quantities` is whether strings are quantities, which the API server normalizes.
 fn holds(present: &Value, wanted: &Value, quantities: bool) -> bool {
     match (present, wanted) {
         (Value::Object(present), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| {
@@ -38,7 +38,7 @@ fn holds(present: &Value, wanted: &Value, quantities: bool) -> bool {
     }
 }
 
-/// What the API server leaves out.
+/// Returns whether the API server omits a value.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_server_fills_in_or_leaves_out_is_no_drift() {
+    fn fields_that_the_api_server_sets_or_omits_are_no_drift() {
         assert!(check("{a: 1, dnsPolicy: ClusterFirst}", "{a: 1}"));
         assert!(check("{env: [{name: A}]}", "{env: [{name: A, value: ''}]}"));
         assert!(check("{limits: {cpu: '1', memory: 1Gi}}", "{limits: {cpu: 1000m, memory: 1024Mi}}"));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_or_taken_out_is_drift() {
+    fn changed_or_removed_fields_are_drift() {
         assert!(!check("{a: 2}", "{a: 1}"));
         assert!(!check("{}", "{a: 1}"));
         assert!(!check("{}", "{hostPID: false}"));

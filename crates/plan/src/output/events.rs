@@ -1,4 +1,4 @@
-//! What is told: of a node beside how far it is, and to people as Events.
+//! Events on transitions of nodes and policies.
 
 use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, reason::Reason};
 use kube::ResourceExt;
@@ -6,25 +6,25 @@ use serde::Serialize;
 
 use crate::{assess::member::Member, output::policy};
 
-/// A transition that people should hear of.
+/// A transition that is reported by an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Transition {
-    /// Whose.
+    /// The object that the Event is about.
     pub subject: Subject,
-    /// In one word.
+    /// The reason.
     pub reason: Reason,
-    /// In a sentence.
+    /// The message.
     pub message: String,
 }
 
-/// Whose transition it is.
+/// The object that a transition is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Subject {
     /// A Node, by name and uid.
     Node(String, String),
     /// A policy, by name and uid.
     Policy(String, String),
-    /// An object of somebody else's in a namespace, such as a pod.
+    /// A third-party object in a namespace, such as a pod.
     Namespaced {
         /// Such as `apps/v1`.
         api_version: String,
@@ -40,7 +40,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The uid of the object.
+    /// Returns the UID of the object.
     #[must_use]
     pub fn uid(&self) -> &str {
         match self {
@@ -49,25 +49,26 @@ impl Subject {
     }
 }
 
-/// Failures, and the way out of whatever came before.
+/// Returns the transition of a node into a failure, or out of one.
 pub fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Transition> {
     let (before, reason) = (member.status(), status.reason?);
     let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
     let old = before.and_then(|before| before.reason);
-    // That a node has become ready is news after trouble; in an install, it is one more write for every node.
+    // That a node has become ready is reported only after trouble; in an install, it would be one more write for every
+    // node.
     let was_in_trouble = old.is_some_and(|old| old.is_failure() || old.is_note() || old == Reason::NodeNotReady);
-    let telling = reason.is_failure()
+    let is_reported = reason.is_failure()
         || reason.is_note()
         || was_ready && !status.is_ready()
         || was_in_trouble && status.is_ready();
-    (old != Some(reason) && telling).then(|| Transition {
+    (old != Some(reason) && is_reported).then(|| Transition {
         subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
         reason,
         message: status.message.clone(),
     })
 }
 
-/// Returns the transition of a policy that has become ready, or is ready no longer.
+/// Returns the transition of a policy that has become ready or is no longer ready.
 #[must_use]
 pub fn ready_transition(policy: &ClusterGpuPolicy, status: &ClusterGpuPolicyStatus) -> Option<Transition> {
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready")?;

@@ -1,13 +1,14 @@
-//! The labels that NVIDIA's GPU feature discovery (GFD) writes of a node, worked out from the probe's report. Pure.
+//! The labels that NVIDIA's GPU feature discovery (GFD) would write for a node, derived from the probe's report.
 //!
-//! The rules are those of GFD v0.19.3, run once with the configuration of the node's device plugin. They differ in three places:
+//! The rules are those of GFD v0.19.3, run once with the configuration of the node's device plugin, with three
+//! differences:
 //!
-//! - `nvidia.com/gfd.timestamp` is left out: it changes with every run and says nothing of the node.
-//! - Of GPUs of several models GFD describes those of one, by chance: of two, in seven runs of eight, the one whose first GPU
-//!   comes later on the bus. Here it always is that one; of more, the one whose first GPU comes last.
-//! - What no label can have for its key or value is left out, as NFD leaves it out of what GFD hands to it.
+//! - `nvidia.com/gfd.timestamp` is omitted: it changes with every run and is not a property of the node.
+//! - For GPUs of several models GFD describes a random one: of two, in seven of eight runs the one whose first GPU is
+//!   later on the bus. Here it always is the model whose first GPU is the last on the bus.
+//! - Invalid label keys and values are omitted, as NFD omits them.
 //!
-//! Where GFD fails, and so leaves what it wrote before, there are no labels here.
+//! If GFD would fail, and so keep its earlier labels, no labels are returned.
 
 use std::collections::BTreeSet;
 
@@ -19,14 +20,15 @@ use gpu_operator_crd::{
 
 use crate::{catalogue::is_label_value, desired::expected_resources::is_shared, world::Offer};
 
-/// GPUs that drive a display alone, which NVIDIA's programs pass over.
+/// GPUs that only drive a display, which NVIDIA's programs ignore.
 const DISPLAYS: [&str; 2] = ["DGX Display", "NVIDIA DGX Display"];
-/// PCI classes of GPUs that can drive a display, and of those that cannot.
+/// The PCI class of GPUs that can drive a display.
 const VGA_CONTROLLER: &str = "030000";
+/// The PCI class of GPUs that cannot drive a display.
 const CONTROLLER_3D: &str = "030200";
 
-/// The labels by a report of a node, and by what its device plugin makes of a GPU; nothing while NVML does not tell of every GPU
-/// that it counts, and of none where one of them is to be described that cannot be.
+/// Returns the labels for a node's report and the resources that its device plugin makes of a GPU; `None` while NVML
+/// does not report every GPU that it counts, or if a GPU cannot be described.
 #[must_use]
 pub fn labels(report: &Report, offer: &Offer) -> Option<Labels> {
     let cards = cards(report)?;
@@ -35,7 +37,7 @@ pub fn labels(report: &Report, offer: &Offer) -> Option<Labels> {
     set.put("gpu.machine", &sanitised(report.machine.as_deref().unwrap_or("unknown")));
     versions(&mut set, report)?;
     set.put("mig.capable", &cards.iter().any(|card| card.gpu.mig_capable == Some(true)));
-    // MPS on divided GPUs is what NVIDIA's programs refuse.
+    // NVIDIA's programs reject MPS on GPUs in MIG mode.
     let by_mps = sharing.is_on() && offer.mps;
     if by_mps && cards.iter().any(|card| card.mig.is_some()) {
         return None;
@@ -55,12 +57,12 @@ pub fn labels(report: &Report, offer: &Offer) -> Option<Labels> {
     Some(set.0)
 }
 
-/// The labels so far.
+/// A set of labels.
 #[derive(Default)]
 struct Set(Labels);
 
 impl Set {
-    /// Puts a label, over one of the same key.
+    /// Sets a label, replacing one of the same key.
     fn put(&mut self, name: &str, value: &(impl ToString + ?Sized)) {
         let (key, value) = (format!("{}{name}", keys::RESOURCES), value.to_string());
         self.0.remove(&key);
@@ -70,13 +72,13 @@ impl Set {
     }
 }
 
-/// A GPU that NVML tells of.
+/// A GPU that NVML reports.
 struct Card<'r> {
     gpu: &'r Gpu,
     name: &'r str,
     /// Major and minor number of its compute capability.
     capability: (u32, u32),
-    /// Its MIG devices, where it is in MIG mode.
+    /// Its MIG devices, if it is in MIG mode.
     mig: Option<&'r [MigDevices]>,
 }
 
@@ -89,15 +91,16 @@ impl<'r> Card<'r> {
     }
 }
 
-/// All GPUs that NVML counts, but for those that drive displays: none where one of them cannot be opened or read.
+/// Returns all GPUs that NVML counts, except those that only drive displays; `None` if one of them cannot be opened or
+/// read.
 fn cards(report: &Report) -> Option<Vec<Card<'_>>> {
-    let told: Vec<_> = report.gpus.iter().filter_map(Card::of).collect();
-    let all = report.nvml.state == NvmlState::Answering && report.nvml.gpus == u32::try_from(told.len()).ok();
-    let cards: Vec<_> = told.into_iter().filter(|card| !DISPLAYS.contains(&card.name)).collect();
+    let reported: Vec<_> = report.gpus.iter().filter_map(Card::of).collect();
+    let all = report.nvml.state == NvmlState::Answering && report.nvml.gpus == u32::try_from(reported.len()).ok();
+    let cards: Vec<_> = reported.into_iter().filter(|card| !DISPLAYS.contains(&card.name)).collect();
     (all && !cards.is_empty()).then_some(cards)
 }
 
-/// The driver and its CUDA, by today's names and those of before.
+/// Sets the versions of driver and CUDA, by the current and the deprecated names.
 fn versions(set: &mut Set, report: &Report) -> Option<()> {
     let driver = report.driver.loaded.as_deref()?;
     let parts: Vec<&str> = driver.split('.').collect();
@@ -136,7 +139,7 @@ struct Sharing {
 }
 
 impl Sharing {
-    /// One pod to a GPU.
+    /// One pod per GPU.
     const NONE: Self = Self { replicas: 1, renamed: false, strategy: "none" };
 
     fn of(offer: &Offer) -> Self {
@@ -153,8 +156,8 @@ impl Sharing {
     }
 }
 
-/// What is said of every resource: its product by these words, how many there are, and how they are shared. Without `sharing`
-/// it is one that nobody is offered.
+/// Sets the labels of a resource: its product from these words, its count, and how it is shared. Without `sharing` it
+/// is not offered to pods.
 fn resource(set: &mut Set, name: &str, count: usize, product: &[&str], sharing: Option<Sharing>) {
     let suffix = sharing.filter(|sharing| sharing.is_on() && !sharing.renamed).map(|_| "SHARED".to_owned());
     let product: Vec<String> = product.iter().map(|word| sanitised(word)).chain(suffix).collect();
@@ -164,10 +167,11 @@ fn resource(set: &mut Set, name: &str, count: usize, product: &[&str], sharing: 
     set.put(&format!("{name}.sharing-strategy"), sharing.map_or("none", |sharing| sharing.strategy));
 }
 
-/// `nvidia.com/gpu` as GPUs that nobody is offered, where they are divided, and over that as whole ones, where they are not.
+/// Sets the labels of `nvidia.com/gpu`: first for GPUs in MIG mode, which are not offered to pods, then for whole GPUs,
+/// which replace the former.
 fn whole_gpus(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) {
-    for (are_divided, sharing) in [(true, None), (false, Some(sharing))] {
-        let of_kind = || cards.iter().filter(|card| card.mig.is_some() == are_divided);
+    for (in_mig_mode, sharing) in [(true, None), (false, Some(sharing))] {
+        let of_kind = || cards.iter().filter(|card| card.mig.is_some() == in_mig_mode);
         let mut models: Vec<&str> = Vec::new();
         for card in of_kind() {
             if !models.contains(&card.name) {
@@ -183,7 +187,7 @@ fn whole_gpus(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) {
     }
 }
 
-/// `nvidia.com/gpu` as so many GPUs like this one.
+/// Sets the labels of `nvidia.com/gpu` for `count` GPUs like this one.
 fn whole_gpu(set: &mut Set, card: &Card<'_>, count: usize, sharing: Option<Sharing>) {
     resource(set, "gpu", count, &[card.name], sharing);
     if let Some(mib) = card.gpu.memory_mib.filter(|mib| *mib > 0) {
@@ -197,7 +201,7 @@ fn whole_gpu(set: &mut Set, card: &Card<'_>, count: usize, sharing: Option<Shari
     }
 }
 
-/// The family of GPUs of a compute capability, as far as GFD knows them.
+/// Returns the family of GPUs of a compute capability, as GFD names it.
 fn family(major: u32, minor: u32) -> &'static str {
     match (major, minor) {
         (1, _) => "tesla",
@@ -225,13 +229,13 @@ struct Kind<'r> {
 }
 
 impl Kind<'_> {
-    /// The profile as names have it: none can have a `+`.
+    /// Returns the profile as in resource names, which cannot contain a `+`.
     fn name(&self) -> String {
         self.profile.replace('+', ".")
     }
 }
 
-/// The MIG devices by profile.
+/// Returns the MIG devices by profile.
 fn kinds<'r>(cards: &[Card<'r>]) -> Vec<Kind<'r>> {
     let mut kinds: Vec<Kind<'r>> = Vec::new();
     let devices = cards.iter().flat_map(|card| card.mig.into_iter().flatten().map(|devices| (card.name, devices)));
@@ -245,13 +249,15 @@ fn kinds<'r>(cards: &[Card<'r>]) -> Vec<Kind<'r>> {
     kinds
 }
 
-/// Every MIG device as an `nvidia.com/gpu`, for which they have to be alike, on all GPUs.
+/// Sets the labels for MIG strategy Single: every MIG device is an `nvidia.com/gpu`, for which all devices on all GPUs
+/// must have the same profile.
 fn single(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
     set.put("mig.strategy", MigStrategy::Single.as_str());
     let Some(first) = cards.iter().find(|card| card.mig.is_some()) else { return Some(()) };
     let kinds = kinds(cards);
-    let all_divided = cards.iter().all(|card| card.mig.is_some_and(|mig| mig.iter().any(|devices| devices.count > 0)));
-    if let (true, [kind]) = (all_divided, &kinds[..]) {
+    let all_in_mig_mode =
+        cards.iter().all(|card| card.mig.is_some_and(|mig| mig.iter().any(|devices| devices.count > 0)));
+    if let (true, [kind]) = (all_in_mig_mode, &kinds[..]) {
         return part(set, "gpu", kind, sharing);
     }
     resource(set, "gpu", 0, &[first.name, "MIG", "INVALID"], None);
@@ -260,7 +266,7 @@ fn single(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
     Some(())
 }
 
-/// Every MIG device as a resource of its profile.
+/// Sets the labels for MIG strategy Mixed: every MIG device is a resource of its profile.
 fn mixed(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
     set.put("mig.strategy", MigStrategy::Mixed.as_str());
     kinds(cards).iter().try_for_each(|kind| {
@@ -269,7 +275,7 @@ fn mixed(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
     })
 }
 
-/// MIG devices of a profile as a resource; nothing where NVML does not tell what they have.
+/// Sets the labels of a resource for MIG devices of a profile; `None` if NVML does not report their attributes.
 fn part(set: &mut Set, name: &str, kind: &Kind<'_>, sharing: Sharing) -> Option<()> {
     let has = kind.attributes?;
     resource(set, name, kind.count, &[kind.card, "MIG", &kind.name()], Some(sharing));
@@ -289,7 +295,7 @@ fn part(set: &mut Set, name: &str, kind: &Kind<'_>, sharing: Sharing) -> Option<
     Some(())
 }
 
-/// Whether the GPUs can drive displays, if all are alike in that.
+/// Returns whether the GPUs can drive displays, if that is the same for all.
 fn mode(cards: &[Card<'_>]) -> &'static str {
     let classes: BTreeSet<_> = cards.iter().map(|card| card.gpu.pci_class.as_deref()).collect();
     match classes.into_iter().collect::<Vec<_>>()[..] {
@@ -299,13 +305,13 @@ fn mode(cards: &[Card<'_>]) -> &'static str {
     }
 }
 
-/// The clique of all GPUs that have joined an NVLink fabric, if it is one.
+/// Returns the clique of all GPUs that have joined an NVLink fabric, if it is a single one.
 fn clique<'r>(cards: &[Card<'r>]) -> Option<&'r str> {
     let cliques: BTreeSet<&str> = cards.iter().filter_map(|card| card.gpu.fabric_clique.as_deref()).collect();
     cliques.first().copied().filter(|_| cliques.len() == 1)
 }
 
-/// What a hypervisor makes of the GPUs, where that can be told.
+/// Sets the labels of virtual GPUs, if reported.
 fn virtual_gpus(set: &mut Set, report: &Report) {
     let Some(vgpu) = &report.vgpu else { return };
     set.put("vgpu.present", &vgpu.present);
@@ -318,7 +324,7 @@ fn virtual_gpus(set: &mut Set, report: &Report) {
     }
 }
 
-/// A name as a label has it: letters, digits, `-`, `_` and `.` alone, and one `-` for the blanks between them.
+/// Returns a name as in labels: only letters, digits, `-`, `_` and `.`, with a `-` in place of blanks.
 fn sanitised(name: &str) -> String {
     let kept = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ');
     let name: String = name.chars().filter(kept).collect();

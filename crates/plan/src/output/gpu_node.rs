@@ -1,4 +1,4 @@
-//! What is to be written of one node: its GpuNode's spec and status, and the Event that a transition is worth.
+//! The writes for one node: its GpuNode's spec and status.
 
 use gpu_operator_crd::{
     GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, Phase, gpunode::GpuCounts, health::HealthState, keys,
@@ -29,30 +29,30 @@ use crate::{
 /// The writes to one GpuNode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GpuNodeWrite {
-    /// Spec and owner; creates the object where there is none.
+    /// Spec and owner; creates the object if it does not exist.
     pub spec: Option<(GpuNodeSpec, OwnerReference)>,
-    /// Status but for the report.
+    /// Status without the report.
     pub status: Option<GpuNodeStatus>,
 }
 
 impl GpuNodeWrite {
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spec.is_none() && self.status.is_none()
     }
 }
 
-/// What a node's labels show.
+/// The content of a node's labels.
 #[derive(Debug)]
 pub struct Published<'a> {
     /// The labels that this operator publishes outside its prefix.
     pub labels: &'a Labels,
-    /// The highest CUDA version that the node's driver serves.
+    /// The highest CUDA version that the node's driver supports.
     pub cuda: Option<String>,
 }
 
-/// The owner of a GpuNode: its Node, so that it goes when the Node goes.
+/// Returns the owner of a GpuNode: its Node, with which it is deleted.
 #[must_use]
 pub fn owner(node: &NodeFacts) -> OwnerReference {
     OwnerReference {
@@ -64,7 +64,7 @@ pub fn owner(node: &NodeFacts) -> OwnerReference {
     }
 }
 
-/// Spec and owner, where they are not what they should be.
+/// Returns spec and owner, if they differ from the desired ones.
 #[must_use]
 pub fn spec_write(
     gpu_node: Option<&GpuNode>,
@@ -78,7 +78,7 @@ pub fn spec_write(
     (!there).then_some((spec, owner))
 }
 
-/// What a member's spec should be.
+/// Returns a member's desired spec.
 #[must_use]
 pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     let before = member.gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
@@ -94,7 +94,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     }
 }
 
-/// What a member's status should be, report aside, and when that should be looked at again.
+/// Returns a member's desired status without the report, and when it must be computed again.
 #[must_use]
 pub fn member_status(
     assessment: &Assessment<'_>,
@@ -108,18 +108,19 @@ pub fn member_status(
     let mut verdict = verdict.clone();
     let waits = verdict.phase != Phase::Ready && !verdict.reason.stops_the_clock();
     let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
-    // The phase's deadline stands as long as the phase does, whatever the reasons in it, unless it begins anew.
-    let goes_on = same_phase.filter(|before| !begins_anew(member, before, &verdict));
+    // The phase's deadline is kept as long as the phase lasts, whatever its reasons, unless the phase restarts.
+    let goes_on = same_phase.filter(|before| !restarts(member, before, &verdict));
     let held = before.and_then(|before| held(member, before, &verdict, pace.debounce));
-    // A phase that is passed over in silence began all the same.
+    // A phase that was not written because of the debounce has started nevertheless.
     let passed_over = held.as_ref().filter(|held| same_phase.is_none() && held.status.deadline.is_some());
     let begun = passed_over.map_or(now, |held| held.began);
     let due =
         goes_on.and_then(|before| before.deadline.clone()).map_or_else(|| add(begun, pace.deadline), |time| time.0);
     if waits && now >= due && !verdict.reason.is_failure() {
         let message = format!(
-            "{} has lasted longer than readiness.progressDeadline: {}",
+            "phase {} exceeded readiness.progressDeadline ({:#}); last state: {}",
             verdict.phase.as_str(),
+            pace.deadline,
             verdict.message
         );
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
@@ -127,7 +128,7 @@ pub fn member_status(
     let since = same_phase
         .filter(|before| before.reason == Some(verdict.reason))
         .and_then(|before| before.since.clone())
-        // What is not written yet must not read differently in every plan: the policy tells of it already.
+        // A status that is not written yet must not differ in every plan, because the policy already reports it.
         .or_else(|| member.report_awaited_since().filter(|_| member.is_awaited(now)).map(Time))
         .unwrap_or(Time(now));
     let gpus = counts(member, &verdict, now);
@@ -153,16 +154,17 @@ pub fn member_status(
         },
         published_labels: published.labels.clone(),
     };
-    if let Some(Held { status: told, until, .. }) = held.filter(|held| remember_the_same(held.status, &status)) {
+    if let Some(Held { status: written, until, .. }) = held.filter(|held| remember_the_same(held.status, &status)) {
         let until = if waits { until.min(due) } else { until };
         if now < until {
-            return (GpuNodeStatus { report: None, ..told.clone() }, Some(until));
+            return (GpuNodeStatus { report: None, ..written.clone() }, Some(until));
         }
     }
     (status, (waits && due > now).then_some(due))
 }
 
-/// Whether two statuses remember the same: what later plans decide by, and nothing else keeps, waits for no phase to be told of.
+/// Returns whether two statuses store the same facts. Facts that later plans depend on, and that are stored nowhere
+/// else, are written without debounce.
 fn remember_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
     let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_on.clone());
     one.missing_image == other.missing_image
@@ -173,15 +175,15 @@ fn remember_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
         && seen(&one.gpus) == seen(&other.gpus)
 }
 
-/// Whether a phase begins anew though it is the same: a failure has been cured, or another revision is wanted.
-fn begins_anew(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> bool {
+/// Returns whether a phase restarts although it is the same: a failure is resolved, or another revision is desired.
+fn restarts(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> bool {
     let failed = before.reason.filter(|reason| reason.is_failure() && *reason != Reason::ProgressDeadlineExceeded);
     let cured = failed.is_some() && !verdict.reason.is_failure();
     let known = member.gpu_node.map(|gpu_node| &gpu_node.spec.wanted);
     cured || member.want().is_some_and(|want| known != Some(&want))
 }
 
-/// What the status of a GPU node without a policy should be.
+/// Returns the desired status of a GPU node without a policy.
 #[must_use]
 pub fn unmanaged_status(
     gpu_node: &GpuNode,
@@ -196,7 +198,10 @@ pub fn unmanaged_status(
         Unmanaged::NoPolicy => (Reason::NoPolicy, "no policy governs this node".to_owned()),
         Unmanaged::OptedOut => (
             Reason::OptedOut,
-            format!("the node's label {} takes it out of every policy; remove it to take the node back", keys::MANAGED),
+            format!(
+                "label {} excludes this node from all policies; remove the label to include the node again",
+                keys::MANAGED
+            ),
         ),
     };
     let same = before.filter(|before| before.reason == Some(reason));
@@ -217,7 +222,7 @@ pub fn unmanaged_status(
 }
 
 fn counts(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> GpuCounts {
-    // What kubelet offers of a driver that is broken cannot be used.
+    // GPUs that kubelet offers with a broken driver cannot be used.
     let broken = verdict.phase == Phase::Driver && against_driver(member, now).is_some();
     let allocatable = if broken { 0 } else { member.allocatable() };
     let expected = member.promised().map_or_else(|| "?".to_owned(), |promised| promised.to_string());
@@ -235,11 +240,11 @@ fn counts(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> GpuCounts {
     }
 }
 
-/// The status, if it is worth a write: anything but the report differs.
+/// Returns the status, if anything but the report differs.
 #[must_use]
 pub fn status_write(gpu_node: Option<&GpuNode>, status: GpuNodeStatus) -> Option<GpuNodeStatus> {
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
-    // That nothing is wrong is no news by itself, and goes along with the next that is.
+    // That all GPUs are healthy is not worth a write; it is included in the next one.
     let health = before.health.or(status.health.filter(|state| *state == HealthState::Healthy));
     let same = GpuNodeStatus { report: None, health, ..before } == status;
     (!same).then_some(status)

@@ -1,4 +1,4 @@
-//! What is reported of a node beside how far it is.
+//! What is reported of a node in addition to its progress.
 
 use gpu_operator_crd::{Phase, keys, policy::Labels, reason::Reason};
 
@@ -9,7 +9,7 @@ use crate::{
     rollout::decision::Decision,
 };
 
-/// Returns the verdict with what else is to be reported beside it, where the verdict itself is not more urgent.
+/// Returns the verdict merged with further notes, unless the verdict itself is more urgent.
 #[must_use]
 pub fn merge_notes(
     assessment: &Assessment<'_>,
@@ -22,9 +22,10 @@ pub fn merge_notes(
     let in_turn = decision.note.as_ref().is_some_and(|note| note.reason == Reason::RuntimeTurnPending);
     let gentle = ready || !verdict.reason.is_failure() && (decision.rollout.is_some() || in_turn);
     let conflict = conflicts.first().map(|(key, value)| {
-        let from = if keys::is_discovered(key) { "do without compatibility.labels" } else { "from the policy" };
-        let message =
-            format!("label {key} carries {value:?} already and is left as it is; remove it from the node or {from}");
+        let from = if keys::is_discovered(key) { "remove compatibility.labels" } else { "from the policy" };
+        let message = format!(
+            "label {key} already has value {value:?} and is left unchanged; remove the label from the node, or {from}"
+        );
         Note::new(Reason::LabelConflict, message)
     });
     let missing =
@@ -32,7 +33,7 @@ pub fn merge_notes(
     let of_move = decision.note.iter().filter(|_| gentle);
     let of_ready = member.health.note.iter().chain(&missing).chain(&conflict).chain(notes).filter(|_| ready);
     let standing: Vec<&Note> = of_move.chain(of_ready).collect();
-    // What the user wrote is no trouble, and has no word of its own.
+    // A label that a user wrote is no problem, and has no reason of its own.
     let known = member.discovery.accelerators.first().map(|accelerator| accelerator.name.as_str());
     let model = member.model().filter(|model| ready && Some(*model) == known);
     let misnomer = label_hints::remark(published, &member.node.labels, model);
@@ -40,7 +41,7 @@ pub fn merge_notes(
         let message = [Some(verdict.message.clone()), misnomer].into_iter().flatten().collect::<Vec<_>>().join("; ");
         return Verdict { message, ..verdict.clone() };
     };
-    // One word, but every sentence.
+    // One reason, but all messages.
     let sentences = standing.iter().map(|note| note.message.as_str()).chain(misnomer.as_deref());
     let message = sentences.collect::<Vec<_>>().join("; ");
     Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), ..verdict.clone() }

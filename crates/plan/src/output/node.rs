@@ -1,4 +1,4 @@
-//! What is written for a node that a policy governs.
+//! The writes for a node that a policy governs.
 
 use gpu_operator_crd::reason::Reason;
 use k8s_openapi::jiff::Timestamp;
@@ -20,7 +20,7 @@ use crate::{
     time::later,
 };
 
-/// A node that its policy governs; how the policy counts it.
+/// Adds the writes for a governed node. Returns how the policy counts the node.
 pub fn write<'m>(
     plan: &mut Plan,
     assessment: &'m Assessment<'_>,
@@ -49,7 +49,7 @@ pub fn write<'m>(
     for at in member.crashes_count_until().filter(|at| now < *at) {
         plan.check_by(at);
     }
-    // Judgements that need a moment to be sure of themselves look again after it.
+    // Verdicts that depend on the passing of time are checked again.
     if !status.is_ready() && status.reason.is_some_and(|reason| !reason.is_failure()) {
         plan.check_by(later(now, ASK_AGAIN));
     }
@@ -75,11 +75,11 @@ pub fn write<'m>(
         plan.events.push(Transition {
             subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
             reason: Reason::DevicePluginRestarted,
-            message: format!("GPUs are well again and pod {pod} withholds them, so it is started anew"),
+            message: format!("GPUs recovered, but pod {pod} still withholds them; restarting the pod"),
         });
         plan.renew.insert(pod);
     }
-    // A label that says nothing of the model yet can wait for the one that does.
+    // While the report is pending, labels are written only if they include the model.
     if let Some(write) = labels.write.filter(|_| !awaited || member.model().is_some()) {
         plan.labels.insert(member.node.name.clone(), write);
     }

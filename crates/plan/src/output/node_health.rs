@@ -1,5 +1,5 @@
-//! What a Node itself shows of its GPUs' health: a condition, and where the policy wants it a taint. And the way back: a
-//! device plugin never takes a GPU back by itself, so it is started anew once its GPUs are well again.
+//! GPU health on the Node itself: a condition, and a taint if the policy enables it. And recovery: device plugins do
+//! not offer a recovered GPU again, so they are restarted once their GPUs have recovered.
 
 use gpu_operator_crd::{health::HealthState, keys, policy::Stage, reason::Reason, report::NvmlState};
 use k8s_openapi::jiff::Timestamp;
@@ -13,24 +13,24 @@ use crate::{
     world::{HealthCondition, NodeFacts},
 };
 
-/// What is to be written of a Node's health.
+/// The write of a Node's health.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeHealthWrite {
-    /// The condition: to write it, or to take it off.
+    /// The condition to write (`Some`) or to remove (`None`), if it changes.
     pub condition: Option<Option<HealthCondition>>,
-    /// The taint: to put it on, or to take it off.
+    /// Whether to add or remove the taint, if it changes.
     pub taint: Option<bool>,
 }
 
 impl NodeHealthWrite {
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.condition.is_none() && self.taint.is_none()
     }
 }
 
-/// What a node without a policy shows: nothing of ours.
+/// Returns the write for a node without a policy, which removes condition and taint.
 #[must_use]
 pub fn none(node: &NodeFacts) -> NodeHealthWrite {
     NodeHealthWrite {
@@ -39,13 +39,13 @@ pub fn none(node: &NodeFacts) -> NodeHealthWrite {
     }
 }
 
-/// What a node of a policy shows.
+/// Returns the write for a node of a policy.
 #[must_use]
 pub fn of(member: &Member<'_>, now: Timestamp) -> NodeHealthWrite {
     let present = &member.node.health_condition;
     let wanted = condition(member, now).filter(|wanted| match present {
         Some(present) => !present.says(wanted),
-        // From the first trouble on: a fleet that is well costs no write.
+        // The condition is written from the first problem on, so a healthy fleet costs no write.
         None => wanted.status != "True",
     });
     let (tainted, wants_taint) = (is_tainted(member.node), wants_taint(member));
@@ -62,7 +62,7 @@ fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition> {
     };
     let note = member.health.note.as_ref().map(|note| note.message.clone());
     let message = note.unwrap_or_else(|| match member.missing_from().len() {
-        0 => "nothing is wrong with any GPU".to_owned(),
+        0 => "no GPU has a known problem".to_owned(),
         missing => format!("{missing} GPUs are missing from the PCI bus"),
     });
     let before = member.node.health_condition.as_ref().filter(|before| before.status == status);
@@ -75,7 +75,7 @@ fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition> {
     })
 }
 
-/// Whether the taint should be on. Nothing while that is not known: it goes on and off on proof alone.
+/// Returns whether the node should be tainted; `None` while the health is uncertain, so that the taint is kept.
 fn wants_taint(member: &Member<'_>) -> Option<bool> {
     if !member.health_policy.taint_unhealthy.unwrap_or_default() {
         return Some(false);
@@ -91,17 +91,18 @@ fn is_tainted(node: &NodeFacts) -> bool {
     node.taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT)
 }
 
-/// The device plugin's pod, if it withholds GPUs that are well again: they got well after it started, and the scheduler
-/// still cannot give them out. A new one is younger than that, so that this happens once for each recovery.
+/// Returns the device plugin's pod if it withholds recovered GPUs: they recovered after the pod started, and they are
+/// still not allocatable. A new pod starts after the recovery, so it is restarted only once for each recovery.
 #[must_use]
 pub fn plugin_to_restart(member: &Member<'_>, now: Timestamp) -> Option<String> {
     let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
     let started = pod.running_since()?;
     let report = member.report().filter(|report| report.nvml.state == NvmlState::Answering)?;
-    let well = |state| matches!(state, HealthState::Healthy | HealthState::Degraded);
-    let recovered = report.gpus.iter().filter(|gpu| well(gpu.health.state)).filter_map(|gpu| gpu.health.since.as_ref());
+    let is_usable = |state| matches!(state, HealthState::Healthy | HealthState::Degraded);
+    let recovered =
+        report.gpus.iter().filter(|gpu| is_usable(gpu.health.state)).filter_map(|gpu| gpu.health.since.as_ref());
     let recovered = recovered.map(|since| since.0).filter(|since| *since > started).max()?;
     let withheld = member.node.ready && member.promise.as_ref()?.lacks(&member.node.allocatable).is_some();
-    // Kubelet and plugin have a moment to find out by themselves.
+    // Kubelet and plugin have a grace period to detect the recovery.
     (withheld && member.rollout().is_none() && older(recovered, GRACE, now)).then(|| pod.name.clone())
 }

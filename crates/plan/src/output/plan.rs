@@ -1,4 +1,4 @@
-//! The plan: everything that is to be written.
+//! The plan: everything that must be written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,45 +14,44 @@ use super::{
     node_labels::LabelWrite, queries::Questions,
 };
 
-/// What is to be written. Empty, but for what it tells of the fleet, where nothing is to be done.
+/// Everything that must be written. If nothing must be done, it contains only the statuses for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Plan {
     /// DaemonSets to apply, by name.
     pub daemon_sets: BTreeMap<String, DaemonSetWrite>,
-    /// DaemonSets that no node names and no policy wants.
+    /// DaemonSets to delete, which no node and no policy needs.
     pub prune: BTreeSet<String>,
-    /// Pods to delete, because they cannot start as they were made and would as they are made now, or because they have
-    /// done their work.
+    /// Pods to delete, because they cannot start but would start if recreated, or because they are done.
     pub renew: BTreeSet<String>,
-    /// Pods to make: the tests by which nodes are validated.
+    /// Pods to create: the tests that validate nodes.
     pub pods: BTreeMap<String, Pod>,
     /// RuntimeClasses to apply, by name.
     pub runtime_classes: BTreeMap<String, RuntimeClass>,
-    /// RuntimeClasses of ours that no node needs.
+    /// This operator's RuntimeClasses to delete, which no node needs.
     pub prune_classes: BTreeSet<String>,
     /// Label writes, by node.
     pub labels: BTreeMap<String, LabelWrite>,
-    /// What is to be written of the Nodes' health.
+    /// Writes of GPU health, by node.
     pub node_health: BTreeMap<String, NodeHealthWrite>,
     /// GpuNode writes, by node.
     pub gpu_nodes: BTreeMap<String, GpuNodeWrite>,
     /// Policy statuses to write, by policy.
     pub policies: BTreeMap<String, ClusterGpuPolicyStatus>,
-    /// Finalizers to put on (true) or take off (false), by policy.
+    /// Finalizers to add (true) or remove (false), by policy.
     pub finalizers: BTreeMap<String, bool>,
-    /// Transitions that people should hear of.
+    /// Transitions to report as Events.
     pub events: Vec<Transition>,
-    /// What has to be known before more can be decided.
+    /// Queries that must be answered before more can be decided.
     pub questions: Questions,
     /// When to plan again even if nothing changes.
     pub check_again: Option<Timestamp>,
-    /// Every policy's status as it should be, written or not: what metrics show.
+    /// Every policy's desired status, written or not, for metrics.
     #[serde(skip)]
     pub statuses: BTreeMap<String, ClusterGpuPolicyStatus>,
 }
 
 impl Plan {
-    /// Whether there is nothing to write and nothing to ask.
+    /// Returns whether there is nothing to write and nothing to query.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self {
@@ -84,7 +83,7 @@ impl Plan {
             && questions.is_empty()
     }
 
-    /// Has the fleet planned for again at a time, if not before.
+    /// Schedules the next plan at this time, unless it is due earlier.
     pub fn check_by(&mut self, at: Timestamp) {
         self.check_again = Some(self.check_again.map_or(at, |known| known.min(at)));
     }

@@ -21,57 +21,57 @@ use crate::{
     rollout::pool,
 };
 
-/// Longest message in `attention`.
-const MAX_TOLD: usize = 512;
+/// Longest message in `attention`, in characters.
+const MAX_MESSAGE: usize = 512;
 
-/// One node as its policy counts it: no more of its status than that, since all of them are held at once.
+/// One node as its policy counts it: only a part of its status, because all nodes are held in memory at once.
 #[derive(Clone, Debug)]
 pub struct Counted<'m> {
     /// Its name.
     pub node: &'m str,
     /// Its pool.
     pub pool: &'m str,
-    /// Its model, once it is known.
+    /// Its model, if known.
     pub model: Option<&'m str>,
-    /// Whether it can be expected to serve at all.
+    /// Whether it counts towards readiness.
     pub serves: bool,
-    /// Whether its revision is the wanted one.
+    /// Whether it has the desired revision.
     pub current: bool,
-    /// The driver version that is wanted for it, where it is ours to install.
+    /// Its desired driver version, if this operator installs the driver.
     pub driver_version: Option<&'m str>,
-    /// Why what the policy asks for cannot be carried out here.
+    /// Why the policy cannot be applied to it.
     pub fault: Option<&'m Fault>,
-    /// Whether it is ready, as its GpuNode says or is about to.
+    /// Whether it is ready, by its present or pending GpuNode status.
     pub ready: bool,
-    /// Why it is as it is, in one word.
+    /// The reason of its status.
     pub reason: Reason,
-    /// Since when.
+    /// Since when it has had this reason.
     pub since: Option<Time>,
-    /// What is to be said of it; nothing where all is well.
+    /// The message of its status; empty if there is no problem.
     pub message: String,
     /// Its GPUs.
     pub gpus: GpuTotals,
 }
 
 impl<'m> Counted<'m> {
-    /// How a node counts whose status is, or is about to be, this one.
+    /// Returns how a node with this present or pending status counts.
     #[must_use]
     pub fn of(member: &'m Member<'_>, status: GpuNodeStatus) -> Self {
         let reason = status.reason.unwrap_or(Reason::WaitingForReport);
-        let told = !status.is_ready() || reason.is_note();
+        let has_problem = !status.is_ready() || reason.is_note();
         Self {
             node: &member.node.name,
             pool: &member.pool,
             model: member.model(),
             serves: member.node.serves() && !reason.counts_apart(),
-            // What has nothing else is being installed, and moves from no revision to another.
+            // A node without another revision is being installed, not updated.
             current: member.want().is_none_or(|want| pool::has_nothing_else(&member.have, &want)),
             driver_version: member.driver().and_then(DriverChoice::version),
             fault: member.desired.fault(),
             ready: status.is_ready(),
             reason,
             since: status.since,
-            message: if told { status.message.chars().take(MAX_TOLD).collect() } else { String::new() },
+            message: if has_problem { status.message.chars().take(MAX_MESSAGE).collect() } else { String::new() },
             gpus: GpuTotals {
                 expected: status.gpus.expected.filter(|_| !reason.counts_apart()).unwrap_or_default(),
                 allocatable: status.gpus.allocatable,
@@ -87,16 +87,16 @@ impl<'m> Counted<'m> {
     }
 }
 
-/// Nodes that a policy selects and does not govern.
+/// Nodes that a policy selects but does not govern.
 #[derive(Clone, Debug, Default)]
 pub struct Others {
-    /// Out by their label.
+    /// The number of nodes that are excluded by their label.
     pub opted_out: u32,
     /// Other policies that select the same nodes.
     pub overlaps: Vec<Overlap>,
 }
 
-/// A policy's status.
+/// Returns a policy's status.
 #[must_use]
 pub fn status(
     policy: &ClusterGpuPolicy,
@@ -164,7 +164,7 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
     for node in nodes {
         by_pool.entry(node.pool).or_default().push(node);
     }
-    // Named pools in the user's order, those without nodes too, then the implicit ones.
+    // Named pools in the policy's order, including those without nodes, then the implicit ones.
     let named: Vec<&str> = policy.spec.pools.iter().map(|pool| pool.name.as_str()).collect();
     let implicit = by_pool.keys().copied().filter(|name| !named.contains(name));
     let listed: Vec<&str> = named.iter().copied().chain(implicit).take(MAX_POOLS).collect();
@@ -178,15 +178,15 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
                 .find_map(|node| node.fault.map(|fault| (fault.reason, format!("{} {}", label(node), fault.message))));
             let halted = trouble.halted.get(name).map(|why| (Reason::RolloutHalted, why.clone()));
             let misfit = trouble.misfits.get(name).cloned();
-            // What the policy has to say differently comes first: `Accepted` goes by it. One word, but every sentence.
-            let told: Vec<(Reason, String)> = [fault.or(misfit), halted].into_iter().flatten().collect();
-            let message = told.iter().map(|(_, message)| message.as_str()).collect::<Vec<_>>().join("; ");
+            // Errors in the policy come first, because `Accepted` depends on them. One reason, but all messages.
+            let errors: Vec<(Reason, String)> = [fault.or(misfit), halted].into_iter().flatten().collect();
+            let message = errors.iter().map(|(_, message)| message.as_str()).collect::<Vec<_>>().join("; ");
             PoolStatus {
                 name: name.to_owned(),
                 nodes: counts,
                 gpus,
                 driver_version: members.iter().find_map(|node| node.driver_version).map(str::to_owned),
-                reason: told.first().map(|(reason, _)| *reason),
+                reason: errors.first().map(|(reason, _)| *reason),
                 message: clip(&message),
             }
         })
@@ -197,12 +197,13 @@ fn label(node: &Counted<'_>) -> String {
     format!("node {} ({}):", node.node, node.model.unwrap_or("model unknown"))
 }
 
-/// Failures first, then those that wait longest, then those that work and are yet worth a look.
+/// Returns the nodes that need attention: failures first, then those that wait longest, then those that work but have a
+/// problem.
 fn attention(nodes: &[Counted<'_>]) -> Vec<Attention> {
     let mut needy: Vec<&Counted<'_>> = nodes
         .iter()
         .filter(|node| !node.ready || node.reason.is_note())
-        // Where GPUs are offered another way than by a device plugin, somebody wants it so.
+        // That GPUs are offered other than by a device plugin is intended.
         .filter(|node| !node.reason.counts_apart() || node.gpus.unhealthy + node.gpus.degraded > 0)
         .collect();
     needy.sort_by_key(|node| (node.ready, !node.failed(), node.since.as_ref().map(|since| since.0), node.node));
@@ -219,13 +220,13 @@ fn attention(nodes: &[Counted<'_>]) -> Vec<Attention> {
         .collect()
 }
 
-/// Whether the finalizer of ours is on a policy.
+/// Returns whether a policy has this operator's finalizer.
 #[must_use]
 pub fn has_finalizer(policy: &ClusterGpuPolicy) -> bool {
     policy.finalizers().iter().any(|finalizer| finalizer == keys::FINALIZER)
 }
 
-/// Whether a status, as it is to be, says the policy is ready.
+/// Returns whether the policy is ready by a status.
 #[must_use]
 pub fn is_ready(status: &ClusterGpuPolicyStatus) -> bool {
     status

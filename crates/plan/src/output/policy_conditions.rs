@@ -1,4 +1,4 @@
-//! The conditions of a policy, as kstatus reads them.
+//! The conditions of a policy, compatible with kstatus.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +14,25 @@ use k8s_openapi::{
 
 use crate::{int_or_percent, inventory::pool_checks::Misfits, note::clip};
 
-/// Whether it is so, why in a word, and in a sentence.
+/// The status of a condition, its reason and its message.
 type Answer = (bool, Reason, String);
 
-/// What is the matter beyond single nodes.
+/// Problems beyond single nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble<'a> {
-    /// Why pools stand still, by pool.
+    /// Why rollouts are halted, by pool.
     pub halted: &'a BTreeMap<String, String>,
-    /// Pools that have no node because of how they are written.
+    /// Errors in the definitions of pools.
     pub misfits: &'a Misfits,
-    /// Why a model that the policy adds cannot be added.
+    /// Why one of the policy's models cannot be added.
     pub models: Option<&'a str>,
-    /// What the API server said to writes of ours that it refused.
+    /// The API server's messages on this operator's rejected writes.
     pub refused_writes: &'a [String],
-    /// What it said to the probe's pods, if it refuses them: without them no node is known.
+    /// The API server's message on the probe's pods, if it rejects them: without them no node is known.
     pub probe_refusal: Option<&'a str>,
 }
 
-/// What the conditions are worked out from.
+/// The input for the conditions.
 pub struct Verdicts<'a> {
     /// The policy.
     pub policy: &'a ClusterGpuPolicy,
@@ -46,12 +46,12 @@ pub struct Verdicts<'a> {
     pub attention: &'a [Attention],
     /// Other policies that select the same nodes.
     pub overlaps: &'a [Overlap],
-    /// What is the matter beyond single nodes.
+    /// Problems beyond single nodes.
     pub trouble: Trouble<'a>,
 }
 
 impl Verdicts<'_> {
-    /// The conditions, one function each.
+    /// Returns the conditions, one function each.
     pub fn conditions(&self, now: Timestamp) -> Vec<Condition> {
         let conditions = [
             (ConditionType::Ready, self.ready()),
@@ -67,7 +67,7 @@ impl Verdicts<'_> {
         self.policy.metadata.deletion_timestamp.is_some()
     }
 
-    /// Nodes that count for `minReadyNodes`.
+    /// Returns the number of nodes that count for `minReadyNodes`.
     fn serving(&self) -> u32 {
         self.counts.total - self.counts.excluded
     }
@@ -86,12 +86,16 @@ impl Verdicts<'_> {
         if self.deleting() {
             (false, Reason::Deleting, "the policy is being deleted".to_owned())
         } else if let Some(refusal) = self.trouble.probe_refusal.filter(|_| self.counts.total == 0) {
-            (false, Reason::PodsForbidden, format!("no node is known, because the probe's pods are refused: {refusal}"))
+            (
+                false,
+                Reason::PodsForbidden,
+                format!("no node is known, because the API server rejects the probe's pods: {refusal}"),
+            )
         } else if self.counts.total == 0 {
             (false, Reason::NoMatchingNodes, self.no_nodes())
         } else if self.serving() == 0 {
             let nodes = format!(
-                "none of the {} nodes counts: they are not Ready, cordoned or being deleted, or a DRA driver hands out their GPUs",
+                "none of {} nodes is eligible: they are NotReady, cordoned, being deleted or served by a DRA driver",
                 self.counts.total
             );
             (false, Reason::NodesNotReady, nodes + &first)
@@ -104,53 +108,61 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Why the policy has no node.
+    /// Returns why the policy has no node.
     fn no_nodes(&self) -> String {
         if let Some(overlap) = self.overlaps.first() {
             let Overlap { nodes, governed_by, .. } = overlap;
             return format!(
-                "the {nodes} nodes that match belong to policy {governed_by}, which is older; narrow its nodeSelector"
+                "the {nodes} matching nodes are governed by policy {governed_by:?}, which is older. Narrow the nodeSelector of {governed_by:?}"
             );
         }
         match self.counts.opted_out {
             0 => "no node with an NVIDIA GPU matches the policy".to_owned(),
-            out => format!("the {out} nodes that match are out by their label {}", keys::MANAGED),
+            out => format!("the {out} matching nodes are excluded by their label {}", keys::MANAGED),
         }
     }
 
     fn reconciling(&self) -> Answer {
         if self.deleting() {
-            (true, Reason::Deleting, "labels are being taken off the nodes".to_owned())
+            (true, Reason::Deleting, "labels are being removed from the nodes".to_owned())
         } else if self.counts.outdated > 0 && self.counts.ready > 0 {
-            (true, Reason::RollingOut, format!("{} nodes are not at the wanted revision yet", self.counts.outdated))
+            (
+                true,
+                Reason::RollingOut,
+                format!("{} of {} nodes are not at the desired revision yet", self.counts.outdated, self.serving()),
+            )
         } else if self.counts.progressing > 0 {
-            (true, Reason::NodesNotReady, format!("{} nodes are on their way", self.counts.progressing))
+            (
+                true,
+                Reason::NodesNotReady,
+                format!("{} of {} nodes are in progress", self.counts.progressing, self.serving()),
+            )
         } else {
-            (false, Reason::Settled, "nothing is being moved".to_owned())
+            (false, Reason::Settled, "no node is being installed or updated".to_owned())
         }
     }
 
-    /// A failed node stalls a policy only while it keeps it from being ready; a halted rollout or an impossible wish
-    /// always does.
+    /// Returns whether the policy is stalled. A failed node stalls a policy only while the policy is not ready; a
+    /// halted rollout or an invalid pool always does.
     fn stalled(&self) -> Answer {
         if let Some(refused) = self.trouble.refused_writes.first() {
             return (true, Reason::ApplyFailed, refused.clone());
         }
         if let Some(refusal) = self.trouble.probe_refusal {
-            return (true, Reason::PodsForbidden, format!("the probe's pods are refused: {refusal}"));
+            return (true, Reason::PodsForbidden, format!("the API server rejects the probe's pods: {refusal}"));
         }
         if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason?))) {
             return (true, reason, format!("pool {}: {}", pool.name, pool.message));
         }
         let failed = self.attention.iter().find(|node| node.reason.is_failure());
-        // A word of failure may also be a remark on a node that is ready.
+        // A node that is ready may also have a reason of a failure, as a note.
         match failed.filter(|_| !self.is_ready() && self.counts.failed > 0) {
             Some(node) => (true, node.reason, format!("node {}: {}", node.node, node.message)),
-            None => (false, Reason::Settled, "nothing stands still".to_owned()),
+            None => (false, Reason::Settled, "nothing is stalled".to_owned()),
         }
     }
 
-    /// The health of the GPUs, whether or not the nodes are ready for it.
+    /// Returns the health of the GPUs, whether or not the nodes are ready.
     fn degraded(&self) -> Answer {
         let GpuTotals { unhealthy, degraded, unknown, .. } = *self.gpus;
         let counts = [(unhealthy, "unhealthy"), (degraded, "degraded"), (unknown, "of unknown health")];
@@ -160,7 +172,7 @@ impl Verdicts<'_> {
             .map(|(count, how)| format!("{count} GPUs are {how}"))
             .collect();
         let reason = match (unhealthy, degraded, unknown) {
-            (0, 0, 0) => return (false, Reason::AllGpusHealthy, "nothing is wrong with any GPU".to_owned()),
+            (0, 0, 0) => return (false, Reason::AllGpusHealthy, "no GPU has a known problem".to_owned()),
             (0, 0, _) => Reason::HealthUnknown,
             (0, _, _) => Reason::GpuDegraded,
             _ => Reason::GpuUnhealthy,
@@ -189,12 +201,13 @@ impl Verdicts<'_> {
         match (fault, self.trouble.models) {
             (Some(pool), _) => (false, Reason::InvalidPolicy, format!("pool {}: {}", pool.name, pool.message)),
             (None, Some(conflict)) => (false, Reason::InvalidPolicy, conflict.to_owned()),
-            (None, None) => (true, Reason::PolicyAccepted, "every part of the policy can be carried out".to_owned()),
+            (None, None) => (true, Reason::PolicyAccepted, "every part of the policy can be applied".to_owned()),
         }
     }
 }
 
-/// How many of the serving nodes must be ready: at least one, so that nothing is never enough.
+/// Returns how many of the serving nodes must be ready: at least one, so that a policy without ready nodes is never
+/// ready.
 fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
     let wanted = policy.spec.readiness.min_ready_nodes.as_ref();
     wanted.map_or(serving, |wanted| int_or_percent::of(wanted, serving)).max(1)

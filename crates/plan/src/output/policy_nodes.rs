@@ -1,4 +1,4 @@
-//! What is written for one policy and its nodes.
+//! The writes for one policy and its nodes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::{
     world::World,
 };
 
-/// The policy's nodes, pool by pool, and its own status.
+/// Adds the writes for the policy's nodes, pool by pool, and for its status.
 pub fn write(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let Context { settings, fleet, now, .. } = *context;
     let name = policy.name_any();
@@ -72,8 +72,9 @@ pub fn write(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) 
     plan.statuses.insert(name, status);
 }
 
-/// On before the first label is written; off once nothing tells of the policy any more: no GpuNode and no DaemonSet,
-/// which would otherwise go with it, from under nodes that another policy has taken over and not moved yet.
+/// Adds the finalizer before the first label is written, and removes it once no GpuNode and no DaemonSet refers to the
+/// policy. DaemonSets would otherwise be deleted with the policy, although nodes that another policy now governs may
+/// still use them.
 fn finalizer(plan: &mut Plan, policy: &ClusterGpuPolicy, world: &World) {
     let name = policy.name_any();
     let there = policy::has_finalizer(policy);

@@ -1,20 +1,20 @@
-//! What has to be known before more can be decided, and no mirror holds.
+//! Queries for data that further decisions need and that is not in the observed state.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-/// What is asked of the cluster; the plan is made anew with the answers.
+/// The queries of a plan; once they are answered, the plan is computed again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Questions {
-    /// Nodes whose pods have to be looked at; answered in [`crate::world::World::gpu_pods`].
+    /// Nodes whose pods are needed; answered in [`crate::world::World::gpu_pods`].
     pub gpu_pods: BTreeSet<String>,
-    /// Tests that have ended, whose logs have to be read; answered in [`crate::world::World::last_words`].
+    /// Finished tests whose logs are needed; answered in [`crate::world::World::last_words`].
     pub last_words: BTreeSet<String>,
 }
 
 impl Questions {
-    /// Whether nothing is asked.
+    /// Returns whether there is no query.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self { gpu_pods, last_words } = self;

@@ -1,5 +1,5 @@
-//! RuntimeClasses: by which pods name NVIDIA's runtime where it is entered into the container runtime's configuration.
-//! They are the cluster's, so that all policies that need one share it; one that somebody else has made is left alone.
+//! RuntimeClasses, by which pods use NVIDIA's runtime if it is added to the container runtime's configuration. They are
+//! cluster-scoped, so all policies that need one share it; third-party RuntimeClasses are left unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,9 @@ use kube::{Resource, ResourceExt};
 
 use crate::{desired::variant::Variant, manifests::runtime_class::runtime_class, output::plan::Plan, world::World};
 
-/// RuntimeClasses that are wanted and not there as they should be, and those of ours whose policies are gone. A policy that
-/// has once needed one keeps it: pods may name it, and whether a node can be given what its policy asks changes.
+/// Adds RuntimeClasses that are missing or differ from the desired ones, and those of this operator whose policies are
+/// gone. A policy that has needed one keeps it: pods may use it, and whether a policy can be applied to a node may
+/// change.
 pub fn write<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>) {
     let live = world.policies.values().filter(|policy| policy.metadata.deletion_timestamp.is_none());
     let live: BTreeMap<String, OwnerReference> =
@@ -31,7 +32,7 @@ pub fn write<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = 
             plan.runtime_classes.insert(name.clone(), runtime_class(name, &owners, &live));
         }
     }
-    // What is left is not there yet, or somebody else's.
+    // The remaining ones are missing, or third-party.
     let missing = wanted.iter().filter(|(name, _)| !world.runtime_classes.contains_key(**name));
     let missing = missing.map(|(name, owners)| ((*name).to_owned(), runtime_class(name, owners, &live)));
     plan.runtime_classes.extend(missing);

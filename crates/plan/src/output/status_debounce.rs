@@ -1,4 +1,5 @@
-//! Passing phases: what is written of one stands for a while, although the next has begun, so that an install costs few writes.
+//! Debounces transient phases: a written phase is kept for a while although the next one has begun, so that an install
+//! costs few writes.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,55 +12,56 @@ use crate::{
     time::{later, older},
 };
 
-/// How long things may last that a node's status shows.
+/// How long phases in a node's status may last.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long a phase may last.
+    /// How long a phase may last before it is a failure.
     pub deadline: SignedDuration,
-    /// For how long a passing phase stands before the next one is worth a write.
+    /// How long a transient phase is kept in the status before the next one is written.
     pub debounce: Duration,
 }
 
-/// For how long a passing phase of a policy's node stands before the next one is worth a write, by policy: the longer, the more
-/// of its nodes are in one, or have just come through. (The last of many are as slow as those before them.)
+/// Returns how long a transient phase of a policy's node is kept before the next one is written, by policy: the longer,
+/// the more of its nodes are in a transient phase or have just become ready. (The last of many nodes are as slow as
+/// those before them.)
 #[must_use]
 pub fn lulls<'w>(gpu_nodes: impl Iterator<Item = &'w GpuNode>, now: Timestamp) -> HashMap<&'w str, Duration> {
     let is_through = |status: &GpuNodeStatus| {
         status.is_ready() && status.since().is_some_and(|since| !older(since, JUST_THROUGH, now))
     };
-    // Those that wait for their turn are in no hurry, and keep nobody else waiting.
-    let is_on_its_way = |status: &GpuNodeStatus| {
+    // Pending nodes are not counted: they do not delay other nodes.
+    let is_in_progress = |status: &GpuNodeStatus| {
         status.reason.is_some_and(|reason| is_passing(status.phase, reason) && !reason.stops_the_clock())
     };
     let mut nodes: HashMap<&str, u32> = HashMap::new();
     for gpu_node in gpu_nodes {
-        let counts = gpu_node.status.as_ref().is_some_and(|status| is_through(status) || is_on_its_way(status));
+        let counts = gpu_node.status.as_ref().is_some_and(|status| is_through(status) || is_in_progress(status));
         if let Some(policy) = gpu_node.spec.policy.as_deref().filter(|_| counts) {
             *nodes.entry(policy).or_default() += 1;
         }
     }
-    let lull = |nodes: u32| PASSING_PER_NODE.saturating_mul(nodes).clamp(PASSING, PASSING_AT_MOST);
-    nodes.into_iter().map(|(policy, nodes)| (policy, lull(nodes))).collect()
+    let debounce = |nodes: u32| PASSING_PER_NODE.saturating_mul(nodes).clamp(PASSING, PASSING_AT_MOST);
+    nodes.into_iter().map(|(policy, nodes)| (policy, debounce(nodes))).collect()
 }
 
-/// Whether a node is on its way from one phase to another, with nothing wrong.
+/// Returns whether a phase is transient, without a problem.
 pub fn is_passing(phase: Phase, reason: Reason) -> bool {
     let underway = !reason.is_failure() && !reason.counts_apart() && reason != Reason::NodeNotReady;
     underway && !matches!(phase, Phase::Ready | Phase::Unmanaged)
 }
 
-/// What was written of a passing phase and stands though another one has come.
+/// A written status of a transient phase that is kept although another phase has begun.
 pub struct Held<'s> {
-    /// What was written.
+    /// The written status.
     pub status: &'s GpuNodeStatus,
-    /// When what is not told yet began, at the latest.
+    /// The latest time at which the phase that is not written yet began.
     pub began: Timestamp,
-    /// When it will be told, if nothing else comes before.
+    /// The time at which it will be written, unless another write is due earlier.
     pub until: Timestamp,
 }
 
-/// While one passing phase follows another within moments, what was written of the first stands: until it has stood for a
-/// while, and nothing has stirred on the node for as long, or its deadline has come.
+/// Returns the written status of a transient phase to keep while transient phases follow each other quickly: until the
+/// node has not changed for the debounce time, or the deadline is reached.
 pub fn held<'s>(
     member: &Member<'_>,
     before: &'s GpuNodeStatus,
@@ -74,7 +76,8 @@ pub fn held<'s>(
     }
     let began = member.last_stir().map_or(since, |stir| stir.max(since));
     if before.phase == verdict.phase && before.reason == Some(verdict.reason) {
-        // Other words for the same, such as the container that a pod is at; but for a count that stays another.
+        // Only the message differs, for example by the current container of a pod, or the number of allocatable GPUs,
+        // which is written after the debounce time.
         let same = before.gpus.allocatable == member.allocatable();
         let until = if same { Timestamp::MAX } else { later(began, debounce) };
         return Some(Held { status: before, began, until });

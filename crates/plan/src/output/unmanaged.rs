@@ -1,4 +1,4 @@
-//! What is written for a node that no policy governs.
+//! The writes for a node that no policy governs.
 
 use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, keys};
 use k8s_openapi::jiff::Timestamp;
@@ -13,8 +13,8 @@ use crate::{
     rollout::{driver_removal, toolkit_removal::Removals},
 };
 
-/// A node that no policy governs, with the pods of this operator that are left there: nothing stays on it, but for a toolkit
-/// whose end waits for its turn, and a driver until nothing else of this operator uses it.
+/// Adds the writes for a node that no policy governs, which may still have pods of this operator: everything is
+/// removed, except a toolkit whose removal is pending, and a driver until no other pod of this operator uses it.
 pub fn write<'w>(plan: &mut Plan, removals: &mut Removals<'w>, unmanaged: &UnmanagedNode<'w>, now: Timestamp) {
     let UnmanagedNode { node, gpu_node, ref pods, why, ref model, .. } = *unmanaged;
     let status = gpu_node.map(|gpu_node| gpu_node::unmanaged_status(gpu_node, node, why, model.clone(), now));

@@ -12,7 +12,7 @@ use crate::{
     world::{PodFacts, Role},
 };
 
-/// Returns the pods that members wait for and that are not there.
+/// Returns the missing pods that members wait for.
 pub fn to_create(settings: &Settings, members: &[Assessment<'_>]) -> BTreeMap<String, Pod> {
     let awaits_test = |verdict: &Verdict| verdict.phase == Phase::Validation && verdict.reason != Reason::NodeNotReady;
     let due = members.iter().filter(|assessed| awaits_test(&assessed.verdict));
@@ -22,7 +22,7 @@ pub fn to_create(settings: &Settings, members: &[Assessment<'_>]) -> BTreeMap<St
         .collect()
 }
 
-/// Returns the pods that have done their work, or that no node waits for any more.
+/// Returns the pods that are done, or that no node waits for any more.
 pub fn to_delete(fleet: &AssessedFleet<'_>) -> BTreeSet<String> {
     let world = fleet.world;
     let there: Vec<&PodFacts> = world

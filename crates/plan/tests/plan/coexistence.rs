@@ -168,7 +168,7 @@ fn a_plugin_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
     assert_eq!(ours(&sim, "a"), before);
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
-    assert!(status.message.contains("came first and stays"), "{}", status.message);
+    assert!(status.message.contains("was installed first and stays"), "{}", status.message);
     assert_eq!(sim.policies["all"].status.clone().expect("a status").attention[0].node, "a");
 }
 
@@ -332,7 +332,7 @@ fn a_pod_with_a_driver_that_comes_later_takes_nothing_from_ours() {
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
     assert!(
-        status.message.contains("pod other/orphan serves this node beside the driver of this operator"),
+        status.message.contains("pod other/orphan serves this node in addition to the driver of this operator"),
         "{}",
         status.message
     );

@@ -165,7 +165,7 @@ fn what_gpu_feature_discovery_has_written_stays_its_own() {
     assert_eq!((status.reason, status.is_ready()), (Some(Reason::LabelConflict), true));
     assert_eq!(
         status.message,
-        "label nvidia.com/gpu.replicas carries \"4\" already and is left as it is; remove it from the node or do without compatibility.labels"
+        "label nvidia.com/gpu.replicas already has value \"4\" and is left unchanged; remove the label from the node, or remove compatibility.labels"
     );
     // It takes one of ours as well, and changes another of its own.
     sim.label("a", "nvidia.com/gpu.count", Some("7"));
@@ -196,7 +196,7 @@ fn no_pool_is_matched_by_them_and_no_node_counted() {
     let status = sim.policies["all"].status.clone().expect("a status");
     let found = status.pools.iter().find(|pool| pool.name == "p").expect("the pool");
     assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");
-    assert!(found.message.ends_with("or do without compatibility.labels"), "{found:?}");
+    assert!(found.message.ends_with("or remove compatibility.labels"), "{found:?}");
     // Somebody else's do count where the policy writes none.
     sim.apply_policy("all", &format!("{{{pool}}}"));
     sim.settle();

@@ -73,10 +73,10 @@ fn an_installer_has_the_image_that_the_policy_names_or_none() {
         (
             "{source: RunFile, version: 450.66, image: {repository: own/a}}",
             ("centos", "7"),
-            "own/a is written without a tag",
+            "own/a has no tag or digest",
         ),
         ("{source: RunFile, version: 450.66, image: {tag: a}}", ("centos", "7"), "no repository"),
-        ("{source: GkeUbuntu, image: {repository: own/a}}", ("ubuntu", "22.04"), "own/a is written without a tag"),
+        ("{source: GkeUbuntu, image: {repository: own/a}}", ("ubuntu", "22.04"), "own/a has no tag or digest"),
         ("{source: GkeCos, image: {tag: a}}", ("cos", "117"), "no repository"),
     ] {
         let mut sim = node(&format!("{{defaults: {{driver: {driver}}}}}"), os, &[]);

@@ -1,4 +1,4 @@
-//! Who tells kubelet of a node's GPUs.
+//! Which device plugin registers a node's GPUs with kubelet.
 
 use gpu_operator_common::version::Version;
 use gpu_operator_crd::{
@@ -13,40 +13,40 @@ use crate::desired::{
     mig_layout::{self, Layout},
 };
 
-/// Where Google's plugin serves metrics unless told otherwise.
+/// The default port of Google's plugin for metrics.
 const METRICS_PORT: u16 = 2112;
 
-/// Who tells kubelet of a node's GPUs, once decided.
+/// The device plugin that is chosen for a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum PluginChoice {
     /// NVIDIA's device plugin.
     Nvidia {
         /// How pods share GPUs.
         sharing: Option<Sharing>,
-        /// By which names MIG devices are offered.
+        /// By which resource names MIG devices are offered.
         mig: MigStrategy,
-        /// What GPUs are divided into before it begins, if that is ours to do.
+        /// The MIG layout that is applied before the plugin starts, if this operator applies one.
         #[serde(skip_serializing_if = "Option::is_none")]
         layout: Option<Layout>,
-        /// What else it is told.
+        /// Further settings of the plugin.
         flags: PluginFlags,
     },
     /// Google's device plugin.
     Gke {
         /// How many pods share a GPU.
         replicas: Option<u32>,
-        /// Where metrics of containers are served.
+        /// The port for metrics of containers.
         metrics_port: Option<u16>,
         /// Whether it watches for critical XIDs.
         health_monitoring: bool,
     },
-    /// Somebody else's device plugin.
+    /// A third-party device plugin.
     External,
 }
 
 impl PluginChoice {
-    /// Whether it answers with what only a container toolkit can carry out. What is handed over as a folder is for plugins
-    /// that need none, whosever they are.
+    /// Returns whether its answers to kubelet require a container toolkit. A driver in a folder is for plugins that
+    /// mount the folder and need no toolkit.
     #[must_use]
     pub fn needs_toolkit(&self, driver: &DriverChoice) -> bool {
         match self {
@@ -56,7 +56,7 @@ impl PluginChoice {
         }
     }
 
-    /// The same, told nothing but how GPUs are divided and shared, which is all that MPS' control daemon depends on.
+    /// Returns the same choice with only the settings for MIG and sharing, on which MPS's control daemon depends.
     #[must_use]
     pub fn without_flags(&self) -> Self {
         let mut choice = self.clone();
@@ -66,7 +66,7 @@ impl PluginChoice {
         choice
     }
 
-    /// What GPUs are divided into by MIG, if that is ours to do.
+    /// Returns the MIG layout, if this operator applies one.
     #[must_use]
     pub fn layout(&self) -> Option<&Layout> {
         match self {
@@ -75,7 +75,7 @@ impl PluginChoice {
         }
     }
 
-    /// How pods share GPUs by MPS, if they do.
+    /// Returns how pods share GPUs by MPS, if they do.
     #[must_use]
     pub fn mps(&self) -> Option<&Mps> {
         match self {
@@ -85,43 +85,43 @@ impl PluginChoice {
     }
 }
 
-/// The first driver that NVIDIA's device plugin works with, by its documentation.
+/// The first driver that NVIDIA's device plugin supports according to its documentation.
 const FIRST_DRIVER: (u32, u32) = (384, 81);
 
-/// Decides who tells kubelet of a node's GPUs. `theirs` says whether somebody else's plugin serves the node already; `loaded`
-/// is the version of the driver that is loaded, which counts where the driver is not ours.
+/// Chooses a node's device plugin. `is_external` is whether a third-party plugin already serves the node; `loaded` is
+/// the version of the loaded driver, which counts if this operator does not install the driver.
 ///
 /// # Errors
-/// A [`Fault`] where the policy asks for what this node cannot have.
+/// Returns a [`Fault`] if the node cannot have what the policy requires.
 pub fn choose(
     plugin: &DevicePlugin,
     driver: &DriverChoice,
     loaded: Option<&str>,
-    theirs: bool,
+    is_external: bool,
 ) -> Result<PluginChoice, Fault> {
     let by_driver = if driver.is_a_folder() { PluginFlavor::Gke } else { PluginFlavor::Nvidia };
     match plugin.flavor.unwrap_or(by_driver) {
-        _ if theirs => Ok(PluginChoice::External),
+        _ if is_external => Ok(PluginChoice::External),
         PluginFlavor::External => Ok(PluginChoice::External),
         PluginFlavor::Nvidia => {
             works_with(if driver.is_ours() { driver.version() } else { loaded })?;
             nvidia(plugin)
         }
         PluginFlavor::Gke if !driver.is_a_folder() => Err(unsupported(format!(
-            "Google's device plugin hands containers a driver that lies in a folder of its own, as installers leave it, and this node's is under {}; write devicePlugin.flavor: Nvidia, or driver.source: GkeCos, GkeUbuntu or RunFile",
+            "Google's device plugin cannot use the driver at {}. Set devicePlugin.flavor: Nvidia, or driver.source: GkeCos, GkeUbuntu or RunFile",
             driver.root()
         ))),
         PluginFlavor::Gke => gke(plugin),
     }
 }
 
-/// Of a version that is not known nothing is said.
+/// Checks the version of the driver, if known.
 fn works_with(version: Option<&str>) -> Result<(), Fault> {
     let numbers =
         version.and_then(Version::leading).map(|version| (version.major(), version.minor().unwrap_or(u32::MAX)));
     match (numbers, version) {
         (Some(numbers), Some(version)) if numbers < FIRST_DRIVER => Err(unsupported(format!(
-            "NVIDIA's device plugin works with driver {}.{} and later, and this node has {version}; give it a later one, or write driver.source: RunFile, which goes with Google's device plugin",
+            "NVIDIA's device plugin requires driver {}.{} or later, but this node has {version}; install a later driver, or write driver.source: RunFile, which uses Google's device plugin",
             FIRST_DRIVER.0, FIRST_DRIVER.1
         ))),
         _ => Ok(()),
@@ -131,14 +131,14 @@ fn works_with(version: Option<&str>) -> Result<(), Fault> {
 fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     let sharing = plugin.sharing.clone().filter(|sharing| *sharing != Sharing::default());
     let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
-    // The two may come from different places: one from the pool, one from the defaults.
+    // The two may have different sources: the pool and the defaults.
     if mig == MigStrategy::Mixed && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
-        let message = "MPS cannot share what MIG strategy Mixed offers; write sharing.timeSlicing instead of mps, or another mig.strategy";
+        let message = "MPS cannot share the MIG devices of mig.strategy Mixed; write sharing.timeSlicing instead of mps, or another mig.strategy";
         return Err(unsupported(message));
     }
     let layout = plugin.mig.as_ref().and_then(|mig| mig.layout.as_deref()).map(mig_layout::layout);
     if layout.is_some() && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
-        let message = "MPS's control daemon would hold the GPUs that are to be divided; write sharing.timeSlicing instead of mps, or remove mig.layout";
+        let message = "MPS's control daemon would use the GPUs while mig.layout partitions them; write sharing.timeSlicing instead of mps, or remove mig.layout";
         return Err(unsupported(message));
     }
     Ok(PluginChoice::Nvidia { sharing, mig, layout, flags: plugin.flags.unwrap_or_default() })
@@ -146,30 +146,30 @@ fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
 
 fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     let sharing = plugin.sharing.as_ref();
-    // The flavour may come from the node's driver.
-    let divides =
+    // The flavor may follow from the node's driver.
+    let uses_mig =
         |mig: &Mig| mig.layout.is_some() || mig.strategy.is_some_and(|strategy| strategy != MigStrategy::None);
-    if plugin.mig.as_ref().is_some_and(divides) {
-        let message = "MIG is of NVIDIA's device plugin alone, and nodes with a driver of Google's installers have Google's; remove mig, or write devicePlugin.flavor: Nvidia";
+    if plugin.mig.as_ref().is_some_and(uses_mig) {
+        let message = "MIG requires NVIDIA's device plugin, but nodes with a driver from Google's installers use Google's; remove mig, or write devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
     if sharing.is_some_and(|sharing| sharing.mps.is_some()) {
-        let message = "Google's device plugin shares by MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
+        let message = "Google's device plugin supports MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
-    // The two may come from different places: the flavour from the node's driver, sharing from the defaults.
+    // The two may have different sources: the flavor may follow from the node's driver, sharing from the defaults.
     let slicing = sharing.and_then(|sharing| sharing.time_slicing.as_ref());
     if slicing
         .is_some_and(|slicing| slicing.rename_by_default.is_some() || slicing.fail_requests_greater_than_one.is_some())
     {
-        let message = "Google's device plugin takes replicas alone; remove renameByDefault and failRequestsGreaterThanOne, or write devicePlugin.flavor: Nvidia";
+        let message = "Google's device plugin supports only timeSlicing.replicas; remove renameByDefault and failRequestsGreaterThanOne, or write devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
-    // The flavour may come from the node's driver.
+    // The flavor may follow from the node's driver.
     let image = plugin.operand.image.as_ref().filter(|image| image.tag.is_none() && image.digest.is_none());
     if let Some(repository) = image.and_then(|image| image.repository.as_ref()) {
         return Err(unsupported(format!(
-            "devicePlugin.image.repository {repository} is written without a tag, and the default digest of Google's device plugin is of Google's own repository; write devicePlugin.image.tag or devicePlugin.image.digest, or flavor: Nvidia"
+            "devicePlugin.image.repository {repository} has no tag or digest, and the default digest of Google's device plugin exists only in Google's repository; write devicePlugin.image.tag or devicePlugin.image.digest, or devicePlugin.flavor: Nvidia"
         )));
     }
     Ok(PluginChoice::Gke {
@@ -179,7 +179,7 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     })
 }
 
-/// What a node cannot have of a device plugin.
+/// Returns the fault of a node that cannot have the required device plugin.
 pub fn unsupported(message: impl Into<String>) -> Fault {
     Fault { reason: Reason::DevicePluginUnsupported, message: message.into() }
 }
@@ -189,25 +189,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_plugin_follows_the_policy_and_where_it_says_nothing_the_driver() {
+    fn the_plugin_follows_the_policy_or_else_the_driver() {
         let host = DriverChoice::Preinstalled { root: "/".into() };
         let google = DriverChoice::Preinstalled { root: "/home/kubernetes/bin/nvidia".into() };
-        for (written, driver, theirs, chosen) in [
+        for (written, driver, is_external, chosen) in [
             ("{}", &host, false, "Nvidia"),
             ("{}", &google, false, "Gke"),
             ("{flavor: Nvidia}", &google, false, "Nvidia"),
             ("{flavor: Gke}", &google, false, "Gke"),
-            ("{flavor: Gke}", &host, false, "hands containers a driver"),
+            ("{flavor: Gke}", &host, false, "cannot use the driver at /."),
             ("{flavor: Gke, sharing: {mps: {replicas: 2}}}", &google, false, "where GKE runs the control daemon"),
-            ("{sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}", &google, false, "takes replicas alone"),
-            ("{mig: {strategy: Mixed}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
-            ("{mig: {layout: []}}", &google, false, "MIG is of NVIDIA's device plugin alone"),
+            (
+                "{sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}",
+                &google,
+                false,
+                "supports only timeSlicing.replicas",
+            ),
+            ("{mig: {strategy: Mixed}}", &google, false, "MIG requires NVIDIA's device plugin"),
+            ("{mig: {layout: []}}", &google, false, "MIG requires NVIDIA's device plugin"),
             ("{mig: {strategy: None}}", &google, false, "Gke"),
             (
                 "{image: {repository: own/plugin}}",
                 &google,
                 false,
-                "devicePlugin.image.repository own/plugin is written",
+                "devicePlugin.image.repository own/plugin has no tag",
             ),
             ("{image: {repository: own/plugin, tag: v1}}", &google, false, "Gke"),
             ("{image: {repository: own/plugin}}", &host, false, "Nvidia"),
@@ -228,33 +233,34 @@ mod tests {
                 "{mig: {strategy: Single, layout: []}, sharing: {mps: {replicas: 2}}}",
                 &host,
                 false,
-                "MPS's control daemon would hold",
+                "MPS's control daemon would use",
             ),
             ("{sharing: {}}", &host, false, "sharing: None"),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
-            let said = match choose(&plugin, driver, None, theirs) {
+            let result = match choose(&plugin, driver, None, is_external) {
                 Ok(choice) => format!("{choice:?}"),
                 Err(fault) => fault.message,
             };
-            assert!(said.contains(chosen), "{written}: {said}");
+            assert!(result.contains(chosen), "{written}: {result}");
         }
     }
 
     #[test]
-    fn nvidias_plugin_is_not_put_onto_a_driver_that_is_too_old_for_it() {
+    fn nvidias_plugin_is_not_installed_with_a_driver_that_is_too_old() {
         let host = DriverChoice::Preinstalled { root: "/".into() };
-        let ours = DriverChoice::RunFile { version: Some("375.26".into()), url: String::new(), root: "/opt".into() };
+        let run_file =
+            DriverChoice::RunFile { version: Some("375.26".into()), url: String::new(), root: "/opt".into() };
         for (written, driver, loaded, words) in [
-            ("{}", &host, Some("375.26"), Some("works with driver 384.81 and later, and this node has 375.26")),
+            ("{}", &host, Some("375.26"), Some("requires driver 384.81 or later, but this node has 375.26")),
             ("{}", &host, Some("384.66"), Some("384.66")),
             ("{}", &host, Some("384.81"), None),
             ("{}", &host, Some("384.111"), None),
             ("{}", &host, Some("470.256.02"), None),
             ("{}", &host, None, None),
             ("{flavor: External}", &host, Some("375.26"), None),
-            ("{}", &ours, None, None),
-            ("{flavor: Nvidia}", &ours, Some("470.256.02"), Some("375.26")),
+            ("{}", &run_file, None, None),
+            ("{flavor: Nvidia}", &run_file, Some("470.256.02"), Some("375.26")),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
             let fault = choose(&plugin, driver, loaded, false).err().map(|fault| fault.message).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The oldest images of NVIDIA's device plugin that do what is asked of them, by their release notes. One that is older does
-//! not know the setting, and crashes or shares nothing.
+//! The oldest images of NVIDIA's device plugin that support a setting, according to their release notes. An older one
+//! does not know the setting, and crashes or does not share GPUs.
 
 use gpu_operator_common::version::Version;
 use gpu_operator_crd::policy::{DevicePlugin, Image};
@@ -10,15 +10,15 @@ use crate::desired::{
     toolkit::choice::ToolkitChoice,
 };
 
-/// The first release that answers kubelet with CDI devices (`cdi-cri`), and the first that shares by MPS.
+/// The first release that supports CDI devices (`cdi-cri`), and the first that supports MPS.
 const FIRST: (u32, u32) = (0, 15);
-/// The last part of the image's name, by which its tag is known for a release of NVIDIA's.
+/// The last part of the name of NVIDIA's image, whose tags are releases.
 const NAME: &str = "k8s-device-plugin";
 
-/// Checks that an image that the policy names by a release is not too old for the node.
+/// Checks that an image whose tag is a release is not too old for the node.
 ///
 /// # Errors
-/// A [`Fault`] that says which release is needed, and for what.
+/// Returns a [`Fault`] with the required release and the feature that requires it.
 pub fn check(plugin: &DevicePlugin, choice: &PluginChoice, toolkit: &ToolkitChoice) -> Result<(), Fault> {
     let Some((tag, release)) = plugin.operand.image.as_ref().and_then(release) else {
         return Ok(());
@@ -29,19 +29,19 @@ pub fn check(plugin: &DevicePlugin, choice: &PluginChoice, toolkit: &ToolkitChoi
     let (major, minor) = FIRST;
     if choice.mps().is_some() {
         return Err(unsupported(format!(
-            "devicePlugin.image.tag is {tag}, and NVIDIA's device plugin shares by MPS from v{major}.{minor} on; write a later tag, or sharing.timeSlicing instead of mps"
+            "devicePlugin.image.tag is {tag}, but NVIDIA's device plugin supports MPS from v{major}.{minor} on; write a later tag, or sharing.timeSlicing instead of mps"
         )));
     }
     if toolkit.is_by_cdi() {
         return Err(unsupported(format!(
-            "devicePlugin.image.tag is {tag}, and NVIDIA's device plugin answers with CDI devices, which this node's container runtime is given, from v{major}.{minor} on; write a later tag, or toolkit.injection: Runtime"
+            "devicePlugin.image.tag is {tag}, but NVIDIA's device plugin supports CDI devices, which this node's container runtime uses, from v{major}.{minor} on; write a later tag, or toolkit.injection: Runtime"
         )));
     }
     Ok(())
 }
 
-/// The tag of an image of NVIDIA's plugin, and the release that it names. A digest names none, nor does the tag of an image
-/// with another name.
+/// Returns the tag of an image of NVIDIA's plugin, and its release. A digest has no release, nor has the tag of an
+/// image with another name.
 fn release(image: &Image) -> Option<(&str, (u32, u32))> {
     let is_nvidias = |repository: &String| repository.rsplit('/').next() == Some(NAME);
     let tag = image.tag.as_deref().filter(|_| image.repository.as_ref().is_none_or(is_nvidias))?;
@@ -70,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn an_old_image_is_rejected_where_it_would_crash_and_nowhere_else() {
+    fn an_old_image_is_rejected_only_if_it_would_crash() {
         let (cdi, by_runtime) = (ToolkitChoice::Cdi, runtime());
         let nri = ToolkitChoice::Nri { socket: "/var/run/nri/nri.sock".into() };
         for (written, toolkit, words) in [
-            ("{image: {tag: v0.13.0}}", &cdi, "tag is v0.13.0, and NVIDIA's device plugin answers with CDI devices"),
+            ("{image: {tag: v0.13.0}}", &cdi, "tag is v0.13.0, but NVIDIA's device plugin supports CDI devices"),
             ("{image: {tag: 0.14.5-ubi8}}", &nri, "0.14.5-ubi8"),
             ("{image: {tag: v0.13.0}}", &by_runtime, ""),
-            ("{image: {tag: v0.14.0}, sharing: {mps: {replicas: 2}}}", &by_runtime, "shares by MPS from v0.15 on"),
+            ("{image: {tag: v0.14.0}, sharing: {mps: {replicas: 2}}}", &by_runtime, "supports MPS from v0.15 on"),
             ("{image: {tag: v0.15.0}}", &cdi, ""),
             ("{image: {tag: v0.15.0-rc.2}}", &cdi, ""),
             ("{image: {tag: v1.0.0}}", &cdi, ""),
@@ -91,9 +91,9 @@ mod tests {
             let sharing = plugin.sharing.clone();
             let choice =
                 PluginChoice::Nvidia { sharing, mig: MigStrategy::None, layout: None, flags: PluginFlags::default() };
-            let said = check(&plugin, &choice, toolkit).err().map(|fault| fault.message).unwrap_or_default();
-            assert_eq!(said.is_empty(), words.is_empty(), "{written}: {said}");
-            assert!(said.contains(words), "{written}: {said}");
+            let message = check(&plugin, &choice, toolkit).err().map(|fault| fault.message).unwrap_or_default();
+            assert_eq!(message.is_empty(), words.is_empty(), "{written}: {message}");
+            assert!(message.contains(words), "{written}: {message}");
             assert_eq!(check(&plugin, &PluginChoice::External, toolkit), Ok(()), "{written}");
         }
     }

@@ -1,25 +1,25 @@
-//! Where a node's driver comes from, once decided.
+//! The source of the driver that is chosen for a node.
 
 use gpu_operator_crd::report::{CONTAINER_ROOT, GKE_ROOT};
 use serde::Serialize;
 
 use crate::{catalogue::branch_of, revision};
 
-/// Where a node's driver comes from, once decided.
+/// The source of the driver that is chosen for a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum DriverChoice {
-    /// NVIDIA's container.
+    /// NVIDIA's driver container.
     Container {
-        /// Full version; of a precompiled driver the branch alone.
+        /// Full version, or the branch of a precompiled driver.
         version: String,
         /// Suffix of the image's tag, such as `ubuntu22.04`.
         os: String,
         /// Whether the open kernel modules are installed.
         open: bool,
-        /// The kernel that it is compiled for already.
+        /// The kernel for which it is precompiled.
         #[serde(skip_serializing_if = "Option::is_none")]
         kernel: Option<String>,
-        /// The ConfigMap with the parameters of the kernel modules: they count when the modules are loaded.
+        /// The ConfigMap with the parameters of the kernel modules, which apply when the modules are loaded.
         #[serde(skip_serializing_if = "Option::is_none")]
         parameters: Option<String>,
     },
@@ -27,34 +27,34 @@ pub enum DriverChoice {
     GkeCos {
         /// `default`, `latest` or a full version.
         flavour: String,
-        /// Folder of the host that it is installed into.
+        /// Folder of the host into which it is installed.
         root: String,
     },
     /// Google's installer for Ubuntu.
     GkeUbuntu {
-        /// Full version, where the policy says one; else the installer chooses.
+        /// Full version, if the policy sets one; else the installer chooses.
         version: Option<String>,
-        /// Folder of the host that it is installed into.
+        /// Folder of the host into which it is installed.
         root: String,
     },
     /// NVIDIA's `.run` file.
     RunFile {
-        /// Full version, where it is known before.
+        /// Full version, if known before the installation.
         version: Option<String>,
-        /// Where it is downloaded.
+        /// The address from which it is downloaded.
         url: String,
-        /// Folder of the host that it is installed into.
+        /// Folder of the host into which it is installed.
         root: String,
     },
-    /// The host's own.
+    /// The host's own driver.
     Preinstalled {
-        /// Folder under which the host keeps it.
+        /// Folder of the host that contains it.
         root: String,
     },
 }
 
 impl DriverChoice {
-    /// Folder under which the driver's libraries lie on the host.
+    /// Returns the folder of the host that contains the driver's libraries.
     #[must_use]
     pub fn root(&self) -> &str {
         match self {
@@ -66,7 +66,7 @@ impl DriverChoice {
         }
     }
 
-    /// Whether it lies in a folder of its own, which Google's device plugin hands to containers as it is.
+    /// Returns whether it is in a folder of its own, which Google's device plugin mounts into containers.
     #[must_use]
     pub fn is_a_folder(&self) -> bool {
         match self {
@@ -76,7 +76,8 @@ impl DriverChoice {
         }
     }
 
-    /// Folder under which the driver's device nodes lie: only a container's root is a whole root file system.
+    /// Returns the folder that contains the driver's device nodes: only a container's root is a complete root file
+    /// system.
     #[must_use]
     pub fn dev_root(&self) -> &str {
         match self {
@@ -85,7 +86,8 @@ impl DriverChoice {
         }
     }
 
-    /// The version that must be loaded, or its branch, where we decide it and it is known before.
+    /// Returns the version that must be loaded, or its branch, if this operator chooses it and it is known before the
+    /// installation.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         match self {
@@ -96,7 +98,7 @@ impl DriverChoice {
         }
     }
 
-    /// Whether a loaded version is the one that is wanted, as far as that is known.
+    /// Returns whether a loaded version is the desired one, as far as that is known.
     #[must_use]
     pub fn fits(&self, loaded: &str) -> bool {
         self.version().is_none_or(|wanted| {
@@ -105,15 +107,15 @@ impl DriverChoice {
         })
     }
 
-    /// Returns what NVIDIA's container compares with the digest that it wrote when it last loaded its modules: with the
-    /// same it takes over a driver in use and installs only the libraries. Images, environment and resources are no part
-    /// of it: they change nothing of what is loaded.
+    /// Returns the digest that NVIDIA's container stores when it loads its modules. If the stored digest is the same,
+    /// the container keeps a driver in use and installs only the libraries. Images, environment and resources are not
+    /// included: they do not affect what is loaded.
     #[must_use]
     pub fn digest(&self) -> String {
         revision::short(self, 16)
     }
 
-    /// Whether the driver is ours to install.
+    /// Returns whether this operator installs the driver.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         !matches!(self, Self::Preinstalled { .. })

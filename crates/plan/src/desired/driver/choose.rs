@@ -1,4 +1,5 @@
-//! Deciding where a node's driver comes from: what the policy says, the node's system, and what is there already.
+//! Chooses the source of a node's driver by the policy, the node's operating system and the drivers that it already
+//! has.
 
 use gpu_operator_crd::{
     policy::{Driver, DriverSource, KernelModule, Stage},
@@ -16,29 +17,29 @@ use crate::{
     world::{NodeFacts, Word},
 };
 
-/// The label that GKE puts on every node of its. That of the accelerator proves less: people copy it to other nodes,
-/// for manifests that select by it.
+/// The label of every GKE node. The accelerator's label proves less: users copy it to other nodes for manifests that
+/// select by it.
 const GKE_NODE_POOL: &str = "cloud.google.com/gke-nodepool";
-/// The word by which Google's installer takes the version that goes with the release of COS.
+/// The value by which Google's installer chooses the version for the release of COS.
 pub const GKE_DEFAULT: &str = "default";
-/// The label by which GKE says which driver it installs by itself.
+/// The label that shows which driver GKE installs.
 pub const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
 
 impl Subject<'_> {
-    /// Whether the node has a driver of ours, by its label.
+    /// Returns whether the node has a driver of this operator, by its label.
     fn has_ours(&self) -> bool {
         self.node.labels.get(Stage::Driver.key()).is_some_and(|group| !group.is_empty())
     }
 
-    /// Whether the driver under a root is the one that is loaded.
+    /// Returns whether the driver in a root is the loaded one.
     fn works(&self, root: &str) -> bool {
         let mut found = self.report.driver.installed.iter().filter(|installed| installed.root == root);
         found.any(|found| self.report.driver.loaded.as_ref() == Some(&found.version))
     }
 
-    /// The loaded module, where nothing says who has loaded it: no driver of this operator is on the node, nor the libraries of
-    /// any driver, and no driver's container has run since it booted. (One that is gone leaves its module behind while that is
-    /// used, and its libraries never.)
+    /// Returns the version of the loaded module if its origin is unknown: the node has no driver of this operator and
+    /// no driver's libraries, and no driver's container has run since it booted. (A container that is gone leaves its
+    /// module behind while that is used, but never its libraries.)
     fn unexplained(&self) -> Option<&str> {
         let driver = &self.report.driver;
         let explained = self.has_ours() || driver.container_ran;
@@ -46,7 +47,7 @@ impl Subject<'_> {
         driver.installed.iter().all(|found| found.version != loaded).then_some(loaded)
     }
 
-    /// Google's installer for the node's system, on nodes that Google's are.
+    /// Returns Google's installer for the node's system, on GKE's nodes.
     fn google(&self) -> Option<DriverSource> {
         match self.report.os.id.as_str() {
             "cos" => Some(DriverSource::GkeCos),
@@ -55,14 +56,14 @@ impl Subject<'_> {
         }
     }
 
-    /// Without a model in the catalogue nothing says which driver and which modules run it: a newer card may need more than
-    /// the newest recommended driver, and an older one cannot run it.
+    /// Returns an error if none of the GPUs is in the catalogue, because no driver and modules can be chosen: a newer
+    /// GPU may need a newer driver than the newest recommended one, and an older one may not be supported by it.
     fn must_be_known(&self, write: &str) -> Result<(), Fault> {
         if !self.discovery.accelerators.is_empty() {
             return Ok(());
         }
         let message = format!(
-            "the catalogue does not have the node's GPU {}, so no driver can be chosen for it; add its PCI id to spec.models with its architecture, or write {write}",
+            "the node's GPU {} is not in the catalogue, so no driver can be chosen; add the GPU's PCI id and architecture to spec.models, or write {write}",
             self.discovery.model.as_deref().unwrap_or("of an unknown model"),
         );
         Err(Fault { reason: Reason::UnknownGpu, message })
@@ -75,45 +76,45 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// The newest recommended version for the node's GPUs.
+    /// Returns the newest recommended version for the node's GPUs.
     fn recommended(&self) -> Result<String, Fault> {
         let release =
             self.catalogue.default_driver(&self.discovery.accelerators).map_err(|error| unsupported(&error))?;
         Ok(release.version.clone())
     }
 
-    /// The same among those that have an image for the node's system, if any has.
+    /// Returns the newest recommended version that has an image for the node's system, or without one if none has.
     fn recommended_image(&self) -> Result<String, Fault> {
         let os = &self.report.os;
         let release = self.catalogue.default_driver_for(&self.discovery.accelerators, &os.id, &os.version_id);
         release.map_or_else(|| self.recommended(), |release| Ok(release.version.clone()))
     }
 
-    /// An installer that was made for one system is not let at another.
-    fn must_run(&self, driver: &Driver, os: &str, installer: &str) -> Result<(), Fault> {
+    /// Returns an error if an installer is not made for the node's system.
+    fn must_run(&self, driver: &Driver, os: &str, required: &str) -> Result<(), Fault> {
         let own = driver.operand.image.as_ref().is_some_and(|image| image.repository.is_some());
         if own || self.report.os.id == os {
             return Ok(());
         }
-        let running = &self.report.os;
-        let message = format!(
-            "Google's installer for {installer} runs on nodes with os-release ID {os}, and this one has {:?}, version {:?}; write source: Auto to have one that fits, or an image of your own",
-            running.id, running.version_id
-        );
+        let running = format!("{} {}", self.report.os.id, self.report.os.version_id);
+        let running = Some(running.trim()).filter(|running| !running.is_empty()).unwrap_or("an unknown system");
+        let message =
+            format!("driver.source {required}; this node runs {running}. Set driver.source: Auto, or driver.image");
         Err(Fault { reason: Reason::NoDriverImageForOS, message })
     }
 }
 
-/// That a driver is loaded whose libraries are nowhere: another one is never installed over it.
+/// Returns the fault of a loaded driver without libraries: no other driver is ever installed over it.
 fn library_not_found(loaded: &str) -> Fault {
     let message = format!(
-        "kernel module nvidia {loaded} is loaded, and libnvidia-ml.so.{loaded} was not found, neither by the host's dynamic linker (/etc/ld.so.cache, /etc/ld.so.conf) nor in the usual folders, {CONTAINER_ROOT} and {GKE_ROOT}: the driver is left as it is; write driver: {{source: Preinstalled, installDir: FOLDER}} with the folder of the host that has the libraries, or source: Container to replace the driver"
+        "kernel module nvidia {loaded} is loaded, but libnvidia-ml.so.{loaded} was found neither by the host's dynamic linker (/etc/ld.so.cache, /etc/ld.so.conf) nor in the usual folders, {CONTAINER_ROOT} and {GKE_ROOT}: the driver is left unchanged; write driver: {{source: Preinstalled, installDir: FOLDER}} with the folder of the host that contains the libraries, or source: Container to replace the driver"
     );
     Fault { reason: Reason::DriverLibraryNotFound, message }
 }
 
 fn not_installed() -> Fault {
-    let message = "no driver is installed on the host; install one, or write source: Auto or Container".to_owned();
+    let message =
+        "no driver is installed on the host; install a driver, or write driver.source: Auto or Container".to_owned();
     Fault { reason: Reason::DriverNotInstalled, message }
 }
 
@@ -121,20 +122,20 @@ fn unsupported(error: &dyn std::error::Error) -> Fault {
     Fault { reason: Reason::DriverUnsupported, message: error.to_string() }
 }
 
-/// Which of its drivers GKE installs on a node by itself, if any.
+/// Returns which of its drivers GKE installs on a node, if any.
 #[must_use]
 pub fn installed_by_gke(node: &NodeFacts) -> Option<&str> {
     node.labels.get(GKE_DRIVER).map(Word::as_str).filter(|which| ["default", "latest"].contains(which))
 }
 
-/// Decides where a node's driver comes from.
+/// Chooses the source of a node's driver.
 ///
 /// # Errors
-/// A [`Fault`] where the policy asks for what this node cannot have.
+/// Returns a [`Fault`] if the node cannot have what the policy requires.
 pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     match driver.source.unwrap_or_default() {
         DriverSource::Auto => auto(driver, on),
-        // Where the folder is named, the probe has to know of it before it can find anything there.
+        // If the policy sets the folder, the probe must know the folder before it can find a driver there.
         DriverSource::Preinstalled if let Some(root) = &driver.install_dir => {
             Ok(DriverChoice::Preinstalled { root: root.clone() })
         }
@@ -145,7 +146,7 @@ pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> 
     }
 }
 
-/// The driver of a node on which somebody else's DaemonSet installs it, wherever that puts it.
+/// Returns the driver of a node on which a third-party DaemonSet installs it.
 #[must_use]
 pub fn theirs(report: &Report) -> DriverChoice {
     let loaded = report.driver.installed.iter().find(|found| report.driver.loaded.as_ref() == Some(&found.version));
@@ -166,7 +167,7 @@ fn from(source: DriverSource, driver: &Driver, on: &Subject<'_>, root: &str) -> 
     }
 }
 
-/// An installer's image has no tag that follows from the driver's version, and the tag of a default image is not that of
+/// Checks an installer's image: its tag cannot be derived from the driver's version, and a tag does not apply to
 /// another repository.
 fn installer_image(source: DriverSource, driver: &Driver) -> Result<(), Fault> {
     let installs = matches!(source, DriverSource::GkeCos | DriverSource::GkeUbuntu | DriverSource::RunFile);
@@ -175,23 +176,23 @@ fn installer_image(source: DriverSource, driver: &Driver) -> Result<(), Fault> {
     };
     let message = match (&image.repository, image.tag.is_some() || image.digest.is_some()) {
         (Some(repository), false) => format!(
-            "driver.image.repository {repository} is written without a tag, and an installer's image has none that follows from the driver's version; write driver.image.tag or driver.image.digest"
+            "driver.image.repository {repository} has no tag or digest, and the tag of an installer's image cannot be derived from the driver's version; write driver.image.tag or driver.image.digest"
         ),
-        (None, true) => "driver.image has a tag or digest and no repository, and an installer has no default image to choose a tag of; write driver.image.repository, or remove driver.image".to_owned(),
+        (None, true) => "driver.image has a tag or digest but no repository, and installers have no default repository; write driver.image.repository, or remove driver.image".to_owned(),
         _ => return Ok(()),
     };
     Err(Fault { reason: Reason::NoDriverImageForOS, message })
 }
 
-/// What is loaded and good stays; what a cloud installs is waited for; else the installer that fits the system.
+/// Chooses a loaded driver that works, else a driver that GKE is about to install, else the installer for the system.
 fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     let google = on.google();
-    let ours = if google.is_some() { GKE_ROOT } else { CONTAINER_ROOT };
-    // A driver of ours that works is not given up because somebody put libraries on the host.
-    let ours_works = on.has_ours() && on.works(ours);
-    // What an installer of Google's has left is no driver of the host's until it is loaded without one of ours.
+    let own_root = if google.is_some() { GKE_ROOT } else { CONTAINER_ROOT };
+    // A working driver of this operator is not replaced because libraries were installed on the host.
+    let own_works = on.has_ours() && on.works(own_root);
+    // Files of Google's installers do not count as a host driver until the driver is loaded without this operator's.
     let foreign = |installed: &InstalledDriver| {
-        !ours_works && (google.is_none() || installed.root != GKE_ROOT || !on.has_ours() && on.works(GKE_ROOT))
+        !own_works && (google.is_none() || installed.root != GKE_ROOT || !on.has_ours() && on.works(GKE_ROOT))
     };
     match (preinstalled(on, foreign), on.unexplained()) {
         (Some(choice), _) => Ok(choice),
@@ -200,8 +201,8 @@ fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     }
 }
 
-/// The host's own driver, or the one that GKE is about to put there. What lies under the container's root was put there by
-/// a container, ours or another's; it is not the host's.
+/// Returns the host's own driver, or the one that GKE is about to install. A driver in the container's root was
+/// installed by a container and is not the host's.
 fn preinstalled(on: &Subject<'_>, counts: impl Fn(&InstalledDriver) -> bool) -> Option<DriverChoice> {
     let mut installed = on.report.driver.installed.iter().filter(|installed| installed.root != CONTAINER_ROOT);
     let root = installed.find(|installed| counts(installed)).map(|installed| installed.root.as_str());
@@ -210,7 +211,7 @@ fn preinstalled(on: &Subject<'_>, counts: impl Fn(&InstalledDriver) -> bool) -> 
 }
 
 fn gke_cos(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
-    on.must_run(driver, "cos", "Container-Optimized OS")?;
+    on.must_run(driver, "cos", "GkeCos requires Container-Optimized OS")?;
     let flavour = driver.version.clone().unwrap_or_else(|| GKE_DEFAULT.to_owned());
     if branch_of(&flavour).is_some() {
         on.supports(&flavour)?;
@@ -219,33 +220,34 @@ fn gke_cos(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoi
 }
 
 fn gke_ubuntu(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
-    on.must_run(driver, "ubuntu", "Ubuntu")?;
+    on.must_run(driver, "ubuntu", "GkeUbuntu requires Ubuntu")?;
     if let Some(version) = &driver.version {
         on.supports(version)?;
     }
     Ok(DriverChoice::GkeUbuntu { version: driver.version.clone(), root })
 }
 
-/// No table of operating systems binds a `.run` file: the user's installer is made for the nodes' system.
+/// Returns NVIDIA's `.run` file as driver. It is not restricted to a list of operating systems: the user's installer is
+/// built for the nodes' system.
 fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
     if driver.operand.image.as_ref().is_none_or(|image| image.repository.is_none()) {
-        let message = "source RunFile has no default image; write driver.image.repository and driver.image.tag of an installer that was built for the nodes' system, such as this project's images/run-file";
+        let message = "driver.source RunFile has no default image; write driver.image.repository and driver.image.tag of an installer built for the nodes' operating system, such as this project's images/run-file";
         return Err(Fault { reason: Reason::NoDriverImageForOS, message: message.into() });
     }
     if driver.url.is_none() {
         on.must_be_known("driver.url")?;
     }
-    let told = driver.url.as_deref().and_then(run_file::version_of);
+    let url_version = driver.url.as_deref().and_then(run_file::version_of);
     let version = match (&driver.version, &driver.url) {
-        (Some(version), _) if told.is_some_and(|told| told != version) => {
+        (Some(version), _) if url_version.is_some_and(|other| other != version) => {
             let message = format!(
-                "driver.version says {version}, and driver.url is that of {}; write the url of {version}, or remove the version",
-                told.unwrap_or_default()
+                "driver.version is {version}, but driver.url is the address of {}; write the url of {version}, or remove driver.version",
+                url_version.unwrap_or_default()
             );
             return Err(Fault { reason: Reason::DriverUnsupported, message });
         }
         (Some(version), _) => Some(version.clone()),
-        (None, Some(_)) => told.map(str::to_owned),
+        (None, Some(_)) => url_version.map(str::to_owned),
         (None, None) => Some(on.recommended()?),
     };
     if let Some(version) = &version {
@@ -263,11 +265,11 @@ fn container(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     if driver.version.is_none() || driver.kernel_module.unwrap_or_default() == KernelModule::Auto {
         on.must_be_known("driver.version and driver.kernelModule: Open or Proprietary")?;
     }
-    // A tag of the user's own names its operating system itself; the table of published images does not bind it.
+    // A user's tag includes the operating system; the list of published images does not apply.
     let own_image = driver.operand.image.as_ref().is_some_and(|image| image.tag.is_some() || image.digest.is_some());
     let version = driver.version.clone().map_or_else(|| on.recommended_image(), Ok)?;
     on.supports(&version)?;
-    // There is one driver to a node, so all of its models get the same modules.
+    // A node has one driver, so all of its GPUs use the same modules.
     let module = driver.kernel_module.unwrap_or_default();
     let flavour =
         common_module_flavour(&on.discovery.accelerators, &version, module).map_err(|error| unsupported(&error))?;

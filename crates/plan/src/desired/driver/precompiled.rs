@@ -1,4 +1,4 @@
-//! NVIDIA's container with modules that are compiled for one kernel already.
+//! NVIDIA's driver container with modules that are precompiled for one kernel.
 
 use gpu_operator_crd::policy::Driver;
 
@@ -10,7 +10,8 @@ use crate::{
     },
 };
 
-/// The precompiled image that a choice stands for, or stands in for, where the policy asks for one.
+/// Returns the precompiled image of a choice, or the one that the choice replaces, if the policy enables precompiled
+/// drivers.
 #[must_use]
 pub fn wanted(driver: &Driver, on: &Subject<'_>, choice: &DriverChoice) -> Option<String> {
     let DriverChoice::Container { version, os, .. } = choice else {
@@ -19,7 +20,7 @@ pub fn wanted(driver: &Driver, on: &Subject<'_>, choice: &DriverChoice) -> Optio
     image(driver, on, branch_of(version)?, os)
 }
 
-/// The image with modules for the node's kernel. None for a kernel whose name no tag can carry.
+/// Returns the image with modules for the node's kernel; `None` if the kernel's name is not valid in a tag.
 pub fn image(driver: &Driver, on: &Subject<'_>, branch: u16, os: &str) -> Option<String> {
     let kernel = on.node.kernel.as_str();
     let in_tags = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -29,7 +30,7 @@ pub fn image(driver: &Driver, on: &Subject<'_>, branch: u16, os: &str) -> Option
         .then(|| images::reference(on.images, driver.operand.image.as_ref(), images::DRIVER, &tag))
 }
 
-/// The tag of a precompiled driver's image.
+/// Returns the tag of a precompiled driver's image.
 #[must_use]
 pub fn tag(branch: &str, kernel: &str, os: &str) -> String {
     format!("{branch}-{kernel}-{os}")

@@ -1,12 +1,12 @@
-//! Where NVIDIA's `.run` files are, and which driver version the address of one names.
+//! The addresses of NVIDIA's `.run` files, and the driver version in such an address.
 
 use crate::catalogue::{Accelerator, branch_of};
 
 /// NVIDIA's public download site.
 const SITE: &str = "https://us.download.nvidia.com";
 
-/// Returns where NVIDIA publishes a version's file: that of data-centre cards under `tesla`, that of workstation and desktop
-/// cards under `XFree86`. The places are general knowledge, unverified.
+/// Returns the address of a version's file on NVIDIA's site: below `tesla` for data-center GPUs, below `XFree86` for
+/// workstation and desktop GPUs. (Unverified.)
 #[must_use]
 pub fn public_url(version: &str, accelerators: &[&Accelerator], arch: &str) -> String {
     let machine = if arch == "arm64" { "aarch64" } else { "x86_64" };
@@ -18,8 +18,8 @@ pub fn public_url(version: &str, accelerators: &[&Accelerator], arch: &str) -> S
     format!("{SITE}/{place}/{version}/NVIDIA-Linux-{machine}-{version}.run")
 }
 
-/// The driver version that an address tells by the name of its file: NVIDIA's own, or that of a CUDA bundle
-/// (`cuda_8.0.61_375.26_linux.run`, which is also found with a dash before `run`).
+/// Returns the driver version in an address's file name: NVIDIA's own, or that of a CUDA bundle
+/// (`cuda_8.0.61_375.26_linux.run`, or with a dash before `run`).
 #[must_use]
 pub fn version_of(url: &str) -> Option<&str> {
     let file = url.split(['?', '#']).next()?.rsplit('/').next()?;
@@ -37,7 +37,7 @@ mod tests {
     use crate::catalogue::Catalogue;
 
     #[test]
-    fn an_address_tells_the_version_by_the_name_of_its_file() {
+    fn an_address_contains_the_version_in_its_file_name() {
         for (url, version) in [
             ("https://mirror.example.com/NVIDIA-Linux-x86_64-470.256.02.run", Some("470.256.02")),
             ("http://10.0.0.1/a/NVIDIA-Linux-x86_64-384.111.run?x=1", Some("384.111")),
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_public_site_has_cards_of_data_centres_and_of_desks_at_different_places() {
+    fn the_public_site_has_data_center_and_desktop_gpus_in_different_folders() {
         let catalogue = Catalogue::builtin().unwrap();
         for (model, version, arch, url) in [
             (

@@ -1,4 +1,5 @@
-//! What a node's container runtime needs, so that containers get at the driver: the least disruptive that works.
+//! What is installed for a node's container runtime, so that containers can use the driver: the least disruptive option
+//! that works.
 
 use std::borrow::Cow;
 
@@ -18,29 +19,30 @@ use crate::{
     world::NodeFacts,
 };
 
-/// Name of NVIDIA's runtime where the policy gives it no other.
+/// The default name of NVIDIA's runtime.
 const HANDLER: &str = "nvidia";
 
-/// What is installed for a node's container runtime, once decided.
+/// What is installed for a node's container runtime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum ToolkitChoice {
-    /// Nothing of ours: whoever tells kubelet of the GPUs needs no toolkit, or the host has one.
+    /// Nothing: the device plugin needs no toolkit, or the host has one.
     None,
-    /// Nothing of ours: the host brings NVIDIA's runtime, entered into the container runtime's configuration already.
+    /// Nothing: NVIDIA's runtime is already in the container runtime's configuration on the host.
     Host(HostRuntime),
-    /// The runtime takes CDI devices by itself: NVIDIA's hooks are installed and nothing is configured.
+    /// The runtime supports CDI devices: NVIDIA's hooks are installed and nothing is configured.
     Cdi,
-    /// The same, and NVIDIA's NRI plugin runs beside it.
+    /// As `Cdi`, and NVIDIA's NRI plugin runs.
     Nri {
         /// The host's socket for NRI plugins.
         socket: String,
     },
-    /// NVIDIA's runtime is entered into the container runtime's configuration.
+    /// NVIDIA's runtime is added to the container runtime's configuration.
     Runtime(RuntimeSetup),
 }
 
 impl ToolkitChoice {
-    /// Returns whether the container runtime gives containers their GPUs by CDI, so that the device plugin answers so.
+    /// Returns whether the container runtime gives containers their GPUs by CDI, so that the device plugin answers with
+    /// CDI devices.
     #[must_use]
     pub fn is_by_cdi(&self) -> bool {
         match self {
@@ -50,7 +52,7 @@ impl ToolkitChoice {
         }
     }
 
-    /// NVIDIA's runtime, where it is entered into the container runtime's configuration.
+    /// Returns how NVIDIA's runtime is added to the container runtime's configuration, if it is.
     #[must_use]
     pub fn setup(&self) -> Option<&RuntimeSetup> {
         match self {
@@ -59,28 +61,30 @@ impl ToolkitChoice {
         }
     }
 
-    /// What of it a revision consists of: of the host's own runtime nothing is ours to change.
+    /// Returns the part of the choice that belongs to a revision: this operator changes nothing of the host's own
+    /// runtime.
     #[must_use]
     pub fn revision(&self) -> Cow<'_, Self> {
         match self {
             Self::Host(_) => Cow::Owned(Self::Host(HostRuntime::default())),
-            ours => Cow::Borrowed(ours),
+            other => Cow::Borrowed(other),
         }
     }
 
-    /// The name of NVIDIA's runtime, where containers get GPUs by it.
+    /// Returns the name of NVIDIA's runtime, if containers get GPUs by it.
     #[must_use]
     pub fn handler(&self) -> Option<&str> {
         self.entered().map(|(handler, _)| handler)
     }
 
-    /// The RuntimeClass that pods have to name, where containers get GPUs by NVIDIA's runtime and not every pod is run by it.
+    /// Returns the RuntimeClass that pods must name, if containers get GPUs by NVIDIA's runtime and it is not the
+    /// default.
     #[must_use]
     pub fn class_to_name(&self) -> Option<&str> {
         self.entered().filter(|(_, default)| !default).map(|(handler, _)| handler)
     }
 
-    /// The name of NVIDIA's runtime in the container runtime's configuration, and whether it is the default.
+    /// Returns the name of NVIDIA's runtime in the container runtime's configuration, and whether it is the default.
     fn entered(&self) -> Option<(&str, bool)> {
         match self {
             Self::Host(runtime) => Some((&runtime.handler, runtime.default)),
@@ -91,64 +95,66 @@ impl ToolkitChoice {
     }
 }
 
-/// How a container runtime is configured. Paths are the host's.
+/// How a container runtime is configured. All paths are on the host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct RuntimeSetup {
     /// The container runtime.
     pub kind: Kind,
-    /// Its main configuration; `None` where it finds the drop-in without being told.
+    /// Its main configuration; `None` if the drop-in is loaded without an entry there.
     pub config: Option<String>,
-    /// The file that NVIDIA's runtime is entered into; `None` where that is the main one.
+    /// The file to which NVIDIA's runtime is added; `None` for the main configuration.
     pub drop_in: Option<String>,
-    /// Where its present configuration is read from, where that is not the main one.
+    /// The file from which its present configuration is read, if that is not the main one.
     pub source: Option<String>,
     /// The socket that it listens on.
     pub socket: String,
-    /// The name under which NVIDIA's runtime is entered; its RuntimeClass is named the same.
+    /// The name of NVIDIA's runtime and of its RuntimeClass.
     pub handler: String,
-    /// Whether it runs the pods that name no RuntimeClass as well.
+    /// Whether it is the default, which also runs pods without a RuntimeClass.
     pub default: bool,
-    /// Whether CDI is switched on in the container runtime, so that containers get GPUs by that and not by NVIDIA's runtime.
+    /// Whether CDI is enabled in the container runtime, so that containers get GPUs by CDI and not by NVIDIA's runtime.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cdi: bool,
 }
 
 impl RuntimeSetup {
-    /// The files that it consists of.
+    /// Returns the files that are changed.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         [&self.config, &self.drop_in].into_iter().flatten().map(String::as_str)
     }
 }
 
-/// Decides what a node's container runtime needs. `brought` are NVIDIA's runtimes that the host brings, as far as they are
-/// to be left alone: one of them does where the policy asks for nothing in particular.
+/// Chooses what is installed for a node's container runtime. `host_runtimes` are NVIDIA's runtimes that are configured
+/// on the host and left unchanged: one of them is used unless the policy requires another setup.
 ///
 /// # Errors
-/// A [`Fault`] where the policy asks for what this node cannot have.
-pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> Result<ToolkitChoice, Fault> {
+/// Returns a [`Fault`] if the node cannot have what the policy requires.
+pub fn choose(toolkit: &Toolkit, node: &NodeFacts, host_runtimes: &[HostRuntime]) -> Result<ToolkitChoice, Fault> {
     let runtime = Runtime::of(&node.runtime);
     if let Some(wanted) = toolkit.runtime.and_then(named)
         && runtime.kind.is_some_and(|kind| kind != wanted)
     {
-        return Err(fault(format!("the node runs {runtime}, not {wanted}; remove toolkit.runtime, or write Auto")));
+        return Err(fault(format!(
+            "toolkit.runtime requires {wanted}, but the node runs {runtime}; remove toolkit.runtime, or write Auto"
+        )));
     }
-    // Nothing but a configured runtime can be the default.
+    // Only a configured runtime can be the default.
     let implied = if toolkit.set_as_default == Some(true) { Injection::Runtime } else { Injection::Auto };
     match toolkit.injection.filter(|injection| *injection != Injection::Auto).unwrap_or(implied) {
         Injection::Auto | Injection::Cdi if runtime.takes_cdi() => Ok(ToolkitChoice::Cdi),
         Injection::Auto | Injection::Runtime => {
             let kind = runtime.kind.or(toolkit.runtime.and_then(named)).ok_or_else(|| {
                 fault(format!(
-                    "the node's container runtime, {runtime}, is none that can be configured; write injection: Cdi"
+                    "the node's container runtime, {runtime}, cannot be configured by this operator; write toolkit.injection: Cdi"
                 ))
             })?;
             let setup = setup(toolkit, kind, node);
-            if let Some(host) = of_host(toolkit, &setup, brought) {
+            if let Some(host) = of_host(toolkit, &setup, host_runtimes) {
                 return Ok(host);
             }
             if setup.default && writes_its_own(toolkit, kind, node) {
                 return Err(fault(
-                    "k3s and RKE2 write their containerd's configuration anew at every start, so that no runtime stays the default; remove setAsDefault, and start k3s with --default-runtime=nvidia, or have pods name the RuntimeClass"
+                    "toolkit.setAsDefault has no effect on k3s and RKE2, which rewrite containerd's configuration at every start; remove setAsDefault, and start k3s with --default-runtime=nvidia, or set runtimeClassName in pods"
                         .to_owned(),
                 ));
             }
@@ -156,19 +162,19 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, brought: &[HostRuntime]) -> R
         }
         Injection::None => Ok(ToolkitChoice::None),
         Injection::Cdi => Err(fault(format!(
-            "the node's container runtime, {runtime}, takes no CDI devices by itself; write injection: Runtime or Auto, or run the node with containerd 2.0 or later, or CRI-O"
+            "the node's container runtime, {runtime}, does not support CDI devices without being configured; write toolkit.injection: Runtime or Auto, or run the node with containerd 2.0 or later, or CRI-O"
         ))),
         Injection::Nri if runtime.takes_nri() => {
             let socket = toolkit.host_paths.nri_socket.clone().unwrap_or_else(|| distribution::NRI_SOCKET.to_owned());
             Ok(ToolkitChoice::Nri { socket })
         }
         Injection::Nri => Err(fault(format!(
-            "the node's container runtime, {runtime}, takes no NRI plugins; write injection: Auto, or run the node with containerd 2.1 or later, or CRI-O 1.34 or later"
+            "the node's container runtime, {runtime}, does not support NRI plugins; write toolkit.injection: Auto, or run the node with containerd 2.1 or later, or CRI-O 1.34 or later"
         ))),
     }
 }
 
-/// Whether a distribution writes its runtime's configuration itself, and the policy knows no file that it leaves alone.
+/// Returns whether a distribution rewrites its runtime's configuration, and the policy sets no other file.
 fn writes_its_own(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> bool {
     let own = &toolkit.host_paths;
     kind == Kind::Containerd
@@ -177,16 +183,18 @@ fn writes_its_own(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> bool {
         && own.drop_in.is_none()
 }
 
-/// NVIDIA's runtime of the host's in the file that ours would be entered into, unless the policy says anything of ours.
-fn of_host(toolkit: &Toolkit, ours: &RuntimeSetup, brought: &[HostRuntime]) -> Option<ToolkitChoice> {
+/// Returns NVIDIA's runtime in the file to which this operator would add its own, unless the policy sets one of the
+/// runtime's fields.
+fn of_host(toolkit: &Toolkit, own: &RuntimeSetup, host_runtimes: &[HostRuntime]) -> Option<ToolkitChoice> {
     let Toolkit { injection, runtime_class, set_as_default, .. } = toolkit;
     if injection.is_some_and(|injection| injection != Injection::Auto) || runtime_class.is_some() {
         return None;
     }
     let fits = |runtime: &&HostRuntime| {
-        ours.config.as_ref() == Some(&runtime.file) && set_as_default.is_none_or(|default| default == runtime.default)
+        own.config.as_ref() == Some(&runtime.file) && set_as_default.is_none_or(|default| default == runtime.default)
     };
-    let found = brought.iter().filter(fits).max_by_key(|runtime| (runtime.default, runtime.handler == HANDLER))?;
+    let found =
+        host_runtimes.iter().filter(fits).max_by_key(|runtime| (runtime.default, runtime.handler == HANDLER))?;
     Some(ToolkitChoice::Host(found.clone()))
 }
 
@@ -197,7 +205,7 @@ fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
     let or = |own: &Option<String>, known: Option<&str>| own.clone().or_else(|| known.map(str::to_owned));
     RuntimeSetup {
         kind,
-        // Another file than the distribution's is its own source.
+        // The source applies only to the distribution's own file.
         source: files.source.filter(|_| own.config.is_none()).map(str::to_owned),
         config: or(&own.config, files.config),
         drop_in: or(&own.drop_in, files.drop_in).filter(|_| kind != Kind::Docker),
@@ -208,7 +216,7 @@ fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
     }
 }
 
-/// The kind that a policy names.
+/// Returns the kind that a policy sets.
 fn named(runtime: ContainerRuntime) -> Option<Kind> {
     match runtime {
         ContainerRuntime::Auto => None,
@@ -233,44 +241,44 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_the_host_brings_does_where_the_policy_asks_for_none_in_particular() {
+    fn the_hosts_runtime_is_used_unless_the_policy_requires_another() {
         let docker = "/etc/docker/daemon.json";
-        let brought =
+        let on_host =
             |file: &str, handler: &str, default| HostRuntime { file: file.into(), handler: handler.into(), default };
-        for (toolkit, runtime, brought, expected) in [
+        for (toolkit, runtime, on_host, expected) in [
             (
                 "{}",
                 "docker://27.0.3",
-                brought(docker, "nvidia", true),
+                on_host(docker, "nvidia", true),
                 r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "nvidia", default: true"#,
             ),
             (
                 "{}",
                 "docker://27.0.3",
-                brought(docker, "gpu", false),
+                on_host(docker, "gpu", false),
                 r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "gpu""#,
             ),
-            ("{setAsDefault: false}", "docker://27.0.3", brought(docker, "gpu", false), "Host"),
-            ("{setAsDefault: true}", "docker://27.0.3", brought(docker, "nvidia", true), "Host"),
-            // Of another runtime than kubelet's.
-            ("{}", "containerd://1.7.27", brought(docker, "nvidia", true), "Runtime"),
-            ("{}", "containerd://2.1.4", brought("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
-            // The policy asks for ours.
-            ("{injection: Runtime}", "docker://27.0.3", brought(docker, "nvidia", true), "Runtime"),
-            ("{setAsDefault: true}", "docker://27.0.3", brought(docker, "nvidia", false), "Runtime"),
-            ("{setAsDefault: false}", "docker://27.0.3", brought(docker, "nvidia", true), "Runtime"),
-            ("{runtimeClass: gpu}", "docker://27.0.3", brought(docker, "nvidia", false), "Runtime"),
-            ("{injection: None}", "docker://27.0.3", brought(docker, "nvidia", false), "None"),
+            ("{setAsDefault: false}", "docker://27.0.3", on_host(docker, "gpu", false), "Host"),
+            ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", true), "Host"),
+            // The file is of another runtime than kubelet's.
+            ("{}", "containerd://1.7.27", on_host(docker, "nvidia", true), "Runtime"),
+            ("{}", "containerd://2.1.4", on_host("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
+            // The policy requires this operator's runtime.
+            ("{injection: Runtime}", "docker://27.0.3", on_host(docker, "nvidia", true), "Runtime"),
+            ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", false), "Runtime"),
+            ("{setAsDefault: false}", "docker://27.0.3", on_host(docker, "nvidia", true), "Runtime"),
+            ("{runtimeClass: gpu}", "docker://27.0.3", on_host(docker, "nvidia", false), "Runtime"),
+            ("{injection: None}", "docker://27.0.3", on_host(docker, "nvidia", false), "None"),
         ] {
             let toolkit_wanted: Toolkit = serde_yaml::from_str(toolkit).unwrap();
             let node = NodeFacts { runtime: runtime.into(), ..NodeFacts::default() };
-            let choice = format!("{:?}", choose(&toolkit_wanted, &node, &[brought]).unwrap());
+            let choice = format!("{:?}", choose(&toolkit_wanted, &node, &[on_host]).unwrap());
             assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");
         }
     }
 
     #[test]
-    fn the_least_disruptive_that_works_is_chosen() {
+    fn the_least_disruptive_option_that_works_is_chosen() {
         for (toolkit, runtime, expected) in [
             ("{}", "containerd://2.0.0", "Cdi"),
             ("{}", "containerd://2.1.4-k3s1", "Cdi"),
@@ -294,22 +302,22 @@ mod tests {
     }
 
     #[test]
-    fn what_a_runtime_cannot_do_is_refused_with_what_to_write_instead() {
+    fn unsupported_settings_are_rejected_with_what_to_write_instead() {
         for (toolkit, runtime, words) in [
-            ("{injection: Cdi}", "containerd://1.7.27", "write injection: Runtime or Auto"),
-            ("{injection: Cdi}", "docker://27.0.3", "write injection: Runtime or Auto"),
+            ("{injection: Cdi}", "containerd://1.7.27", "write toolkit.injection: Runtime or Auto"),
+            ("{injection: Cdi}", "docker://27.0.3", "write toolkit.injection: Runtime or Auto"),
             ("{injection: Nri}", "containerd://2.0.5", "containerd 2.1 or later"),
             ("{injection: Nri}", "cri-o://1.33.9", "CRI-O 1.34 or later"),
-            ("{injection: Nri}", "docker://27.0.3", "takes no NRI plugins"),
-            ("{injection: Runtime}", "of-tomorrow://1.0", "write injection: Cdi"),
-            ("{runtime: Docker}", "containerd://1.7.27", "the node runs containerd 1.7.27, not Docker"),
+            ("{injection: Nri}", "docker://27.0.3", "does not support NRI plugins"),
+            ("{injection: Runtime}", "of-tomorrow://1.0", "write toolkit.injection: Cdi"),
+            ("{runtime: Docker}", "containerd://1.7.27", "requires Docker, but the node runs containerd 1.7.27"),
         ] {
             let error = chosen(toolkit, runtime, "v1.34.0").unwrap_err();
             assert!(error.contains(words), "{toolkit} on {runtime}: {error}");
         }
         let k3s = |toolkit: &str| chosen(toolkit, "containerd://2.1.4-k3s1", "v1.34.1+k3s1");
         assert!(k3s("{setAsDefault: true}").unwrap_err().contains("--default-runtime=nvidia"));
-        let theirs = HostRuntime {
+        let of_host = HostRuntime {
             file: "/var/lib/rancher/k3s/agent/etc/containerd/config.toml".into(),
             handler: "nvidia".into(),
             default: true,
@@ -317,12 +325,12 @@ mod tests {
         let toolkit = serde_yaml::from_str("{setAsDefault: true}").unwrap();
         let mut node = NodeFacts { kubelet: "v1.34.1+k3s1".into(), ..NodeFacts::default() };
         node.runtime = "containerd://2.1.4-k3s1".into();
-        assert_eq!(choose(&toolkit, &node, std::slice::from_ref(&theirs)), Ok(ToolkitChoice::Host(theirs)));
+        assert_eq!(choose(&toolkit, &node, std::slice::from_ref(&of_host)), Ok(ToolkitChoice::Host(of_host)));
         assert!(k3s("{setAsDefault: true, hostPaths: {dropIn: /etc/k3s/nvidia.toml}}").is_ok());
     }
 
     #[test]
-    fn paths_are_the_distributions_but_for_those_that_the_policy_names() {
+    fn paths_are_the_distributions_unless_the_policy_sets_them() {
         let toolkit = "{injection: Runtime, runtimeClass: gpu, hostPaths: {config: /a/b.toml}}";
         let ToolkitChoice::Runtime(setup) = chosen(toolkit, "containerd://1.7.27", "v1.31.2+rke2r1").unwrap() else {
             panic!("Runtime")

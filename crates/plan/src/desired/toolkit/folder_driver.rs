@@ -1,7 +1,7 @@
-//! A driver in a plain folder of the host, such as Google's installers leave: its device nodes are in the host's `/dev`. NVIDIA's
-//! runtime looks for them below the folder (nvidia-container-toolkit v1.20.1, `internal/runtime/runtime.go`: the root of the
-//! driver is also that of its devices), so that containers get their GPUs by CDI specifications instead, which the device plugin
-//! writes with both roots.
+//! Drivers in a plain folder of the host, such as those of Google's installers, whose device nodes are in the host's
+//! `/dev`. NVIDIA's runtime looks for them below the folder (nvidia-container-toolkit v1.20.1,
+//! `internal/runtime/runtime.go`: the root of the driver is also that of its devices), so containers get their GPUs by
+//! CDI specifications instead, which the device plugin writes with both roots.
 
 use gpu_operator_crd::{
     policy::{Injection, Toolkit},
@@ -18,16 +18,16 @@ use crate::{
     world::NodeFacts,
 };
 
-/// Whether a driver's root is no root file system, with a `/dev` of its own.
+/// Returns whether a driver's root is a plain folder and not a root file system with its own `/dev`.
 #[must_use]
 pub fn is_folder(root: &str) -> bool {
     root != CONTAINER_ROOT && root != HOST_ROOT
 }
 
-/// What a choice comes to beside a driver in a folder: containerd 1.7 has CDI and has it switched off.
+/// Returns the choice for a driver in a folder: CDI is enabled in containerd 1.7, where it is disabled by default.
 ///
 /// # Errors
-/// A [`Fault`] where containers could get GPUs by NVIDIA's runtime only.
+/// Returns a [`Fault`] if containers could get GPUs only by NVIDIA's runtime.
 pub fn adapt(choice: ToolkitChoice, toolkit: &Toolkit, node: &NodeFacts, root: &str) -> Result<ToolkitChoice, Fault> {
     let setup = match choice {
         ToolkitChoice::Runtime(setup) if is_folder(root) => setup,
@@ -44,7 +44,7 @@ pub fn adapt(choice: ToolkitChoice, toolkit: &Toolkit, node: &NodeFacts, root: &
         "write devicePlugin: {flavor: Gke}, or run the node with containerd 1.7 or later, or CRI-O"
     };
     let message = format!(
-        "the driver is in folder {root}, where NVIDIA's runtime would look for device nodes as well and find none, and {runtime} is to give containers their GPUs by that runtime; {way_out}"
+        "NVIDIA's runtime, by which {runtime} would give containers their GPUs, looks for device nodes in the driver's folder, {root}, which has none; {way_out}"
     );
     Err(Fault { reason: Reason::RuntimeUnsupported, message })
 }

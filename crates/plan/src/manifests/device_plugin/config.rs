@@ -1,7 +1,7 @@
-//! What plugins are told by file. An init container of ours writes it from its arguments: so it is a part of the pod, moves
-//! nodes by their group like everything else in it, and needs neither a `ConfigMap` nor the right to write one.
+//! Configuration files of the plugins. An init container of this operator writes them from its arguments. So a file is
+//! part of the pod and of its revision, and needs neither a `ConfigMap` nor the permission to write one.
 //!
-//! Only what no environment variable says is in a file; the rest stays where a user's `env` can be put over it.
+//! Only settings without an environment variable are in a file; a user's `env` can override the others.
 
 use gpu_operator_crd::{
     keys,
@@ -23,12 +23,13 @@ pub const NVIDIA_FILE: &str = "nvidia.json";
 /// Where kubelet listens for plugins; plugins and kubelet have it built in, whatever kubelet's `--root-dir` is (Kubernetes 1.36,
 /// `pkg/kubelet/cm/devicemanager/manager.go`).
 pub const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
-/// The volume that the file is in.
+/// The volume of the file.
 pub const VOLUME: &str = "config";
-/// Where it is mounted when the file is written.
+/// The folder at which the volume is mounted to write the file.
 const FOLDER: &str = "/config";
 
-/// The file of NVIDIA's plugin and of its MPS control daemon: its configuration of version v1, in JSON, which is YAML.
+/// Returns the file of NVIDIA's plugin and of MPS's control daemon: configuration version v1 in JSON, which is valid
+/// YAML.
 #[must_use]
 pub fn nvidia(sharing: &Sharing, mig: MigStrategy) -> String {
     let (kind, replicas, renamed) = match (&sharing.time_slicing, &sharing.mps) {
@@ -48,21 +49,21 @@ pub fn nvidia(sharing: &Sharing, mig: MigStrategy) -> String {
     json!({"version": "v1", "sharing": {kind: shared}}).to_string()
 }
 
-/// The file of Google's plugin.
+/// Returns the file of Google's plugin.
 #[must_use]
 pub fn gke(replicas: u32) -> String {
     let sharing = json!({"GPUSharingStrategy": "time-sharing", "MaxSharedClientsPerGPU": replicas});
     json!({"GPUSharingConfig": sharing}).to_string()
 }
 
-/// The init container that writes a file of this name and text.
+/// Returns the init container that writes a file of this name and text.
 #[must_use]
 pub fn writer(settings: &Settings, name: &str, text: &str) -> Container {
     let path = format!("{FOLDER}/{name}");
     own_container(settings, "write-config", &["write", &path, text], vec![mount(VOLUME, FOLDER, Mode::Writable)])
 }
 
-/// The volume that it is written to.
+/// Returns the volume of the file.
 #[must_use]
 pub fn volume() -> Volume {
     empty_dir(VOLUME)
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_says_how_gpus_are_shared_and_nothing_else() {
+    fn the_file_contains_only_the_sharing_of_gpus() {
         let file = |sharing, mig| nvidia(&serde_yaml::from_str(sharing).unwrap(), mig);
         assert_eq!(
             file("{timeSlicing: {replicas: 4, failRequestsGreaterThanOne: true}}", MigStrategy::None),

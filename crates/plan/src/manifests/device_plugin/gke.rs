@@ -1,5 +1,5 @@
-//! Google's device plugin, which mounts the driver's folder into containers and needs no container toolkit.
-//! (Flags, mounts and port as its sources have them; the image's name is unverified.)
+//! Google's device plugin, which mounts the driver's folder into containers and needs no container toolkit. (Flags,
+//! mounts and port are those of its sources; the image's name is unverified.)
 
 use k8s_openapi::api::core::v1::{
     ConfigMapProjection, Container, ContainerPort, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
@@ -12,30 +12,31 @@ use crate::manifests::{
     pod::{HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container},
 };
 
-/// Where containers find the driver's folder, and the plugin too.
+/// The driver's folder in containers and in the plugin.
 pub const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
-/// Kubelet's usual folder.
+/// Kubelet's default root directory.
 const KUBELET: &str = "/var/lib/kubelet";
-/// Where kubelet tells which container has which device, as the plugin has it built in. On the host it is below kubelet's folder.
+/// The folder of kubelet's API that reports which container has which device. It is fixed in the plugin; on the host it
+/// is in kubelet's root directory.
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
-/// The name of its file.
+/// The name of the plugin's configuration file.
 const FILE: &str = "gpu_config.json";
 
-/// The service account of a plugin that watches for critical XIDs, and writes what it finds to its Node. The chart makes it
-/// where `gkeHealthMonitoring` says so.
+/// The service account of a plugin that watches for critical XIDs and reports them on its Node. The chart creates it if
+/// `gkeHealthMonitoring` is enabled.
 pub const ACCOUNT: &str = "gke-device-plugin";
 
-/// By which the plugin finds its Node. (Unverified.)
+/// Returns the variable by which the plugin finds its Node. (Unverified.)
 fn node_name() -> EnvVar {
     let field = ObjectFieldSelector { field_path: "spec.nodeName".to_owned(), ..ObjectFieldSelector::default() };
     let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
     EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(source) }
 }
 
-/// The volume of the account's token, for the plugin alone: its pod's gate has nothing to do with the API server.
+/// The volume of the account's token, mounted only in the plugin: the pod's gate does not use the API server.
 const TOKEN: &str = "api-access";
 
-/// What kubelet mounts by itself where it may.
+/// Returns the volume that kubelet mounts by default.
 fn token() -> Volume {
     let token = ServiceAccountTokenProjection {
         path: "token".to_owned(),
@@ -58,7 +59,7 @@ fn token() -> Volume {
     }
 }
 
-/// The plugin's pod.
+/// Returns the plugin's pod.
 #[must_use]
 pub fn pod(
     input: &PodInput<'_>,

@@ -1,5 +1,5 @@
-//! What divides the GPUs by MIG: an init container of the plugin's pod, so that whenever that begins, after a reboot too, the
-//! GPUs are as they should be before it looks at them. With the layout there already it changes nothing.
+//! The init container of the plugin's pod that applies the MIG layout, so that whenever the plugin starts, including
+//! after a reboot, the GPUs have the layout. If they already have it, nothing changes.
 
 use gpu_operator_crd::report::CONTAINER_ROOT;
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume};
@@ -10,14 +10,14 @@ use crate::{
     manifests::pod::{Mode, PodInput, host_path, mount, own_container},
 };
 
-/// The container. The pod has to have the host's processes, or NVML would not tell it who uses the GPUs (that it does so to
-/// a pod that has them is unverified).
+/// Returns the container. The pod must share the host's process namespace, or NVML would not report which processes use
+/// the GPUs (unverified).
 #[must_use]
 pub fn container(input: &PodInput<'_>, layout: &Layout) -> Container {
     let root = input.key.driver.root();
     let layout = serde_json::json!(layout).to_string();
-    // Writable: the library makes device nodes of what it makes. A root that is no file system of its own works from the
-    // host's.
+    // Writable, because the library creates device nodes. A driver root that is not a complete file system is used from
+    // the host's root.
     let mounts = if root == CONTAINER_ROOT {
         vec![
             mount("sys", "/host/sys", Mode::ReadOnly),
@@ -29,8 +29,8 @@ pub fn container(input: &PodInput<'_>, layout: &Layout) -> Container {
     };
     let args = ["mig", "--host-root", "/host", "--driver-root", root, "--layout", &layout];
     Container {
-        // Privileged: NVML opens the GPUs' device nodes, and only root may divide them; SYS_CHROOT to load the library where
-        // it finds them.
+        // Privileged: NVML opens the GPUs' device nodes, only root may change the layout, and SYS_CHROOT is needed to
+        // load the library in the driver's root.
         security_context: Some(SecurityContext {
             privileged: Some(true),
             run_as_user: Some(0),
@@ -40,7 +40,7 @@ pub fn container(input: &PodInput<'_>, layout: &Layout) -> Container {
     }
 }
 
-/// The volumes that it needs besides those of the plugin.
+/// Returns the volumes that it needs in addition to those of the plugin.
 #[must_use]
 pub fn volumes(input: &PodInput<'_>) -> Vec<Volume> {
     if input.key.driver.root() == CONTAINER_ROOT {

@@ -1,9 +1,9 @@
-//! The control daemon of CUDA's MPS, a stage of its own: what runs on its GPUs ends with it, so a device plugin that is
-//! started anew must not take it along.
+//! The control daemon of CUDA's MPS. It is a separate stage because programs on its GPUs end with it, so a restart of
+//! the device plugin must not restart it.
 //!
-//! The image is the plugin's. Daemon and plugin start the driver's programs with an environment of their own, in which there is
-//! no path of programs or libraries, and no runtime brings the driver into their containers where none is configured: the
-//! probe does, as their first program.
+//! The image is the plugin's. Daemon and plugin start the driver's programs with an environment without paths of
+//! programs and libraries, and without a configured runtime the driver is not injected into their containers: the probe
+//! injects it as their first program.
 
 use gpu_operator_crd::policy::{MigStrategy, Sharing};
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume, VolumeMount};
@@ -18,17 +18,18 @@ use crate::{
     settings::Settings,
 };
 
-/// Where daemon, plugin and the pods that share a GPU meet, on the host.
+/// The folder of the host that the daemon, the plugin and the pods that share a GPU have in common.
 pub const ROOT: &str = "/run/nvidia/mps";
-/// The same, as upstream's programs have it built in.
+/// The same folder in containers, fixed in NVIDIA's programs.
 const ROOT_IN_CONTAINER: &str = "/mps";
-/// Programs on the GPUs are told to end, and the daemons with them.
+/// The time in which programs on the GPUs and the daemons end.
 const GRACE_SECONDS: i64 = 30;
 
-/// The daemon's pod.
+/// Returns the daemon's pod.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodParts {
-    // Privileged: the daemons open the GPUs' device nodes, and its shared memory is a mount that the host must see.
+    // Privileged: the daemons open the GPUs' device nodes, and their shared memory is a mount that must be visible on
+    // the host.
     let privileged = || Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() });
     let shared_memory = Container {
         command: Some(vec!["mps-control-daemon".to_owned()]),
@@ -73,26 +74,27 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
     }
 }
 
-/// The command of a container that has the driver's programs and libraries where this program of its image looks for them.
+/// Returns the command that runs a program of the image with the driver's programs and libraries where the program
+/// looks for them.
 #[must_use]
 pub fn injected(program: &str) -> Vec<String> {
     unpacked::command(&["inject", "--driver-root", config::DRIVER_ROOT_IN_CONTAINER, "--", program])
 }
 
-/// The plugin's gate: waits until the daemons of all GPUs run.
+/// Returns the plugin's gate, which waits until the daemons of all GPUs run.
 #[must_use]
 pub fn gate(settings: &Settings) -> Container {
     let args = ["wait", "mps", "--host-root", "/host", "--mps-root", ROOT];
     own_container(settings, "wait-for-mps", &args, vec![mount("mps-root", "/host/run/nvidia/mps", Mode::ReadOnly)])
 }
 
-/// What daemon and plugin mount alike.
+/// Returns the mounts that daemon and plugin have in common.
 #[must_use]
 pub fn mounts(mode: Mode) -> [VolumeMount; 2] {
     [mount("mps-root", ROOT_IN_CONTAINER, mode), mount("mps-shared-memory", "/dev/shm", mode)]
 }
 
-/// The volumes of [`mounts`].
+/// Returns the volumes of [`mounts`].
 #[must_use]
 pub fn volumes() -> [Volume; 2] {
     [

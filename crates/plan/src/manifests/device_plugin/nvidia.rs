@@ -1,4 +1,4 @@
-//! NVIDIA's device plugin, which answers with CDI devices, or with an environment where NVIDIA's runtime reads that.
+//! NVIDIA's device plugin, which answers with CDI devices, or with environment variables for NVIDIA's runtime.
 
 use gpu_operator_crd::policy::{DeviceIdStrategy, MigStrategy, PluginFlags, Sharing};
 use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext};
@@ -37,13 +37,13 @@ pub fn pod(
         env("NVIDIA_DEV_ROOT", input.key.driver.dev_root()),
         env("DRIVER_ROOT_CTR_PATH", config::DRIVER_ROOT_IN_CONTAINER),
         env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", install_dir(input.key))),
-        // A runtime that injects by environment must leave this container alone.
+        // Runtimes that inject by environment must not change this container.
         env("NVIDIA_VISIBLE_DEVICES", "void"),
     ];
     if mig != MigStrategy::None {
         environment.extend([env("MIG_STRATEGY", mig.as_str()), env("NVIDIA_MIG_MONITOR_DEVICES", "all")]);
     }
-    environment.extend(told(flags));
+    environment.extend(variables(flags));
     let mut mounts = vec![
         mount("sockets", SOCKETS, Mode::Writable),
         mount("driver-root", config::DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
@@ -80,7 +80,7 @@ pub fn pod(
         volumes.extend(mps::volumes());
     }
     let main = Container {
-        // The plugin asks the daemons by the driver's own program whether they serve.
+        // The plugin checks the daemons with the driver's own program.
         command: by_mps.then(|| mps::injected("nvidia-device-plugin")),
         // Privileged: NVML opens the GPUs' device nodes.
         security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
@@ -96,8 +96,8 @@ pub fn pod(
     }
 }
 
-/// The flags as the plugin is told of them.
-fn told(flags: PluginFlags) -> impl Iterator<Item = EnvVar> {
+/// Returns the environment variables of the flags.
+fn variables(flags: PluginFlags) -> impl Iterator<Item = EnvVar> {
     let PluginFlags {
         fail_on_init_error,
         pass_device_specs,
@@ -107,7 +107,7 @@ fn told(flags: PluginFlags) -> impl Iterator<Item = EnvVar> {
         mofed_enabled,
     } = flags;
     let switch = |on: Option<bool>| on.map(|on| if on { "true" } else { "false" });
-    let told = [
+    let variables = [
         ("FAIL_ON_INIT_ERROR", switch(fail_on_init_error)),
         ("PASS_DEVICE_SPECS", switch(pass_device_specs)),
         ("DEVICE_ID_STRATEGY", device_id_strategy.map(DeviceIdStrategy::as_str)),
@@ -115,11 +115,11 @@ fn told(flags: PluginFlags) -> impl Iterator<Item = EnvVar> {
         ("GDS_ENABLED", switch(gds_enabled)),
         ("MOFED_ENABLED", switch(mofed_enabled)),
     ];
-    told.into_iter().filter_map(|(name, value)| Some(env(name, value?)))
+    variables.into_iter().filter_map(|(name, value)| Some(env(name, value?)))
 }
 
-/// How the plugin answers. Its own pod needs no RuntimeClass whichever it is: it sees the driver's root and the device
-/// nodes by itself, and could not even wait for a runtime that is not there yet if it were to be run by it.
+/// Returns how the plugin answers kubelet. Its own pod needs no RuntimeClass in either case: it mounts the driver's
+/// root and the device nodes, and a pod with a RuntimeClass could not wait until the runtime exists.
 fn strategy(toolkit: &ToolkitChoice) -> &'static str {
     // NVIDIA's runtime, of this operator or of the host, reads the environment.
     if toolkit.is_by_cdi() { "cdi-cri" } else { "envvar" }

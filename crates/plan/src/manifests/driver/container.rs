@@ -1,4 +1,4 @@
-//! NVIDIA's driver container, which loads the kernel modules and binds its root into `/run/nvidia/driver`.
+//! NVIDIA's driver container, which loads the kernel modules and bind-mounts its root at `/run/nvidia/driver`.
 
 use gpu_operator_crd::report::{CONTAINER_ROOT, WAITS_FILE};
 use k8s_openapi::api::core::v1::{Container, SecurityContext};
@@ -13,12 +13,13 @@ use crate::{
     },
 };
 
-/// Unloading waits for the driver's own services to end.
+/// The time in which the driver's services end before it is unloaded.
 const GRACE_SECONDS: i64 = 60;
 
-/// The file in which it keeps the digest of what it has loaded.
+/// The file in which the container stores the digest of the loaded driver.
 const STATE_FILE: &str = "/run/nvidia/nvidia-driver.state";
-/// The driver's pod.
+
+/// Returns the driver's pod.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodParts {
     let kind = if open { "open" } else { "proprietary" };
@@ -28,11 +29,11 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
         "driver",
         vec![
             env("KERNEL_MODULE_TYPE", kind),
-            // What drivers before 570 understand of the same question.
+            // The equivalent for drivers before 570.
             env("OPEN_KERNEL_MODULES_ENABLED", if open { "true" } else { "false" }),
             // The runtime must not inject a driver into the container that installs it.
             env("NVIDIA_VISIBLE_DEVICES", "void"),
-            // By which a container that starts again knows that what is loaded is its own.
+            // With this a restarted container recognizes the driver that it has loaded.
             env("DRIVER_CONFIG_DIGEST", &digest),
         ],
         vec!["init".to_owned()],
@@ -57,7 +58,7 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
         volume_mounts: Some(mounts),
         ..container
     };
-    // A pod that waits here shows in its own status that it does; what guards the later starts is `guarded`.
+    // A pod that waits in this container shows it in its status; later starts are guarded by `guarded`.
     let guard = own_container(
         input.settings,
         GUARD,
@@ -73,7 +74,7 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
         host_path("var-log", "/var/log", None),
         host_path("os-release", "/etc/os-release", None),
         host_path("firmware-search-path", "/sys/module/firmware_class/parameters/path", None),
-        // GSP firmware is read by the kernel from the host, so it lies where the host sees the driver's root.
+        // The kernel reads GSP firmware from the host, so it is stored in the driver's root on the host.
         host_path("firmware", "/run/nvidia/driver/lib/firmware", Some("DirectoryOrCreate")),
     ];
     volumes.extend(device_nodes::volumes());
@@ -92,9 +93,9 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
     }
 }
 
-/// The command that starts the driver's own program behind the guard. Kubelet starts a container that has died again
-/// without its pod's init containers, and an image that reloads the driver on every start would fail for as long as a
-/// program uses it. What the dead container left mounted goes first: a gate would take it for the new one's.
+/// Returns the command that starts the driver's own program after the guard. Kubelet restarts a failed container
+/// without its pod's init containers, and an image that reloads the driver on every start would fail while a program
+/// uses the driver. Mounts of the failed container are removed first: a gate would take them for the new container's.
 fn guarded(program: &str, version: &str, digest: &str) -> Vec<String> {
     unpacked::command(&[
         "guard",

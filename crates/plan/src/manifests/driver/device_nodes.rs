@@ -1,5 +1,5 @@
-//! The helper in the driver's pod that makes the device nodes which NVIDIA's container leaves out: those of unified memory,
-//! of mode setting and of MIG's capabilities, and the links by which systemd finds all of them.
+//! The sidecar in the driver's pod that creates the device nodes that NVIDIA's container does not: those of unified
+//! memory, mode setting and MIG's capabilities, and the links by which systemd finds them.
 
 use k8s_openapi::api::core::v1::{Capabilities, Container, SecurityContext, Volume};
 
@@ -9,7 +9,8 @@ use crate::{
     settings::Settings,
 };
 
-/// The sidecar. It starts before the driver and runs beside it, because nodes are due after every load.
+/// Returns the sidecar. It starts before the driver and runs as long as the driver, because nodes must be created after
+/// every load.
 pub fn container(settings: &Settings) -> Container {
     let mounts = vec![
         mount("sys", "/host/sys", Mode::ReadOnly),
@@ -19,7 +20,7 @@ pub fn container(settings: &Settings) -> Container {
     ];
     Container {
         restart_policy: Some("Always".to_owned()),
-        // Root, because the driver's root and the host's /dev are root's; and the one right that making nodes takes.
+        // Root, because root owns the driver's root and the host's /dev, with only the capability that creates nodes.
         security_context: Some(SecurityContext {
             run_as_user: Some(0),
             run_as_group: Some(0),
@@ -33,7 +34,7 @@ pub fn container(settings: &Settings) -> Container {
     }
 }
 
-/// Its volumes, beside those that the driver's container has as well.
+/// Returns its volumes, except those that the driver's container also has.
 pub fn volumes() -> [Volume; 2] {
     [
         host_path("device-numbers", "/proc/devices", Some("File")),

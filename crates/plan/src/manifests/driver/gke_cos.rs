@@ -1,13 +1,13 @@
-//! Google's installer for Container-Optimized OS, as GKE's nodes have it preloaded.
+//! Google's installer for Container-Optimized OS, which is preloaded on GKE's nodes.
 
 use crate::manifests::{
     driver::installer::{self, Installer},
     pod::{HostNamespaces, PodInput, PodParts, env},
 };
 
-/// Runs Google's installer with its arguments, as Google's manifest does: not over modules that are in use, which it would try
-/// to replace. The folder is made readable afterwards, for pods that do not run as root find the driver in it. That the
-/// image has bash, and where the program lies in it, is from that manifest.
+/// Runs Google's installer with its arguments, as Google's manifest does, unless the modules are in use, because the
+/// installer would try to replace them. Afterwards the folder is made readable for pods that do not run as root. That
+/// the image has bash, and the program's path, are from that manifest.
 const SCRIPT: &str = r#"used() {
   for module in nvidia nvidia_uvm nvidia_modeset nvidia_drm; do
     [ -r "/sys/module/$module/refcnt" ] || continue
@@ -24,7 +24,7 @@ fi
 chmod 755 "$NVIDIA_INSTALL_DIR_CONTAINER"
 "#;
 
-/// The pod. `flavour` is `default`, `latest` or a full version.
+/// Returns the pod. `flavour` is `default`, `latest` or a full version.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, flavour: &str, version: Option<&str>, install_dir: &str, preloaded: bool) -> PodParts {
     let vulkan = format!("{install_dir}/vulkan/icd.d");
@@ -46,7 +46,7 @@ pub fn pod(input: &PodInput<'_>, flavour: &str, version: Option<&str>, install_d
             ("nvidia-config", "/etc/nvidia".to_owned(), "/etc/nvidia"),
         ],
         preloaded,
-        // It downloads before the node has a network for pods, and by the same way out as the node.
+        // It downloads before the node has a pod network, by the network of the node.
         host: HostNamespaces::PidAndNetwork,
         unloads_nouveau: false,
     };
@@ -60,7 +60,7 @@ mod tests {
     use super::SCRIPT;
 
     #[test]
-    fn googles_installer_runs_unless_its_modules_are_in_use_and_the_folder_is_readable_afterwards() {
+    fn googles_installer_runs_unless_modules_are_in_use_and_the_folder_becomes_readable() {
         let folder = std::env::temp_dir().join(format!("gke-cos-{}", std::process::id()));
         let path = |name: &str| folder.join(name);
         fs::create_dir_all(path("install")).unwrap();
@@ -68,7 +68,7 @@ mod tests {
         fs::set_permissions(path("installer"), fs::Permissions::from_mode(0o755)).unwrap();
         let script = SCRIPT.replace("/sys/", &format!("{}/sys/", folder.display()));
         let script = script.replace("/cos-gpu-installer", &path("installer").display().to_string());
-        // Modules with their use counts and holders, and how often the installer has run by then.
+        // Modules with their use counts and holders, and how often the installer has run.
         let module = |name: &str, count: &str, holders: &[&str]| {
             for holder in holders {
                 fs::create_dir_all(path(&format!("sys/module/{name}/holders/{holder}"))).unwrap();

@@ -1,11 +1,11 @@
-//! Google's installer for Ubuntu, as GKE's nodes have it preloaded.
+//! Google's installer for Ubuntu, which is preloaded on GKE's nodes.
 
 use crate::manifests::{
     driver::installer::{self, Installer},
     pod::{HostNamespaces, PodInput, PodParts, env},
 };
 
-/// The pod. Google's own manifest names no version.
+/// Returns the pod. Google's own manifest sets no version.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, version: Option<&str>, install_dir: &str, preloaded: bool) -> PodParts {
     let installer = Installer {
@@ -14,7 +14,7 @@ pub fn pod(input: &PodInput<'_>, version: Option<&str>, install_dir: &str, prelo
         env: version.map(|version| env("NVIDIA_DRIVER_VERSION", version)).into_iter().collect(),
         command: None,
         args: Vec::new(),
-        // It looks there for what the kernel was built with.
+        // The installer reads the kernel's build configuration there.
         folders: vec![("boot", "/boot".to_owned(), "/boot")],
         preloaded,
         host: HostNamespaces::None,

@@ -1,4 +1,4 @@
-//! Files that NVIDIA's driver container takes from elsewhere than its image: from ConfigMaps of the user's, from the host's
+//! Files of NVIDIA's driver container that are not in its image: from the user's ConfigMaps, from the host's
 //! subscription to package repositories, and from drivers of the host's network cards.
 
 use gpu_operator_crd::policy::ConfigMapFiles;
@@ -9,20 +9,20 @@ use crate::{
     manifests::pod::{Mode, PodInput, host_path, mount},
 };
 
-/// Where the container looks for a file of parameters for each kernel module.
+/// The folder in which the container looks for files with parameters of kernel modules.
 const PARAMETERS: &str = "/drivers";
-/// The files that it looks for there.
+/// The names of these files.
 const PARAMETER_FILES: [&str; 4] = ["nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidia-peermem.conf"];
 
-/// The folders of package repositories and of trusted certificates, by the beginning of a system's name. NVIDIA's images
-/// and its operator have them there; that of SUSE is general knowledge, unverified.
+/// The folders of package repositories and of trusted certificates, by prefix of a system's name, as in NVIDIA's images
+/// and its operator; those of SUSE are unverified.
 const FOLDERS: [(&str, &str, &str); 3] = [
     ("ubuntu", "/etc/apt/sources.list.d", "/usr/local/share/ca-certificates"),
     ("sl", "/etc/zypp/repos.d", "/etc/pki/trust/anchors"),
     ("", "/etc/yum.repos.d", "/etc/pki/ca-trust/extracted/pem"),
 ];
 
-/// A path of the host, where the container finds it, and whether it is a file.
+/// A path of the host, its path in the container, and whether it is a file.
 struct HostFile {
     volume: &'static str,
     host: &'static str,
@@ -30,7 +30,7 @@ struct HostFile {
     is_file: bool,
 }
 
-/// The subscription of a RHEL host, where Red Hat's images look for it in a container.
+/// The subscription of a RHEL host, at the paths that Red Hat's images use in a container.
 const RHEL: [HostFile; 3] = [
     HostFile {
         volume: "subscription-entitlement",
@@ -47,7 +47,7 @@ const RHEL: [HostFile; 3] = [
     },
 ];
 
-/// The subscription of a host of SUSE's.
+/// The subscription of a SUSE host.
 const SUSE: [HostFile; 2] = [
     HostFile {
         volume: "subscription-credentials",
@@ -58,7 +58,7 @@ const SUSE: [HostFile; 2] = [
     HostFile { volume: "subscription-server", host: "/etc/SUSEConnect", container: "/etc/SUSEConnect", is_file: true },
 ];
 
-/// The volumes, and where each is mounted, for a system by its name in the tags of driver images.
+/// Returns the volumes and their mounts for a system by its name in the tags of driver images.
 #[must_use]
 pub fn of(input: &PodInput<'_>, os: &str) -> (Vec<Volume>, Vec<VolumeMount>) {
     let mut files = (Vec::new(), Vec::new());
@@ -71,31 +71,33 @@ pub fn of(input: &PodInput<'_>, os: &str) -> (Vec<Volume>, Vec<VolumeMount>) {
     files
 }
 
-/// Where the kernel shows memory of GPUs that are NUMA nodes of the host, which has to be set online (GH200, GB200).
+/// Returns the folder in which the kernel shows memory of GPUs that are NUMA nodes of the host, which must be set
+/// online (GH200, GB200).
 ///
-/// `/dev/log` is left out, though the driver's daemons would write to it: it is a socket, or a link to one, that a host
-/// without a system log does not have, and container runtimes make a folder of a path that is not there, which would take
-/// the log's place on the host. The daemons go on without it.
+/// `/dev/log` is not mounted, although the driver's daemons would write to it: it is a socket, or a link to one, that
+/// is missing on a host without a system log, and container runtimes create a folder for a missing path, which would
+/// block the log on the host. The daemons work without it.
 fn devices() -> (Volume, Vec<VolumeMount>) {
     let path = "/sys/devices/system";
     (host_path("system-devices", path, None), vec![mount("system-devices", path, Mode::Writable)])
 }
 
-/// Where a container of Mellanox' network drivers puts its sources and its modules, before or after this pod is made.
+/// Returns the folder in which a container of Mellanox's network drivers stores its sources and modules, before or
+/// after this pod is created.
 fn mellanox() -> (Volume, Vec<VolumeMount>) {
     let path = "/run/mellanox/drivers";
     let volume = host_path("mellanox-drivers", path, Some("DirectoryOrCreate"));
     (volume, vec![mount("mellanox-drivers", path, Mode::Follow)])
 }
 
-/// The user's files. Each is mounted by itself, because a volume that is mounted over a folder hides what the image has
-/// there: the bundle of public authorities, and the distribution's own repositories.
+/// Returns the user's files. Each is mounted individually, because a volume that is mounted over a folder hides the
+/// image's files in it: the bundle of public authorities, and the distribution's own repositories.
 fn config_maps(input: &PodInput<'_>, os: &str) -> Vec<(Volume, Vec<VolumeMount>)> {
     let maps = effective_spec::driver_of(input.policy, input.key).config_maps;
     let mut files = Vec::new();
     if let Some(name) = &maps.kernel_modules {
-        // Of a key that the ConfigMap lacks comes an empty folder, which the container takes for no file: the names are
-        // given, and nobody needs parameters for all modules.
+        // For a key that is missing in the ConfigMap an empty folder is mounted, which the container ignores: the names
+        // are fixed, and few users set parameters of all modules.
         let source = ConfigMapVolumeSource { name: name.clone(), ..ConfigMapVolumeSource::default() };
         files.push((config_map("parameters", source), by_key("parameters", PARAMETERS, PARAMETER_FILES)));
     }
@@ -113,7 +115,7 @@ fn config_maps(input: &PodInput<'_>, os: &str) -> Vec<(Volume, Vec<VolumeMount>)
     files
 }
 
-/// The listed keys of a ConfigMap. kubelet waits for a key that is listed and not there, and names it in an Event.
+/// Returns the listed keys of a ConfigMap. Kubelet waits for a listed key that is missing, and reports it in an Event.
 fn listed(from: &ConfigMapFiles) -> ConfigMapVolumeSource {
     let items = from.keys.iter().map(|key| KeyToPath { key: key.clone(), path: key.clone(), mode: None });
     ConfigMapVolumeSource { name: from.name.clone(), items: Some(items.collect()), ..ConfigMapVolumeSource::default() }
@@ -123,7 +125,7 @@ fn config_map(volume: &str, source: ConfigMapVolumeSource) -> Volume {
     Volume { name: volume.to_owned(), config_map: Some(source), ..Volume::default() }
 }
 
-/// A mount for each key of a volume, beside what else is in the folder.
+/// Returns a mount for each key of a volume, so that other files in the folder stay visible.
 fn by_key<'k>(volume: &str, folder: &str, keys: impl IntoIterator<Item = &'k str>) -> Vec<VolumeMount> {
     let mount_key = |key: &str| VolumeMount {
         sub_path: Some(key.to_owned()),
@@ -132,9 +134,9 @@ fn by_key<'k>(volume: &str, folder: &str, keys: impl IntoIterator<Item = &'k str
     keys.into_iter().map(mount_key).collect()
 }
 
-/// The host's subscription, without which packages of RHEL and SLES cannot be downloaded. What a host without one lacks is
-/// made, empty: a pod that mounts a file which is not there would not start, and its message would be about the mount and
-/// not about kernel headers that cannot be had.
+/// Returns the host's subscription, without which packages of RHEL and SLES cannot be downloaded. Missing files and
+/// folders are created empty: a pod that mounts a missing file would not start, and its message would be about the
+/// mount and not about missing kernel headers.
 fn subscription(input: &PodInput<'_>, os: &str) -> impl Iterator<Item = (Volume, Vec<VolumeMount>)> + use<> {
     let files: &[HostFile] = match os {
         _ if !input.key.host.subscription => &[],

@@ -1,6 +1,6 @@
-//! What the installers that put a driver onto the host have in common: the installer runs to its end as an init
-//! container, then the pod stays, so that it can be seen to have ended well. What is installed already is the
-//! installer's to find; it keeps a cache in the folder that it installs into.
+//! The common parts of installers that install a driver on the host: the installer runs as an init container, and the
+//! pod stays to show its success. The installer itself detects what is already installed; it keeps a cache in its
+//! install folder.
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext, Volume, VolumeMount};
 
@@ -12,34 +12,34 @@ use crate::{
     },
 };
 
-/// The folder that they install into, as the installers see it.
+/// The install folder in the installers' containers.
 const INSTALL_DIR_IN_CONTAINER: &str = "/usr/local/nvidia";
-/// The host's root as the installers see it.
+/// The host's root in the installers' containers.
 const ROOT_IN_CONTAINER: &str = "/root";
 
-/// What sets one installer apart.
+/// The differences between installers.
 pub struct Installer<'a> {
-    /// The version, or its branch, that will be loaded, where that is known before.
+    /// The version that will be loaded, or its branch, if known before the installation.
     pub version: Option<&'a str>,
-    /// The folder of the host that it installs into.
+    /// The install folder on the host.
     pub install_dir: &'a str,
-    /// What it is told beside where things are.
+    /// Environment variables in addition to the paths.
     pub env: Vec<EnvVar>,
-    /// What is run, unless it is the image's own program.
+    /// The command, if not the image's own.
     pub command: Option<Vec<String>>,
     /// Its arguments.
     pub args: Vec<String>,
     /// Further folders of the host: volume, path on the host and path in the container.
     pub folders: Vec<(&'static str, String, &'static str)>,
-    /// Whether the image is on the node and in no registry.
+    /// Whether the image is preloaded on the node and in no registry.
     pub preloaded: bool,
-    /// What of the host's the installer works in.
+    /// The namespaces of the host that the pod uses.
     pub host: HostNamespaces,
-    /// Whether the system may have loaded nouveau: Google's do not have it.
+    /// Whether the system may have loaded nouveau, which Google's systems do not include.
     pub unloads_nouveau: bool,
 }
 
-/// The pod of an installer.
+/// Returns the pod of an installer.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
     let Installer { version, install_dir, env: more, command, args, folders, preloaded, host, unloads_nouveau } =
@@ -62,7 +62,7 @@ pub fn pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
     let install = Container {
         command,
         image_pull_policy: if preloaded { Some("Never".to_owned()) } else { container.image_pull_policy.clone() },
-        // Privileged: it loads kernel modules, makes device nodes and builds in the host's root.
+        // Privileged: it loads kernel modules, creates device nodes and builds in the host's root.
         security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
         volume_mounts: Some(mounts),
         ..container
@@ -79,9 +79,9 @@ pub fn pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
     PodParts { init, main: own_container(input.settings, "driver", &["hold"], vec![]), volumes, host, grace_seconds: 5 }
 }
 
-/// These installers leave a module alone that is loaded: that it is there is all they have to find, and so all that
-/// the guard asks of a driver of the wanted version. Where the installer chooses the version, a loaded driver counts as its
-/// own if its libraries are where it installs them.
+/// Returns the guard. These installers keep a loaded module, so the guard only checks that a loaded driver has the
+/// desired version. If the installer chooses the version, a loaded driver counts as its own if the driver's libraries
+/// are in the install folder.
 fn guard(input: &PodInput<'_>, version: Option<&str>, install_dir: &str) -> Container {
     let mut args = vec!["guard", "--host-root", "/host"];
     let mut mounts = vec![mount("sys", "/host/sys", Mode::ReadOnly)];

@@ -1,4 +1,5 @@
-//! The step that takes the GPUs from nouveau, the kernel's own driver for them, before NVIDIA's is installed.
+//! The init container that unloads nouveau, the kernel's own driver for NVIDIA GPUs, before NVIDIA's driver is
+//! installed.
 
 use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
@@ -8,13 +9,14 @@ use crate::{
     settings::Settings,
 };
 
-/// The container. It ends at once where nouveau is not loaded, unloads one that nothing uses, and waits with a message while
-/// something does.
+/// Returns the container. It ends at once if nouveau is not loaded, unloads nouveau if it is not in use, and otherwise
+/// waits with a message.
 #[must_use]
 pub fn container(settings: &Settings) -> Container {
     let mounts = vec![mount("sys", "/host/sys", Mode::ReadOnly)];
     Container {
-        // Privileged: only root with CAP_SYS_MODULE may unload a kernel module, and the probe's image is root's by no other way.
+        // Privileged: only root with CAP_SYS_MODULE may unload a kernel module, and the probe's image does not run as
+        // root by default.
         security_context: Some(SecurityContext {
             privileged: Some(true),
             run_as_user: Some(0),

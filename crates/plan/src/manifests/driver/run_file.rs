@@ -1,11 +1,11 @@
-//! NVIDIA's `.run` file, by version or by address: for cards, systems and networks that no driver container is made for.
+//! NVIDIA's `.run` file, by version or address: for GPUs, systems and networks without a driver container.
 
 use crate::manifests::{
     driver::installer::{self, Installer},
     pod::{HostNamespaces, PodInput, PodParts, env},
 };
 
-/// The pod.
+/// Returns the pod.
 #[must_use]
 pub fn pod(input: &PodInput<'_>, version: Option<&str>, url: &str, install_dir: &str) -> PodParts {
     let mut environment = vec![env("NVIDIA_DRIVER_DOWNLOAD_URL", url)];

@@ -1,4 +1,5 @@
-//! Where the runtime takes CDI devices by itself: the installer runs to its end, and no runtime is configured or restarted.
+//! The toolkit for runtimes that support CDI devices: the installer runs once, and no runtime is configured or
+//! restarted.
 
 use gpu_operator_crd::keys;
 
@@ -8,7 +9,7 @@ use crate::manifests::{
     toolkit::installer::{install_volume, installer, own_pid_volume},
 };
 
-/// The toolkit's pod. It stays after the installer has ended, so that its readiness can be seen.
+/// Returns the toolkit's pod. It stays after the installer has ended, to show that the toolkit is ready.
 pub fn pod(input: &PodInput<'_>) -> PodParts {
     let installer = installer(input, vec!["--no-daemon".to_owned(), "--no-runtime-config".to_owned()]);
     let mut volumes = driver_gate_volumes(input);

@@ -1,6 +1,6 @@
-//! Where NVIDIA's runtime has to be entered into the container runtime's configuration: NVIDIA's installer enters it and
-//! restarts nothing, and steps of ours before and after it keep what was there, restart the runtime only if that is
-//! needed, and take out again what was entered when the pod goes.
+//! The toolkit for runtimes that must be configured: NVIDIA's installer adds NVIDIA's runtime to the container
+//! runtime's configuration and restarts nothing. Steps of this operator before and after it save the previous
+//! configuration, restart the runtime only if necessary, and remove the additions when the pod is deleted.
 
 use k8s_openapi::api::core::v1::{Container, ExecAction, Lifecycle, LifecycleHandler, SecurityContext, Volume};
 
@@ -18,21 +18,22 @@ use crate::{
     },
 };
 
-/// What the configuration was before: outlives a reboot.
+/// The folder of the saved configuration, which is kept across reboots.
 const STATE: &str = "/var/lib/gpu-operator/runtime";
-/// What the runtime has loaded: does not outlive a reboot, which loads it anew.
+/// The folder with the state that the runtime has loaded, which is not kept across reboots because the runtime then
+/// loads it again.
 pub const LOADED: &str = "/run/gpu-operator/runtime";
-/// Where the folder of the runtime's socket is found: the runtime makes the socket anew when it starts, which a mount of
-/// the socket itself would not follow.
+/// The folder of the runtime's socket in containers. The runtime recreates the socket when it starts, which would not
+/// be visible through a mount of the socket itself.
 const SOCKET_DIR: &str = "/run/runtime-host";
 
-/// The toolkit's pod.
+/// Returns the toolkit's pod.
 pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
     let folders: Vec<_> = folders(setup).enumerate().map(|(index, path)| (format!("config-{index}"), path)).collect();
     let files = || folders.iter().map(|(name, path)| mount(name, path, Mode::Writable));
     let state = || [mount("state", STATE, Mode::Writable), mount("loaded", LOADED, Mode::Writable)];
     let socket = || mount("socket", SOCKET_DIR, Mode::Writable);
-    let ours = |name: &str, step: &str, mounts: Vec<_>, privileged: bool| {
+    let own_step = |name: &str, step: &str, mounts: Vec<_>, privileged: bool| {
         let args = own_args(input.key, setup, step);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         Container {
@@ -40,15 +41,15 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
             ..own_container(input.settings, name, &args, mounts)
         }
     };
-    let snapshot = ours("keep-configuration", "snapshot", files().chain(state()).collect(), false);
+    let snapshot = own_step("keep-configuration", "snapshot", files().chain(state()).collect(), false);
     let mut install = installer(input, installer_args(setup));
     install.volume_mounts.get_or_insert_default().extend(files());
-    let apply = ours(RESTART_RUNTIME, "apply", files().chain(state()).chain([socket()]).collect(), true);
-    // Only a runtime that runs every pod has to be restarted when it goes.
+    let apply = own_step(RESTART_RUNTIME, "apply", files().chain(state()).chain([socket()]).collect(), true);
+    // Only if NVIDIA's runtime is the default must the container runtime be restarted at the end.
     let socket_too = setup.default.then(socket);
-    let mut main = ours("toolkit", "keep", files().chain(state()).chain(socket_too).collect(), setup.default);
-    // Kubelet runs this when the pod is deleted, and not when a container crashes, its node shuts down or loses power: what
-    // is entered stays over a reboot.
+    let mut main = own_step("toolkit", "keep", files().chain(state()).chain(socket_too).collect(), setup.default);
+    // Kubelet runs this when the pod is deleted, but not when a container crashes or the node shuts down or loses
+    // power: the additions are kept across reboots.
     let mut revert = vec!["/usr/bin/entrypoint".to_owned()];
     revert.extend(own_args(input.key, setup, "revert"));
     main.lifecycle = Some(Lifecycle {
@@ -70,14 +71,14 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
         init: vec![driver_gate(input), snapshot, install, apply],
         main,
         volumes,
-        // The runtime is known by its process, which is signalled; without this its number is not that of the host.
+        // The steps signal the runtime's process, whose ID is that of the host only in the host's process namespace.
         host: HostNamespaces::Pid,
-        // Where it is the default, the runtime is restarted and waited for.
+        // If NVIDIA's runtime is the default, the container runtime is restarted before the pod ends.
         grace_seconds: if setup.default { 180 } else { 30 },
     }
 }
 
-/// The folders of the host that hold the files, those below others left out.
+/// Returns the folders of the host that contain the files, without subfolders of others.
 pub fn folders(setup: &RuntimeSetup) -> impl Iterator<Item = &str> {
     let folder = |path| str::rsplit_once(path, '/').map_or("/", |(folder, _)| folder);
     let all = move || setup.files().chain(setup.source.as_deref()).map(folder);
@@ -95,7 +96,7 @@ fn socket_volume(setup: &RuntimeSetup) -> Volume {
 }
 
 fn installer_args(setup: &RuntimeSetup) -> Vec<String> {
-    // A main configuration that is not to be touched is none that anybody reads.
+    // If the main configuration must not be changed, the installer gets a file that is never read.
     let config = setup.config.clone().unwrap_or_else(|| format!("{PID_DIR}/unread.toml"));
     let mut args = vec![
         "--no-daemon".to_owned(),
@@ -112,14 +113,14 @@ fn installer_args(setup: &RuntimeSetup) -> Vec<String> {
         args.push("--enable-cdi-in-runtime=true".to_owned());
     }
     if setup.kind != Kind::Docker {
-        // The runtime's own program cannot be asked from inside a container.
+        // The runtime's own program cannot be called from a container.
         let source = setup.source.as_ref().map_or_else(|| "file".to_owned(), |source| format!("file={source}"));
         args.push(format!("--config-source={source}"));
     }
     args
 }
 
-/// The arguments of a step of ours.
+/// Returns the arguments of one of this operator's steps.
 fn own_args(key: &VariantKey, setup: &RuntimeSetup, step: &str) -> Vec<String> {
     let name = setup.socket.rsplit_once('/').map_or(setup.socket.as_str(), |(_, name)| name);
     let mut args = vec![
@@ -140,12 +141,12 @@ fn own_args(key: &VariantKey, setup: &RuntimeSetup, step: &str) -> Vec<String> {
     args
 }
 
-/// Root, because the files are root's; nothing else.
+/// Returns a context with root, because root owns the files, and no privileges.
 fn root() -> SecurityContext {
     SecurityContext { run_as_user: Some(0), ..unprivileged() }
 }
 
-/// Privileged: AppArmor and `SELinux` keep any other container from signalling a process of the host.
+/// Returns a privileged context: AppArmor and `SELinux` prevent other containers from signalling a process of the host.
 fn privileged_root() -> SecurityContext {
     SecurityContext { privileged: Some(true), run_as_user: Some(0), ..SecurityContext::default() }
 }

@@ -1,4 +1,4 @@
-//! What the toolkit's pods have in common: NVIDIA's installer and the folders that it writes to.
+//! The common parts of the toolkit's pods: NVIDIA's installer and the folders to which it writes.
 
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume};
 
@@ -8,14 +8,14 @@ use crate::{
     manifests::pod::{Mode, PodInput, empty_dir, env, host_path, mount, operand_container, unprivileged},
 };
 
-/// Where the installer keeps the number of its process.
+/// The folder in which the installer stores its process ID.
 pub const PID_DIR: &str = "/run/nvidia/toolkit";
 
-/// The installing container, and where it installs to.
+/// Returns the installing container with its mounts.
 pub fn installer(input: &PodInput<'_>, mut args: Vec<String>) -> Container {
     args.extend(input.key.toolkit_folder.iter().map(|folder| format!("--toolkit-install-dir={folder}")));
     Container {
-        // Root, because it writes to folders of the host's root; nothing else.
+        // Root without privileges, because it writes to folders that root owns.
         security_context: Some(SecurityContext { run_as_user: Some(0), ..unprivileged() }),
         volume_mounts: Some(vec![
             mount("install", parent(input.key), Mode::Writable),
@@ -25,19 +25,19 @@ pub fn installer(input: &PodInput<'_>, mut args: Vec<String>) -> Container {
             input,
             INSTALL_TOOLKIT,
             vec![env("NVIDIA_DRIVER_ROOT", input.key.driver.root())],
-            // Arguments, not environment: an installer too old for them refuses them aloud.
+            // Arguments, not environment: an installer that is too old for them fails with a message.
             args,
         )
     }
 }
 
-/// Returns the volume of the folder that the installer owns.
+/// Returns the volume of the install folder.
 #[must_use]
 pub fn install_volume(input: &PodInput<'_>) -> Volume {
     host_path("install", parent(input.key), Some("DirectoryOrCreate"))
 }
 
-/// For an installer that ends: nobody else looks for the number of its process.
+/// Returns the volume for the process ID of an installer that ends, which no gate reads.
 #[must_use]
 pub fn own_pid_volume() -> Volume {
     empty_dir("pid-file")

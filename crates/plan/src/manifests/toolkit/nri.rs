@@ -1,4 +1,5 @@
-//! NVIDIA's NRI plugin: the installer stays and answers the runtime. No runtime is configured or restarted.
+//! The toolkit with NVIDIA's NRI plugin: the installer keeps running and answers the runtime. No runtime is configured
+//! or restarted.
 
 use k8s_openapi::api::core::v1::Container;
 
@@ -8,11 +9,11 @@ use crate::manifests::{
     toolkit::installer::{PID_DIR, install_volume, installer},
 };
 
-/// Where the container finds the folder of the socket: the runtime makes the socket anew when it starts, which a mount of
-/// the socket itself would not follow.
+/// The folder of the socket in the container. The runtime recreates the socket when it starts, which would not be
+/// visible through a mount of the socket itself.
 const SOCKET_DIR: &str = "/run/nri-host";
 
-/// The toolkit's pod.
+/// Returns the toolkit's pod.
 pub fn pod(input: &PodInput<'_>, socket: &str) -> PodParts {
     let (folder, name) = socket.rsplit_once('/').unwrap_or(("", socket));
     let args = [
@@ -27,9 +28,9 @@ pub fn pod(input: &PodInput<'_>, socket: &str) -> PodParts {
     let mut volumes = driver_gate_volumes(input);
     volumes.extend([
         install_volume(input),
-        // The host's: the gate before the device plugin looks for a plugin that runs.
+        // A folder of the host, because the device plugin's gate checks that the NRI plugin runs.
         host_path("pid-file", PID_DIR, Some("DirectoryOrCreate")),
-        // Not made where it is missing: then NRI is switched off in the runtime, and the pod's Event says what is not there.
+        // Not created if missing: then NRI is disabled in the runtime, and the pod's Event names the missing folder.
         host_path("nri-socket", folder, Some("Directory")),
     ]);
     PodParts { init: vec![driver_gate(input)], main, volumes, host: HostNamespaces::None, grace_seconds: 30 }
