@@ -82,7 +82,7 @@ impl Adviser {
             // One after the other, here and below: there is no hurry, and the plan's own requests come first.
             for pod in asked {
                 let answer = voices(&self.client, pod).await.inspect_err(|error| {
-                    tracing::warn!(%error, "what Events say of a pod is not known");
+                    tracing::warn!(%error, "failed to read the Events of a pod");
                 });
                 journal.answered(&pod.uid, answer.ok(), now);
             }

@@ -100,7 +100,7 @@ impl Loop {
                     world.gpu_holders.extend(holders);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a rollout waits for an answer");
+                    tracing::warn!(%error, "failed to list the pods that use GPUs; the rollout waits");
                     break;
                 }
             }
@@ -122,7 +122,7 @@ impl Loop {
             self.wake.notify_one();
         }
         let retry = refusals(&written, carry);
-        tracing::debug!(?planning, writes = written.len(), "a pass");
+        tracing::debug!(?planning, writes = written.len(), "pass finished");
         next_pass(&plan, now, held, retry)
     }
 
@@ -155,7 +155,10 @@ impl Loop {
             let repaired = before.applied.as_ref() == write.set.annotations().get(keys::APPLIED);
             let generation = self.mirrors.daemon_set_generation(name).filter(|_| repaired);
             if let Some(generation) = generation.filter(|now| Some(*now) == before.generation) {
-                tracing::warn!(name, "a DaemonSet is not as applied, and applying it again does not change that");
+                tracing::warn!(
+                    name,
+                    "the DaemonSet differs from what was applied, and applying it again does not change this"
+                );
                 carry.futile.insert(name.clone(), generation);
             }
         }
@@ -185,7 +188,7 @@ fn hold_back(plan: &mut Plan, world: &World, pace: &mut Pace, now: Instant) -> O
 fn refusals(written: &[Written], carry: &mut Carry) -> Option<Duration> {
     let errors: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
     for error in &errors {
-        tracing::warn!(class = error.class().as_str(), %error, "a write was refused");
+        tracing::warn!(class = error.class().as_str(), %error, "a write failed");
     }
     // What passes by itself is tried again and nobody's trouble.
     let lasting = |error: &&&Error| matches!(error.class(), Class::Forbidden | Class::Invalid);

@@ -307,7 +307,7 @@ fn readable<K>(facts: Facts<Readable<K>>) -> (Facts<K>, BTreeSet<String>) {
 fn valid<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> (String, Readable<K>) {
     let name = guard.name_any();
     let object = guard.0.map(|object| Arc::new(trimmed(object))).inspect_err(|error| {
-        tracing::warn!(kind = %K::kind(&()), name, %error, "an object does not fit its type; what it is about stays as it is");
+        tracing::warn!(kind = %K::kind(&()), name, %error, "cannot parse object; leaving what it governs unchanged");
     });
     (name, object.ok())
 }
@@ -356,7 +356,7 @@ where
                     fact(object).is_some_and(|(name, _)| mirror.remove(name, version))
                 }
                 Err(error) => {
-                    tracing::warn!(kind = %K::kind(&()), %error, "a watch failed and is tried again");
+                    tracing::warn!(kind = %K::kind(&()), %error, "watch failed; retrying");
                     false
                 }
             };

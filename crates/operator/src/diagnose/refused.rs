@@ -127,31 +127,33 @@ impl Fault {
                 let node = node.as_ref().map_or_else(|| "its node".to_owned(), |name| format!("node {name}"));
                 let message = format!(
                     "the container runtime does not start container{container}: its image requires {condition}, and the \
-                     driver of {node} does not satisfy that; take an image for an earlier CUDA version, or give the node a \
-                     newer driver. The Node's label gpu.nodestack.dev/cuda-version has the version that its driver serves"
+                     driver of {node} does not satisfy this; use an image for an earlier CUDA version, or install a newer \
+                     driver on the node. The node's label gpu.nodestack.dev/cuda-version has the CUDA version that its driver \
+                     supports"
                 );
                 (Mistake::CudaTooNew, message)
             }
             Self::NoLimit => (
                 Mistake::GpuRequestWithoutLimit,
-                "its pods are refused: a container requests an extended resource, such as nvidia.com/gpu, without a limit; \
-                 write it under limits, which is request and limit in one. Where the pod's template has none of it, a \
-                 LimitRange of the namespace or an admission webhook adds it"
+                "the API server rejects the pods of this object: a container requests an extended resource, such as \
+                 nvidia.com/gpu, without a limit; set it under limits, which sets both the request and the limit. If the pod \
+                 template does not request it, a LimitRange of the namespace or an admission webhook adds the request"
                     .to_owned(),
             ),
             Self::Unequal(resource) => (
                 Mistake::GpuRequestWithoutLimit,
                 format!(
-                    "its pods are refused: request and limit of {resource} differ, and GPUs cannot be overcommitted; write \
-                     {resource} under limits alone. Where the pod's template has but one of the two, a LimitRange of the \
-                     namespace or an admission webhook adds the other"
+                    "the API server rejects the pods of this object: the request and the limit of {resource} differ, but GPUs \
+                     cannot be overcommitted; set {resource} under limits only. If the pod template sets only one of the two, \
+                     a LimitRange of the namespace or an admission webhook adds the other"
                 ),
             ),
             Self::NoRuntimeClass(name) => (
                 Mistake::RuntimeClassMissing,
                 format!(
-                    "its pods are refused: there is no RuntimeClass {name}; leave runtimeClassName out where GPUs come by \
-                     CDI, which needs none; kubectl get runtimeclasses lists those that there are"
+                    "the API server rejects the pods of this object: RuntimeClass {name} does not exist; remove \
+                     runtimeClassName if GPUs are injected by CDI, which needs no RuntimeClass; otherwise set one that \
+                     kubectl get runtimeclasses lists"
                 ),
             ),
         }

@@ -122,7 +122,7 @@ impl ForeignSet {
                 format!("label the node {NVIDIA_OPERATOR}{word}=false")
             }
             (ForeignOwner::NvidiaOperator, ForeignPart::Dra) => format!("label the node {NVIDIA_OPERATOR}{DRA}=false"),
-            _ => "delete it, or keep it off the node by its nodeSelector".to_owned(),
+            _ => "delete it, or exclude the node with its nodeSelector".to_owned(),
         }
     }
 }
