@@ -73,7 +73,7 @@ fn names<'p>(pods: impl Iterator<Item = &'p Pod>) -> Vec<String> {
     names
 }
 
-/// Returns the ends of the logs of validation pods, or why they cannot be read. At most [`LOGS`] pods are read, in rotation.
+/// Returns the ends of the logs of validation pods, or why they cannot be read. At most `LOGS` pods are read, in rotation.
 pub async fn last_words(client: &Client, namespace: &str, pods: &BTreeSet<String>, now: Timestamp) -> LastWords {
     let turn = usize::try_from(now.as_second()).unwrap_or_default() * LOGS % pods.len().max(1);
     let api = Api::<Pod>::namespaced(client.clone(), namespace);
