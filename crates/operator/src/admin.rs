@@ -1,4 +1,4 @@
-//! What the operator answers at `/livez`, `/readyz` and `/metrics`.
+//! The responses of the operator at `/livez`, `/readyz` and `/metrics`.
 
 use std::{fmt, sync::Arc};
 
@@ -19,7 +19,7 @@ impl gpu_operator_common::admin::Admin for Admin {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(format!("not listed yet: {}; look at the log for watches that fail", missing.join(", ")))
+        Err(format!("not listed yet: {}; check the log for failed watches", missing.join(", ")))
     }
 
     fn metrics(&self) -> Result<String, fmt::Error> {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn before_anything_is_listed_the_operator_is_alive_and_names_what_is_missing() {
+    fn before_anything_is_listed_the_operator_is_alive_and_lists_the_missing_kinds() {
         let admin = Admin { mirrors: Arc::default(), metrics: Arc::default() };
         assert_eq!(admin.alive(), Ok(()));
         let missing = admin.ready().expect_err("nothing has been listed");

@@ -1,5 +1,5 @@
-//! Advice: diagnoses pods beside the loop that plans, and tells what it finds by Events. Writes nothing else, and wakes
-//! nobody.
+//! Runs the diagnosis of pods next to the reconcile loop and publishes the findings as Events. Writes nothing else, and never
+//! wakes the reconcile loop.
 
 use std::{
     sync::Arc,
@@ -18,22 +18,23 @@ use crate::{
     watch::Mirrors,
 };
 
-/// Between a change and the look at it, at least: while a fleet installs there are many, and one look answers them all.
+/// The minimum delay between a change and the next diagnosis: while a fleet is installed there are many changes, and one
+/// diagnosis covers them all.
 const GATHER: Duration = Duration::from_secs(2);
-/// So many times as long as a look takes is the pause before the next: the plan has the processor's time for itself.
+/// The minimum pause between diagnoses, as a multiple of the duration of a diagnosis, to leave CPU time for planning.
 const SPARING: u32 = 20;
-/// Without anything to wait for.
+/// The pause if there is nothing to wait for.
 const IDLE: Duration = Duration::from_hours(1);
-/// Events of one pod that are read at most.
+/// The maximum number of Events that are read of one pod.
 const VOICES: u32 = 50;
 
-/// What advice works with.
+/// The dependencies of the diagnosis.
 pub struct Adviser {
-    /// The API server.
+    /// The client of the API server.
     pub client: Client,
-    /// Where facts come from.
+    /// The source of facts.
     pub mirrors: Arc<Mirrors>,
-    /// Where figures go.
+    /// The metrics to update.
     pub metrics: Arc<Metrics>,
 }
 
@@ -62,7 +63,7 @@ impl Adviser {
         }
     }
 
-    /// One look at all pods; how long to wait for the next if nothing changes, and how long at least.
+    /// Diagnoses all pods once. Returns how long to wait for the next diagnosis if nothing changes, and how long at least.
     async fn pass(
         &self,
         publisher: &Publisher,
@@ -79,10 +80,10 @@ impl Adviser {
         let asked = diagnosis.questions.iter().filter_map(|key| Some(&**symptoms.pods.get(key)?));
         let (asked, ask_again) = journal.to_ask(asked, now);
         if !asked.is_empty() {
-            // One after the other, here and below: there is no hurry, and the plan's own requests come first.
+            // Sequentially, here and below: there is no hurry, and the requests of the reconcile loop take precedence.
             for pod in asked {
                 let answer = voices(&self.client, pod).await.inspect_err(|error| {
-                    tracing::warn!(%error, "what Events say of a pod is not known");
+                    tracing::warn!(%error, "failed to read the Events of a pod");
                 });
                 journal.answered(&pod.uid, answer.ok(), now);
             }
@@ -100,7 +101,7 @@ impl Adviser {
     }
 }
 
-/// What Events say of a pod. No cache of all Events is kept.
+/// Reads the Events of a pod. Events are not cached.
 async fn voices(client: &Client, pod: &PendingPod) -> Result<Vec<Voice>, Error> {
     let events = Api::<v1::Event>::namespaced(client.clone(), &pod.namespace);
     let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid)).limit(VOICES);

@@ -1,5 +1,5 @@
-//! Apply: carries out a plan. Server-side apply throughout, so that a write which is repeated after a crash changes
-//! nothing. Each object's failure is its own: the others are written all the same.
+//! Apply: carries out a plan. All writes use server-side apply, so that repeating a write after a crash changes nothing. If
+//! a write fails, the other objects are still written.
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
@@ -33,24 +33,24 @@ use crate::{
     watch::{Answer, Mirrors},
 };
 
-/// Writes that are under way at once.
+/// The maximum number of concurrent writes.
 const AT_ONCE: usize = 16;
 
-/// What kind of object a write went to: a metric's label.
+/// The kind of the object of a write, a label value of a metric.
 pub type Target = &'static str;
 
-/// One write's end.
+/// The result of one write.
 #[derive(Debug)]
 pub struct Written {
-    /// What it went to.
+    /// The kind of the object.
     pub target: Target,
-    /// What came of it.
+    /// Whether the write succeeded.
     pub result: Result<(), Error>,
 }
 
 type Write<'a> = BoxFuture<'a, Written>;
 
-/// The way out: where to write, and who learns of what came of it.
+/// Carries out plans, and passes the answers of the API server to the mirrors.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -59,17 +59,18 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes through `client`; children go to `namespace`; `mirrors` learn of every answer.
+    /// Creates a writer that writes through `client`, creates namespaced objects in `namespace`, and updates `mirrors` with every
+    /// answer.
     #[must_use]
     pub fn new(client: Client, namespace: String, mirrors: Arc<Mirrors>) -> Self {
         Self { client, namespace, mirrors }
     }
 
-    /// Carries out a plan and says how each write ended.
+    /// Carries out a plan and returns the result of each write.
     ///
-    /// The order holds back what depends on other writes: finalizers go on before anything else is written, and come
-    /// off last; labels are written after the DaemonSets that they name, and after the GpuNode's spec that records why, if
-    /// that could be written; status tells of what has been written.
+    /// Writes that depend on others come later. Finalizers are added first and removed last. Labels are written after the
+    /// DaemonSets that they name, and only if the GpuNode's spec, which records the reason, could be written. Status is written
+    /// after everything that it reports.
     pub async fn apply(&self, plan: &Plan) -> Vec<Written> {
         let finalizers = |on: bool| plan.finalizers.iter().filter(move |(_, put)| **put == on);
         let sets = plan.daemon_sets.iter().map(|(name, write)| self.daemon_set(name, write));
@@ -79,7 +80,7 @@ impl Writer {
         written.extend(carry_out(sets.chain(classes)).await);
         let (unrecorded, specs) = self.gpu_node_specs(plan).await;
         written.extend(specs);
-        // A move that is not on record would be nobody's turn.
+        // A move that is not recorded would not be assigned the pool's turn.
         let labels = plan.labels.iter().filter(|(name, _)| !unrecorded.contains(name.as_str()));
         let health = plan.node_health.iter().flat_map(|(name, write)| self.node_health(name, write));
         written.extend(carry_out(labels.map(|(name, write)| self.labels(name, write)).chain(health)).await);
@@ -94,17 +95,17 @@ impl Writer {
             )
             .await,
         );
-        // A policy tells of its nodes, and not before they do.
+        // A policy's status summarizes its nodes, so it is written after theirs.
         written.extend(carry_out(plan.policies.iter().map(|(name, status)| self.policy_status(name, status))).await);
         written.extend(carry_out(finalizers(false).map(|(name, _)| self.finalizer(name, false))).await);
         written
     }
 
-    /// Writes the GpuNodes' specs; also of which nodes that failed.
+    /// Writes the GpuNodes' specs. Returns the nodes whose spec is not written, and the results of the writes.
     async fn gpu_node_specs<'p>(&self, plan: &'p Plan) -> (BTreeSet<&'p str>, Vec<Written>) {
         let specs = plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name.as_str(), write.spec.as_ref()?)));
         let begins = |spec: &(GpuNodeSpec, OwnerReference)| spec.0.rollout.is_some();
-        // Whose move is over gives up its turn before another takes it, so that nobody sees two that have it.
+        // A node whose move is over releases the turn before another node takes it, so that no reader sees two holders.
         let (later, first): (Vec<_>, Vec<_>) = specs.partition(|(_, spec)| begins(spec));
         let named = |(name, spec)| async move { (name, self.gpu_node_spec(name, spec).await) };
         let mut ended = carry_out(first.into_iter().map(named)).await;
@@ -112,7 +113,7 @@ impl Writer {
         if ended.iter().all(|(_, written)| written.result.is_ok()) {
             ended.extend(carry_out(later.into_iter().map(named)).await);
         } else {
-            // One of those may still have the turn on record. The next pass tries again.
+            // A node whose write failed may still have the turn on record. The next pass tries again.
             unrecorded.extend(later.into_iter().map(|(name, _)| name));
         }
         unrecorded.extend(ended.iter().filter(|(_, written)| written.result.is_err()).map(|(name, _)| *name));
@@ -120,7 +121,7 @@ impl Writer {
     }
 
     fn finalizer<'a>(&'a self, name: &'a str, on: bool) -> Write<'a> {
-        // A field manager of its own: what is applied next to status or spec would otherwise take it off again.
+        // A separate field manager, because the next apply by the main one would otherwise remove the finalizer.
         let manager = format!("{}/finalizer", keys::MANAGER);
         let finalizers = if on { vec![keys::FINALIZER] } else { vec![] };
         let body = json!({
@@ -130,7 +131,7 @@ impl Writer {
         self.write("ClusterGpuPolicy", format!("set the finalizer of policy {name}"), async move {
             let api = Api::<ClusterGpuPolicy>::all(self.client.clone());
             let policy = api.patch(name, &PatchParams::apply(&manager).force(), &Patch::Apply(&body)).await?;
-            // With its last finalizer the policy itself is gone.
+            // Removing the last finalizer may delete the policy.
             Ok(if on { Answer::Policy(Box::new(policy)) } else { Answer::Nothing })
         })
     }
@@ -140,7 +141,8 @@ impl Writer {
             let api = Api::<DaemonSet>::namespaced(self.client.clone(), &self.namespace);
             let mut set = api.patch(name, &params(), &Patch::Apply(&write.set)).await?;
             if write.whole {
-                // What is ours is ours again; what others have added goes only with the whole it was added to.
+                // Apply has restored the fields of this operator. Fields that other managers added are only removed by replacing
+                // the whole spec.
                 let operation = json!([{"op": "replace", "path": "/spec", "value": write.set.spec}]);
                 let patch = serde_json::from_value(operation).map_err(kube::Error::SerdeError)?;
                 let params = PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
@@ -161,7 +163,7 @@ impl Writer {
     fn runtime_class<'a>(&'a self, name: &'a str, class: &'a RuntimeClass) -> Write<'a> {
         self.write("RuntimeClass", format!("apply RuntimeClass {name}"), async move {
             let api = Api::<RuntimeClass>::all(self.client.clone());
-            // Without force: one that somebody else has made meanwhile with another handler stays his.
+            // Without force: a RuntimeClass that another user created meanwhile with a different handler is kept.
             let class = api.patch(name, &PatchParams::apply(keys::MANAGER), &Patch::Apply(class)).await?;
             Ok(Answer::RuntimeClass(Box::new(class)))
         })
@@ -218,7 +220,8 @@ impl Writer {
     fn labels<'a>(&'a self, name: &'a str, planned: &'a LabelWrite) -> Write<'a> {
         self.write("Node", format!("label node {name}"), async move {
             let labels = (!planned.labels.is_empty()).then(|| planned.labels.clone());
-            // Without the uid a Node that is gone would be made anew, which is refused for want of a right and not as a conflict.
+            // Without the uid, apply would try to recreate a deleted Node, and the API server would report a missing permission
+            // instead of a conflict.
             let uid = Some(planned.uid.clone());
             let meta = ObjectMeta { labels, uid, ..ObjectMeta::default() }.into_request_partial::<Node>();
             let params = PatchParams { force: planned.force, ..PatchParams::apply(keys::LABEL_MANAGER) };
@@ -251,7 +254,8 @@ impl Writer {
         })
     }
 
-    /// Taints are one list with many writers, so that it is read, and written only as it was read.
+    /// Sets or removes the health taint. Taints are one list with many writers, so the list is read first, and written only if the
+    /// Node has not changed since.
     fn taint<'a>(&'a self, name: &'a str, on: bool) -> Write<'a> {
         self.write("Node", format!("set the health taint of node {name}"), async move {
             let api = Api::<TrimmedNode>::all(self.client.clone());
@@ -280,13 +284,13 @@ impl Writer {
     }
 }
 
-/// Carries writes out, some at once. They are made one after another as that goes on: a whole fleet's at once would be more
-/// than all that is known of it.
+/// Carries out writes, up to [`AT_ONCE`] concurrently. Their bodies are created as they are needed: those of a whole fleet at
+/// once would need more memory than all its facts.
 async fn carry_out<T>(writes: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     stream::iter(writes).buffer_unordered(AT_ONCE).collect().await
 }
 
-/// Deletes an object; one that is gone already is as good.
+/// Deletes an object. An object that does not exist is not an error.
 async fn delete<K: Clone + DeserializeOwned + Debug>(
     api: &Api<K>,
     name: &str,

@@ -37,54 +37,54 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// Namespace of the operator and of all its children.
+    /// Namespace of the operator and of all objects that it creates.
     #[arg(long, env = "POD_NAMESPACE")]
     namespace: String,
-    /// Image of nvml-probe, which is also the image of the operands' gates.
+    /// Image of nvml-probe, also used for the init containers that gate the operands.
     #[arg(long)]
     probe_image: String,
-    /// When nodes pull that image.
+    /// Pull policy for the nvml-probe image.
     #[arg(long, default_value = "IfNotPresent")]
     probe_image_pull_policy: String,
-    /// Pull secret for that image; may be given several times.
+    /// Pull secret for the nvml-probe image; may be repeated.
     #[arg(long = "image-pull-secret")]
     image_pull_secrets: Vec<String>,
-    /// Kubelet's folder on the hosts (its `--root-dir`), where it is not the one that their distribution has.
+    /// Kubelet's directory on the hosts (its `--root-dir`); defaults to the one of each node's distribution.
     #[arg(long)]
     kubelet_root: Option<String>,
     /// Address of /livez, /readyz and /metrics.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// Leaves alone the mistakes in pods that ask for GPUs, instead of telling of them by Events.
+    /// Do not diagnose pods that request GPUs: write no Events about their mistakes.
     #[arg(long)]
     no_pod_diagnosis: bool,
 }
 
-/// Why the operator cannot run.
+/// A reason why the operator cannot run.
 #[derive(Debug, Error)]
 pub enum CliError {
-    /// There is no way to the API server.
-    #[error("failed to find the API server: {0}")]
+    /// The client configuration, from kubeconfig or service account, cannot be loaded.
+    #[error("failed to load the Kubernetes client configuration: {0}")]
     Config(#[from] kube::config::InferConfigError),
-    /// The client cannot be built.
-    #[error("failed to build the client: {0}")]
+    /// The client cannot be created.
+    #[error("failed to create the Kubernetes client: {0}")]
     Client(#[from] kube::Error),
-    /// The user agent is no header value.
-    #[error("failed to name the user agent: {0}")]
+    /// The user agent is not a valid header value.
+    #[error("invalid user agent: {0}")]
     UserAgent(#[from] http::header::InvalidHeaderValue),
-    /// The catalogue is broken.
+    /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
-    /// The address cannot be listened on, or a signal not be waited for.
+    /// The address cannot be listened on, or a signal handler cannot be installed.
     #[error("failed to listen on {0}: {1}")]
     Listen(SocketAddr, #[source] std::io::Error),
 }
 
 impl Cli {
-    /// Runs the command to its end, which for `run` is SIGTERM or Ctrl-C.
+    /// Runs the command until it ends; `run` ends on SIGTERM or Ctrl-C.
     ///
     /// # Errors
-    /// What keeps the operator from starting.
+    /// Returns why the operator cannot start.
     pub async fn run(self) -> Result<(), CliError> {
         let Command::Run(run) = self.command;
         run.run().await
@@ -102,7 +102,7 @@ impl Run {
             listen,
             no_pod_diagnosis,
         } = self;
-        // First of all: the first process of a container passes over what it has not asked for.
+        // First, because process 1 of a container ignores signals for which it has installed no handler.
         let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
         let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
         let mut config = Config::infer().await?;
@@ -125,8 +125,8 @@ impl Run {
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let served = serve(listener, admin);
         let reconcile = Loop { settings, catalogue: Catalogue::builtin()?, client, mirrors, wake, metrics };
-        tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator runs");
-        // Every write is whole in itself, so that ending at any instant loses nothing.
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator started");
+        // Every write is complete in itself, so stopping at any time loses nothing.
         tokio::select! {
             _ = join_all(follow) => {}
             () = reconcile.run() => {}
@@ -134,7 +134,7 @@ impl Run {
             _ = term.recv() => {}
             _ = int.recv() => {}
         }
-        tracing::info!("gpu-operator ends");
+        tracing::info!("gpu-operator stopped");
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
-//! Diagnosis of pods: the mistakes that keep pods from the GPUs they want, found in what their specs say and in what the
-//! fleet has. Pure functions of plain facts; [`crate::advise`] watches, asks and tells.
+//! Diagnosis of pods: finds the mistakes that keep pods from getting the GPUs they need, from their specs and from the state of
+//! the fleet. These are pure functions of plain facts; [`crate::advise`] watches, reads Events and publishes the findings.
 //!
-//! A false alarm is worse than silence: what is not certain is not said.
+//! A false alarm is worse than silence: only certain findings are reported.
 
 mod class_not_named;
 mod cuda;
@@ -31,92 +31,92 @@ pub use pending::{Container, DriverMount, PendingPod, State, Wish};
 pub use placement::Placement;
 pub use refused::{Fault, RefusedPods};
 
-/// How long a pod may wait for a place before it is told that there is none: an autoscaler needs a moment to say that it
-/// will make one.
+/// How long a pod may wait for a node before it is reported that no node fits: an autoscaler needs some time to announce that
+/// it will create one.
 pub const NO_PLACE_GRACE: Duration = Duration::from_mins(1);
-/// How long a pod that has a node may take to start before its own events are read.
+/// How long a pod that is assigned to a node may take to start before its Events are read.
 pub const START_GRACE: Duration = Duration::from_mins(1);
 
-/// What is wrong with a pod. The same word is the reason of the Event and the label of the metric.
+/// What is wrong with a pod. The name is both the reason of the Event and the label value of the metric.
 #[derive(IntoStaticStr, EnumIter, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mistake {
-    /// It asks for `alpha.kubernetes.io/nvidia-gpu`, the GPU resource of early Kubernetes, which no node offers any more.
+    /// It requests `alpha.kubernetes.io/nvidia-gpu`, the GPU resource of early Kubernetes, which nodes no longer offer.
     LegacyGpuResource,
-    /// It takes the driver's libraries or device nodes from its host.
+    /// It mounts the driver's libraries or device nodes from its host.
     HostDriverMounted,
-    /// It sets `NVIDIA_VISIBLE_DEVICES` and asks for no GPU.
+    /// It sets `NVIDIA_VISIBLE_DEVICES` but requests no GPU.
     GpuNotRequested,
-    /// The API server refuses it: a resource is requested without an equal limit.
+    /// The API server rejects it: a resource is requested without an equal limit.
     GpuRequestWithoutLimit,
-    /// The API server refuses it: its `RuntimeClass` does not exist.
+    /// The API server rejects it: its `RuntimeClass` does not exist.
     RuntimeClassMissing,
-    /// Its node gives GPUs by NVIDIA's runtime, and it names no `RuntimeClass` for that.
+    /// Its node injects GPUs through NVIDIA's runtime, but it sets no `RuntimeClass` that selects this runtime.
     RuntimeClassNotNamed,
-    /// Its node's container runtime has nothing configured for its `RuntimeClass`.
+    /// Its node's container runtime has no handler configured for its `RuntimeClass`.
     RuntimeHandlerMissing,
-    /// Its image is made for a later CUDA version than the driver serves.
+    /// Its image is built for a later CUDA version than the driver supports.
     CudaTooNew,
-    /// No node can ever take it.
+    /// No node can ever run it.
     NoNodeFits,
-    /// The nodes that could take it do not offer their GPUs yet.
+    /// The nodes that could run it do not offer their GPUs yet.
     GpuNodesNotReady,
 }
 
 impl Mistake {
-    /// The word itself.
+    /// Returns the name, such as `NoNodeFits`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
-    /// Whether somebody has to mend the pod or the fleet; what time mends is a Normal Event.
+    /// Returns whether a user has to fix the pod or the fleet. Findings that resolve by themselves are Normal Events.
     #[must_use]
     pub fn is_warning(self) -> bool {
         self != Self::GpuNodesNotReady
     }
 }
 
-/// A mistake that was found.
+/// A mistake in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Whose it is: the pod, or its owner where the pod could not be made.
+    /// The pod, or its owner if the pod could not be created.
     pub subject: Subject,
-    /// The uid of the pod's owner, or the pod's own where it has none: pods of one owner make the same mistake.
+    /// The uid of the pod's owner, or of the pod itself if it has no owner: pods of one owner have the same mistakes.
     pub family: String,
-    /// In one word.
+    /// What is wrong.
     pub reason: Mistake,
-    /// In a sentence that says what to do.
+    /// The explanation, with what to do.
     pub message: String,
 }
 
-/// What somebody else's Event says of a pod.
+/// The reason and message of an Event about a pod, written by another component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Voice {
-    /// Its reason, such as `FailedCreatePodSandBox`.
+    /// The reason, such as `FailedCreatePodSandBox`.
     pub reason: String,
-    /// Its message.
+    /// The message.
     pub message: String,
 }
 
-/// What diagnosis knows beside the fleet.
+/// The inputs of diagnosis other than the fleet.
 #[derive(Clone, Debug, Default)]
 pub struct Symptoms {
-    /// Pending pods that have to do with GPUs, by `namespace/name`.
+    /// Pending pods that involve GPUs, by `namespace/name`.
     pub pods: BTreeMap<String, std::sync::Arc<PendingPod>>,
-    /// What the API server said when it refused pods, by the Event's `namespace/name`.
+    /// Rejections of pods by the API server, by the Event's `namespace/name`.
     pub refused: BTreeMap<String, std::sync::Arc<RefusedPods>>,
-    /// Answers to [`Diagnosis::questions`]: what Events say of a pod, by the pod's uid.
+    /// Answers to [`Diagnosis::questions`]: the Events of a pod, by the pod's uid.
     pub voices: BTreeMap<String, Vec<Voice>>,
 }
 
-/// What was found.
+/// The result of diagnosis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// All mistakes that stand, whether or not they have been told.
+    /// All current mistakes, whether or not they have been reported.
     pub findings: Vec<Finding>,
-    /// Pods, by `namespace/name`, whose own Events have to be read before more can be said.
+    /// Pods, by `namespace/name`, whose Events must be read before the diagnosis is certain.
     pub questions: BTreeSet<String>,
-    /// When to look again even if nothing changes.
+    /// When to diagnose again even if nothing changes.
     pub check_again: Option<Timestamp>,
 }
 
@@ -126,12 +126,12 @@ impl Diagnosis {
     }
 }
 
-/// Finds the mistakes in all pods.
+/// Diagnoses all pods.
 #[must_use]
 pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
     let fleet = Fleet::of(world);
-    // The pods of a Job or Deployment want the same place: one look at the fleet does for all of them.
+    // The pods of a Job or Deployment have the same placement, so the fleet is searched once for all of them.
     let mut places = BTreeMap::new();
     let mut cudas = BTreeMap::new();
     for (key, pod) in &symptoms.pods {
@@ -162,7 +162,7 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
         };
         match look {
             Look::Nothing => {}
-            // Not before the grace is over.
+            // Not before the grace period is over.
             Look::Found(..) | Look::Ask { .. } if pod.due(look.grace()) > now => {
                 diagnosis.check_by(pod.due(look.grace()));
             }
@@ -179,24 +179,24 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
             _ => {}
         }
     }
-    // Several Events may say the same of one owner.
+    // Several Events may report the same mistake of one owner.
     let mut seen = BTreeSet::new();
     diagnosis.findings.retain(|finding| seen.insert((finding.subject.uid().to_owned(), finding.reason)));
     diagnosis
 }
 
-/// What a look at a pod that waits comes to.
+/// The result of checking a pod that waits.
 enum Look {
-    /// There is nothing to say.
+    /// There is nothing to report.
     Nothing,
-    /// A mistake, and its message.
+    /// A mistake and its message.
     Found(Mistake, String),
-    /// The pod's own Events have to be read first; once it has waited for so long.
+    /// The pod's Events must be read first, once it has waited for the grace period.
     Ask { grace: Duration },
 }
 
 impl Look {
-    /// How long the pod has to have waited.
+    /// Returns how long the pod must have waited before this is acted upon.
     fn grace(&self) -> Duration {
         match self {
             Self::Nothing => Duration::ZERO,

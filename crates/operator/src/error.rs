@@ -1,34 +1,34 @@
-//! Errors of the rim. Their class is a metric's label and says how soon to try again.
+//! Errors of requests to the API server. Their class is a label value of a metric and determines how soon to retry.
 
 use std::time::Duration;
 
 use strum::IntoStaticStr;
 use thiserror::Error;
 
-/// How long a request may take before it counts as lost: a connection that hangs must not hold up the fleet.
+/// The time limit for a request: a connection that hangs must not block the fleet.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A write or read that the API server refused, or that did not reach it.
+/// A read or write that the API server rejected, or that did not reach it.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// It failed.
+    /// The request failed.
     #[error("failed to {what}: {}", words(source))]
     Failed {
-        /// What was tried, such as `label node gpu-1`.
+        /// The action, such as `label node gpu-1`.
         what: String,
-        /// What came of it.
+        /// The client's error.
         #[source]
         source: kube::Error,
     },
-    /// No answer came.
+    /// There was no answer in time.
     #[error("failed to {what}: no answer within {} s", REQUEST_DEADLINE.as_secs())]
     NoAnswer {
-        /// What was tried.
+        /// The action.
         what: String,
     },
 }
 
-/// The API server's own words, without the rest of its answer.
+/// Returns the API server's message without the rest of its answer.
 fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
@@ -36,10 +36,10 @@ fn words(error: &kube::Error) -> String {
     }
 }
 
-/// Makes a request, for so long as it may take.
+/// Makes a request, with [`REQUEST_DEADLINE`] as time limit.
 ///
 /// # Errors
-/// [`Error`], with `what` was tried.
+/// Returns an [`Error`] that names the action `what`.
 pub async fn request<T>(what: String, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
     match tokio::time::timeout(REQUEST_DEADLINE, request).await {
         Ok(answer) => answer.map_err(|source| Error::Failed { what, source }),
@@ -50,22 +50,22 @@ pub async fn request<T>(what: String, request: impl Future<Output = Result<T, ku
 /// Classes of errors.
 #[derive(IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Our role lacks a right.
+    /// The operator's role lacks a permission.
     Forbidden,
-    /// Somebody else's write came first, or a key is somebody else's.
+    /// Another write came first, or another manager owns a field.
     Conflict,
-    /// What was written to is gone.
+    /// The object does not exist.
     NotFound,
-    /// The API server does not take the object as it is.
+    /// The API server considers the object invalid.
     Invalid,
-    /// The API server said something else.
+    /// The API server returned any other error.
     Refused,
     /// The API server could not be reached.
     Unreachable,
 }
 
 impl Class {
-    /// The word itself.
+    /// Returns the name, such as `Forbidden`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -73,7 +73,7 @@ impl Class {
 }
 
 impl Error {
-    /// The error's class.
+    /// Returns the error's class.
     #[must_use]
     pub fn class(&self) -> Class {
         let Self::Failed { source, .. } = self else {
@@ -89,7 +89,7 @@ impl Error {
         }
     }
 
-    /// How soon it is worth trying again: what only a person can mend is not tried every second.
+    /// Returns how soon to retry: errors that only a person can fix are not retried every second.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         match self.class() {

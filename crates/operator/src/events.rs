@@ -1,4 +1,4 @@
-//! Events: what people should hear of, on the object that it is about: transitions of Nodes and policies, mistakes in pods.
+//! Events on the objects that they concern: transitions of Nodes and policies, and mistakes in pods.
 
 use gpu_operator_crd::{GROUP, VERSION, reason::Reason};
 use gpu_operator_plan::output::events::{Subject, Transition};
@@ -10,26 +10,26 @@ use kube::{
 
 use crate::diagnose::Finding;
 
-/// Publishes what is to be told. One for the whole process, so that repeats are counted rather than listed.
+/// Publishes Events. There is one publisher for the whole process, so that repeated Events are counted instead of listed.
 #[derive(Clone)]
 pub struct Publisher {
     recorder: Recorder,
 }
 
 impl Publisher {
-    /// Publishes through `client`.
+    /// Creates a publisher that writes through `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { recorder: Recorder::new(client, Reporter::from(gpu_operator_crd::keys::MANAGER)) }
     }
 
-    /// Publishes one transition. An Event that is lost is only logged: status tells the same.
+    /// Publishes one transition. If that fails, it is only logged: the status shows the same.
     pub async fn publish(&self, transition: &Transition) {
         let Transition { subject, reason, message } = transition;
         self.tell(subject, is_warning(*reason), reason.as_str(), message, "Reconcile").await;
     }
 
-    /// Publishes a mistake in a pod. One that is lost stays lost: the pod may be gone with its namespace.
+    /// Publishes a mistake in a pod. If that fails, it is not retried: the pod may be gone with its namespace.
     pub async fn publish_finding(&self, finding: &Finding) {
         let Finding { subject, reason, message, .. } = finding;
         self.tell(subject, reason.is_warning(), reason.as_str(), message, "Diagnose").await;
@@ -44,7 +44,7 @@ impl Publisher {
             secondary: None,
         };
         if let Err(error) = self.recorder.publish(&event, &reference(subject)).await {
-            tracing::warn!(%error, reason, "an Event was lost");
+            tracing::warn!(%error, reason, "failed to publish an Event");
         }
     }
 }

@@ -6,9 +6,9 @@
 //!              nvml-probe on each node ───────┘ (GpuNode.status.report)   └──▶ labels, DaemonSets, GpuNode.spec
 //! ```
 //!
-//! [`watch`] mirrors facts and wakes, [`observe`] gathers them into a [`gpu_operator_plan::world::World`],
-//! [`gpu_operator_plan::plan`] decides, [`apply`] writes, [`reconcile`] is the loop around them. Only the rim (`watch`,
-//! `observe`, `apply`, `events`, `admin`) does I/O; time enters the plan as an argument.
+//! [`watch`] mirrors facts and wakes the loop, [`observe`] adds facts that no mirror holds to the
+//! [`gpu_operator_plan::world::World`], [`gpu_operator_plan::plan`] decides, [`apply`] writes, and [`reconcile`] is the loop around
+//! them. Only this crate does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admin`); time is an argument of the plan.
 
 pub mod admin;
 pub mod advise;

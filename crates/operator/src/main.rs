@@ -1,4 +1,4 @@
-//! The operator's binary: telemetry, then the command line.
+//! The operator's binary: sets up logging, then runs the command line.
 
 use std::{io::IsTerminal, process::ExitCode};
 
@@ -6,7 +6,7 @@ use clap::Parser;
 use gpu_operator::cli::Cli;
 use tracing_subscriber::EnvFilter;
 
-// One thread does: what takes time is waiting for the API server, and a second would cost memory of its own.
+// One thread is enough: most of the time is spent waiting for the API server, and every further thread would cost memory.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
@@ -18,7 +18,7 @@ async fn main() -> ExitCode {
     match Cli::parse().run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(%error, "gpu-operator cannot run");
+            tracing::error!(%error, "gpu-operator failed");
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-//! Metrics: what the fleet is like, by policy and pool, and what the operator does. Labels are bounded: no node names.
+//! Metrics of the fleet, by policy and pool, and of the operator itself. Label values are bounded: no node names.
 
 use std::{collections::BTreeMap, sync::atomic::AtomicU64};
 
@@ -60,26 +60,34 @@ impl Default for Metrics {
             last_pass: Gauge::default(),
             registry: Registry::default(),
         };
-        registry.register("pool_nodes", "Nodes of a pool by state", metrics.nodes.clone());
-        registry.register("pool_gpus", "GPUs of a pool by state", metrics.gpus.clone());
-        registry.register("pod_findings", "Mistakes in pods that stand, by reason", metrics.pod_findings.clone());
-        registry.register("writes", "Writes to the API server by kind and result", metrics.writes.clone());
-        registry.register("passes", "Passes over the fleet", metrics.passes.clone());
+        registry.register("pool_nodes", "Number of nodes per pool and state", metrics.nodes.clone());
+        registry.register("pool_gpus", "Number of GPUs per pool and state", metrics.gpus.clone());
+        registry.register(
+            "pod_findings",
+            "Number of current mistakes in pods, by reason",
+            metrics.pod_findings.clone(),
+        );
+        registry.register("writes", "Number of writes to the API server, by kind and result", metrics.writes.clone());
+        registry.register("passes", "Number of reconcile passes over the fleet", metrics.passes.clone());
         registry.register_with_unit(
             "planning",
-            "Time that planning for the fleet took",
+            "Duration of planning for the fleet",
             Unit::Seconds,
             metrics.planning.clone(),
         );
-        registry.register("last_pass_timestamp_seconds", "When the last pass ended", metrics.last_pass.clone());
+        registry.register(
+            "last_pass_timestamp_seconds",
+            "Time at which the last pass ended, in seconds since the epoch",
+            metrics.last_pass.clone(),
+        );
         Self { registry, ..metrics }
     }
 }
 
 impl Metrics {
-    /// Shows the fleet as the policies' statuses tell it.
+    /// Sets the metrics of the fleet from the policies' statuses.
     pub fn show(&self, statuses: &BTreeMap<String, ClusterGpuPolicyStatus>) {
-        // What is gone must not linger.
+        // Series of deleted policies and pools must not remain.
         self.nodes.clear();
         self.gpus.clear();
         for (policy, status) in statuses {
@@ -108,7 +116,7 @@ impl Metrics {
         }
     }
 
-    /// Shows the mistakes in pods that stand.
+    /// Sets the number of current mistakes in pods.
     pub fn show_findings(&self, findings: &[Finding]) {
         for reason in Mistake::iter() {
             let standing = findings.iter().filter(|finding| finding.reason == reason).count();
@@ -117,7 +125,7 @@ impl Metrics {
         }
     }
 
-    /// Counts writes.
+    /// Counts writes by kind and result.
     pub fn count(&self, written: &[Written]) {
         for write in written {
             let result = write.result.as_ref().err().map_or("Written", |error| error.class().as_str());
@@ -125,14 +133,14 @@ impl Metrics {
         }
     }
 
-    /// Counts a pass, how long its planning took, and when it ended, in seconds since the epoch.
+    /// Records a pass: the duration of its planning, and when it ended, in seconds since the epoch.
     pub fn passed(&self, planning: std::time::Duration, now: f64) {
         self.passes.inc();
         self.planning.observe(planning.as_secs_f64());
         self.last_pass.set(now);
     }
 
-    /// The metrics as Prometheus reads them (OpenMetrics text).
+    /// Returns the metrics in the OpenMetrics text format.
     ///
     /// # Errors
     /// Never when writing to a string.

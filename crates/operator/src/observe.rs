@@ -1,4 +1,4 @@
-//! Observe: the world as the mirrors show it, and the answers to what no mirror holds.
+//! Observe: reads what no mirror holds, such as the pods that use a GPU of a node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,34 +19,34 @@ use tokio::time::timeout;
 
 use crate::error::{Error, request};
 
-/// Nodes that are looked at side by side.
+/// The maximum number of nodes whose pods are listed concurrently.
 const AT_ONCE: usize = 4;
-/// Logs that are read in one pass, side by side: a node that does not answer must not keep the others waiting, …
+/// The maximum number of logs that are read in one pass, concurrently: a node that does not answer must not delay the others …
 const LOGS: usize = 32;
-/// … and not the pass either.
+/// … or the pass.
 const LOG_WITHIN: Duration = Duration::from_secs(2);
-/// How kubelet's words begin where it answers well and has no log.
+/// The beginning of kubelet's answer if it succeeds without a log.
 const NO_LOG: &str = "unable to retrieve container logs";
-/// Lines of a log that are read, the last ones.
+/// The number of lines that are read from the end of a log.
 const LOG_LINES: i64 = 20;
-/// Bytes of those.
+/// The maximum number of bytes of these lines.
 const LOG_BYTES: i64 = 4096;
 
-/// The pods that use a GPU, by node: all, and those that run a container.
+/// The pods that use a GPU, by node: all of them, and those that run a container.
 pub type GpuPods = (BTreeMap<String, Vec<String>>, BTreeMap<String, Vec<String>>);
 
-/// The pods that use a GPU, by node. Asked for only where a driver is about to move, or waits for them: no cache of all pods
-/// is kept.
+/// Returns the pods that use a GPU, by node. They are listed only for nodes whose driver is about to be replaced or waits for
+/// them: pods are not cached.
 ///
 /// # Errors
-/// When the API server does not answer; nothing is moved then.
+/// Fails if the API server does not answer. No node is moved then.
 pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<String>, asks: &GpuAsks) -> Result<GpuPods, Error> {
     let pods = Api::<Pod>::all(client.clone());
     let answers: Vec<_> = stream::iter(nodes.iter().cloned())
         .map(|node| {
             let pods = pods.clone();
             async move {
-                // Ended pods are left out by the server.
+                // The server excludes pods that have ended.
                 let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
                 let params = ListParams::default().fields(&fields);
                 let found = request(format!("list the pods of node {node}"), pods.list(&params)).await?;
@@ -73,12 +73,12 @@ fn names<'p>(pods: impl Iterator<Item = &'p Pod>) -> Vec<String> {
     names
 }
 
-/// The ends of the logs of pods of ours, of some of them at a time and of others at another, or why they cannot be had.
+/// Returns the ends of the logs of validation pods, or why they cannot be read. At most `LOGS` pods are read, in rotation.
 pub async fn last_words(client: &Client, namespace: &str, pods: &BTreeSet<String>, now: Timestamp) -> LastWords {
     let turn = usize::try_from(now.as_second()).unwrap_or_default() * LOGS % pods.len().max(1);
     let api = Api::<Pod>::namespaced(client.clone(), namespace);
     let params = LogParams {
-        // A service mesh may have added another one.
+        // A service mesh may have added another container.
         container: Some(VALIDATION.to_owned()),
         tail_lines: Some(LOG_LINES),
         limit_bytes: Some(LOG_BYTES),

@@ -1,5 +1,5 @@
-//! Pace: how often a policy's status is written. What somebody may wait for is written within a second; counts that run
-//! along while a large fleet installs are written ever less often, because each write wakes everybody who watches.
+//! Throttling of policy status writes. Changes that a user may wait for are written within a second. Counts that change while a
+//! large fleet is installed are written less and less often, because each write wakes all watchers.
 
 use std::{
     collections::BTreeMap,
@@ -8,16 +8,16 @@ use std::{
 
 use gpu_operator_crd::ClusterGpuPolicyStatus;
 
-/// Between two writes of one policy's status, at least.
+/// The minimum time between two writes of a policy's status.
 const LEAST: Duration = Duration::from_secs(1);
-/// Between two writes of mere counts, at most.
+/// The maximum time between two writes if only counts change.
 const MOST: Duration = Duration::from_secs(30);
-/// What is not worth a write of its own waits for one that is.
+/// The delay of changes that do not justify a write of their own: they wait for one that does.
 const LATER: Duration = Duration::from_hours(1);
-/// After so long without a write counts are news again.
+/// After this long without a write, a change of counts is written at once again.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// When each policy's status was written last.
+/// The time of the last write of each policy's status.
 #[derive(Debug, Default)]
 pub struct Pace {
     written: BTreeMap<String, Written>,
@@ -30,7 +30,7 @@ struct Written {
 }
 
 impl Pace {
-    /// How long a policy's status has to wait before it may be written; nothing means now.
+    /// Returns how long a policy's status must wait before it is written, or `None` to write it now.
     #[must_use]
     pub fn wait(
         &self,
@@ -47,7 +47,7 @@ impl Pace {
         gap.checked_sub(now.duration_since(last.at)).filter(|wait| !wait.is_zero())
     }
 
-    /// Takes note of a write.
+    /// Records a write.
     pub fn written(&mut self, policy: &str, now: Instant) {
         let gap = match self.written.get(policy) {
             Some(last) if now.duration_since(last.at) < QUIET => (last.gap * 2).min(MOST),
@@ -56,13 +56,13 @@ impl Pace {
         self.written.insert(policy.to_owned(), Written { at: now, gap });
     }
 
-    /// Forgets policies that are gone.
+    /// Removes deleted policies.
     pub fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
         self.written.retain(|policy, _| is_there(policy));
     }
 }
 
-/// Whether a status differs in more than in the words for nodes that are on their way, which go along with the next write.
+/// Returns whether a status differs in more than the messages of nodes in progress, which are written with the next change.
 fn is_worth_it(before: &ClusterGpuPolicyStatus, after: &ClusterGpuPolicyStatus) -> bool {
     let figures = |status: &ClusterGpuPolicyStatus| {
         let pools: Vec<_> = status
@@ -77,7 +77,7 @@ fn is_worth_it(before: &ClusterGpuPolicyStatus, after: &ClusterGpuPolicyStatus) 
     tells_more(before, after) || figures(before) != figures(after)
 }
 
-/// Whether a status differs in what somebody may wait for or act upon, and not in counts and wording alone.
+/// Returns whether a status differs in what a user may wait for or act upon, and not only in counts and messages.
 fn tells_more(before: &ClusterGpuPolicyStatus, after: &ClusterGpuPolicyStatus) -> bool {
     let words = |status: &ClusterGpuPolicyStatus| {
         let conditions = status.conditions.iter();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_run_along_are_written_ever_less_often() {
+    fn a_continuous_change_of_counts_is_written_less_and_less_often() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         let mut writes = Vec::new();
         for second in 0..300 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_may_wait_for_is_written_within_a_second() {
+    fn changes_that_a_user_may_wait_for_are_written_within_a_second() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         for _ in 0..10 {
             pace.written("all", start);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_for_a_node_on_its_way_go_along_with_the_next_write() {
+    fn a_changed_message_of_a_node_in_progress_is_written_with_the_next_change() {
         let said = |reason: Reason, message: &str| {
             let attention =
                 vec![Attention { node: "a".into(), pool: "p".into(), reason, message: message.into(), since: None }];
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_quiet_time_counts_are_news_again() {
+    fn after_a_quiet_time_counts_are_written_at_once_again() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         for _ in 0..10 {
             pace.written("all", start);

@@ -1,5 +1,5 @@
-//! The loop: observe → plan → apply → status, for the whole fleet at once. Events only wake it, and many are answered
-//! by one pass. It keeps nothing between passes but what the API server refused last.
+//! The reconcile loop: observe → plan → apply → status, for the whole fleet at once. Events only wake it, and one pass handles
+//! many of them. Between passes it keeps only what the API server does not store: recent failures and the times of writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,33 +31,33 @@ use crate::{
     watch::Mirrors,
 };
 
-/// Events that come this close together are answered by one pass.
+/// Events within this time are handled by one pass.
 const GATHER: Duration = Duration::from_millis(200);
-/// Without anything to wait for, the fleet is looked over once in a while all the same.
+/// The pause if there is nothing to wait for.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// What the loop works with.
+/// The dependencies of the loop.
 pub struct Loop {
-    /// Plain settings.
+    /// The settings.
     pub settings: Settings,
-    /// The accelerators that are known.
+    /// The catalogue of accelerators.
     pub catalogue: Catalogue,
-    /// The API server.
+    /// The client of the API server.
     pub client: Client,
-    /// Where facts come from.
+    /// The source of facts.
     pub mirrors: Arc<Mirrors>,
     /// What wakes the loop.
     pub wake: Arc<Notify>,
-    /// Where figures go.
+    /// The metrics to update.
     pub metrics: Arc<Metrics>,
 }
 
-/// What one pass leaves for the next.
+/// The state that one pass leaves for the next.
 #[derive(Debug, Default)]
 struct Carry {
     refused: Vec<String>,
     futile: BTreeMap<String, i64>,
-    /// Tests whose logs could not be read: when that was tried last, and why not.
+    /// Validation pods whose logs could not be read, with the time and the error of the last attempt.
     unread: BTreeMap<String, (Timestamp, String)>,
     pace: Pace,
 }
@@ -74,7 +74,7 @@ impl Loop {
                 () = self.wake.notified() => tokio::time::sleep(GATHER).await,
                 () = tokio::time::sleep(pause) => {}
             }
-            // What arrives from here on wakes the loop again.
+            // Changes from here on wake the loop again.
             let Some(mut world) = self.mirrors.world() else {
                 continue;
             };
@@ -84,7 +84,7 @@ impl Loop {
         }
     }
 
-    /// One pass; how long to wait for the next if nothing wakes the loop.
+    /// Runs one pass. Returns how long to wait for the next if nothing wakes the loop.
     async fn pass(&self, writer: &Writer, publisher: &Publisher, mut world: World, carry: &mut Carry) -> Duration {
         let now = now();
         let started = Instant::now();
@@ -92,7 +92,7 @@ impl Loop {
         let planning = started.elapsed();
         self.read_last_words(&mut plan, &mut world, carry, now).await;
         let asks = world.gpu_asks();
-        // Each round asks about the next few nodes of every pool, and about none again.
+        // Each round queries the next few nodes of every pool, and no node twice.
         while !plan.questions.gpu_pods.is_empty() {
             match observe::gpu_pods(&self.client, &plan.questions.gpu_pods, &asks).await {
                 Ok((all, holders)) => {
@@ -100,7 +100,7 @@ impl Loop {
                     world.gpu_holders.extend(holders);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a rollout waits for an answer");
+                    tracing::warn!(%error, "failed to list the pods that use GPUs; the rollout waits");
                     break;
                 }
             }
@@ -108,8 +108,8 @@ impl Loop {
         }
         self.metrics.show(&plan.statuses);
         let held = hold_back(&mut plan, &world, &mut carry.pace, started);
-        // While the plan is written the mirrors learn, and what they put aside is kept by nothing but the world. (To take it
-        // apart by a pattern would keep what the pattern leaves out until the end.)
+        // The mirrors are updated while the plan is written, and only the world keeps their old facts in memory. (Destructuring the
+        // world would keep the remaining fields until the end of the function.)
         let daemon_sets = std::mem::take(&mut world.daemon_sets);
         drop(world);
         let written = writer.apply(&plan).await;
@@ -117,17 +117,17 @@ impl Loop {
         stream::iter(&plan.events).for_each_concurrent(4, |transition| publisher.publish(transition)).await;
         self.metrics.count(&written);
         self.metrics.passed(planning, now.as_duration().as_secs_f64());
-        // A mirror that has learned of a write is not woken by the watch that tells of it again.
+        // A mirror that was updated from the answer to a write does not wake the loop when the watch reports the same change.
         if written.iter().any(|write| write.result.is_ok()) {
             self.wake.notify_one();
         }
         let retry = refusals(&written, carry);
-        tracing::debug!(?planning, writes = written.len(), "a pass");
+        tracing::debug!(?planning, writes = written.len(), "pass finished");
         next_pass(&plan, now, held, retry)
     }
 
-    /// Reads the logs that a plan asks for, and plans anew with them. What could not be read is asked for again after a while
-    /// and not in every pass; of many, each time others.
+    /// Reads the logs that a plan requests, and plans again with them. Logs that could not be read are retried after some time
+    /// instead of in every pass. If there are many, each pass reads different ones.
     async fn read_last_words(&self, plan: &mut Plan, world: &mut World, carry: &mut Carry, now: Timestamp) {
         carry.unread.retain(|_, (at, _)| !older(*at, ASK_AGAIN, now));
         let asked = std::mem::take(&mut plan.questions.last_words);
@@ -147,15 +147,18 @@ impl Loop {
         *plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, world, now);
     }
 
-    /// Remembers the DaemonSets that were there as planned and yet had to be repaired, and are of the same generation after
-    /// it: to repair them again would change nothing either.
+    /// Records the DaemonSets that had been applied as planned, needed a repair, and have the same generation after it: another
+    /// repair would not change them either.
     fn note_futile_repairs(&self, plan: &Plan, daemon_sets: &BTreeMap<String, Arc<DaemonSetFacts>>, carry: &mut Carry) {
         for (name, write) in &plan.daemon_sets {
             let Some(before) = daemon_sets.get(name) else { continue };
             let repaired = before.applied.as_ref() == write.set.annotations().get(keys::APPLIED);
             let generation = self.mirrors.daemon_set_generation(name).filter(|_| repaired);
             if let Some(generation) = generation.filter(|now| Some(*now) == before.generation) {
-                tracing::warn!(name, "a DaemonSet is not as applied, and applying it again does not change that");
+                tracing::warn!(
+                    name,
+                    "the DaemonSet differs from what was applied, and applying it again does not change this"
+                );
                 carry.futile.insert(name.clone(), generation);
             }
         }
@@ -163,7 +166,7 @@ impl Loop {
     }
 }
 
-/// Takes out of a plan the policy statuses that come too soon after the last; how long they have to wait.
+/// Removes policy statuses from a plan that come too soon after the last write. Returns how long they must wait.
 fn hold_back(plan: &mut Plan, world: &World, pace: &mut Pace, now: Instant) -> Option<Duration> {
     let mut waits = BTreeMap::new();
     plan.policies.retain(|name, status| {
@@ -175,19 +178,19 @@ fn hold_back(plan: &mut Plan, world: &World, pace: &mut Pace, now: Instant) -> O
         }
         wait.is_none()
     });
-    // A transition is told of with the status that shows it, and so only once.
+    // A transition is published together with the status that shows it, and therefore only once.
     plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if waits.contains_key(name)));
     pace.keep(|name| plan.statuses.contains_key(name));
     waits.into_values().min()
 }
 
-/// Logs what was refused and keeps it for the next plan; how soon to try again.
+/// Logs failed writes and keeps them for the next plan. Returns how soon to retry.
 fn refusals(written: &[Written], carry: &mut Carry) -> Option<Duration> {
     let errors: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
     for error in &errors {
-        tracing::warn!(class = error.class().as_str(), %error, "a write was refused");
+        tracing::warn!(class = error.class().as_str(), %error, "a write failed");
     }
-    // What passes by itself is tried again and nobody's trouble.
+    // Errors that resolve by themselves are retried and not reported.
     let lasting = |error: &&&Error| matches!(error.class(), Class::Forbidden | Class::Invalid);
     carry.refused = errors.iter().filter(lasting).map(ToString::to_string).collect();
     carry.refused.sort();
@@ -197,12 +200,12 @@ fn refusals(written: &[Written], carry: &mut Carry) -> Option<Duration> {
 
 fn next_pass(plan: &Plan, now: Timestamp, held: Option<Duration>, retry: Option<Duration>) -> Duration {
     let check = plan.check_again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
-    // The least is a second: a moment that is due already is due in the next second's plan.
+    // At least a second: a time that has already passed is handled by the plan of the next second.
     let check = check.map(|check| check.max(Duration::from_secs(1)));
     [check, held, retry].into_iter().flatten().min().unwrap_or(IDLE)
 }
 
-/// The time, in whole seconds as Kubernetes keeps it.
+/// Returns the current time in whole seconds, the precision that Kubernetes stores.
 fn now() -> Timestamp {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
 }
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policys_status_that_comes_too_soon_waits_and_with_it_what_it_tells() {
+    fn a_policys_status_that_comes_too_soon_is_delayed_together_with_its_events() {
         let (mut pace, world, now) = (Pace::default(), World::default(), Instant::now());
         let mut first = plan_with_status();
         assert_eq!(hold_back(&mut first, &world, &mut pace, now), None);

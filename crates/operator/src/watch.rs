@@ -1,7 +1,7 @@
-//! Watches: mirrors of facts, which wake the loop when a fact has changed.
+//! Watches: mirrors of facts, which wake the reconcile loop when a fact changes.
 //!
-//! A mirror holds what [`gpu_operator_plan::world`] takes out of an object, not the object: a node costs its labels and not its
-//! list of images, and an event that changes no fact, such as a heartbeat, wakes nobody.
+//! A mirror holds the facts that [`gpu_operator_plan::world`] extracts from an object instead of the object: for a node it stores
+//! the labels but not the list of images, and an event that changes no fact, such as a heartbeat, does not wake the loop.
 
 mod mirror;
 mod pods;
@@ -39,16 +39,16 @@ use crate::diagnose::{PendingPod, RefusedPods};
 
 pub use pods::follow_pods;
 
-/// Objects to a page of a list: what a page holds is in memory at once, in full.
+/// The number of objects in a page of a list. A page is held in memory completely.
 const PAGE: u32 = 100;
 
-/// The version of an object.
+/// Returns the resource version of an object.
 fn version(object: &impl ResourceExt) -> Version {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// An object of ours, or nothing where it does not fit its type: it can only be of another version of the API, and must
-/// not be taken for one that is not there.
+/// A custom resource, or `None` if it cannot be parsed: it can only have been written for another version of the API, and must
+/// not be mistaken for a missing object.
 type Readable<K> = Option<Arc<K>>;
 
 /// All mirrors.
@@ -58,21 +58,23 @@ pub struct Mirrors {
     nodes: Mirror<NodeFacts>,
     gpu_nodes: Mirror<Readable<GpuNode>>,
     daemon_sets: Mirror<DaemonSetFacts>,
-    /// Nothing of what is no part of a GPU stack, so that one that ceases to be is known to.
+    /// DaemonSets of all namespaces, `None` for those that are not part of a GPU stack, so that a DaemonSet that ceases to be one is
+    /// noticed.
     foreign_sets: Mirror<Option<ForeignSet>>,
-    /// Of all the cluster's pods, those alone that install a driver.
+    /// Pods of all namespaces that install a driver.
     foreign_pods: Mirror<ForeignPod>,
     pods: Mirror<PodFacts>,
     refusals: Mirror<Refusal>,
     runtime_classes: Mirror<RuntimeClassFacts>,
-    /// What the facts are told in.
+    /// The interned strings of the facts.
     words: Words,
-    /// Pods of all namespaces that are Pending and have to do with GPUs: for diagnosis alone.
+    /// Pending pods of all namespaces that involve GPUs, used only by diagnosis.
     pending: Mirror<PendingPod>,
-    /// Refusals of pods of all namespaces: for diagnosis alone.
+    /// Rejections of pods of all namespaces, used only by diagnosis.
     refused: Mirror<RefusedPods>,
+    /// Containers of all namespaces that were not started, used only by diagnosis.
     not_started: Mirror<RefusedPods>,
-    /// Told of every change of a fact, also by an answer to a write of ours.
+    /// Notified of every change of a fact, including changes from the answers to this operator's writes.
     changed: Notify,
 }
 
@@ -98,7 +100,7 @@ impl Default for Mirrors {
 }
 
 impl Mirrors {
-    /// The kinds that have not been listed yet: what the operator is not ready for want of.
+    /// Returns the kinds that have not been listed yet. The operator is ready when there are none.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         let synced = [
@@ -113,8 +115,8 @@ impl Mirrors {
         synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
     }
 
-    /// Learns from the answer to a write of ours, before any watch tells of it, so that the next plan does not decide
-    /// on what was true before this one.
+    /// Updates the mirrors from the answer to a write of this operator, before a watch reports the change, so that the next plan is
+    /// not based on the state before the write.
     pub fn learn(&self, answer: Answer) {
         let changed = match answer {
             Answer::Policy(policy) => {
@@ -139,18 +141,18 @@ impl Mirrors {
         }
     }
 
-    /// Waits until a fact has changed that nobody has been told of here.
+    /// Waits for the next change of a fact since the last call.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// The generation of a DaemonSet, as far as it is known.
+    /// Returns the generation of a DaemonSet, or `None` if it is unknown.
     #[must_use]
     pub fn daemon_set_generation(&self, name: &str) -> Option<i64> {
         self.daemon_sets.get(name)?.generation
     }
 
-    /// The world as the mirrors show it, once all kinds have been listed.
+    /// Returns the world as the mirrors show it, or `None` until all kinds have been listed.
     #[must_use]
     pub fn world(&self) -> Option<World> {
         let (policies, unreadable_policies) = readable(self.policies.facts()?);
@@ -172,26 +174,26 @@ impl Mirrors {
     }
 }
 
-/// What the API server answered to a write of ours.
+/// The answer of the API server to a write of this operator.
 #[derive(Debug)]
 pub enum Answer {
-    /// The policy as it is now.
+    /// The current policy.
     Policy(Box<ClusterGpuPolicy>),
-    /// The GpuNode as it is now.
+    /// The current GpuNode.
     GpuNode(Box<GpuNode>),
-    /// The Node as it is now.
+    /// The current Node.
     Node(Box<TrimmedNode>),
-    /// The DaemonSet as it is now.
+    /// The current DaemonSet.
     DaemonSet(Box<DaemonSet>),
-    /// The pod as it is now.
+    /// The current pod.
     Pod(Box<Pod>),
-    /// The RuntimeClass as it is now.
+    /// The current RuntimeClass.
     RuntimeClass(Box<RuntimeClass>),
-    /// Nothing to learn from, such as of a deletion.
+    /// No object, such as after a deletion.
     Nothing,
 }
 
-/// Follows every kind that the plan reads, until dropped.
+/// Watches all kinds that the plan reads, until the returned futures are dropped.
 #[must_use]
 pub fn follow_all(
     client: &Client,
@@ -199,7 +201,7 @@ pub fn follow_all(
     mirrors: &Arc<Mirrors>,
     wake: &Arc<Notify>,
 ) -> Vec<BoxFuture<'static, ()>> {
-    // By a key of ours alone: NVIDIA's operator bears the same name, and what is watched here is pruned.
+    // Selected only by this operator's own label key: NVIDIA's operator has the same name, and objects of this watch are pruned.
     let ours = any().labels(keys::STAGE);
     let mirror = || Arc::clone(mirrors);
     let wake = || Arc::clone(wake);
@@ -253,8 +255,8 @@ pub fn follow_all(
             },
             wake(),
         ),
-        // Neither labels nor fields tell which pods mount the host's folder of drivers, so that all are looked at that have
-        // not ended; what passes is a page of them at a time, and nothing is kept of those that do not.
+        // No label or field selects the pods that mount the host's driver directory, so all pods that have not ended are checked,
+        // one page at a time. Nothing is kept of those that do not install a driver.
         follow(
             watcher(foreign_pods, any().fields("status.phase!=Succeeded,status.phase!=Failed")),
             mirror(),
@@ -280,17 +282,17 @@ pub fn follow_all(
     ]
 }
 
-/// All objects, listed page by page.
+/// Returns a watch configuration for all objects, listed page by page.
 fn any() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
-/// The DaemonSets that are a part of somebody's GPU stack.
+/// Returns the DaemonSets that are part of a third-party GPU stack.
 fn foreign(facts: Facts<Option<ForeignSet>>) -> Facts<ForeignSet> {
     facts.into_iter().filter_map(|(name, set)| Some((name, Arc::new((*set).clone()?)))).collect()
 }
 
-/// The objects that can be read, and the names of those that cannot.
+/// Returns the objects that could be parsed, and the names of those that could not.
 fn readable<K>(facts: Facts<Readable<K>>) -> (Facts<K>, BTreeSet<String>) {
     let mut unreadable = BTreeSet::new();
     let mut readable = BTreeMap::new();
@@ -303,23 +305,23 @@ fn readable<K>(facts: Facts<Readable<K>>) -> (Facts<K>, BTreeSet<String>) {
     (readable, unreadable)
 }
 
-/// An object of ours, if it fits its type. One that does not must not stall the watch.
+/// Returns a custom resource if it can be parsed. An object that cannot be parsed must not stall the watch.
 fn valid<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> (String, Readable<K>) {
     let name = guard.name_any();
     let object = guard.0.map(|object| Arc::new(trimmed(object))).inspect_err(|error| {
-        tracing::warn!(kind = %K::kind(&()), name, %error, "an object does not fit its type; what it is about stays as it is");
+        tracing::warn!(kind = %K::kind(&()), name, %error, "cannot parse object; leaving what it governs unchanged");
     });
     (name, object.ok())
 }
 
-/// An object without what the plan never reads and what changes with every write.
+/// Returns an object without metadata that the plan never reads or that changes with every write.
 fn trimmed<K: Resource>(mut object: K) -> K {
     let meta = object.meta_mut();
     *meta = ObjectMeta { managed_fields: None, resource_version: None, annotations: None, ..std::mem::take(meta) };
     object
 }
 
-/// Keeps one mirror up to date and wakes the loop when a fact in it has changed.
+/// Keeps one mirror up to date and wakes the loop when a fact in it changes.
 fn follow<K, F>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     mirrors: Arc<Mirrors>,
@@ -356,7 +358,7 @@ where
                     fact(object).is_some_and(|(name, _)| mirror.remove(name, version))
                 }
                 Err(error) => {
-                    tracing::warn!(kind = %K::kind(&()), %error, "a watch failed and is tried again");
+                    tracing::warn!(kind = %K::kind(&()), %error, "watch failed; retrying");
                     false
                 }
             };

@@ -1,5 +1,5 @@
-//! The observed world: what the plan reads, and nothing else. Facts are taken out of API objects here, by pure
-//! functions, so that an event which changes none of them (a heartbeat, say) wakes nobody.
+//! The observed world: what the plan reads, and nothing else. Pure functions extract facts from API objects, so that an event
+//! that changes no fact, such as a heartbeat, does not wake the reconcile loop.
 
 mod daemon_set;
 mod foreign;
@@ -26,49 +26,51 @@ pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, R
 pub use resources::{Offer, Resources, is_gpu};
 pub use word::{Word, Words};
 
-/// What tests have said at the end of their logs, or why that cannot be had, by pod.
+/// The ends of the logs of validation pods, or why they cannot be read, by pod.
 pub type LastWords = BTreeMap<String, Result<String, String>>;
 
-/// Everything the plan knows of the cluster. Keys are object names.
+/// Everything the plan knows about the cluster. Keys are object names.
 #[derive(Clone, Debug, Default)]
 pub struct World {
     /// All policies.
     pub policies: BTreeMap<String, Arc<ClusterGpuPolicy>>,
-    /// All nodes, GPU or not.
+    /// All nodes, with or without GPUs.
     pub nodes: BTreeMap<String, Arc<NodeFacts>>,
     /// All GpuNodes.
     pub gpu_nodes: BTreeMap<String, Arc<GpuNode>>,
-    /// Our DaemonSets.
+    /// The DaemonSets of this operator.
     pub daemon_sets: BTreeMap<String, Arc<DaemonSetFacts>>,
-    /// Other people's DaemonSets that serve nodes with a part of a GPU stack, by namespace and name.
+    /// Third-party DaemonSets that are part of a GPU stack, by namespace and name.
     pub foreign_sets: BTreeMap<String, Arc<ForeignSet>>,
-    /// Third parties' pods that install a driver and that no DaemonSet stands for, by node, namespace and name.
+    /// Third-party pods that install a driver and belong to no DaemonSet, by node, namespace and name.
     pub foreign_pods: BTreeMap<String, Arc<ForeignPod>>,
-    /// Pods of our DaemonSets and of the probe's, and those that validate nodes.
+    /// Pods of this operator's DaemonSets and of the probe, and validation pods.
     pub pods: BTreeMap<String, Arc<PodFacts>>,
-    /// What the API server said last when it refused a DaemonSet's pods, by DaemonSet.
+    /// The API server's last rejection of a DaemonSet's pods, by DaemonSet.
     pub refusals: BTreeMap<String, Arc<Refusal>>,
-    /// RuntimeClasses, anybody's.
+    /// All RuntimeClasses.
     pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
-    /// Answers to [`crate::output::queries::Questions::gpu_pods`]: pods that use a GPU, `namespace/name`, by node. A node that is
-    /// not a key has not been asked about.
+    /// Answers to [`crate::output::queries::Questions::gpu_pods`]: pods that use a GPU, `namespace/name`, by node. If a node is
+    /// not a key, its pods have not been queried.
     pub gpu_pods: BTreeMap<String, Vec<String>>,
-    /// Those of them that run a container, by node: only they can have the driver open.
+    /// The pods that use a GPU and run a container, by node: only these can have the driver open.
     pub gpu_holders: BTreeMap<String, Vec<String>>,
-    /// Answers to [`crate::output::queries::Questions::last_words`]: the end of the log of a test, or why it cannot be had, by pod.
+    /// Answers to [`crate::output::queries::Questions::last_words`]: the end of the log of a validation pod, or why it cannot be
+    /// read, by pod.
     pub last_words: LastWords,
-    /// DaemonSets whose repair changed nothing, by the generation that it found: something else mends them back at once.
+    /// DaemonSets whose repair had no effect, with their generation at the time: another component reverts it at once.
     pub futile_repairs: BTreeMap<String, i64>,
-    /// What the API server said to writes of ours that it refused in the last pass.
+    /// The errors of this operator's writes that the API server rejected in the last pass.
     pub refused_writes: Vec<String>,
-    /// Policies that are there but cannot be read: of another version of the API. What they govern stays as it is.
+    /// Policies that exist but cannot be parsed, because they are of another version of the API. The nodes that they govern are left
+    /// unchanged.
     pub unreadable_policies: BTreeSet<String>,
-    /// GpuNodes that are there but cannot be read. Their nodes stay as they are.
+    /// GpuNodes that exist but cannot be parsed. Their nodes are left unchanged.
     pub unreadable_gpu_nodes: BTreeSet<String>,
 }
 
 impl World {
-    /// Returns whether what governs a node, or what is known of it, is there but cannot be read: then it stays as it is.
+    /// Returns whether a node's GpuNode or policy exists but cannot be parsed. The node is then left unchanged.
     #[must_use]
     pub fn is_unreadable(&self, node: &str) -> bool {
         let gpu_node = self.gpu_nodes.get(node);
@@ -77,7 +79,7 @@ impl World {
             || policy.is_some_and(|policy| self.unreadable_policies.contains(policy))
     }
 
-    /// By what pods ask for GPUs here: the names that policies give, and claims where somebody's DRA driver is.
+    /// Returns how pods request GPUs in this cluster: the resource names in policies, and claims if there is a DRA driver.
     #[must_use]
     pub fn gpu_asks(&self) -> GpuAsks {
         let plugins = self.policies.values().flat_map(|policy| {
@@ -85,7 +87,7 @@ impl World {
             of_pools.chain([&policy.spec.defaults.device_plugin])
         });
         let resources = plugins.filter_map(|plugin| plugin.resource_name.clone()).collect();
-        // Pods outlive the driver that has given them their GPUs.
+        // Pods outlive the DRA driver that allocated their GPUs.
         let remembered = |gpu_node: &Arc<GpuNode>| {
             gpu_node.status.as_ref().is_some_and(|status| status.foreign.contains_key(keys::DRA_DRIVER))
         };
@@ -95,21 +97,21 @@ impl World {
     }
 }
 
-/// What the plan reads of a RuntimeClass.
+/// The facts of a RuntimeClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeClassFacts {
-    /// Whether the operator has made it.
+    /// Whether this operator created it.
     pub ours: bool,
     /// The uids of its owners.
     pub owners: BTreeSet<String>,
 }
 
 impl RuntimeClassFacts {
-    /// Reads the facts of a RuntimeClass.
+    /// Extracts the facts of a RuntimeClass.
     #[must_use]
     pub fn of(class: &RuntimeClass) -> Self {
         Self {
-            // By this operator's own key alone: NVIDIA's operator bears the same name.
+            // Only this operator's own key is conclusive: NVIDIA's operator has the same name.
             ours: class.annotations().contains_key(keys::APPLIED),
             owners: class.owner_references().iter().map(|owner| owner.uid.clone()).collect(),
         }

@@ -1,4 +1,4 @@
-//! Images that are made for a later CUDA version than the driver of their node serves.
+//! Images that are built for a later CUDA version than the driver of their node supports.
 
 mod image;
 mod require;
@@ -27,26 +27,26 @@ impl<'w> Driver<'w> {
         Some(Self { node: &host.node.name, loaded: facts.loaded.as_deref()?, cuda, consumer })
     }
 
-    /// The driver's branch, such as 470.
+    /// Returns the driver's branch, such as 470.
     fn branch(&self) -> Option<u32> {
         Some(gpu_operator_common::version::Version::leading(self.loaded)?.major())
     }
 
-    /// What a container asks for that this driver cannot serve.
+    /// Returns what a container requires that this driver does not support.
     fn falls_short(&self, container: &Container) -> Option<String> {
         let required = container.require_cuda.as_deref().filter(|_| !container.disable_require);
         if let Some(required) = required.filter(|required| require::fails(required, self.cuda, self.loaded)) {
             let short: String = required.split(' ').next().unwrap_or_default().chars().take(80).collect();
-            return Some(format!("NVIDIA_REQUIRE_CUDA says {short}"));
+            return Some(format!("NVIDIA_REQUIRE_CUDA requires {short}"));
         }
         let asked = image::cuda_of(&container.image)?;
         let falls_short = version::falls_short(asked, self.cuda, self.branch()?, self.consumer);
-        falls_short.then(|| format!("image {} is made for CUDA {asked}", container.image))
+        falls_short.then(|| format!("image {} is built for CUDA {asked}", container.image))
     }
 }
 
-/// What to say of a pod whose image is too new: for the driver of the node it is bound to, or for that of every node that
-/// could take it.
+/// Returns the message for a pod whose image is too new for the driver of the node it is assigned to or, before it is
+/// scheduled, for the driver of every eligible node.
 pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
     let mut containers: Vec<&Container> = pod.containers.iter().filter(|container| container.asks_for_gpus()).collect();
     if containers.is_empty() {
@@ -62,7 +62,7 @@ pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
     let hosts = fleet.meant(&pod.placement).filter(|host| host.room(&asks) != Room::Never);
     let mut best: Option<Driver<'_>> = None;
     let mut which = "";
-    // The first node whose driver is not known, or will do, settles it: in a large fleet that is mostly the first of all.
+    // The first node with an unknown or a sufficient driver decides. In a large fleet that is usually the very first node.
     for host in hosts {
         let driver = Driver::of(host)?;
         containers.retain(|container| driver.falls_short(container).is_some());
@@ -72,7 +72,7 @@ pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
         best = match best {
             None => Some(driver),
             Some(best) => {
-                which = ", the newest of all nodes that fit,";
+                which = ", the newest of all eligible nodes,";
                 Some(if best.cuda < driver.cuda { driver } else { best })
             }
         };
@@ -83,8 +83,8 @@ pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
 
 fn told(container: &Container, asked: &str, driver: &Driver<'_>, which: &str) -> String {
     format!(
-        "driver {} of node {}{which} serves CUDA {}, and {asked} (container {}): take an image for CUDA {} or earlier, or give \
-         the node a newer driver",
+        "driver {} of node {}{which} supports CUDA {}, but {asked} (container {}); use an image for CUDA {} or earlier, or \
+         install a newer driver on the node",
         driver.loaded, driver.node, driver.cuda, container.name, driver.cuda
     )
 }
@@ -92,7 +92,7 @@ fn told(container: &Container, asked: &str, driver: &Driver<'_>, which: &str) ->
 #[cfg(test)]
 pub use tables::{fails, falls_short, image_cuda};
 
-/// What the tables of the tests are about, in plain words.
+/// The functions that the table tests call, with strings as arguments.
 #[cfg(test)]
 mod tables {
     use super::{Version, image, require, version};

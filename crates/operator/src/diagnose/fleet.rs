@@ -1,4 +1,4 @@
-//! The fleet as a pod sees it: what each GPU node offers, or is about to.
+//! The fleet from a pod's point of view: what each GPU node offers or is about to offer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ use super::placement::Placement;
 pub struct Fleet<'w> {
     /// The nodes, by name.
     pub hosts: BTreeMap<&'w str, Host<'w>>,
-    /// Label keys that carry the model's name, ours and those that policies name.
+    /// Label keys with the model's name: the operator's own key and the keys in policies.
     pub model_keys: BTreeSet<&'w str>,
 }
 
@@ -36,23 +36,23 @@ pub struct Host<'w> {
     gpu_node: Option<&'w GpuNode>,
     policy: Option<&'w ClusterGpuPolicy>,
     pool: Option<&'w Pool>,
-    /// Its GpuNode is there and cannot be read: it may have any GPUs.
+    /// Its GpuNode exists but cannot be parsed: it may have any GPUs.
     unread: bool,
 }
 
-/// Whether a node can take a pod.
+/// Whether a node can run a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Room {
-    /// It never can.
+    /// It can never run the pod.
     Never,
-    /// It may, once it is ready.
+    /// It may be able to run the pod once it is ready.
     Later,
-    /// It offers as much as the pod asks for, in use or not.
+    /// It offers as much as the pod requests, in use or not.
     Now,
 }
 
 impl<'w> Fleet<'w> {
-    /// The fleet of a world.
+    /// Returns the fleet of a world.
     pub fn of(world: &'w World) -> Self {
         let hosts = world.nodes.values().filter_map(|node| {
             let gpu_node = world.gpu_nodes.get(&node.name).map(|gpu_node| &**gpu_node);
@@ -74,14 +74,14 @@ impl<'w> Fleet<'w> {
         Self { hosts: hosts.collect(), model_keys: [keys::MODEL].into_iter().chain(of_policy).collect() }
     }
 
-    /// The nodes that a pod's own words mean.
+    /// Returns the nodes that a pod's node selector and affinity match.
     pub fn meant<'f>(&'f self, placement: &'f Placement) -> impl Iterator<Item = &'f Host<'w>> {
         self.hosts.values().filter(|host| placement.means(&host.node.name, |key| host.label(key)))
     }
 }
 
 impl<'w> Host<'w> {
-    /// A label of the node, or the one that its policy is about to put on it.
+    /// Returns a label of the node, or the value that its policy is about to set.
     pub fn label(&self, key: &str) -> Option<&'w str> {
         self.node.labels.get(key).map(Word::as_str).or_else(|| self.promised(key))
     }
@@ -96,7 +96,7 @@ impl<'w> Host<'w> {
         label.value.as_deref().or(model)
     }
 
-    /// Whether its probe has looked and found no GPU, and nobody expects or offers any.
+    /// Returns whether the probe found no GPU, none is expected and none is offered.
     fn has_none(&self) -> bool {
         let found_none = |status: &GpuNodeStatus| {
             status.report.as_ref().is_some_and(|report| report.gpus.is_empty()) && status.gpus.expected.is_none()
@@ -104,35 +104,36 @@ impl<'w> Host<'w> {
         self.resources().next().is_none() && self.status().is_some_and(found_none)
     }
 
-    /// Whether it is known which model it has.
+    /// Returns whether the node's GPU model is known.
     pub fn is_known(&self) -> bool {
         !self.unread && self.label(keys::MODEL).is_some()
     }
 
-    /// What its GpuNode says.
+    /// Returns the status of the node's GpuNode.
     pub fn status(&self) -> Option<&'w GpuNodeStatus> {
         self.gpu_node?.status.as_ref()
     }
 
-    /// What its probe says of the driver.
+    /// Returns the facts that the probe reports about the driver.
     pub fn driver(&self) -> Option<&'w DriverFacts> {
         Some(&self.status()?.report.as_ref()?.driver)
     }
 
-    /// Whether its GPUs are ones that NVIDIA's forward compatibility does not extend to: cards for consumers.
+    /// Returns whether all of its GPUs are consumer cards, which NVIDIA's forward compatibility does not cover.
     pub fn has_consumer_gpus_only(&self) -> bool {
         let gpus = self.status().and_then(|status| status.report.as_ref()).map(|report| report.gpus.as_slice());
         let consumer = |product: &str| product.contains("GeForce") || product.contains("TITAN");
         gpus.is_some_and(|gpus| !gpus.is_empty() && gpus.iter().all(|gpu| gpu.product.as_deref().is_some_and(consumer)))
     }
 
-    /// The class of NVIDIA's runtime, where a toolkit of ours or the host's gives GPUs by it and not every pod is run by it.
+    /// Returns the RuntimeClass of NVIDIA's runtime, if this operator's or the host's toolkit injects GPUs through that runtime
+    /// and it is not the default runtime.
     pub fn runtime_to_name(&self) -> Option<String> {
         let of_host = self.status().and_then(|status| status.host_runtime.clone());
         let choice = if let Some(runtime) = of_host {
             ToolkitChoice::Host(runtime)
         } else {
-            // What the label stands for is the choice that is made of the policy and the node now, unless one has just changed.
+            // The label stands for the choice that the policy and the node currently lead to, unless one of them just changed.
             self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
             let wanted = effective_spec::toolkit(self.policy?, self.pool);
             let choice = choice::choose(&wanted, self.node, &[]).ok()?;
@@ -141,7 +142,7 @@ impl<'w> Host<'w> {
         choice.class_to_name().map(str::to_owned)
     }
 
-    /// Where the loaded driver's libraries are.
+    /// Returns the root directory of the loaded driver's libraries.
     fn driver_root(&self) -> &'w str {
         let driver = self.status().and_then(|status| status.report.as_ref()).map(|report| &report.driver);
         let found = driver
@@ -149,7 +150,7 @@ impl<'w> Host<'w> {
         found.map_or(HOST_ROOT, |found| found.root.as_str())
     }
 
-    /// The GPU resources that it offers.
+    /// Returns the names of the GPU resources that the node offers.
     pub fn resources(&self) -> impl Iterator<Item = &'w str> {
         let plugin = self.policy.map(|policy| effective_spec::device_plugin(policy, self.pool));
         let own_name = plugin.and_then(|plugin| plugin.resource_name);
@@ -158,24 +159,24 @@ impl<'w> Host<'w> {
         offered.filter(move |name| has_gpus(name)).map(Word::as_str)
     }
 
-    /// How much of a resource it offers now.
+    /// Returns how much of a resource the node offers now.
     pub fn offers(&self, resource: &str) -> u64 {
         self.node.allocatable.amount(resource).into()
     }
 
-    /// How much of a resource it will offer at most; `None` where that is not known.
+    /// Returns how much of a resource the node will offer at most, or `None` if that is unknown.
     pub fn may_offer(&self, resource: &str) -> Option<u64> {
         let now = self.offers(resource);
         match self.status() {
             Some(status) if status.is_ready() || status.reason.is_some_and(Reason::counts_apart) => Some(now),
-            // Somebody else's plugin, and no word of ours: what is there is all there is to go by.
+            // A third-party plugin, and no GpuNode: only the current amount is known.
             None => (self.gpu_node.is_none() && !self.unread).then_some(now),
             Some(status) if resource == keys::GPU_RESOURCE => Some(now.max(status.gpus.expected?.into())),
             Some(_) => None,
         }
     }
 
-    /// Whether it can take a pod that asks for so much.
+    /// Returns whether the node can run a pod with these requests.
     pub fn room(&self, asks: &BTreeMap<&str, u64>) -> Room {
         let room = |(resource, count): (&&str, &u64)| {
             if self.offers(resource) >= *count {

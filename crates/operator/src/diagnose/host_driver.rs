@@ -1,8 +1,8 @@
-//! Driver libraries and device nodes that a pod takes from its host by itself.
+//! Driver libraries and device nodes that a pod mounts directly from its host.
 
 use super::PendingPod;
 
-/// Folders of the driver, on the systems where pods have been made to mount them.
+/// Directories of the driver, on systems where pods commonly mount them.
 const FOLDERS: [&str; 5] = [
     "/home/kubernetes/bin/nvidia",
     "/var/lib/nvidia",
@@ -10,15 +10,15 @@ const FOLDERS: [&str; 5] = [
     "/usr/local/nvidia",
     "/run/nvidia/driver",
 ];
-/// Folders in which a driver's own folder is called `nvidia…`, and libraries lie beside everybody's.
+/// Directories in which the driver's own directory is named `nvidia…` and its libraries lie among those of other packages.
 const LIBRARIES: [&str; 5] =
     ["/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
-/// IMEX channels are given to pods by this mount, on purpose.
+/// IMEX channels are deliberately passed to pods through this mount.
 const IMEX: &str = "/dev/nvidia-caps-imex-channels";
-/// Where the container toolkit lies by default, which is no driver.
+/// The default directory of the container toolkit, which is not part of the driver.
 const TOOLKIT: &str = "/usr/local/nvidia/toolkit";
 
-/// Whether a path of a host is something of the driver.
+/// Returns whether a path of a host is part of the driver.
 pub fn is_driver(path: &str) -> bool {
     let path = path.trim_end_matches('/');
     let within = |folder: &str| path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -34,7 +34,7 @@ pub fn is_driver(path: &str) -> bool {
         || LIBRARIES.iter().any(|folder| beside(folder))
 }
 
-/// What to say of a pod that takes such a path. Drivers' installers and device plugins do so on purpose.
+/// Returns the message for a pod that mounts such a path. Driver installers and device plugins do so on purpose, and are exempt.
 pub fn find(pod: &PendingPod) -> Option<String> {
     let mount = pod.driver_mounts.first().filter(|_| !pod.equipment)?;
     let more = match pod.driver_mounts.len() {
@@ -43,9 +43,9 @@ pub fn find(pod: &PendingPod) -> Option<String> {
     };
     let privileged = if pod.driver_mounts.iter().any(|mount| mount.privileged) { ", privileged," } else { "" };
     Some(format!(
-        "container {}{privileged} mounts {}{more} of its host: it sees every GPU of the node, also those of other pods, and \
-         breaks when the driver moves; write limits: {{nvidia.com/gpu: 1}} and leave out these volumes and privileged: driver \
-         and devices are then put into the container",
+        "container {}{privileged} mounts {}{more} from its host: it has access to every GPU of the node, including those of \
+         other pods, and breaks when the driver is updated; request limits: {{nvidia.com/gpu: 1}} and remove these volumes and \
+         privileged: the driver and the devices are then injected into the container",
         mount.container, mount.path
     ))
 }

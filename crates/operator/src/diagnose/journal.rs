@@ -1,4 +1,5 @@
-//! What has been told and asked, so that nothing is twice. As large as what stands, and no larger.
+//! The record of published findings and of Events that were read, so that neither is repeated. It holds entries for existing
+//! objects only.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -10,16 +11,16 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{Finding, Mistake, PendingPod, Symptoms, Voice};
 
-/// Events in a minute at most.
+/// The maximum number of Events per minute.
 const A_MINUTE: usize = 30;
-/// Pods whose Events are read in one pass at most.
+/// The maximum number of pods whose Events are read in one pass.
 const AT_ONCE: usize = 8;
-/// When a pod's Events are read again, after the first time and after the second; not a fourth time.
+/// The pauses after which a pod's Events are read for the second and the third time. They are not read a fourth time.
 const ASK_AGAIN: [Duration; 2] = [Duration::from_mins(4), Duration::from_mins(16)];
-/// How soon those who had to wait their turn are asked about.
+/// How soon the Events of pods that were postponed are read.
 const NEXT_TURN: Duration = Duration::from_secs(5);
 
-/// What has been told and asked.
+/// The record of published findings and of Events that were read.
 #[derive(Debug, Default)]
 pub struct Journal {
     told: BTreeSet<(String, Mistake)>,
@@ -31,18 +32,18 @@ pub struct Journal {
 struct Asked {
     times: usize,
     at: Timestamp,
-    /// None where no answer came.
+    /// `None` if the Events could not be read.
     voices: Option<Vec<Voice>>,
 }
 
 impl Journal {
-    /// Whether there is nothing in it that could become outdated.
+    /// Returns whether it has no entry that could become outdated.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.told.is_empty() && self.asked.is_empty()
     }
 
-    /// Forgets what is about objects that are gone.
+    /// Removes entries about deleted objects.
     pub fn keep(&mut self, symptoms: &Symptoms) {
         let pods = symptoms.pods.values().map(|pod| pod.uid.as_str());
         let owners = symptoms.refused.values().map(|refused| refused.owner.uid());
@@ -51,13 +52,13 @@ impl Journal {
         self.asked.retain(|uid, _| there.contains(uid.as_str()));
     }
 
-    /// The answers so far, by the pods' uids.
+    /// Returns the Events that were read so far, by the pods' uids.
     #[must_use]
     pub fn voices(&self) -> BTreeMap<String, Vec<Voice>> {
         self.asked.iter().filter_map(|(uid, asked)| Some((uid.clone(), asked.voices.clone()?))).collect()
     }
 
-    /// Takes note of an answer. Where none came it was asked all the same, and the answer before holds.
+    /// Records the Events of a pod. If they could not be read, the attempt counts and the previous Events are kept.
     pub fn answered(&mut self, uid: &str, voices: Option<Vec<Voice>>, now: Timestamp) {
         let before = self.asked.remove(uid);
         let times = before.as_ref().map_or(0, |asked| asked.times) + 1;
@@ -65,8 +66,8 @@ impl Journal {
         self.asked.insert(uid.to_owned(), Asked { times, at: now, voices });
     }
 
-    /// Of the pods whose Events would say more, those to ask about now; and when to come back for the others. Answers that
-    /// are old are asked for again: an Event may have come since.
+    /// Returns the pods whose Events should be read now, and when to read those of the others. Events are read again after some
+    /// time, because there may be new ones.
     #[must_use]
     pub fn to_ask<'p>(
         &self,
@@ -93,8 +94,8 @@ impl Journal {
         (due, again)
     }
 
-    /// Of what was found, what is to be told now; and when to come back for the rest. Whoever's kin has been told least
-    /// comes first, so that a Job of a thousand pods does not silence a single pod.
+    /// Returns the findings to publish now, and when to publish the rest. Owners with the fewest published findings come first,
+    /// so that a Job of a thousand pods does not suppress the finding of a single pod.
     #[must_use]
     pub fn to_tell(&mut self, findings: &[Finding], now: Timestamp) -> (Vec<Finding>, Option<Timestamp>) {
         while self.sent.front().is_some_and(|sent| later(*sent, Duration::from_mins(1)) <= now) {

@@ -1,9 +1,9 @@
-//! GPUs that a pod helps itself to by an environment variable.
+//! GPUs that a pod uses through an environment variable, without requesting them.
 
 use super::PendingPod;
 
-/// What to say of a pod that wants GPUs by `NVIDIA_VISIBLE_DEVICES` alone. Silent where another container of it asks for
-/// them, where it has claims, and where it may do as it likes: monitors of all GPUs are made so on purpose.
+/// Returns the message for a pod that selects GPUs only through `NVIDIA_VISIBLE_DEVICES`. Returns `None` if another container
+/// of the pod requests GPUs, if the pod has resource claims, or if it is privileged: monitoring agents do so on purpose.
 pub fn find(pod: &PendingPod) -> Option<String> {
     let asks = pod.containers.iter().any(|container| !container.asks.is_empty());
     if asks || pod.claims || pod.equipment || pod.containers.iter().any(|container| container.privileged) {
@@ -14,14 +14,14 @@ pub fn find(pod: &PendingPod) -> Option<String> {
         Some((container, devices))
     })?;
     Some(format!(
-        "container {} sets NVIDIA_VISIBLE_DEVICES={} and asks for no GPU: it gets none, or those that other pods use; write \
-         limits: {{nvidia.com/gpu: 1}} and leave the variable out",
+        "container {} sets NVIDIA_VISIBLE_DEVICES={} but requests no GPU: it gets no GPU, or GPUs that other pods use; \
+         request limits: {{nvidia.com/gpu: 1}} and remove the variable",
         container.name,
         devices.chars().take(64).collect::<String>()
     ))
 }
 
-/// `none` and `void` are how a container says that it wants none.
+/// `none` and `void` mean that the container needs no GPU.
 fn wants_gpus(devices: &str) -> bool {
     !matches!(devices.trim(), "" | "none" | "void")
 }

@@ -1,4 +1,4 @@
-//! What diagnosis reads of a pod that is Pending.
+//! The facts of a Pending pod that diagnosis uses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,14 +18,14 @@ use super::{Finding, Mistake, host_driver, legacy, placement::Placement};
 
 use gpu_operator_plan::{output::events::Subject, time::later};
 
-/// What resources of NVIDIA's begin with.
+/// The prefix of NVIDIA's resource names.
 const NVIDIA: &str = "nvidia.com/";
-/// Containers that are read of one pod, and mounts of the driver.
+/// The maximum number of containers, and of driver mounts, that are read from one pod.
 const MOST: usize = 32;
-/// Longer values of `NVIDIA_REQUIRE_CUDA` are not read: those of NVIDIA's images have about 500 letters.
+/// The maximum length of an environment variable that is read. `NVIDIA_REQUIRE_CUDA` of NVIDIA's images has about 500 bytes.
 const MOST_LETTERS: usize = 4096;
 
-/// A pod that is Pending and has to do with GPUs.
+/// A Pending pod that involves GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingPod {
     /// Its namespace.
@@ -36,76 +36,77 @@ pub struct PendingPod {
     pub uid: String,
     /// The uid of its controller.
     pub owner: Option<String>,
-    /// Part of the nodes' own equipment, such as a driver's installer: of a DaemonSet, or of a system priority class.
+    /// Whether it is part of the node's infrastructure, such as a driver installer: owned by a DaemonSet, or of a system
+    /// priority class.
     pub equipment: bool,
-    /// The node it is bound to.
+    /// The node it is assigned to.
     pub node: Option<String>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// What it waits for.
     pub state: State,
-    /// Asks for devices by claims.
+    /// Whether it has resource claims.
     pub claims: bool,
     /// Its `RuntimeClass`.
     pub runtime_class: Option<String>,
-    /// Which nodes it may be placed on.
+    /// The constraints on its node.
     pub placement: Placement,
     /// Init containers and containers.
     pub containers: Vec<Container>,
-    /// What of the driver it takes from its host.
+    /// Parts of the driver that it mounts from its host.
     pub driver_mounts: Vec<DriverMount>,
 }
 
 /// What a pending pod waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// A node, or its containers' start.
+    /// A node, or the start of its containers.
     #[default]
     Waiting,
-    /// Somebody who holds it back from scheduling, by a scheduling gate.
+    /// The removal of a scheduling gate.
     Held,
-    /// Its end.
+    /// The end of its deletion.
     Deleting,
 }
 
-/// What diagnosis reads of a container.
+/// The facts of a container that diagnosis uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Container {
     /// Its name.
     pub name: String,
-    /// Ends before the others start.
+    /// Whether it is an init container, which ends before the main containers start.
     pub init: bool,
     /// Its image.
     pub image: String,
-    /// May do to its host what it likes.
+    /// Whether it is privileged.
     pub privileged: bool,
-    /// How much it asks for of each GPU resource, by requests or limits.
+    /// The amount that it requests of each GPU resource, by requests or limits.
     pub asks: BTreeMap<String, u64>,
-    /// What its `NVIDIA_REQUIRE_CUDA` says.
+    /// The value of its `NVIDIA_REQUIRE_CUDA`.
     pub require_cuda: Option<String>,
-    /// Says by `NVIDIA_DISABLE_REQUIRE` that its image's requirements count for nothing.
+    /// Whether `NVIDIA_DISABLE_REQUIRE` is set, so that its image's requirements are ignored.
     pub disable_require: bool,
-    /// What its `NVIDIA_VISIBLE_DEVICES` says.
+    /// The value of its `NVIDIA_VISIBLE_DEVICES`.
     pub visible_devices: Option<String>,
 }
 
-/// Something of the driver that a pod takes from its host.
+/// A part of the driver that a pod mounts from its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverMount {
     /// Its path on the host.
     pub path: String,
-    /// By which container.
+    /// The container that mounts it.
     pub container: String,
     /// Whether that container is privileged.
     pub privileged: bool,
 }
 
-/// What decides where a pod may go: its state, its placement, and what it asks for.
+/// What determines where a pod may run: its state, its placement, and the GPU resources that it requests.
 pub type Wish<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
 
 impl PendingPod {
-    /// A pod's facts by its `namespace/name`; `None` for one that has nothing to do with GPUs. Does not depend on its
-    /// phase: one that leaves Pending has to be known by the same facts.
+    /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs. The result does not depend on the
+    /// phase: a pod that leaves Pending must still have the same facts.
     #[must_use]
     pub fn of(pod: &Pod) -> Option<(String, Self)> {
         let spec = pod.spec.as_ref()?;
@@ -142,7 +143,8 @@ impl PendingPod {
             || self.runtime_class.as_ref().is_some_and(|class| class.starts_with("nvidia"))
     }
 
-    /// How much it asks for of each of NVIDIA's resources: init containers end before the others start.
+    /// Returns the amount that it requests of each of NVIDIA's resources. Init containers end before the main containers start,
+    /// so the larger of the two amounts counts.
     #[must_use]
     pub fn asks(&self) -> BTreeMap<&str, u64> {
         let mut asks = BTreeMap::<&str, (u64, u64)>::new();
@@ -159,19 +161,19 @@ impl PendingPod {
         asks.into_iter().map(|(resource, (init, plain))| (resource, init.max(plain))).collect()
     }
 
-    /// What decides where it may go: pods of one owner have it in common.
+    /// Returns what determines where it may run. Pods of one owner have it in common.
     #[must_use]
     pub fn wish(&self) -> Wish<'_> {
         (self.state, &self.placement, self.asks().into_iter().collect())
     }
 
-    /// When it has waited for so long.
+    /// Returns when it will have waited for `grace`.
     #[must_use]
     pub fn due(&self, grace: Duration) -> Timestamp {
         self.created.map_or(Timestamp::MIN, |created| later(created, grace))
     }
 
-    /// A mistake of this pod.
+    /// Returns a finding about this pod.
     #[must_use]
     pub fn finding(&self, reason: Mistake, message: String) -> Finding {
         Finding {
@@ -191,7 +193,7 @@ impl PendingPod {
 
 impl Container {
     fn of(container: &Declared, init: bool) -> Self {
-        // The last one counts where a name is given twice, as for the container itself.
+        // If a name is set twice, the last value applies, as in the container itself.
         let env = |name: &str| {
             let mut all = container.env.iter().flatten().rev();
             all.find(|env| env.name == name)?.value.clone().filter(|value| value.len() <= MOST_LETTERS)
@@ -216,14 +218,14 @@ impl Container {
         }
     }
 
-    /// Whether it asks for GPUs of NVIDIA's, or parts of them.
+    /// Returns whether it requests NVIDIA GPUs or parts of them.
     #[must_use]
     pub fn asks_for_gpus(&self) -> bool {
         self.asks.keys().any(|resource| resource.starts_with(NVIDIA))
     }
 }
 
-/// How much of a GPU resource is asked for, if it is one and any is.
+/// Returns the requested amount of a resource, or `None` if it is not a GPU resource or the amount is zero.
 fn asked(resource: &str, quantity: &Quantity) -> Option<u64> {
     let is_gpu = resource == keys::GPU_RESOURCE
         || resource.starts_with("nvidia.com/gpu.")

@@ -1,4 +1,4 @@
-//! Which nodes a pod may be placed on, by its own words.
+//! Which nodes a pod may be placed on, according to its spec.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodS
 pub struct Placement {
     /// Labels that a node must have.
     pub node_selector: BTreeMap<String, String>,
-    /// Terms of which a node must meet one; none where there is no required affinity.
+    /// Terms of which a node must meet one; `None` if there is no required affinity.
     pub terms: Option<Vec<NodeSelectorTerm>>,
-    /// Taints that do not keep it away.
+    /// Tolerations of taints.
     pub tolerations: Vec<Toleration>,
 }
 
@@ -24,7 +24,7 @@ impl PartialOrd for Placement {
     }
 }
 
-/// By all that there is to it: k8s-openapi's types have no order of their own, and their words are in none.
+/// Compares the debug output of terms and tolerations, because k8s-openapi's types are not ordered.
 impl Ord for Placement {
     fn cmp(&self, other: &Self) -> Ordering {
         let words = |placement: &Self| format!("{:?}{:?}", placement.terms, placement.tolerations);
@@ -35,7 +35,7 @@ impl Ord for Placement {
 }
 
 impl Placement {
-    /// The placement of a pod.
+    /// Returns the placement of a pod.
     #[must_use]
     pub fn of(spec: &PodSpec) -> Self {
         let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
@@ -47,12 +47,12 @@ impl Placement {
         }
     }
 
-    /// Whether a node is meant whose labels `value_of` tells by their keys.
+    /// Returns whether the node selector and the affinity match a node with this name, whose labels `value_of` returns by key.
     pub fn means<'l>(&self, name: &str, value_of: impl Fn(&str) -> Option<&'l str>) -> bool {
         let met = |term: &NodeSelectorTerm| {
             let (labels, fields) = (term.match_expressions.as_deref(), term.match_fields.as_deref());
             let (labels, fields) = (labels.unwrap_or_default(), fields.unwrap_or_default());
-            // A term that requires nothing means no node.
+            // An empty term matches no node.
             (!labels.is_empty() || !fields.is_empty())
                 && labels.iter().all(|requirement| is_met(requirement, value_of(&requirement.key)))
                 && fields.iter().all(|requirement| is_met(requirement, Some(name)))
@@ -61,14 +61,14 @@ impl Placement {
             && self.terms.as_ref().is_none_or(|terms| terms.iter().any(met))
     }
 
-    /// Whether all taints of a node are tolerated.
+    /// Returns whether all taints of a node are tolerated.
     #[must_use]
     pub fn tolerates(&self, node: &NodeFacts) -> bool {
         node.taints.iter().all(|taint| self.tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
     }
 
-    /// The values that a key must have, where it must have one of a few: by the node selector, or by the one term that
-    /// there is.
+    /// Returns the allowed values of a label, from the node selector or, if the affinity has exactly one term, from that term.
+    /// Returns `None` if the values are not restricted.
     #[must_use]
     pub fn wanted(&self, key: &str) -> Option<Vec<&str>> {
         if let Some(value) = self.node_selector.get(key) {

@@ -1,5 +1,5 @@
-//! Pods that the API server refuses, and containers that the container runtime refuses: only the controllers that tried to make
-//! the one, and kubelet that tried to start the other, report it, by Events.
+//! Pods that the API server rejects, and containers that the container runtime does not start. Both are reported only in Events:
+//! by the controller that tried to create the pod, and by kubelet that tried to start the container.
 
 use std::time::Duration;
 
@@ -9,44 +9,44 @@ use kube::ResourceExt;
 
 use super::{Finding, Mistake};
 
-/// Controllers try again at least so often: what was refused longer ago is over.
+/// Controllers retry at least this often: an older rejection no longer applies.
 const STANDS: Duration = Duration::from_mins(20);
-/// The controllers' objects whose pods are looked at.
+/// The kinds of owners whose pods are checked.
 const OWNERS: [&str; 4] = ["ReplicaSet", "Job", "StatefulSet", "DaemonSet"];
 
-/// A refusal of an owner's pods, or of a pod's container, that has to do with GPUs.
+/// A rejection of an owner's pods, or of a pod's container, that involves GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedPods {
-    /// The owner, or the pod whose container is refused.
+    /// The owner, or the pod whose container is not started.
     pub owner: Subject,
     /// What is wrong with its pods or its container.
     pub fault: Fault,
-    /// When they were refused last.
+    /// When the rejection was last reported.
     pub at: Timestamp,
 }
 
-/// What the API server or the container runtime finds wrong with a pod.
+/// Why the API server or the container runtime rejects a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A resource is requested without a limit. The API server does not name it.
     NoLimit,
-    /// Request and limit of this resource differ.
+    /// The request and the limit of this resource differ.
     Unequal(String),
-    /// There is no `RuntimeClass` of this name.
+    /// No `RuntimeClass` has this name.
     NoRuntimeClass(String),
-    /// The driver does not satisfy what an image requires.
+    /// The driver does not satisfy a requirement of the image.
     Unsatisfied {
-        /// The container's name, where the Event has it.
+        /// The container's name, if the Event has it.
         container: Option<String>,
-        /// The node's name, where the Event has it.
+        /// The node's name, if the Event has it.
         node: Option<String>,
-        /// What it requires, such as `cuda>=12.8`.
+        /// The requirement, such as `cuda>=12.8`.
         condition: String,
     },
 }
 
 impl RefusedPods {
-    /// A refusal by its Event's `namespace/name`; `None` where it has nothing to do with GPUs.
+    /// Returns a rejection with its Event's `namespace/name`, or `None` if the Event does not involve GPUs.
     #[must_use]
     pub fn of(event: &Event) -> Option<(String, Self)> {
         let object = &event.involved_object;
@@ -74,13 +74,13 @@ impl RefusedPods {
         Some((format!("{}/{}", event.namespace().unwrap_or_default(), event.name_any()), refused))
     }
 
-    /// Until when it counts, if it is not said again.
+    /// Returns when it expires, unless it is reported again.
     #[must_use]
     pub fn stands_until(&self) -> Timestamp {
         later(self.at, STANDS)
     }
 
-    /// What to say of it.
+    /// Returns the finding.
     #[must_use]
     pub fn finding(&self) -> Finding {
         let (reason, message) = self.fault.told();
@@ -89,7 +89,7 @@ impl RefusedPods {
 }
 
 impl Fault {
-    /// What the API server's words come to. They are those of Kubernetes 1.36's validation and admission.
+    /// Parses an error of the API server. The texts are those of validation and admission in Kubernetes 1.36.
     fn read(message: &str) -> Option<Self> {
         if let Some((_, rest)) = message.split_once("RuntimeClass \"") {
             let (name, rest) = rest.split_once('"')?;
@@ -104,8 +104,8 @@ impl Fault {
         message.contains("Limit must be set for non overcommitable resources").then_some(Self::NoLimit)
     }
 
-    /// What NVIDIA's runtime hook says where it does not start a container: the words of libnvidia-container. What is said of
-    /// a GPU's brand or architecture is not about CUDA.
+    /// Parses the error of NVIDIA's runtime hook when it does not start a container. The text is libnvidia-container's.
+    /// Conditions on a GPU's brand or architecture do not concern CUDA and are ignored.
     fn of_container(event: &Event, message: &str) -> Option<Self> {
         let (_, rest) = message.split_once("unsatisfied condition: ")?;
         let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && !"<>=!.".contains(letter));
@@ -127,31 +127,33 @@ impl Fault {
                 let node = node.as_ref().map_or_else(|| "its node".to_owned(), |name| format!("node {name}"));
                 let message = format!(
                     "the container runtime does not start container{container}: its image requires {condition}, and the \
-                     driver of {node} does not satisfy that; take an image for an earlier CUDA version, or give the node a \
-                     newer driver. The Node's label gpu.nodestack.dev/cuda-version has the version that its driver serves"
+                     driver of {node} does not satisfy this; use an image for an earlier CUDA version, or install a newer \
+                     driver on the node. The node's label gpu.nodestack.dev/cuda-version has the CUDA version that its driver \
+                     supports"
                 );
                 (Mistake::CudaTooNew, message)
             }
             Self::NoLimit => (
                 Mistake::GpuRequestWithoutLimit,
-                "its pods are refused: a container requests an extended resource, such as nvidia.com/gpu, without a limit; \
-                 write it under limits, which is request and limit in one. Where the pod's template has none of it, a \
-                 LimitRange of the namespace or an admission webhook adds it"
+                "the API server rejects the pods of this object: a container requests an extended resource, such as \
+                 nvidia.com/gpu, without a limit; set it under limits, which sets both the request and the limit. If the pod \
+                 template does not request it, a LimitRange of the namespace or an admission webhook adds the request"
                     .to_owned(),
             ),
             Self::Unequal(resource) => (
                 Mistake::GpuRequestWithoutLimit,
                 format!(
-                    "its pods are refused: request and limit of {resource} differ, and GPUs cannot be overcommitted; write \
-                     {resource} under limits alone. Where the pod's template has but one of the two, a LimitRange of the \
-                     namespace or an admission webhook adds the other"
+                    "the API server rejects the pods of this object: the request and the limit of {resource} differ, but GPUs \
+                     cannot be overcommitted; set {resource} under limits only. If the pod template sets only one of the two, \
+                     a LimitRange of the namespace or an admission webhook adds the other"
                 ),
             ),
             Self::NoRuntimeClass(name) => (
                 Mistake::RuntimeClassMissing,
                 format!(
-                    "its pods are refused: there is no RuntimeClass {name}; leave runtimeClassName out where GPUs come by \
-                     CDI, which needs none; kubectl get runtimeclasses lists those that there are"
+                    "the API server rejects the pods of this object: RuntimeClass {name} does not exist; remove \
+                     runtimeClassName if GPUs are injected by CDI, which needs no RuntimeClass; otherwise set one that \
+                     kubectl get runtimeclasses lists"
                 ),
             ),
         }

@@ -1,8 +1,8 @@
-//! Runtime handlers that a node's container runtime knows nothing of.
+//! Runtime handlers that are not configured in a node's container runtime.
 
 use super::{Look, Mistake, PendingPod, START_GRACE, Voice};
 
-/// Looks at a pod that is bound to a node. Only the kubelet's Event says what the runtime answered.
+/// Checks a pod that is assigned to a node. Only kubelet's Event contains the container runtime's error.
 pub fn look(pod: &PendingPod, voices: Option<&[Voice]>) -> Look {
     let Some(class) = pod.runtime_class.as_deref().filter(|class| class.starts_with("nvidia")) else {
         return Look::Nothing;
@@ -15,14 +15,14 @@ pub fn look(pod: &PendingPod, voices: Option<&[Voice]>) -> Look {
     Look::Found(
         Mistake::RuntimeHandlerMissing,
         format!(
-            "RuntimeClass {class} asks for the handler {handler:?}, which the container runtime of node {node} has not \
-             configured; leave runtimeClassName out where GPUs come by CDI, which needs none, or see kubectl get gpunode \
-             {node} -o wide for how far its toolkit is"
+            "RuntimeClass {class} uses the handler {handler:?}, which is not configured in the container runtime of node \
+             {node}; remove runtimeClassName if GPUs are injected by CDI, which needs no RuntimeClass; otherwise check the \
+             progress of the node's toolkit: kubectl get gpunode {node} -o wide"
         ),
     )
 }
 
-/// The handler that a container runtime says it has not.
+/// Returns the handler that a container runtime reports as missing.
 fn unknown_handler(message: &str) -> Option<&str> {
     // containerd
     let containerd = || message.split_once("no runtime for \"")?.1.split_once("\" is configured");

@@ -1,5 +1,5 @@
-//! Pods that wait for a node: those that no node can ever take, and those whose nodes are still on their way. One that
-//! waits because all GPUs are in use is told so by the scheduler.
+//! Pods that wait for a node: those that no node can ever run, and those whose nodes are not ready yet. If a pod waits because
+//! all GPUs are in use, the scheduler reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,23 +9,23 @@ use super::{
     pending::State,
 };
 
-/// What autoscalers say of a pod that they are making a node for: the cluster autoscaler's word and Karpenter's. General
+/// The Event reasons with which autoscalers announce a node for a pod: the cluster autoscaler's and Karpenter's. General
 /// knowledge, unverified.
 const NODE_IS_COMING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
-/// How many names are told at most.
+/// The maximum number of names in a message.
 const NAMES: usize = 5;
 
-/// Where a pod can go.
+/// Whether a pod can be placed.
 pub enum Place {
-    /// There is one, or nothing certain to say.
+    /// A node can run it, or nothing is certain.
     Somewhere,
-    /// There is none, and why.
+    /// No node can run it, with the explanation.
     Nowhere(String),
-    /// There will be one, and when.
+    /// A node will be able to run it, with its progress.
     Later(String),
 }
 
-/// Looks for a place.
+/// Determines whether a pod can be placed.
 pub fn place(pod: &PendingPod, fleet: &Fleet<'_>) -> Place {
     let asks = pod.asks();
     if asks.is_empty() || pod.state != State::Waiting {
@@ -33,7 +33,7 @@ pub fn place(pod: &PendingPod, fleet: &Fleet<'_>) -> Place {
     }
     let meant: Vec<&Host<'_>> = fleet.meant(&pod.placement).collect();
     if meant.is_empty() {
-        let why = unknown_model(pod, fleet).or_else(|| too_much(&asks, fleet.hosts.values(), "of this cluster"));
+        let why = unknown_model(pod, fleet).or_else(|| too_much(&asks, fleet.hosts.values(), "in this cluster"));
         return why.map_or(Place::Somewhere, Place::Nowhere);
     }
     let mut later = Vec::new();
@@ -43,7 +43,7 @@ pub fn place(pod: &PendingPod, fleet: &Fleet<'_>) -> Place {
             Room::Now => return Place::Somewhere,
             Room::Later => {
                 somewhere = true;
-                // One that is away or keeps the pod off by a taint is the scheduler's to tell of.
+                // If the node is unavailable or has a taint that the pod does not tolerate, the scheduler reports it.
                 if host.node.serves() && pod.placement.tolerates(host.node) {
                     later.push(*host);
                 }
@@ -52,12 +52,13 @@ pub fn place(pod: &PendingPod, fleet: &Fleet<'_>) -> Place {
         }
     }
     if !somewhere {
-        return too_much(&asks, meant.into_iter(), "that it may be placed on").map_or(Place::Somewhere, Place::Nowhere);
+        return too_much(&asks, meant.into_iter(), "that the pod may be placed on")
+            .map_or(Place::Somewhere, Place::Nowhere);
     }
     nearest(&later).map_or(Place::Somewhere, Place::Later)
 }
 
-/// What is to be said of a place.
+/// Returns the finding for a placement, given the Events of the pod.
 pub fn look(place: &Place, voices: Option<&[Voice]>) -> Look {
     match (place, voices) {
         (Place::Somewhere, _) => Look::Nothing,
@@ -73,8 +74,8 @@ fn is_coming(voice: &Voice) -> bool {
     NODE_IS_COMING.contains(&voice.reason.as_str())
 }
 
-/// That it asks for a model which no node has, and which are near. As long as a node's model is not known it may be that
-/// node's.
+/// Returns the message for a pod that requires a model which no node has, with the most similar names. Returns `None` while the
+/// model of any node is unknown: that node may have it.
 fn unknown_model(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
     if !fleet.hosts.values().all(Host::is_known) {
         return None;
@@ -84,27 +85,25 @@ fn unknown_model(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
         let known: BTreeSet<&str> = fleet.hosts.values().filter_map(|host| host.label(key)).collect();
         (!wanted.iter().any(|wanted| known.contains(wanted))).then(|| (*key, wanted, Vec::from_iter(known)))
     })?;
-    let asked = format!("it asks for {key}={}, which no node has", wanted.join("|"));
+    let asked = format!("the pod requires {key}={}, which no node has", wanted.join("|"));
     let likeness = |name: &str| wanted.iter().map(|wanted| strsim::jaro_winkler(wanted, name)).fold(0.0, f64::max);
     known.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
     known.truncate(NAMES);
     Some(if known.is_empty() {
-        format!(
-            "{asked}; no node carries {key} at all: kubectl get gpunodes lists the nodes with GPUs and their models"
-        )
+        format!("{asked}; no node has the label {key}: kubectl get gpunodes lists the nodes with GPUs and their models")
     } else {
         format!("{asked}; nodes have {}", known.join(", "))
     })
 }
 
-/// That it asks for more than any node has.
+/// Returns the message for a pod that requests more than any node has.
 fn too_much<'h, 'w: 'h>(
     asks: &BTreeMap<&str, u64>,
     hosts: impl Iterator<Item = &'h Host<'w>>,
     which: &str,
 ) -> Option<String> {
     let hosts: Vec<_> = hosts.collect();
-    // Where of several resources each is somewhere and all are nowhere, it is left at that.
+    // Each resource is checked on its own: a combination of resources that no single node offers is not reported.
     let too_much = |(resource, count): (&&str, &u64)| {
         let most = hosts.iter().map(|host| host.may_offer(resource)).collect::<Option<Vec<u64>>>()?;
         let most = most.into_iter().max().unwrap_or_default();
@@ -113,29 +112,29 @@ fn too_much<'h, 'w: 'h>(
     let (resource, count, most) = asks.iter().find_map(too_much)?;
     if most > 0 {
         return Some(format!(
-            "it asks for {count} {resource}, and the most that a node {which} has is {most}; a pod cannot span nodes: ask for \
-             fewer, or for several pods"
+            "the pod requests {count} {resource}, but no node {which} has more than {most}; a pod cannot span nodes: request \
+             fewer, or use several pods"
         ));
     }
     let offered: BTreeSet<&str> = hosts.iter().flat_map(|host| host.resources()).collect();
     let offered: Vec<&str> = offered.into_iter().take(NAMES).collect();
     Some(if offered.is_empty() {
-        format!("it asks for {resource}, and no node {which} offers GPUs or is about to")
+        format!("the pod requests {resource}, but no node {which} offers GPUs or is about to offer them")
     } else {
-        format!("it asks for {resource}, which no node {which} offers; they offer {}", offered.join(", "))
+        format!("the pod requests {resource}, which no node {which} offers; these nodes offer {}", offered.join(", "))
     })
 }
 
-/// How far the nearest of the nodes is that will take it.
+/// Returns the message with the progress of the node that is closest to ready.
 fn nearest(later: &[&Host<'_>]) -> Option<String> {
     let told = later.iter().filter_map(|host| Some((host, host.status()?)));
     let (host, status) = told.max_by_key(|(host, status)| (status.phase, std::cmp::Reverse(&host.node.name)))?;
+    let name = &host.node.name;
     let which = match later.len() {
-        1 => "the node that fits does not offer its GPUs yet".to_owned(),
-        count => format!("none of the {count} nodes that fit offers its GPUs yet"),
+        1 => format!("node {name}, the only eligible one, does not offer its GPUs yet; it is"),
+        count => format!("none of the {count} eligible nodes offers its GPUs yet; the nearest, node {name}, is"),
     };
     let reason = status.reason.map(|reason| format!(", {reason}")).unwrap_or_default();
     let message = if status.message.is_empty() { String::new() } else { format!(": {}", status.message) };
-    let nearest = if later.len() == 1 { "" } else { "the nearest is " };
-    Some(format!("{which}; {nearest}{} in phase {}{reason}{message}", host.node.name, status.phase.as_str()))
+    Some(format!("{which} in phase {}{reason}{message}", status.phase.as_str()))
 }

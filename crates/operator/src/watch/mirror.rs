@@ -1,4 +1,4 @@
-//! A mirror of one kind: the facts of its objects, by name.
+//! A mirror of one kind: the facts of its objects by name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,18 +8,18 @@ use std::{
 /// The facts of all objects of one kind, by name.
 pub type Facts<F> = BTreeMap<String, Arc<F>>;
 
-/// A resource version. Kubernetes promises since 1.35 what has been true before: the larger number is the newer one.
-/// Zero where there is none.
+/// A resource version. Since 1.35, Kubernetes guarantees what was already true before: the larger number is the newer version.
+/// Zero if the object has none.
 pub type Version = u64;
 
-/// How many deleted objects are remembered.
+/// The maximum number of deleted objects whose versions are kept.
 const MEMORY_OF_DELETED: usize = 1000;
 
 /// A mirror of one kind.
 #[derive(Debug)]
 pub struct Mirror<F> {
     content: RwLock<Content<F>>,
-    /// How many objects it holds at most; more are passed over.
+    /// The maximum number of objects that it holds; more are ignored.
     most: usize,
 }
 
@@ -27,22 +27,22 @@ pub struct Mirror<F> {
 struct Content<F> {
     /// Whether the kind has been listed once.
     synced: bool,
-    /// The facts of each object, and the version that they are from.
+    /// The facts of each object, with the version from which they were read.
     known: BTreeMap<String, (Version, Arc<F>)>,
-    /// The last version of objects that are gone.
+    /// The last version of deleted objects.
     deleted: BTreeMap<String, Version>,
-    /// The list that is being taken.
+    /// The list in progress.
     listing: Option<Listing>,
 }
 
-/// A list that is being taken.
+/// A list in progress.
 #[derive(Debug, Default)]
 struct Listing {
-    /// What was in it so far.
+    /// The objects that were listed so far.
     listed: BTreeSet<String>,
-    /// What was learned of since it was begun, in it or not.
+    /// The objects that were set since the list began, listed or not.
     learned: BTreeSet<String>,
-    /// The newest version of anything in it.
+    /// The newest version of all listed objects.
     newest: Version,
 }
 
@@ -53,7 +53,7 @@ impl<F> Default for Mirror<F> {
 }
 
 impl<F> Mirror<F> {
-    /// A mirror that passes over what comes after so many objects: for what may be of any number, and need not be complete.
+    /// Creates a mirror that holds at most this many objects, for kinds whose number is unbounded and that need not be complete.
     #[must_use]
     pub fn of_at_most(most: usize) -> Self {
         let content = Content { synced: false, known: BTreeMap::new(), deleted: BTreeMap::new(), listing: None };
@@ -70,7 +70,7 @@ impl<F: PartialEq> Mirror<F> {
         self.content.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The facts as they are, once the kind has been listed.
+    /// Returns the current facts, or `None` until the kind has been listed.
     #[must_use]
     pub fn facts(&self) -> Option<Facts<F>> {
         let content = self.read();
@@ -78,20 +78,20 @@ impl<F: PartialEq> Mirror<F> {
         content.synced.then(facts)
     }
 
-    /// The facts of one object, as far as they are known.
+    /// Returns the facts of one object, or `None` if they are unknown.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<F>> {
         self.read().known.get(name).map(|(_, fact)| Arc::clone(fact))
     }
 
-    /// Whether the kind has been listed.
+    /// Returns whether the kind has been listed.
     #[must_use]
     pub fn synced(&self) -> bool {
         self.read().synced
     }
 
-    /// Puts one object's facts in place; whether that changed anything. What is older than what is known is passed
-    /// over: the answer to a write of ours is known before the watch tells of what came before it.
+    /// Sets the facts of one object and returns whether they changed. Versions older than the known one are ignored: the answer
+    /// to a write of this operator is known before the watch reports earlier changes.
     pub fn set(&self, name: String, version: Version, fact: F) -> bool {
         let content = &mut *self.write();
         let newest = content.known.get(&name).map(|(version, _)| *version).max(content.deleted.get(&name).copied());
@@ -107,16 +107,15 @@ impl<F: PartialEq> Mirror<F> {
         content.put(name, version, fact)
     }
 
-    /// Begins a list of all objects. What was known stays known until the list is complete.
+    /// Begins a list of all objects. Known facts are kept until the list is complete.
     pub fn begin_list(&self) {
         self.write().listing = Some(Listing::default());
     }
 
-    /// Puts the facts of one object of the list in place, at once: a list of its own would hold everything twice. Whether
-    /// that changed anything. What was learned of the object meanwhile stays if it is newer.
+    /// Sets the facts of one listed object and returns whether they changed. They are set immediately, because a separate list
+    /// would hold everything twice. Newer facts that were set since the list began are kept.
     ///
-    /// The list has the last word on everything else, also where its versions are older than those that were known, as
-    /// after a restored backup.
+    /// In all other cases the list replaces the known facts, even if its versions are older, as after a backup was restored.
     pub fn list(&self, name: String, version: Version, fact: F) -> bool {
         let content = &mut *self.write();
         let Some(listing) = content.listing.as_mut().filter(|listing| listing.listed.len() < self.most) else {
@@ -131,8 +130,8 @@ impl<F: PartialEq> Mirror<F> {
         content.put(name, version, fact)
     }
 
-    /// Ends the list: what was not in it is gone, but for what was learned of since, and is newer than all that was in it.
-    /// Whether that changed anything.
+    /// Ends the list and returns whether that changed anything. Objects that were not listed are removed, except those that were
+    /// set since the list began and are newer than everything in it.
     pub fn end_list(&self) -> bool {
         let content = &mut *self.write();
         let Listing { listed, learned, newest } = content.listing.take().unwrap_or_default();
@@ -143,14 +142,14 @@ impl<F: PartialEq> Mirror<F> {
         first || content.known.len() != before
     }
 
-    /// Takes one object out; whether it was there. Its version stays: the answer to a write from before the deletion
-    /// may still be on its way, and must not bring it back.
+    /// Removes one object and returns whether it was known. Its version is kept: the answer to a write from before the deletion
+    /// may still arrive, and must not add the object again.
     pub fn remove(&self, name: String, version: Version) -> bool {
         let content = &mut *self.write();
         let there = content.known.remove(&name).is_some();
         content.deleted.insert(name, version);
         if content.deleted.len() > MEMORY_OF_DELETED {
-            // The answers to writes take seconds, not so many deletions: the older half is of no use any more.
+            // Answers to writes take seconds, within which there are far fewer deletions: the older half is no longer needed.
             let mut versions: Vec<Version> = content.deleted.values().copied().collect();
             versions.sort_unstable();
             let middle = versions[versions.len() / 2];
@@ -161,7 +160,7 @@ impl<F: PartialEq> Mirror<F> {
 }
 
 impl<F: PartialEq> Content<F> {
-    /// Puts one object's facts in place; whether that changed anything.
+    /// Sets the facts of one object and returns whether they changed.
     fn put(&mut self, name: String, version: Version, fact: F) -> bool {
         self.deleted.remove(&name);
         match self.known.get_mut(&name) {
@@ -182,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_fact_that_differs_counts_as_a_change() {
+    fn only_a_different_fact_is_a_change() {
         let mirror = Mirror::default();
         assert!(!mirror.synced());
         assert!(mirror.set("a".into(), 1, 1));
@@ -193,22 +192,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_answer_to_a_write_is_passed_over() {
+    fn versions_older_than_the_answer_to_a_write_are_ignored() {
         let mirror = Mirror::default();
         assert!(mirror.set("a".into(), 10, "answer"));
         assert!(!mirror.set("a".into(), 9, "before"));
         assert!(mirror.set("a".into(), 11, "after"));
         assert!(mirror.remove("a".into(), 13));
         assert!(!mirror.set("a".into(), 12, "from before the deletion"));
-        assert!(mirror.set("a".into(), 14, "made anew"));
+        assert!(mirror.set("a".into(), 14, "recreated"));
     }
 
-    /// A whole list; whether anything of it changed what was known.
+    /// Lists all objects and returns whether that changed any fact.
     fn list<F: PartialEq>(mirror: &Mirror<F>, objects: impl IntoIterator<Item = (&'static str, Version, F)>) -> bool {
         mirror.begin_list();
         let objects = objects.into_iter();
         let changed = objects.fold(false, |changed, (name, version, fact)| {
-            // Without `||`, which would leave out what comes after a change.
+            // Not `||`, which would skip the objects after the first change.
             mirror.list(name.to_owned(), version, fact) | changed
         });
         mirror.end_list() | changed
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_takes_the_place_of_what_was_known() {
+    fn a_list_replaces_the_known_facts() {
         let mirror = Mirror::default();
         mirror.set("gone".into(), 1, 1);
         assert!(mirror.facts().is_none(), "one object is no list");
@@ -232,20 +231,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_stays_known_until_a_list_is_complete() {
+    fn known_facts_are_kept_until_a_list_is_complete() {
         let mirror = Mirror::default();
         list(&mirror, [("a", 1, 1), ("b", 1, 1)]);
         mirror.begin_list();
         assert!(mirror.list("b".into(), 2, 2), "what is listed is known at once");
         assert_eq!(names(&mirror), ["a", "b"]);
         assert_eq!(mirror.get("b").as_deref(), Some(&2));
-        // The list is broken off and begun anew.
+        // The list is aborted and begins again.
         assert!(list(&mirror, [("a", 3, 1)]));
-        assert_eq!(names(&mirror), ["a"], "what only the list that was broken off had is gone");
+        assert_eq!(names(&mirror), ["a"], "objects of the aborted list alone are removed");
     }
 
     #[test]
-    fn what_is_learned_during_a_list_stays_if_it_is_newer() {
+    fn facts_that_are_set_during_a_list_are_kept_if_they_are_newer() {
         let mirror = Mirror::default();
         list(&mirror, [("a", 1, "listed before"), ("b", 1, "listed before")]);
         mirror.begin_list();
@@ -253,14 +252,14 @@ mod tests {
             assert!(mirror.set(name.into(), version, "answer"));
         }
         assert!(!mirror.list("a".into(), 2, "listed"), "the answer is newer");
-        assert!(mirror.list("b".into(), 8, "listed"), "somebody else wrote after our write, and before the list");
+        assert!(mirror.list("b".into(), 8, "listed"), "another client wrote after the answer and before the list");
         assert!(mirror.end_list(), "what is older than the list and not in it is gone");
         assert_eq!(names(&mirror), ["a", "b", "made"]);
         assert_eq!((mirror.get("a").as_deref(), mirror.get("b").as_deref()), (Some(&"answer"), Some(&"listed")));
     }
 
     #[test]
-    fn a_list_has_the_last_word_though_its_versions_are_older() {
+    fn a_list_replaces_known_facts_even_if_its_versions_are_older() {
         let mirror = Mirror::default();
         list(&mirror, [("a", 10, "before the backup was restored")]);
         mirror.remove("b".into(), 11);
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_deleted_the_last_is_remembered() {
+    fn the_versions_of_the_latest_deletions_are_kept() {
         let mirror = Mirror::default();
         let last = 3000;
         for number in 0..=last {
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_as_many_as_it_holds_is_passed_over() {
+    fn objects_beyond_the_maximum_are_ignored() {
         let mirror = Mirror::of_at_most(2);
         assert!(mirror.set("a".into(), 1, 1) && mirror.set("b".into(), 1, 1));
         assert!(!mirror.set("c".into(), 1, 1), "there is no room");
@@ -289,7 +288,7 @@ mod tests {
         assert!(mirror.remove("b".into(), 2) && mirror.set("c".into(), 3, 1));
         assert!(
             list(&mirror, [("d", 4, 1), ("e", 4, 1), ("f", 4, 1)]),
-            "a list needs no room of what it takes the place of"
+            "the objects that a list replaces need no room"
         );
         assert_eq!(names(&mirror), ["d", "e"]);
     }

@@ -1,5 +1,5 @@
-//! The watches of diagnosis: pods of all namespaces that are Pending, and refusals of pods and of their containers. They wake diagnosis and
-//! never the plan, and the operator is ready without them.
+//! The watches of diagnosis: Pending pods of all namespaces, and rejections of pods and of their containers. They wake only the
+//! diagnosis, never the reconcile loop, and the operator is ready without them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,14 +11,14 @@ use tokio::sync::Notify;
 use super::{Mirrors, any, follow, follow_said};
 use crate::diagnose::{PendingPod, RefusedPods, Symptoms};
 
-/// Pods and refusals that are looked at: where more are pending, the others are looked at once some of these are gone and
-/// the watch begins anew.
+/// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
+/// these are gone and the watch restarts.
 pub const MOST: usize = 2000;
-/// What belongs to the cluster's own equipment takes from nodes what it needs.
+/// The namespace of cluster components, which may use the nodes' drivers and devices directly and are not diagnosed.
 const EQUIPMENT: &str = "kube-system";
 
 impl Mirrors {
-    /// Pods and refusals as the mirrors show them, once all kinds have been listed.
+    /// Returns the pods and rejections as the mirrors show them, or `None` until all kinds have been listed.
     #[must_use]
     pub fn symptoms(&self) -> Option<Symptoms> {
         let mut refused = self.refused.facts()?;
@@ -27,7 +27,8 @@ impl Mirrors {
     }
 }
 
-/// Follows what diagnosis reads of pods, but for those in the operator's own namespace, until dropped.
+/// Watches the pods and Events that diagnosis reads, except those in the operator's own namespace, until the returned futures
+/// are dropped.
 #[must_use]
 pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> Vec<BoxFuture<'static, ()>> {
     let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={EQUIPMENT}");
@@ -51,7 +52,7 @@ pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> 
             |_, event| RefusedPods::of(&event),
             nobody(),
         ),
-        // A pod whose container is not started is not Pending for long: kubelet says that it runs, or has failed.
+        // A pod whose container is not started leaves Pending soon: kubelet reports it as Running or Failed.
         follow(
             said("reason=Failed,involvedObject.kind=Pod"),
             Arc::clone(mirrors),

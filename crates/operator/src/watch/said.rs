@@ -1,8 +1,8 @@
-//! The watch of Events, which are things said rather than things that are: the API server has no history of them by which a
-//! watch could go on after some minutes, so that listing them anew each time would never end.
+//! The watch of Events. The API server keeps no history of Events from which a watch could continue after some minutes, so a
+//! watcher that lists them first would list them over and over.
 //!
-//! A watch without a version begins with what there is, at the price of that list and without one. That its beginning is over
-//! is not told, and shows in its silence.
+//! A watch without a version begins with the existing Events, at the cost of such a list, but without one. The API server does
+//! not signal the end of this initial part; it is assumed when no Event arrives for some time.
 
 use std::time::Duration;
 
@@ -16,33 +16,33 @@ use kube::{
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Silence after which a watch is past its beginning: the first one, which the operator waits for, …
+/// The silence after which the initial part of the first watch, for which the operator waits, is assumed to be over …
 const SILENCE: Duration = Duration::from_millis(250);
-/// … and every other one, which may be slow.
+/// … and that of every later watch, which may be slow.
 const LATER_SILENCE: Duration = Duration::from_secs(10);
-/// Pause after a beginning that was broken off.
+/// The pause after an initial part that was interrupted.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest beginning: where more and more is said, there is no silence.
+/// The maximum duration of the initial part: if Events keep arriving, there is no silence.
 const LONGEST: Duration = Duration::from_secs(10);
-/// The API server ends every watch before that. A connection on which nothing comes for longer is dead.
+/// The API server ends every watch before this time. A connection that is silent for longer is dead.
 const IDLE: Duration = Duration::from_mins(5);
-/// What the API server answers where it has forgotten what came after a version: HTTP's "Gone".
+/// The API server's status code if it no longer has the changes since a version: HTTP 410, "Gone".
 const TOO_OLD: u16 = 410;
 
 type Watch = BoxStream<'static, kube::Result<WatchEvent<Event>>>;
 type Told = Option<watcher::Result<watcher::Event<Event>>>;
 
-/// Where the following of Events is.
+/// The state of the watch.
 enum At {
     /// No watch is open.
     Closed,
-    /// A watch tells what there is, and has until then to do so.
+    /// A watch sends the existing Events, until this time at most.
     Beginning(Watch, Instant),
-    /// A watch tells what is new.
+    /// A watch sends new Events.
     Open(Watch),
 }
 
-/// Follows Events by their fields, as [`watcher::watcher`] follows objects that have a history.
+/// Watches Events by field selector, as [`watcher::watcher`] watches objects that have a history.
 pub fn follow_said(
     api: Api<Event>,
     fields: &str,
@@ -63,9 +63,9 @@ pub fn follow_said(
 struct Follower {
     api: Api<Event>,
     params: WatchParams,
-    /// That of the last Event that was told of, from which a watch goes on if it can.
+    /// The version of the last Event, from which the next watch continues if possible.
     version: String,
-    /// Whether a beginning has been told to its end.
+    /// Whether the initial part of a watch has been completed.
     begun: bool,
 }
 
@@ -78,7 +78,7 @@ impl Follower {
                 let by = until.min(Instant::now() + silence);
                 match timeout_at(by, watch.next()).await {
                     Err(_) => self.begins_no_more(watch),
-                    // What has changed is not from the beginning.
+                    // A change is not part of the initial Events.
                     Ok(Some(Ok(event @ (WatchEvent::Modified(_) | WatchEvent::Deleted(_))))) => {
                         let rest = stream::iter([Ok(event)]).chain(watch).boxed();
                         self.begins_no_more(rest)
@@ -89,7 +89,7 @@ impl Follower {
                     }
                     Ok(Some(Ok(WatchEvent::Bookmark(_)))) => (None, At::Beginning(watch, until)),
                     Ok(broken_off) => {
-                        // What it has not told the next one does, which must not be asked for again and again at once.
+                        // The next watch sends the remaining Events. The pause keeps it from being opened in a tight loop.
                         self.version.clear();
                         sleep(PAUSE).await;
                         ended(broken_off)
@@ -138,11 +138,11 @@ impl Follower {
     }
 }
 
-/// What is told of a watch that has come to its end, if that is worth a word.
+/// Returns the error of a watch that has ended, if it must be reported.
 fn ended(last: Option<kube::Result<WatchEvent<Event>>>) -> (Told, At) {
     let told = match last {
         Some(Err(error)) => Some(Err(Error::WatchFailed(error))),
-        // There is nothing that would have kept a version young.
+        // Expired versions are expected, because there were no bookmarks to keep the version current.
         Some(Ok(WatchEvent::Error(status))) => (status.code != TOO_OLD).then_some(Err(Error::WatchError(status))),
         _ => None,
     };
@@ -162,18 +162,18 @@ mod tests {
 
     use super::*;
 
-    /// Longer than any silence in which something is waited for; time passes by itself here.
+    /// Longer than any timeout of the watch. Tokio advances the paused time automatically.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// What the API server does with a watch.
+    /// A step of the API server in a watch.
     enum Step {
-        /// It tells something.
+        /// It sends an event.
         Tell(Value),
-        /// It has nothing to tell for a while, …
+        /// It sends nothing for longer than the silence, …
         Pause,
-        /// … or for a moment.
+        /// … or for less.
         Breath,
-        /// It ends it. Without, it stays open.
+        /// It ends the watch. Otherwise the watch stays open.
         End,
     }
 
@@ -190,7 +190,7 @@ mod tests {
         }}))
     }
 
-    /// What is told of, in words, until nothing comes any more, and the versions from which watches were asked for.
+    /// Returns the received events as text until nothing arrives any more, and the versions from which watches were opened.
     async fn follow(watches: Vec<Vec<Step>>, patience: Duration) -> (Vec<String>, Vec<String>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&asked);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_goes_on_where_it_can_and_begins_anew_where_it_cannot() {
+    async fn a_watch_continues_from_its_version_or_restarts_if_that_has_expired() {
         let (words, asked) = follow(
             vec![
                 vec![
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_beginning_that_is_broken_off_is_told_anew() {
+    async fn an_interrupted_initial_part_is_sent_again() {
         let (words, asked) = follow(
             vec![vec![told("ADDED", "a", "5"), Step::End], vec![told("ADDED", "a", "5"), told("ADDED", "b", "6")]],
             PATIENCE,
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_ends_the_beginning_and_so_does_time() {
+    async fn a_change_or_the_time_limit_ends_the_initial_part() {
         let (words, _) = follow(vec![vec![told("ADDED", "a", "5"), told("MODIFIED", "a", "6")]], PATIENCE).await;
         assert_eq!(words, ["begin", "there a", "done", "new a"]);
         let short = || [told("ADDED", "a", "5"), Step::Breath];
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_on_which_nothing_comes_is_given_up() {
+    async fn a_silent_connection_is_closed() {
         let watches = vec![vec![told("ADDED", "a", "5")], vec![told("ADDED", "b", "6")]];
         let (words, asked) = follow(watches, IDLE + PATIENCE).await;
         assert_eq!(words, ["begin", "there a", "done", "new b"]);

@@ -5,19 +5,19 @@ use thiserror::Error;
 
 use crate::catalogue::{Accelerator, BranchRange, Catalogue, PciDevice, name::is_desktop};
 
-/// Why a model cannot be added. The text says what to write instead.
+/// A reason why a model cannot be added. The message contains what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Conflict {
-    /// Its name is another model's, or another word for one.
-    #[error("models: {name} is known already, as {known}; remove it, or write another name")]
+    /// Its name is the name or an alias of another model.
+    #[error("models: {name} is already in the catalogue as {known}; remove the model, or use another name")]
     Name {
         /// The name.
         name: String,
         /// The known model.
         known: String,
     },
-    /// Its PCI id is another model's.
-    #[error("models: PCI id {id} of {name} is that of {known}; remove the id, or match {known}")]
+    /// Its PCI id belongs to another model.
+    #[error("models: PCI id {id} of {name} belongs to {known}; remove the id, or match {known}")]
     Device {
         /// The name.
         name: String,
@@ -29,10 +29,10 @@ pub enum Conflict {
 }
 
 impl Catalogue {
-    /// Adds a model; what is known already stays as it is. To add the same once more changes nothing.
+    /// Adds a model. Known models are not changed, and adding the same model again changes nothing.
     ///
     /// # Errors
-    /// Where the catalogue says something else of its name or of one of its PCI ids.
+    /// Returns a conflict if the catalogue has another model with its name or one of its PCI ids.
     pub fn add(&mut self, model: &Model) -> Result<(), Conflict> {
         let added = self.accelerator(model);
         if self.model(&model.name) == Some(&added) {
@@ -67,7 +67,7 @@ impl Catalogue {
             memory_mib: *memory_mib,
             driver: BranchRange {
                 first: driver.first_branch.or(first.map(|limit| limit.branch)),
-                // A first branch of the user's own counts from its beginning.
+                // A first branch that the user sets is supported from its first version on.
                 first_version: first.filter(|_| driver.first_branch.is_none()).and_then(|limit| limit.version.clone()),
                 last: driver.last_branch.or(last.map(|limit| limit.branch)),
             },

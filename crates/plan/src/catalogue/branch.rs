@@ -58,7 +58,7 @@ pub enum NoCommonDriver {
     },
     /// Some branch supports all the models, but none that we recommend a version of.
     #[error(
-        "no recommended driver supports all GPUs of the node, {}: write driver.version, with a version that each of them allows",
+        "no recommended driver supports all GPUs of the node, {}: set driver.version to a version that supports each of them",
         listed(.models)
     )]
     NotRecommended {

@@ -15,10 +15,10 @@ use crate::catalogue::{
 #[derive(Debug, Error)]
 pub enum CatalogueError {
     /// Not YAML, or not of the catalogue's shape.
-    #[error("the catalogue of accelerators is not of the shape it should have: {0}")]
+    #[error("invalid catalogue of accelerators: {0}")]
     Shape(#[from] serde_yaml::Error),
     /// Something that may occur once only occurs twice.
-    #[error("the catalogue of accelerators has the {what} {value} twice")]
+    #[error("duplicate {what} {value} in the catalogue of accelerators")]
     Duplicate {
         /// Name, alias, PCI device, …
         what: &'static str,
@@ -26,7 +26,7 @@ pub enum CatalogueError {
         value: String,
     },
     /// A value that is not what it should be.
-    #[error("the catalogue of accelerators has {value:?}, which is not {what}")]
+    #[error("invalid value {value:?} in the catalogue of accelerators: expected {what}")]
     Illegal {
         /// What it should be.
         what: &'static str,
@@ -34,7 +34,7 @@ pub enum CatalogueError {
         value: String,
     },
     /// A model of an architecture that is not described.
-    #[error("the catalogue of accelerators describes no architecture {0}")]
+    #[error("the catalogue of accelerators does not define architecture {0}")]
     UnknownArchitecture(Architecture),
 }
 

@@ -61,7 +61,7 @@ pub enum FlavourUnsupported {
     },
     /// The open modules are needed, which this driver lacks.
     #[error(
-        "driver {version} has no open kernel modules, which begin with branch 515; write a newer driver.version, or driver.kernelModule: Proprietary where the model allows it"
+        "driver {version} has no open kernel modules, which exist from branch 515 on; write a newer driver.version, or driver.kernelModule: Proprietary if the model supports it"
     )]
     NotYetOpen {
         /// The driver's version.

@@ -49,7 +49,7 @@ pub enum NoImageForOs {
     },
     /// The node does not name its operating system, or not in words that a tag can carry.
     #[error(
-        "the node's operating system reads {os_id:?}, version {version_id:?}, which names no driver image; write driver.image with a tag of your own"
+        "the node's operating system, ID {os_id:?} and VERSION_ID {version_id:?}, matches no driver image; write driver.image with a tag of your own"
     )]
     Unnamed {
         /// `ID` of os-release.

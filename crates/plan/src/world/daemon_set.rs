@@ -1,4 +1,4 @@
-//! What the plan reads of DaemonSets of ours.
+//! The facts of this operator's DaemonSets.
 
 use gpu_operator_crd::keys;
 use k8s_openapi::{
@@ -13,25 +13,25 @@ use serde::Serialize;
 
 use crate::world::resources::Offer;
 
-/// What the plan reads of a DaemonSet of ours.
+/// The facts of one of this operator's DaemonSets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DaemonSetFacts {
-    /// Hash of what was applied last.
+    /// The hash of the last applied DaemonSet.
     pub applied: Option<String>,
     /// The policy it belongs to.
     pub policy: Option<String>,
-    /// What it makes of a GPU, if it is a device plugin's.
+    /// The layout in which it offers GPUs, if it is a device plugin's.
     pub offer: Offer,
-    /// Changes with [`Self::spec`], and with nothing else.
+    /// The generation, which changes only when [`Self::spec`] changes.
     pub generation: Option<i64>,
-    /// What it is now.
+    /// The current spec.
     pub spec: Option<DaemonSetSpec>,
-    /// Whether somebody else has added something to [`Self::spec`].
+    /// Whether another field manager has added fields to [`Self::spec`].
     pub added_to: bool,
 }
 
 impl DaemonSetFacts {
-    /// The facts of a DaemonSet.
+    /// Extracts the facts of a DaemonSet.
     #[must_use]
     pub fn of(set: &DaemonSet) -> Self {
         Self {
@@ -45,32 +45,33 @@ impl DaemonSetFacts {
     }
 }
 
-/// Whether a field of the spec is owned by somebody else and not by us: the API server's own record of it.
+/// Returns whether another field manager owns a field of the spec that this operator does not own, according to the API
+/// server's `managedFields`.
 fn added_to(set: &DaemonSet) -> bool {
-    let spec = |ours: bool| {
+    let spec = |own: bool| {
         let entries = set.managed_fields().iter();
-        let entries = entries.filter(move |entry| (entry.manager.as_deref() == Some(keys::MANAGER)) == ours);
+        let entries = entries.filter(move |entry| (entry.manager.as_deref() == Some(keys::MANAGER)) == own);
         entries.filter_map(|entry| entry.fields_v1.as_ref()?.0.get("f:spec"))
     };
-    spec(false).any(|theirs| !spec(true).any(|ours| covers(ours, theirs)))
+    spec(false).any(|other| !spec(true).any(|own| covers(own, other)))
 }
 
-/// Whether a set of managed fields has all of another one.
-fn covers(ours: &serde_json::Value, theirs: &serde_json::Value) -> bool {
-    theirs.as_object().into_iter().flatten().all(|(key, below)| ours.get(key).is_some_and(|ours| covers(ours, below)))
+/// Returns whether a set of managed fields contains all fields of another set.
+fn covers(own: &serde_json::Value, other: &serde_json::Value) -> bool {
+    other.as_object().into_iter().flatten().all(|(key, below)| own.get(key).is_some_and(|own| covers(own, below)))
 }
 
-/// The API server's last refusal of a DaemonSet's pods.
+/// The API server's last rejection of a DaemonSet's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// The API server's words.
+    /// The API server's message.
     pub message: String,
-    /// When it said so last.
+    /// When it was last reported.
     pub at: Option<Timestamp>,
 }
 
 impl Refusal {
-    /// The DaemonSet and its refusal, from a `FailedCreate` event of the DaemonSet controller.
+    /// Returns the DaemonSet and the rejection of its pods, from a `FailedCreate` Event of the DaemonSet controller.
     #[must_use]
     pub fn of(event: &Event) -> Option<(String, Self)> {
         let object = &event.involved_object;

@@ -1,5 +1,5 @@
-//! What the plan reads of other people's DaemonSets: those that serve nodes with a part of a GPU stack, and which nodes
-//! they reach. They are known by what they do and by names, not by one registry's images, which may be mirrored.
+//! The facts of third-party DaemonSets that are part of a GPU stack, and the nodes that they reach. They are recognized by what
+//! they do and by names, not by the images of a registry, which may be mirrored.
 
 use gpu_operator_crd::{
     keys,
@@ -15,19 +15,19 @@ use serde::Serialize;
 
 use crate::world::{foreign_pod::shows_driver, node::NodeFacts, word::Word};
 
-/// By these labels of nodes NVIDIA's GPU Operator places its DaemonSets.
+/// The prefix of the node labels with which NVIDIA's GPU Operator places its DaemonSets.
 const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
-/// The end of the label by which it places its DRA driver, where it is told to by a `GPUCluster`.
+/// The suffix of the label with which it places its DRA driver, if a `GPUCluster` enables that.
 const DRA: &str = "dra-driver";
-/// The container of NVIDIA's DRA driver that hands out channels between nodes, and no GPUs.
+/// The container of NVIDIA's DRA driver that allocates channels between nodes, and no GPUs.
 const COMPUTE_DOMAINS: &str = "compute-domains";
 
-/// Somebody else's DaemonSet that serves nodes with a part of a GPU stack.
+/// A third-party DaemonSet that is part of a GPU stack.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ForeignSet {
-    /// Which part.
+    /// The part of the stack.
     pub part: ForeignPart,
-    /// Whose.
+    /// The owner.
     pub owner: ForeignOwner,
     selector: Selector,
     terms: Vec<Term>,
@@ -37,20 +37,20 @@ pub struct ForeignSet {
 /// A part of a GPU stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum ForeignPart {
-    /// What a stage of ours would be.
+    /// The counterpart of one of this operator's stages.
     Stage(Stage),
-    /// A DRA driver, which hands out GPUs by claims and past the device plugin.
+    /// A DRA driver, which allocates GPUs for claims, independently of the device plugin.
     Dra,
 }
 
-/// Whose DaemonSet it is, as far as it matters to get it off a node.
+/// The owner of a DaemonSet, as far as it determines how to exclude a node from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ForeignOwner {
-    /// NVIDIA's GPU Operator, by labels of the node.
+    /// NVIDIA's GPU Operator: a label of the node.
     NvidiaOperator,
-    /// GKE's add-on.
+    /// GKE's add-on: a label of the node.
     Gke,
-    /// Anybody.
+    /// Any other owner.
     Other,
 }
 
@@ -58,12 +58,12 @@ pub enum ForeignOwner {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Term {
     labels: Selector,
-    /// Nodes by name, where it names any.
+    /// Node names, if it is restricted to some.
     names: Option<Vec<String>>,
 }
 
 impl ForeignSet {
-    /// The facts of a DaemonSet; `None` for one that is ours, or that has nothing to do with NVIDIA's GPUs.
+    /// Extracts the facts of a DaemonSet. Returns `None` if it belongs to this operator, or is not part of an NVIDIA GPU stack.
     #[must_use]
     pub fn of(set: &DaemonSet) -> Option<Self> {
         if set.labels().contains_key(keys::STAGE) {
@@ -95,13 +95,13 @@ impl ForeignSet {
         })
     }
 
-    /// Whether it has, or is about to have, a pod on a node.
+    /// Returns whether it has, or is about to have, a pod on a node.
     #[must_use]
     pub fn reaches(&self, node: &NodeFacts) -> bool {
         let value_of = |key: &str| node.labels.get(key).map(Word::as_str);
         let named = |term: &Term| term.names.as_ref().is_none_or(|names| names.contains(&node.name));
         let tolerated = |tolerations: &[Toleration]| {
-            // A taint of ours drives nobody off who is there.
+            // This operator's own taint does not evict running pods.
             let mut taints = node.taints.iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
             taints.all(|taint| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
         };
@@ -110,7 +110,7 @@ impl ForeignSet {
             && tolerated(&self.tolerations)
     }
 
-    /// What gets it off one node, in words.
+    /// Returns the instruction for removing it from one node, as part of a message.
     #[must_use]
     pub fn way_off(&self) -> String {
         match (self.owner, self.part) {
@@ -122,12 +122,12 @@ impl ForeignSet {
                 format!("label the node {NVIDIA_OPERATOR}{word}=false")
             }
             (ForeignOwner::NvidiaOperator, ForeignPart::Dra) => format!("label the node {NVIDIA_OPERATOR}{DRA}=false"),
-            _ => "delete it, or keep it off the node by its nodeSelector".to_owned(),
+            _ => "delete it, or exclude the node with its nodeSelector".to_owned(),
         }
     }
 }
 
-/// Which part of a GPU stack a DaemonSet is.
+/// Returns which part of a GPU stack a DaemonSet is.
 fn part(set: &DaemonSet, pod: &PodSpec) -> Option<ForeignPart> {
     let deploys =
         |what: &str| pod.node_selector.iter().flatten().any(|(key, _)| key.strip_prefix(NVIDIA_OPERATOR) == Some(what));
@@ -138,7 +138,7 @@ fn part(set: &DaemonSet, pod: &PodSpec) -> Option<ForeignPart> {
     let images = || pod.containers.iter().filter_map(|container| container.image.as_deref());
     let nvidias_image = || images().any(|image| repository(image).ends_with("nvidia/k8s-device-plugin"));
     let plugin = ["nvidia-device-plugin", "nvidia-gpu-device-plugin"].into_iter().any(|name| is_named(set, name));
-    // What waits on kubelet's plugins is a plugin; feature discovery and MPS's daemon are of the same image.
+    // Only a device plugin mounts kubelet's directory; feature discovery and the MPS daemon use the same image.
     let plugin = mounts("/device-plugins") && (plugin || nvidias_image());
     let hands_out_gpus = pod.containers.iter().any(|container| container.name != COMPUTE_DOMAINS);
     let dra = mounts("/plugins_registry")
@@ -163,18 +163,18 @@ fn is_dra_driver(image: &str) -> bool {
     ["dra-driver-nvidia-gpu", "k8s-dra-driver-gpu"].into_iter().any(|name| repository.ends_with(name))
 }
 
-/// An image's registry and path.
+/// Returns an image's registry and path.
 fn repository(image: &str) -> &str {
     let image = image.split('@').next().unwrap_or(image);
     match image.rsplit_once(':') {
-        // What follows is a path, so the colon was a port's.
+        // A path follows, so the colon belongs to a port.
         Some((_, tag)) if tag.contains('/') => image,
         Some((repository, _)) => repository,
         None => image,
     }
 }
 
-/// Whether a DaemonSet's name, or what its labels name it, begins like this. Names go on with an operating system, say.
+/// Returns whether a DaemonSet's name, or a label that names it, has this prefix. Names may end with an operating system.
 fn is_named(set: &DaemonSet, name: &str) -> bool {
     let labels = ["k8s-app", "name", "app", "app.kubernetes.io/name"];
     let labels = labels.into_iter().filter_map(|key| set.labels().get(key).map(String::as_str));
@@ -191,7 +191,7 @@ fn term(term: &NodeSelectorTerm) -> Term {
             "NotIn" => Operator::NotIn,
             "Exists" => Operator::Exists,
             "DoesNotExist" => Operator::DoesNotExist,
-            // Numbers that are compared: taken for met, so that what may be there counts as there.
+            // Numeric comparisons are assumed to hold, so that a DaemonSet that may reach the node counts as present.
             _ => return None,
         };
         Some(Requirement { key: written.key.clone(), operator, values: written.values.clone().unwrap_or_default() })

@@ -1,5 +1,5 @@
-//! What the plan reads of other people's pods: those that install an NVIDIA driver on their node and that no DaemonSet stands
-//! for, such as the pods that `kubectl delete daemonset --cascade=orphan` leaves behind.
+//! The facts of third-party pods that install an NVIDIA driver on their node and belong to no DaemonSet, such as the pods that
+//! `kubectl delete daemonset --cascade=orphan` leaves behind.
 
 use std::borrow::Cow;
 
@@ -11,12 +11,12 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt, core::NamespaceResourceScope};
 use serde::{Deserialize, Serialize};
 
-/// The label of NVIDIA's GPU Operator on its pods, and its value on those of the driver.
+/// The label that NVIDIA's GPU Operator sets on its pods, and its value on driver pods.
 const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "nvidia-driver");
-/// Where a driver's container mounts its root for the host to see.
+/// Directories where a driver container mounts its root so that the host sees it.
 const DRIVER_FOLDERS: [&str; 2] = ["/run/nvidia", "/run/nvidia/driver"];
 
-/// A Pod as it is read for this: the watch is of all pods of the cluster, and most of each of them is passed over.
+/// A Pod with only the fields that are needed here, because all pods of the cluster are watched.
 #[derive(Deserialize, Clone, Debug, Default)]
 pub struct TrimmedPod {
     metadata: ObjectMeta,
@@ -68,7 +68,7 @@ impl Resource for TrimmedPod {
     }
 }
 
-/// A third party's pod that installs an NVIDIA driver on its node.
+/// A third-party pod that installs an NVIDIA driver on its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ForeignPod {
     /// Its namespace.
@@ -78,8 +78,8 @@ pub struct ForeignPod {
 }
 
 impl ForeignPod {
-    /// The pod, by its node, namespace and name; `None` for one of this operator, for one that has no node or installs no
-    /// driver, and for one of a DaemonSet, which is known by that.
+    /// Returns the pod with its key of node, namespace and name. Returns `None` if it belongs to this operator, has no node,
+    /// installs no driver, or belongs to a DaemonSet, which is recognized by itself.
     #[must_use]
     pub fn of(pod: &TrimmedPod) -> Option<(String, Self)> {
         let TrimmedSpec { node_name, volumes, containers, init_containers } = &pod.spec;
@@ -98,21 +98,21 @@ impl ForeignPod {
         Some((format!("{}{namespace}/{name}", Self::prefix(node)), Self { namespace, name }))
     }
 
-    /// How the keys of a node's pods begin.
+    /// Returns the prefix of the keys of a node's pods.
     #[must_use]
     pub fn prefix(node: &str) -> String {
         format!("{node}/")
     }
 
-    /// What gets it off its node, in words.
+    /// Returns the instruction for removing it from its node, as part of a message.
     #[must_use]
     pub fn way_off(&self) -> String {
         format!("delete it (kubectl delete pod --namespace {} {})", self.namespace, self.name)
     }
 }
 
-/// Whether a container of a pod mounts the host's folder of drivers so that the host sees what it mounts below: what a driver's
-/// container does, and nothing else.
+/// Returns whether a container mounts the host's driver directory with bidirectional propagation, so that the host sees the
+/// mounts below it. Only driver containers do so.
 pub fn shows_driver<'p>(volumes: &[Volume], mut mounts: impl Iterator<Item = &'p VolumeMount>) -> bool {
     let is_folder = |path: &str| {
         let path = path.trim_end_matches('/');
@@ -143,9 +143,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_installs_a_driver_is_known_by_its_label_or_by_what_it_shows_the_host() {
+    fn a_pod_that_installs_a_driver_is_recognized_by_its_label_or_its_mount() {
         let component = "{app.kubernetes.io/component: nvidia-driver}";
-        let ours = "{gpu.nodestack.dev/stage: driver}";
+        let own = "{gpu.nodestack.dev/stage: driver}";
         for (labels, owner, path, propagation, is_found) in [
             (component, "", "/tmp", "None", true),
             (component, "DaemonSet", "/tmp", "None", false),
@@ -153,7 +153,7 @@ mod tests {
             ("{}", "ReplicaSet", "/var/run/nvidia/", "Bidirectional", true),
             ("{}", "", "/run/nvidia/driver", "Bidirectional", true),
             ("{}", "DaemonSet", "/run/nvidia", "Bidirectional", false),
-            (ours, "", "/run/nvidia", "Bidirectional", false),
+            (own, "", "/run/nvidia", "Bidirectional", false),
             ("{}", "", "/run/nvidia", "HostToContainer", false),
             ("{}", "", "/run/nvidia/mps", "Bidirectional", false),
             ("{}", "", "/run/nvidia/validations", "Bidirectional", false),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_a_node_holds_none() {
+    fn a_pod_without_a_node_is_ignored() {
         let pod = "{metadata: {name: p, namespace: n, labels: {app.kubernetes.io/component: nvidia-driver}}, spec: {containers: []}}";
         assert_eq!(ForeignPod::of(&serde_yaml::from_str(pod).unwrap()), None);
     }

@@ -1,4 +1,4 @@
-//! What the plan reads of Nodes.
+//! The facts of Nodes.
 
 use std::{
     borrow::Cow,
@@ -22,7 +22,7 @@ use crate::world::{
 /// The labels of a node.
 pub type NodeLabels = BTreeMap<Word, Word>;
 
-/// A Node as it is read: without its images, volumes and addresses, which make up most of it.
+/// A Node without its images, volumes and addresses, which make up most of it.
 #[derive(Deserialize, Clone, Debug, Default)]
 pub struct TrimmedNode {
     metadata: ObjectMeta,
@@ -87,62 +87,62 @@ impl Resource for TrimmedNode {
     }
 }
 
-/// What the plan reads of a Node.
+/// The facts of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeFacts {
     /// Its name.
     pub name: String,
-    /// Its uid: another one under the same name is another node.
+    /// Its uid: a Node with the same name and another uid is a different node.
     pub uid: String,
     /// Its labels.
     pub labels: NodeLabels,
-    /// Label keys that the operator applied, by the API server's own record of it.
+    /// Label keys that the operator applied, according to the API server's `managedFields`.
     pub owned_labels: BTreeSet<Word>,
-    /// Condition Ready is True.
+    /// Whether its condition Ready is True.
     pub ready: bool,
-    /// Marked unschedulable.
+    /// Whether it is marked unschedulable.
     pub cordoned: bool,
-    /// Has a deletion timestamp.
+    /// Whether it has a deletion timestamp.
     pub deleting: bool,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// Taints that keep pods away.
     pub taints: Vec<TaintFact>,
-    /// Our condition [`keys::HEALTH_CONDITION`], if it is there.
+    /// Its condition [`keys::HEALTH_CONDITION`], if present.
     pub health_condition: Option<HealthCondition>,
-    /// What its annotation [`keys::GPU_COUNT`] says.
+    /// The value of its annotation [`keys::GPU_COUNT`].
     pub gpu_count: Option<String>,
     /// Allocatable GPUs and parts of GPUs, by resource name.
     pub allocatable: Resources,
-    /// What kubelet knows beyond that, as far as there is any: what a device plugin holds for unhealthy.
+    /// Capacity that is not allocatable, by resource name: devices that a device plugin reports as unhealthy.
     pub withheld: Resources,
-    /// Processor architecture in Kubernetes' words, such as `amd64`.
+    /// Its processor architecture in Kubernetes' notation, such as `amd64`.
     pub arch: Word,
     /// The kernel's release, as `uname -r` prints it.
     pub kernel: Word,
-    /// Container runtime and version in Kubernetes' words, such as `containerd://2.1.4`.
+    /// Its container runtime and version in Kubernetes' notation, such as `containerd://2.1.4`.
     pub runtime: Word,
-    /// The runtimes that its container runtime can run pods by, as kubelet tells; older container runtimes tell of none.
+    /// The handlers of its container runtime, as reported by kubelet; empty with older container runtimes.
     pub runtime_handlers: BTreeSet<Word>,
     /// Kubelet's version, such as `v1.34.1+k3s1`.
     pub kubelet: Word,
 }
 
-/// A Node's condition of its GPUs' health.
+/// A Node's condition about the health of its GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HealthCondition {
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// In one word.
+    /// The reason, a single word.
     pub reason: String,
-    /// In a sentence.
+    /// The message.
     pub message: String,
-    /// Since when the status is what it is.
+    /// The time of the last change of the status.
     pub since: Option<Timestamp>,
 }
 
 impl HealthCondition {
-    /// Whether another one says the same, since whenever.
+    /// Returns whether another condition is the same except for its time.
     #[must_use]
     pub fn says(&self, other: &Self) -> bool {
         (&self.status, &self.reason, &self.message) == (&other.status, &other.reason, &other.message)
@@ -161,7 +161,7 @@ pub struct TaintFact {
 }
 
 impl TaintFact {
-    /// Whether a toleration covers it.
+    /// Returns whether a toleration tolerates it.
     #[must_use]
     pub fn tolerated_by(&self, toleration: &Toleration) -> bool {
         let same = |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
@@ -183,23 +183,23 @@ impl std::fmt::Display for TaintFact {
     }
 }
 
-/// What kubelet writes in place of the container runtime's version while that does not answer.
+/// What kubelet reports instead of the version while the container runtime does not answer.
 const UNKNOWN_VERSION: &str = "://Unknown";
 
 impl NodeFacts {
-    /// Whether kubelet cannot tell which version of its container runtime it has, because that does not answer.
+    /// Returns whether the version of its container runtime is unknown because the runtime does not answer kubelet.
     #[must_use]
     pub fn runtime_is_silent(&self) -> bool {
         self.runtime.as_str().ends_with(UNKNOWN_VERSION)
     }
 
-    /// The taints of a Node, all of them.
+    /// Returns all taints of a Node.
     #[must_use]
     pub fn taints_of(node: &TrimmedNode) -> &[Taint] {
         &node.spec.taints
     }
 
-    /// The facts of a Node, in words that it shares with others.
+    /// Extracts the facts of a Node, with interned strings.
     #[must_use]
     pub fn of(node: &TrimmedNode, words: &Words) -> Self {
         let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
@@ -239,15 +239,15 @@ impl NodeFacts {
         }
     }
 
-    /// Whether the node can be expected to serve: the ones that cannot are counted apart.
+    /// Returns whether the node can be expected to serve pods. Nodes that cannot are counted separately.
     #[must_use]
     pub fn serves(&self) -> bool {
         self.ready && !self.cordoned && !self.deleting
     }
 }
 
-/// The taints that keep pods away, but for those of Kubernetes' own, which come and go with a node's conditions and which
-/// DaemonSet pods tolerate.
+/// Returns the taints that keep pods away, except Kubernetes' own, which follow a node's conditions and which DaemonSet pods
+/// tolerate.
 fn taints(taints: &[Taint]) -> Vec<TaintFact> {
     let binding = taints.iter().filter(|taint| taint.effect != "PreferNoSchedule");
     let lasting = binding.filter(|taint| !taint.key.starts_with("node.kubernetes.io/"));
@@ -260,8 +260,8 @@ fn taints(taints: &[Taint]) -> Vec<TaintFact> {
         .collect()
 }
 
-/// Label keys that our label manager owns, from `metadata.managedFields`. The API server keeps this record in the
-/// same write as the labels themselves, so that a crash between two writes cannot lose it.
+/// Returns the label keys that this operator's label manager owns, from `metadata.managedFields`. The API server updates this
+/// record in the same write as the labels, so a crash cannot lose it.
 fn owned_labels(node: &TrimmedNode) -> impl Iterator<Item = &str> {
     node.managed_fields()
         .iter()

@@ -1,4 +1,4 @@
-//! What the plan reads of Pods.
+//! The facts of Pods.
 
 use std::collections::BTreeSet;
 
@@ -16,26 +16,26 @@ use crate::{
     world::word::{Word, Words},
 };
 
-/// What the plan reads of a Pod of ours.
+/// The facts of one of this operator's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodFacts {
     /// Its name.
     pub name: String,
-    /// The node it is on, or is meant for.
+    /// The node that it is assigned to, or for which it was created.
     pub node: Word,
-    /// What it is of.
+    /// Its role.
     pub role: Role,
     /// Its DaemonSet's group, from its node selector.
     pub group: Option<Word>,
-    /// Hash of what its DaemonSet was when it was made.
+    /// The hash of its DaemonSet at the time the pod was created.
     pub applied: Option<Word>,
     /// When it was created.
     pub created: Option<Timestamp>,
-    /// By when it should have ended, where it is on its way out.
+    /// If it is being deleted, the time by which it should have ended.
     pub gone_by: Option<Timestamp>,
-    /// Why the scheduler finds no place for it.
+    /// Why it cannot be scheduled.
     pub unschedulable: Option<String>,
-    /// How it has ended as a whole, if it has.
+    /// How the pod ended, if it has ended.
     pub end: Option<PodEnd>,
     /// Init containers, in order.
     pub init: Vec<ContainerFacts>,
@@ -43,54 +43,54 @@ pub struct PodFacts {
     pub containers: Vec<ContainerFacts>,
 }
 
-/// What a pod of ours is there for.
+/// The role of one of this operator's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Role {
     /// A stage of a policy.
     Operand(Stage),
     /// The chart's node agent.
     Probe,
-    /// A test on a node's GPUs.
+    /// A test of a node's GPUs.
     Validation,
 }
 
-/// How a pod has ended as a whole.
+/// How a pod ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodEnd {
-    /// All its containers ended well.
+    /// Whether all containers exited with code 0.
     pub succeeded: bool,
-    /// Kubelet's word where it is not the containers' doing, such as `DeadlineExceeded`.
+    /// Kubelet's reason if the containers did not cause the end, such as `DeadlineExceeded`.
     pub reason: String,
-    /// Kubelet's words for that.
+    /// Kubelet's message.
     pub message: String,
-    /// When the last of its containers ended, as far as that is told.
+    /// When the last container ended, if known.
     pub at: Option<Timestamp>,
 }
 
-/// What the plan reads of a container's status.
+/// The facts of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContainerFacts {
     /// Its name.
     pub name: Word,
-    /// Where it is.
+    /// Its state.
     pub state: ContainerState,
-    /// How its last run ended, if it ended badly.
+    /// How its previous run ended, if that failed.
     pub last_failure: Option<Exit>,
-    /// Passes its readiness probe, or has none and runs.
+    /// Whether it passes its readiness probe, or runs and has none.
     pub ready: bool,
 }
 
-/// Where a container is.
+/// The state of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum ContainerState {
-    /// Not started; kubelet's reason and message.
+    /// Not started, with kubelet's reason and message.
     Waiting {
-        /// Such as `ImagePullBackOff`.
+        /// The reason, such as `ImagePullBackOff`.
         reason: String,
-        /// Kubelet's words.
+        /// The message.
         message: String,
     },
-    /// Running since then.
+    /// Running, with the start time.
     Running(Option<Timestamp>),
     /// Ended.
     Ended(Exit),
@@ -101,12 +101,12 @@ pub enum ContainerState {
 pub struct Exit {
     /// Exit code.
     pub code: i32,
-    /// Its own last words, or kubelet's reason.
+    /// Its termination message, or kubelet's reason.
     pub message: String,
 }
 
 impl PodFacts {
-    /// The facts of a pod of ours, in words that it shares with others; `None` for a pod that is not.
+    /// Extracts the facts of a pod, with interned strings. Returns `None` if it is not one of this operator's pods.
     #[must_use]
     pub fn of(pod: &Pod, words: &Words) -> Option<Self> {
         let labels = pod.labels();
@@ -144,37 +144,37 @@ impl PodFacts {
         })
     }
 
-    /// Since when a main container of it has been running.
+    /// Returns since when a main container has been running.
     #[must_use]
     pub fn running_since(&self) -> Option<Timestamp> {
         self.containers.iter().find_map(ContainerFacts::running_since)
     }
 
-    /// Whether a main container runs.
+    /// Returns whether a main container runs.
     #[must_use]
     pub fn has_started(&self) -> bool {
         self.containers.iter().any(|container| matches!(container.state, ContainerState::Running(_)))
     }
 
-    /// Whether it is of a stage that has the driver open while it runs: the device plugin, and MPS' daemon.
+    /// Returns whether it belongs to a stage that has the driver open while it runs: the device plugin, or the MPS daemon.
     #[must_use]
     pub fn holds_driver(&self) -> bool {
         matches!(self.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
     }
 
-    /// Whether it is that of NVIDIA's own driver container, by the helper that it has beside it.
+    /// Returns whether it runs NVIDIA's driver container, which is recognized by its helper container.
     #[must_use]
     pub fn is_nvidia_driver(&self) -> bool {
         self.role == Role::Operand(Stage::Driver) && self.init.iter().any(|init| init.name == DEVICE_NODES)
     }
 
-    /// Whether it is on its way out.
+    /// Returns whether it is being deleted.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.gone_by.is_some()
     }
 
-    /// Whether its main containers run, which they only do once every gate before them has opened.
+    /// Returns whether all main containers run and are ready, which requires that all gates before them have opened.
     #[must_use]
     pub fn running(&self) -> bool {
         !self.is_leaving()
@@ -202,7 +202,7 @@ impl PodEnd {
     }
 }
 
-/// The node that the DaemonSet controller meant a pod for that is not scheduled yet.
+/// Returns the node for which the DaemonSet controller created a pod that is not scheduled yet.
 fn intended_node(pod: &Pod) -> Option<&str> {
     let affinity = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
     let terms = &affinity.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms;
@@ -213,7 +213,7 @@ fn intended_node(pod: &Pod) -> Option<&str> {
 }
 
 impl ContainerFacts {
-    /// Since when it has been running.
+    /// Returns since when it has been running.
     #[must_use]
     pub fn running_since(&self) -> Option<Timestamp> {
         match self.state {
@@ -249,16 +249,16 @@ impl ContainerFacts {
     }
 }
 
-/// By what pods of a cluster ask for GPUs, beside NVIDIA's names.
+/// How pods of a cluster request GPUs, in addition to NVIDIA's resource names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuAsks {
-    /// Names under which somebody's device plugin offers them.
+    /// Resource names of third-party device plugins, as listed in policies.
     pub resources: BTreeSet<String>,
-    /// Whether a DRA driver hands them out, so that any claim may be one of a GPU.
+    /// Whether a DRA driver allocates GPUs, so that any claim may be for a GPU.
     pub claims: bool,
 }
 
-/// Whether a container of a pod runs. One that waits to be started has no device open.
+/// Returns whether a container of a pod runs. A container that has not started has no device open.
 #[must_use]
 pub fn runs_a_container(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
@@ -268,7 +268,7 @@ pub fn runs_a_container(pod: &Pod) -> bool {
     main.into_iter().chain(init).flatten().any(runs)
 }
 
-/// Whether a pod has, or is about to have, a GPU of its node: it asks for one, and has not ended.
+/// Returns whether a pod has, or is about to have, a GPU of its node: it requests one and has not ended.
 #[must_use]
 pub fn uses_gpu(pod: &Pod, asks: &GpuAsks) -> bool {
     let ended = pod
@@ -285,7 +285,7 @@ pub fn uses_gpu(pod: &Pod, asks: &GpuAsks) -> bool {
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(|container| {
         let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
         limits.is_some_and(|limits| {
-            // MIG slices (`nvidia.com/mig-…`) and shared GPUs (`nvidia.com/gpu.shared`) hold the driver as well.
+            // MIG devices (`nvidia.com/mig-…`) and shared GPUs (`nvidia.com/gpu.shared`) also keep the driver in use.
             let is_gpu = |name: &String| name.starts_with("nvidia.com/") || asks.resources.contains(name);
             limits.iter().any(|(name, quantity)| is_gpu(name) && quantity::count(&quantity.0) != Ok(0))
         })

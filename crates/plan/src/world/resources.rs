@@ -1,4 +1,4 @@
-//! Resources: what of a node's GPUs the scheduler gives out, by name, and what a device plugin makes of a GPU.
+//! The allocatable GPU resources of a node, by name, and the layout in which a device plugin offers a GPU.
 
 use std::collections::BTreeMap;
 
@@ -12,50 +12,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::word::{Word, Words};
 
-/// Amounts of extended resources, by name: a handful at most, and most nodes have one. Any of them may be what somebody's
-/// device plugin offers GPUs as.
+/// Amounts of extended resources, by name. Most nodes have one, and few have more than a handful. Any of them may be the name
+/// under which a third-party device plugin offers GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Resources(Box<[(Word, u32)]>);
 
 impl Resources {
-    /// The extended resources among a Node's. Of a quantity that cannot be read nothing is known.
+    /// Returns the extended resources among a Node's resources, without those whose quantity cannot be parsed.
     #[must_use]
     pub fn of(all: &BTreeMap<String, Quantity>, words: &Words) -> Self {
         let extended = all.iter().filter(|(name, _)| name.contains('/'));
         Self(extended.filter_map(|(name, amount)| Some((words.word(name), quantity::count(&amount.0).ok()?))).collect())
     }
 
-    /// How much there is of one; none of what there is no word of.
+    /// Returns the amount of a resource; zero if it is not listed.
     #[must_use]
     pub fn amount(&self, name: &str) -> u32 {
         self.0.iter().find(|(known, _)| known == name).map_or(0, |(_, amount)| *amount)
     }
 
-    /// What is more here than there.
+    /// Returns by how much these amounts exceed others, without zeros.
     #[must_use]
-    pub fn without(&self, there: &Self) -> Self {
-        let more = |(name, amount): &(Word, u32)| (name.clone(), amount.saturating_sub(there.amount(name)));
+    pub fn without(&self, others: &Self) -> Self {
+        let more = |(name, amount): &(Word, u32)| (name.clone(), amount.saturating_sub(others.amount(name)));
         self.0.iter().map(more).filter(|(_, amount)| *amount > 0).collect()
     }
 
-    /// All GPUs and parts of GPUs, by the names that NVIDIA's plugin has for them.
+    /// Returns the total of GPUs and parts of GPUs, by the names that NVIDIA's device plugin uses.
     #[must_use]
     pub fn total(&self) -> u32 {
         self.0.iter().filter(|(name, _)| is_gpu(name)).fold(0, |sum, (_, amount)| sum.saturating_add(*amount))
     }
 
-    /// The first of those of which there is any.
+    /// Returns the first of NVIDIA's GPU resources with an amount above zero.
     #[must_use]
     pub fn first_gpu(&self) -> Option<&Word> {
         self.0.iter().find(|(name, amount)| is_gpu(name) && *amount > 0).map(|(name, _)| name)
     }
 
-    /// Their names.
+    /// Returns the names.
     pub fn names(&self) -> impl Iterator<Item = &Word> {
         self.0.iter().map(|(name, _)| name)
     }
 
-    /// The same names with nothing to them, as kubelet shows the resources of a plugin that is gone.
+    /// Returns the same names with amount zero, as kubelet reports the resources of a plugin that was removed.
     #[must_use]
     pub fn withdrawn(&self) -> Self {
         self.0.iter().map(|(name, _)| (name.clone(), 0)).collect()
@@ -68,34 +68,35 @@ impl<W: Into<Word>> FromIterator<(W, u32)> for Resources {
     }
 }
 
-/// So many whole GPUs.
+/// A number of whole GPUs.
 impl From<u32> for Resources {
     fn from(gpus: u32) -> Self {
         Self::from_iter([(keys::GPU_RESOURCE, gpus)])
     }
 }
 
-/// Whether a resource is a GPU, or a part of one, by NVIDIA's plugin, and nothing that only bears NVIDIA's name.
+/// Returns whether a resource is a GPU or a part of one, offered by NVIDIA's device plugin, and not another resource with NVIDIA's
+/// prefix.
 #[must_use]
 pub fn is_gpu(name: &str) -> bool {
     name.strip_prefix(keys::RESOURCES)
         .is_some_and(|name| name == "gpu" || name == "gpu.shared" || name.starts_with("mig-"))
 }
 
-/// What a device plugin makes of a GPU.
+/// The layout in which a device plugin offers a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Offer {
-    /// As what somebody else's plugin offers whole GPUs, where that is another name than NVIDIA's.
+    /// The resource name of a third-party device plugin for whole GPUs, if it differs from NVIDIA's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// How many pods share what is one otherwise.
+    /// The number of pods that share a GPU or MIG device.
     pub replicas: u32,
-    /// Whether what is shared bears a name of its own.
+    /// Whether shared devices have their own resource name.
     pub renamed: bool,
-    /// Whether those pods compute side by side, by MPS, and not in turns.
+    /// Whether the pods share the device by MPS instead of time-slicing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mps: bool,
-    /// By which names MIG devices are offered.
+    /// The strategy that determines the resource names of MIG devices.
     pub mig: MigStrategy,
 }
 
@@ -106,7 +107,7 @@ impl Default for Offer {
 }
 
 impl Offer {
-    /// What a policy's device plugin makes of a GPU.
+    /// Returns the layout of a policy's device plugin.
     #[must_use]
     pub fn of(plugin: &DevicePlugin) -> Self {
         let sharing = plugin.sharing.as_ref();
@@ -120,13 +121,13 @@ impl Offer {
         Self { resource, replicas, renamed: renamed.unwrap_or_default(), mps: by_mps, mig }
     }
 
-    /// What a DaemonSet's annotation says; one GPU for each where it says nothing.
+    /// Reads the layout from a DaemonSet's annotation; defaults to one unshared resource per GPU.
     #[must_use]
     pub fn read(annotation: Option<&String>) -> Self {
         annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 
-    /// The annotation that says it; none where it would say nothing.
+    /// Returns the annotation for this layout, or `None` for the default layout.
     #[must_use]
     pub fn annotation(&self) -> Option<String> {
         (*self != Self::default()).then(|| serde_json::to_string(self).unwrap_or_default())
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_nodes_resources_gpus_and_parts_of_them_are_counted() {
+    fn gpus_and_parts_of_gpus_are_counted_among_a_nodes_resources() {
         let all = [
             ("cpu", "8"),
             ("hugepages-2Mi", "0"),
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_in_one_than_in_another_is_told_by_name() {
+    fn the_excess_over_other_amounts_is_returned_by_name() {
         let amounts = |amounts: &[(&'static str, u32)]| amounts.iter().copied().collect::<Resources>();
         let capacity = amounts(&[("nvidia.com/gpu", 8), ("nvidia.com/mig-1g.5gb", 2), ("example.com/nic", 1)]);
         let allocatable = amounts(&[("nvidia.com/gpu", 7), ("nvidia.com/mig-1g.5gb", 3), ("example.com/nic", 1)]);
@@ -177,18 +178,18 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_is_read_as_it_was_written_and_the_plain_one_is_not_written() {
+    fn an_offer_is_read_as_it_was_written_and_the_default_is_not_written() {
         let offer = Offer { replicas: 4, renamed: true, mps: true, mig: MigStrategy::Mixed, ..Offer::default() };
         assert_eq!(Offer::read(offer.annotation().as_ref()), offer);
         assert_eq!(Offer::default().annotation(), None);
         assert_eq!(Offer::read(None), Offer::default());
-        // As it was written before MPS was told from turns.
+        // As written before MPS was distinguished from time-slicing.
         let older = r#"{"replicas":4,"renamed":true,"mig":"Mixed"}"#.to_owned();
         assert_eq!(Offer::read(Some(&older)), Offer { mps: false, ..offer });
     }
 
     #[test]
-    fn an_offer_tells_pods_that_take_turns_from_those_side_by_side() {
+    fn an_offer_distinguishes_time_slicing_from_mps() {
         for (plugin, replicas, mps) in [
             ("{}", 1, false),
             ("{sharing: {timeSlicing: {replicas: 4}}}", 4, false),

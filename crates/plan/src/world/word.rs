@@ -1,4 +1,4 @@
-//! Words: strings that thousands of objects share, such as label keys and the names of nodes, kept once.
+//! Interned strings: strings that thousands of objects share, such as label keys and node names, are stored once.
 
 use std::{
     borrow::Borrow,
@@ -10,14 +10,14 @@ use std::{
 
 use serde::Serialize;
 
-/// A string that may be shared, such as one from [`Words`]. A fleet's nodes carry the same labels over and over: shared, each
+/// An interned string, such as one from [`Words`]. The nodes of a fleet have the same labels over and over: interned, each
 /// costs a pointer.
 #[derive(Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(transparent)]
 pub struct Word(#[serde(serialize_with = "as_str")] Arc<Box<str>>);
 
 impl Word {
-    /// The string itself.
+    /// Returns the string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -96,7 +96,7 @@ impl fmt::Debug for Word {
     }
 }
 
-/// All words in use.
+/// The interned strings in use.
 #[derive(Debug, Default)]
 pub struct Words {
     pool: Mutex<Pool>,
@@ -105,15 +105,15 @@ pub struct Words {
 #[derive(Debug, Default)]
 struct Pool {
     words: HashSet<Word>,
-    /// How many there may be before those that nobody uses any more are looked for.
+    /// The number of strings at which unused ones are removed.
     limit: usize,
 }
 
-/// So many are not worth looking through.
+/// The minimum number of strings before unused ones are removed.
 const FEW: usize = 4096;
 
 impl Words {
-    /// The word, shared with everybody who asked for the same.
+    /// Returns the interned string, shared by all users of the same text.
     #[must_use]
     pub fn word(&self, text: &str) -> Word {
         let pool = &mut *self.pool.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,14 +135,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_word_is_kept_once() {
+    fn equal_strings_are_stored_once() {
         let words = Words::default();
         assert!(Arc::ptr_eq(&words.word("zone").0, &words.word("zone").0));
         assert!(!Arc::ptr_eq(&words.word("zone").0, &words.word("zones").0));
     }
 
     #[test]
-    fn words_that_nobody_uses_are_forgotten_in_time() {
+    fn unused_strings_are_removed_eventually() {
         let words = Words::default();
         let kept = words.word("kept");
         (0..3 * FEW).for_each(|number| drop(words.word(&number.to_string())));

@@ -405,11 +405,11 @@ fn a_model_that_a_policy_adds_is_known_to_all() {
 #[test]
 fn a_model_that_is_known_already_is_said_to_be_and_changes_nothing() {
     for (models, words) in [
-        ("[{name: nvidia-tesla-t4, pciIds: [fff1], architecture: Ada}]", "nvidia-tesla-t4 is known already"),
-        ("[{name: ours, pciIds: [1eb8], architecture: Ada}]", "PCI id 1eb8 of ours is that of nvidia-tesla-t4"),
+        ("[{name: nvidia-tesla-t4, pciIds: [fff1], architecture: Ada}]", "nvidia-tesla-t4 is already in the catalogue"),
+        ("[{name: ours, pciIds: [1eb8], architecture: Ada}]", "PCI id 1eb8 of ours belongs to nvidia-tesla-t4"),
         (
             "[{name: ours, pciIds: [fff1], architecture: Ada}, {name: theirs, pciIds: [fff1], architecture: Ada}]",
-            "PCI id fff1 of theirs is that of ours",
+            "PCI id fff1 of theirs belongs to ours",
         ),
     ] {
         let mut sim = node("{}", ("ubuntu", "22.04"), &[]);

@@ -1,11 +1,11 @@
-//! The CUDA version that an image's reference tells, where it tells one without doubt.
+//! The CUDA version in an image's reference, if it is unambiguous.
 
 use std::collections::BTreeSet;
 
 use super::version::Version;
 
-/// The CUDA version of an image, from the tag of `nvidia/cuda`, or from words such as `cuda11.7.1` and `cu128` in the last
-/// part of its name or in its tag. `None` where it says none, or several.
+/// Returns the CUDA version of an image, from the tag of `nvidia/cuda`, or from words such as `cuda11.7.1` and `cu128` in the
+/// last part of its name or in its tag. Returns `None` if there is no version, or more than one.
 pub fn cuda_of(image: &str) -> Option<Version> {
     let image = image.split('@').next().unwrap_or_default();
     let (path, last) = image.rsplit_once('/').unwrap_or(("", image));
@@ -22,20 +22,20 @@ pub fn cuda_of(image: &str) -> Option<Version> {
     }
 }
 
-/// The words of a name or tag. `cuda-11.7` is one, as is `cuda11.7`.
+/// Returns the words of a name or tag. Both `cuda-11.7` and `cuda11.7` are one word.
 fn words(text: &str) -> Vec<String> {
     let parts: Vec<&str> = text.split(['-', '_', '+']).collect();
     let joined = parts.windows(2).filter(|pair| pair[0] == "cuda").map(<[&str]>::concat);
     parts.iter().map(ToString::to_string).chain(joined).collect()
 }
 
-/// The version that a word tells.
+/// Returns the version in a word.
 fn word(word: &str) -> Option<Version> {
     if let Some(version) = word.strip_prefix("cuda") {
-        // At least major and minor: what 118 or 12 stands for is anybody's guess.
+        // Major and minor are required: what 118 or 12 stands for is ambiguous.
         return Version::parse(version).filter(|version| is_plausible(*version));
     }
-    // PyTorch's way: cu92, cu118, cu128.
+    // PyTorch's notation: cu92, cu118, cu128.
     let digits = word.strip_prefix("cu").filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))?;
     let major = match digits.len() {
         2 => 1,

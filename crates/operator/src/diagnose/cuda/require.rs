@@ -1,11 +1,11 @@
-//! `NVIDIA_REQUIRE_CUDA`: what NVIDIA's container runtime wants of a driver before it starts a container.
+//! `NVIDIA_REQUIRE_CUDA`: what NVIDIA's container runtime requires of a driver before it starts a container.
 
 use std::cmp::Ordering;
 
 use gpu_operator_common::version as dotted;
 
-/// Whether no alternative can hold. Alternatives stand apart by spaces, the conditions of one by commas. What is not known
-/// here, such as a GPU's brand, may hold.
+/// Returns whether no alternative can hold. Alternatives are separated by spaces, and the conditions of an alternative by
+/// commas. Conditions on values that are unknown here, such as a GPU's brand, are assumed to hold.
 pub fn fails(required: &str, cuda: super::Version, driver: &str) -> bool {
     let mut alternatives = required.split(' ').filter(|alternative| !alternative.is_empty()).peekable();
     let cuda = cuda.to_string();
@@ -22,7 +22,7 @@ pub fn fails(required: &str, cuda: super::Version, driver: &str) -> bool {
         })
 }
 
-/// Whether a condition such as `cuda>=11.7` holds, as far as that is known.
+/// Returns whether a condition such as `cuda>=11.7` holds, or `None` if that is unknown.
 fn holds<'v>(condition: &str, value: impl Fn(&str) -> Option<&'v str>) -> Option<bool> {
     let at = condition.find(['<', '>', '=', '!'])?;
     let (name, rest) = condition.split_at(at);

@@ -1,18 +1,18 @@
-//! CUDA versions, and what a driver serves beyond the one that it was made with.
+//! CUDA versions, and which other versions a driver supports beyond its own.
 
 use gpu_operator_common::version as dotted;
 
 /// A CUDA version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// Such as 12.
+    /// The major version, such as 12.
     pub major: u32,
-    /// Such as 8.
+    /// The minor version, such as 8.
     pub minor: u32,
 }
 
 impl Version {
-    /// Reads `12.8` or `12.8.1`.
+    /// Parses `12.8` or `12.8.1`.
     pub fn parse(text: &str) -> Option<Self> {
         let version: dotted::Version = text.parse().ok()?;
         Some(Self { major: version.major(), minor: version.minor()? })
@@ -25,15 +25,15 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// From CUDA 11 on, a program for one minor version runs on the driver of an earlier one of the same major version.
+/// From this major version on, a program for a minor version also runs on drivers for an earlier minor version.
 const MINOR_COMPATIBILITY: u32 = 11;
 
 /// The earliest driver branch on which NVIDIA's forward-compatibility package of a CUDA major version runs. General knowledge,
-/// unverified, and rather too early than too late: where the package may help, nothing is said.
+/// unverified, and more likely too early than too late: if the package may help, nothing is reported.
 const FORWARD_COMPATIBILITY: [(u32, u32); 4] = [(10, 384), (11, 418), (12, 450), (13, 525)];
 
-/// Whether an image for one CUDA version surely does not run on a driver that serves another. An image may bring NVIDIA's
-/// forward-compatibility package, which bridges one major version, but not on consumers' cards.
+/// Returns whether an image for one CUDA version certainly does not run on a driver that supports another. An image may contain
+/// NVIDIA's forward-compatibility package, which bridges one major version, but not on consumer cards.
 pub fn falls_short(asked: Version, served: Version, branch: u32, consumer: bool) -> bool {
     if asked <= served || asked.major == served.major && asked.major >= MINOR_COMPATIBILITY {
         return false;
@@ -42,7 +42,7 @@ pub fn falls_short(asked: Version, served: Version, branch: u32, consumer: bool)
         && !consumer
         && match FORWARD_COMPATIBILITY.iter().find(|(major, _)| *major == asked.major) {
             Some((_, first)) => branch >= *first,
-            // None before CUDA 10; of those to come nothing is known.
+            // There is no package before CUDA 10, and later ones are unknown.
             None => asked.major > 10,
         };
     !bridged

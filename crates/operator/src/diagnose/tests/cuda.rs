@@ -113,7 +113,7 @@ fn an_image_is_held_against_the_driver_of_the_pods_own_node() {
     let found = found(&asking("nodeName: old,", image), &world);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].0, Mistake::CudaTooNew);
-    let words = "driver 375.26 of node old serves CUDA 8.0, and image nvidia/cuda:11.7.1-base is made for CUDA 11.7";
+    let words = "driver 375.26 of node old supports CUDA 8.0, but image nvidia/cuda:11.7.1-base is built for CUDA 11.7";
     assert!(found[0].1.starts_with(words), "{}", found[0].1);
     for fine in [
         asking("nodeName: new,", image),
@@ -151,7 +151,7 @@ fn a_pod_without_a_node_is_told_only_if_every_node_that_fits_falls_short() {
     with_driver(&mut fleet, "less-old", "384.66", Some("9.0"));
     let message = &found(&unbound, &fleet)[0].1;
     assert!(
-        message.starts_with("driver 384.66 of node less-old, the newest of all nodes that fit, serves"),
+        message.starts_with("driver 384.66 of node less-old, the newest of all eligible nodes, supports"),
         "{message}"
     );
     with_driver(&mut fleet, "mute", "", None);

@@ -34,14 +34,14 @@ fn fleet() -> World {
 fn a_pod_that_no_node_can_ever_take_is_told_why() {
     let world = fleet();
     for (spec, words) in [
-        (gpus("", 16), "it asks for 16 nvidia.com/gpu, and the most that a node that it may be placed on has is 8"),
-        (gpus("nodeSelector: {accelerator: nvidia-h100-80gb},", 8), "has is 4"),
+        (gpus("", 16), "the pod requests 16 nvidia.com/gpu, but no node that the pod may be placed on has more than 8"),
+        (gpus("nodeSelector: {accelerator: nvidia-h100-80gb},", 8), "has more than 4"),
         (
             gpus("nodeSelector: {accelerator: nvidia-tesla-k80},", 1),
-            "it asks for accelerator=nvidia-tesla-k80, which no node has; nodes have nvidia-tesla-p100, nvidia-h100-80gb",
+            "the pod requires accelerator=nvidia-tesla-k80, which no node has; nodes have nvidia-tesla-p100, nvidia-h100-80gb",
         ),
         (gpus("nodeSelector: {gpu.nodestack.dev/model: p100},", 1), "gpu.nodestack.dev/model=p100, which no node has"),
-        (gpus("nodeSelector: {gpu/nividia: P630},", 1), "no node carries gpu/nividia at all"),
+        (gpus("nodeSelector: {gpu/nividia: P630},", 1), "no node has the label gpu/nividia"),
         (
             gpus(
                 "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: accelerator, operator: In, values: [k80, p4]}]}]}}},",
@@ -51,7 +51,7 @@ fn a_pod_that_no_node_can_ever_take_is_told_why() {
         ),
         (
             asking("", "nvidia.com/gpu.shared", 1),
-            "it asks for nvidia.com/gpu.shared, which no node that it may be placed on offers; they offer nvidia.com/gpu",
+            "the pod requests nvidia.com/gpu.shared, which no node that the pod may be placed on offers; these nodes offer nvidia.com/gpu",
         ),
         (asking("", "nvidia.com/mig-1g.5gb", 1), "nvidia.com/mig-1g.5gb, which no node"),
     ] {
@@ -136,7 +136,7 @@ fn a_pod_whose_nodes_are_on_their_way_is_told_how_far_the_nearest_is() {
     coming(&mut world, "b200", "nvidia-b200", 8);
     for more in ["nodeSelector: {accelerator: nvidia-b200},", "nodeSelector: {gpu.nodestack.dev/model: nvidia-b200},"] {
         let found = found(&gpus(more, 8), &world);
-        let message = "the node that fits does not offer its GPUs yet; b200 in phase Driver, DriverInstalling: installing 595.91.07";
+        let message = "node b200, the only eligible one, does not offer its GPUs yet; it is in phase Driver, DriverInstalling: installing 595.91.07";
         assert_eq!(found, [(Mistake::GpuNodesNotReady, message.to_owned())]);
     }
     coming(&mut world, "b201", "nvidia-b200", 8);
@@ -146,7 +146,7 @@ fn a_pod_whose_nodes_are_on_their_way_is_told_how_far_the_nearest_is() {
         gpu_node.status = Some(serde_json::from_value(status).unwrap());
     });
     let several = &found(&gpus("nodeSelector: {accelerator: nvidia-b200},", 8), &world)[0].1;
-    let words = "none of the 2 nodes that fit offers its GPUs yet; the nearest is b201 in phase DevicePlugin, WaitingForAllocatable";
+    let words = "none of the 2 eligible nodes offers its GPUs yet; the nearest, node b201, is in phase DevicePlugin, WaitingForAllocatable";
     assert_eq!(several, words);
     assert!(!Mistake::GpuNodesNotReady.is_warning());
 }
