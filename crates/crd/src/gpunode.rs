@@ -48,7 +48,7 @@ pub struct GpuNodeSpec {
     /// The DaemonSet groups that the current policy assigns to the node. The node's labels show the groups that it has;
     /// the two differ while an update is pending.
     #[serde(default)]
-    pub wanted: Groups,
+    pub wanted: StageRevisions,
     /// The update in progress, from its start until the node is ready at the new revision. Absent while no update is in
     /// progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ pub struct GpuNodeSpec {
 /// The DaemonSet group of each stage. The name of a group is the value of the node's label for that stage.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct Groups {
+pub struct StageRevisions {
     /// The group of the driver. Absent if the operator does not install the driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
@@ -96,7 +96,7 @@ pub struct Rollout {
     /// The groups that the node had before. The node returns to them if a GPU pod starts before the driver has been
     /// replaced.
     #[serde(default)]
-    pub from: Groups,
+    pub from: StageRevisions,
     /// The time at which the update of the node started.
     pub since: Time,
 }

@@ -11,7 +11,7 @@ use k8s_openapi::{api::core::v1, jiff::Timestamp};
 use kube::{Api, Client, api::ListParams};
 
 use crate::{
-    diagnose::{self, Journal, PendingPod, Symptoms, Voice},
+    diagnose::{self, Journal, PendingPod, PodEvent, Symptoms},
     error::{Error, request},
     events::Publisher,
     metrics::Metrics,
@@ -73,7 +73,7 @@ impl Adviser {
     ) -> (Duration, Duration) {
         let now = Timestamp::now();
         journal.keep(&symptoms);
-        symptoms.voices = journal.voices();
+        symptoms.pod_events = journal.pod_events();
         let started = Instant::now();
         let mut diagnosis = diagnose::diagnose(&symptoms, world, now);
         let gather = GATHER.max(started.elapsed() * SPARING);
@@ -82,12 +82,12 @@ impl Adviser {
         if !asked.is_empty() {
             // Sequentially, here and below: there is no hurry, and the requests of the reconcile loop take precedence.
             for pod in asked {
-                let answer = voices(&self.client, pod).await.inspect_err(|error| {
+                let answer = pod_events(&self.client, pod).await.inspect_err(|error| {
                     tracing::warn!(%error, "failed to read the Events of a pod");
                 });
                 journal.answered(&pod.uid, answer.ok(), now);
             }
-            symptoms.voices = journal.voices();
+            symptoms.pod_events = journal.pod_events();
             diagnosis = diagnose::diagnose(&symptoms, world, now);
         }
         self.metrics.show_findings(&diagnosis.findings);
@@ -102,13 +102,16 @@ impl Adviser {
 }
 
 /// Reads the Events of a pod. Events are not cached.
-async fn voices(client: &Client, pod: &PendingPod) -> Result<Vec<Voice>, Error> {
+async fn pod_events(client: &Client, pod: &PendingPod) -> Result<Vec<PodEvent>, Error> {
     let events = Api::<v1::Event>::namespaced(client.clone(), &pod.namespace);
     let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid)).limit(VOICES);
     let what = format!("list the events of pod {}/{}", pod.namespace, pod.name);
     let found = request(what, events.list(&params)).await?;
     let voice = |event: v1::Event| {
-        Some(Voice { reason: event.reason?, message: event.message.unwrap_or_default().chars().take(1000).collect() })
+        Some(PodEvent {
+            reason: event.reason?,
+            message: event.message.unwrap_or_default().chars().take(1000).collect(),
+        })
     };
     Ok(found.items.into_iter().filter_map(voice).collect())
 }

@@ -90,7 +90,7 @@ impl Writer {
                     .map(|(name, status)| self.gpu_node_status(name, status))
                     .chain(plan.prune.iter().map(|name| self.prune(name)))
                     .chain(plan.prune_classes.iter().map(|name| self.prune_class(name)))
-                    .chain(plan.renew.iter().map(|name| self.renew(name)))
+                    .chain(plan.recreate.iter().map(|name| self.recreate(name)))
                     .chain(plan.pods.iter().map(|(name, pod)| self.pod(name, pod))),
             )
             .await,
@@ -175,7 +175,7 @@ impl Writer {
         })
     }
 
-    fn renew<'a>(&'a self, name: &'a str) -> Write<'a> {
+    fn recreate<'a>(&'a self, name: &'a str) -> Write<'a> {
         self.write("Pod", format!("delete pod {name}"), async move {
             delete(&Api::<Pod>::namespaced(self.client.clone(), &self.namespace), name, &DeleteParams::default()).await
         })

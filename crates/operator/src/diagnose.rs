@@ -5,109 +5,34 @@
 
 mod class_not_named;
 mod cuda;
+mod driver_paths;
+mod finding;
 mod fleet;
 mod host_driver;
 mod journal;
 mod legacy;
+mod look;
 mod not_requested;
 mod pending;
 mod placement;
 mod refused;
 mod runtime_handler;
 mod scheduling;
+mod symptoms;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleet::Fleet;
-use gpu_operator_plan::{output::events::Subject, world::World};
+use gpu_operator_plan::world::World;
 use k8s_openapi::jiff::Timestamp;
-use strum::{EnumIter, IntoStaticStr};
+use look::Look;
 
+pub use finding::{Finding, Mistake, NO_PLACE_GRACE, PodEvent, START_GRACE};
 pub use journal::Journal;
 pub use pending::{Container, DriverMount, PendingPod, State, Wish};
 pub use placement::Placement;
 pub use refused::{Fault, RefusedPods};
-
-/// How long a pod may wait for a node before it is reported that no node fits: an autoscaler needs some time to announce that
-/// it will create one.
-pub const NO_PLACE_GRACE: Duration = Duration::from_mins(1);
-/// How long a pod that is assigned to a node may take to start before its Events are read.
-pub const START_GRACE: Duration = Duration::from_mins(1);
-
-/// What is wrong with a pod. The name is both the reason of the Event and the label value of the metric.
-#[derive(IntoStaticStr, EnumIter, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mistake {
-    /// It requests `alpha.kubernetes.io/nvidia-gpu`, the GPU resource of early Kubernetes, which nodes no longer offer.
-    LegacyGpuResource,
-    /// It mounts the driver's libraries or device nodes from its host.
-    HostDriverMounted,
-    /// It sets `NVIDIA_VISIBLE_DEVICES` but requests no GPU.
-    GpuNotRequested,
-    /// The API server rejects it: a resource is requested without an equal limit.
-    GpuRequestWithoutLimit,
-    /// The API server rejects it: its `RuntimeClass` does not exist.
-    RuntimeClassMissing,
-    /// Its node injects GPUs through NVIDIA's runtime, but it sets no `RuntimeClass` that selects this runtime.
-    RuntimeClassNotNamed,
-    /// Its node's container runtime has no handler configured for its `RuntimeClass`.
-    RuntimeHandlerMissing,
-    /// Its image is built for a later CUDA version than the driver supports.
-    CudaTooNew,
-    /// No node can ever run it.
-    NoNodeFits,
-    /// The nodes that could run it do not offer their GPUs yet.
-    GpuNodesNotReady,
-}
-
-impl Mistake {
-    /// Returns the name, such as `NoNodeFits`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
-    /// Returns whether a user has to fix the pod or the fleet. Findings that resolve by themselves are Normal Events.
-    #[must_use]
-    pub fn is_warning(self) -> bool {
-        self != Self::GpuNodesNotReady
-    }
-}
-
-/// A mistake in a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The pod, or its owner if the pod could not be created.
-    pub subject: Subject,
-    /// The uid of the pod's owner, or of the pod itself if it has no owner: pods of one owner have the same mistakes.
-    pub family: String,
-    /// What is wrong.
-    pub reason: Mistake,
-    /// The explanation, with what to do.
-    pub message: String,
-}
-
-/// The reason and message of an Event about a pod, written by another component.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Voice {
-    /// The reason, such as `FailedCreatePodSandBox`.
-    pub reason: String,
-    /// The message.
-    pub message: String,
-}
-
-/// The inputs of diagnosis other than the fleet.
-#[derive(Clone, Debug, Default)]
-pub struct Symptoms {
-    /// Pending pods that involve GPUs, by `namespace/name`.
-    pub pods: BTreeMap<String, std::sync::Arc<PendingPod>>,
-    /// Rejections of pods by the API server, by the Event's `namespace/name`.
-    pub refused: BTreeMap<String, std::sync::Arc<RefusedPods>>,
-    /// Answers to [`Diagnosis::questions`]: the Events of a pod, by the pod's uid.
-    pub voices: BTreeMap<String, Vec<Voice>>,
-}
+pub use symptoms::Symptoms;
 
 /// The result of diagnosis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -153,12 +78,12 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
         {
             found(reason, message);
         }
-        let voices = symptoms.voices.get(&pod.uid).map(Vec::as_slice);
+        let pod_events = symptoms.pod_events.get(&pod.uid).map(Vec::as_slice);
         let look = if pod.node.is_some() {
-            runtime_handler::look(pod, voices)
+            runtime_handler::look(pod, pod_events)
         } else {
             let place = places.entry(pod.wish()).or_insert_with(|| scheduling::place(pod, &fleet));
-            scheduling::look(place, voices)
+            scheduling::look(place, pod_events)
         };
         match look {
             Look::Nothing => {}
@@ -183,28 +108,6 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
     let mut seen = BTreeSet::new();
     diagnosis.findings.retain(|finding| seen.insert((finding.subject.uid().to_owned(), finding.reason)));
     diagnosis
-}
-
-/// The result of checking a pod that waits.
-enum Look {
-    /// There is nothing to report.
-    Nothing,
-    /// A mistake and its message.
-    Found(Mistake, String),
-    /// The pod's Events must be read first, once it has waited for the grace period.
-    Ask { grace: Duration },
-}
-
-impl Look {
-    /// Returns how long the pod must have waited before this is acted upon.
-    fn grace(&self) -> Duration {
-        match self {
-            Self::Nothing => Duration::ZERO,
-            Self::Found(Mistake::RuntimeHandlerMissing, _) => START_GRACE,
-            Self::Found(..) => NO_PLACE_GRACE,
-            Self::Ask { grace } => *grace,
-        }
-    }
 }
 
 #[cfg(test)]

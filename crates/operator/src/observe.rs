@@ -8,7 +8,7 @@ use std::{
 use futures::{StreamExt, TryStreamExt, stream};
 use gpu_operator_plan::{
     container_names::VALIDATION,
-    world::{GpuAsks, LastWords, runs_a_container, uses_gpu},
+    world::{GpuAsks, LogTails, runs_a_container, uses_gpu},
 };
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{
@@ -74,7 +74,7 @@ fn names<'p>(pods: impl Iterator<Item = &'p Pod>) -> Vec<String> {
 }
 
 /// Returns the ends of the logs of validation pods, or why they cannot be read. At most `LOGS` pods are read, in rotation.
-pub async fn last_words(client: &Client, namespace: &str, pods: &BTreeSet<String>, now: Timestamp) -> LastWords {
+pub async fn log_tails(client: &Client, namespace: &str, pods: &BTreeSet<String>, now: Timestamp) -> LogTails {
     let turn = usize::try_from(now.as_second()).unwrap_or_default() * LOGS % pods.len().max(1);
     let api = Api::<Pod>::namespaced(client.clone(), namespace);
     let params = LogParams {

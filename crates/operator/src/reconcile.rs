@@ -54,7 +54,7 @@ pub struct Loop {
 
 /// The state that one pass leaves for the next.
 #[derive(Debug, Default)]
-struct Carry {
+struct LoopState {
     refused: Vec<String>,
     futile: BTreeMap<String, i64>,
     /// Validation pods whose logs could not be read, with the time and the error of the last attempt.
@@ -67,7 +67,7 @@ impl Loop {
     pub async fn run(self) {
         let writer = Writer::new(self.client.clone(), self.settings.namespace.clone(), Arc::clone(&self.mirrors));
         let publisher = Publisher::new(self.client.clone());
-        let mut carry = Carry::default();
+        let mut carry = LoopState::default();
         let mut pause = IDLE;
         loop {
             tokio::select! {
@@ -85,7 +85,7 @@ impl Loop {
     }
 
     /// Runs one pass. Returns how long to wait for the next if nothing wakes the loop.
-    async fn pass(&self, writer: &Writer, publisher: &Publisher, mut world: World, carry: &mut Carry) -> Duration {
+    async fn pass(&self, writer: &Writer, publisher: &Publisher, mut world: World, carry: &mut LoopState) -> Duration {
         let now = now();
         let started = Instant::now();
         let mut plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, &world, now);
@@ -128,28 +128,33 @@ impl Loop {
 
     /// Reads the logs that a plan requests, and plans again with them. Logs that could not be read are retried after some time
     /// instead of in every pass. If there are many, each pass reads different ones.
-    async fn read_last_words(&self, plan: &mut Plan, world: &mut World, carry: &mut Carry, now: Timestamp) {
+    async fn read_last_words(&self, plan: &mut Plan, world: &mut World, carry: &mut LoopState, now: Timestamp) {
         carry.unread.retain(|_, (at, _)| !older(*at, ASK_AGAIN, now));
-        let asked = std::mem::take(&mut plan.questions.last_words);
+        let asked = std::mem::take(&mut plan.questions.log_tails);
         let (known, unknown): (BTreeSet<_>, BTreeSet<_>) =
             asked.into_iter().partition(|pod| carry.unread.contains_key(pod));
         if known.is_empty() && unknown.is_empty() {
             return;
         }
-        world.last_words = observe::last_words(&self.client, &self.settings.namespace, &unknown, now).await;
-        for (pod, words) in &world.last_words {
+        world.log_tails = observe::log_tails(&self.client, &self.settings.namespace, &unknown, now).await;
+        for (pod, words) in &world.log_tails {
             if let Err(why) = words {
                 carry.unread.insert(pod.clone(), (now, why.clone()));
             }
         }
         let again = known.into_iter().filter_map(|pod| Some((pod.clone(), Err(carry.unread.get(&pod)?.1.clone()))));
-        world.last_words.extend(again);
+        world.log_tails.extend(again);
         *plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, world, now);
     }
 
     /// Records the DaemonSets that had been applied as planned, needed a repair, and have the same generation after it: another
     /// repair would not change them either.
-    fn note_futile_repairs(&self, plan: &Plan, daemon_sets: &BTreeMap<String, Arc<DaemonSetFacts>>, carry: &mut Carry) {
+    fn note_futile_repairs(
+        &self,
+        plan: &Plan,
+        daemon_sets: &BTreeMap<String, Arc<DaemonSetFacts>>,
+        carry: &mut LoopState,
+    ) {
         for (name, write) in &plan.daemon_sets {
             let Some(before) = daemon_sets.get(name) else { continue };
             let repaired = before.applied.as_ref() == write.set.annotations().get(keys::APPLIED);
@@ -185,7 +190,7 @@ fn hold_back(plan: &mut Plan, world: &World, pace: &mut Pace, now: Instant) -> O
 }
 
 /// Logs failed writes and keeps them for the next plan. Returns how soon to retry.
-fn refusals(written: &[Written], carry: &mut Carry) -> Option<Duration> {
+fn refusals(written: &[Written], carry: &mut LoopState) -> Option<Duration> {
     let errors: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
     for error in &errors {
         tracing::warn!(class = error.class().as_str(), %error, "a write failed");

@@ -39,7 +39,7 @@ fn line(kind: &str, object: &Value) -> Bytes {
 struct Server {
     lists: BTreeMap<&'static str, Vec<Value>>,
     /// What Events say of any one pod.
-    voices: Vec<Value>,
+    pod_events: Vec<Value>,
     watches: Mutex<BTreeMap<String, mpsc::UnboundedSender<Line>>>,
     made: Mutex<Vec<(Method, String)>>,
     posts: mpsc::UnboundedSender<Value>,
@@ -66,7 +66,7 @@ impl Server {
             return Body::from_stream(lines.chain(stream::pending()));
         }
         let items = if path.ends_with("namespaces/team/events") {
-            &self.voices
+            &self.pod_events
         } else {
             self.lists.get(path.as_str()).unwrap_or(const { &Vec::new() })
         };
@@ -89,11 +89,11 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(pods: Vec<Value>, refused: Vec<Value>, voices: Vec<Value>) -> Self {
+    fn new(pods: Vec<Value>, refused: Vec<Value>, pod_events: Vec<Value>) -> Self {
         let (sender, posts) = mpsc::unbounded();
         let lists = [(PODS, pods), (EVENTS, refused)].into();
         let server =
-            Arc::new(Server { lists, voices, watches: Mutex::default(), made: Mutex::default(), posts: sender });
+            Arc::new(Server { lists, pod_events, watches: Mutex::default(), made: Mutex::default(), posts: sender });
         let kept = Arc::clone(&server);
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let server = Arc::clone(&kept);

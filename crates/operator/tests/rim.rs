@@ -15,7 +15,7 @@ use axum::{
     http::{Method, Request, Response, StatusCode},
 };
 use gpu_operator::{apply::Writer, error::Class, observe, watch::Mirrors};
-use gpu_operator_crd::gpunode::{Groups, Rollout, RolloutStep};
+use gpu_operator_crd::gpunode::{Rollout, RolloutStep, StageRevisions};
 use gpu_operator_plan::{Plan, world::GpuAsks};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -101,7 +101,7 @@ fn a_begins_to_move() -> Plan {
     let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
     let mut plan = sim.plan();
     let (spec, _) = plan.gpu_nodes.get_mut("a").and_then(|write| write.spec.as_mut()).expect("a spec");
-    spec.rollout = Some(Rollout { step: RolloutStep::Install, from: Groups::default(), since: Time(sim.now) });
+    spec.rollout = Some(Rollout { step: RolloutStep::Install, from: StageRevisions::default(), since: Time(sim.now) });
     plan
 }
 
@@ -275,7 +275,7 @@ async fn of_a_test_the_end_of_its_log_is_read_and_a_node_that_does_not_answer_ke
     let client = Client::new(service, "default");
     let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
     let pods = ["gone", "passed", "rotated", "silent"].map(str::to_owned).into();
-    let words = observe::last_words(&client, "gpu-operator", &pods, now).await;
+    let words = observe::log_tails(&client, "gpu-operator", &pods, now).await;
     assert_eq!(words["passed"], Ok("Test PASSED\nDone\n".to_owned()));
     assert!(words["gone"].as_ref().is_err_and(|why| why.contains("NotFound")), "{words:?}");
     assert!(words["rotated"].is_err(), "kubelet answers well, and it is no log: {words:?}");
@@ -287,12 +287,12 @@ async fn of_a_test_the_end_of_its_log_is_read_and_a_node_that_does_not_answer_ke
     // However many do not answer, a pass waits once for some, and the others' turn comes in the next.
     let pods: BTreeSet<String> = (0..100).map(|number| format!("silent-{number}")).collect();
     let began = tokio::time::Instant::now();
-    let words = observe::last_words(&client, "gpu-operator", &pods, now).await;
+    let words = observe::log_tails(&client, "gpu-operator", &pods, now).await;
     assert!(began.elapsed() < Duration::from_secs(3) && (1..100).contains(&words.len()), "{}", words.len());
     let mut asked: BTreeSet<String> = words.into_keys().collect();
     for second in 1..10 {
         let now = k8s_openapi::jiff::Timestamp::from_second(second).expect("a time");
-        asked.extend(observe::last_words(&client, "gpu-operator", &pods, now).await.into_keys());
+        asked.extend(observe::log_tails(&client, "gpu-operator", &pods, now).await.into_keys());
     }
     assert_eq!(asked, pods, "in the end each has been asked for");
 }

@@ -44,7 +44,7 @@ pub fn assemble<'f>(
 ) -> Plan {
     let world = fleet.world;
     let models = fleet.members().filter_map(|assessed| assessed.member.model().map(str::to_owned)).collect();
-    let debounce = status_debounce::lulls(world.gpu_nodes.values().map(Arc::as_ref), now);
+    let debounce = status_debounce::debounce_by_policy(world.gpu_nodes.values().map(Arc::as_ref), now);
     let context = Context { settings, fleet, rollout, model_conflicts, models, debounce, now };
     let mut plan = Plan::default();
     let mut removals = Removals::of(world, now);
@@ -57,7 +57,7 @@ pub fn assemble<'f>(
     let sets = daemon_sets::writes(&context, &plan.labels);
     (plan.daemon_sets, plan.prune) = (sets.apply, sets.prune);
     runtime_classes::write(&mut plan, world, fleet.variants.all());
-    plan.renew.extend(validation_pods::to_delete(fleet));
-    plan.renew.extend(recreate_pods::pods_to_renew(world, now));
+    plan.recreate.extend(validation_pods::to_delete(fleet));
+    plan.recreate.extend(recreate_pods::pods_to_recreate(world, now));
     plan
 }

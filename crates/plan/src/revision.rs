@@ -1,10 +1,10 @@
 //! Content hashes: they name revisions, and show whether an object has the wanted content.
 
-use gpu_operator_crd::{gpunode::Groups, policy::Stage};
+use gpu_operator_crd::{gpunode::StageRevisions, policy::Stage};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::world::{NodeFacts, Word};
+use crate::world::{Interned, NodeFacts};
 
 /// Returns the hash of a value's JSON, in `digits` hexadecimal digits (at most 16).
 #[must_use]
@@ -16,7 +16,7 @@ pub fn short(content: &impl Serialize, digits: usize) -> String {
 }
 
 /// Returns the group of a stage, to be changed.
-pub fn slot(groups: &mut Groups, stage: Stage) -> &mut Option<String> {
+pub fn slot(groups: &mut StageRevisions, stage: Stage) -> &mut Option<String> {
     match stage {
         Stage::Driver => &mut groups.driver,
         Stage::Toolkit => &mut groups.toolkit,
@@ -27,7 +27,7 @@ pub fn slot(groups: &mut Groups, stage: Stage) -> &mut Option<String> {
 
 /// Returns the group of a stage.
 #[must_use]
-pub fn group(groups: &Groups, stage: Stage) -> Option<&str> {
+pub fn group(groups: &StageRevisions, stage: Stage) -> Option<&str> {
     match stage {
         Stage::Driver => groups.driver.as_deref(),
         Stage::Toolkit => groups.toolkit.as_deref(),
@@ -44,14 +44,14 @@ pub fn daemon_set_name(stage: Stage, group: &str) -> String {
 
 /// Returns the groups in a node's labels.
 #[must_use]
-pub fn node_groups(node: &NodeFacts) -> Groups {
-    groups_of(|key| node.labels.get(key).map(Word::as_str))
+pub fn node_groups(node: &NodeFacts) -> StageRevisions {
+    groups_of(|key| node.labels.get(key).map(Interned::as_str))
 }
 
 /// Returns the groups in labels. `value_of` returns the value of a label key.
 #[must_use]
-pub fn groups_of<'l>(value_of: impl Fn(&str) -> Option<&'l str>) -> Groups {
-    let mut groups = Groups::default();
+pub fn groups_of<'l>(value_of: impl Fn(&str) -> Option<&'l str>) -> StageRevisions {
+    let mut groups = StageRevisions::default();
     for stage in Stage::ALL {
         *slot(&mut groups, stage) = value_of(stage.key()).filter(|value| !value.is_empty()).map(str::to_owned);
     }

@@ -23,11 +23,11 @@ pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, runs_a_container, uses_gpu};
-pub use resources::{Offer, Resources, is_gpu};
-pub use word::{Word, Words};
+pub use resources::{ResourceLayout, Resources, is_gpu};
+pub use word::{Interned, Interner};
 
 /// The ends of the logs of validation pods, or why they cannot be read, by pod.
-pub type LastWords = BTreeMap<String, Result<String, String>>;
+pub type LogTails = BTreeMap<String, Result<String, String>>;
 
 /// Everything the plan knows about the cluster. Keys are object names.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ pub struct World {
     pub gpu_holders: BTreeMap<String, Vec<String>>,
     /// Answers to [`crate::output::queries::Questions::last_words`]: the end of the log of a validation pod, or why it cannot be
     /// read, by pod.
-    pub last_words: LastWords,
+    pub log_tails: LogTails,
     /// DaemonSets whose repair had no effect, with their generation at the time: another component reverts it at once.
     pub futile_repairs: BTreeMap<String, i64>,
     /// The errors of this operator's writes that the API server rejected in the last pass.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command, sync::LazyLock};
 
 use gpu_operator_crd::{keys, policy::MigStrategy};
-use gpu_operator_plan::world::Offer;
+use gpu_operator_plan::world::ResourceLayout;
 use serde_json::json;
 
 use crate::machine::Machine;
@@ -22,7 +22,7 @@ fn program() -> PathBuf {
 }
 
 /// The plugin's configuration, where GPUs are shared.
-fn config(offer: &Offer) -> String {
+fn config(offer: &ResourceLayout) -> String {
     let kind = if offer.mps { "mps" } else { "timeSlicing" };
     let mut resources = vec![json!({"name": keys::GPU_RESOURCE, "replicas": offer.replicas})];
     if offer.mig == MigStrategy::Mixed {
@@ -33,7 +33,7 @@ fn config(offer: &Offer) -> String {
 }
 
 /// What it writes of a machine on which GPUs are offered so, but for the time.
-pub fn labels(machine: &Machine, offer: &Offer) -> Labels {
+pub fn labels(machine: &Machine, offer: &ResourceLayout) -> Labels {
     let output = machine.path("features.d/gfd");
     machine.write("features.d/gfd", "");
     machine.write("etc/plugin.json", &config(offer));

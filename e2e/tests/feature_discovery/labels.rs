@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_plan::{output, world::Offer};
+use gpu_operator_plan::{output, world::ResourceLayout};
 
 use crate::{
     gfd::{self, Labels},
@@ -48,11 +48,11 @@ const CASES: [(&str, &[Cards], &str); 21] = [
     ("MIG that is not looked at", &[divided(2, A100, &SEVENTHS)], "{}"),
 ];
 
-fn offer(plugin: &str) -> Offer {
-    Offer::of(&serde_yaml::from_str(plugin).expect("a device plugin"))
+fn offer(plugin: &str) -> ResourceLayout {
+    ResourceLayout::of(&serde_yaml::from_str(plugin).expect("a device plugin"))
 }
 
-fn ours(machine: &Machine, offer: &Offer) -> Labels {
+fn ours(machine: &Machine, offer: &ResourceLayout) -> Labels {
     let report = machine.report();
     output::gfd::labels(&report, offer).unwrap_or_else(|| panic!("no labels by {report:#?}")).into_iter().collect()
 }

@@ -4,12 +4,12 @@ mod image;
 mod require;
 mod version;
 
-use super::{
-    PendingPod,
-    fleet::{Fleet, Host, Room},
-    pending::Container,
-};
 use version::Version;
+
+use super::{
+    fleet::{Fleet, Host, Room},
+    pending::{Container, PendingPod},
+};
 
 /// The driver of a node.
 struct Driver<'w> {

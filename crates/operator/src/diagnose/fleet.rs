@@ -16,7 +16,7 @@ use gpu_operator_plan::{
             choice::{self, ToolkitChoice},
         },
     },
-    world::{NodeFacts, Word, World, is_gpu},
+    world::{Interned, NodeFacts, World, is_gpu},
 };
 
 use super::placement::Placement;
@@ -83,10 +83,10 @@ impl<'w> Fleet<'w> {
 impl<'w> Host<'w> {
     /// Returns a label of the node, or the value that its policy is about to set.
     pub fn label(&self, key: &str) -> Option<&'w str> {
-        self.node.labels.get(key).map(Word::as_str).or_else(|| self.promised(key))
+        self.node.labels.get(key).map(Interned::as_str).or_else(|| self.expected_units(key))
     }
 
-    fn promised(&self, key: &str) -> Option<&'w str> {
+    fn expected_units(&self, key: &str) -> Option<&'w str> {
         let model = self.status().and_then(|status| status.model.as_deref());
         let named = |named: &String| named == key;
         if key == keys::MODEL || self.policy.is_some_and(|policy| policy.spec.node_labels.iter().any(named)) {
@@ -154,9 +154,9 @@ impl<'w> Host<'w> {
     pub fn resources(&self) -> impl Iterator<Item = &'w str> {
         let plugin = self.policy.map(|policy| effective_spec::device_plugin(policy, self.pool));
         let own_name = plugin.and_then(|plugin| plugin.resource_name);
-        let has_gpus = move |name: &Word| is_gpu(name) || own_name.as_deref() == Some(name.as_str());
+        let has_gpus = move |name: &Interned| is_gpu(name) || own_name.as_deref() == Some(name.as_str());
         let offered = self.node.allocatable.names().filter(|name| self.node.allocatable.amount(name) > 0);
-        offered.filter(move |name| has_gpus(name)).map(Word::as_str)
+        offered.filter(move |name| has_gpus(name)).map(Interned::as_str)
     }
 
     /// Returns how much of a resource the node offers now.

@@ -9,7 +9,11 @@ use std::{
 use gpu_operator_plan::time::later;
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Finding, Mistake, PendingPod, Symptoms, Voice};
+use super::{
+    finding::{Finding, Mistake, PodEvent},
+    pending::PendingPod,
+    symptoms::Symptoms,
+};
 
 /// The maximum number of Events per minute.
 const A_MINUTE: usize = 30;
@@ -33,7 +37,7 @@ struct Asked {
     times: usize,
     at: Timestamp,
     /// `None` if the Events could not be read.
-    voices: Option<Vec<Voice>>,
+    pod_events: Option<Vec<PodEvent>>,
 }
 
 impl Journal {
@@ -54,16 +58,16 @@ impl Journal {
 
     /// Returns the Events that were read so far, by the pods' uids.
     #[must_use]
-    pub fn voices(&self) -> BTreeMap<String, Vec<Voice>> {
-        self.asked.iter().filter_map(|(uid, asked)| Some((uid.clone(), asked.voices.clone()?))).collect()
+    pub fn pod_events(&self) -> BTreeMap<String, Vec<PodEvent>> {
+        self.asked.iter().filter_map(|(uid, asked)| Some((uid.clone(), asked.pod_events.clone()?))).collect()
     }
 
     /// Records the Events of a pod. If they could not be read, the attempt counts and the previous Events are kept.
-    pub fn answered(&mut self, uid: &str, voices: Option<Vec<Voice>>, now: Timestamp) {
+    pub fn answered(&mut self, uid: &str, pod_events: Option<Vec<PodEvent>>, now: Timestamp) {
         let before = self.asked.remove(uid);
         let times = before.as_ref().map_or(0, |asked| asked.times) + 1;
-        let voices = voices.or_else(|| before?.voices);
-        self.asked.insert(uid.to_owned(), Asked { times, at: now, voices });
+        let pod_events = pod_events.or_else(|| before?.pod_events);
+        self.asked.insert(uid.to_owned(), Asked { times, at: now, pod_events });
     }
 
     /// Returns the pods whose Events should be read now, and when to read those of the others. Events are read again after some

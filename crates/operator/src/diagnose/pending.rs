@@ -14,7 +14,11 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::{Finding, Mistake, host_driver, legacy, placement::Placement};
+use super::{
+    driver_paths,
+    finding::{Finding, Mistake},
+    placement::Placement,
+};
 
 use gpu_operator_plan::{output::events::Subject, time::later};
 
@@ -24,6 +28,9 @@ const NVIDIA: &str = "nvidia.com/";
 const MOST: usize = 32;
 /// The maximum length of an environment variable that is read. `NVIDIA_REQUIRE_CUDA` of NVIDIA's images has about 500 bytes.
 const MOST_LETTERS: usize = 4096;
+
+/// The resource name of GPUs before Kubernetes 1.10. No kubelet offers it any more.
+pub const LEGACY_RESOURCE: &str = "alpha.kubernetes.io/nvidia-gpu";
 
 /// A Pending pod that involves GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -230,7 +237,7 @@ fn asked(resource: &str, quantity: &Quantity) -> Option<u64> {
     let is_gpu = resource == keys::GPU_RESOURCE
         || resource.starts_with("nvidia.com/gpu.")
         || resource.starts_with("nvidia.com/mig-")
-        || resource == legacy::RESOURCE;
+        || resource == LEGACY_RESOURCE;
     quantity::count(&quantity.0).ok().map(u64::from).filter(|count| is_gpu && *count > 0)
 }
 
@@ -245,7 +252,7 @@ fn is_equipment(pod: &Pod, spec: &PodSpec) -> bool {
 }
 
 fn driver_mounts(spec: &PodSpec) -> Vec<DriverMount> {
-    let path = |source: &HostPathVolumeSource| Some(source.path.clone()).filter(|path| host_driver::is_driver(path));
+    let path = |source: &HostPathVolumeSource| Some(source.path.clone()).filter(|path| driver_paths::is_driver(path));
     let volumes: BTreeMap<&str, String> = spec
         .volumes
         .iter()

@@ -7,7 +7,7 @@ use gpu_operator_plan::{output::events::Subject, time::later};
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 use kube::ResourceExt;
 
-use super::{Finding, Mistake};
+use super::finding::{Finding, Mistake};
 
 /// Controllers retry at least this often: an older rejection no longer applies.
 const STANDS: Duration = Duration::from_mins(20);

@@ -1,13 +1,17 @@
 //! Runtime handlers that are not configured in a node's container runtime.
 
-use super::{Look, Mistake, PendingPod, START_GRACE, Voice};
+use super::{
+    finding::{Mistake, PodEvent, START_GRACE},
+    look::Look,
+    pending::PendingPod,
+};
 
 /// Checks a pod that is assigned to a node. Only kubelet's Event contains the container runtime's error.
-pub fn look(pod: &PendingPod, voices: Option<&[Voice]>) -> Look {
+pub fn look(pod: &PendingPod, pod_events: Option<&[PodEvent]>) -> Look {
     let Some(class) = pod.runtime_class.as_deref().filter(|class| class.starts_with("nvidia")) else {
         return Look::Nothing;
     };
-    let mut failed = voices.into_iter().flatten().filter(|voice| voice.reason == "FailedCreatePodSandBox");
+    let mut failed = pod_events.into_iter().flatten().filter(|voice| voice.reason == "FailedCreatePodSandBox");
     let Some(handler) = failed.find_map(|voice| unknown_handler(&voice.message)) else {
         return Look::Ask { grace: START_GRACE };
     };

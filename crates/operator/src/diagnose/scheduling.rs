@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Look, Mistake, NO_PLACE_GRACE, PendingPod, Voice,
+    finding::{Mistake, NO_PLACE_GRACE, PodEvent},
     fleet::{Fleet, Host, Room},
-    pending::State,
+    look::Look,
+    pending::{PendingPod, State},
 };
 
 /// The Event reasons with which autoscalers announce a node for a pod: the cluster autoscaler's and Karpenter's. General
@@ -59,18 +60,18 @@ pub fn place(pod: &PendingPod, fleet: &Fleet<'_>) -> Place {
 }
 
 /// Returns the finding for a placement, given the Events of the pod.
-pub fn look(place: &Place, voices: Option<&[Voice]>) -> Look {
-    match (place, voices) {
+pub fn look(place: &Place, pod_events: Option<&[PodEvent]>) -> Look {
+    match (place, pod_events) {
         (Place::Somewhere, _) => Look::Nothing,
         (Place::Later(when), _) => Look::Found(Mistake::GpuNodesNotReady, when.clone()),
-        (Place::Nowhere(why), Some(voices)) if !voices.iter().any(is_coming) => {
+        (Place::Nowhere(why), Some(pod_events)) if !pod_events.iter().any(is_coming) => {
             Look::Found(Mistake::NoNodeFits, why.clone())
         }
         (Place::Nowhere(_), _) => Look::Ask { grace: NO_PLACE_GRACE },
     }
 }
 
-fn is_coming(voice: &Voice) -> bool {
+fn is_coming(voice: &PodEvent) -> bool {
     NODE_IS_COMING.contains(&voice.reason.as_str())
 }
 

@@ -6,7 +6,7 @@ mod refused;
 mod scheduling;
 mod spec;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
 use k8s_openapi::api::core::v1::Pod;
@@ -14,7 +14,10 @@ use serde_json::json;
 
 use super::*;
 
-use gpu_operator_plan::world::{NodeFacts, Resources};
+use gpu_operator_plan::{
+    output::events::Subject,
+    world::{NodeFacts, Resources},
+};
 
 /// An hour after every pod was made.
 pub fn now() -> Timestamp {
@@ -35,7 +38,7 @@ pub fn symptoms(pods: &[Pod]) -> Symptoms {
     let facts = pods.iter().filter_map(PendingPod::of).map(|(key, facts)| (key, Arc::new(facts)));
     let mut symptoms = Symptoms { pods: facts.collect(), ..Symptoms::default() };
     // Nobody has said anything of them.
-    symptoms.voices = symptoms.pods.values().map(|pod| (pod.uid.clone(), vec![])).collect();
+    symptoms.pod_events = symptoms.pods.values().map(|pod| (pod.uid.clone(), vec![])).collect();
     symptoms
 }
 

@@ -1,31 +1,22 @@
 //! The watches of diagnosis: Pending pods of all namespaces, and rejections of pods and of their containers. They wake only the
 //! diagnosis, never the reconcile loop, and the operator is ready without them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
-use super::{Mirrors, any, follow, follow_said};
-use crate::diagnose::{PendingPod, RefusedPods, Symptoms};
+use super::{
+    event_watch::follow_said,
+    follow::{any, follow},
+    mirrors::Mirrors,
+};
+use crate::diagnose::{PendingPod, RefusedPods};
 
-/// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
-/// these are gone and the watch restarts.
-pub const MOST: usize = 2000;
 /// The namespace of cluster components, which may use the nodes' drivers and devices directly and are not diagnosed.
 const EQUIPMENT: &str = "kube-system";
-
-impl Mirrors {
-    /// Returns the pods and rejections as the mirrors show them, or `None` until all kinds have been listed.
-    #[must_use]
-    pub fn symptoms(&self) -> Option<Symptoms> {
-        let mut refused = self.refused.facts()?;
-        refused.extend(self.not_started.facts()?);
-        Some(Symptoms { pods: self.pending.facts()?, refused, voices: BTreeMap::new() })
-    }
-}
 
 /// Watches the pods and Events that diagnosis reads, except those in the operator's own namespace, until the returned futures
 /// are dropped.

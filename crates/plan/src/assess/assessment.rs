@@ -8,7 +8,7 @@ use super::{
     host_driver,
     member::Member,
     phase, precompiled,
-    validation::{self, Trial},
+    validation::{self, ValidationState},
     verdict::Verdict,
 };
 use crate::{
@@ -34,7 +34,7 @@ pub struct Assessment<'w> {
     /// The highest CUDA versions that its drivers support.
     pub cuda: Ceilings,
     /// The state of its validation.
-    pub trial: Trial,
+    pub validation: ValidationState,
     /// Its phase, and what keeps it from being ready.
     pub verdict: Verdict,
 }
@@ -45,12 +45,12 @@ impl<'w> Assessment<'w> {
     pub fn of(desired: DesiredNode<'w>, catalogue: &Catalogue, world: &'w World, now: Timestamp) -> Self {
         let member = Member::of(desired, world, now);
         let missing_image = precompiled::missing(catalogue, &member);
-        let trial = validation::of(&member, &world.last_words, now);
+        let validation = validation::of(&member, &world.log_tails, now);
         let cuda = cuda::ceilings(catalogue, &member);
-        let host_driver = host_driver::misfit(catalogue, &member);
-        let verdict = phase::judge(&member, &trial, host_driver, world, now);
+        let host_driver = host_driver::problem(catalogue, &member);
+        let verdict = phase::judge(&member, &validation, host_driver, world, now);
         let notes = notes(&member, missing_image.as_deref());
-        Self { notes, missing_image, cuda, trial, verdict, member }
+        Self { notes, missing_image, cuda, validation, verdict, member }
     }
 }
 

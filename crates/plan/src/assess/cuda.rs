@@ -1,7 +1,7 @@
 //! The highest CUDA version that a node's driver supports, so that images that need a newer one can be detected before their
 //! pods fail. The catalogue contains it as soon as a driver is chosen, so publishing it needs no extra write.
 
-use gpu_operator_crd::{gpunode::Groups, keys};
+use gpu_operator_crd::{gpunode::StageRevisions, keys};
 
 use crate::{assess::member::Member, catalogue::Catalogue};
 
@@ -41,7 +41,7 @@ impl Ceilings {
     /// Returns the version for the driver that a node has once its labels name the groups `to_be`. A version that is unknown
     /// at the moment is left unchanged.
     #[must_use]
-    pub fn of(&self, member: &Member<'_>, to_be: &Groups) -> Option<String> {
+    pub fn of(&self, member: &Member<'_>, to_be: &StageRevisions) -> Option<String> {
         let Self { wanted, present, told, .. } = self;
         let moves = member.want().is_some_and(|want| want.driver == to_be.driver);
         if moves { wanted } else { present }.as_ref().or(told.as_ref()).cloned()
@@ -50,7 +50,7 @@ impl Ceilings {
     /// Returns the version for the node's label, which contains only a version that was known when the driver was chosen:
     /// otherwise an installer that chooses the driver version itself would cost one more write per node.
     #[must_use]
-    pub fn label(&self, member: &Member<'_>, to_be: &Groups) -> Option<String> {
+    pub fn label(&self, member: &Member<'_>, to_be: &StageRevisions) -> Option<String> {
         if member.driver().is_some() {
             return self.of(member, to_be).filter(|_| self.foreseen);
         }

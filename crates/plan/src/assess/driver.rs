@@ -12,7 +12,7 @@ use crate::{
     assess::{
         driver_evidence::against_driver,
         member::Member,
-        pod_failure::hold_up,
+        pod_failure::pod_failure,
         stage_pod::{no_pod, starting},
         verdict::Verdict,
     },
@@ -102,7 +102,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
     if let Some(verdict) = nouveau::of_pod(report, pod, now) {
         return Some(verdict);
     }
-    if let Some((reason, message)) = hold_up(pod, now) {
+    if let Some((reason, message)) = pod_failure(pod, now) {
         return Some(Verdict::new(phase, reason, message));
     }
     if member.driver_waits() && member.is_held_by_others() {

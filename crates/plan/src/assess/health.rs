@@ -32,7 +32,7 @@ pub struct NodeHealth {
 }
 
 /// Whether the node's probe is running, according to kubelet.
-enum Voice {
+enum PodEvent {
     /// It is running, so its report is valid.
     Heard,
     /// It has just been started, and its last report is valid until this time.
@@ -52,9 +52,9 @@ pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: 
     let judged = matches!(report.nvml.state, NvmlState::Answering | NvmlState::Failing);
     let check_again = match listen(probe, now) {
         _ if !judged => None,
-        Voice::Heard => None,
-        Voice::MayReturn(until) => Some(until),
-        Voice::Silent(why) => {
+        PodEvent::Heard => None,
+        PodEvent::MayReturn(until) => Some(until),
+        PodEvent::Silent(why) => {
             return NodeHealth {
                 state: Some(HealthState::Unknown),
                 unknown: count(&report.gpus, |_| true),
@@ -85,17 +85,17 @@ pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: 
     NodeHealth { state: Some(state), unhealthy, degraded, unknown, note, check_again }
 }
 
-fn listen(probe: Option<&PodFacts>, now: Timestamp) -> Voice {
+fn listen(probe: Option<&PodFacts>, now: Timestamp) -> PodEvent {
     let Some(pod) = probe else {
-        return Voice::Silent("the health of the GPUs is unknown: no probe pod runs on the node".to_owned());
+        return PodEvent::Silent("the health of the GPUs is unknown: no probe pod runs on the node".to_owned());
     };
     if pod.running() {
-        return Voice::Heard;
+        return PodEvent::Heard;
     }
     let until = pod.running_since().max(pod.created).map(|since| later(since, REPORT_GRACE));
     match until.filter(|until| now < *until) {
-        Some(until) => Voice::MayReturn(until),
-        None => Voice::Silent(format!(
+        Some(until) => PodEvent::MayReturn(until),
+        None => PodEvent::Silent(format!(
             "the health of the GPUs is unknown: probe pod {} does not answer; see its log",
             pod.name
         )),

@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus,
-    gpunode::{Groups, Rollout},
+    gpunode::{Rollout, StageRevisions},
     keys,
     policy::{Health, Pool, Stage},
     reason::Reason,
@@ -17,21 +17,21 @@ use crate::{
     desired::{
         driver::choice::DriverChoice,
         effective_spec,
-        expected_resources::Promise,
+        expected_resources::ExpectedResources,
         node::{Desired, DesiredNode},
         toolkit::choice::ToolkitChoice,
         variant::Variant,
     },
     inventory::{
         GovernedNode,
-        external_stack::Foreign,
+        external_stack::ExternalStack,
         gpus::{self, Discovery},
         pools::GoverningPool,
     },
     revision,
     settings::{AT_GUARD, GRACE, REPORT_GRACE},
     time::later,
-    world::{ContainerFacts, NodeFacts, Offer, PodFacts, Role, TaintFact, Word, World, is_gpu},
+    world::{ContainerFacts, Interned, NodeFacts, PodFacts, ResourceLayout, Role, TaintFact, World, is_gpu},
 };
 
 /// One GPU node of a policy.
@@ -60,15 +60,15 @@ pub struct Member<'w> {
     /// The components that the policy requires on the node.
     pub desired: Desired,
     /// The groups in the node's labels.
-    pub have: Groups,
+    pub have: StageRevisions,
     /// The expected number of GPUs.
     pub expected: Option<u32>,
     /// The resources that its device plugin advertises for each GPU.
-    pub offer: Offer,
+    pub offer: ResourceLayout,
     /// The resources that should be allocatable.
-    pub promise: Option<Promise>,
+    pub expected_resources: Option<ExpectedResources>,
     /// The third-party part of its GPU stack.
-    pub external: Foreign,
+    pub external: ExternalStack,
     /// The pods that run on its GPUs, if they were queried.
     pub gpu_holders: Option<&'w [String]>,
     /// This operator's pods on the node.
@@ -101,7 +101,8 @@ impl<'w> Member<'w> {
             None => 0,
         };
         let health = health::of(report, probe_pod(&pods), missing, now);
-        let promise = expected.map(|expected| Promise::of(expected, health.unhealthy, report, &offer));
+        let expected_resources =
+            expected.map(|expected| ExpectedResources::of(expected, health.unhealthy, report, &offer));
         Self {
             node,
             gpu_node,
@@ -117,7 +118,7 @@ impl<'w> Member<'w> {
             have,
             expected,
             offer,
-            promise,
+            expected_resources,
             external,
             gpu_holders: world.gpu_holders.get(&node.name).map(Vec::as_slice),
             pods,
@@ -144,7 +145,7 @@ impl<'w> Member<'w> {
 
     /// Returns the groups that the policy wants, if it can be applied to the node.
     #[must_use]
-    pub fn want(&self) -> Option<Groups> {
+    pub fn want(&self) -> Option<StageRevisions> {
         self.desired.variant().map(Variant::groups)
     }
 
@@ -207,8 +208,9 @@ impl<'w> Member<'w> {
     pub fn allocatable(&self) -> u32 {
         let there = &self.node.allocatable;
         // Third-party plugins may have resource names other than NVIDIA's.
-        let promised = self.promise.iter().flat_map(|promise| promise.whole.keys());
-        let others = promised.filter(|name| !is_gpu(name)).map(|name| there.amount(name));
+        let expected_units =
+            self.expected_resources.iter().flat_map(|expected_resources| expected_resources.whole.keys());
+        let others = expected_units.filter(|name| !is_gpu(name)).map(|name| there.amount(name));
         there.total() + others.sum::<u32>()
     }
 
@@ -216,15 +218,16 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn offered(&self) -> &str {
         let there = &self.node.allocatable;
-        let mut promised = self.promise.iter().flat_map(|promise| promise.whole.keys());
-        let other = promised.find(|name| !is_gpu(name) && there.amount(name) > 0).map(AsRef::as_ref);
-        other.or(there.first_gpu().map(Word::as_str)).unwrap_or(keys::GPU_RESOURCE)
+        let mut expected_units =
+            self.expected_resources.iter().flat_map(|expected_resources| expected_resources.whole.keys());
+        let other = expected_units.find(|name| !is_gpu(name) && there.amount(name) > 0).map(AsRef::as_ref);
+        other.or(there.first_gpu().map(Interned::as_str)).unwrap_or(keys::GPU_RESOURCE)
     }
 
     /// Returns the units that should be allocatable.
     #[must_use]
-    pub fn promised(&self) -> Option<u32> {
-        self.promise.as_ref().map(Promise::units)
+    pub fn expected_units(&self) -> Option<u32> {
+        self.expected_resources.as_ref().map(ExpectedResources::units)
     }
 
     /// Returns whether all expected units are allocatable, except those of unhealthy GPUs, and the policy does not require more
@@ -235,11 +238,13 @@ impl<'w> Member<'w> {
             expected.saturating_sub(self.health.unhealthy) >= health::required(&self.health_policy, expected)
         };
         // GPUs in MIG mode without a MIG device have no expected units, which must not make a node ready.
-        let kept = |promise: &Promise| promise.units() > 0 && promise.lacks(&self.node.allocatable).is_none();
+        let kept = |expected_resources: &ExpectedResources| {
+            expected_resources.units() > 0 && expected_resources.lacks(&self.node.allocatable).is_none()
+        };
         self.node.ready
             && !self.node.deleting
             && self.expected.is_some_and(enough)
-            && self.promise.as_ref().is_some_and(kept)
+            && self.expected_resources.as_ref().is_some_and(kept)
     }
 
     /// Returns whether the node's allocatable units are reliable. Kubelet needs some seconds to remove the GPUs of a plugin

@@ -14,9 +14,9 @@ use crate::{
     assess::{
         driver_evidence::against_driver,
         member::Member,
-        pod_failure::hold_up,
-        stage_pod::{gpu_missing, no_pod, runs, stage_hold_up, starting},
-        validation::Trial,
+        pod_failure::pod_failure,
+        stage_pod::{gpu_missing, no_pod, runs, stage_pod_failure, starting},
+        validation::ValidationState,
         verdict::Verdict,
     },
     container_names::INSTALL_TOOLKIT,
@@ -28,7 +28,7 @@ use crate::{
 #[must_use]
 pub fn judge(
     member: &Member<'_>,
-    trial: &Trial,
+    validation: &ValidationState,
     host_driver: Option<String>,
     world: &World,
     now: Timestamp,
@@ -41,7 +41,7 @@ pub fn judge(
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; check its conditions");
     }
     if member.is_complete() && member.is_believable() && against_driver(member, now).is_none() {
-        if let Some((reason, message)) = &trial.hold {
+        if let Some((reason, message)) = &validation.hold {
             return Verdict::new(Phase::Validation, *reason, message.clone());
         }
         return Verdict::new(Phase::Ready, Reason::AllGpusAllocatable, allocatable(member));
@@ -73,7 +73,7 @@ const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as wi
 /// Returns the message of a ready node.
 fn allocatable(member: &Member<'_>) -> String {
     let (units, gpus) = (member.allocatable(), member.expected.unwrap_or_default());
-    let whole = member.promised() == member.expected;
+    let whole = member.expected_units() == member.expected;
     let resources = if whole {
         format!("{units} GPUs are allocatable")
     } else {
@@ -117,7 +117,7 @@ fn last_phase(member: &Member<'_>) -> Phase {
 /// Returns the verdict on a node whose container runtime does not answer. The Node becomes NotReady if that lasts. The
 /// toolkit's pod, if it restarted the runtime, has the more specific error.
 fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
-    if let Some((reason, message)) = member.pod(Stage::Toolkit).and_then(|pod| hold_up(pod, now)) {
+    if let Some((reason, message)) = member.pod(Stage::Toolkit).and_then(|pod| pod_failure(pod, now)) {
         return Verdict::new(Phase::Toolkit, reason, message);
     }
     let message = "kubelet does not report the version of its container runtime, because the runtime does not answer; the node's components are left unchanged";
@@ -126,7 +126,7 @@ fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
 
 /// Returns the verdict on a node whose probe has not reported.
 fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
-    if let Some((reason, message)) = member.probe_pod().and_then(|pod| hold_up(pod, now)) {
+    if let Some((reason, message)) = member.probe_pod().and_then(|pod| pod_failure(pod, now)) {
         return Verdict::new(
             Phase::Discovery,
             Reason::ProbeMissing,
@@ -157,7 +157,7 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
     if pod.running() {
         return handler_missing(member, phase);
     }
-    if let Some(verdict) = stage_hold_up(member, Stage::Toolkit, pod, phase, now) {
+    if let Some(verdict) = stage_pod_failure(member, Stage::Toolkit, pod, phase, now) {
         return Some(verdict);
     }
     let installing =
@@ -233,15 +233,18 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
         let message = member.health.note.as_ref().map(|note| note.message.clone()).unwrap_or_default();
         return Verdict::new(phase, Reason::GpuUnhealthy, message);
     }
-    let lacking = member.promise.as_ref().and_then(|promise| promise.lacks(&member.node.allocatable));
+    let lacking = member
+        .expected_resources
+        .as_ref()
+        .and_then(|expected_resources| expected_resources.lacks(&member.node.allocatable));
     let waits_for = lacking.and_then(|(name, there, _)| withheld(member, name, there)).unwrap_or(waits_for);
     let message = match lacking {
-        None if member.promised() == Some(0) => {
+        None if member.expected_units() == Some(0) => {
             "the GPUs are in MIG mode and have no MIG device; create MIG devices, or set devicePlugin.mig.strategy: None"
                 .to_owned()
         }
-        Some((name, there, promised)) if name != keys::GPU_RESOURCE || member.promised() != member.expected => {
-            format!("{there} of {promised} {name} are allocatable; {waits_for}")
+        Some((name, there, expected_units)) if name != keys::GPU_RESOURCE || member.expected_units() != member.expected => {
+            format!("{there} of {expected_units} {name} are allocatable; {waits_for}")
         }
         _ => format!("{} of {expected} GPUs are allocatable; {waits_for}", member.allocatable()),
     };

@@ -34,16 +34,16 @@ pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) ->
 /// Returns why a pod does not run, with the error of the scheduler, kubelet or its container; `None` if it runs or is still
 /// starting.
 #[must_use]
-pub fn hold_up(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
+pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
     if let Some(message) = &pod.unschedulable {
         // Every pod is unschedulable for a moment, and a replacement is until the previous pod is gone.
         let long = pod.created.is_some_and(|created| older(created, GRACE, now));
         return long.then(|| (Reason::PodUnschedulable, format!("pod {} cannot be scheduled: {message}", pod.name)));
     }
-    pod.init.iter().chain(&pod.containers).find_map(|container| container_hold_up(pod, container, now))
+    pod.init.iter().chain(&pod.containers).find_map(|container| container_failure(pod, container, now))
 }
 
-fn container_hold_up(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
+fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
     let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
     let crashed = |exit| crashed(pod, container, exit);
     match (&container.state, &container.last_failure) {

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{
         member::Member,
-        pod_failure::{self, hold_up},
+        pod_failure::{self, pod_failure},
         verdict::Verdict,
     },
     container_names::DEVICE_NODES,
@@ -17,7 +17,7 @@ use crate::{
 
 /// Returns why a stage's pod does not run: the pod that it replaces, or a failure.
 #[must_use]
-pub fn stage_hold_up(
+pub fn stage_pod_failure(
     member: &Member<'_>,
     stage: Stage,
     pod: &PodFacts,
@@ -29,7 +29,7 @@ pub fn stage_hold_up(
         let message = format!("pod {} is waiting for pod {} to terminate", pod.name, before.name);
         return Some(Verdict::new(phase, Reason::PodStarting, message));
     }
-    hold_up(pod, now).map(|(reason, message)| Verdict::new(phase, reason, message))
+    pod_failure(pod, now).map(|(reason, message)| Verdict::new(phase, reason, message))
 }
 
 /// Returns the stage's pod if it is running.
@@ -40,7 +40,7 @@ pub fn stage_hold_up(
 pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp) -> Result<&'w PodFacts, Verdict> {
     let phase = stage.phase();
     let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase))?;
-    if let Some(verdict) = stage_hold_up(member, stage, pod, phase, now) {
+    if let Some(verdict) = stage_pod_failure(member, stage, pod, phase, now) {
         return Err(verdict);
     }
     if pod.running() { Ok(pod) } else { Err(starting(phase, pod)) }

@@ -13,7 +13,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use crate::{
     assess::{
         member::Member,
-        pod_failure::hold_up,
+        pod_failure::pod_failure,
         validation_outcome::{Outcome, Proof, outcome},
         validation_test,
     },
@@ -21,12 +21,12 @@ use crate::{
     revision,
     settings::{ASK_AGAIN, VALIDATION_RETRY, VALIDATION_RETRY_AT_MOST, VALIDATION_WAITS},
     time::later,
-    world::{LastWords, PodFacts, Role},
+    world::{LogTails, PodFacts, Role},
 };
 
 /// The state of a node's validation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Trial {
+pub struct ValidationState {
     /// The result of the last test, for the node's status.
     pub record: Option<Validated>,
     /// Why a node whose GPUs are all allocatable is not ready, if validation is the cause.
@@ -41,10 +41,10 @@ pub struct Trial {
 
 /// Returns the state of a node's validation.
 #[must_use]
-pub fn of(member: &Member<'_>, last_words: &LastWords, now: Timestamp) -> Trial {
+pub fn of(member: &Member<'_>, log_tails: &LogTails, now: Timestamp) -> ValidationState {
     let mode = member.policy.spec.readiness.validation.mode.unwrap_or_default();
     if mode == ValidationMode::Never {
-        return Trial::default();
+        return ValidationState::default();
     }
     // A record of a previous Node with this name does not apply to this Node.
     let of_this_node =
@@ -57,21 +57,21 @@ pub fn of(member: &Member<'_>, last_words: &LastWords, now: Timestamp) -> Trial 
         // A node that was ready before validation was enabled is not tested and stays ready.
         let known = written.as_ref().is_some_and(is_of_this) || member.want().is_some_and(|want| want != member.have);
         let record = if known { written } else { Some(served_before(revision, now)) };
-        return Trial { record, ..Trial::default() };
+        return ValidationState { record, ..ValidationState::default() };
     }
     match written {
         Some(record) if record.result == ValidationResult::Failed => match again_at(member, &record, &revision) {
-            Some(at) if now < at => Trial {
+            Some(at) if now < at => ValidationState {
                 hold: Some((Reason::ValidationFailed, said(&record, at))),
                 record: Some(record),
                 check_again: Some(at),
-                ..Trial::default()
+                ..ValidationState::default()
             },
-            Some(_) => test(member, last_words, revision, Some(record), now),
-            None => test(member, last_words, revision, None, now),
+            Some(_) => test(member, log_tails, revision, Some(record), now),
+            None => test(member, log_tails, revision, None, now),
         },
-        Some(record) if is_of_this(&record) => Trial { record: Some(record), ..Trial::default() },
-        _ => test(member, last_words, revision, None, now),
+        Some(record) if is_of_this(&record) => ValidationState { record: Some(record), ..ValidationState::default() },
+        _ => test(member, log_tails, revision, None, now),
     }
 }
 
@@ -100,36 +100,36 @@ fn said(failed: &Validated, again: Timestamp) -> String {
 /// Returns the state of a test that is due, or running, or terminated without a written result.
 fn test(
     member: &Member<'_>,
-    last_words: &LastWords,
+    log_tails: &LogTails,
     revision: String,
     failed: Option<Validated>,
     now: Timestamp,
-) -> Trial {
+) -> ValidationState {
     let failures = failed.as_ref().map_or(0, |failed| failed.failures);
     let image = validation_test::image(member);
     let name = validation_test::name(&(&member.node.uid, &revision, &image, boot(member), failures));
     let pod = member.pods.iter().copied().find(|pod| pod.role == Role::Validation && pod.name == name);
     let present = pod.filter(|pod| !pod.is_leaving());
     let proof =
-        if validation_test::is_the_users(member) { Proof::ExitCode } else { Proof::Words(last_words.get(&name)) };
+        if validation_test::is_the_users(member) { Proof::ExitCode } else { Proof::Interner(log_tails.get(&name)) };
     let outcome = present.map_or(Outcome::Open, |pod| outcome(pod, proof, now));
-    let trial = Trial { pod: Some(name), ..Trial::default() };
+    let validation = ValidationState { pod: Some(name), ..ValidationState::default() };
     let (result, message) = match outcome {
         Outcome::Ended(result, message) => (result, message),
         Outcome::Unread => {
             // Only a few logs are read at a time.
             let check_again = Some(later(now, ASK_AGAIN));
-            let asks = trial.pod.clone();
-            return Trial { asks, check_again, ..until_passed(failed, present, trial, now) };
+            let asks = validation.pod.clone();
+            return ValidationState { asks, check_again, ..until_passed(failed, present, validation, now) };
         }
         Outcome::Unreadable(why) => {
             let check_again = Some(later(now, ASK_AGAIN));
             let unread = format!("the test terminated, but its log cannot be evaluated yet: {why}");
-            let trial = until_passed(failed, present, trial, now);
-            let hold = trial.hold.filter(|(reason, _)| *reason == Reason::ValidationFailed);
-            return Trial { hold: hold.or(Some((Reason::Validating, unread))), check_again, ..trial };
+            let validation = until_passed(failed, present, validation, now);
+            let hold = validation.hold.filter(|(reason, _)| *reason == Reason::ValidationFailed);
+            return ValidationState { hold: hold.or(Some((Reason::Validating, unread))), check_again, ..validation };
         }
-        Outcome::Open => return until_passed(failed, present, trial, now),
+        Outcome::Open => return until_passed(failed, present, validation, now),
     };
     let record = Validated {
         result,
@@ -141,17 +141,22 @@ fn test(
         boot_id: None,
     };
     if result != ValidationResult::Failed {
-        return Trial { record: Some(record), ..trial };
+        return ValidationState { record: Some(record), ..validation };
     }
     let record =
         Validated { failures: failures + 1, image: Some(image), boot_id: Some(boot(member).to_owned()), ..record };
     let again = retry_at(&record);
     let hold = Some((Reason::ValidationFailed, said(&record, again)));
-    Trial { record: Some(record), hold, check_again: Some(again), ..trial }
+    ValidationState { record: Some(record), hold, check_again: Some(again), ..validation }
 }
 
 /// Returns the state of a test that may still pass.
-fn until_passed(failed: Option<Validated>, pod: Option<&PodFacts>, trial: Trial, now: Timestamp) -> Trial {
+fn until_passed(
+    failed: Option<Validated>,
+    pod: Option<&PodFacts>,
+    validation: ValidationState,
+    now: Timestamp,
+) -> ValidationState {
     let again = failed.as_ref().map(retry_at);
     let hold = match failed.as_ref().zip(again) {
         // Until it passes, the last failure stands, so the status does not change.
@@ -159,7 +164,12 @@ fn until_passed(failed: Option<Validated>, pod: Option<&PodFacts>, trial: Trial,
         None => under_way(pod, now),
     };
     let waits = pod.filter(|pod| pod.unschedulable.is_some()).and_then(|pod| pod.created);
-    Trial { record: failed, hold: Some(hold), check_again: waits.map(|since| later(since, VALIDATION_WAITS)), ..trial }
+    ValidationState {
+        record: failed,
+        hold: Some(hold),
+        check_again: waits.map(|since| later(since, VALIDATION_WAITS)),
+        ..validation
+    }
 }
 
 /// Returns the reason and message of a test without a result.
@@ -169,7 +179,9 @@ fn under_way(pod: Option<&PodFacts>, now: Timestamp) -> (Reason, String) {
     };
     match &pod.unschedulable {
         Some(why) => (Reason::Validating, format!("pod {} is waiting for a GPU: {why}", pod.name)),
-        None => hold_up(pod, now).unwrap_or_else(|| (Reason::Validating, format!("pod {} is testing a GPU", pod.name))),
+        None => {
+            pod_failure(pod, now).unwrap_or_else(|| (Reason::Validating, format!("pod {} is testing a GPU", pod.name)))
+        }
     }
 }
 

@@ -1,9 +1,13 @@
 //! Models that policies add to the catalogue.
 
-use gpu_operator_crd::policy::Model;
+use gpu_operator_crd::policy::{Model, ModuleSupport};
 use thiserror::Error;
 
-use crate::catalogue::{Accelerator, BranchRange, Catalogue, PciDevice, name::is_desktop};
+use super::{
+    model::{Accelerator, BranchRange, PciDevice},
+    name::is_desktop,
+    table::Catalogue,
+};
 
 /// A reason why a model cannot be added. The message contains what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -71,7 +75,7 @@ impl Catalogue {
                 first_version: first.filter(|_| driver.first_branch.is_none()).and_then(|limit| limit.version.clone()),
                 last: driver.last_branch.or(last.map(|limit| limit.branch)),
             },
-            modules: (*modules).or(known.map(|known| known.modules)).unwrap_or(super::ModuleSupport::Either),
+            modules: (*modules).or(known.map(|known| known.modules)).unwrap_or(ModuleSupport::Either),
             desktop: is_desktop(name),
             believed: None,
         }

@@ -1,9 +1,13 @@
 //! Driver branches: which version to recommend, and whether a version fits a model.
 
-use gpu_operator_common::version::Version;
 use thiserror::Error;
 
-use crate::catalogue::{Accelerator, BranchRange, Catalogue, Release, modules};
+use super::{
+    model::{Accelerator, BranchRange, Release},
+    modules,
+    table::Catalogue,
+    version::{branch_of, parsed},
+};
 
 /// Why a driver version does not fit a model. The text says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -73,18 +77,6 @@ pub enum NoCommonDriver {
 fn listed(models: &[ModelLimit]) -> String {
     let limits: Vec<_> = models.iter().map(|m| format!("{} {}", m.model, m.driver)).collect();
     limits.join(", ")
-}
-
-/// The branch of a driver version: 580 of `580.173.02`, and of `580` itself. Absent where the text is no version.
-#[must_use]
-pub fn branch_of(version: &str) -> Option<u16> {
-    parsed(version)?.major().try_into().ok()
-}
-
-/// Returns a version of one to three numbers, the first of which has three digits.
-pub(super) fn parsed(version: &str) -> Option<Version> {
-    let version: Version = version.parse().ok()?;
-    (version.parts() <= 3 && (100..1000).contains(&version.major())).then_some(version)
 }
 
 impl Catalogue {

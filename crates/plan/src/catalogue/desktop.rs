@@ -7,7 +7,7 @@ use serde::{
     de::{IntoDeserializer, value::Error},
 };
 
-use crate::catalogue::load::{CatalogueError, DeviceEntry, ModelEntry, illegal};
+use super::entries::{CatalogueError, DeviceEntry, ModelEntry, illegal};
 
 /// Reads the table.
 ///

@@ -3,40 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use serde::Deserialize;
-use thiserror::Error;
 
-use crate::catalogue::{
-    Accelerator, Architecture, BranchRange, Catalogue, ModuleSupport, PciDevice, Release, Subsystem,
-    branch::{branch_of, parsed},
-    desktop, name,
+use super::{
+    desktop,
+    entries::{CatalogueError, DeviceEntry, ModelEntry, illegal},
+    model::{Accelerator, ArchitectureEntry, BranchRange, Limit, PciDevice, Release, Subsystem},
+    name,
+    table::Catalogue,
+    version::{branch_of, parsed},
 };
 
-/// What is wrong with a catalogue's text.
-#[derive(Debug, Error)]
-pub enum CatalogueError {
-    /// Not YAML, or not of the catalogue's shape.
-    #[error("invalid catalogue of accelerators: {0}")]
-    Shape(#[from] serde_yaml::Error),
-    /// Something that may occur once only occurs twice.
-    #[error("duplicate {what} {value} in the catalogue of accelerators")]
-    Duplicate {
-        /// Name, alias, PCI device, …
-        what: &'static str,
-        /// The value.
-        value: String,
-    },
-    /// A value that is not what it should be.
-    #[error("invalid value {value:?} in the catalogue of accelerators: expected {what}")]
-    Illegal {
-        /// What it should be.
-        what: &'static str,
-        /// The value.
-        value: String,
-    },
-    /// A model of an architecture that is not described.
-    #[error("the catalogue of accelerators does not define architecture {0}")]
-    UnknownArchitecture(Architecture),
-}
+/// The data file.
+pub(super) const BUILTIN: &str = include_str!("../../data/accelerators.yaml");
+/// The table of desktop cards.
+pub(super) const DESKTOP: &str = include_str!("../../data/desktop.txt");
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -48,16 +28,6 @@ struct File {
     models: Vec<ModelEntry>,
 }
 
-/// What holds for the models of an architecture that say nothing else.
-#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct ArchitectureEntry {
-    pub(super) name: Architecture,
-    pub(super) first: Option<Limit>,
-    pub(super) last: Option<Limit>,
-    pub(super) modules: ModuleSupport,
-}
-
 /// CUDA versions by driver branch, and what of them is unverified, which is all.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -65,15 +35,6 @@ struct CudaTable {
     #[serde(rename = "believed")]
     _believed: String,
     branches: BTreeMap<u16, String>,
-}
-
-/// The first or the last branch that supports an architecture or a model.
-#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Limit {
-    pub(super) branch: u16,
-    pub(super) version: Option<String>,
-    believed: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -84,40 +45,15 @@ struct DriverEntry {
     source: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct ModelEntry {
-    name: String,
-    architecture: Architecture,
-    devices: Vec<DeviceEntry>,
-    #[serde(default)]
-    aliases: Vec<String>,
-    /// Over the architecture's.
-    first: Option<Limit>,
-    /// Over the architecture's.
-    modules: Option<ModuleSupport>,
-    /// Whether its drivers are published among those for desktop cards, where the name is misleading.
-    desktop: Option<bool>,
-    believed: Option<String>,
-}
-
-impl ModelEntry {
-    /// A model of which nothing is known but what holds for its architecture.
-    pub(super) fn of_table(name: &str, architecture: Architecture, devices: Vec<DeviceEntry>) -> Self {
-        let (name, aliases) = (name.to_owned(), Vec::new());
-        Self { name, architecture, devices, aliases, first: None, modules: None, desktop: Some(true), believed: None }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct DeviceEntry {
-    pub(super) id: String,
-    pub(super) subsystem: Option<String>,
-    pub(super) memory_mib: Option<u32>,
-}
-
 impl Catalogue {
+    /// The catalogue that is built into the operator. Reading it takes about a millisecond: read it once and pass it on.
+    ///
+    /// # Errors
+    /// Never, as long as the data files are sound, which the tests prove.
+    pub fn builtin() -> Result<Self, CatalogueError> {
+        Self::from_files(BUILTIN, DESKTOP)
+    }
+
     /// Reads a catalogue from the data file and the table of desktop cards.
     pub(super) fn from_files(yaml: &str, desktop: &str) -> Result<Self, CatalogueError> {
         let file: File = serde_yaml::from_str(yaml)?;
@@ -233,8 +169,4 @@ fn insert_once<K: Ord, V>(
             Ok(())
         }
     }
-}
-
-pub(super) fn illegal(what: &'static str, value: &str) -> CatalogueError {
-    CatalogueError::Illegal { what, value: value.to_owned() }
 }

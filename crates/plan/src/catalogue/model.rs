@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use gpu_operator_crd::policy::{Architecture, ModuleSupport};
+use serde::Deserialize;
 
 /// A model of GPU, under one canonical name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,4 +99,37 @@ impl fmt::Display for BranchRange {
             (Some(first), Some(last)) => write!(f, "from branch {first} up to branch {last}"),
         }
     }
+}
+
+/// A driver version that is recommended, and what its images were built for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The branch: the first number of the version.
+    pub branch: u16,
+    /// The full version, such as `580.173.02`.
+    pub version: String,
+    /// The operating systems that NVIDIA built its image for, as the tags name them, such as `ubuntu22.04`. A Red Hat
+    /// system is named by its major version, or by its minor one too, such as `rhel8.8`.
+    pub os: Vec<String>,
+    /// Where that is known from.
+    pub source: String,
+}
+
+/// What holds for the models of an architecture that say nothing else.
+#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ArchitectureEntry {
+    pub(super) name: Architecture,
+    pub(super) first: Option<Limit>,
+    pub(super) last: Option<Limit>,
+    pub(super) modules: ModuleSupport,
+}
+
+/// The first or the last branch that supports an architecture or a model.
+#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Limit {
+    pub(super) branch: u16,
+    pub(super) version: Option<String>,
+    pub(super) believed: Option<String>,
 }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use gpu_operator_crd::policy::KernelModule;
+use gpu_operator_crd::policy::{KernelModule, ModuleSupport};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::catalogue::{Accelerator, ModuleSupport, branch_of};
+use super::{model::Accelerator, version::branch_of};
 
 /// The branch that brought the open modules (general knowledge, unverified).
 const OPEN_SINCE: u16 = 515;

@@ -2,24 +2,12 @@
 
 use thiserror::Error;
 
-use crate::catalogue::{
-    Accelerator, Catalogue,
-    branch::{branch_of, parsed, supports_all},
+use super::{
+    branch::supports_all,
+    model::{Accelerator, Release},
+    table::Catalogue,
+    version::{branch_of, parsed},
 };
-
-/// A driver version that is recommended, and what its images were built for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Release {
-    /// The branch: the first number of the version.
-    pub branch: u16,
-    /// The full version, such as `580.173.02`.
-    pub version: String,
-    /// The operating systems that NVIDIA built its image for, as the tags name them, such as `ubuntu22.04`. A Red Hat
-    /// system is named by its major version, or by its minor one too, such as `rhel8.8`.
-    pub os: Vec<String>,
-    /// Where that is known from.
-    pub source: String,
-}
 
 impl Release {
     /// Returns the operating system's part of this release's tag for a node, if there is an image for it.

@@ -10,7 +10,7 @@ use gpu_operator_crd::{
     report::{Gpu, MigDevices, Report},
 };
 
-use crate::world::{Offer, Resources};
+use crate::world::{ResourceLayout, Resources};
 
 /// The MIG profiles that NVIDIA's plugin shares. Its configuration supports names but no patterns, and ignores names
 /// that a node does not have. (Of A30, A100, H100, H200, B200, GB200 and RTX PRO 6000; partly unverified. Devices of
@@ -27,19 +27,19 @@ pub type Amounts = BTreeMap<Cow<'static, str>, u32>;
 
 /// The expected resources of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Promise {
+pub struct ExpectedResources {
     /// The resources of all its GPUs.
     pub whole: Amounts,
     /// The resources without GPUs that are missing or must not be used.
     pub usable: Amounts,
 }
 
-impl Promise {
+impl ExpectedResources {
     /// Returns the expected resources of a node that should have `expected` GPUs, of which `unhealthy` are missing or
     /// must not be used.
     #[must_use]
-    pub fn of(expected: u32, unhealthy: u32, report: Option<&Report>, offer: &Offer) -> Self {
-        let mut promise = Self::default();
+    pub fn of(expected: u32, unhealthy: u32, report: Option<&Report>, offer: &ResourceLayout) -> Self {
+        let mut expected_resources = Self::default();
         let partitioned = |gpu: &&Gpu| offer.mig != MigStrategy::None && gpu.mig_devices.is_some();
         let gpus = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
         let (mut plain, mut plain_unhealthy) = (expected, unhealthy.min(expected));
@@ -53,14 +53,14 @@ impl Promise {
                     MigStrategy::None | MigStrategy::Single => gpu_resource(offer.renamed),
                 };
                 let shared = offer.mig != MigStrategy::Mixed || is_shared(profile);
-                promise.add(name, if shared { count * offer.replicas } else { *count }, well);
+                expected_resources.add(name, if shared { count * offer.replicas } else { *count }, well);
             }
         }
         let usable = plain.saturating_sub(plain_unhealthy);
         let whole = || offer.resource.clone().map_or_else(|| gpu_resource(offer.renamed), Cow::Owned);
-        promise.add(whole(), usable * offer.replicas, true);
-        promise.add(whole(), (plain - usable) * offer.replicas, false);
-        promise
+        expected_resources.add(whole(), usable * offer.replicas, true);
+        expected_resources.add(whole(), (plain - usable) * offer.replicas, false);
+        expected_resources
     }
 
     fn add(&mut self, name: Cow<'static, str>, amount: u32, usable: bool) {
@@ -127,8 +127,8 @@ mod tests {
         gpu
     }
 
-    fn amounts(promised: &Amounts) -> String {
-        promised.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ")
+    fn amounts(expected_units: &Amounts) -> String {
+        expected_units.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -139,8 +139,8 @@ mod tests {
         let halves: Option<&[(&str, u32)]> = Some(&[("3g.40gb", 2)]);
         let media: Option<&[(&str, u32)]> = Some(&[("1g.10gb+me", 1)]);
         let empty: Option<&[(&str, u32)]> = Some(&[]);
-        let offer = |replicas, renamed, mig| Offer { replicas, renamed, mig, ..Offer::default() };
-        let plain = Offer::default();
+        let offer = |replicas, renamed, mig| ResourceLayout { replicas, renamed, mig, ..ResourceLayout::default() };
+        let plain = ResourceLayout::default();
         for (case, gpus, unhealthy, offer, whole, usable) in [
             ("whole", vec![gpu(well, None); 2], 0, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=2"),
             (
@@ -204,9 +204,9 @@ mod tests {
             ("no layout yet", vec![gpu(well, empty); 2], 0, offer(1, false, MigStrategy::Mixed), "", ""),
         ] {
             let report = Report { gpus, ..Report::default() };
-            let promise = Promise::of(2, unhealthy, Some(&report), &offer);
+            let expected_resources = ExpectedResources::of(2, unhealthy, Some(&report), &offer);
             assert_eq!(
-                (amounts(&promise.whole).as_str(), amounts(&promise.usable).as_str()),
+                (amounts(&expected_resources.whole).as_str(), amounts(&expected_resources.usable).as_str()),
                 (whole, usable),
                 "{case}"
             );
@@ -215,11 +215,16 @@ mod tests {
 
     #[test]
     fn missing_resources_are_reported_by_name() {
-        let promise = Promise::of(2, 0, None, &Offer { replicas: 2, renamed: true, ..Offer::default() });
-        assert_eq!(promise.lacks(&Resources::from(4)), Some(("nvidia.com/gpu.shared", 0, 4)));
-        assert_eq!(promise.lacks(&Resources::from_iter([("nvidia.com/gpu.shared", 4)])), None);
-        assert_eq!(promise.units(), 4);
-        assert_eq!(promise.named(), BTreeMap::from([("nvidia.com/gpu.shared".to_owned(), 4)]));
-        assert!(Promise::of(2, 0, None, &Offer::default()).named().is_empty());
+        let expected_resources = ExpectedResources::of(
+            2,
+            0,
+            None,
+            &ResourceLayout { replicas: 2, renamed: true, ..ResourceLayout::default() },
+        );
+        assert_eq!(expected_resources.lacks(&Resources::from(4)), Some(("nvidia.com/gpu.shared", 0, 4)));
+        assert_eq!(expected_resources.lacks(&Resources::from_iter([("nvidia.com/gpu.shared", 4)])), None);
+        assert_eq!(expected_resources.units(), 4);
+        assert_eq!(expected_resources.named(), BTreeMap::from([("nvidia.com/gpu.shared".to_owned(), 4)]));
+        assert!(ExpectedResources::of(2, 0, None, &ResourceLayout::default()).named().is_empty());
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
-    gpunode::Groups,
+    gpunode::StageRevisions,
     policy::{Pool, Stage},
 };
 
@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{
     catalogue::Catalogue,
-    inventory::{GovernedNode, external_stack::Foreign, gpus::Expected, pools::GoverningPool},
+    inventory::{GovernedNode, external_stack::ExternalStack, gpus::Expected, pools::GoverningPool},
     revision,
-    world::{Offer, World},
+    world::{ResourceLayout, World},
 };
 
 /// What a policy wants of a node's driver, toolkit and device plugin.
@@ -60,15 +60,15 @@ pub struct DesiredNode<'w> {
     /// Its pool.
     pub pool: GoverningPool<'w>,
     /// The groups that the node's labels name.
-    pub have: Groups,
+    pub have: StageRevisions,
     /// The third-party parts of its GPU stack.
-    pub external: Foreign,
+    pub external: ExternalStack,
     /// Its desired state.
     pub desired: Desired,
     /// How many GPUs it should have.
     pub expected: Option<u32>,
     /// The resources that its device plugin makes of each GPU.
-    pub offer: Offer,
+    pub offer: ResourceLayout,
 }
 
 /// Resolves the desired state of a node.
@@ -85,7 +85,7 @@ pub fn resolve<'w>(
     let have = revision::node_groups(node);
     let foreign_policy =
         (effective_spec::foreign_stack(policy, named_pool), effective_spec::device_plugin(policy, named_pool).flavor);
-    let external = Foreign::of(world, node, &have, status, foreign_policy);
+    let external = ExternalStack::of(world, node, &have, status, foreign_policy);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.filter(|_| !node.runtime_is_silent()).and_then(|status| Some((status, status.report.as_ref()?)));
     let desired = known.map_or(Desired::Unknown, |(status, report)| {
@@ -103,8 +103,8 @@ pub fn resolve<'w>(
 
 /// Returns the resources that a node's current device plugin makes of a GPU: while a new revision is pending, the old
 /// one counts.
-fn offer(world: &World, policy: &ClusterGpuPolicy, pool: Option<&Pool>, have: &Groups) -> Offer {
+fn offer(world: &World, policy: &ClusterGpuPolicy, pool: Option<&Pool>, have: &StageRevisions) -> ResourceLayout {
     let set = have.device_plugin.as_deref().map(|group| revision::daemon_set_name(Stage::DevicePlugin, group));
     let set = set.and_then(|set| world.daemon_sets.get(&set));
-    set.map_or_else(|| Offer::of(&effective_spec::device_plugin(policy, pool)), |set| set.offer.clone())
+    set.map_or_else(|| ResourceLayout::of(&effective_spec::device_plugin(policy, pool)), |set| set.offer.clone())
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNodeStatus,
-    gpunode::Groups,
+    gpunode::StageRevisions,
     policy::{Pool, Stage},
     report::{HOST_ROOT, Report},
 };
@@ -24,9 +24,9 @@ use super::{
 };
 use crate::{
     catalogue::Catalogue,
-    inventory::{external_stack::Foreign, gpus::Discovery, pools::GoverningPool},
+    inventory::{external_stack::ExternalStack, gpus::Discovery, pools::GoverningPool},
     revision::{self, slot},
-    world::{NodeFacts, Offer},
+    world::{NodeFacts, ResourceLayout},
 };
 
 /// The longest part of a pool's name in a group's name; the rest is a hash.
@@ -38,7 +38,7 @@ pub struct Variant {
     /// Everything on which it depends.
     pub key: VariantKey,
     /// The resources that its device plugin makes of a GPU.
-    pub offer: Offer,
+    pub offer: ResourceLayout,
     /// The stages that this operator installs, with the group of each.
     pub stages: Vec<(String, StageSpec)>,
 }
@@ -46,8 +46,8 @@ pub struct Variant {
 impl Variant {
     /// Returns the group of each stage.
     #[must_use]
-    pub fn groups(&self) -> Groups {
-        let mut groups = Groups::default();
+    pub fn groups(&self) -> StageRevisions {
+        let mut groups = StageRevisions::default();
         for (group, spec) in &self.stages {
             *slot(&mut groups, spec.stage) = Some(group.clone());
         }
@@ -63,7 +63,7 @@ pub fn choose(
     policy: &ClusterGpuPolicy,
     pool: &GoverningPool<'_>,
     on: &driver::subject::Subject<'_>,
-    foreign: &Foreign,
+    foreign: &ExternalStack,
 ) -> Result<VariantKey, Fault> {
     let GoverningPool { ref name, named } = *pool;
     let driver = match foreign.theirs(Stage::Driver) {
@@ -129,7 +129,7 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
         device_plugin::stage(policy, pool, &key),
     ];
     let stages = specs.into_iter().flatten().map(|spec| (group_name(&key, &spec), spec)).collect();
-    let offer = Offer::of(&effective_spec::device_plugin(policy, pool));
+    let offer = ResourceLayout::of(&effective_spec::device_plugin(policy, pool));
     Variant { key, offer, stages }
 }
 
@@ -278,7 +278,7 @@ mod tests {
             };
             let (with, without) = (groups(true), groups(false));
             assert_ne!(with.driver, without.driver);
-            let rest = |groups: Groups| Groups { driver: None, ..groups };
+            let rest = |groups: StageRevisions| StageRevisions { driver: None, ..groups };
             assert!(without.toolkit.is_some() && without.mps.is_some() && without.device_plugin.is_some());
             assert_eq!(rest(with), rest(without));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
     GpuNodeStatus,
-    gpunode::Groups,
+    gpunode::StageRevisions,
     keys,
     policy::{ForeignStack, PluginFlavor, Stage},
     reason::Reason,
@@ -20,7 +20,7 @@ use crate::{
 
 /// The third-party parts of one node's GPU stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Foreign {
+pub struct ExternalStack {
     stages: BTreeMap<Stage, Theirs>,
     /// The DRA driver on a node that also has a device plugin.
     rival: Option<String>,
@@ -82,7 +82,7 @@ fn runtimes(status: Option<&GpuNodeStatus>) -> Vec<HostRuntime> {
     reported.iter().chain(kept).cloned().collect()
 }
 
-impl Foreign {
+impl ExternalStack {
     /// Returns the third-party parts of a node's GPU stack. `have` are the stages of this operator on the node.
     /// `status` stores earlier findings: DaemonSets disappear while they are upgraded, and this operator must not
     /// install its own in between. `policy` is whether to take over, and whose device plugin is used.
@@ -90,7 +90,7 @@ impl Foreign {
     pub fn of(
         world: &World,
         node: &NodeFacts,
-        have: &Groups,
+        have: &StageRevisions,
         status: Option<&GpuNodeStatus>,
         policy: (ForeignStack, Option<PluginFlavor>),
     ) -> Self {
@@ -139,12 +139,12 @@ impl Foreign {
 
     /// Adds a pod that installs a driver on the node, if no DaemonSet does: this operator installs nothing in addition
     /// to it.
-    fn add_pod(&mut self, world: &World, node: &NodeFacts, have: &Groups) {
+    fn add_pod(&mut self, world: &World, node: &NodeFacts, have: &StageRevisions) {
         let prefix = ForeignPod::prefix(&node.name);
         let first = world.foreign_pods.range(prefix.clone()..).next().filter(|(key, _)| key.starts_with(&prefix));
         let Some((_, pod)) = first.filter(|_| !self.stages.contains_key(&Stage::Driver)) else { return };
         // What this operator installed first stays complete.
-        let stages = if *have == Groups::default() { &BESIDE_A_POD[..] } else { &[Stage::Driver] };
+        let stages = if *have == StageRevisions::default() { &BESIDE_A_POD[..] } else { &[Stage::Driver] };
         for stage in stages {
             self.stages.entry(*stage).or_insert_with(|| Theirs {
                 set: format!("{}/{}", pod.namespace, pod.name),

@@ -8,7 +8,7 @@ use gpu_operator_crd::keys;
 
 use crate::{
     catalogue::Catalogue,
-    world::{NodeFacts, NodeLabels, Word},
+    world::{Interned, NodeFacts, NodeLabels},
 };
 
 /// What labels show of a node's GPUs.
@@ -98,7 +98,8 @@ const NVIDIA: &str = "10de";
 #[must_use]
 pub fn signals(catalogue: &Catalogue, node: &NodeFacts) -> Signals {
     let is_foreign = |key: &str| !node.owned_labels.contains(key);
-    let get = |key: &str| node.labels.get(key).map(Word::as_str).filter(|value| !value.is_empty() && is_foreign(key));
+    let get =
+        |key: &str| node.labels.get(key).map(Interned::as_str).filter(|value| !value.is_empty() && is_foreign(key));
     let mut signals = Signals {
         overridden: get(keys::MODEL_OVERRIDE).map(|name| canonical(catalogue, name)),
         present: PRESENCE.iter().any(|(key, value)| get(key) == Some(*value)),

@@ -14,19 +14,19 @@ use crate::{
 };
 
 /// The errors by pool: a reason, and a message that includes what to write instead.
-pub type Misfits = BTreeMap<String, (Reason, String)>;
+pub type PoolProblems = BTreeMap<String, (Reason, String)>;
 
 /// Returns the errors in a policy's pools. `on_nodes` are the models of nodes, which may be missing in the catalogue.
 #[must_use]
-pub fn misfits(catalogue: &Catalogue, policy: &ClusterGpuPolicy, on_nodes: &BTreeSet<String>) -> Misfits {
+pub fn pool_problems(catalogue: &Catalogue, policy: &ClusterGpuPolicy, on_nodes: &BTreeSet<String>) -> PoolProblems {
     let claims: Vec<Claim<'_>> = policy.spec.pools.iter().map(|pool| Claim::of(catalogue, pool)).collect();
-    let misfit = |(index, claim): (usize, &Claim<'_>)| {
+    let problem = |(index, claim): (usize, &Claim<'_>)| {
         let unknown = || Some((Reason::UnknownModel, claim.unknown_model(catalogue, on_nodes)?));
         let shadowed = || Some((Reason::PoolShadowed, claim.shadow(claims.get(..index)?)?));
         let own_label = || Some((Reason::PoolMatchesOwnLabel, claim.own_label(policy)?));
         Some((claim.pool.name.clone(), own_label().or_else(unknown).or_else(shadowed)?))
     };
-    claims.iter().enumerate().filter_map(misfit).collect()
+    claims.iter().enumerate().filter_map(problem).collect()
 }
 
 /// The nodes that a pool matches.

@@ -8,7 +8,7 @@ use gpu_operator_crd::{
 use super::{node_labels::canonical, published_keys};
 use crate::{
     catalogue::Catalogue,
-    world::{NodeLabels, Word},
+    world::{Interned, NodeLabels},
 };
 
 /// The pool of nodes of which only a label has said that they have GPUs.
@@ -36,7 +36,7 @@ impl<'p> GoverningPool<'p> {
 /// Whether a node with these labels is selected; without a selector every node is.
 #[must_use]
 pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
-    selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Word::as_str)))
+    selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Interned::as_str)))
 }
 
 /// Returns the named pool that governs a node of this model, if any: the first that matches. A pool may use any cloud's
@@ -54,7 +54,7 @@ fn named_pool<'p>(
         (matches.models.is_empty() || matches.models.iter().any(of_model))
             && matches.node_selector.as_ref().is_none_or(|selector| {
                 selector.matches(|key| {
-                    labels.get(key).map(Word::as_str).filter(|_| !published_keys::comes_from(policy, key))
+                    labels.get(key).map(Interned::as_str).filter(|_| !published_keys::comes_from(policy, key))
                 })
             })
     })

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{gpunode::Groups, keys, policy::Stage};
+use gpu_operator_crd::{gpunode::StageRevisions, keys, policy::Stage};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -88,6 +88,6 @@ fn mark(set: &mut DaemonSet, hash: &str) {
 }
 
 /// Returns the names of the DaemonSets of these groups.
-fn named_sets(groups: &Groups) -> impl Iterator<Item = String> {
+fn named_sets(groups: &StageRevisions) -> impl Iterator<Item = String> {
     Stage::ALL.into_iter().filter_map(|stage| Some(revision::daemon_set_name(stage, revision::group(groups, stage)?)))
 }

@@ -18,7 +18,7 @@ use gpu_operator_crd::{
     report::{Gpu, MigAttributes, MigDevices, NvmlState, Report},
 };
 
-use crate::{catalogue::is_label_value, desired::expected_resources::is_shared, world::Offer};
+use crate::{catalogue::is_label_value, desired::expected_resources::is_shared, world::ResourceLayout};
 
 /// GPUs that only drive a display, which NVIDIA's programs ignore.
 const DISPLAYS: [&str; 2] = ["DGX Display", "NVIDIA DGX Display"];
@@ -30,7 +30,7 @@ const CONTROLLER_3D: &str = "030200";
 /// Returns the labels for a node's report and the resources that its device plugin makes of a GPU; `None` while NVML
 /// does not report every GPU that it counts, or if a GPU cannot be described.
 #[must_use]
-pub fn labels(report: &Report, offer: &Offer) -> Option<Labels> {
+pub fn labels(report: &Report, offer: &ResourceLayout) -> Option<Labels> {
     let cards = cards(report)?;
     let sharing = Sharing::of(offer);
     let mut set = Set::default();
@@ -142,7 +142,7 @@ impl Sharing {
     /// One pod per GPU.
     const NONE: Self = Self { replicas: 1, renamed: false, strategy: "none" };
 
-    fn of(offer: &Offer) -> Self {
+    fn of(offer: &ResourceLayout) -> Self {
         let strategy = if offer.mps { "mps" } else { "time-slicing" };
         if offer.replicas > 1 {
             Self { replicas: offer.replicas, renamed: offer.renamed, strategy }

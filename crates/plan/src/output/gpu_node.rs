@@ -15,12 +15,12 @@ use crate::{
     assess::{assessment::Assessment, driver_evidence::against_driver, member::Member, verdict::Verdict},
     desired::{
         driver::{choice::DriverChoice, is_known_root},
-        expected_resources::Promise,
+        expected_resources::ExpectedResources,
         toolkit::choice::ToolkitChoice,
     },
     inventory::membership::Unmanaged,
     note::clip,
-    output::status_debounce::{Held, Pace, held},
+    output::status_debounce::{Debounced, Pace, debounced},
     rollout::decision::Decision,
     time::add,
     world::NodeFacts,
@@ -103,17 +103,18 @@ pub fn member_status(
     pace: Pace,
     now: Timestamp,
 ) -> (GpuNodeStatus, Option<Timestamp>) {
-    let Assessment { member, trial, missing_image, .. } = assessment;
+    let Assessment { member, validation, missing_image, .. } = assessment;
     let before = member.status();
     let mut verdict = verdict.clone();
     let waits = verdict.phase != Phase::Ready && !verdict.reason.stops_the_clock();
     let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
     // The phase's deadline is kept as long as the phase lasts, whatever its reasons, unless the phase restarts.
     let goes_on = same_phase.filter(|before| !restarts(member, before, &verdict));
-    let held = before.and_then(|before| held(member, before, &verdict, pace.debounce));
+    let debounced = before.and_then(|before| debounced(member, before, &verdict, pace.debounce));
     // A phase that was not written because of the debounce has started nevertheless.
-    let passed_over = held.as_ref().filter(|held| same_phase.is_none() && held.status.deadline.is_some());
-    let begun = passed_over.map_or(now, |held| held.began);
+    let passed_over =
+        debounced.as_ref().filter(|debounced| same_phase.is_none() && debounced.status.deadline.is_some());
+    let begun = passed_over.map_or(now, |debounced| debounced.began);
     let due =
         goes_on.and_then(|before| before.deadline.clone()).map_or_else(|| add(begun, pace.deadline), |time| time.0);
     if waits && now >= due && !verdict.reason.is_failure() {
@@ -145,7 +146,7 @@ pub fn member_status(
         waits_on: verdict.waits_on,
         since: Some(since),
         deadline: waits.then_some(Time(due)),
-        validation: trial.record.clone(),
+        validation: validation.record.clone(),
         foreign: member.external.remembered(),
         host_runtime: match member.toolkit() {
             Some(ToolkitChoice::Host(runtime)) => Some(runtime.clone()),
@@ -154,7 +155,9 @@ pub fn member_status(
         },
         published_labels: published.labels.clone(),
     };
-    if let Some(Held { status: written, until, .. }) = held.filter(|held| remember_the_same(held.status, &status)) {
+    if let Some(Debounced { status: written, until, .. }) =
+        debounced.filter(|debounced| remember_the_same(debounced.status, &status))
+    {
         let until = if waits { until.min(due) } else { until };
         if now < until {
             return (GpuNodeStatus { report: None, ..written.clone() }, Some(until));
@@ -225,11 +228,11 @@ fn counts(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> GpuCounts {
     // GPUs that kubelet offers with a broken driver cannot be used.
     let broken = verdict.phase == Phase::Driver && against_driver(member, now).is_some();
     let allocatable = if broken { 0 } else { member.allocatable() };
-    let expected = member.promised().map_or_else(|| "?".to_owned(), |promised| promised.to_string());
+    let expected = member.expected_units().map_or_else(|| "?".to_owned(), |expected_units| expected_units.to_string());
     GpuCounts {
-        expected: member.promised(),
+        expected: member.expected_units(),
         allocatable,
-        resources: member.promise.as_ref().map(Promise::named).unwrap_or_default(),
+        resources: member.expected_resources.as_ref().map(ExpectedResources::named).unwrap_or_default(),
         most_seen: member.discovery.seen.most,
         seen_at: member.discovery.seen.at.clone(),
         seen_on: member.discovery.seen.most.map(|_| member.node.uid.clone()),

@@ -35,7 +35,7 @@ pub fn write<'m>(
     let known = node_labels::Known { model: member.model(), cuda: of_label.as_deref() };
     let labels = node_labels::of(member.node, known, &member.pool, &decision.labels, &wanted_labels);
     let verdict = merge_notes(assessment, decision, &labels.conflicts, &wanted_labels);
-    for again in member.health.check_again.into_iter().chain(assessment.trial.check_again.filter(|at| now < *at)) {
+    for again in member.health.check_again.into_iter().chain(assessment.validation.check_again.filter(|at| now < *at)) {
         plan.check_by(again);
     }
     let published = Published { labels: &labels.published, cuda };
@@ -70,14 +70,14 @@ pub fn write<'m>(
     if !health.is_empty() {
         plan.node_health.insert(member.node.name.clone(), health);
     }
-    plan.renew.extend(recreate_pods::holders_of_a_broken_root(member, now).map(|pod| pod.name.clone()));
+    plan.recreate.extend(recreate_pods::holders_of_a_broken_root(member, now).map(|pod| pod.name.clone()));
     if let Some(pod) = node_health::plugin_to_restart(member, now) {
         plan.events.push(Transition {
             subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
             reason: Reason::DevicePluginRestarted,
             message: format!("GPUs recovered, but pod {pod} still withholds them; restarting the pod"),
         });
-        plan.renew.insert(pod);
+        plan.recreate.insert(pod);
     }
     // While the report is pending, labels are written only if they include the model.
     if let Some(write) = labels.write.filter(|_| !awaited || member.model().is_some()) {

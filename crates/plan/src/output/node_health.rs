@@ -102,7 +102,7 @@ pub fn plugin_to_restart(member: &Member<'_>, now: Timestamp) -> Option<String> 
     let recovered =
         report.gpus.iter().filter(|gpu| is_usable(gpu.health.state)).filter_map(|gpu| gpu.health.since.as_ref());
     let recovered = recovered.map(|since| since.0).filter(|since| *since > started).max()?;
-    let withheld = member.node.ready && member.promise.as_ref()?.lacks(&member.node.allocatable).is_some();
+    let withheld = member.node.ready && member.expected_resources.as_ref()?.lacks(&member.node.allocatable).is_some();
     // Kubelet and plugin have a grace period to detect the recovery.
     (withheld && member.rollout().is_none() && older(recovered, GRACE, now)).then(|| pod.name.clone())
 }

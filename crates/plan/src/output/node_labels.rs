@@ -2,7 +2,7 @@
 //! value of another writer is left unchanged.
 
 use gpu_operator_crd::{
-    gpunode::Groups,
+    gpunode::StageRevisions,
     keys,
     policy::{Labels, Stage},
 };
@@ -50,7 +50,7 @@ pub struct Known<'a> {
 
 /// Returns the labels of a node of a policy.
 #[must_use]
-pub fn of(node: &NodeFacts, known: Known<'_>, pool: &str, groups: &Groups, published: &Labels) -> NodeLabels {
+pub fn of(node: &NodeFacts, known: Known<'_>, pool: &str, groups: &StageRevisions, published: &Labels) -> NodeLabels {
     let mut labels = Labels::from([(keys::POOL.to_owned(), pool.to_owned())]);
     labels.extend(known.model.map(|model| (keys::MODEL.to_owned(), model.to_owned())));
     labels.extend(known.cuda.map(|cuda| (keys::CUDA_VERSION.to_owned(), cuda.to_owned())));
@@ -119,30 +119,37 @@ mod tests {
 
     #[test]
     fn a_key_with_another_value_is_a_conflict_and_is_kept() {
-        let labels = of(&node(&[("accelerator", "other")], &[]), KNOWN, "p", &Groups::default(), &publish("own"));
+        let labels =
+            of(&node(&[("accelerator", "other")], &[]), KNOWN, "p", &StageRevisions::default(), &publish("own"));
         assert_eq!(labels.conflicts, [("accelerator".to_owned(), "other".to_owned())]);
         assert!(!labels.write.expect("a write").labels.contains_key("accelerator"));
     }
 
     #[test]
     fn a_key_with_the_same_value_of_another_writer_keeps_its_owner() {
-        let labels = of(&node(&[("accelerator", "same")], &[]), KNOWN, "p", &Groups::default(), &publish("same"));
+        let labels =
+            of(&node(&[("accelerator", "same")], &[]), KNOWN, "p", &StageRevisions::default(), &publish("same"));
         assert_eq!((labels.conflicts.len(), labels.published.len()), (0, 0));
     }
 
     #[test]
     fn a_key_is_published_without_force_and_updated_with_it() {
-        let first = of(&node(&[], &[]), KNOWN, "p", &Groups::default(), &publish("own"));
+        let first = of(&node(&[], &[]), KNOWN, "p", &StageRevisions::default(), &publish("own"));
         assert!(!first.write.expect("a write").force);
-        let later =
-            of(&node(&[("accelerator", "own")], &["accelerator"]), KNOWN, "p", &Groups::default(), &publish("new"));
+        let later = of(
+            &node(&[("accelerator", "own")], &["accelerator"]),
+            KNOWN,
+            "p",
+            &StageRevisions::default(),
+            &publish("new"),
+        );
         assert!(later.write.expect("a write").force);
     }
 
     #[test]
     fn an_own_key_is_taken_back_before_other_keys_are_published() {
         let taken = node(&[(keys::MODEL, "other")], &[]);
-        let write = of(&taken, KNOWN, "p", &Groups::default(), &publish("own")).write.expect("a write");
+        let write = of(&taken, KNOWN, "p", &StageRevisions::default(), &publish("own")).write.expect("a write");
         assert!(write.force && !write.labels.contains_key("accelerator"), "{write:?}");
     }
 
@@ -154,7 +161,7 @@ mod tests {
             let owned = node(&[(keys::DRIVER, &taken.labels[keys::DRIVER])], &[keys::DRIVER]);
             assert_eq!(none(&owned, None).write.expect("a write").labels, Labels::new());
         }
-        let governed = of(&node(&[(keys::DRIVER, "x")], &[]), KNOWN, "p", &Groups::default(), &publish("own"));
+        let governed = of(&node(&[(keys::DRIVER, "x")], &[]), KNOWN, "p", &StageRevisions::default(), &publish("own"));
         let write = governed.write.expect("a write");
         assert!(write.force && write.labels[keys::DRIVER].is_empty() && !write.labels.contains_key("accelerator"));
     }
@@ -162,7 +169,7 @@ mod tests {
     #[test]
     fn unchanged_labels_are_not_written() {
         let settled = node(&[(keys::MODEL, "m"), (keys::POOL, "p"), ("x", "y")], &[keys::MODEL, keys::POOL]);
-        assert_eq!(of(&settled, KNOWN, "p", &Groups::default(), &Labels::new()).write, None);
+        assert_eq!(of(&settled, KNOWN, "p", &StageRevisions::default(), &Labels::new()).write, None);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Plan {
     /// DaemonSets to delete, which no node and no policy needs.
     pub prune: BTreeSet<String>,
     /// Pods to delete, because they cannot start but would start if recreated, or because they are done.
-    pub renew: BTreeSet<String>,
+    pub recreate: BTreeSet<String>,
     /// Pods to create: the tests that validate nodes.
     pub pods: BTreeMap<String, Pod>,
     /// RuntimeClasses to apply, by name.
@@ -57,7 +57,7 @@ impl Plan {
         let Self {
             daemon_sets,
             prune,
-            renew,
+            recreate,
             pods,
             runtime_classes,
             prune_classes,
@@ -73,7 +73,7 @@ impl Plan {
             && runtime_classes.is_empty()
             && prune_classes.is_empty()
             && prune.is_empty()
-            && renew.is_empty()
+            && recreate.is_empty()
             && pods.is_empty()
             && labels.is_empty()
             && node_health.is_empty()

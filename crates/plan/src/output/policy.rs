@@ -177,9 +177,9 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
                 .iter()
                 .find_map(|node| node.fault.map(|fault| (fault.reason, format!("{} {}", label(node), fault.message))));
             let halted = trouble.halted.get(name).map(|why| (Reason::RolloutHalted, why.clone()));
-            let misfit = trouble.misfits.get(name).cloned();
+            let problem = trouble.pool_problems.get(name).cloned();
             // Errors in the policy come first, because `Accepted` depends on them. One reason, but all messages.
-            let errors: Vec<(Reason, String)> = [fault.or(misfit), halted].into_iter().flatten().collect();
+            let errors: Vec<(Reason, String)> = [fault.or(problem), halted].into_iter().flatten().collect();
             let message = errors.iter().map(|(_, message)| message.as_str()).collect::<Vec<_>>().join("; ");
             PoolStatus {
                 name: name.to_owned(),

@@ -12,7 +12,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::{int_or_percent, inventory::pool_checks::Misfits, note::clip};
+use crate::{int_or_percent, inventory::pool_checks::PoolProblems, note::clip};
 
 /// The status of a condition, its reason and its message.
 type Answer = (bool, Reason, String);
@@ -23,7 +23,7 @@ pub struct Trouble<'a> {
     /// Why rollouts are halted, by pool.
     pub halted: &'a BTreeMap<String, String>,
     /// Errors in the definitions of pools.
-    pub misfits: &'a Misfits,
+    pub pool_problems: &'a PoolProblems,
     /// Why one of the policy's models cannot be added.
     pub models: Option<&'a str>,
     /// The API server's messages on this operator's rejected writes.

@@ -35,7 +35,7 @@ pub fn write(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) 
     for (pool, members) in &members.pools {
         let Some(decision) = rollout.and_then(|rollout| rollout.get(pool.as_str())) else { continue };
         plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
-        plan.renew.extend(decision.renew.iter().cloned());
+        plan.recreate.extend(decision.recreate.iter().cloned());
         if decision.ask_again {
             plan.check_by(later(now, ASK_AGAIN));
         }
@@ -43,18 +43,18 @@ pub fn write(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) 
             halted.insert(pool.clone(), why.clone());
         }
         plan.pods.extend(validation_pods::to_create(settings, members));
-        plan.questions.last_words.extend(members.iter().filter_map(|assessed| assessed.trial.asks.clone()));
+        plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.asks.clone()));
         for assessed in members {
             if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {
                 counted.push(node::write(plan, assessed, decision, pace, now));
             }
         }
     }
-    let misfits = pool_checks::misfits(fleet.catalogue, policy, &context.models);
+    let pool_problems = pool_checks::pool_problems(fleet.catalogue, policy, &context.models);
     finalizer(plan, policy, fleet.world);
     let trouble = policy_conditions::Trouble {
         halted: &halted,
-        misfits: &misfits,
+        pool_problems: &pool_problems,
         models: context.model_conflicts.get(&name).map(String::as_str),
         refused_writes: &fleet.world.refused_writes,
         probe_refusal: pod_failure::probe_refusal(fleet.world),

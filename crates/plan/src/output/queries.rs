@@ -10,14 +10,14 @@ pub struct Questions {
     /// Nodes whose pods are needed; answered in [`crate::world::World::gpu_pods`].
     pub gpu_pods: BTreeSet<String>,
     /// Finished tests whose logs are needed; answered in [`crate::world::World::last_words`].
-    pub last_words: BTreeSet<String>,
+    pub log_tails: BTreeSet<String>,
 }
 
 impl Questions {
     /// Returns whether there is no query.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { gpu_pods, last_words } = self;
-        gpu_pods.is_empty() && last_words.is_empty()
+        let Self { gpu_pods, log_tails } = self;
+        gpu_pods.is_empty() && log_tails.is_empty()
     }
 }

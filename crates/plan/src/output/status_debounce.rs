@@ -25,7 +25,10 @@ pub struct Pace {
 /// the more of its nodes are in a transient phase or have just become ready. (The last of many nodes are as slow as
 /// those before them.)
 #[must_use]
-pub fn lulls<'w>(gpu_nodes: impl Iterator<Item = &'w GpuNode>, now: Timestamp) -> HashMap<&'w str, Duration> {
+pub fn debounce_by_policy<'w>(
+    gpu_nodes: impl Iterator<Item = &'w GpuNode>,
+    now: Timestamp,
+) -> HashMap<&'w str, Duration> {
     let is_through = |status: &GpuNodeStatus| {
         status.is_ready() && status.since().is_some_and(|since| !older(since, JUST_THROUGH, now))
     };
@@ -51,7 +54,7 @@ pub fn is_passing(phase: Phase, reason: Reason) -> bool {
 }
 
 /// A written status of a transient phase that is kept although another phase has begun.
-pub struct Held<'s> {
+pub struct Debounced<'s> {
     /// The written status.
     pub status: &'s GpuNodeStatus,
     /// The latest time at which the phase that is not written yet began.
@@ -62,12 +65,12 @@ pub struct Held<'s> {
 
 /// Returns the written status of a transient phase to keep while transient phases follow each other quickly: until the
 /// node has not changed for the debounce time, or the deadline is reached.
-pub fn held<'s>(
+pub fn debounced<'s>(
     member: &Member<'_>,
     before: &'s GpuNodeStatus,
     verdict: &Verdict,
     debounce: Duration,
-) -> Option<Held<'s>> {
+) -> Option<Debounced<'s>> {
     let since = before.since()?;
     let both = is_passing(before.phase, before.reason?) && is_passing(verdict.phase, verdict.reason);
     let health = &member.health;
@@ -80,8 +83,8 @@ pub fn held<'s>(
         // which is written after the debounce time.
         let same = before.gpus.allocatable == member.allocatable();
         let until = if same { Timestamp::MAX } else { later(began, debounce) };
-        return Some(Held { status: before, began, until });
+        return Some(Debounced { status: before, began, until });
     }
     let deadline = before.deadline.as_ref().map_or(Timestamp::MAX, |deadline| deadline.0);
-    Some(Held { status: before, began, until: later(began, debounce).min(deadline) })
+    Some(Debounced { status: before, began, until: later(began, debounce).min(deadline) })
 }

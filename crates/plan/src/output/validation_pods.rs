@@ -16,7 +16,7 @@ use crate::{
 pub fn to_create(settings: &Settings, members: &[Assessment<'_>]) -> BTreeMap<String, Pod> {
     let awaits_test = |verdict: &Verdict| verdict.phase == Phase::Validation && verdict.reason != Reason::NodeNotReady;
     let due = members.iter().filter(|assessed| awaits_test(&assessed.verdict));
-    let due = due.filter_map(|assessed| Some((&assessed.member, assessed.trial.pod.clone()?)));
+    let due = due.filter_map(|assessed| Some((&assessed.member, assessed.validation.pod.clone()?)));
     due.filter(|(member, name)| member.pods.iter().all(|pod| pod.name != *name))
         .map(|(member, name)| (name.clone(), validation::pod(settings, member, name)))
         .collect()
@@ -34,7 +34,7 @@ pub fn to_delete(fleet: &AssessedFleet<'_>) -> BTreeSet<String> {
     if there.is_empty() {
         return BTreeSet::new();
     }
-    let wanted: BTreeSet<&str> = fleet.members().filter_map(|assessed| assessed.trial.pod.as_deref()).collect();
+    let wanted: BTreeSet<&str> = fleet.members().filter_map(|assessed| assessed.validation.pod.as_deref()).collect();
     there
         .into_iter()
         .filter(|pod| !wanted.contains(pod.name.as_str()) && !world.is_unreadable(pod.node.as_str()))

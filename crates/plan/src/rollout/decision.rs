@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    gpunode::{Groups, Rollout},
+    gpunode::{Rollout, StageRevisions},
     reason::Reason,
 };
 
@@ -19,7 +19,7 @@ pub const ASK_AT_ONCE: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
     /// The groups that its labels should name.
-    pub labels: Groups,
+    pub labels: StageRevisions,
     /// The update that it is in.
     pub rollout: Option<Rollout>,
     /// Whether the probe should release the driver.
@@ -40,7 +40,7 @@ pub struct PoolDecision {
     /// Whether a node is waiting for a change that no watch reports.
     pub ask_again: bool,
     /// Pods to recreate: device plugins that have to restore a MIG layout, and toolkits that restart the container runtime.
-    pub renew: BTreeSet<String>,
+    pub recreate: BTreeSet<String>,
 }
 
 /// Returns why a node that is being updated halts its pool, if it does: it failed, or is NotReady or being deleted.

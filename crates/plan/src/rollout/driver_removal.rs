@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     time::later,
-    world::{NodeFacts, PodFacts, Word},
+    world::{Interned, NodeFacts, PodFacts},
 };
 
 /// How long the device plugin and the probe are waited for: a stuck pod must not block the deletion of a policy.
@@ -32,7 +32,7 @@ pub fn kept_by<'n>(
     since: Timestamp,
     now: Timestamp,
 ) -> Option<(&'n str, Timestamp)> {
-    let group = node.labels.get(keys::DRIVER).map(Word::as_str)?;
+    let group = node.labels.get(keys::DRIVER).map(Interned::as_str)?;
     let until = later(since, LETTING_GO);
     let answers = report.is_some_and(|report| report.nvml.state == NvmlState::Answering);
     let is_held = answers || pods.iter().any(|pod| pod.holds_driver());

@@ -38,7 +38,7 @@ pub fn divide_anew(
             }
             None => {}
             Some(pods) if pods.is_empty() => {
-                pool.renew.insert(pod.name.clone());
+                pool.recreate.insert(pod.name.clone());
                 return;
             }
             Some(pods) => {

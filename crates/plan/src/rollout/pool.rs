@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
     Phase,
-    gpunode::{Groups, Rollout, RolloutStep},
+    gpunode::{Rollout, RolloutStep, StageRevisions},
     policy::Stage,
     reason::Reason,
     report::NvmlState,
@@ -81,7 +81,7 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
         pool.nodes.insert(member.node.name.clone(), decision);
     }
     pool.ask_again |= runtime.waits_for_entry;
-    pool.renew.extend(members.iter().filter_map(|assessed| runtime.renews(&assessed.member, world, now)));
+    pool.recreate.extend(members.iter().filter_map(|assessed| runtime.renews(&assessed.member, world, now)));
     pool.halted = pool.halted.or(runtime.halted());
     if turn.is_none() {
         divide_anew(members, gpu_pods, now, &mut pool);
@@ -91,7 +91,7 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
 
 /// Returns whether a node has no groups other than the wanted ones. Some may be missing: the node never had them, or a user
 /// removed a label. Restoring the label disrupts nothing, because a group's name includes the driver that it is for.
-pub fn has_nothing_else(have: &Groups, want: &Groups) -> bool {
+pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let had = revision::group(have, stage);
         had.is_none() || had == revision::group(want, stage)
@@ -100,7 +100,7 @@ pub fn has_nothing_else(have: &Groups, want: &Groups) -> bool {
 
 /// Returns whether the DaemonSets of these groups exist. A running revision is not given up for one that the API server
 /// rejects.
-fn are_there(want: &Groups, world: &World) -> bool {
+fn are_there(want: &StageRevisions, world: &World) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let name = revision::group(want, stage).map(|group| revision::daemon_set_name(stage, group));
         name.is_none_or(|name| world.daemon_sets.contains_key(&name))
@@ -124,7 +124,7 @@ fn in_turn(decision: Decision, member: &Member<'_>, runtime: &mut RuntimeTurn) -
 }
 
 /// Returns the decision for a node that has, or immediately gets, the wanted groups.
-fn settle(member: &Member<'_>, want: Groups, now: Timestamp) -> Decision {
+fn settle(member: &Member<'_>, want: StageRevisions, now: Timestamp) -> Decision {
     Decision { release: must_release(member, now), labels: want, rollout: None, note: None }
 }
 
@@ -132,13 +132,13 @@ fn settle(member: &Member<'_>, want: Groups, now: Timestamp) -> Decision {
 fn go_on(
     member: &Member<'_>,
     verdict: &Verdict,
-    want: Groups,
+    want: StageRevisions,
     rollout: &Rollout,
     seen: Seen<'_>,
     pool: &mut PoolDecision,
 ) -> Decision {
     let Seen { gpu_pods, now } = seen;
-    let install = |want: Groups| Decision {
+    let install = |want: StageRevisions| Decision {
         release: must_release(member, now) || moves_driver(&member.have, &want),
         labels: want,
         rollout: Some(Rollout { step: RolloutStep::Install, ..rollout.clone() }),
@@ -151,7 +151,7 @@ fn go_on(
     let from = if rollout.step == RolloutStep::Release { rollout.from.clone() } else { member.have.clone() };
     let release = Rollout { step: RolloutStep::Release, from: from.clone(), ..rollout.clone() };
     let releasing = |message: String| Decision {
-        labels: Groups { driver: member.have.driver.clone(), ..want.clone() },
+        labels: StageRevisions { driver: member.have.driver.clone(), ..want.clone() },
         rollout: Some(release.clone()),
         release: true,
         note: Some(Note::new(Reason::ReleasingGpus, message)),
@@ -175,13 +175,13 @@ fn go_on(
 
 /// Returns whether a node's update is complete. A missing or unhealthy GPU is not caused by the new revision, and does not
 /// halt the pool.
-fn is_done(member: &Member<'_>, verdict: &Verdict, want: &Groups) -> bool {
+fn is_done(member: &Member<'_>, verdict: &Verdict, want: &StageRevisions) -> bool {
     let arrived = verdict.phase == Phase::Ready || verdict.reason.counts_apart() || missed_a_gpu_before(verdict);
     member.have == *want && member.stack_proven() && arrived
 }
 
 /// Returns which of this operator's pods still uses the driver that has to be replaced, as a message.
-fn driver_holder(member: &Member<'_>, want: &Groups) -> Option<String> {
+fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     let old = |stage| member.pods_of(stage).find(|pod| pod.group.as_deref() != revision::group(want, stage));
     if let Some(pod) = [Stage::DevicePlugin, Stage::Mps].into_iter().find_map(old) {
         return Some(format!("waiting for pod {} to terminate", pod.name));
@@ -235,7 +235,7 @@ fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<String>, poo
     }
     *turn = Some(member.node.name.clone());
     let step = if driver_moves { RolloutStep::Release } else { RolloutStep::Install };
-    let labels = if driver_moves { Groups { driver: member.have.driver.clone(), ..want } } else { want };
+    let labels = if driver_moves { StageRevisions { driver: member.have.driver.clone(), ..want } } else { want };
     Decision {
         labels,
         rollout: Some(Rollout { step, from: member.have.clone(), since: Time(now) }),
@@ -250,7 +250,7 @@ fn in_use(pods: &[String]) -> Note {
 }
 
 /// Returns whether an update replaces the driver, and not only the stages on top of it.
-fn moves_driver(have: &Groups, want: &Groups) -> bool {
+fn moves_driver(have: &StageRevisions, want: &StageRevisions) -> bool {
     have.driver != want.driver
 }
 

@@ -58,8 +58,8 @@ fn is_older(pod: &PodFacts, driver: Option<Timestamp>) -> bool {
 
 /// Returns the pods to recreate, except those that restart a container runtime, which each pool recreates one at a time.
 #[must_use]
-pub fn pods_to_renew(world: &World, now: Timestamp) -> BTreeSet<String> {
-    let pods = world.pods.values().filter(|pod| is_to_be_renewed(world, pod, now));
+pub fn pods_to_recreate(world: &World, now: Timestamp) -> BTreeSet<String> {
+    let pods = world.pods.values().filter(|pod| is_to_be_recreated(world, pod, now));
     let restarts = |pod: &PodFacts| {
         pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(world, pod.group.as_deref())
     };
@@ -69,7 +69,7 @@ pub fn pods_to_renew(world: &World, now: Timestamp) -> BTreeSet<String> {
 
 /// Returns whether a pod has to be recreated to do its work.
 #[must_use]
-pub fn is_to_be_renewed(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
+pub fn is_to_be_recreated(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     !pod.is_leaving() && (is_stuck(world, pod, now) || is_undone(pod))
 }
 
@@ -79,7 +79,7 @@ fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let Role::Operand(stage) = pod.role else { return false };
     let set = pod.group.as_deref().and_then(|group| world.daemon_sets.get(&revision::daemon_set_name(stage, group)));
     let outdated = set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref());
-    outdated && !pod.has_started() && pod_failure::hold_up(pod, now).is_some()
+    outdated && !pod.has_started() && pod_failure::pod_failure(pod, now).is_some()
 }
 
 /// Returns whether a toolkit pod reported that its configuration was removed: only its init containers restore it, and they run

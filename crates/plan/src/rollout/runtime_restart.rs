@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_crd::{gpunode::Groups, policy::Stage, reason::Reason};
+use gpu_operator_crd::{gpunode::StageRevisions, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::{assessment::Assessment, member::Member, pod_failure::hold_up, verdict::Verdict},
+    assess::{assessment::Assessment, member::Member, pod_failure::pod_failure, verdict::Verdict},
     note::Note,
     rollout::{decision::halts, recreate_pods, toolkit_restart},
     world::World,
@@ -49,12 +49,12 @@ impl RuntimeTurn {
     /// Returns the part of these groups that a node may have now, and a note if the rest is pending. Everything except a
     /// toolkit that restarts the runtime is applied immediately; that toolkit when nothing else is missing and no other node
     /// has the turn.
-    pub fn of_these(&mut self, member: &Member<'_>, groups: Groups) -> (Groups, Option<Note>) {
+    pub fn of_these(&mut self, member: &Member<'_>, groups: StageRevisions) -> (StageRevisions, Option<Note>) {
         if groups.toolkit != member.have.toolkit && self.entering.contains(&member.node.name) {
             self.waits_for_entry = true;
             let message = "update pending: the current container toolkit is still being added to the container runtime";
             let note = Note::new(Reason::RolloutPending, message);
-            return (Groups { toolkit: member.have.toolkit.clone(), ..groups }, Some(note));
+            return (StageRevisions { toolkit: member.have.toolkit.clone(), ..groups }, Some(note));
         }
         if !restarts(member, &groups) {
             return (groups, None);
@@ -68,12 +68,12 @@ impl RuntimeTurn {
         let message =
             "restart of the container runtime pending: runtimes are restarted on one node of a pool at a time";
         let note = ripe.then(|| Note::new(Reason::RuntimeTurnPending, message));
-        (Groups { toolkit: member.have.toolkit.clone(), ..groups }, note)
+        (StageRevisions { toolkit: member.have.toolkit.clone(), ..groups }, note)
     }
 
     /// Returns the toolkit's pod of a node if it has to be recreated, restarts the runtime, and the node has or gets the turn.
     pub fn renews(&mut self, member: &Member<'_>, world: &World, now: Timestamp) -> Option<String> {
-        let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_renewed(world, pod, now))?;
+        let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_recreated(world, pod, now))?;
         (toolkit_restart::is_by(world, pod.group.as_deref()) && self.take(member)).then(|| pod.name.clone())
     }
 
@@ -101,14 +101,14 @@ impl RuntimeTurn {
 /// contain the failure of its pod.
 fn failure(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> Option<String> {
     let of_pod = || {
-        let (reason, message) = hold_up(member.pod(Stage::Toolkit)?, now)?;
+        let (reason, message) = pod_failure(member.pod(Stage::Toolkit)?, now)?;
         Some(format!("node {}: {reason}: {message}", member.node.name))
     };
     halts(member, verdict).or_else(of_pod)
 }
 
 /// Returns whether these groups may restart a node's runtime. Whether a restart is needed is known only on the node.
-fn restarts(member: &Member<'_>, groups: &Groups) -> bool {
+fn restarts(member: &Member<'_>, groups: &StageRevisions) -> bool {
     let configured = member.toolkit().is_some_and(|toolkit| toolkit.setup().is_some());
     configured && groups.toolkit.is_some() && groups.toolkit != member.have.toolkit
 }

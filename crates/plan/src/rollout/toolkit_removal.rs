@@ -11,7 +11,7 @@ use crate::{
     rollout::toolkit_restart,
     settings::ASK_AGAIN,
     time::later,
-    world::{NodeFacts, PodFacts, Role, Word, World},
+    world::{Interned, NodeFacts, PodFacts, Role, World},
 };
 
 /// How long a pod is waited for after it should have terminated: a stuck pod must not block the deletion of a policy.
@@ -39,7 +39,7 @@ impl<'w> Removals<'w> {
     /// of the next check. On a node that is not Ready no pod terminates, so it keeps only a toolkit that is being added,
     /// which may be the cause.
     pub fn kept_by(&mut self, node: &'w NodeFacts) -> Option<(&'w str, Timestamp)> {
-        let group = node.labels.get(keys::TOOLKIT).map(Word::as_str)?;
+        let group = node.labels.get(keys::TOOLKIT).map(Interned::as_str)?;
         // It is removed once it can remove itself from the configuration.
         let entering = self.entering.get_or_insert_with(|| entering(self.world, self.now));
         if entering.get(node.name.as_str()) == Some(&group) {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use gpu_operator_crd::{gpunode::Groups, policy::Stage};
+use gpu_operator_crd::{gpunode::StageRevisions, policy::Stage};
 use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
 
 use crate::{
-    assess::pod_failure::hold_up,
+    assess::pod_failure::pod_failure,
     container_names::{INSTALL_TOOLKIT, RESTART_AT_END, RESTART_RUNTIME},
     revision,
     time::older,
@@ -42,7 +42,13 @@ fn pod_of<'w>(world: &'w World, group: &str) -> Option<&'w PodSpec> {
 /// Returns whether a node's runtime may be restarted at any moment: the node's label names a toolkit that restarts it, and the
 /// toolkit's pod is neither past that step nor prevented from reaching it. `pod` is the pod of that toolkit.
 #[must_use]
-pub fn is_on_its_way(world: &World, node: &NodeFacts, have: &Groups, pod: Option<&PodFacts>, now: Timestamp) -> bool {
+pub fn is_on_its_way(
+    world: &World,
+    node: &NodeFacts,
+    have: &StageRevisions,
+    pod: Option<&PodFacts>,
+    now: Timestamp,
+) -> bool {
     is_by(world, have.toolkit.as_deref())
         && match pod.filter(|pod| !pod.is_leaving()) {
             Some(pod) => !is_past(pod) && !is_kept_from_it(pod, now),
@@ -63,7 +69,7 @@ pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
         && pod.init.iter().any(begun)
         && !pod.is_leaving()
         && is_by(world, pod.group.as_deref())
-        && hold_up(pod, now).is_none()
+        && pod_failure(pod, now).is_none()
         && !pod.init.iter().any(|step| too_long(step.running_since(), STEP_AT_MOST))
         && !too_long(pod.created, ENTERING_AT_MOST)
 }
@@ -82,5 +88,5 @@ fn is_kept_from_it(pod: &PodFacts, now: Timestamp) -> bool {
         .iter()
         .filter(|init| init.name == RESTART_RUNTIME)
         .any(|step| !matches!(step.state, ContainerState::Waiting { .. }) || step.last_failure.is_some());
-    !begun && hold_up(pod, now).is_some()
+    !begun && pod_failure(pod, now).is_some()
 }

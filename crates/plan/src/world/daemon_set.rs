@@ -11,7 +11,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::resources::Offer;
+use crate::world::resources::ResourceLayout;
 
 /// The facts of one of this operator's DaemonSets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -21,7 +21,7 @@ pub struct DaemonSetFacts {
     /// The policy it belongs to.
     pub policy: Option<String>,
     /// The layout in which it offers GPUs, if it is a device plugin's.
-    pub offer: Offer,
+    pub offer: ResourceLayout,
     /// The generation, which changes only when [`Self::spec`] changes.
     pub generation: Option<i64>,
     /// The current spec.
@@ -37,7 +37,7 @@ impl DaemonSetFacts {
         Self {
             applied: set.annotations().get(keys::APPLIED).cloned(),
             policy: set.labels().get(keys::POLICY).cloned(),
-            offer: Offer::read(set.annotations().get(keys::OFFER)),
+            offer: ResourceLayout::read(set.annotations().get(keys::OFFER)),
             generation: set.metadata.generation,
             spec: set.spec.clone(),
             added_to: added_to(set),

@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::{foreign_pod::shows_driver, node::NodeFacts, word::Word};
+use crate::world::{foreign_pod::shows_driver, node::NodeFacts, word::Interned};
 
 /// The prefix of the node labels with which NVIDIA's GPU Operator places its DaemonSets.
 const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
@@ -98,7 +98,7 @@ impl ForeignSet {
     /// Returns whether it has, or is about to have, a pod on a node.
     #[must_use]
     pub fn reaches(&self, node: &NodeFacts) -> bool {
-        let value_of = |key: &str| node.labels.get(key).map(Word::as_str);
+        let value_of = |key: &str| node.labels.get(key).map(Interned::as_str);
         let named = |term: &Term| term.names.as_ref().is_none_or(|names| names.contains(&node.name));
         let tolerated = |tolerations: &[Toleration]| {
             // This operator's own taint does not evict running pods.

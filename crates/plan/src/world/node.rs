@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::{
     resources::Resources,
-    word::{Word, Words},
+    word::{Interned, Interner},
 };
 
 /// The labels of a node.
-pub type NodeLabels = BTreeMap<Word, Word>;
+pub type NodeLabels = BTreeMap<Interned, Interned>;
 
 /// A Node without its images, volumes and addresses, which make up most of it.
 #[derive(Deserialize, Clone, Debug, Default)]
@@ -97,7 +97,7 @@ pub struct NodeFacts {
     /// Its labels.
     pub labels: NodeLabels,
     /// Label keys that the operator applied, according to the API server's `managedFields`.
-    pub owned_labels: BTreeSet<Word>,
+    pub owned_labels: BTreeSet<Interned>,
     /// Whether its condition Ready is True.
     pub ready: bool,
     /// Whether it is marked unschedulable.
@@ -117,15 +117,15 @@ pub struct NodeFacts {
     /// Capacity that is not allocatable, by resource name: devices that a device plugin reports as unhealthy.
     pub withheld: Resources,
     /// Its processor architecture in Kubernetes' notation, such as `amd64`.
-    pub arch: Word,
+    pub arch: Interned,
     /// The kernel's release, as `uname -r` prints it.
-    pub kernel: Word,
+    pub kernel: Interned,
     /// Its container runtime and version in Kubernetes' notation, such as `containerd://2.1.4`.
-    pub runtime: Word,
+    pub runtime: Interned,
     /// The handlers of its container runtime, as reported by kubelet; empty with older container runtimes.
-    pub runtime_handlers: BTreeSet<Word>,
+    pub runtime_handlers: BTreeSet<Interned>,
     /// Kubelet's version, such as `v1.34.1+k3s1`.
-    pub kubelet: Word,
+    pub kubelet: Interned,
 }
 
 /// A Node's condition about the health of its GPUs.
@@ -201,7 +201,7 @@ impl NodeFacts {
 
     /// Extracts the facts of a Node, with interned strings.
     #[must_use]
-    pub fn of(node: &TrimmedNode, words: &Words) -> Self {
+    pub fn of(node: &TrimmedNode, words: &Interner) -> Self {
         let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
         let allocatable = Resources::of(allocatable, words);
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready");

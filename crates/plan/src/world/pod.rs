@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{
     container_names::DEVICE_NODES,
-    world::word::{Word, Words},
+    world::word::{Interned, Interner},
 };
 
 /// The facts of one of this operator's pods.
@@ -22,13 +22,13 @@ pub struct PodFacts {
     /// Its name.
     pub name: String,
     /// The node that it is assigned to, or for which it was created.
-    pub node: Word,
+    pub node: Interned,
     /// Its role.
     pub role: Role,
     /// Its DaemonSet's group, from its node selector.
-    pub group: Option<Word>,
+    pub group: Option<Interned>,
     /// The hash of its DaemonSet at the time the pod was created.
-    pub applied: Option<Word>,
+    pub applied: Option<Interned>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// If it is being deleted, the time by which it should have ended.
@@ -71,7 +71,7 @@ pub struct PodEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContainerFacts {
     /// Its name.
-    pub name: Word,
+    pub name: Interned,
     /// Its state.
     pub state: ContainerState,
     /// How its previous run ended, if that failed.
@@ -108,7 +108,7 @@ pub struct Exit {
 impl PodFacts {
     /// Extracts the facts of a pod, with interned strings. Returns `None` if it is not one of this operator's pods.
     #[must_use]
-    pub fn of(pod: &Pod, words: &Words) -> Option<Self> {
+    pub fn of(pod: &Pod, words: &Interner) -> Option<Self> {
         let labels = pod.labels();
         let role = match labels.get(keys::STAGE) {
             Some(stage) if stage == keys::VALIDATION => Role::Validation,
@@ -222,7 +222,7 @@ impl ContainerFacts {
         }
     }
 
-    fn of(status: &ContainerStatus, words: &Words) -> Self {
+    fn of(status: &ContainerStatus, words: &Interner) -> Self {
         let exit = |ended: &ContainerStateTerminated| Exit {
             code: ended.exit_code,
             message: ended.message.clone().or_else(|| ended.reason.clone()).unwrap_or_default().trim().to_owned(),

@@ -10,17 +10,17 @@ use gpu_operator_crd::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use crate::world::word::{Word, Words};
+use crate::world::word::{Interned, Interner};
 
 /// Amounts of extended resources, by name. Most nodes have one, and few have more than a handful. Any of them may be the name
 /// under which a third-party device plugin offers GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Resources(Box<[(Word, u32)]>);
+pub struct Resources(Box<[(Interned, u32)]>);
 
 impl Resources {
     /// Returns the extended resources among a Node's resources, without those whose quantity cannot be parsed.
     #[must_use]
-    pub fn of(all: &BTreeMap<String, Quantity>, words: &Words) -> Self {
+    pub fn of(all: &BTreeMap<String, Quantity>, words: &Interner) -> Self {
         let extended = all.iter().filter(|(name, _)| name.contains('/'));
         Self(extended.filter_map(|(name, amount)| Some((words.word(name), quantity::count(&amount.0).ok()?))).collect())
     }
@@ -34,7 +34,7 @@ impl Resources {
     /// Returns by how much these amounts exceed others, without zeros.
     #[must_use]
     pub fn without(&self, others: &Self) -> Self {
-        let more = |(name, amount): &(Word, u32)| (name.clone(), amount.saturating_sub(others.amount(name)));
+        let more = |(name, amount): &(Interned, u32)| (name.clone(), amount.saturating_sub(others.amount(name)));
         self.0.iter().map(more).filter(|(_, amount)| *amount > 0).collect()
     }
 
@@ -46,12 +46,12 @@ impl Resources {
 
     /// Returns the first of NVIDIA's GPU resources with an amount above zero.
     #[must_use]
-    pub fn first_gpu(&self) -> Option<&Word> {
+    pub fn first_gpu(&self) -> Option<&Interned> {
         self.0.iter().find(|(name, amount)| is_gpu(name) && *amount > 0).map(|(name, _)| name)
     }
 
     /// Returns the names.
-    pub fn names(&self) -> impl Iterator<Item = &Word> {
+    pub fn names(&self) -> impl Iterator<Item = &Interned> {
         self.0.iter().map(|(name, _)| name)
     }
 
@@ -62,7 +62,7 @@ impl Resources {
     }
 }
 
-impl<W: Into<Word>> FromIterator<(W, u32)> for Resources {
+impl<W: Into<Interned>> FromIterator<(W, u32)> for Resources {
     fn from_iter<I: IntoIterator<Item = (W, u32)>>(amounts: I) -> Self {
         Self(amounts.into_iter().map(|(name, amount)| (name.into(), amount)).collect())
     }
@@ -85,7 +85,7 @@ pub fn is_gpu(name: &str) -> bool {
 
 /// The layout in which a device plugin offers a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Offer {
+pub struct ResourceLayout {
     /// The resource name of a third-party device plugin for whole GPUs, if it differs from NVIDIA's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
@@ -100,13 +100,13 @@ pub struct Offer {
     pub mig: MigStrategy,
 }
 
-impl Default for Offer {
+impl Default for ResourceLayout {
     fn default() -> Self {
         Self { resource: None, replicas: 1, renamed: false, mps: false, mig: MigStrategy::None }
     }
 }
 
-impl Offer {
+impl ResourceLayout {
     /// Returns the layout of a policy's device plugin.
     #[must_use]
     pub fn of(plugin: &DevicePlugin) -> Self {
@@ -151,7 +151,7 @@ mod tests {
             ("example.com/gpu", "1"),
         ];
         let all = all.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned()))).into();
-        let read = Resources::of(&all, &Words::default());
+        let read = Resources::of(&all, &Interner::default());
         assert_eq!(
             read,
             Resources::from_iter([
@@ -162,7 +162,7 @@ mod tests {
                 ("nvidia.com/mig-1g.10gb", 7)
             ])
         );
-        assert_eq!(read.first_gpu().map(Word::as_str), Some("nvidia.com/gpu.shared"));
+        assert_eq!(read.first_gpu().map(Interned::as_str), Some("nvidia.com/gpu.shared"));
         assert_eq!(
             (read.total(), read.amount("nvidia.com/gpu.shared"), read.amount("nvidia.com/mig-2g")),
             (1007, 1000, 0)
@@ -179,13 +179,19 @@ mod tests {
 
     #[test]
     fn an_offer_is_read_as_it_was_written_and_the_default_is_not_written() {
-        let offer = Offer { replicas: 4, renamed: true, mps: true, mig: MigStrategy::Mixed, ..Offer::default() };
-        assert_eq!(Offer::read(offer.annotation().as_ref()), offer);
-        assert_eq!(Offer::default().annotation(), None);
-        assert_eq!(Offer::read(None), Offer::default());
+        let offer = ResourceLayout {
+            replicas: 4,
+            renamed: true,
+            mps: true,
+            mig: MigStrategy::Mixed,
+            ..ResourceLayout::default()
+        };
+        assert_eq!(ResourceLayout::read(offer.annotation().as_ref()), offer);
+        assert_eq!(ResourceLayout::default().annotation(), None);
+        assert_eq!(ResourceLayout::read(None), ResourceLayout::default());
         // As written before MPS was distinguished from time-slicing.
         let older = r#"{"replicas":4,"renamed":true,"mig":"Mixed"}"#.to_owned();
-        assert_eq!(Offer::read(Some(&older)), Offer { mps: false, ..offer });
+        assert_eq!(ResourceLayout::read(Some(&older)), ResourceLayout { mps: false, ..offer });
     }
 
     #[test]
@@ -195,7 +201,7 @@ mod tests {
             ("{sharing: {timeSlicing: {replicas: 4}}}", 4, false),
             ("{sharing: {mps: {replicas: 3}}}", 3, true),
         ] {
-            let offer = Offer::of(&serde_yaml::from_str(plugin).unwrap());
+            let offer = ResourceLayout::of(&serde_yaml::from_str(plugin).unwrap());
             assert_eq!((offer.replicas, offer.mps), (replicas, mps), "{plugin}");
         }
     }

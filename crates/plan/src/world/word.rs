@@ -10,13 +10,13 @@ use std::{
 
 use serde::Serialize;
 
-/// An interned string, such as one from [`Words`]. The nodes of a fleet have the same labels over and over: interned, each
+/// An interned string, such as one from [`Interner`]. The nodes of a fleet have the same labels over and over: interned, each
 /// costs a pointer.
 #[derive(Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(transparent)]
-pub struct Word(#[serde(serialize_with = "as_str")] Arc<Box<str>>);
+pub struct Interned(#[serde(serialize_with = "as_str")] Arc<Box<str>>);
 
-impl Word {
+impl Interned {
     /// Returns the string.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -28,13 +28,13 @@ fn as_str<S: serde::Serializer>(word: &Arc<Box<str>>, serializer: S) -> Result<S
     serializer.serialize_str(word)
 }
 
-impl Default for Word {
+impl Default for Interned {
     fn default() -> Self {
         Self::from("")
     }
 }
 
-impl Deref for Word {
+impl Deref for Interned {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -42,55 +42,55 @@ impl Deref for Word {
     }
 }
 
-impl Borrow<str> for Word {
+impl Borrow<str> for Interned {
     fn borrow(&self) -> &str {
         &self.0
     }
 }
 
-impl From<&str> for Word {
+impl From<&str> for Interned {
     fn from(text: &str) -> Self {
         Self(Arc::new(text.into()))
     }
 }
 
-impl From<String> for Word {
+impl From<String> for Interned {
     fn from(text: String) -> Self {
         Self(Arc::new(text.into()))
     }
 }
 
-impl From<&String> for Word {
+impl From<&String> for Interned {
     fn from(text: &String) -> Self {
         Self::from(text.as_str())
     }
 }
 
-impl PartialEq<str> for Word {
+impl PartialEq<str> for Interned {
     fn eq(&self, other: &str) -> bool {
         self.as_str() == other
     }
 }
 
-impl PartialEq<&str> for Word {
+impl PartialEq<&str> for Interned {
     fn eq(&self, other: &&str) -> bool {
         self.as_str() == *other
     }
 }
 
-impl PartialEq<String> for Word {
+impl PartialEq<String> for Interned {
     fn eq(&self, other: &String) -> bool {
         self.as_str() == other.as_str()
     }
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for Interned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for Word {
+impl fmt::Debug for Interned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
     }
@@ -98,13 +98,13 @@ impl fmt::Debug for Word {
 
 /// The interned strings in use.
 #[derive(Debug, Default)]
-pub struct Words {
+pub struct Interner {
     pool: Mutex<Pool>,
 }
 
 #[derive(Debug, Default)]
 struct Pool {
-    words: HashSet<Word>,
+    words: HashSet<Interned>,
     /// The number of strings at which unused ones are removed.
     limit: usize,
 }
@@ -112,10 +112,10 @@ struct Pool {
 /// The minimum number of strings before unused ones are removed.
 const FEW: usize = 4096;
 
-impl Words {
+impl Interner {
     /// Returns the interned string, shared by all users of the same text.
     #[must_use]
-    pub fn word(&self, text: &str) -> Word {
+    pub fn word(&self, text: &str) -> Interned {
         let pool = &mut *self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = pool.words.get(text) {
             return known.clone();
@@ -124,7 +124,7 @@ impl Words {
             pool.words.retain(|word| Arc::strong_count(&word.0) > 1);
             pool.limit = (2 * pool.words.len()).max(FEW);
         }
-        let word = Word::from(text);
+        let word = Interned::from(text);
         pool.words.insert(word.clone());
         word
     }
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn equal_strings_are_stored_once() {
-        let words = Words::default();
+        let words = Interner::default();
         assert!(Arc::ptr_eq(&words.word("zone").0, &words.word("zone").0));
         assert!(!Arc::ptr_eq(&words.word("zone").0, &words.word("zones").0));
     }
 
     #[test]
     fn unused_strings_are_removed_eventually() {
-        let words = Words::default();
+        let words = Interner::default();
         let kept = words.word("kept");
         (0..3 * FEW).for_each(|number| drop(words.word(&number.to_string())));
         assert!(words.pool.lock().unwrap().words.len() <= FEW + 1);

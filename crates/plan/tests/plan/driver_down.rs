@@ -19,7 +19,7 @@ fn judged(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>) 
     let plan = sim.plan_for(world);
     let status = plan.gpu_nodes.get("a").and_then(|write| write.status.clone()).unwrap_or_else(|| sim.status("a"));
     let reason = status.reason.expect("a reason");
-    (status.phase, reason, status.message, status.gpus.allocatable, plan.renew.into_iter().collect())
+    (status.phase, reason, status.message, status.gpus.allocatable, plan.recreate.into_iter().collect())
 }
 
 fn edit_driver_pod(world: &mut World, edit: impl FnOnce(&mut gpu_operator_plan::world::PodFacts)) {

@@ -9,7 +9,7 @@ use gpu_operator_crd::{
     keys,
     report::{DriverFacts, Gpu, MigAttributes, MigDevices, NvmlFacts, NvmlState, Report, VirtualGpus},
 };
-use gpu_operator_plan::{output::gfd, world::Offer};
+use gpu_operator_plan::{output::gfd, world::ResourceLayout};
 
 /// A product: NVML's name, memory in MiB, compute capability, PCI class, and whether it can be divided.
 type Product = (&'static str, u64, &'static str, &'static str, bool);
@@ -90,8 +90,8 @@ fn machine(gpus: Vec<Gpu>) -> Report {
     }
 }
 
-fn offer(plugin: &str) -> Offer {
-    Offer::of(&serde_yaml::from_str(plugin).expect("a device plugin"))
+fn offer(plugin: &str) -> ResourceLayout {
+    ResourceLayout::of(&serde_yaml::from_str(plugin).expect("a device plugin"))
 }
 
 /// The labels by their names after `nvidia.com/`.

@@ -120,7 +120,7 @@ fn a_plugin_that_withholds_a_gpu_that_is_well_again_is_started_anew_once() {
     };
     sim.settle();
     assert_eq!(restarts(&sim), 1);
-    assert!(sim.plans.iter().any(|plan| plan.renew.contains("device-plugin@a")));
+    assert!(sim.plans.iter().any(|plan| plan.recreate.contains("device-plugin@a")));
     sim.sleep(3600);
     sim.settle();
     assert_eq!(restarts(&sim), 1, "it withholds it still, and once is enough");

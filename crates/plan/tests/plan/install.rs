@@ -303,8 +303,8 @@ fn expecting(on_bus: Option<u32>, pool: Option<u32>, annotated: Option<u32>, clo
         sim.label("a", "cloud.google.com/gke-accelerator-count", Some(&count.to_string()));
     }
     sim.nodes.get_mut("a").expect("the node").gpu_count = annotated.map(|count| count.to_string());
-    let promise = pool.map_or_else(String::new, |count| format!(", gpusPerNode: {count}"));
-    sim.apply_policy("all", &format!("{{pools: [{{name: p{promise}}}]}}"));
+    let expected_resources = pool.map_or_else(String::new, |count| format!(", gpusPerNode: {count}"));
+    sim.apply_policy("all", &format!("{{pools: [{{name: p{expected_resources}}}]}}"));
     // Longer than a probe is waited for.
     for _ in 0..100 {
         sim.step();

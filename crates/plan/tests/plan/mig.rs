@@ -136,7 +136,7 @@ fn gpus_that_somebody_divides_otherwise_are_divided_anew_once_no_pod_uses_them()
     assert_ne!(plugin_since(&sim, "a"), before);
     assert_eq!(offers(&sim, "a"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
     assert_eq!(plugin_since(&sim, "b"), before, "the others are left alone");
-    let (again, renewed) = (plugin_since(&sim, "a"), sim.plans.iter().filter(|plan| !plan.renew.is_empty()).count());
+    let (again, renewed) = (plugin_since(&sim, "a"), sim.plans.iter().filter(|plan| !plan.recreate.is_empty()).count());
     sim.sleep(1200);
     sim.settle();
     assert_eq!((plugin_since(&sim, "a"), renewed), (again, 1));

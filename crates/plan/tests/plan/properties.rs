@@ -150,7 +150,7 @@ proptest! {
         }
         prop_assert!(others.is_empty(), "{what:?} on {name} touches {others:?}: {plan:#?}");
         let of_health = plan.node_health.keys().find(|node| **node != name);
-        let renewed = plan.renew.iter().find(|pod| sim.pods[*pod].node != name);
+        let renewed = plan.recreate.iter().find(|pod| sim.pods[*pod].node != name);
         let tested = plan.pods.values().find(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) != Some(&name));
         prop_assert!(had_its_turn || (of_health, renewed, tested) == (None, None, None), "{what:?} on {name}: {plan:#?}");
         prop_assert!(plan.prune_classes.is_empty(), "{what:?} on {name}: {plan:#?}");

@@ -96,16 +96,16 @@ fn a_runtime_that_does_not_take_its_configuration_is_reported_in_its_own_words()
         assert_eq!(write.reason, Some(reason));
         let message = write.message;
         assert!(message.contains("it broke off"), "{message}");
-        assert!(plan.renew.is_empty(), "what was refused once is not tried again for ever");
+        assert!(plan.recreate.is_empty(), "what was refused once is not tried again for ever");
     }
 }
 
 #[test]
 fn what_was_taken_out_of_a_configuration_is_entered_again_by_a_new_pod() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
-    assert!(sim.plan().renew.is_empty());
+    assert!(sim.plan().recreate.is_empty());
     end_with(&mut sim, "RuntimeConfigDrifted: runtime nvidia is not in /etc/containerd/config.toml any more");
-    assert_eq!(sim.plan().renew.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
+    assert_eq!(sim.plan().recreate.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
@@ -412,7 +412,7 @@ fn configurations_that_somebody_rewrites_everywhere_are_mended_on_one_node_after
         let words = "RuntimeConfigRejected: it does not come back: unknown key".to_owned();
         sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
     }
-    assert_eq!(sim.plan().renew.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
+    assert_eq!(sim.plan().recreate.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
     sim.run(60);
     let restarted = |sim: &Sim, node: &str| {
         matches!(sim.pods[&format!("toolkit@{node}")].containers[0].state, ContainerState::Waiting { .. })

@@ -82,7 +82,7 @@ fn a_node_is_ready_once_its_test_has_passed_and_nothing_is_left_of_that() {
     assert!(sim.tests_on("a").is_empty());
     // The writes of one pass may end in any order, so that the pod outlasts the pass that writes what came of it.
     let tells = |plan: &&Plan| plan.gpu_nodes.values().any(|write| write.status.is_some());
-    assert!(sim.plans.iter().filter(tells).all(|plan| plan.renew.is_empty()));
+    assert!(sim.plans.iter().filter(tells).all(|plan| plan.recreate.is_empty()));
 }
 
 #[test]
@@ -129,12 +129,12 @@ fn a_log_is_asked_for_once_its_test_has_ended_and_never_again() {
     for _ in 0..40 {
         let plan = gpu_operator_plan::plan(&sim.settings, &sim.catalogue, &sim.world(), sim.now);
         let ended = |pod: &&String| sim.pods[*pod].end.as_ref().is_some_and(|end| end.succeeded);
-        assert!(plan.questions.last_words.iter().all(|pod| ended(&pod)), "{:?}", plan.questions);
+        assert!(plan.questions.log_tails.iter().all(|pod| ended(&pod)), "{:?}", plan.questions);
         // Until it is answered nothing is written of the test, and its pod stays.
-        if !plan.questions.last_words.is_empty() {
-            assert!(plan.renew.is_empty() && sim.status("a").validation.is_none());
+        if !plan.questions.log_tails.is_empty() {
+            assert!(plan.recreate.is_empty() && sim.status("a").validation.is_none());
         }
-        asked.push(plan.questions.last_words.len());
+        asked.push(plan.questions.log_tails.len());
         sim.step();
         sim.sleep(1);
     }

@@ -6,7 +6,7 @@ use gpu_operator_common::version as dotted;
 
 /// Returns whether no alternative can hold. Alternatives are separated by spaces, and the conditions of an alternative by
 /// commas. Conditions on values that are unknown here, such as a GPU's brand, are assumed to hold.
-pub fn fails(required: &str, cuda: super::Version, driver: &str) -> bool {
+pub fn fails(required: &str, cuda: super::version::Version, driver: &str) -> bool {
     let mut alternatives = required.split(' ').filter(|alternative| !alternative.is_empty()).peekable();
     let cuda = cuda.to_string();
     alternatives.peek().is_some()

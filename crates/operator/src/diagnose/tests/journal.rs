@@ -71,5 +71,5 @@ fn a_pods_events_are_read_three_times_at_most_and_a_few_pods_at_once() {
         at = if due > 0 { journal.to_ask(pods[..1].iter(), now).1 } else { again };
     }
     assert_eq!(readings, 3);
-    assert_eq!(journal.voices().len(), 1);
+    assert_eq!(journal.pod_events().len(), 1);
 }

@@ -104,15 +104,15 @@ fn a_node_that_an_autoscaler_makes_is_waited_for() {
     let (world, pod) = (fleet(), pod("p", &gpus("", 16)));
     let mut symptoms = symptoms(&[pod]);
     let mut say = |reason: &str| {
-        let voice = Voice { reason: reason.into(), message: String::new() };
-        symptoms.voices.insert("uid-p".into(), vec![voice]);
+        let voice = PodEvent { reason: reason.into(), message: String::new() };
+        symptoms.pod_events.insert("uid-p".into(), vec![voice]);
         diagnose(&symptoms, &world, now())
     };
     assert_eq!(say("TriggeredScaleUp").findings, []);
     assert_eq!(say("Nominated").findings, []);
     assert_eq!(say("NotTriggerScaleUp").findings.len(), 1);
     assert_eq!(say("FailedScheduling").findings.len(), 1);
-    symptoms.voices.clear();
+    symptoms.pod_events.clear();
     let unasked = diagnose(&symptoms, &world, now());
     assert_eq!((unasked.findings.len(), unasked.questions), (0, BTreeSet::from(["team/p".to_owned()])));
 }
@@ -124,7 +124,7 @@ fn nothing_is_said_or_asked_before_the_grace_is_over_and_then_it_is_looked_at_ag
     let mut symptoms = symptoms(&[pod("p", &gpus("", 16))]);
     let early = diagnose(&symptoms, &fleet(), soon);
     assert_eq!((early.findings.len(), early.check_again), (0, Some(due)));
-    symptoms.voices.clear();
+    symptoms.pod_events.clear();
     let early = diagnose(&symptoms, &fleet(), soon);
     assert_eq!((early.questions.len(), early.check_again), (0, Some(due)));
     assert_eq!(diagnose(&symptoms, &fleet(), due).questions.len(), 1);
@@ -206,20 +206,20 @@ fn a_node_whose_gpus_are_not_known_yet_may_have_those_that_are_asked_for() {
 
 #[test]
 fn a_runtime_handler_that_is_missing_is_read_from_the_pods_own_events() {
-    let failed = |message: &str| vec![Voice { reason: "FailedCreatePodSandBox".into(), message: message.into() }];
+    let failed = |message: &str| vec![PodEvent { reason: "FailedCreatePodSandBox".into(), message: message.into() }];
     let containerd = "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for \"nvidia\" is configured";
     let mut bound = symptoms(&[pod("p", "{nodeName: n, runtimeClassName: nvidia, containers: [{name: c}]}")]);
-    for (voices, expected) in [
+    for (pod_events, expected) in [
         (failed(containerd), 1),
         (failed("Failed to create pod sandbox: failed to find runtime handler nvidia from runtime list map[]"), 1),
         (failed("Failed to create pod sandbox: no runtime for \"gvisor\" is configured"), 0),
         (failed("Failed to create pod sandbox: failed to set up network"), 0),
-        (vec![Voice { reason: "Failed".into(), message: containerd.into() }], 0),
+        (vec![PodEvent { reason: "Failed".into(), message: containerd.into() }], 0),
         (vec![], 0),
     ] {
-        bound.voices.insert("uid-p".into(), voices.clone());
+        bound.pod_events.insert("uid-p".into(), pod_events.clone());
         let diagnosis = diagnose(&bound, &World::default(), now());
-        assert_eq!(diagnosis.findings.len(), expected, "{voices:?}");
+        assert_eq!(diagnosis.findings.len(), expected, "{pod_events:?}");
         assert_eq!(diagnosis.questions.len(), 1 - expected, "what is not known yet may be said later");
     }
     let other =

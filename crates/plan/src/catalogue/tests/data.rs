@@ -2,16 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::catalogue::{
-    Architecture, BUILTIN, Catalogue, DESKTOP, Subsystem, name, tests::catalogue, unknown_model_name,
-};
+use crate::catalogue::{Architecture, Catalogue, Subsystem, load, name, tests::catalogue, unknown_model_name};
 
 /// Reads the built-in catalogue after an edit, which must have an effect.
 fn edited(from: &str, to: &str) -> String {
-    let text = BUILTIN;
+    let text = load::BUILTIN;
     let changed = text.replacen(from, to, 1);
     assert_ne!(text, changed);
-    Catalogue::from_files(&changed, DESKTOP).unwrap_err().to_string()
+    Catalogue::from_files(&changed, load::DESKTOP).unwrap_err().to_string()
 }
 
 #[test]
@@ -218,7 +216,7 @@ fn the_table_of_desktop_cards_is_read_row_by_row() {
         ("Ada\n  nvidia-x 2684\n  nvidia-y 2684\n", "the PCI device (2684, None) twice"),
         ("Ada\n  nvidia-l4 2684\n", "the name or alias nvidia-l4 twice"),
     ] {
-        let error = Catalogue::from_files(BUILTIN, table).unwrap_err().to_string();
+        let error = Catalogue::from_files(load::BUILTIN, table).unwrap_err().to_string();
         assert!(error.contains(expected), "{table}: {error}");
     }
 }

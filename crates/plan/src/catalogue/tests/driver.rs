@@ -120,11 +120,11 @@ fn models_without_a_common_driver_are_named_with_their_limits() {
 
 #[test]
 fn a_common_branch_that_is_not_recommended_can_still_be_written() {
-    let text = BUILTIN;
+    let text = load::BUILTIN;
     let start = text.find("  - version: \"470.").unwrap();
     let end = text.find("  - version: \"535.").unwrap();
     let without_470 = format!("{}{}", &text[..start], &text[end..]);
-    let catalogue = Catalogue::from_files(&without_470, DESKTOP).unwrap();
+    let catalogue = Catalogue::from_files(&without_470, load::DESKTOP).unwrap();
     let error = catalogue.default_driver(&models(&catalogue, &["nvidia-tesla-k80", "nvidia-tesla-t4"])).unwrap_err();
     assert!(matches!(error, NoCommonDriver::NotRecommended { .. }), "{error}");
     assert!(error.to_string().contains("write driver.version"), "{error}");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::catalogue::{
     Architecture::{self, *},
-    BUILTIN, Catalogue,
+    Catalogue, load,
     tests::catalogue,
 };
 
@@ -104,7 +104,7 @@ fn every_known_pci_id_is_its_model() {
 #[test]
 fn the_catalogue_has_no_pci_id_that_the_table_lacks() {
     let table: BTreeSet<_> = KNOWN.iter().flat_map(|(ids, ..)| ids.iter().copied()).collect();
-    let without_desktop = Catalogue::from_files(BUILTIN, "").unwrap();
+    let without_desktop = Catalogue::from_files(load::BUILTIN, "").unwrap();
     let ids: BTreeSet<_> = without_desktop.models().flat_map(|m| m.devices.iter().map(|d| d.device_id)).collect();
     assert_eq!(ids, table);
     assert_eq!(KNOWN.iter().map(|(ids, ..)| ids.len()).sum::<usize>(), table.len());

@@ -14,7 +14,7 @@ use crate::{
         driver::{choice::DriverChoice, precompiled, run_file},
         fault::Fault,
     },
-    world::{NodeFacts, Word},
+    world::{Interned, NodeFacts},
 };
 
 /// The label of every GKE node. The accelerator's label proves less: users copy it to other nodes for manifests that
@@ -125,7 +125,7 @@ fn unsupported(error: &dyn std::error::Error) -> Fault {
 /// Returns which of its drivers GKE installs on a node, if any.
 #[must_use]
 pub fn installed_by_gke(node: &NodeFacts) -> Option<&str> {
-    node.labels.get(GKE_DRIVER).map(Word::as_str).filter(|which| ["default", "latest"].contains(which))
+    node.labels.get(GKE_DRIVER).map(Interned::as_str).filter(|which| ["default", "latest"].contains(which))
 }
 
 /// Chooses the source of a node's driver.

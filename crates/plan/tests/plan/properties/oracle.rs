@@ -11,7 +11,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    world::{NodeFacts, PodFacts, Role, Word},
+    world::{Interned, NodeFacts, PodFacts, Role},
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
@@ -106,7 +106,7 @@ impl Oracle {
 }
 
 /// The policy and the pool of a node.
-type PoolOf = (Option<String>, Option<Word>);
+type PoolOf = (Option<String>, Option<Interned>);
 
 fn pool_of(sim: &Sim, node: &NodeFacts) -> PoolOf {
     (governing(sim, &node.name).map(ResourceExt::name_any), node.labels.get(keys::POOL).cloned())
@@ -189,7 +189,7 @@ fn gpu_pods_keep_what_they_stand_on(sim: &Sim, plan: &Plan) {
         let had = &sim.nodes[name].labels;
         let driver = had.get(keys::DRIVER);
         assert!(
-            driver.is_none() || driver.map(Word::as_str) == write.labels.get(keys::DRIVER).map(String::as_str),
+            driver.is_none() || driver.map(Interned::as_str) == write.labels.get(keys::DRIVER).map(String::as_str),
             "{name}: the driver moves under a GPU pod"
         );
         let plugin = had.get(keys::DEVICE_PLUGIN);
@@ -205,7 +205,7 @@ fn gpu_pods_keep_what_they_stand_on(sim: &Sim, plan: &Plan) {
     for set in &plan.prune {
         assert!(named(set).is_none(), "{set} is pruned while GPU pods stand on it");
     }
-    for pod in &plan.renew {
+    for pod in &plan.recreate {
         let pod = &sim.pods[pod];
         let may_run = pod.role == Role::Validation || holds_an_old_root(sim, pod);
         assert!(!pod.running() || may_run, "{} runs and is made anew", pod.name);
@@ -288,7 +288,7 @@ pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
             ("nvidia.com/gpu.replicas", replicas.filter(|_| !divided)),
             (keys::GPU_PRESENT, (!report.gpus.is_empty()).then(|| "true".to_owned())),
         ] {
-            let there = node.labels.get(key).map(Word::as_str);
+            let there = node.labels.get(key).map(Interned::as_str);
             let theirs = sim.user_labels[name].contains_key(key);
             let told = !report.gpus.is_empty();
             assert!(
@@ -311,7 +311,7 @@ pub fn governing<'s>(sim: &'s Sim, name: &str) -> Option<&'s ClusterGpuPolicy> {
                 .spec
                 .node_selector
                 .as_ref()
-                .is_none_or(|selector| selector.matches(|key| node.labels.get(key).map(Word::as_str)))
+                .is_none_or(|selector| selector.matches(|key| node.labels.get(key).map(Interned::as_str)))
     };
     sim.policies.values().filter(selects).min_by_key(|policy| (policy.creation_timestamp(), policy.name_any()))
 }
@@ -364,17 +364,17 @@ fn annotated(node: &NodeFacts) -> Option<u32> {
 /// seen on it, else what its cloud says.
 fn expected(sim: &Sim, plan: &Plan, name: &str) -> Option<u32> {
     let node = &sim.nodes[name];
-    let promise = || pool(sim, plan, name)?.gpus_per_node;
+    let expected_resources = || pool(sim, plan, name)?.gpus_per_node;
     let seen = || told(sim, name).filter(|gpus| *gpus > 0).max(counts(sim, name).and_then(|gpus| gpus.most_seen));
     let cloud = || node.labels.get("cloud.google.com/gke-accelerator-count")?.parse().ok();
-    annotated(node).or_else(promise).or_else(seen).or_else(cloud)
+    annotated(node).or_else(expected_resources).or_else(seen).or_else(cloud)
 }
 
 /// The pool that its policy names for a node: the first that fits. A user may write a cloud's word for a model.
 fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &str) -> Option<&'s Pool> {
     let labels = &sim.nodes[name].labels;
     let written = plan.labels.get(name).map(|write| write.labels.get(keys::MODEL).map(String::as_str));
-    let model = written.unwrap_or_else(|| labels.get(keys::MODEL).map(Word::as_str));
+    let model = written.unwrap_or_else(|| labels.get(keys::MODEL).map(Interned::as_str));
     let is_model = |word: &String| model == Some(if word == "t4" { "nvidia-tesla-t4" } else { word });
     let policy = governing(sim, name)?;
     // By what the policy publishes itself no pool matches.
@@ -383,7 +383,7 @@ fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &str) -> Option<&'s Pool> {
         policy.spec.node_labels.iter().chain(of_pools).map(String::as_str).chain(keys::NODE_LABELS).collect();
     let discovered = |key: &str| policy.spec.compatibility.wants_gfd() && keys::is_discovered(key);
     let value_of =
-        |key: &str| labels.get(key).map(Word::as_str).filter(|_| !published.contains(key) && !discovered(key));
+        |key: &str| labels.get(key).map(Interned::as_str).filter(|_| !published.contains(key) && !discovered(key));
     policy.spec.pools.iter().find(|pool| {
         (pool.matches.models.is_empty() || pool.matches.models.iter().any(is_model))
             && pool.matches.node_selector.as_ref().is_none_or(|selector| selector.matches(value_of))

@@ -8,7 +8,7 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{
     Plan,
     output::{daemon_sets::DaemonSetWrite, node_health::NodeHealthWrite, node_labels::LabelWrite},
-    world::{PodFacts, RuntimeClassFacts, TaintFact, Word, Words},
+    world::{Interned, Interner, PodFacts, RuntimeClassFacts, TaintFact},
 };
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
@@ -51,7 +51,7 @@ fn writes(plan: &Plan) -> Vec<Write<'_>> {
     writes.extend(plan.policies.iter().map(|(name, status)| Write::Policy(name, status)));
     writes.extend(plan.prune.iter().map(|name| Write::Prune(name)));
     writes.extend(plan.prune_classes.iter().map(|name| Write::PruneClass(name)));
-    writes.extend(plan.renew.iter().map(|name| Write::Renew(name)));
+    writes.extend(plan.recreate.iter().map(|name| Write::Renew(name)));
     writes.extend(plan.pods.iter().map(|(name, pod)| Write::Pod(name, pod)));
     writes.extend(finalizers(false));
     writes
@@ -124,7 +124,7 @@ impl Sim {
     }
 
     fn make_pod(&mut self, name: &str, pod: &Pod) -> bool {
-        let mut facts = PodFacts::of(pod, &Words::default()).expect("a pod of ours");
+        let mut facts = PodFacts::of(pod, &Interner::default()).expect("a pod of ours");
         assert!(self.nodes.contains_key(facts.node.as_str()), "a pod for no node");
         facts.created = Some(self.now);
         self.pods.insert(name.into(), facts).is_none()
@@ -237,7 +237,7 @@ impl Sim {
     /// Somebody writes a label, or takes it off. To write what is there already changes nothing, not even whose it is.
     pub fn label(&mut self, node: &str, key: &str, value: Option<&str>) {
         let facts = self.nodes.get_mut(node).expect("a node");
-        if facts.labels.get(key).map(Word::as_str) == value {
+        if facts.labels.get(key).map(Interned::as_str) == value {
             return;
         }
         let users = self.user_labels.entry(node.into()).or_default();

@@ -17,8 +17,8 @@ use gpu_operator_plan::{
     plan,
     settings::Settings,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts,
-        TrimmedPod, Word, World,
+        DaemonSetFacts, ForeignPod, ForeignSet, Interned, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
+        RuntimeClassFacts, TrimmedPod, World,
     },
 };
 use k8s_openapi::{
@@ -42,7 +42,7 @@ pub struct Sim {
     /// What is true of each machine with GPUs, whether or not its probe has told of it.
     pub machines: BTreeMap<String, Report>,
     /// The container runtimes of nodes on which they do not answer.
-    silent: BTreeMap<String, Word>,
+    silent: BTreeMap<String, Interned>,
     /// The driver that a machine's host loads when it starts.
     boots_with: BTreeMap<String, String>,
     pub gpu_nodes: BTreeMap<String, GpuNode>,
@@ -197,7 +197,7 @@ impl Sim {
             world.gpu_pods.extend(plan.questions.gpu_pods.iter().map(answer));
             world.gpu_holders.clone_from(&world.gpu_pods);
             let words = |pod: &String| (pod.clone(), self.test_words.clone());
-            world.last_words.extend(plan.questions.last_words.iter().map(words));
+            world.log_tails.extend(plan.questions.log_tails.iter().map(words));
         }
     }
 

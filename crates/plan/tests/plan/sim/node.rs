@@ -7,7 +7,7 @@ use gpu_operator_crd::{
     report::{InstalledDriver, MigAttributes, MigDevices, NvmlState, Report},
 };
 use gpu_operator_plan::world::{
-    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodEnd, PodFacts, Refusal, Resources, Role, Word,
+    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, Interned, PodEnd, PodFacts, Refusal, Resources, Role,
 };
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec},
@@ -76,7 +76,7 @@ impl Sim {
                 let message = format!("pods is forbidden: {words}");
                 self.refusals.insert(set, Refusal { message, at: Some(self.now) });
             } else if !self.pods.contains_key(&name) {
-                let applied = self.sets[&set].annotations().get(keys::APPLIED).map(Word::from);
+                let applied = self.sets[&set].annotations().get(keys::APPLIED).map(Interned::from);
                 let pod = PodFacts { group, applied, ..new_pod(&name, node, Role::Operand(stage), self.now) };
                 self.templates.insert(name.clone(), self.template(&set).clone());
                 self.pods.insert(name, pod);

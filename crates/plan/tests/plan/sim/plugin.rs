@@ -6,7 +6,7 @@ use gpu_operator_crd::{
     Report,
     report::{Gpu, MigDevices},
 };
-use gpu_operator_plan::world::{Resources, Words};
+use gpu_operator_plan::world::{Interner, Resources};
 use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::api::resource::Quantity};
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ pub fn published(offered: &Resources) -> Resources {
         Quantity(format!("{amount}{suffix}"))
     };
     let status = offered.names().map(|name| (name.to_string(), shortest(offered.amount(name)))).collect();
-    Resources::of(&status, &Words::default())
+    Resources::of(&status, &Interner::default())
 }
 
 /// How many pods share what is one otherwise, by what a plugin's pod is made with.

@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
-use futures::{Stream, StreamExt, stream, stream::BoxStream};
+use futures::{
+    Stream, StreamExt,
+    stream::{self, BoxStream},
+};
 use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api, ResourceExt,

@@ -1,0 +1,211 @@
+//! All mirrors, what they have in common, and what is learned from the answers to writes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_plan::world::{
+    DaemonSetFacts, ForeignPod, ForeignSet, Interner, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode,
+    World,
+};
+use k8s_openapi::{
+    api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{Resource, ResourceExt};
+use tokio::sync::Notify;
+
+use super::mirror::{Facts, Mirror, Version};
+use crate::diagnose::{PendingPod, RefusedPods, Symptoms};
+
+/// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
+/// these are gone and the watch restarts.
+pub const MOST: usize = 2000;
+
+/// Returns the resource version of an object.
+pub fn version(object: &impl ResourceExt) -> Version {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+/// A custom resource, or `None` if it cannot be parsed: it can only have been written for another version of the API, and must
+/// not be mistaken for a missing object.
+pub type Readable<K> = Option<Arc<K>>;
+
+/// All mirrors.
+#[derive(Debug)]
+pub struct Mirrors {
+    pub(super) policies: Mirror<Readable<ClusterGpuPolicy>>,
+    pub(super) nodes: Mirror<NodeFacts>,
+    pub(super) gpu_nodes: Mirror<Readable<GpuNode>>,
+    pub(super) daemon_sets: Mirror<DaemonSetFacts>,
+    /// DaemonSets of all namespaces, `None` for those that are not part of a GPU stack, so that a DaemonSet that ceases to be one is
+    /// noticed.
+    pub(super) foreign_sets: Mirror<Option<ForeignSet>>,
+    /// Pods of all namespaces that install a driver.
+    pub(super) foreign_pods: Mirror<ForeignPod>,
+    pub(super) pods: Mirror<PodFacts>,
+    pub(super) refusals: Mirror<Refusal>,
+    pub(super) runtime_classes: Mirror<RuntimeClassFacts>,
+    /// The interned strings of the facts.
+    pub(super) words: Interner,
+    /// Pending pods of all namespaces that involve GPUs, used only by diagnosis.
+    pub(super) pending: Mirror<PendingPod>,
+    /// Rejections of pods of all namespaces, used only by diagnosis.
+    pub(super) refused: Mirror<RefusedPods>,
+    /// Containers of all namespaces that were not started, used only by diagnosis.
+    pub(super) not_started: Mirror<RefusedPods>,
+    /// Notified of every change of a fact, including changes from the answers to this operator's writes.
+    pub(super) changed: Notify,
+}
+
+impl Default for Mirrors {
+    fn default() -> Self {
+        Self {
+            policies: Mirror::default(),
+            nodes: Mirror::default(),
+            gpu_nodes: Mirror::default(),
+            daemon_sets: Mirror::default(),
+            pods: Mirror::default(),
+            refusals: Mirror::default(),
+            runtime_classes: Mirror::default(),
+            foreign_sets: Mirror::default(),
+            foreign_pods: Mirror::default(),
+            words: Interner::default(),
+            pending: Mirror::of_at_most(MOST),
+            refused: Mirror::of_at_most(MOST),
+            not_started: Mirror::of_at_most(MOST),
+            changed: Notify::new(),
+        }
+    }
+}
+
+impl Mirrors {
+    /// Returns the kinds that have not been listed yet. The operator is ready when there are none.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        let synced = [
+            ("ClusterGpuPolicy", self.policies.synced()),
+            ("Node", self.nodes.synced()),
+            ("GpuNode", self.gpu_nodes.synced()),
+            ("DaemonSet", self.daemon_sets.synced() && self.foreign_sets.synced()),
+            ("Pod", self.pods.synced() && self.foreign_pods.synced()),
+            ("Event", self.refusals.synced()),
+            ("RuntimeClass", self.runtime_classes.synced()),
+        ];
+        synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
+    }
+
+    /// Updates the mirrors from the answer to a write of this operator, before a watch reports the change, so that the next plan is
+    /// not based on the state before the write.
+    pub fn learn(&self, answer: Answer) {
+        let changed = match answer {
+            Answer::Policy(policy) => {
+                let version = version(&*policy);
+                self.policies.set(policy.name_any(), version, Some(Arc::new(trimmed(*policy))))
+            }
+            Answer::GpuNode(gpu_node) => {
+                let version = version(&*gpu_node);
+                self.gpu_nodes.set(gpu_node.name_any(), version, Some(Arc::new(trimmed(*gpu_node))))
+            }
+            Answer::Node(node) => self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node, &self.words)),
+            Answer::DaemonSet(set) => self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set)),
+            Answer::Pod(pod) => PodFacts::of(&pod, &self.words)
+                .is_some_and(|facts| self.pods.set(pod.name_any(), version(&*pod), facts)),
+            Answer::RuntimeClass(class) => {
+                self.runtime_classes.set(class.name_any(), version(&*class), RuntimeClassFacts::of(&class))
+            }
+            Answer::Nothing => false,
+        };
+        if changed {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits for the next change of a fact since the last call.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Returns the generation of a DaemonSet, or `None` if it is unknown.
+    #[must_use]
+    pub fn daemon_set_generation(&self, name: &str) -> Option<i64> {
+        self.daemon_sets.get(name)?.generation
+    }
+
+    /// Returns the world as the mirrors show it, or `None` until all kinds have been listed.
+    #[must_use]
+    pub fn world(&self) -> Option<World> {
+        let (policies, unreadable_policies) = readable(self.policies.facts()?);
+        let (gpu_nodes, unreadable_gpu_nodes) = readable(self.gpu_nodes.facts()?);
+        Some(World {
+            policies,
+            unreadable_policies,
+            nodes: self.nodes.facts()?,
+            gpu_nodes,
+            unreadable_gpu_nodes,
+            daemon_sets: self.daemon_sets.facts()?,
+            foreign_sets: foreign(self.foreign_sets.facts()?),
+            foreign_pods: self.foreign_pods.facts()?,
+            pods: self.pods.facts()?,
+            refusals: self.refusals.facts()?,
+            runtime_classes: self.runtime_classes.facts()?,
+            ..World::default()
+        })
+    }
+}
+
+/// The answer of the API server to a write of this operator.
+#[derive(Debug)]
+pub enum Answer {
+    /// The current policy.
+    Policy(Box<ClusterGpuPolicy>),
+    /// The current GpuNode.
+    GpuNode(Box<GpuNode>),
+    /// The current Node.
+    Node(Box<TrimmedNode>),
+    /// The current DaemonSet.
+    DaemonSet(Box<DaemonSet>),
+    /// The current pod.
+    Pod(Box<Pod>),
+    /// The current RuntimeClass.
+    RuntimeClass(Box<RuntimeClass>),
+    /// No object, such as after a deletion.
+    Nothing,
+}
+
+/// Returns the DaemonSets that are part of a third-party GPU stack.
+fn foreign(facts: Facts<Option<ForeignSet>>) -> Facts<ForeignSet> {
+    facts.into_iter().filter_map(|(name, set)| Some((name, Arc::new((*set).clone()?)))).collect()
+}
+
+/// Returns the objects that could be parsed, and the names of those that could not.
+fn readable<K>(facts: Facts<Readable<K>>) -> (Facts<K>, BTreeSet<String>) {
+    let mut unreadable = BTreeSet::new();
+    let mut readable = BTreeMap::new();
+    for (name, fact) in facts {
+        match &*fact {
+            Some(object) => drop(readable.insert(name, Arc::clone(object))),
+            None => drop(unreadable.insert(name)),
+        }
+    }
+    (readable, unreadable)
+}
+
+/// Returns an object without metadata that the plan never reads or that changes with every write.
+pub fn trimmed<K: Resource>(mut object: K) -> K {
+    let meta = object.meta_mut();
+    *meta = ObjectMeta { managed_fields: None, resource_version: None, annotations: None, ..std::mem::take(meta) };
+    object
+}
+
+impl Mirrors {
+    /// Returns the pods and rejections as the mirrors show them, or `None` until all kinds have been listed.
+    #[must_use]
+    pub fn symptoms(&self) -> Option<Symptoms> {
+        let mut refused = self.refused.facts()?;
+        refused.extend(self.not_started.facts()?);
+        Some(Symptoms { pods: self.pending.facts()?, refused, pod_events: BTreeMap::new() })
+    }
+}
