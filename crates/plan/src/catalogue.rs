@@ -1,9 +1,9 @@
-//! The catalogue of accelerators: which model a PCI device is, which drivers and kernel modules run it, and which
-//! driver we recommend.
+//! The catalogue of accelerators: the model of a PCI device, the drivers and kernel modules that support it, and the recommended
+//! driver.
 //!
 //! Pure data and pure functions. The data is `data/accelerators.yaml` and, for desktop cards, `data/desktop.txt`, reviewed
-//! like code; their sources are the PCI ID Project's pci.ids, NVIDIA's documentation and cloud providers' documentation. What rests on less says so in a
-//! `believed` text that stays with it: [`Accelerator::believed`]; what is known of a driver's images has its source beside it:
+//! like code; their sources are the PCI ID Project's pci.ids, NVIDIA's documentation and cloud providers' documentation. Facts
+//! with a weaker basis carry a `believed` text: [`Accelerator::believed`]. Facts about a driver's images carry their source:
 //! [`Release::source`].
 
 mod added;
@@ -35,7 +35,7 @@ const BUILTIN: &str = include_str!("../data/accelerators.yaml");
 /// The table of desktop cards.
 const DESKTOP: &str = include_str!("../data/desktop.txt");
 
-/// Every accelerator that is known, and every driver version that is recommended.
+/// All known accelerators, and all recommended driver versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catalogue {
     models: Vec<Accelerator>,
@@ -52,41 +52,41 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// The catalogue that is built into the operator. Reading it takes about a millisecond: read it once and pass it on.
+    /// Returns the catalogue that is built into the operator. Parsing takes about a millisecond: do it once and pass it on.
     ///
     /// # Errors
-    /// Never, as long as the data files are sound, which the tests prove.
+    /// Never, as long as the data files are valid, which the tests ensure.
     pub fn builtin() -> Result<Self, CatalogueError> {
         Self::from_files(BUILTIN, DESKTOP)
     }
 
-    /// The model of one of NVIDIA's PCI devices, by device id (without the vendor's `10de`) and, for products that share
-    /// an id, subsystem. Without a subsystem, or with an unknown one, products that share an id are one model whose name
-    /// says so, such as `nvidia-a2-a16`.
+    /// Returns the model of an NVIDIA PCI device, by device id (without the vendor's `10de`) and, for products that share
+    /// an id, subsystem. Without a subsystem, or with an unknown one, products that share an id are one model with a combined
+    /// name, such as `nvidia-a2-a16`.
     #[must_use]
     pub fn model_of_pci(&self, device_id: u16, subsystem: Option<Subsystem>) -> Option<&Accelerator> {
         let exact = subsystem.and_then(|s| self.by_pci.get(&(device_id, Some(s))));
         self.models.get(*exact.or_else(|| self.by_pci.get(&(device_id, None)))?)
     }
 
-    /// The model of a canonical name, or of another cloud's word for it.
+    /// Returns the model with a canonical name or an alias.
     #[must_use]
     pub fn model(&self, name_or_alias: &str) -> Option<&Accelerator> {
         self.models.get(*self.by_name.get(name_or_alias)?)
     }
 
-    /// The highest CUDA version that a driver's branch serves, as far as the catalogue knows.
+    /// Returns the highest CUDA version that a driver's branch supports, or `None` if the catalogue does not have the branch.
     #[must_use]
     pub fn cuda_of(&self, version: &str) -> Option<&str> {
         self.cuda.get(&branch_of(version)?).map(String::as_str)
     }
 
-    /// All models, in the order of the data files.
+    /// Returns all models, in the order of the data files.
     pub fn models(&self) -> impl Iterator<Item = &Accelerator> {
         self.models.iter()
     }
 
-    /// Whether one of NVIDIA's PCI devices, by device id, is an `NVSwitch`: on the bus, but no GPU.
+    /// Returns whether an NVIDIA PCI device, by device id, is an `NVSwitch`: on the bus, but not a GPU.
     #[must_use]
     pub fn is_switch(&self, device_id: u16) -> bool {
         self.switches.contains(&device_id)

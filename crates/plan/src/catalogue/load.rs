@@ -1,4 +1,4 @@
-//! Reading the data file, with the checks that keep it sound.
+//! Parsing and validation of the data files.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
@@ -11,29 +11,29 @@ use crate::catalogue::{
     desktop, name,
 };
 
-/// What is wrong with a catalogue's text.
+/// An error in the catalogue's data files.
 #[derive(Debug, Error)]
 pub enum CatalogueError {
-    /// Not YAML, or not of the catalogue's shape.
+    /// The text is not YAML, or does not have the catalogue's structure.
     #[error("invalid catalogue of accelerators: {0}")]
     Shape(#[from] serde_yaml::Error),
-    /// Something that may occur once only occurs twice.
+    /// A value that must be unique occurs twice.
     #[error("duplicate {what} {value} in the catalogue of accelerators")]
     Duplicate {
-        /// Name, alias, PCI device, …
+        /// The kind of value, such as `name or alias`.
         what: &'static str,
         /// The value.
         value: String,
     },
-    /// A value that is not what it should be.
+    /// A value is invalid.
     #[error("invalid value {value:?} in the catalogue of accelerators: expected {what}")]
     Illegal {
-        /// What it should be.
+        /// The expected kind of value.
         what: &'static str,
         /// The value.
         value: String,
     },
-    /// A model of an architecture that is not described.
+    /// A model has an architecture that is not defined.
     #[error("the catalogue of accelerators does not define architecture {0}")]
     UnknownArchitecture(Architecture),
 }
@@ -48,7 +48,7 @@ struct File {
     models: Vec<ModelEntry>,
 }
 
-/// What holds for the models of an architecture that say nothing else.
+/// Defaults for the models of an architecture.
 #[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ArchitectureEntry {
@@ -58,7 +58,7 @@ pub(super) struct ArchitectureEntry {
     pub(super) modules: ModuleSupport,
 }
 
-/// CUDA versions by driver branch, and what of them is unverified, which is all.
+/// CUDA versions by driver branch. All of them are unverified.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CudaTable {
@@ -92,17 +92,17 @@ pub(super) struct ModelEntry {
     devices: Vec<DeviceEntry>,
     #[serde(default)]
     aliases: Vec<String>,
-    /// Over the architecture's.
+    /// Overrides the architecture's first branch.
     first: Option<Limit>,
-    /// Over the architecture's.
+    /// Overrides the architecture's kernel modules.
     modules: Option<ModuleSupport>,
-    /// Whether its drivers are published among those for desktop cards, where the name is misleading.
+    /// Whether its drivers are published among those for desktop cards; defaults to what the name implies.
     desktop: Option<bool>,
     believed: Option<String>,
 }
 
 impl ModelEntry {
-    /// A model of which nothing is known but what holds for its architecture.
+    /// Returns a model that only has its architecture's defaults.
     pub(super) fn of_table(name: &str, architecture: Architecture, devices: Vec<DeviceEntry>) -> Self {
         let (name, aliases) = (name.to_owned(), Vec::new());
         Self { name, architecture, devices, aliases, first: None, modules: None, desktop: Some(true), believed: None }
@@ -118,7 +118,7 @@ pub(super) struct DeviceEntry {
 }
 
 impl Catalogue {
-    /// Reads a catalogue from the data file and the table of desktop cards.
+    /// Parses a catalogue from the data file and the table of desktop cards.
     pub(super) fn from_files(yaml: &str, desktop: &str) -> Result<Self, CatalogueError> {
         let file: File = serde_yaml::from_str(yaml)?;
         let models = file
@@ -162,7 +162,7 @@ fn accelerator(entry: ModelEntry, architectures: &[ArchitectureEntry]) -> Result
     if let Some(Limit { branch, version: Some(version), .. }) = &first
         && branch_of(version) != Some(*branch)
     {
-        return Err(illegal("a version of the branch it is written for", version));
+        return Err(illegal("a version of its branch", version));
     }
     let believed: Vec<_> =
         [&entry.believed, &mark(first.as_ref()), &mark(last.as_ref())].into_iter().filter_map(Clone::clone).collect();
@@ -171,7 +171,7 @@ fn accelerator(entry: ModelEntry, architectures: &[ArchitectureEntry]) -> Result
         name: entry.name,
         aliases: entry.aliases,
         architecture: entry.architecture,
-        // Variants that differ have no size in common.
+        // Variants with different sizes have no common size.
         memory_mib: if sizes.len() == 1 { sizes.into_iter().next().flatten() } else { None },
         devices,
         driver: BranchRange {
@@ -211,7 +211,7 @@ fn releases(entries: Vec<DriverEntry>) -> Result<Vec<Release>, CatalogueError> {
             return Err(illegal("a full driver version", &version));
         };
         if let Some(nothing) = os.iter().find(|os| !name::is_label_value(os)) {
-            return Err(illegal("an operating system as tags name it", nothing));
+            return Err(illegal("the name of an operating system in image tags", nothing));
         }
         let release = Release { branch, version: version.clone(), os, source };
         insert_once(&mut releases, numbers, release, "driver", &version)?;
