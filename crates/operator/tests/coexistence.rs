@@ -1,4 +1,4 @@
-//! Coexistence: other people's GPU stacks are recognised node by node, left alone and told of; taking over is one field.
+//! Coexistence: third-party GPU stacks are recognized per node, left unchanged and reported; one field takes them over.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod sim;
@@ -40,7 +40,7 @@ fn label(sim: &mut Sim, node: &str, key: &str) {
     sim.label(node, key, Some("true"));
 }
 
-/// Stages of ours that a node's labels name.
+/// Returns the stages of this operator that a node's labels select.
 fn ours(sim: &Sim, node: &str) -> Vec<Stage> {
     Stage::ALL.into_iter().filter(|stage| sim.nodes[node].labels.contains_key(stage.key())).collect()
 }
@@ -309,7 +309,7 @@ fn nothing_starts_beside_a_pod_with_a_driver_that_no_daemon_set_stands_for() {
                 assert!(status.message.contains(words), "{words}: {}", status.message);
             }
             assert!(status.foreign.is_empty(), "a pod that is gone does not come back: {:?}", status.foreign);
-            // Whoever has left the driver has mostly left a device plugin too.
+            // If the driver was left behind, a device plugin usually was too.
             sim.nodes.get_mut("theirs").expect("a node").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
             let plan = sim.plan();
             let told = plan.gpu_nodes["theirs"].status.clone().expect("a status");

@@ -1,4 +1,4 @@
-//! Drift: whatever somebody does to a DaemonSet of ours by hand is taken back, and nothing else is written for it.
+//! Drift: manual changes of this operator's DaemonSets are reverted, with no other writes.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod sim;
@@ -12,7 +12,7 @@ use k8s_openapi::{
 use serde_json::json;
 use sim::Sim;
 
-/// A settled node whose driver DaemonSet somebody edits.
+/// Returns a settled node whose driver DaemonSet is edited manually.
 fn edited(edit: impl FnOnce(&mut DaemonSet)) -> (Sim, String, DaemonSet) {
     let mut sim = Sim::settled_fleet("{defaults: {driver: {resources: {limits: {cpu: 1000m}}}}}", &["a"]);
     let (name, before) = sim
@@ -80,7 +80,7 @@ fn what_the_api_server_writes_in_its_own_way_is_no_drift() {
         pod(set).dns_policy = Some("ClusterFirst".into());
         set.metadata.managed_fields = Some(vec![
             managed(keys::MANAGER, &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
-            // Somebody who owns what we own as well has added nothing; status is the DaemonSet controller's.
+            // A manager that co-owns this operator's fields has added nothing; the DaemonSet controller owns the status.
             managed("somebody", &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
         ]);
     });

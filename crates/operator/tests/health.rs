@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sim::{Faults, Sim};
 
-/// The probe judges a GPU anew.
+/// The probe reports a new health for a GPU.
 fn judge(sim: &mut Sim, gpu: usize, state: HealthState) {
     let now = Time(sim.now);
     let health = &mut sim.report("a").gpus[gpu].health;

@@ -366,7 +366,7 @@ fn gpus_are_expected_by_annotation_promise_history_and_cloud_in_this_order() {
 #[test]
 fn pods_that_a_quota_refuses_are_told_of_in_the_api_servers_words() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
-    // It takes some and refuses others.
+    // It accepts some and rejects others.
     let words = Some("exceeded quota: gpu-operator, used: pods=3, limited: pods=3");
     sim.faults.insert("b".into(), Faults { pods_forbidden: words, ..Faults::default() });
     sim.join("b", "2330", 8);

@@ -13,7 +13,7 @@ const PRODUCT: &str = "nvidia.com/gpu.product";
 const REPLICAS: &str = "nvidia.com/gpu.replicas";
 const DRIVER: &str = "nvidia.com/cuda.driver-version.full";
 
-/// The labels of ours on a node that are GPU feature discovery's.
+/// Returns this operator's labels on a node that belong to GPU feature discovery.
 fn discovered(sim: &Sim, node: &str) -> BTreeMap<String, String> {
     let node = &sim.nodes[node];
     let ours = node.owned_labels.iter().filter(|key| keys::is_discovered(key));
@@ -170,7 +170,7 @@ fn what_gpu_feature_discovery_has_written_stays_its_own() {
         status.message,
         "label nvidia.com/gpu.replicas carries \"4\" already and is left as it is; remove it from the node or do without compatibility.labels"
     );
-    // It takes one of ours as well, and changes another of its own.
+    // GPU feature discovery takes over one of this operator's labels, and changes another of its own.
     sim.label("a", "nvidia.com/gpu.count", Some("7"));
     sim.label("a", PRODUCT, Some("NVIDIA-GPU-2330-SHARED"));
     sim.settle();
@@ -200,7 +200,7 @@ fn no_pool_is_matched_by_them_and_no_node_counted() {
     let found = status.pools.iter().find(|pool| pool.name == "p").expect("the pool");
     assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");
     assert!(found.message.ends_with("or do without compatibility.labels"), "{found:?}");
-    // Somebody else's do count where the policy writes none.
+    // Third-party labels count if the policy writes none.
     sim.apply_policy("all", &format!("{{{pool}}}"));
     sim.settle();
     sim.label("a", PRODUCT, Some("theirs"));

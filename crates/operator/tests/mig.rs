@@ -112,7 +112,7 @@ fn what_stands_in_the_way_of_a_layout_is_said_in_its_own_words_and_nothing_is_of
 fn the_probe_lets_go_of_gpus_that_it_keeps_from_being_divided() {
     let mut sim = Sim::new().policy("all", &mixed(SEVENTHS));
     sim.join("a", "2330", 2);
-    // A driver for which nobody has to let go.
+    // A driver that no pod has to release.
     sim.host_driver("a", "580.1.1", true);
     sim.faults.insert("a".into(), Faults { division: Division::WaitsForProbe, ..Faults::default() });
     sim.settle();

@@ -303,7 +303,7 @@ fn no_pool_matches_by_a_label_that_the_policy_publishes_and_the_pool_says_so() {
         );
         assert_eq!(sim.condition("all", "Stalled").0, "True");
     }
-    // A label of somebody's by hand matches as ever.
+    // A manually set label still matches.
     let spec = "{pools: [{name: by-label, match: {nodeSelector: {matchLabels: {gpu/nividia: P630}}}}]}";
     let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", spec);
     sim.label("a", "gpu/nividia", Some("P630"));

@@ -1,4 +1,4 @@
-//! What the operator says of a policy that only the fleet can tell to be wrong, in the words of docs/refused.md, and that
+//! The operator's messages about policies that are only wrong for a given fleet, as quoted in docs/refused.md, and that
 //! nothing that runs is disturbed by it.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -33,7 +33,7 @@ fn pool(sim: &Sim, name: &str) -> PoolStatus {
     pools.into_iter().find(|pool| pool.name == name).unwrap_or_else(|| panic!("no pool {name}"))
 }
 
-/// What the policy's status, or the node's, says where a row looks: a reason and a message.
+/// Returns the reason and message in the status of the policy or the node to which a row refers.
 fn said(sim: &Sim, row: &Row) -> (String, String) {
     let (what, name) = row.cell("Where").split_once(' ').expect("two words");
     let name = name.trim_matches('`');

@@ -210,7 +210,7 @@ fn a_pod_that_cannot_start_is_made_anew_when_the_cure_is_in_its_template() {
     assert_ne!(renewed.applied, stuck.applied);
     sim.faults.clear();
     sim.settle();
-    // A running pod is left alone, whatever its template has become.
+    // A running pod is not recreated, even if its template has changed.
     let running = sim.pods["driver@a"].clone();
     sim.apply_policy("all", OLD);
     sim.settle();

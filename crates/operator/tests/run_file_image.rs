@@ -143,7 +143,7 @@ impl Node {
         self.run_as(Some(version), version)
     }
 
-    /// As after a boot: nothing is loaded, and nobody has made device nodes.
+    /// As after a boot: no module is loaded, and there are no device nodes.
     fn boot(&self) {
         for name in ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"] {
             self.remove(&format!("sys/module/{name}"));

@@ -455,7 +455,7 @@ fn the_highest_cuda_version_is_told_from_the_start_and_moves_with_the_driver() {
     let told = |sim: &Sim| (sim.nodes["a"].labels[keys::CUDA_VERSION].to_string(), sim.status("a").cuda.expect("told"));
     assert_eq!(told(&sim), ("13.2".into(), "13.2".into()));
     assert!(sim.writes["node/a"] <= 4, "{:?}", sim.writes);
-    // A driver that waits for its turn is not the one that serves.
+    // A driver whose update is pending is not the one in use.
     sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
     sim.apply_policy("all", "{defaults: {driver: {version: 535.309.01}}}");
     sim.run(30);
@@ -665,7 +665,7 @@ fn nouveau_that_holds_the_gpus_is_reported_with_the_way_out() {
         for words in ["GPU 0000:06:00.0 is bound to kernel driver nouveau", "driver@a", "modprobe.d", "reboot"] {
             assert!(status.message.contains(words), "{words}: {}", status.message);
         }
-        // Once it is gone, what is left is told.
+        // Once it is gone, the rest is reported.
         sim.report("a").gpus[0].held_by = None;
         sim.run(60);
         assert_ne!(sim.status("a").reason, Some(Reason::NouveauLoaded));

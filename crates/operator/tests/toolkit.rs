@@ -1,4 +1,4 @@
-//! How containers get at the driver: what is installed for which container runtime, and what is said when that fails.
+//! How containers get the driver: what is installed for which container runtime, and which failures are reported.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod sim;
@@ -72,7 +72,7 @@ fn a_node_with_nri_says_that_it_serves_no_pod_that_requests_gpus() {
     }
 }
 
-/// The node's toolkit pod is made anew, and one of its containers ends with these words.
+/// Recreates the node's toolkit pod, one of whose containers ends with this message.
 fn end_with(sim: &mut Sim, words: &str) {
     let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
     let container = &mut pod.containers[0];
@@ -153,7 +153,7 @@ fn a_first_install_restarts_the_runtime_of_one_node_after_another() {
     for node in nodes {
         assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
     }
-    // What came of the driver is no news of the pools that restart nothing.
+    // The state of the driver does not change pools that restart nothing.
     let mut at_once = fresh(&nodes, "{}");
     for node in at_once.nodes.values_mut() {
         node.runtime = "containerd://2.1.4".into();
@@ -224,7 +224,7 @@ fn a_toolkit_leaves_when_the_one_before_it_has_ended() {
     sim.nodes.get_mut("a").expect("a node").ready = false;
     sim.sleep(180 + 119);
     assert!(leaving(&sim).is_empty());
-    // One that never ends keeps nobody for ever.
+    // A restart that never ends does not block other nodes indefinitely.
     sim.sleep(1);
     assert_eq!(leaving(&sim), ["b"]);
 }
@@ -354,7 +354,7 @@ fn a_cure_of_many_nodes_restarts_their_runtimes_one_by_one() {
     let nodes = ["a", "b", "c"];
     let mut sim = fresh(&nodes, "{injection: Runtime}");
     sim.settle();
-    // All of them fail at once, which a cure usually mends at once.
+    // All nodes fail at once, and a fix usually repairs all at once.
     for node in nodes {
         let words = "RuntimeConfigRejected: it does not come back: unknown key".to_owned();
         sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });

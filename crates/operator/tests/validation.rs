@@ -83,7 +83,7 @@ fn a_node_is_ready_once_its_test_has_passed_and_nothing_is_left_of_that() {
     assert_eq!(said(&sim, "a"), (Phase::Ready, Reason::AllGpusAllocatable));
     assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Passed), 1));
     assert!(sim.tests_on("a").is_empty());
-    // The writes of one pass may end in any order, so that the pod outlasts the pass that writes what came of it.
+    // The writes of one pass may end in any order, so that the pod outlives the pass that writes its result.
     let tells = |plan: &&Plan| plan.gpu_nodes.values().any(|write| write.status.is_some());
     assert!(sim.plans.iter().filter(tells).all(|plan| plan.renew.is_empty()));
 }

@@ -1,4 +1,4 @@
-//! Alerts, dashboard and docs speak of metrics that there are, and lead to headings that there are.
+//! Alerts, dashboard and docs refer only to existing metrics and existing headings.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod exposed;

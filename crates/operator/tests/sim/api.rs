@@ -165,8 +165,8 @@ impl Sim {
         before != gpu_node.status
     }
 
-    /// Server-side apply of a node's labels: what is no longer applied goes unless somebody else owns it as well, and what
-    /// somebody else has given another value is a conflict unless it is forced.
+    /// Server-side apply of a node's labels: what is no longer applied is removed unless another manager owns it as well, and what
+    /// another manager has set to another value is a conflict unless it is forced.
     fn apply_labels(&mut self, name: &str, write: &LabelWrite) -> bool {
         let node = self.nodes.get_mut(name).expect("404: labels for no node");
         let before = node.clone();
@@ -234,7 +234,7 @@ impl Sim {
         self.sets.retain(|_, set| set.owner_references().iter().all(|owner| Some(&owner.uid) != uid.as_ref()));
     }
 
-    /// Somebody writes a label, or takes it off. To write what is there already changes nothing, not even whose it is.
+    /// A user sets or removes a label. Setting the current value changes nothing, not even the owner.
     pub fn label(&mut self, node: &str, key: &str, value: Option<&str>) {
         let facts = self.nodes.get_mut(node).expect("a node");
         if facts.labels.get(key).map(Word::as_str) == value {
