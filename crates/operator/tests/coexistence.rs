@@ -210,7 +210,7 @@ fn a_driver_moves_under_a_dra_driver_too_and_the_pool_goes_on() {
     sim.apply_policy("all", &version("590.10.01"));
     sim.run(60);
     assert_eq!(sim.report("claims").driver.loaded.as_deref(), Some("595.91.07"));
-    assert_eq!(sim.report("plain").driver.loaded.as_deref(), Some("590.10.01"), "nobody waits for the other");
+    assert_eq!(sim.report("plain").driver.loaded.as_deref(), Some("590.10.01"), "no node waits for the other");
     sim.gpu_pods.clear();
     sim.run(60);
     sim.settle();
@@ -247,7 +247,7 @@ fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
     assert_eq!(
         (ours(&sim, "claims"), ours(&sim, "plain").len()),
         (vec![Stage::Driver], 3),
-        "the driver is nobody else's"
+        "the driver is not a third party's"
     );
     let status = sim.status("claims");
     assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::ForeignDraDriver)));

@@ -81,7 +81,7 @@ fn what_the_api_server_writes_in_its_own_way_is_no_drift() {
         set.metadata.managed_fields = Some(vec![
             managed(keys::MANAGER, &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
             // A manager that co-owns this operator's fields has added nothing; the DaemonSet controller owns the status.
-            managed("somebody", &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
+            managed("another-manager", &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
         ]);
     });
     assert!(sim.plan().is_empty(), "{:#?}", sim.plan());

@@ -77,7 +77,7 @@ fn they_stay_while_nobody_tells_of_the_gpus_and_follow_the_driver_once_it_has_mo
         }
     }
     sim.settle();
-    assert!(released, "the driver was let go in between");
+    assert!(released, "the driver was released in between");
     let now = discovered(&sim, "a");
     assert_eq!((now[DRIVER].as_str(), &now[PRODUCT]), ("580.173.02", &before[PRODUCT]));
     for faults in [Faults { mute_probe: true, ..Faults::default() }, Faults { no_probe: true, ..Faults::default() }] {
@@ -117,7 +117,7 @@ fn how_gpus_are_shared_is_told_of_the_plugin_that_a_node_has() {
         one_by_one |= a != b;
     }
     sim.settle();
-    assert!(one_by_one, "a node that waits for its turn has what it had");
+    assert!(one_by_one, "a pending node keeps its labels");
     assert_eq!(both(&sim, REPLICAS), ["4", "4"]);
     assert_eq!(both(&sim, PRODUCT), [format!("{product}-SHARED"), format!("{product}-SHARED")]);
     assert_eq!(both(&sim, "nvidia.com/mps.capable"), ["true", "true"]);

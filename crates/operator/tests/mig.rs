@@ -1,5 +1,5 @@
-//! Layouts of MIG: applied before the plugin begins, changed once nothing uses the GPUs, kept as they are written, and what
-//! stands in the way said.
+//! Layouts of MIG: applied before the plugin begins, changed once nothing uses the GPUs, kept as specified, and reported if
+//! blocked.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod sim;
@@ -138,7 +138,7 @@ fn gpus_that_somebody_divides_otherwise_are_divided_anew_once_no_pod_uses_them()
     sim.run(40);
     assert_ne!(plugin_since(&sim, "a"), before);
     assert_eq!(offers(&sim, "a"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
-    assert_eq!(plugin_since(&sim, "b"), before, "the others are left alone");
+    assert_eq!(plugin_since(&sim, "b"), before, "the others are not changed");
     let (again, renewed) = (plugin_since(&sim, "a"), sim.plans.iter().filter(|plan| !plan.renew.is_empty()).count());
     sim.sleep(1200);
     sim.settle();

@@ -1,4 +1,4 @@
-//! Fleets of any mix: what nodes are known by, who governs them, and what is said of what does not fit together.
+//! Mixed fleets: how nodes are recognized, which policy governs them, and how conflicts are reported.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod sim;

@@ -1,5 +1,5 @@
-//! The operator's messages about policies that are only wrong for a given fleet, as quoted in docs/refused.md, and that
-//! nothing that runs is disturbed by it.
+//! Policies that are only invalid for a given fleet: the operator reports the message that docs/refused.md quotes, and running
+//! workloads and operands are not disturbed.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../../crd/tests/refused/mod.rs"]

@@ -92,7 +92,7 @@ fn a_change_of_sharing_rolls_the_plugin_alone_one_node_at_a_time_and_waits_for_n
             sim.step();
             sim.sleep(1);
             let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(node).phase != Phase::Ready);
-            assert!(away.count() <= 1, "{policy}: a node that waits for its turn is measured by what it has");
+            assert!(away.count() <= 1, "{policy}: a pending node is measured by its current layout");
         }
         sim.settle();
         assert_eq!(gpus(&sim, "c"), format!("{expected}/{expected}"));

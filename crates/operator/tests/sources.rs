@@ -1,5 +1,5 @@
-//! Where drivers come from: each source from the policy to Ready, what Auto makes of a node, and how a driver that cannot
-//! be had is told of.
+//! Where drivers come from: each source from the policy to Ready, what Auto selects for a node, and how a driver that is not
+//! available is reported.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod sim;
@@ -382,7 +382,7 @@ fn five_models_of_three_branches_have_a_driver_each_and_wrong_pins_are_refused_o
             let pool = status.pools.iter().find(|pool| pool.name == "pinned").expect("the pool");
             assert_eq!(pool.reason, Some(Reason::DriverUnsupported), "{name}");
             assert!(pool.message.contains(last), "{name}: {}", pool.message);
-            assert_eq!(images(&sim), before, "{name}: everything stays as it is");
+            assert_eq!(images(&sim), before, "{name}: nothing changes");
             assert!(models.iter().all(|(node, _)| sim.status(node).is_ready()), "{name}");
         }
     }
@@ -554,7 +554,7 @@ fn what_an_installer_of_googles_has_left_in_its_cache_is_no_driver_of_the_hosts(
         driver.loaded = loaded.then(|| "580.1.1".into());
         sim.settle();
         assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
-        assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), ours, "what is loaded and good stays as it is");
+        assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), ours, "a suitable loaded driver is kept");
     }
 }
 

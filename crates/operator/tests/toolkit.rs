@@ -99,7 +99,7 @@ fn a_runtime_that_does_not_take_its_configuration_is_reported_in_its_own_words()
         assert_eq!(write.reason, Some(reason));
         let message = write.message;
         assert!(message.contains("it broke off"), "{message}");
-        assert!(plan.renew.is_empty(), "what was refused once is not tried again for ever");
+        assert!(plan.renew.is_empty(), "a rejected pod is not retried indefinitely");
     }
 }
 
@@ -188,7 +188,7 @@ fn where_nvidias_runtime_is_the_default_toolkits_leave_one_node_after_another() 
     sim.settle();
     sim.delete_policy("all");
     sim.step();
-    assert_eq!(with_toolkit(&sim), 0, "where no runtime is restarted, nobody waits");
+    assert_eq!(with_toolkit(&sim), 0, "if no runtime is restarted, no node waits");
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn a_runtime_that_does_not_come_back_stops_the_rest_of_its_pool_there() {
         assert_eq!((status.phase, status.reason), (Phase::Toolkit, Some(Reason::RuntimeTurnPending)), "{status:?}");
         assert_eq!(status.deadline, None, "what it waits for is not its own");
         assert!(!sim.nodes[node].labels.contains_key(keys::TOOLKIT));
-        assert!(sim.nodes[node].labels.contains_key(keys::DRIVER), "the driver waits for nobody");
+        assert!(sim.nodes[node].labels.contains_key(keys::DRIVER), "the driver does not wait");
     }
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     // One that joins waits as well, and a policy that wants something else of the runtime is tried on that one node first.

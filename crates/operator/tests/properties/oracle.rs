@@ -208,7 +208,7 @@ fn gpu_pods_keep_what_they_stand_on(sim: &Sim, plan: &Plan) {
     for pod in &plan.renew {
         let pod = &sim.pods[pod];
         let may_run = pod.role == Role::Validation || holds_an_old_root(sim, pod);
-        assert!(!pod.running() || may_run, "{} runs and is made anew", pod.name);
+        assert!(!pod.running() || may_run, "{} runs and is recreated", pod.name);
     }
 }
 

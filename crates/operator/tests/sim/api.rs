@@ -89,7 +89,7 @@ impl Sim {
             Write::Class(name, class) => {
                 let facts = RuntimeClassFacts::of(class);
                 let before = self.runtime_classes.insert((*name).into(), facts.clone());
-                assert!(before.as_ref().is_none_or(|before| before.ours), "409: somebody else's RuntimeClass");
+                assert!(before.as_ref().is_none_or(|before| before.ours), "409: a third-party RuntimeClass");
                 (format!("runtimeclass/{name}"), before != Some(facts))
             }
             Write::PruneClass(name) => {
@@ -181,7 +181,7 @@ impl Sim {
             let theirs = before.labels.get(key.as_str()).filter(|present| *present != value);
             assert!(owned || theirs.is_none() || write.force, "409: label {key} of {name}");
             if users.get(key.as_str()).is_some_and(|theirs| theirs != value) {
-                assert!(key.starts_with(keys::PREFIX), "label {key} of {name} is taken from somebody");
+                assert!(key.starts_with(keys::PREFIX), "label {key} of {name} is taken from another manager");
                 users.remove(key.as_str());
             }
             node.labels.insert(key.into(), value.into());
