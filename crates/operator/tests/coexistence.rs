@@ -58,7 +58,7 @@ fn beside_a_static_plugin(policy: &str) -> Sim {
 }
 
 #[test]
-fn a_static_plugin_is_left_alone_on_its_nodes_and_they_count_as_ready_by_what_it_offers() {
+fn third_party_plugin_nodes_are_ready_according_to_what_the_plugin_offers() {
     let sim = beside_a_static_plugin("{}");
     assert_eq!((ours(&sim, "theirs"), ours(&sim, "plain")), (vec![], vec![Stage::Toolkit, Stage::DevicePlugin]));
     let status = sim.status("theirs");
@@ -71,7 +71,7 @@ fn a_static_plugin_is_left_alone_on_its_nodes_and_they_count_as_ready_by_what_it
 }
 
 #[test]
-fn somebody_elses_plugin_may_offer_gpus_by_a_name_of_its_own() {
+fn a_third_party_plugin_may_offer_gpus_under_another_resource_name() {
     let mut sim = beside_a_static_plugin(
         "{defaults: {devicePlugin: {flavor: External, resourceName: example.com/gpu}}, readiness: {validation: {mode: OnInstall}}}",
     );
@@ -85,7 +85,7 @@ fn somebody_elses_plugin_may_offer_gpus_by_a_name_of_its_own() {
 }
 
 #[test]
-fn what_was_theirs_stays_theirs_until_it_is_taken_over_by_one_field() {
+fn third_party_stages_are_kept_until_one_field_takes_them_over() {
     let mut sim = beside_a_static_plugin("{}");
     sim.foreign_sets.clear();
     sim.run(40);
@@ -101,7 +101,7 @@ fn what_was_theirs_stays_theirs_until_it_is_taken_over_by_one_field() {
 }
 
 #[test]
-fn taking_over_waits_until_theirs_is_gone_and_says_what_to_do() {
+fn taking_over_waits_until_the_third_party_set_is_gone_and_reports_what_to_do() {
     for (add, way_off, opt_out) in [
         (
             gke_plugin as fn(&mut Sim),
@@ -161,7 +161,7 @@ fn nvidias_operator_keeps_the_nodes_that_it_deploys_to_and_gives_them_up_stage_b
 }
 
 #[test]
-fn a_plugin_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
+fn a_plugin_that_is_added_later_is_reported_and_changes_nothing() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     let before = ours(&sim, "a");
@@ -191,7 +191,7 @@ fn beside_a_dra_driver(policy: &str) -> Sim {
 }
 
 #[test]
-fn a_dra_driver_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
+fn a_dra_driver_that_is_added_later_is_reported_and_changes_nothing() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     dra_driver(&mut sim);
@@ -220,7 +220,7 @@ fn a_driver_moves_under_a_dra_driver_too_and_the_pool_goes_on() {
 }
 
 #[test]
-fn what_is_the_matter_with_gpus_is_told_of_a_node_with_a_dra_driver_as_well() {
+fn gpu_problems_are_reported_for_nodes_with_a_dra_driver_too() {
     let mut sim = beside_a_dra_driver("{}");
     sim.report("claims").gpus.pop();
     sim.run(40);
@@ -326,7 +326,7 @@ fn nothing_starts_beside_a_pod_with_a_driver_that_no_daemon_set_stands_for() {
 }
 
 #[test]
-fn a_pod_with_a_driver_that_comes_later_takes_nothing_from_ours() {
+fn a_driver_pod_that_is_added_later_changes_nothing() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     orphan(&mut sim, "a", "{}", "/run/nvidia");

@@ -99,7 +99,7 @@ fn a_repair_that_changes_nothing_is_not_made_again_until_something_changes() {
 }
 
 #[test]
-fn a_runtime_class_that_somebody_deletes_and_a_spec_that_somebody_edits_come_back() {
+fn a_deleted_runtime_class_and_an_edited_spec_are_restored() {
     let mut sim = Sim::settled_fleet("{defaults: {toolkit: {injection: Runtime}}}", &["a", "b"]);
     let (classes, gpu_node) = (sim.runtime_classes.clone(), sim.gpu_nodes["a"].clone());
     assert_eq!(classes.len(), 1);

@@ -93,7 +93,7 @@ fn a_crash_that_a_container_has_got_over_is_looked_at_again_when_it_counts_no_mo
 }
 
 #[test]
-fn a_root_without_library_or_device_nodes_is_told_and_with_what_to_do() {
+fn a_root_without_library_or_device_nodes_is_reported_with_what_to_do() {
     type Edit = fn(&mut Vec<InstalledDriver>);
     let missing: Edit = |installed| installed[0].missing_devices = vec!["nvidia-uvm".into()];
     let gone: Edit = Vec::clear;
@@ -114,7 +114,7 @@ fn a_root_without_library_or_device_nodes_is_told_and_with_what_to_do() {
 }
 
 #[test]
-fn a_container_that_waits_for_the_driver_it_finds_in_use_says_so_and_for_whom() {
+fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
     let (mut sim, _) = ready();
     sim.sleep(60);
     sim.report("a").driver.waits = Some("DriverInUse: …".into());

@@ -59,7 +59,7 @@ fn containers(set: &DaemonSet) -> impl Iterator<Item = &Container> {
 }
 
 #[test]
-fn an_example_has_no_field_that_the_api_does_not_know_and_bears_the_name_of_its_file() {
+fn an_example_has_no_unknown_field_and_the_name_of_its_file() {
     for (name, (text, policy)) in examples() {
         let written: serde_yaml::Value = serde_yaml::from_str(&text).expect("YAML");
         let read = serde_yaml::to_value(&policy).expect("a policy");

@@ -255,7 +255,7 @@ fn hosts_that_differ_in_how_a_subscription_comes_have_their_own_driver_and_share
 }
 
 #[test]
-fn the_proxy_reaches_every_container_of_an_operand_and_none_of_ours() {
+fn the_proxy_is_set_in_operand_containers_but_not_in_the_operators_own() {
     let spec = "{proxy: {httpsProxy: \"http://proxy.example.com:3128\", trustedCAConfigMap: ca}}";
     let mut sim = Sim::settled_fleet(spec, &["a"]);
     sim.join("cos", "1eb8", 1);

@@ -110,7 +110,7 @@ fn the_taint_goes_on_and_off_on_proof_and_goes_with_the_policy() {
 }
 
 #[test]
-fn a_plugin_that_withholds_a_gpu_that_is_well_again_is_started_anew_once() {
+fn a_plugin_that_withholds_a_recovered_gpu_is_restarted_once() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     judge(&mut sim, 3, HealthState::Unhealthy);
     publishes(&mut sim, 7);

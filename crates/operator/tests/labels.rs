@@ -25,7 +25,7 @@ fn label(sim: &Sim, node: &str, key: &str) -> Option<String> {
 }
 
 #[test]
-fn they_come_once_nvml_tells_of_the_gpus_and_go_with_the_option() {
+fn they_are_set_once_nvml_reports_the_gpus_and_removed_with_the_option() {
     let mut sim = Sim::new().policy("others", "{nodeSelector: {matchLabels: {team: x}}}").policy("all", GFD);
     sim.join("a", "2330", 8);
     sim.join("b", "2330", 8);
@@ -60,7 +60,7 @@ fn before_a_driver_works_it_is_known_that_there_are_gpus_and_no_more() {
 }
 
 #[test]
-fn they_stay_while_nobody_tells_of_the_gpus_and_follow_the_driver_once_it_has_moved() {
+fn they_are_kept_without_a_report_and_follow_the_driver_once_it_has_changed() {
     let mut sim =
         Sim::settled_fleet("{compatibility: {labels: Gfd}, defaults: {driver: {version: 590.10.01}}}", &["a"]);
     let before = discovered(&sim, "a");
@@ -100,7 +100,7 @@ fn they_follow_gpus_that_are_added_or_gone() {
 }
 
 #[test]
-fn how_gpus_are_shared_is_told_of_the_plugin_that_a_node_has() {
+fn the_sharing_labels_are_those_of_the_nodes_current_plugin() {
     let mut sim = Sim::settled_fleet(GFD, &["a", "b"]);
     let both = |sim: &Sim, key: &str| ["a", "b"].map(|node| label(sim, node, key).expect("a label"));
     let product = both(&sim, PRODUCT)[0].clone();

@@ -65,7 +65,7 @@ fn running(sim: &Sim) -> BTreeMap<String, (Vec<Option<String>>, bool)> {
 }
 
 #[test]
-fn what_only_the_fleet_can_tell_is_marked_in_the_words_of_the_docs_and_disturbs_nothing() {
+fn specs_that_are_invalid_for_the_fleet_are_reported_as_documented_and_disturb_nothing() {
     for row in rows("Accepted, and marked") {
         let mut sim = fleet();
         let (before, sets) = (running(&sim), sim.sets.clone());
@@ -88,7 +88,7 @@ fn what_only_the_fleet_can_tell_is_marked_in_the_words_of_the_docs_and_disturbs_
 }
 
 #[test]
-fn what_the_docs_say_to_write_takes_the_mark_away() {
+fn the_documented_fix_resolves_the_report() {
     for row in rows("Accepted, and marked") {
         let Some(spec) = row.code("Write") else { continue };
         let mut sim = fleet();

@@ -137,7 +137,7 @@ fn what_the_environment_requires_counts_unless_it_is_switched_off() {
 }
 
 #[test]
-fn a_pod_without_a_node_is_told_only_if_every_node_that_fits_falls_short() {
+fn an_unscheduled_pod_is_reported_only_if_no_eligible_node_has_a_sufficient_driver() {
     let image = "image: 'nvidia/cuda:11.7.1-base'";
     let unbound = asking("", image);
     let mut fleet = world("{}");
