@@ -95,7 +95,7 @@ impl Writer {
             )
             .await,
         );
-        // A policy's status summarizes its nodes, so it is written after theirs.
+        // A policy's status summarizes its nodes, so it is written after the status of its GpuNodes.
         written.extend(carry_out(plan.policies.iter().map(|(name, status)| self.policy_status(name, status))).await);
         written.extend(carry_out(finalizers(false).map(|(name, _)| self.finalizer(name, false))).await);
         written
@@ -185,7 +185,7 @@ impl Writer {
         self.write("Pod", format!("make pod {name}"), async move {
             let params = PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() };
             match Api::<Pod>::namespaced(self.client.clone(), &self.namespace).create(&params, pod).await {
-                // It was made a moment ago, and no watch has told of it yet.
+                // It was created recently, and the watch has not reported it yet.
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(Answer::Nothing),
                 made => Ok(Answer::Pod(Box::new(made?))),
             }

@@ -38,7 +38,7 @@ pub fn follow_all(
     wake: &Arc<Notify>,
 ) -> Vec<BoxFuture<'static, ()>> {
     // Selected only by this operator's own label key: NVIDIA's operator has the same name, and objects of this watch are pruned.
-    let ours = any().labels(keys::STAGE);
+    let own = any().labels(keys::STAGE);
     let mirror = || Arc::clone(mirrors);
     let wake = || Arc::clone(wake);
     let all = client.clone();
@@ -75,7 +75,7 @@ pub fn follow_all(
             wake(),
         ),
         follow(
-            watcher(daemon_sets, ours),
+            watcher(daemon_sets, own),
             mirror(),
             |mirrors| &mirrors.daemon_sets,
             |_, set| Some((set.name_any(), DaemonSetFacts::of(&set))),

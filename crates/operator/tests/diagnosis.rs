@@ -1,4 +1,4 @@
-//! Diagnosis at the rim: from what the watches of a model of the API server say to the Events that are written.
+//! Diagnosis end to end: from the watches of a model of the API server to the Events that are written.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use strum::IntoEnumIterator;
 use tokio::sync::Notify;
 
-/// Nothing here takes nearly so long.
+/// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_mins(1);
 const PODS: &str = "/api/v1/pods";
 const EVENTS: &str = "/api/v1/events";
@@ -35,7 +35,7 @@ fn line(kind: &str, object: &Value) -> Bytes {
     (json!({"type": kind, "object": object}).to_string() + "\n").into()
 }
 
-/// A model of the API server: lists, watches that stay open, and what was asked of it.
+/// A model of the API server: lists, watches that stay open, and the requests that were made.
 struct Server {
     lists: BTreeMap<&'static str, Vec<Value>>,
     /// What Events say of any one pod.
@@ -50,19 +50,19 @@ impl Server {
         let path = request.uri().path().to_owned();
         self.made.lock().expect("the list").push((request.method().clone(), request.uri().to_string()));
         if request.method() == Method::POST {
-            self.posts.unbounded_send(body.clone()).expect("somebody listens");
+            self.posts.unbounded_send(body.clone()).expect("the receiver is open");
             return Body::from(body.to_string());
         }
         let query = request.uri().query().unwrap_or_default();
         if query.contains("watch=true") {
             let (sender, lines) = mpsc::unbounded();
-            // Of no version, it begins with what there is.
+            // Without a version, a watch begins with the existing objects.
             let there = self.lists.get(path.as_str()).filter(|_| query.ends_with("resourceVersion="));
             for object in there.into_iter().flatten() {
                 sender.unbounded_send(Ok(line("ADDED", object))).expect("it is open");
             }
             self.watches.lock().expect("the watches").insert(path, sender);
-            // Stays open when nobody has anything to say any more.
+            // The watch stays open when there are no more changes.
             return Body::from_stream(lines.chain(stream::pending()));
         }
         let items = if path.ends_with("namespaces/team/events") {
@@ -80,7 +80,7 @@ impl Server {
     }
 }
 
-/// The operator's watches and its diagnosis before such a server.
+/// The operator's watches and its diagnosis, connected to such a server.
 struct Scene {
     server: Arc<Server>,
     posts: mpsc::UnboundedReceiver<Value>,
@@ -113,7 +113,7 @@ impl Scene {
         Self { server, posts, metrics, tasks: tasks.into_iter().map(tokio::spawn).collect() }
     }
 
-    /// The next Event that is written: its reason, and the kind and name of what it is about.
+    /// Returns the next Event that is written: its reason, and the kind and name of its object.
     async fn told(&mut self) -> (String, String) {
         let event = tokio::time::timeout(PATIENCE, self.posts.next()).await.expect("an Event").expect("an Event");
         assert_eq!((&event["action"], &event["regarding"]["namespace"]), (&json!("Diagnose"), &json!("team")));
@@ -122,7 +122,7 @@ impl Scene {
         (word(&event["reason"]), about)
     }
 
-    /// Says something on a watch, once it is there: the answers to lists come first.
+    /// Sends an event on a watch that exists already: the answers to lists come first.
     fn say(&self, path: &str, kind: &str, object: &Value) {
         let watches = self.server.watches.lock().expect("the watches");
         watches.get(path).expect("a watch").unbounded_send(Ok(line(kind, object))).expect("it is open");
@@ -170,7 +170,7 @@ fn told(reason: &str, about: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_mistake_is_told_once_on_the_pod_or_its_owner_until_it_is_over() {
+async fn a_mistake_is_reported_once_on_the_pod_or_its_owner() {
     let cpu = pod("plain", 3, &asking("cpu"));
     let mut scene = Scene::new(vec![legacy("old", 1), cpu], vec![refusal()], vec![]);
     let first = [scene.told().await, scene.told().await];
@@ -180,10 +180,10 @@ async fn a_mistake_is_told_once_on_the_pod_or_its_owner_until_it_is_over() {
     bound["spec"]["nodeName"] = "somewhere".into();
     scene.say(PODS, "MODIFIED", &bound);
     scene.say(PODS, "ADDED", &legacy("second", 102));
-    assert_eq!(scene.told().await, told("LegacyGpuResource", "Pod second"), "and the first one is not told again");
+    assert_eq!(scene.told().await, told("LegacyGpuResource", "Pod second"), "and the first one is not reported again");
     let standing = |count: u32| format!("gpu_operator_pod_findings{{reason=\"LegacyGpuResource\"}} {count}\n");
     assert!(scene.metrics.text().expect("a text").contains(&standing(2)));
-    // One that leaves Pending leaves what the watch selects.
+    // A pod that leaves Pending no longer matches the watch.
     let mut running = legacy("old", 103);
     running["status"]["phase"] = "Running".into();
     scene.say(PODS, "DELETED", &running);
@@ -192,7 +192,7 @@ async fn a_mistake_is_told_once_on_the_pod_or_its_owner_until_it_is_over() {
     assert_eq!(scene.told().await, told("LegacyGpuResource", "Pod third"));
     assert!(scene.metrics.text().expect("a text").contains(&standing(1)));
     let asked = scene.server.made(&Method::GET, "/api/v1/namespaces/team/events");
-    assert!(asked.is_empty(), "nothing is asked that nobody needs: {asked:?}");
+    assert!(asked.is_empty(), "no Events are read unless they are needed: {asked:?}");
     let written =
         scene.server.made.lock().expect("the list").iter().filter(|(method, _)| *method != Method::GET).count();
     assert_eq!(written, 4, "nothing is written but Events");
@@ -213,7 +213,7 @@ async fn a_pods_own_events_are_read_on_demand_and_of_a_few_pods_at_once() {
     assert!(asked.iter().all(|path| path.contains("involvedObject.uid%3Dp") && path.contains("limit=50")), "{asked:?}");
 }
 
-/// Which pods are looked at for drivers of third parties.
+/// The pods that are checked for third-party drivers.
 const NOT_ENDED: &str = "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed";
 
 #[tokio::test]
@@ -230,7 +230,7 @@ async fn what_is_watched_is_bounded_by_the_server() {
 }
 
 #[tokio::test]
-async fn without_diagnosis_other_namespaces_are_watched_for_third_parties_drivers_only() {
+async fn without_diagnosis_other_namespaces_are_watched_for_third_party_drivers_only() {
     let mut scene = Scene::new(vec![], vec![], vec![]);
     scene.tasks.drain(..).for_each(|task| task.abort());
     scene.server.made.lock().expect("the list").clear();

@@ -106,7 +106,7 @@ fn a_begins_to_move() -> Plan {
 }
 
 #[tokio::test]
-async fn a_node_whose_move_is_over_says_so_before_another_begins_its_own() {
+async fn the_end_of_a_move_is_recorded_before_another_begins() {
     let plan = a_begins_to_move();
     for _ in 0..20 {
         let (client, made) = server(accept);
@@ -169,7 +169,7 @@ async fn the_labels_of_a_node_are_applied_by_a_manager_of_their_own_and_nothing_
 }
 
 #[tokio::test]
-async fn one_refused_write_leaves_the_others_alone_and_has_a_class() {
+async fn one_rejected_write_does_not_affect_the_others_and_has_a_class() {
     fn refuse_nodes(made: &Made) -> (StatusCode, Value) {
         if made.path.starts_with("/api/v1/nodes/a") {
             refusal(StatusCode::FORBIDDEN, "Forbidden")
@@ -205,7 +205,7 @@ async fn a_daemon_set_that_is_gone_already_is_pruned_well_enough() {
 }
 
 #[tokio::test]
-async fn only_running_pods_with_a_gpu_are_told_of() {
+async fn only_running_pods_with_a_gpu_are_returned() {
     fn pods(made: &Made) -> (StatusCode, Value) {
         assert!(made.path.contains("spec.nodeName%3Da"), "{}", made.path);
         let pod = |name: &str, limits: Value, phase: &str| {
@@ -251,7 +251,7 @@ async fn only_running_pods_with_a_gpu_are_told_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_test_the_end_of_its_log_is_read_and_a_node_that_does_not_answer_keeps_nobody_waiting() {
+async fn the_end_of_a_tests_log_is_read_and_a_node_that_does_not_answer_does_not_block() {
     let made = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&made);
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {

@@ -143,7 +143,7 @@ impl Node {
         self.run_as(Some(version), version)
     }
 
-    /// As after a boot: nothing is loaded, and nobody has made device nodes.
+    /// As after a boot: no module is loaded, and there are no device nodes.
     fn boot(&self) {
         for name in ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"] {
             self.remove(&format!("sys/module/{name}"));
@@ -219,7 +219,7 @@ fn what_is_there_is_not_done_again() {
 }
 
 #[test]
-fn another_version_takes_the_place_of_one_that_nobody_uses() {
+fn another_version_replaces_an_unused_one() {
     let node = Node::new("version");
     node.run("535.309.01").expect("installed");
     node.write("busy", "");
@@ -235,7 +235,7 @@ fn another_version_takes_the_place_of_one_that_nobody_uses() {
 }
 
 #[test]
-fn what_fails_is_said_in_the_words_that_the_operator_knows_and_leaves_no_cache() {
+fn failures_use_the_messages_that_the_operator_recognizes_and_leave_no_cache() {
     let node = Node::new("fails");
     for (fault, words) in [
         ("no-network", "Could not resolve host"),
@@ -257,7 +257,7 @@ fn what_fails_is_said_in_the_words_that_the_operator_knows_and_leaves_no_cache()
 }
 
 #[test]
-fn without_a_version_the_file_says_which_driver_it_is() {
+fn without_a_version_the_driver_is_read_from_the_file() {
     let node = Node::new("unknown");
     assert_eq!(node.run_as(None, "375.26"), Ok(calls(&[&["curl --fail"], &BUILDS, &LOADS])));
     assert_eq!(node.run_as(None, "375.26"), Ok(calls(&[])));

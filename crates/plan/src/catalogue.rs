@@ -1,9 +1,9 @@
-//! The catalogue of accelerators: which model a PCI device is, which drivers and kernel modules run it, and which
-//! driver we recommend.
+//! The catalogue of accelerators: the model of a PCI device, the drivers and kernel modules that support it, and the recommended
+//! driver.
 //!
 //! Pure data and pure functions. The data is `data/accelerators.yaml` and, for desktop cards, `data/desktop.txt`, reviewed
-//! like code; their sources are the PCI ID Project's pci.ids, NVIDIA's documentation and cloud providers' documentation. What rests on less says so in a
-//! `believed` text that stays with it: [`Accelerator::believed`]; what is known of a driver's images has its source beside it:
+//! like code; their sources are the PCI ID Project's pci.ids, NVIDIA's documentation and cloud providers' documentation. Facts
+//! with a weaker basis carry a `believed` text: [`Accelerator::believed`]. Facts about a driver's images carry their source:
 //! [`Release::source`].
 
 mod added;

@@ -58,10 +58,10 @@ fn ours(machine: &Machine, offer: &ResourceLayout) -> Labels {
 }
 
 /// The labels in which two sets differ, a line each.
-fn differences(theirs: &Labels, ours: &Labels) -> Vec<String> {
-    let keys: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
-    let differ = keys.into_iter().filter(|key| theirs.get(*key) != ours.get(*key));
-    differ.map(|key| format!("  {key}: {:?} by NVIDIA's, {:?} by ours", theirs.get(key), ours.get(key))).collect()
+fn differences(third_party: &Labels, ours: &Labels) -> Vec<String> {
+    let keys: BTreeSet<&String> = third_party.keys().chain(ours.keys()).collect();
+    let differ = keys.into_iter().filter(|key| third_party.get(*key) != ours.get(*key));
+    differ.map(|key| format!("  {key}: {:?} by NVIDIA's, {:?} by ours", third_party.get(key), ours.get(key))).collect()
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn of_every_machine_the_labels_are_those_of_gpu_feature_discovery() {
 fn a_virtual_gpu_has_the_labels_that_gpu_feature_discovery_writes() {
     let (machine, offer) = (Machine::new(&[whole(2, L40S)]), offer("{}"));
     machine.virtualise("550.90", "r550_00");
-    let theirs = gfd::labels(&machine, &offer);
-    assert_eq!(theirs.get("nvidia.com/vgpu.host-driver-version").map(String::as_str), Some("550.90"));
-    let differences = differences(&theirs, &ours(&machine, &offer));
+    let third_party = gfd::labels(&machine, &offer);
+    assert_eq!(third_party.get("nvidia.com/vgpu.host-driver-version").map(String::as_str), Some("550.90"));
+    let differences = differences(&third_party, &ours(&machine, &offer));
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 

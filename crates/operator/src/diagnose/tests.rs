@@ -1,4 +1,4 @@
-//! Tables of pods: what is said of them, and what is not.
+//! Tables of pods: which findings they lead to, and which they do not.
 
 mod cuda;
 mod journal;
@@ -19,12 +19,12 @@ use gpu_operator_plan::{
     world::{NodeFacts, Resources},
 };
 
-/// An hour after every pod was made.
+/// Returns a time one hour after the creation of every pod.
 pub fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()
 }
 
-/// A pod of this spec, written as YAML, in namespace `team`.
+/// Returns a pod with this spec, written as YAML, in namespace `team`.
 pub fn pod(name: &str, spec: &str) -> Pod {
     let spec: serde_json::Value = serde_yaml::from_str(spec).unwrap();
     serde_json::from_value(json!({
@@ -42,7 +42,7 @@ pub fn symptoms(pods: &[Pod]) -> Symptoms {
     symptoms
 }
 
-/// What is found in one pod.
+/// Returns the findings about one pod.
 pub fn found(spec: &str, world: &World) -> Vec<(Mistake, String)> {
     let diagnosis = diagnose(&symptoms(&[pod("p", spec)]), world, now());
     diagnosis.findings.into_iter().map(|finding| (finding.reason, finding.message)).collect()
@@ -52,13 +52,13 @@ pub fn reasons(spec: &str, world: &World) -> Vec<Mistake> {
     found(spec, world).into_iter().map(|(reason, _)| reason).collect()
 }
 
-/// A world with a policy of this spec.
+/// Returns a world with a policy of this spec.
 pub fn world(policy: &str) -> World {
     let policy = ClusterGpuPolicy::new("all", serde_yaml::from_str(policy).unwrap());
     World { policies: [("all".to_owned(), Arc::new(policy))].into(), ..World::default() }
 }
 
-/// A node with GPUs that is ready, of this model.
+/// Adds a ready node with GPUs of this model.
 pub fn node(world: &mut World, name: &str, model: &str, gpus: u32) {
     let labels = [("gpu.nodestack.dev/model".into(), model.into()), ("kubernetes.io/hostname".into(), name.into())];
     let facts = NodeFacts {
@@ -81,7 +81,7 @@ pub fn edit(world: &mut World, name: &str, edit: impl FnOnce(&mut NodeFacts, &mu
     edit(Arc::make_mut(node), Arc::make_mut(gpu_node));
 }
 
-/// A node whose driver is still being installed.
+/// Adds a node whose driver is still being installed.
 pub fn coming(world: &mut World, name: &str, model: &str, gpus: u32) {
     node(world, name, model, gpus);
     edit(world, name, |node, gpu_node| {

@@ -23,7 +23,7 @@ const EQUIPMENT: &str = "kube-system";
 #[must_use]
 pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> Vec<BoxFuture<'static, ()>> {
     let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={EQUIPMENT}");
-    let nobody = Arc::<Notify>::default;
+    let unused = Arc::<Notify>::default;
     let said = |fields: &str| {
         let fields = format!("{fields},metadata.namespace!={namespace}");
         follow_said(Api::<Event>::all(client.clone()), &fields)
@@ -34,14 +34,14 @@ pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> 
             Arc::clone(mirrors),
             |mirrors| &mirrors.pending,
             |_, pod| PendingPod::of(&pod),
-            nobody(),
+            unused(),
         ),
         follow(
             said("reason=FailedCreate"),
             Arc::clone(mirrors),
             |mirrors| &mirrors.refused,
             |_, event| RefusedPods::of(&event),
-            nobody(),
+            unused(),
         ),
         // A pod whose container is not started leaves Pending soon: kubelet reports it as Running or Failed.
         follow(
@@ -49,7 +49,7 @@ pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> 
             Arc::clone(mirrors),
             |mirrors| &mirrors.not_started,
             |_, event| RefusedPods::of(&event),
-            nobody(),
+            unused(),
         ),
     ]
 }

@@ -1,4 +1,4 @@
-//! What operator and probe expose, read from what they would answer a scrape with once everything there is to tell is told.
+//! The metrics that operator and probe expose, read from their response to a scrape with all series present.
 
 use std::collections::{BTreeMap, BTreeSet};
 

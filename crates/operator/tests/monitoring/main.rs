@@ -1,4 +1,4 @@
-//! Alerts, dashboard and docs speak of metrics that there are, and lead to headings that there are.
+//! Alerts, dashboard and docs refer only to existing metrics and existing headings.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod exposed;
@@ -36,7 +36,7 @@ fn faults(metrics: &BTreeMap<String, Metric>, expression: &str, texts: &[&str]) 
     let mut labels = vec![INSTANCE];
     for (name, matchers) in &uses.series {
         let Some(metric) = metrics.get(name) else {
-            faults.push(format!("nobody exposes {name}"));
+            faults.push(format!("{name} is not exposed"));
             continue;
         };
         labels.extend(metric.labels.keys().map(String::as_str));
@@ -140,7 +140,7 @@ fn the_docs_list_every_metric_with_its_labels_and_unit_and_no_other() {
             assert_eq!(row.1, unit, "unit of {name}");
         }
     }
-    assert!(documented.is_empty(), "nobody exposes {documented:?}");
+    assert!(documented.is_empty(), "documented but not exposed: {documented:?}");
 }
 
 /// A row of the tables: metric, labels (their values in brackets), unit, meaning.

@@ -33,7 +33,7 @@ pub fn ceilings(catalogue: &Catalogue, member: &Member<'_>) -> Ceilings {
     let wanted = member.driver().and_then(|choice| {
         choice.version().or_else(|| installed(choice.root())).and_then(of_version).or_else(reported)
     });
-    let foreseen = member.driver().is_some_and(|choice| choice.version().is_some() || !choice.is_ours());
+    let foreseen = member.driver().is_some_and(|choice| choice.version().is_some() || !choice.is_managed());
     Ceilings { wanted, foreseen, present, told: member.status().and_then(|status| status.cuda.clone()) }
 }
 

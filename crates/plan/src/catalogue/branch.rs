@@ -1,4 +1,4 @@
-//! Driver branches: which version to recommend, and whether a version fits a model.
+//! Driver branches: the recommended version, and whether a version supports a model.
 
 use thiserror::Error;
 
@@ -9,15 +9,15 @@ use super::{
     version::{branch_of, parsed},
 };
 
-/// Why a driver version does not fit a model. The text says what to write instead.
+/// A reason why a driver version does not support a model. The message contains what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DriverUnsupported {
-    /// The text is no driver version.
+    /// The text is not a driver version.
     #[error("{version:?} is not a driver version; write a full version such as {suggestion}")]
     NotAVersion {
         /// The text.
         version: String,
-        /// A version that fits the model.
+        /// A version that supports the model.
         suggestion: String,
     },
     /// The driver no longer supports the model.
@@ -42,7 +42,7 @@ pub enum DriverUnsupported {
     },
 }
 
-/// A model and the driver branches that support it, as an error names it.
+/// A model and the driver branches that support it, for errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelLimit {
     /// Name and architecture of the model.
@@ -51,7 +51,7 @@ pub struct ModelLimit {
     pub driver: BranchRange,
 }
 
-/// Why no driver can be recommended for a node. The text names the models and their limits, and says what to do.
+/// A reason why no driver can be recommended for a node. The message lists the models and their limits, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoCommonDriver {
     /// No branch supports all the models.
@@ -60,7 +60,7 @@ pub enum NoCommonDriver {
         /// The models.
         models: Vec<ModelLimit>,
     },
-    /// Some branch supports all the models, but none that we recommend a version of.
+    /// Some branch supports all the models, but none with a recommended version.
     #[error(
         "no recommended driver supports all GPUs of the node, {}: set driver.version to a version that supports each of them",
         listed(.models)
@@ -80,11 +80,10 @@ fn listed(models: &[ModelLimit]) -> String {
 }
 
 impl Catalogue {
-    /// Returns the newest recommended version that supports every one of the models, which are those of one node; with no
-    /// models at all, the newest there is.
+    /// Returns the newest recommended version that supports all models of a node. Without models, returns the newest version.
     ///
     /// # Errors
-    /// Where there is no such version, or the models need different kernel modules.
+    /// Fails if there is no such version, or the models need different kernel modules.
     pub fn default_driver(&self, models: &[&Accelerator]) -> Result<&Release, NoCommonDriver> {
         if let (Some(one), Some(other)) = modules::exclusive(models) {
             let (proprietary_only, open_only) = (one.title(), other.title());
@@ -102,16 +101,16 @@ impl Catalogue {
         })
     }
 
-    /// Whether a driver of `version` (`580.173.02`, or a branch such as `580`) supports the model.
+    /// Checks whether a driver of `version` (`580.173.02`, or a branch such as `580`) supports the model.
     ///
     /// # Errors
-    /// Where it does not, or is no version: what to write instead.
+    /// Fails if it does not, or is not a version. The error contains what to write instead.
     pub fn supports(&self, accelerator: &Accelerator, version: &str) -> Result<(), DriverUnsupported> {
         let model = accelerator.title();
         let BranchRange { first, first_version, last } = &accelerator.driver;
         let suggestion = || match self.default_driver(&[accelerator]) {
             Ok(release) => release.version.clone(),
-            // Nothing is recommended for it: the nearest branch says at least where to look.
+            // No version is recommended for it: suggest the nearest branch.
             Err(_) => last.or(*first).map(|b| b.to_string()).unwrap_or_default(),
         };
         match fit(accelerator, version) {
@@ -126,12 +125,12 @@ impl Catalogue {
     }
 }
 
-/// Whether a release supports every one of the models.
+/// Returns whether a release supports all the models.
 pub(super) fn supports_all(models: &[&Accelerator], release: &Release) -> bool {
     models.iter().all(|model| fit(model, &release.version) == Some(Fit::Supported))
 }
 
-/// How a version stands to a model.
+/// Whether a version supports a model.
 #[derive(PartialEq, Eq)]
 enum Fit {
     Supported,
@@ -141,7 +140,7 @@ enum Fit {
     TooOld(u16),
 }
 
-/// Absent where the text is no version. A branch alone stands for its newest version.
+/// Returns `None` if the text is not a version. A branch alone stands for its newest version.
 fn fit(accelerator: &Accelerator, version: &str) -> Option<Fit> {
     let (numbers, branch) = (parsed(version)?, branch_of(version)?);
     let BranchRange { first, first_version, last } = &accelerator.driver;

@@ -1,5 +1,5 @@
-//! The table of desktop and workstation cards: for each architecture a row per model. It is plain text and not YAML, because it
-//! is the most of what is read, and every command reads it.
+//! The table of desktop and workstation cards: for each architecture, a row per model. It is plain text instead of YAML because
+//! it is the largest part of the data, and every command parses it.
 
 use gpu_operator_crd::policy::Architecture;
 use serde::{
@@ -9,10 +9,10 @@ use serde::{
 
 use super::entries::{CatalogueError, DeviceEntry, ModelEntry, illegal};
 
-/// Reads the table.
+/// Parses the table.
 ///
 /// # Errors
-/// Where a heading names no architecture, or a row has no PCI id.
+/// Fails if a heading is not the name of an architecture, or a row has no PCI id.
 pub(super) fn models(text: &str) -> Result<Vec<ModelEntry>, CatalogueError> {
     let mut architecture = None;
     let mut models = Vec::new();

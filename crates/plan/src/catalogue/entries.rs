@@ -6,29 +6,29 @@ use thiserror::Error;
 
 use super::model::Limit;
 
-/// What is wrong with a catalogue's text.
+/// An error in the catalogue's data files.
 #[derive(Debug, Error)]
 pub enum CatalogueError {
-    /// Not YAML, or not of the catalogue's shape.
+    /// The text is not YAML, or does not have the catalogue's structure.
     #[error("invalid catalogue of accelerators: {0}")]
     Shape(#[from] serde_yaml::Error),
-    /// Something that may occur once only occurs twice.
+    /// A value that must be unique occurs twice.
     #[error("duplicate {what} {value} in the catalogue of accelerators")]
     Duplicate {
-        /// Name, alias, PCI device, …
+        /// The kind of value, such as `name or alias`.
         what: &'static str,
         /// The value.
         value: String,
     },
-    /// A value that is not what it should be.
+    /// A value is invalid.
     #[error("invalid value {value:?} in the catalogue of accelerators: expected {what}")]
     Illegal {
-        /// What it should be.
+        /// The expected kind of value.
         what: &'static str,
         /// The value.
         value: String,
     },
-    /// A model of an architecture that is not described.
+    /// A model has an architecture that is not defined.
     #[error("the catalogue of accelerators does not define architecture {0}")]
     UnknownArchitecture(Architecture),
 }

@@ -1,4 +1,4 @@
-//! Reading the data file, with the checks that keep it sound.
+//! Parsing and validation of the data files.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
@@ -98,7 +98,7 @@ fn accelerator(entry: ModelEntry, architectures: &[ArchitectureEntry]) -> Result
     if let Some(Limit { branch, version: Some(version), .. }) = &first
         && branch_of(version) != Some(*branch)
     {
-        return Err(illegal("a version of the branch it is written for", version));
+        return Err(illegal("a version of its branch", version));
     }
     let believed: Vec<_> =
         [&entry.believed, &mark(first.as_ref()), &mark(last.as_ref())].into_iter().filter_map(Clone::clone).collect();
@@ -107,7 +107,7 @@ fn accelerator(entry: ModelEntry, architectures: &[ArchitectureEntry]) -> Result
         name: entry.name,
         aliases: entry.aliases,
         architecture: entry.architecture,
-        // Variants that differ have no size in common.
+        // Variants with different sizes have no common size.
         memory_mib: if sizes.len() == 1 { sizes.into_iter().next().flatten() } else { None },
         devices,
         driver: BranchRange {
@@ -147,7 +147,7 @@ fn releases(entries: Vec<DriverEntry>) -> Result<Vec<Release>, CatalogueError> {
             return Err(illegal("a full driver version", &version));
         };
         if let Some(nothing) = os.iter().find(|os| !name::is_label_value(os)) {
-            return Err(illegal("an operating system as tags name it", nothing));
+            return Err(illegal("the name of an operating system in image tags", nothing));
         }
         let release = Release { branch, version: version.clone(), os, source };
         insert_once(&mut releases, numbers, release, "driver", &version)?;

@@ -1,70 +1,70 @@
-//! What is known of one model.
+//! The facts of a GPU model.
 
 use std::{fmt, str::FromStr};
 
 use gpu_operator_crd::policy::{Architecture, ModuleSupport};
 use serde::Deserialize;
 
-/// A model of GPU, under one canonical name.
+/// A GPU model, with one canonical name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accelerator {
-    /// Canonical name, a legal label value: that of GKE's accelerator label where it has one, such as
+    /// The canonical name, a legal label value: the value of GKE's accelerator label if it has one, such as
     /// `nvidia-tesla-p100`.
     pub name: String,
-    /// Other clouds' words for this model.
+    /// Other clouds' label values for this model.
     pub aliases: Vec<String>,
-    /// Its architecture.
+    /// The architecture.
     pub architecture: Architecture,
     /// The PCI devices that it appears as.
     pub devices: Vec<PciDevice>,
-    /// Nominal memory of one GPU in MiB, where it is known and the same for all of [`Self::devices`].
+    /// Nominal memory of one GPU in MiB, if known and the same for all of [`Self::devices`].
     pub memory_mib: Option<u32>,
     /// The driver branches that support it.
     pub driver: BranchRange,
-    /// The flavours of NVIDIA's kernel modules that run it.
+    /// The flavours of NVIDIA's kernel modules that support it.
     pub modules: ModuleSupport,
     /// Whether NVIDIA publishes its drivers among those for desktop and workstation cards, and not among those for data
     /// centres.
     pub desktop: bool,
-    /// What of all this is unverified. Absent: nothing.
+    /// The facts that are unverified; `None` if all are verified.
     pub believed: Option<String>,
 }
 
 impl Accelerator {
-    /// Name and architecture, as messages say them: `nvidia-tesla-k80 (Kepler)`.
+    /// Returns name and architecture, as in messages: `nvidia-tesla-k80 (Kepler)`.
     #[must_use]
     pub fn title(&self) -> String {
         format!("{} ({})", self.name, self.architecture)
     }
 
-    /// Whether one of the PCI devices that it appears as has this device id.
+    /// Returns whether one of its PCI devices has this device id.
     #[must_use]
     pub fn is_pci(&self, device_id: u16) -> bool {
         self.devices.iter().any(|device| device.device_id == device_id)
     }
 
-    /// Nominal memory in MiB of the variant that is this PCI device. Absent where no source gives it.
+    /// Returns the nominal memory in MiB of the variant with this PCI device id, or `None` if no source documents it.
     #[must_use]
     pub fn memory_of_pci(&self, device_id: u16) -> Option<u32> {
         self.devices.iter().find(|d| d.device_id == device_id)?.memory_mib
     }
 }
 
-/// A PCI device of NVIDIA's.
+/// An NVIDIA PCI device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PciDevice {
-    /// Device id, without the vendor's `10de`.
+    /// The device id, without the vendor's `10de`.
     pub device_id: u16,
-    /// The subsystem that tells this product from others with the same device id. Absent: any.
+    /// The subsystem that distinguishes this product from others with the same device id; `None` matches any.
     pub subsystem: Option<Subsystem>,
     /// Nominal memory of one GPU in MiB.
     pub memory_mib: Option<u32>,
 }
 
-/// A PCI subsystem (`subsystem_vendor` and `subsystem_device` in sysfs). Read from text such as `10de:157e`.
+/// A PCI subsystem (`subsystem_vendor` and `subsystem_device` in sysfs). Parsed from text such as `10de:157e`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subsystem {
-    /// Id of the board's vendor.
+    /// The id of the board's vendor.
     pub vendor: u16,
     /// The vendor's id of the board.
     pub device: u16,
@@ -82,11 +82,11 @@ impl FromStr for Subsystem {
 /// The driver branches that support a model, both ends included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BranchRange {
-    /// The first branch. Absent: older than any that matters.
+    /// The first branch; `None` if it is older than any relevant branch.
     pub first: Option<u16>,
-    /// The first version within the first branch, such as `570.133.20`, where it is not the branch's very first.
+    /// The first version within the first branch, such as `570.133.20`; `None` if it is the branch's first version.
     pub first_version: Option<String>,
-    /// The last branch. Absent: still supported.
+    /// The last branch; `None` if the model is still supported.
     pub last: Option<u16>,
 }
 

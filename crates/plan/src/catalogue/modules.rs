@@ -1,4 +1,4 @@
-//! Which flavour of NVIDIA's kernel modules to load.
+//! The flavour of NVIDIA's kernel modules to load.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use thiserror::Error;
 
 use super::{model::Accelerator, version::branch_of};
 
-/// The branch that brought the open modules (general knowledge, unverified).
+/// The first branch with open modules (general knowledge, unverified).
 const OPEN_SINCE: u16 = 515;
-/// The branch from which NVIDIA's installer prefers the open modules where both run (NVIDIA documentation).
+/// The first branch in which NVIDIA's installer prefers the open modules if both are supported (NVIDIA documentation).
 const OPEN_PREFERRED_SINCE: u16 = 560;
 
 /// A flavour of NVIDIA's kernel modules.
@@ -24,7 +24,7 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// The word as NVIDIA's driver container takes it.
+    /// Returns the value that NVIDIA's driver container expects.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -40,10 +40,10 @@ impl fmt::Display for Flavour {
     }
 }
 
-/// Why no flavour can be loaded. The text says what to write instead.
+/// A reason why no flavour can be loaded. The message contains what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FlavourUnsupported {
-    /// The open modules were asked for, which do not run the model.
+    /// The open modules were requested, which do not support the model.
     #[error(
         "{model} runs with the proprietary kernel modules only; write driver.kernelModule: Proprietary, or Auto to leave the choice to the operator"
     )]
@@ -51,7 +51,7 @@ pub enum FlavourUnsupported {
         /// Name and architecture of the model.
         model: String,
     },
-    /// The proprietary modules were asked for, which do not run the model.
+    /// The proprietary modules were requested, which do not support the model.
     #[error(
         "{model} runs with the open kernel modules only; write driver.kernelModule: Open, or Auto to leave the choice to the operator"
     )]
@@ -59,7 +59,7 @@ pub enum FlavourUnsupported {
         /// Name and architecture of the model.
         model: String,
     },
-    /// The open modules are needed, which this driver lacks.
+    /// The open modules are needed, but the driver has none.
     #[error(
         "driver {version} has no open kernel modules, which exist from branch 515 on; write a newer driver.version, or driver.kernelModule: Proprietary if the model supports it"
     )]
@@ -67,7 +67,7 @@ pub enum FlavourUnsupported {
         /// The driver's version.
         version: String,
     },
-    /// The models of one node need different flavours, and a node loads one.
+    /// The models of one node need different flavours, but a node can only load one.
     #[error(
         "{proprietary_only} runs with the proprietary kernel modules only and {open_only} with the open ones only; no driver runs both on one node: move one of them to another node"
     )]
@@ -77,7 +77,7 @@ pub enum FlavourUnsupported {
         /// Name and architecture of another.
         open_only: String,
     },
-    /// The text is no driver version.
+    /// The text is not a driver version.
     #[error("{version:?} is not a driver version; write a full version such as 580.173.02")]
     NotAVersion {
         /// The text.
@@ -85,11 +85,11 @@ pub enum FlavourUnsupported {
     },
 }
 
-/// The flavour of kernel modules for a model with a driver of `version` (`580.173.02`, or a branch such as `580`).
-/// `Auto` is the only one that runs the model, or else what NVIDIA prefers: open from branch 560 on.
+/// Returns the flavour of kernel modules for a model with a driver of `version` (`580.173.02`, or a branch such as `580`).
+/// `Auto` selects the only flavour that supports the model or, if both do, the one NVIDIA prefers: open from branch 560 on.
 ///
 /// # Errors
-/// Where the flavour that is requested cannot run the model, or the driver has none that can.
+/// Fails if the requested flavour does not support the model, or the driver has no flavour that does.
 pub fn module_flavour(
     accelerator: &Accelerator,
     version: &str,
@@ -98,10 +98,10 @@ pub fn module_flavour(
     common_module_flavour(&[accelerator], version, requested)
 }
 
-/// As [`module_flavour`], for a node with GPUs of all these models; none at all is as if either flavour ran them.
+/// Like [`module_flavour`], for a node with GPUs of all these models. Without models, either flavour is considered supported.
 ///
 /// # Errors
-/// As [`module_flavour`], and where no flavour runs all the models.
+/// Like [`module_flavour`]; also fails if no flavour supports all the models.
 pub fn common_module_flavour(
     models: &[&Accelerator],
     version: &str,
@@ -133,7 +133,7 @@ pub fn common_module_flavour(
     Ok(flavour)
 }
 
-/// The first model that needs the proprietary modules, and the first that needs the open ones.
+/// Returns the first model that needs the proprietary modules, and the first that needs the open ones.
 pub(super) fn exclusive<'a>(models: &[&'a Accelerator]) -> (Option<&'a Accelerator>, Option<&'a Accelerator>) {
     let first = |support| models.iter().copied().find(|m| m.modules == support);
     (first(ModuleSupport::ProprietaryOnly), first(ModuleSupport::OpenOnly))

@@ -1,39 +1,39 @@
-//! Names for what the catalogue does not know.
+//! Names of models that the catalogue does not have.
 
-/// Longest legal label value.
+/// The maximum length of a label value.
 const LONGEST: usize = 63;
 
-/// A canonical name for a PCI device that the catalogue lacks: `nvidia-` and the product's name as NVML gives it, or
-/// else the PCI id (`nvidia-10de-2684`). Always a legal label value, of lower-case letters, digits and `-` alone, so that
-/// it can be part of an object's name as well.
+/// Returns a canonical name for a PCI device that the catalogue does not have: `nvidia-` and the product name from NVML or, if
+/// that is unknown, the PCI id (`nvidia-10de-2684`). The name is a legal label value of lower-case letters, digits and `-` only,
+/// so that it can also be part of an object's name.
 #[must_use]
 pub fn unknown_model_name(device_id: u16, product_name: Option<&str>) -> String {
     let mut words = product_name.map(sanitised).unwrap_or_default();
     if let Some(rest) = words.strip_prefix("nvidia-") {
         words = rest.to_owned();
     }
-    // NVML may answer with the vendor's name alone, which tells no two models apart.
+    // NVML may return only the vendor's name, which does not distinguish models.
     if words.is_empty() || words == "nvidia" {
         words = format!("10de-{device_id:04x}");
     }
     let name = format!("nvidia-{words}");
-    // All ASCII by now, so that cutting cannot split a letter.
+    // The name is ASCII here, so truncation cannot split a character.
     name.get(..LONGEST).unwrap_or(&name).trim_end_matches('-').to_owned()
 }
 
-/// Lower-case ASCII letters and digits, everything between them one `-`.
+/// Returns the text in lower case, with each sequence of other characters than ASCII letters and digits replaced by one `-`.
 fn sanitised(text: &str) -> String {
     let words: Vec<_> = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
     words.join("-").to_ascii_lowercase()
 }
 
-/// Whether a model's name is that of a desktop or workstation card.
+/// Returns whether a model's name is that of a desktop or workstation card.
 pub(super) fn is_desktop(name: &str) -> bool {
     let families = ["quadro-", "geforce-", "titan-", "rtx-", "nvs-"];
     name.strip_prefix("nvidia-").is_some_and(|rest| families.iter().any(|family| rest.starts_with(family)))
 }
 
-/// Whether Kubernetes takes this as a non-empty label value, or as what stands behind the prefix of a label's key.
+/// Returns whether this is a legal non-empty label value, or a legal name part of a label key.
 #[must_use]
 pub fn is_label_value(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -1,4 +1,4 @@
-//! Driver versions that are recommended, and what NVIDIA's images of them are called.
+//! Recommended driver versions, and the tags of NVIDIA's images of them.
 
 use thiserror::Error;
 
@@ -16,10 +16,10 @@ impl Release {
     }
 }
 
-/// Why there is no driver image for an operating system. The text lists the images that there are.
+/// A reason why there is no driver image for an operating system. The message lists the existing images.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoImageForOs {
-    /// NVIDIA built none of this version for this operating system, as far as is known.
+    /// NVIDIA has no known image of this version for this operating system.
     #[error(
         "driver {version} has no known image for {os}, only for {}; {}write driver.image with an image of your own, write source: RunFile, or install the driver on the host",
         .published.join(", "),
@@ -35,7 +35,7 @@ pub enum NoImageForOs {
         /// Recommended versions that support the GPUs and have an image for this operating system.
         elsewhere: Vec<String>,
     },
-    /// The node does not name its operating system, or not in words that a tag can carry.
+    /// The node does not report its operating system, or its values are not allowed in a tag.
     #[error(
         "the node's operating system, ID {os_id:?} and VERSION_ID {version_id:?}, matches no driver image; write driver.image with a tag of your own"
     )]
@@ -55,13 +55,13 @@ fn other_versions(versions: &[String]) -> String {
 }
 
 impl Catalogue {
-    /// The versions that are recommended, oldest first.
+    /// Returns the recommended versions, oldest first.
     pub fn releases(&self) -> impl Iterator<Item = &Release> {
         self.releases.iter()
     }
 
     /// Returns the newest recommended version that supports every one of the models and has an image for an operating
-    /// system, by `ID` and `VERSION_ID` of its os-release; none where no version has both.
+    /// system, by `ID` and `VERSION_ID` of its os-release, or `None` if no version meets both.
     #[must_use]
     pub fn default_driver_for(&self, models: &[&Accelerator], os_id: &str, version_id: &str) -> Option<&Release> {
         let names = OsNames::of(os_id, version_id)?;
@@ -70,13 +70,13 @@ impl Catalogue {
     }
 
     /// Returns the operating system's part of a driver image's tag, such as `ubuntu22.04`, from `ID` and `VERSION_ID` of
-    /// the node's os-release. A version that the catalogue lacks is taken for one like the newest before it of its
-    /// branch, or else like the oldest. For a branch that the catalogue lacks, the name is built without a judgement
-    /// whether an image exists.
+    /// the node's os-release. A version that the catalogue does not have is treated like the newest earlier version of its
+    /// branch or, if there is none, like the oldest. For a branch that the catalogue does not have, the name is returned without
+    /// checking whether an image exists.
     ///
     /// # Errors
-    /// Where the version has no image for this operating system, or the words name none: with the versions that have one
-    /// and support all the models.
+    /// Fails if the version has no image for this operating system, or the values do not form a tag. The error lists the versions
+    /// that have an image and support all the models.
     pub fn driver_image_os(
         &self,
         models: &[&Accelerator],
@@ -105,7 +105,7 @@ impl Catalogue {
         self.releases.iter().rev().filter(|r| r.tag_for(names).is_some() && supports_all(models, r))
     }
 
-    /// Returns the release by which a version's images are judged.
+    /// Returns the release whose images stand for those of a version.
     fn release_like(&self, version: &str) -> Option<&Release> {
         let branch = branch_of(version)?;
         let of_branch = || self.releases.iter().filter(|release| release.branch == branch);
@@ -114,8 +114,8 @@ impl Catalogue {
     }
 }
 
-/// How tags name an operating system: by the major version where that is how NVIDIA names images today (its
-/// documentation), and in full, as older images of Red Hat's systems are named.
+/// The names of an operating system in tags: with the major version, if NVIDIA names current images so (its documentation), and
+/// with the full version, as in tags of older images for Red Hat's systems.
 struct OsNames {
     short: String,
     full: String,

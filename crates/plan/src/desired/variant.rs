@@ -66,16 +66,16 @@ pub fn choose(
     foreign: &ExternalStack,
 ) -> Result<VariantKey, Fault> {
     let GoverningPool { ref name, named } = *pool;
-    let driver = match foreign.theirs(Stage::Driver) {
-        Some(_) => driver::choose::theirs(on.report),
+    let driver = match foreign.third_party(Stage::Driver) {
+        Some(_) => driver::choose::third_party(on.report),
         None => driver::choose::choose(&effective_spec::driver(policy, named), on)?,
     };
-    let is_external = foreign.theirs(Stage::DevicePlugin).is_some();
+    let is_external = foreign.third_party(Stage::DevicePlugin).is_some();
     let loaded = on.report.driver.loaded.as_deref();
     let wanted_plugin = effective_spec::device_plugin(policy, named);
     let plugin = device_plugin::choice::choose(&wanted_plugin, &driver, loaded, is_external)?;
     // A third-party plugin on the node already has what it needs.
-    let needs_toolkit = plugin.needs_toolkit(&driver) && !is_external && foreign.theirs(Stage::Toolkit).is_none();
+    let needs_toolkit = plugin.needs_toolkit(&driver) && !is_external && foreign.third_party(Stage::Toolkit).is_none();
     let (toolkit, toolkit_folder) = if needs_toolkit {
         let wanted = effective_spec::toolkit(policy, named);
         // A runtime that is configured on the host looks for the driver in the host's root.
@@ -243,7 +243,7 @@ mod tests {
         ] {
             let plugin = choose_plugin(plugin, &driver);
             let of_host = |(selinux, subscription)| {
-                let host = HostTraits { selinux, subscription: subscription && driver.is_ours() };
+                let host = HostTraits { selinux, subscription: subscription && driver.is_managed() };
                 stages(&settings, &policy, key(&driver, &toolkit, &plugin, host))
             };
             for (one, other) in hosts.iter().flat_map(|one| hosts.iter().map(move |other| (*one, *other))) {

@@ -21,7 +21,7 @@ use crate::{
 /// The third-party parts of one node's GPU stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExternalStack {
-    stages: BTreeMap<Stage, Theirs>,
+    stages: BTreeMap<Stage, ThirdParty>,
     /// The DRA driver on a node that also has a device plugin.
     rival: Option<String>,
     /// NVIDIA's runtimes that are configured on the host and left unchanged.
@@ -31,7 +31,7 @@ pub struct ExternalStack {
 
 /// The third-party owner of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Theirs {
+pub struct ThirdParty {
     /// The DaemonSet, or the pod if it belongs to no DaemonSet, as namespace/name.
     pub set: String,
     /// Whether it is a DaemonSet or a pod.
@@ -51,7 +51,7 @@ enum Kind {
     Pod,
 }
 
-impl std::fmt::Display for Theirs {
+impl std::fmt::Display for ThirdParty {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match self.kind {
             Kind::DaemonSet => "DaemonSet",
@@ -99,7 +99,7 @@ impl ExternalStack {
         let mut foreign = Self { runtimes, take_over, ..Self::default() };
         let mut dra = None;
         for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {
-            let owner = |beside_ours, by_claims| Theirs {
+            let owner = |beside_ours, by_claims| ThirdParty {
                 set: name.clone(),
                 kind: Kind::DaemonSet,
                 way_off: Some(set.way_off()),
@@ -130,7 +130,7 @@ impl ExternalStack {
             let stage = named(name).filter(|(stage, _)| revision::group(have, *stage).is_none());
             if let Some((stage, by_claims)) = stage {
                 let gone =
-                    || Theirs { set: set.clone(), kind: Kind::DaemonSet, way_off: None, beside_ours: false, by_claims };
+                    || ThirdParty { set: set.clone(), kind: Kind::DaemonSet, way_off: None, beside_ours: false, by_claims };
                 foreign.stages.entry(stage).or_insert_with(gone);
             }
         }
@@ -146,7 +146,7 @@ impl ExternalStack {
         // What this operator installed first stays complete.
         let stages = if *have == StageRevisions::default() { &BESIDE_A_POD[..] } else { &[Stage::Driver] };
         for stage in stages {
-            self.stages.entry(*stage).or_insert_with(|| Theirs {
+            self.stages.entry(*stage).or_insert_with(|| ThirdParty {
                 set: format!("{}/{}", pod.namespace, pod.name),
                 kind: Kind::Pod,
                 way_off: Some(pod.way_off()),
@@ -165,24 +165,24 @@ impl ExternalStack {
 
     /// Returns the third-party owner of a stage, if any.
     #[must_use]
-    pub fn theirs(&self, stage: Stage) -> Option<&Theirs> {
+    pub fn third_party(&self, stage: Stage) -> Option<&ThirdParty> {
         self.stages.get(&stage).filter(|owner| !owner.beside_ours)
     }
 
     /// Returns kind and name of a stage's third-party owner while it serves the node.
     #[must_use]
     pub fn present(&self, stage: Stage) -> Option<String> {
-        let owner = self.theirs(stage).filter(|owner| owner.way_off.is_some())?;
+        let owner = self.third_party(stage).filter(|owner| owner.way_off.is_some())?;
         Some(owner.to_string())
     }
 
     /// Returns what is stored in the GpuNode's status: the owners, by stage name or as the DRA driver.
     #[must_use]
     pub fn remembered(&self) -> BTreeMap<String, String> {
-        let owners = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?)));
+        let owners = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.third_party(stage)?)));
         // A DaemonSet is recreated by an upgrade; a deleted pod is not.
         let owners = owners.filter(|(_, owner)| owner.kind == Kind::DaemonSet);
-        let name = |stage: Stage, owner: &Theirs| if owner.by_claims { keys::DRA_DRIVER } else { stage.as_str() };
+        let name = |stage: Stage, owner: &ThirdParty| if owner.by_claims { keys::DRA_DRIVER } else { stage.as_str() };
         owners.map(|(stage, owner)| (name(stage, owner).to_owned(), owner.set.clone())).collect()
     }
 
@@ -207,8 +207,8 @@ impl ExternalStack {
 
     /// Returns one note on everything that is left unchanged.
     fn unchanged(&self) -> Option<Note> {
-        let owners: Vec<(Stage, &Theirs)> =
-            Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.theirs(stage)?))).collect();
+        let owners: Vec<(Stage, &ThirdParty)> =
+            Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.third_party(stage)?))).collect();
         let plugin_alone = owners.iter().all(|(stage, _)| *stage == Stage::DevicePlugin);
         let reason = if plugin_alone { Reason::ForeignDevicePlugin } else { Reason::ForeignStack };
         let pod = owners.iter().find(|(_, owner)| owner.kind == Kind::Pod).map(|(_, owner)| {
@@ -236,7 +236,7 @@ impl ExternalStack {
     /// Returns a message if a DRA driver allocates the node's GPUs.
     #[must_use]
     pub fn by_claims(&self) -> Option<String> {
-        let owner = self.theirs(Stage::DevicePlugin).filter(|owner| owner.by_claims)?;
+        let owner = self.third_party(Stage::DevicePlugin).filter(|owner| owner.by_claims)?;
         let (set, way_off) = (&owner.set, owner.way_off.as_ref()?);
         Some(if self.take_over {
             format!(
@@ -253,7 +253,7 @@ impl ExternalStack {
     /// Returns the message for a node that waits for a stage with a third-party owner.
     #[must_use]
     pub fn awaited(&self, stage: Stage) -> Option<String> {
-        let owner = self.theirs(stage)?;
+        let owner = self.third_party(stage)?;
         Some(match &owner.way_off {
             Some(way_off) if owner.kind == Kind::Pod => format!(
                 "{owner} installs an NVIDIA driver on this node, so this operator installs nothing here; {way_off} to let this operator install the node's GPU stack"

@@ -279,7 +279,7 @@ fn stands_in_the_way(member: &Member<'_>, now: Timestamp) -> bool {
     let leaving = |pod: &PodFacts| {
         [&want.driver, &member.have.driver].into_iter().all(|group| pod.group.as_deref() != group.as_deref())
     };
-    let Some(choice) = member.driver().filter(|choice| choice.is_ours()) else {
+    let Some(choice) = member.driver().filter(|choice| choice.is_managed()) else {
         return member.pods_of(Stage::Driver).any(leaving);
     };
     let asked = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);

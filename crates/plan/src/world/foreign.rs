@@ -213,7 +213,7 @@ mod tests {
         serde_yaml::from_str(yaml).unwrap()
     }
 
-    /// A DaemonSet: name, labels, and its pod's spec.
+    /// Returns a DaemonSet with this name, these labels and this pod spec.
     fn written(name: &str, labels: &str, pod: &str) -> DaemonSet {
         set(&format!(
             "{{metadata: {{name: {name}, labels: {labels}}}, spec: {{selector: {{}}, template: {{metadata: {{labels: {labels}}}, spec: {pod}}}}}}}"
@@ -224,7 +224,7 @@ mod tests {
     const SOCKETS: &str = "volumes: [{name: s, hostPath: {path: /var/lib/kubelet/device-plugins}}]";
 
     #[test]
-    fn parts_of_a_stack_are_known_by_what_they_do() {
+    fn parts_of_a_stack_are_recognized_by_what_they_do() {
         let plugin = |image: &str| format!("{{{SOCKETS}, containers: [{{name: c, image: \"{image}\"}}]}}");
         let selected =
             |what: &str| format!("{{containers: [], nodeSelector: {{nvidia.com/gpu.deploy.{what}: \"true\"}}}}");
@@ -265,15 +265,15 @@ mod tests {
     }
 
     #[test]
-    fn what_only_bears_the_name_is_no_part_of_a_stack() {
-        let ours = "{gpu.nodestack.dev/stage: device-plugin}";
+    fn a_set_with_only_a_matching_name_is_not_part_of_a_stack() {
+        let own = "{gpu.nodestack.dev/stage: device-plugin}";
         for (name, labels, volumes, image) in [
             ("amdgpu-device-plugin", "{}", SOCKETS, "rocm/k8s-device-plugin:1"),
             ("rdma", "{}", SOCKETS, "nvcr.io/nvidia/mellanox/k8s-rdma-shared-dev-plugin:1"),
             ("gpu-feature-discovery", "{}", "volumes: []", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
             ("dcgm-exporter", "{}", "volumes: []", "nvcr.io/nvidia/k8s/dcgm-exporter:4"),
             ("dra-driver-nvidia-gpu", "{}", REGISTRY, "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v1"),
-            ("device-plugin-all", ours, SOCKETS, "nvidia/k8s-device-plugin:1"),
+            ("device-plugin-all", own, SOCKETS, "nvidia/k8s-device-plugin:1"),
         ] {
             let pod = format!("{{{volumes}, containers: [{{name: compute-domains, image: \"{image}\"}}]}}");
             assert_eq!(ForeignSet::of(&written(name, labels, &pod)), None, "{name}");

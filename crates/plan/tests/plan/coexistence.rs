@@ -1,4 +1,4 @@
-//! Coexistence: other people's GPU stacks are recognised node by node, left alone and told of; taking over is one field.
+//! Coexistence: third-party GPU stacks are recognized per node, left unchanged and reported; one field takes them over.
 
 use crate::sim::Sim;
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
@@ -37,7 +37,7 @@ fn label(sim: &mut Sim, node: &str, key: &str) {
     sim.label(node, key, Some("true"));
 }
 
-/// Stages of ours that a node's labels name.
+/// Returns the stages of this operator that a node's labels select.
 fn ours(sim: &Sim, node: &str) -> Vec<Stage> {
     Stage::ALL.into_iter().filter(|stage| sim.nodes[node].labels.contains_key(stage.key())).collect()
 }
@@ -55,7 +55,7 @@ fn beside_a_static_plugin(policy: &str) -> Sim {
 }
 
 #[test]
-fn a_static_plugin_is_left_alone_on_its_nodes_and_they_count_as_ready_by_what_it_offers() {
+fn third_party_plugin_nodes_are_ready_according_to_what_the_plugin_offers() {
     let sim = beside_a_static_plugin("{}");
     assert_eq!((ours(&sim, "theirs"), ours(&sim, "plain")), (vec![], vec![Stage::Toolkit, Stage::DevicePlugin]));
     let status = sim.status("theirs");
@@ -68,7 +68,7 @@ fn a_static_plugin_is_left_alone_on_its_nodes_and_they_count_as_ready_by_what_it
 }
 
 #[test]
-fn somebody_elses_plugin_may_offer_gpus_by_a_name_of_its_own() {
+fn a_third_party_plugin_may_offer_gpus_under_another_resource_name() {
     let mut sim = beside_a_static_plugin(
         "{defaults: {devicePlugin: {flavor: External, resourceName: example.com/gpu}}, readiness: {validation: {mode: OnInstall}}}",
     );
@@ -82,7 +82,7 @@ fn somebody_elses_plugin_may_offer_gpus_by_a_name_of_its_own() {
 }
 
 #[test]
-fn what_was_theirs_stays_theirs_until_it_is_taken_over_by_one_field() {
+fn third_party_stages_are_kept_until_one_field_takes_them_over() {
     let mut sim = beside_a_static_plugin("{}");
     sim.foreign_sets.clear();
     sim.run(40);
@@ -98,7 +98,7 @@ fn what_was_theirs_stays_theirs_until_it_is_taken_over_by_one_field() {
 }
 
 #[test]
-fn taking_over_waits_until_theirs_is_gone_and_says_what_to_do() {
+fn taking_over_waits_until_the_third_party_set_is_gone_and_reports_what_to_do() {
     for (add, way_off, opt_out) in [
         (
             gke_plugin as fn(&mut Sim),
@@ -158,7 +158,7 @@ fn nvidias_operator_keeps_the_nodes_that_it_deploys_to_and_gives_them_up_stage_b
 }
 
 #[test]
-fn a_plugin_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
+fn a_plugin_that_is_added_later_is_reported_and_changes_nothing() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     let before = ours(&sim, "a");
@@ -188,7 +188,7 @@ fn beside_a_dra_driver(policy: &str) -> Sim {
 }
 
 #[test]
-fn a_dra_driver_that_comes_later_takes_nothing_from_ours_and_is_told_of() {
+fn a_dra_driver_that_is_added_later_is_reported_and_changes_nothing() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     dra_driver(&mut sim);
@@ -207,7 +207,7 @@ fn a_driver_moves_under_a_dra_driver_too_and_the_pool_goes_on() {
     sim.apply_policy("all", &version("590.10.01"));
     sim.run(60);
     assert_eq!(sim.report("claims").driver.loaded.as_deref(), Some("595.91.07"));
-    assert_eq!(sim.report("plain").driver.loaded.as_deref(), Some("590.10.01"), "nobody waits for the other");
+    assert_eq!(sim.report("plain").driver.loaded.as_deref(), Some("590.10.01"), "no node waits for the other");
     sim.gpu_pods.clear();
     sim.run(60);
     sim.settle();
@@ -217,7 +217,7 @@ fn a_driver_moves_under_a_dra_driver_too_and_the_pool_goes_on() {
 }
 
 #[test]
-fn what_is_the_matter_with_gpus_is_told_of_a_node_with_a_dra_driver_as_well() {
+fn gpu_problems_are_reported_for_nodes_with_a_dra_driver_too() {
     let mut sim = beside_a_dra_driver("{}");
     sim.report("claims").gpus.pop();
     sim.run(40);
@@ -244,7 +244,7 @@ fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
     assert_eq!(
         (ours(&sim, "claims"), ours(&sim, "plain").len()),
         (vec![Stage::Driver], 3),
-        "the driver is nobody else's"
+        "the driver is not a third party's"
     );
     let status = sim.status("claims");
     assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::ForeignDraDriver)));
@@ -306,7 +306,7 @@ fn nothing_starts_beside_a_pod_with_a_driver_that_no_daemon_set_stands_for() {
                 assert!(status.message.contains(words), "{words}: {}", status.message);
             }
             assert!(status.foreign.is_empty(), "a pod that is gone does not come back: {:?}", status.foreign);
-            // Whoever has left the driver has mostly left a device plugin too.
+            // If the driver was left behind, a device plugin usually was too.
             sim.nodes.get_mut("theirs").expect("a node").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
             let plan = sim.plan();
             let told = plan.gpu_nodes["theirs"].status.clone().expect("a status");
@@ -323,7 +323,7 @@ fn nothing_starts_beside_a_pod_with_a_driver_that_no_daemon_set_stands_for() {
 }
 
 #[test]
-fn a_pod_with_a_driver_that_comes_later_takes_nothing_from_ours() {
+fn a_driver_pod_that_is_added_later_changes_nothing() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     orphan(&mut sim, "a", "{}", "/run/nvidia");

@@ -1,4 +1,4 @@
-//! Drift: whatever somebody does to a DaemonSet of ours by hand is taken back, and nothing else is written for it.
+//! Drift: manual changes of this operator's DaemonSets are reverted, with no other writes.
 
 use crate::sim::Sim;
 use gpu_operator_crd::keys;
@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use serde_json::json;
 
-/// A settled node whose driver DaemonSet somebody edits.
+/// Returns a settled node whose driver DaemonSet is edited manually.
 fn edited(edit: impl FnOnce(&mut DaemonSet)) -> (Sim, String, DaemonSet) {
     let mut sim = Sim::settled_fleet("{defaults: {driver: {resources: {limits: {cpu: 1000m}}}}}", &["a"]);
     let (name, before) = sim
@@ -77,8 +77,8 @@ fn what_the_api_server_writes_in_its_own_way_is_no_drift() {
         pod(set).dns_policy = Some("ClusterFirst".into());
         set.metadata.managed_fields = Some(vec![
             managed(keys::MANAGER, &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
-            // Somebody who owns what we own as well has added nothing; status is the DaemonSet controller's.
-            managed("somebody", &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
+            // A manager that co-owns this operator's fields has added nothing; the DaemonSet controller owns the status.
+            managed("another-manager", &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
         ]);
     });
     assert!(sim.plan().is_empty(), "{:#?}", sim.plan());
@@ -96,7 +96,7 @@ fn a_repair_that_changes_nothing_is_not_made_again_until_something_changes() {
 }
 
 #[test]
-fn a_runtime_class_that_somebody_deletes_and_a_spec_that_somebody_edits_come_back() {
+fn a_deleted_runtime_class_and_an_edited_spec_are_restored() {
     let mut sim = Sim::settled_fleet("{defaults: {toolkit: {injection: Runtime}}}", &["a", "b"]);
     let (classes, gpu_node) = (sim.runtime_classes.clone(), sim.gpu_nodes["a"].clone());
     assert_eq!(classes.len(), 1);

@@ -14,7 +14,7 @@ fn ready() -> (Sim, World) {
     (sim, world)
 }
 
-/// What a plan says of the node and which pods it recreates.
+/// Returns the node's status in a plan and the pods that the plan recreates.
 fn judged(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>) {
     let plan = sim.plan_for(world);
     let status = plan.gpu_nodes.get("a").and_then(|write| write.status.clone()).unwrap_or_else(|| sim.status("a"));
@@ -90,7 +90,7 @@ fn a_crash_that_a_container_has_got_over_is_looked_at_again_when_it_counts_no_mo
 }
 
 #[test]
-fn a_root_without_library_or_device_nodes_is_told_and_with_what_to_do() {
+fn a_root_without_library_or_device_nodes_is_reported_with_what_to_do() {
     type Edit = fn(&mut Vec<InstalledDriver>);
     let missing: Edit = |installed| installed[0].missing_devices = vec!["nvidia-uvm".into()];
     let gone: Edit = Vec::clear;
@@ -111,13 +111,13 @@ fn a_root_without_library_or_device_nodes_is_told_and_with_what_to_do() {
 }
 
 #[test]
-fn a_container_that_waits_for_the_driver_it_finds_in_use_says_so_and_for_whom() {
+fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
     let (mut sim, _) = ready();
     sim.sleep(60);
     sim.report("a").driver.waits = Some("DriverInUse: …".into());
     sim.report("a").driver.installed.clear();
     sim.surroundings();
-    // Only the operator's own pods hold it: the plugin is recreated, and the probe is asked to let go.
+    // Only the operator's own pods hold it: the plugin is recreated, and the probe is asked to release it.
     let mut world = sim.world();
     world.gpu_holders.insert("a".into(), vec![]);
     let plan = sim.plan_for(world.clone());
@@ -171,7 +171,7 @@ fn what_has_the_driver_open_goes_before_the_container_that_is_to_unload_it() {
     sim.settle();
     assert!(!sim.nodes["a"].labels.contains_key(keys::DRIVER));
     assert!(!sim.gpu_nodes["a"].spec.release_driver, "once the container is gone the probe may look again");
-    // A probe that does not let go is waited for, and not for ever.
+    // The plan waits for a probe that does not release the driver, but not indefinitely.
     let (mut sim, _) = ready();
     sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
     sim.delete_policy("all");

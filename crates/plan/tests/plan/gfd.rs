@@ -133,7 +133,7 @@ fn changed(change: impl FnOnce(&mut Report)) -> Report {
 }
 
 #[test]
-fn what_the_machine_itself_says_is_cleaned_as_labels_need_it() {
+fn facts_of_the_machine_are_sanitized_for_labels() {
     for (name, label) in [
         (Some("Standard NC64as T4 v3"), Some("Standard-NC64as-T4-v3")),
         (Some("  DGX  A100 "), Some("DGX-A100")),
@@ -183,7 +183,7 @@ fn a_driver_of_two_numbers_has_no_revision_and_one_of_other_forms_no_labels() {
 }
 
 #[test]
-fn gpus_of_one_clique_tell_it_and_those_of_several_do_not() {
+fn the_clique_is_reported_only_if_all_gpus_have_the_same() {
     let cluster = "6b2c0001-0203-aabb-0405-060708090aff";
     for (cliques, told) in [
         ([None, None], None),
@@ -200,7 +200,7 @@ fn gpus_of_one_clique_tell_it_and_those_of_several_do_not() {
 }
 
 #[test]
-fn a_virtual_gpu_tells_its_hypervisors_driver_and_what_cannot_be_read_nothing() {
+fn a_virtual_gpu_reports_its_hypervisors_driver_if_it_can_be_read() {
     let of_vgpu = |report: &Report| -> Vec<String> {
         let labels = labels(report, "{}").expect("labels").into_iter().filter(|(key, _)| key.starts_with("vgpu."));
         labels.map(|(key, value)| format!("{key}={value}")).collect()
@@ -218,7 +218,7 @@ fn a_virtual_gpu_tells_its_hypervisors_driver_and_what_cannot_be_read_nothing() 
 }
 
 #[test]
-fn what_nvml_does_not_tell_is_made_up_by_nobody() {
+fn facts_that_nvml_does_not_report_are_omitted() {
     type Change = fn(&mut Report);
     let rows: [(&str, Change); 11] = [
         ("no report of GPUs", |report| report.gpus.clear()),
@@ -249,7 +249,7 @@ fn what_nvml_does_not_tell_is_made_up_by_nobody() {
 }
 
 #[test]
-fn a_gpu_that_nvml_does_not_list_is_not_counted_and_unknown_memory_not_told() {
+fn a_gpu_that_nvml_does_not_list_is_not_counted_and_unknown_memory_is_omitted() {
     let mut report = machine(vec![gpu(T4), Gpu { pci_class: Some("030000".into()), ..Gpu::default() }]);
     report.nvml.gpus = Some(1);
     let told = labels(&report, "{}").expect("labels");

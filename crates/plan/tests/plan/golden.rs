@@ -88,7 +88,7 @@ fn every_daemon_set_of_the_driver_is_the_one_that_was_reviewed() {
     check(&DRIVER, Stage::Driver);
 }
 
-/// What stands on a driver that a container of ours does not bring.
+/// The stages on top of a driver that this operator does not install.
 struct OnHost {
     /// The file's name.
     name: &'static str,
@@ -201,7 +201,7 @@ fn containers_that_the_docs_name_are_in_a_pod() {
     }
 }
 
-/// A policy under which all of ours is placed, on one kind of host: system, version and container runtime.
+/// A policy under which all stages are placed, on one kind of host: system, version and container runtime.
 const WHOLE: [(&str, &str, &str, &str, &str); 3] = [
     // SELinux and the subscription of RHEL, and the same with CRI-O, which mounts that by itself. By these files only: no
     // such host was at hand.
@@ -252,7 +252,7 @@ fn hosts_that_differ_in_how_a_subscription_comes_have_their_own_driver_and_share
 }
 
 #[test]
-fn the_proxy_reaches_every_container_of_an_operand_and_none_of_ours() {
+fn the_proxy_is_set_in_operand_containers_but_not_in_the_operators_own() {
     let spec = "{proxy: {httpsProxy: \"http://proxy.example.com:3128\", trustedCAConfigMap: ca}}";
     let mut sim = Sim::settled_fleet(spec, &["a"]);
     sim.join("cos", "1eb8", 1);

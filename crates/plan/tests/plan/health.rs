@@ -9,7 +9,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// The probe judges a GPU anew.
+/// The probe reports a new health for a GPU.
 fn judge(sim: &mut Sim, gpu: usize, state: HealthState) {
     let now = Time(sim.now);
     let health = &mut sim.report("a").gpus[gpu].health;
@@ -107,7 +107,7 @@ fn the_taint_goes_on_and_off_on_proof_and_goes_with_the_policy() {
 }
 
 #[test]
-fn a_plugin_that_withholds_a_gpu_that_is_well_again_is_started_anew_once() {
+fn a_plugin_that_withholds_a_recovered_gpu_is_restarted_once() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     judge(&mut sim, 3, HealthState::Unhealthy);
     publishes(&mut sim, 7);

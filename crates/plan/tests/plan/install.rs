@@ -70,7 +70,7 @@ fn a_gke_label_names_the_model_before_the_probe_reports() {
 }
 
 #[test]
-fn a_host_driver_is_left_alone_whether_loaded_or_not() {
+fn a_host_driver_is_not_replaced_whether_loaded_or_not() {
     let mut sim = Sim::new().gpu_node("loaded", "2330", 8).gpu_node("idle", "2330", 8).policy("all", "{}");
     sim.host_driver("loaded", "580.1.1", true);
     sim.host_driver("idle", "580.1.1", false);
@@ -98,7 +98,7 @@ fn an_install_costs_four_writes_a_node_at_most() {
 }
 
 #[test]
-fn the_more_nodes_are_on_their_way_the_longer_a_phase_lasts_that_is_told_of() {
+fn the_more_nodes_are_in_progress_the_longer_a_reported_phase_lasts() {
     for (nodes, told) in [(4, true), (60, false)] {
         let mut sim = Sim::new().policy("all", "{}");
         for node in 0..nodes {
@@ -148,7 +148,7 @@ fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
 }
 
 #[test]
-fn what_a_device_plugin_holds_for_unhealthy_is_told_apart_from_what_kubelet_does_not_know_yet() {
+fn unhealthy_devices_are_distinguished_from_devices_that_are_not_registered_yet() {
     for (publishes, withheld, words) in [
         (
             7,
@@ -169,7 +169,7 @@ fn what_a_device_plugin_holds_for_unhealthy_is_told_apart_from_what_kubelet_does
 }
 
 #[test]
-fn a_count_that_stays_another_is_told_though_its_reason_is_the_same() {
+fn a_lasting_change_of_a_count_is_reported_even_if_the_reason_is_the_same() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
     sim.run(40);
@@ -186,7 +186,7 @@ fn a_count_that_stays_another_is_told_though_its_reason_is_the_same() {
 }
 
 #[test]
-fn a_phase_that_lasts_too_long_is_a_failure_that_says_what_it_waited_for() {
+fn a_phase_that_exceeds_its_deadline_is_a_failure_with_the_last_state() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {progressDeadline: 5m}}");
     sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
     sim.run(40);
@@ -199,7 +199,7 @@ fn a_phase_that_lasts_too_long_is_a_failure_that_says_what_it_waited_for() {
 }
 
 #[test]
-fn a_driver_that_the_model_has_left_is_refused_with_what_to_write_and_the_others_go_on() {
+fn an_unsupported_driver_is_rejected_with_a_suggestion_and_other_nodes_continue() {
     let mut sim = Sim::new()
         .gpu_node("old", "102d", 2)
         .gpu_node("new", "2330", 2)
@@ -223,7 +223,7 @@ fn a_node_that_is_away_when_its_policy_comes_is_not_unmanaged() {
 }
 
 #[test]
-fn what_waits_for_a_report_is_told_once() {
+fn waiting_for_a_report_is_reported_once() {
     let mut sim = Sim::new().policy("all", "{}");
     sim.join_plain("gke");
     sim.label("gke", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-k80"));
@@ -273,7 +273,7 @@ fn ready(plan: &gpu_operator_plan::Plan) -> bool {
 }
 
 #[test]
-fn a_refusal_from_before_a_pod_was_taken_says_nothing_of_the_next_one() {
+fn a_rejection_from_before_a_pod_was_accepted_does_not_apply_to_the_next_one() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     let sets: Vec<_> = sim.sets.keys().cloned().collect();
@@ -335,9 +335,9 @@ fn gpus_are_expected_by_annotation_promise_history_and_cloud_in_this_order() {
 }
 
 #[test]
-fn pods_that_a_quota_refuses_are_told_of_in_the_api_servers_words() {
+fn pods_that_a_quota_rejects_are_reported_with_the_api_servers_message() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
-    // It takes some and refuses others.
+    // It accepts some and rejects others.
     let words = Some("exceeded quota: gpu-operator, used: pods=3, limited: pods=3");
     sim.faults.insert("b".into(), Faults { pods_forbidden: words, ..Faults::default() });
     sim.join("b", "2330", 8);
@@ -370,7 +370,7 @@ fn a_gpu_that_is_missing_after_a_reboot_is_not_forgotten() {
 }
 
 #[test]
-fn uninstalling_leaves_nothing_of_ours_on_any_node() {
+fn uninstalling_removes_all_of_the_operators_labels_from_all_nodes() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [accelerator]}");
     sim.nodes.get_mut("a").expect("the node").labels.insert("mine".into(), "stays".into());
     sim.settle();
@@ -383,7 +383,7 @@ fn uninstalling_leaves_nothing_of_ours_on_any_node() {
 }
 
 #[test]
-fn a_node_that_joins_changes_nobody_elses_daemon_set() {
+fn a_node_that_joins_does_not_change_daemon_sets_of_other_nodes() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     let before = sim.sets.clone();

@@ -10,7 +10,7 @@ const PRODUCT: &str = "nvidia.com/gpu.product";
 const REPLICAS: &str = "nvidia.com/gpu.replicas";
 const DRIVER: &str = "nvidia.com/cuda.driver-version.full";
 
-/// The labels of ours on a node that are GPU feature discovery's.
+/// Returns this operator's labels on a node that belong to GPU feature discovery.
 fn discovered(sim: &Sim, node: &str) -> BTreeMap<String, String> {
     let node = &sim.nodes[node];
     let ours = node.owned_labels.iter().filter(|key| keys::is_discovered(key));
@@ -22,7 +22,7 @@ fn label(sim: &Sim, node: &str, key: &str) -> Option<String> {
 }
 
 #[test]
-fn they_come_once_nvml_tells_of_the_gpus_and_go_with_the_option() {
+fn they_are_set_once_nvml_reports_the_gpus_and_removed_with_the_option() {
     let mut sim = Sim::new().policy("others", "{nodeSelector: {matchLabels: {team: x}}}").policy("all", GFD);
     sim.join("a", "2330", 8);
     sim.join("b", "2330", 8);
@@ -57,7 +57,7 @@ fn before_a_driver_works_it_is_known_that_there_are_gpus_and_no_more() {
 }
 
 #[test]
-fn they_stay_while_nobody_tells_of_the_gpus_and_follow_the_driver_once_it_has_moved() {
+fn they_are_kept_without_a_report_and_follow_the_driver_once_it_has_changed() {
     let mut sim =
         Sim::settled_fleet("{compatibility: {labels: Gfd}, defaults: {driver: {version: 590.10.01}}}", &["a"]);
     let before = discovered(&sim, "a");
@@ -74,7 +74,7 @@ fn they_stay_while_nobody_tells_of_the_gpus_and_follow_the_driver_once_it_has_mo
         }
     }
     sim.settle();
-    assert!(released, "the driver was let go in between");
+    assert!(released, "the driver was released in between");
     let now = discovered(&sim, "a");
     assert_eq!((now[DRIVER].as_str(), &now[PRODUCT]), ("580.173.02", &before[PRODUCT]));
     for faults in [Faults { mute_probe: true, ..Faults::default() }, Faults { no_probe: true, ..Faults::default() }] {
@@ -97,7 +97,7 @@ fn they_follow_gpus_that_are_added_or_gone() {
 }
 
 #[test]
-fn how_gpus_are_shared_is_told_of_the_plugin_that_a_node_has() {
+fn the_sharing_labels_are_those_of_the_nodes_current_plugin() {
     let mut sim = Sim::settled_fleet(GFD, &["a", "b"]);
     let both = |sim: &Sim, key: &str| ["a", "b"].map(|node| label(sim, node, key).expect("a label"));
     let product = both(&sim, PRODUCT)[0].clone();
@@ -114,7 +114,7 @@ fn how_gpus_are_shared_is_told_of_the_plugin_that_a_node_has() {
         one_by_one |= a != b;
     }
     sim.settle();
-    assert!(one_by_one, "a node that waits for its turn has what it had");
+    assert!(one_by_one, "a pending node keeps its labels");
     assert_eq!(both(&sim, REPLICAS), ["4", "4"]);
     assert_eq!(both(&sim, PRODUCT), [format!("{product}-SHARED"), format!("{product}-SHARED")]);
     assert_eq!(both(&sim, "nvidia.com/mps.capable"), ["true", "true"]);
@@ -167,7 +167,7 @@ fn what_gpu_feature_discovery_has_written_stays_its_own() {
         status.message,
         "label nvidia.com/gpu.replicas already has value \"4\" and is left unchanged; remove the label from the node, or remove compatibility.labels"
     );
-    // It takes one of ours as well, and changes another of its own.
+    // GPU feature discovery takes over one of this operator's labels, and changes another of its own.
     sim.label("a", "nvidia.com/gpu.count", Some("7"));
     sim.label("a", PRODUCT, Some("NVIDIA-GPU-2330-SHARED"));
     sim.settle();

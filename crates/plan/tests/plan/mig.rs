@@ -1,5 +1,5 @@
-//! Layouts of MIG: applied before the plugin begins, changed once nothing uses the GPUs, kept as they are written, and what
-//! stands in the way said.
+//! Layouts of MIG: applied before the plugin begins, changed once nothing uses the GPUs, kept as specified, and reported if
+//! blocked.
 
 use crate::sim::{Faults, Sim, machine::Division};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
@@ -84,7 +84,7 @@ fn a_change_of_layout_moves_the_plugin_alone_one_node_at_a_time_and_waits_for_gp
 }
 
 #[test]
-fn what_stands_in_the_way_of_a_layout_is_said_in_its_own_words_and_nothing_is_offered_meanwhile() {
+fn a_blocked_layout_is_reported_with_the_original_message_and_nothing_is_offered_meanwhile() {
     for (words, reason) in [
         ("MigBlocked: GPU 0000:06:00.0 cannot be divided anew: in use by python (4711)", Reason::MigBlocked),
         ("MigResetNeeded: GPU 0000:06:00.0: reboot the node", Reason::MigResetNeeded),
@@ -109,7 +109,7 @@ fn what_stands_in_the_way_of_a_layout_is_said_in_its_own_words_and_nothing_is_of
 fn the_probe_lets_go_of_gpus_that_it_keeps_from_being_divided() {
     let mut sim = Sim::new().policy("all", &mixed(SEVENTHS));
     sim.join("a", "2330", 2);
-    // A driver for which nobody has to let go.
+    // A driver that no pod has to release.
     sim.host_driver("a", "580.1.1", true);
     sim.faults.insert("a".into(), Faults { division: Division::WaitsForProbe, ..Faults::default() });
     sim.settle();
@@ -117,7 +117,7 @@ fn the_probe_lets_go_of_gpus_that_it_keeps_from_being_divided() {
 }
 
 #[test]
-fn gpus_that_somebody_divides_otherwise_are_divided_anew_once_no_pod_uses_them() {
+fn a_manually_changed_layout_is_restored_once_no_pod_uses_the_gpus() {
     let mut sim = divided(&["a", "b"]);
     let before = plugin_since(&sim, "a");
     moved_by_hand(&mut sim, "a");

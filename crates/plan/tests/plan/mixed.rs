@@ -1,4 +1,4 @@
-//! Fleets of any mix: what nodes are known by, who governs them, and what is said of what does not fit together.
+//! Mixed fleets: how nodes are recognized, which policy governs them, and how conflicts are reported.
 
 use crate::sim::Sim;
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
@@ -53,7 +53,7 @@ fn an_override_goes_before_every_label_and_the_bus() {
 }
 
 #[test]
-fn a_label_that_contradicts_the_bus_is_told_of_and_kept() {
+fn a_label_that_contradicts_the_bus_is_reported_and_kept() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     label(&mut sim, "a", GKE, "nvidia-tesla-k80");
     sim.settle();
@@ -100,7 +100,7 @@ fn a_signal_that_is_lost_changes_nothing() {
 }
 
 #[test]
-fn a_label_that_only_says_that_there_is_a_gpu_is_believed_until_the_probe_knows() {
+fn a_label_that_only_announces_a_gpu_is_trusted_until_the_probe_reports() {
     let mut sim = Sim::new().policy("all", "{nodeLabels: [accelerator]}");
     sim.join_plain("a");
     label(&mut sim, "a", "feature.node.kubernetes.io/pci-10de.present", "true");
@@ -117,7 +117,7 @@ fn a_label_that_only_says_that_there_is_a_gpu_is_believed_until_the_probe_knows(
 }
 
 #[test]
-fn a_node_that_opts_out_is_left_alone_and_counted_as_such() {
+fn a_node_that_opts_out_is_not_managed_and_counted_as_such() {
     let mut sim = Sim::settled_fleet("{nodeLabels: [accelerator]}", &["a", "b"]);
     label(&mut sim, "a", keys::MANAGED, "false");
     sim.settle();
@@ -137,7 +137,7 @@ fn a_node_that_opts_out_is_left_alone_and_counted_as_such() {
 }
 
 #[test]
-fn of_two_policies_the_older_keeps_a_node_and_both_say_so() {
+fn of_two_policies_the_older_governs_a_node_and_both_report_it() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
     label(&mut sim, "b", "team", "x");
     sim.apply_policy("newer", "{nodeSelector: {matchLabels: {team: x}}, nodeLabels: [accelerator]}");
@@ -184,7 +184,7 @@ fn a_gpu_that_is_gone_after_a_reboot_is_named_by_its_last_address_until_it_is_di
 }
 
 #[test]
-fn a_node_that_lost_all_its_gpus_says_so_and_not_that_a_driver_crashed() {
+fn a_node_that_lost_all_gpus_reports_this_instead_of_a_driver_crash() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     sim.report("a").gpus.clear();
     sim.report("a").driver = gpu_operator_crd::report::DriverFacts::default();
@@ -274,7 +274,7 @@ fn a_pool_takes_any_clouds_word_for_a_model_and_an_unknown_one_is_marked() {
 }
 
 #[test]
-fn no_pool_matches_by_a_label_that_the_policy_publishes_and_the_pool_says_so() {
+fn a_pool_that_matches_a_label_of_its_own_policy_is_reported() {
     // By the first, a node would join the pool once it is labelled; by the second, it would leave the pool, and come back.
     for (requirement, pool) in [
         ("{matchLabels: {gpu/nividia: P630}}", "nvidia-quadro-k620"),
@@ -300,7 +300,7 @@ fn no_pool_matches_by_a_label_that_the_policy_publishes_and_the_pool_says_so() {
         );
         assert_eq!(sim.condition("all", "Stalled").0, "True");
     }
-    // A label of somebody's by hand matches as ever.
+    // A manually set label still matches.
     let spec = "{pools: [{name: by-label, match: {nodeSelector: {matchLabels: {gpu/nividia: P630}}}}]}";
     let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", spec);
     sim.label("a", "gpu/nividia", Some("P630"));

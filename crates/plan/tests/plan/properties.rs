@@ -198,7 +198,7 @@ proptest! {
             happen(&mut sim, &mut oracle, policy);
         }
         settle(&mut sim, &mut oracle);
-        // Where nodes are tested: that a test is on, what came of it, and its pod, made and deleted.
+        // If nodes are validated: the start of a test, its result, and its pod, created and deleted.
         let tested = sim.plans.iter().any(|plan| !plan.pods.is_empty());
         let (tests, pod) = if tested { (2, 2) } else { (0, 0) };
         // Where runtimes are restarted in turn: that a node waits, and the label of its toolkit.
@@ -224,7 +224,7 @@ proptest! {
 }
 
 /// A policy's spec with everything changed that disrupts nothing: what containers may take, when the policy is ready, and what
-/// becomes of sick GPUs.
+/// becomes of unhealthy GPUs.
 fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec {
     let limits = BTreeMap::from([("memory".to_owned(), Quantity(format!("{}Gi", least + 2)))]);
     let limited = Some(ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() });
@@ -277,7 +277,7 @@ fn end(sim: &Sim) -> String {
         (status.since, status.deadline) = (None, None);
         // That nothing is wrong is written along with whatever comes next.
         status.health = status.health.filter(|health| *health != HealthState::Healthy);
-        // Whether a node was ready before it was to be tested goes by time as well.
+        // Whether a node was ready before its test also depends on time.
         status.validation = None;
         say(&gpu_node);
     }

@@ -1,5 +1,5 @@
-//! What the operator says of a policy that only the fleet can tell to be wrong, in the words of docs/refused.md, and that
-//! nothing that runs is disturbed by it.
+//! Policies that are only invalid for a given fleet: the operator reports the message that docs/refused.md quotes, and running
+//! workloads and operands are not disturbed.
 
 #[path = "../../../crd/tests/refused/mod.rs"]
 mod refused;
@@ -31,7 +31,7 @@ fn pool(sim: &Sim, name: &str) -> PoolStatus {
     pools.into_iter().find(|pool| pool.name == name).unwrap_or_else(|| panic!("no pool {name}"))
 }
 
-/// What the policy's status, or the node's, says where a row looks: a reason and a message.
+/// Returns the reason and message in the status of the policy or the node to which a row refers.
 fn said(sim: &Sim, row: &Row) -> (String, String) {
     let (what, name) = row.cell("Where").split_once(' ').expect("two words");
     let name = name.trim_matches('`');
@@ -63,7 +63,7 @@ fn running(sim: &Sim) -> BTreeMap<String, (Vec<Option<String>>, bool)> {
 }
 
 #[test]
-fn what_only_the_fleet_can_tell_is_marked_in_the_words_of_the_docs_and_disturbs_nothing() {
+fn specs_that_are_invalid_for_the_fleet_are_reported_as_documented_and_disturb_nothing() {
     for row in rows("Accepted, and marked") {
         let mut sim = fleet();
         let (before, sets) = (running(&sim), sim.sets.clone());
@@ -86,7 +86,7 @@ fn what_only_the_fleet_can_tell_is_marked_in_the_words_of_the_docs_and_disturbs_
 }
 
 #[test]
-fn what_the_docs_say_to_write_takes_the_mark_away() {
+fn the_documented_fix_resolves_the_report() {
     for row in rows("Accepted, and marked") {
         let Some(spec) = row.code("Write") else { continue };
         let mut sim = fleet();

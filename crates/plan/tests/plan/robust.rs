@@ -117,7 +117,7 @@ fn what_a_node_may_have_to_go_back_to_is_not_pruned() {
 }
 
 #[test]
-fn a_policy_that_another_takes_over_from_stays_until_nobody_names_its_daemon_sets() {
+fn a_replaced_policy_is_kept_until_no_node_names_its_daemon_sets() {
     let mut sim = fleet(&["a", "b"]);
     sim.apply_policy("other", OLD);
     sim.settle();
@@ -133,7 +133,7 @@ fn a_policy_that_another_takes_over_from_stays_until_nobody_names_its_daemon_set
 }
 
 #[test]
-fn a_label_of_ours_that_somebody_takes_off_comes_back_whatever_runs_there() {
+fn a_removed_label_of_the_operator_is_restored_whatever_runs_there() {
     let mut sim = fleet(&["a"]);
     busy(&mut sim, "a");
     let node = sim.nodes.get_mut("a").expect("the node");
@@ -193,7 +193,7 @@ fn a_pool_may_bear_the_name_of_a_model() {
 }
 
 #[test]
-fn a_pod_that_cannot_start_is_made_anew_when_the_cure_is_in_its_template() {
+fn a_pod_that_cannot_start_is_recreated_when_its_template_has_changed() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", OLD);
     let missing = Faults { missing_images: ["595.91.07".to_owned()].into(), ..Faults::default() };
     sim.faults.insert("a".into(), missing);
@@ -207,7 +207,7 @@ fn a_pod_that_cannot_start_is_made_anew_when_the_cure_is_in_its_template() {
     assert_ne!(renewed.applied, stuck.applied);
     sim.faults.clear();
     sim.settle();
-    // A running pod is left alone, whatever its template has become.
+    // A running pod is not recreated, even if its template has changed.
     let running = sim.pods["driver@a"].clone();
     sim.apply_policy("all", OLD);
     sim.settle();
@@ -215,7 +215,7 @@ fn a_pod_that_cannot_start_is_made_anew_when_the_cure_is_in_its_template() {
 }
 
 #[test]
-fn libraries_that_somebody_puts_on_a_host_do_not_take_a_working_driver_away() {
+fn libraries_that_are_added_to_a_host_do_not_remove_a_working_driver() {
     let mut sim = fleet(&["a"]);
     let before = sim.nodes["a"].labels.clone();
     let found =

@@ -59,7 +59,7 @@ fn the_first_failure_halts_the_pool_and_editing_back_moves_only_what_moved() {
     assert_eq!(sim.status("a").reason, Some(Reason::DriverImageNotFound));
     assert_eq!(sim.status("b").reason, Some(Reason::RolloutPending));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
-    // A wish that cannot be carried out is told as such, and the halt beside it.
+    // A spec that cannot be satisfied is reported as such, together with the halt.
     sim.apply_policy("all", "{pools: [{name: p, driver: {version: 470.256.02}}]}");
     sim.run(20);
     assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
@@ -71,7 +71,7 @@ fn the_first_failure_halts_the_pool_and_editing_back_moves_only_what_moved() {
     sim.settle();
     assert!(unready(&sim).is_empty());
     assert_eq!(sim.condition("all", "Stalled").0, "False");
-    // What the others were told: that they wait no longer, and nothing else.
+    // The only change for the other nodes is that they no longer wait.
     let after = (sim.writes["node/b"], sim.writes["node/c"]);
     assert!(after.0 <= before.0 + 2 && after.1 <= before.1 + 2, "{before:?} {after:?}");
     assert_eq!(sim.sets_of(Stage::Driver).len(), 1);

@@ -89,7 +89,7 @@ fn a_change_of_sharing_rolls_the_plugin_alone_one_node_at_a_time_and_waits_for_n
             sim.step();
             sim.sleep(1);
             let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(node).phase != Phase::Ready);
-            assert!(away.count() <= 1, "{policy}: a node that waits for its turn is measured by what it has");
+            assert!(away.count() <= 1, "{policy}: a pending node is measured by its current layout");
         }
         sim.settle();
         assert_eq!(gpus(&sim, "c"), format!("{expected}/{expected}"));
@@ -119,7 +119,7 @@ fn mps_has_a_control_daemon_before_the_plugin_and_a_change_of_resources_leaves_i
 }
 
 #[test]
-fn a_driver_moves_only_once_the_control_daemon_has_let_go_of_it() {
+fn a_driver_moves_only_once_the_control_daemon_has_released_it() {
     let mut sim = Sim::settled_fleet(&mps(2), &["a"]);
     sim.apply_policy(
         "all",
@@ -131,7 +131,7 @@ fn a_driver_moves_only_once_the_control_daemon_has_let_go_of_it() {
 }
 
 #[test]
-fn mig_devices_are_expected_as_nvml_tells_of_them() {
+fn mig_devices_are_expected_as_reported_by_nvml() {
     for (strategy, sharing, expected) in [
         ("None", "", "2/2"),
         ("Single", "", "14/14"),
@@ -182,7 +182,7 @@ fn googles_plugin_needs_no_toolkit_and_comes_with_googles_driver() {
 }
 
 #[test]
-fn a_plugin_that_cannot_work_with_the_driver_is_refused_for_its_pool() {
+fn a_plugin_that_does_not_support_the_driver_is_rejected_for_its_pool() {
     let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy("all", "{defaults: {devicePlugin: {flavor: Gke}}}");
     sim.run(20);
     assert_eq!(sim.status("a").reason, Some(Reason::DevicePluginUnsupported));
@@ -191,7 +191,7 @@ fn a_plugin_that_cannot_work_with_the_driver_is_refused_for_its_pool() {
 }
 
 #[test]
-fn somebody_elses_plugin_is_tracked_by_what_it_offers() {
+fn a_third_party_plugin_is_tracked_by_what_it_offers() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{defaults: {devicePlugin: {flavor: External}}}");
     sim.run(40);
     assert!(sim.sets_of(Stage::DevicePlugin).is_empty());

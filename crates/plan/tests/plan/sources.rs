@@ -1,5 +1,5 @@
-//! Where drivers come from: each source from the policy to Ready, what Auto makes of a node, and how a driver that cannot
-//! be had is told of.
+//! Where drivers come from: each source from the policy to Ready, what Auto selects for a node, and how a driver that is not
+//! available is reported.
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
@@ -159,7 +159,7 @@ fn a_card_that_the_catalogue_lacks_gets_no_driver_by_guess() {
 }
 
 #[test]
-fn a_desktop_cards_run_file_is_fetched_from_where_desktop_cards_have_theirs() {
+fn a_desktop_cards_run_file_is_fetched_from_the_path_for_desktop_cards() {
     let spec = "{defaults: {driver: {source: RunFile, image: {repository: own/run-file, tag: a}}}}";
     for (card, place) in [
         ("1b06", "XFree86/Linux-x86_64/580.173.02/NVIDIA-Linux-x86_64-580.173.02.run"),
@@ -174,7 +174,7 @@ fn a_desktop_cards_run_file_is_fetched_from_where_desktop_cards_have_theirs() {
 }
 
 #[test]
-fn a_host_driver_that_has_left_the_nodes_gpus_is_told_of_unless_they_work() {
+fn a_host_driver_that_no_longer_supports_the_gpus_is_reported_unless_they_work() {
     for (version, publishes, reason) in [
         ("550.54.14", Some(0), Reason::DriverUnsupported),
         ("470.256.02", Some(0), Reason::WaitingForAllocatable),
@@ -198,7 +198,7 @@ fn a_host_driver_that_has_left_the_nodes_gpus_is_told_of_unless_they_work() {
 }
 
 #[test]
-fn an_installer_is_told_what_and_where_and_the_probe_where_to_look() {
+fn an_installer_gets_version_and_path_and_the_probe_gets_the_path() {
     let mut sim = node(
         "{defaults: {driver: {source: RunFile, url: \"https://mirror.example.com/cuda_8.0.61_375.26_linux.run\", installDir: /opt/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
         ("ubuntu", "16.04"),
@@ -266,7 +266,7 @@ fn nvidias_plugin_goes_with_googles_installer_and_its_toolkit_lies_beside_the_dr
 }
 
 #[test]
-fn what_gke_installs_is_waited_for_and_said_so() {
+fn waiting_for_gkes_installation_is_reported() {
     for source in ["Auto", "Preinstalled"] {
         let spec = format!("{{defaults: {{driver: {{source: {source}}}}}}}");
         let mut sim = node(&spec, ("cos", "117"), &[(NODE_POOL, "gpus"), (GKE_DRIVER, "latest")]);
@@ -289,7 +289,7 @@ fn what_gke_installs_is_waited_for_and_said_so() {
 }
 
 #[test]
-fn a_pool_that_says_another_source_inherits_nothing_that_is_of_the_default_one() {
+fn a_pool_with_another_source_inherits_nothing_specific_to_the_default_source() {
     let mut sim = node(
         "{defaults: {driver: {source: GkeCos, version: latest, image: {repository: own/cos}}}, pools: [{name: p, driver: {source: Container}}]}",
         ("ubuntu", "22.04"),
@@ -332,7 +332,7 @@ fn without_a_precompiled_image_the_driver_is_compiled_and_the_node_remembers_it(
 }
 
 #[test]
-fn what_an_installing_container_says_last_becomes_a_reason_of_its_own() {
+fn the_end_of_an_installers_log_determines_the_reason() {
     for (words, reason, advice) in [
         ("curl: (6) Could not resolve host: us.download.nvidia.com", Reason::DownloadFailed, "DNS"),
         ("E: Unable to locate package linux-headers-6.8.0-60-generic", Reason::KernelHeadersUnavailable, "precompiled"),
@@ -348,7 +348,7 @@ fn what_an_installing_container_says_last_becomes_a_reason_of_its_own() {
 }
 
 #[test]
-fn five_models_of_three_branches_have_a_driver_each_and_wrong_pins_are_refused_one_by_one() {
+fn five_models_of_three_branches_get_their_drivers_and_wrong_pins_are_rejected_one_by_one() {
     let models = [("k80", "102d"), ("p100", "15f9"), ("t4", "1eb8"), ("h100", "2330"), ("b200", "2901")];
     let mut sim = Sim::new().policy("all", "{}");
     for (name, id) in models {
@@ -379,7 +379,7 @@ fn five_models_of_three_branches_have_a_driver_each_and_wrong_pins_are_refused_o
             let pool = status.pools.iter().find(|pool| pool.name == "pinned").expect("the pool");
             assert_eq!(pool.reason, Some(Reason::DriverUnsupported), "{name}");
             assert!(pool.message.contains(last), "{name}: {}", pool.message);
-            assert_eq!(images(&sim), before, "{name}: everything stays as it is");
+            assert_eq!(images(&sim), before, "{name}: nothing changes");
             assert!(models.iter().all(|(node, _)| sim.status(node).is_ready()), "{name}");
         }
     }
@@ -403,7 +403,7 @@ fn a_model_that_a_policy_adds_is_known_to_all() {
 }
 
 #[test]
-fn a_model_that_is_known_already_is_said_to_be_and_changes_nothing() {
+fn a_model_that_is_already_known_is_reported_and_changes_nothing() {
     for (models, words) in [
         ("[{name: nvidia-tesla-t4, pciIds: [fff1], architecture: Ada}]", "nvidia-tesla-t4 is already in the catalogue"),
         ("[{name: ours, pciIds: [1eb8], architecture: Ada}]", "PCI id 1eb8 of ours belongs to nvidia-tesla-t4"),
@@ -425,7 +425,7 @@ fn a_model_that_is_known_already_is_said_to_be_and_changes_nothing() {
 }
 
 #[test]
-fn of_two_policies_that_add_a_model_the_older_ones_word_holds() {
+fn of_two_policies_that_add_a_model_the_older_one_applies() {
     let mut sim = Sim::new().gpu_node("a", "fff1", 2).policy("older", OURS);
     sim.report("a").os.version_id = "20.04".into();
     sim.apply_policy("newer", &OURS.replace("Kepler", "Hopper"));
@@ -446,13 +446,13 @@ fn a_system_without_an_image_of_the_newest_version_gets_the_newest_that_has_one(
 }
 
 #[test]
-fn the_highest_cuda_version_is_told_from_the_start_and_moves_with_the_driver() {
+fn the_highest_cuda_version_is_reported_from_the_start_and_follows_the_driver() {
     let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
     sim.settle();
     let told = |sim: &Sim| (sim.nodes["a"].labels[keys::CUDA_VERSION].to_string(), sim.status("a").cuda.expect("told"));
     assert_eq!(told(&sim), ("13.2".into(), "13.2".into()));
     assert!(sim.writes["node/a"] <= 4, "{:?}", sim.writes);
-    // A driver that waits for its turn is not the one that serves.
+    // A driver whose update is pending is not the one in use.
     sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
     sim.apply_policy("all", "{defaults: {driver: {version: 535.309.01}}}");
     sim.run(30);
@@ -466,7 +466,7 @@ fn the_highest_cuda_version_is_told_from_the_start_and_moves_with_the_driver() {
 }
 
 #[test]
-fn a_host_driver_of_an_unknown_branch_tells_its_cuda_version_itself() {
+fn a_host_driver_of_an_unknown_branch_reports_its_cuda_version_itself() {
     for (version, told) in [("430.34", "10.1"), ("999.1.1", "99.1")] {
         let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
         sim.host_driver("a", version, true);
@@ -551,7 +551,7 @@ fn what_an_installer_of_googles_has_left_in_its_cache_is_no_driver_of_the_hosts(
         driver.loaded = loaded.then(|| "580.1.1".into());
         sim.settle();
         assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
-        assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), ours, "what is loaded and good stays as it is");
+        assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), ours, "a suitable loaded driver is kept");
     }
 }
 
@@ -662,7 +662,7 @@ fn nouveau_that_holds_the_gpus_is_reported_with_the_way_out() {
         for words in ["GPU 0000:06:00.0 is bound to kernel driver nouveau", "driver@a", "modprobe.d", "reboot"] {
             assert!(status.message.contains(words), "{words}: {}", status.message);
         }
-        // Once it is gone, what is left is told.
+        // Once it is gone, the rest is reported.
         sim.report("a").gpus[0].held_by = None;
         sim.run(60);
         assert_ne!(sim.status("a").reason, Some(Reason::NouveauLoaded));

@@ -1,4 +1,4 @@
-//! How containers get at the driver: what is installed for which container runtime, and what is said when that fails.
+//! How containers get the driver: what is installed for which container runtime, and which failures are reported.
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
@@ -60,7 +60,7 @@ fn no_pod_but_the_toolkit_mounts_a_runtime_socket_and_that_only_to_configure() {
 }
 
 #[test]
-fn a_node_with_nri_says_that_it_serves_no_pod_that_requests_gpus() {
+fn a_node_with_nri_reports_that_it_serves_no_pod_that_requests_gpus() {
     for (toolkit, said) in [("{injection: Nri}", true), ("{injection: Cdi}", false)] {
         let sim = fleet("containerd://2.1.4", "v1.34.1", toolkit);
         let status = sim.status("a");
@@ -69,7 +69,7 @@ fn a_node_with_nri_says_that_it_serves_no_pod_that_requests_gpus() {
     }
 }
 
-/// The node's toolkit pod is made anew, and one of its containers ends with these words.
+/// Recreates the node's toolkit pod, one of whose containers ends with this message.
 fn end_with(sim: &mut Sim, words: &str) {
     let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
     let container = &mut pod.containers[0];
@@ -82,7 +82,7 @@ fn not_allocatable(sim: &mut Sim) {
 }
 
 #[test]
-fn a_runtime_that_does_not_take_its_configuration_is_reported_in_its_own_words() {
+fn a_runtime_that_rejects_its_configuration_is_reported_with_its_message() {
     for (words, reason) in [
         ("RuntimeConfigRejected: it does not come back: it broke off", Reason::RuntimeConfigRejected),
         ("RuntimeDown: it does not come back: it broke off", Reason::RuntimeDown),
@@ -150,7 +150,7 @@ fn a_first_install_restarts_the_runtime_of_one_node_after_another() {
     for node in nodes {
         assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
     }
-    // What came of the driver is no news of the pools that restart nothing.
+    // The state of the driver does not change pools that restart nothing.
     let mut at_once = fresh(&nodes, "{}");
     for node in at_once.nodes.values_mut() {
         node.runtime = "containerd://2.1.4".into();
@@ -185,11 +185,11 @@ fn where_nvidias_runtime_is_the_default_toolkits_leave_one_node_after_another() 
     sim.settle();
     sim.delete_policy("all");
     sim.step();
-    assert_eq!(with_toolkit(&sim), 0, "where no runtime is restarted, nobody waits");
+    assert_eq!(with_toolkit(&sim), 0, "if no runtime is restarted, no node waits");
 }
 
 #[test]
-fn nobody_but_the_operator_takes_toolkits_away_that_are_entered_into_a_runtime() {
+fn only_the_operator_removes_toolkits_that_a_runtime_is_configured_with() {
     for (runtime, toolkit, owned) in [
         ("containerd://2.1.4", "{}", true),
         ("containerd://2.1.4", "{injection: Nri}", true),
@@ -221,7 +221,7 @@ fn a_toolkit_leaves_when_the_one_before_it_has_ended() {
     sim.nodes.get_mut("a").expect("a node").ready = false;
     sim.sleep(180 + 119);
     assert!(leaving(&sim).is_empty());
-    // One that never ends keeps nobody for ever.
+    // A restart that never ends does not block other nodes indefinitely.
     sim.sleep(1);
     assert_eq!(leaving(&sim), ["b"]);
 }
@@ -326,7 +326,7 @@ fn a_runtime_that_does_not_come_back_stops_the_rest_of_its_pool_there() {
         assert_eq!((status.phase, status.reason), (Phase::Toolkit, Some(Reason::RuntimeTurnPending)), "{status:?}");
         assert_eq!(status.deadline, None, "what it waits for is not its own");
         assert!(!sim.nodes[node].labels.contains_key(keys::TOOLKIT));
-        assert!(sim.nodes[node].labels.contains_key(keys::DRIVER), "the driver waits for nobody");
+        assert!(sim.nodes[node].labels.contains_key(keys::DRIVER), "the driver does not wait");
     }
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     // One that joins waits as well, and a policy that wants something else of the runtime is tried on that one node first.
@@ -351,7 +351,7 @@ fn a_cure_of_many_nodes_restarts_their_runtimes_one_by_one() {
     let nodes = ["a", "b", "c"];
     let mut sim = fresh(&nodes, "{injection: Runtime}");
     sim.settle();
-    // All of them fail at once, which a cure usually mends at once.
+    // All nodes fail at once, and a fix usually repairs all at once.
     for node in nodes {
         let words = "RuntimeConfigRejected: it does not come back: unknown key".to_owned();
         sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
@@ -378,7 +378,7 @@ fn a_cure_of_many_nodes_restarts_their_runtimes_one_by_one() {
 }
 
 #[test]
-fn while_a_runtime_does_not_tell_its_version_nothing_moves() {
+fn while_a_runtime_does_not_report_its_version_nothing_moves() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
     let (labels, sets, writes) = (sim.nodes["a"].labels.clone(), sim.sets.clone(), sim.writes["node/a"]);
     sim.nodes.get_mut("a").expect("a node").runtime = "containerd://Unknown".into();
@@ -400,7 +400,7 @@ fn while_a_runtime_does_not_tell_its_version_nothing_moves() {
 }
 
 #[test]
-fn configurations_that_somebody_rewrites_everywhere_are_mended_on_one_node_after_another() {
+fn configurations_that_are_overwritten_everywhere_are_repaired_one_node_at_a_time() {
     let nodes = ["a", "b", "c"];
     let mut sim = fresh(&nodes, "{}");
     sim.settle();
@@ -429,7 +429,7 @@ fn configurations_that_somebody_rewrites_everywhere_are_mended_on_one_node_after
 }
 
 #[test]
-fn a_node_that_is_kept_from_its_restart_or_is_past_it_keeps_nobody_waiting() {
+fn a_node_that_cannot_restart_or_has_restarted_does_not_block_others() {
     for case in ["no image", "past"] {
         let mut sim = fresh(&["a"], "{}");
         sim.settle();
@@ -462,7 +462,7 @@ fn a_node_that_is_kept_from_its_restart_or_is_past_it_keeps_nobody_waiting() {
 }
 
 #[test]
-fn kubelet_has_to_know_the_runtime_where_it_tells_of_any() {
+fn kubelet_must_list_the_runtime_if_it_lists_any() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
     not_allocatable(&mut sim);
     for (known, waits) in [(vec![], false), (vec!["runc"], true), (vec!["runc", "nvidia"], false)] {
@@ -474,7 +474,7 @@ fn kubelet_has_to_know_the_runtime_where_it_tells_of_any() {
 }
 
 #[test]
-fn what_a_pool_says_of_the_toolkit_holds_over_the_defaults_field_by_field() {
+fn a_pools_toolkit_overrides_the_defaults_field_by_field() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
         "all",
         "{defaults: {toolkit: {injection: Runtime, hostPaths: {socket: /a/b.sock, config: /c/d.toml}}}, pools: [{name: p, toolkit: {runtimeClass: gpu, hostPaths: {socket: /e/f.sock}}}]}",
@@ -510,7 +510,7 @@ fn policies_share_a_runtime_class_and_the_last_one_takes_it_along() {
 }
 
 #[test]
-fn a_runtime_class_that_somebody_else_has_made_is_left_alone() {
+fn a_third_party_runtime_class_is_not_changed() {
     let foreign = RuntimeClassFacts::default();
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.runtime_classes.insert("nvidia".into(), foreign.clone());
@@ -529,7 +529,7 @@ fn where_nothing_is_configured_no_runtime_class_is_made() {
 }
 
 #[test]
-fn a_runtime_that_the_host_brings_is_left_alone_until_it_is_taken_over_and_ours_then_stays() {
+fn a_runtime_of_the_host_is_kept_until_it_is_taken_over_and_the_operators_then_stays() {
     let brought = || {
         let (file, handler) = ("/etc/containerd/config.toml".to_owned(), "nvidia".to_owned());
         vec![HostRuntime { file, handler, default: false }]
@@ -618,7 +618,7 @@ fn beside_a_driver_in_a_folder_containerd_1_7_gives_gpus_by_cdi() {
 }
 
 #[test]
-fn what_could_only_look_for_device_nodes_in_the_drivers_folder_is_refused() {
+fn a_toolkit_that_only_finds_device_nodes_in_the_drivers_directory_is_rejected() {
     for (runtime, toolkit, words) in [
         ("containerd://1.6.9", "{}", "containerd 1.7 or later"),
         ("docker://27.0.3", "{}", "devicePlugin: {flavor: Gke}"),

@@ -80,13 +80,13 @@ fn a_node_is_ready_once_its_test_has_passed_and_nothing_is_left_of_that() {
     assert_eq!(said(&sim, "a"), (Phase::Ready, Reason::AllGpusAllocatable));
     assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Passed), 1));
     assert!(sim.tests_on("a").is_empty());
-    // The writes of one pass may end in any order, so that the pod outlasts the pass that writes what came of it.
+    // The writes of one pass may end in any order, so that the pod outlives the pass that writes its result.
     let tells = |plan: &&Plan| plan.gpu_nodes.values().any(|write| write.status.is_some());
     assert!(sim.plans.iter().filter(tells).all(|plan| plan.recreate.is_empty()));
 }
 
 #[test]
-fn what_proves_a_node_is_that_its_test_says_so_or_that_one_of_the_users_ends_well() {
+fn a_node_is_proven_by_its_test_or_by_a_successful_user_pod() {
     const OWN: &str = "{readiness: {validation: {mode: OnInstall, image: {repository: example.com/burn, tag: v1}}}}";
     let (passed, failed) = (ValidationResult::Passed, ValidationResult::Failed);
     let silent = || Ok("\n".to_owned());
@@ -142,7 +142,7 @@ fn a_log_is_asked_for_once_its_test_has_ended_and_never_again() {
 }
 
 #[test]
-fn a_test_asks_for_one_gpu_of_its_node_and_preempts_nobody() {
+fn a_test_requests_one_gpu_of_its_node_and_never_preempts() {
     let mut sim = node(
         "{readiness: {validation: {mode: OnInstall, timeout: 90s}}, images: {registry: mirror.example.com, pullSecrets: [mirror]}}",
         Faults::default(),
@@ -178,7 +178,7 @@ fn an_old_driver_gets_a_test_of_the_cuda_that_it_serves_and_the_user_another() {
 }
 
 #[test]
-fn a_failure_is_told_in_the_tests_own_words_and_tried_again_more_and_more_seldom() {
+fn a_failure_is_reported_with_the_tests_log_and_retried_with_backoff() {
     let mut sim = node(ON_INSTALL, failing());
     pass(&mut sim, 60);
     let status = sim.status("a");
@@ -216,7 +216,7 @@ fn a_failure_is_told_in_the_tests_own_words_and_tried_again_more_and_more_seldom
 }
 
 #[test]
-fn while_the_log_of_another_try_is_not_read_yet_the_last_word_stands() {
+fn until_the_log_of_a_retry_is_read_the_previous_result_applies() {
     let mut sim = node(ON_INSTALL, failing());
     pass(&mut sim, 60);
     sim.faults.clear();
@@ -254,7 +254,7 @@ fn a_failed_node_is_tried_again_at_once_after_a_reboot_and_with_another_image() 
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_is_told_of_while_it_is_tried() {
+fn an_image_that_cannot_be_pulled_is_reported_while_it_is_retried() {
     let mut sim = node(ON_INSTALL, hanging());
     pass(&mut sim, 15);
     for pod in sim.pods.values_mut().filter(|pod| pod.role == Role::Validation) {
@@ -266,7 +266,7 @@ fn an_image_that_cannot_be_pulled_is_told_of_while_it_is_tried() {
 }
 
 #[test]
-fn what_kubelet_ends_for_its_deadline_says_so() {
+fn a_test_that_kubelet_ends_at_its_deadline_is_reported_as_such() {
     let mut sim = node(ON_INSTALL, hanging());
     pass(&mut sim, 15);
     for pod in sim.pods.values_mut().filter(|pod| pod.role == Role::Validation) {
@@ -397,7 +397,7 @@ fn two_nodes_are_tested_side_by_side_and_neither_knows_of_the_other() {
 }
 
 #[test]
-fn nothing_is_tested_and_nothing_said_unless_the_policy_asks_for_it() {
+fn nothing_is_tested_or_reported_unless_the_policy_requests_it() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     assert_eq!((tests(&sim), result(&sim, "a")), (0, None));
     sim.apply_policy("all", "{readiness: {validation: {mode: Never}}}");
@@ -432,7 +432,7 @@ fn a_test_goes_with_the_wish_for_it() {
 }
 
 #[test]
-fn the_test_is_told_where_googles_plugin_puts_the_driver() {
+fn the_test_gets_the_path_where_googles_plugin_mounts_the_driver() {
     for (driver, folder) in [
         (
             "{source: RunFile, version: 580.173.02, image: {repository: own/run-file, tag: a}}",

@@ -6,7 +6,7 @@ use super::{
 };
 
 #[test]
-fn an_images_cuda_version_is_read_where_it_stands_and_guessed_nowhere() {
+fn an_images_cuda_version_is_read_but_never_guessed() {
     for (image, expected) in [
         ("nvidia/cuda:12.8.0-base-ubuntu24.04", Some("12.8")),
         ("mirror.example.com:5000/nvidia/cuda:8.0", Some("8.0")),
@@ -14,7 +14,7 @@ fn an_images_cuda_version_is_read_where_it_stands_and_guessed_nowhere() {
         ("nvidia/cuda:12-base", None),
         ("nvidia/cuda", None),
         ("nvidia/cuda@sha256:0123", None),
-        ("someone/cuda:12.8.0", None),
+        ("example/cuda:12.8.0", None),
         ("pytorch/pytorch:2.1.0-cuda11.8-cudnn8-runtime", Some("11.8")),
         ("example.com/app:1.4-cuda11.7.1", Some("11.7")),
         ("example.com/app:1.4-cuda-11.7", Some("11.7")),
@@ -40,7 +40,7 @@ fn an_images_cuda_version_is_read_where_it_stands_and_guessed_nowhere() {
 }
 
 #[test]
-fn a_driver_falls_short_only_where_no_compatibility_of_nvidias_may_help() {
+fn a_driver_is_too_old_only_if_no_compatibility_mechanism_can_help() {
     for (asked, served, branch, consumer, expected) in [
         ("8.0", "8.0", 375, false, false),
         ("8.0", "7.5", 352, false, true),
@@ -105,7 +105,7 @@ fn asking(more: &str, container: &str) -> String {
 }
 
 #[test]
-fn an_image_is_held_against_the_driver_of_the_pods_own_node() {
+fn an_image_is_compared_with_the_driver_of_the_pods_own_node() {
     let mut world = world("{}");
     with_driver(&mut world, "old", "375.26", Some("8.0"));
     with_driver(&mut world, "new", "595.91.07", Some("13.1"));
@@ -137,7 +137,7 @@ fn what_the_environment_requires_counts_unless_it_is_switched_off() {
 }
 
 #[test]
-fn a_pod_without_a_node_is_told_only_if_every_node_that_fits_falls_short() {
+fn an_unscheduled_pod_is_reported_only_if_no_eligible_node_has_a_sufficient_driver() {
     let image = "image: 'nvidia/cuda:11.7.1-base'";
     let unbound = asking("", image);
     let mut fleet = world("{}");

@@ -1,4 +1,4 @@
-//! Nothing twice, and not too much at once.
+//! Findings are published once and within the rate limit.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn told(journal: &mut Journal, findings: &[Finding], after: u64) -> Vec<String> 
 }
 
 #[test]
-fn what_stands_is_told_once() {
+fn a_current_finding_is_published_once() {
     let mut journal = Journal::default();
     let mut other = finding(0, "a");
     other.reason = Mistake::NoNodeFits;
@@ -25,7 +25,7 @@ fn what_stands_is_told_once() {
 }
 
 #[test]
-fn what_is_gone_is_forgotten_and_what_is_there_is_not() {
+fn entries_of_deleted_objects_are_removed() {
     let mut journal = Journal::default();
     let there = symptoms(&[pod("p", "{containers: [{name: c}], runtimeClassName: nvidia}")]);
     let stands = there.pods["team/p"].finding(Mistake::NoNodeFits, String::new());
@@ -38,7 +38,7 @@ fn what_is_gone_is_forgotten_and_what_is_there_is_not() {
 }
 
 #[test]
-fn a_job_of_a_thousand_pods_neither_floods_nor_silences_a_single_one() {
+fn a_job_of_a_thousand_pods_does_not_suppress_a_single_pod() {
     let mut journal = Journal::default();
     let mut findings: Vec<Finding> = (0..1000).map(|pod| finding(pod, "job")).collect();
     let first = journal.to_tell(&findings, now());

@@ -1,4 +1,4 @@
-//! Pods that the API server refuses.
+//! Pods that the API server rejects.
 
 use k8s_openapi::api::core::v1::Event;
 
@@ -20,7 +20,7 @@ const NO_LIMIT: &str = r#"Error creating: Pod "web-x" is invalid: spec.container
 const NO_CLASS: &str = r#"Error creating: pods "web-x" is forbidden: pod rejected: RuntimeClass "nvidia" not found"#;
 
 #[test]
-fn what_the_api_server_says_is_understood_and_nothing_else() {
+fn only_relevant_errors_of_the_api_server_are_parsed() {
     let unequal = r#"create Pod web-0 in StatefulSet web failed error: Pod "web-0" is invalid: spec.containers[0].resources.requests: Invalid value: "1": must be equal to nvidia.com/gpu limit of 2"#;
     for (message, expected) in [
         (NO_LIMIT, Some(Fault::NoLimit)),
@@ -38,14 +38,17 @@ fn what_the_api_server_says_is_understood_and_nothing_else() {
         assert_eq!(refused("ReplicaSet", "FailedCreate", message).map(|refused| refused.fault), expected, "{message}");
     }
     assert!(refused("Node", "FailedCreate", NO_LIMIT).is_none());
-    assert!(refused("ReplicaSet", "GpuRequestWithoutLimit", NO_LIMIT).is_none(), "an Event of ours is no refusal");
+    assert!(
+        refused("ReplicaSet", "GpuRequestWithoutLimit", NO_LIMIT).is_none(),
+        "an Event of this operator is not a rejection"
+    );
 }
 
 #[test]
-fn a_refusal_is_told_of_on_the_owner_and_stands_for_as_long_as_it_is_said_again() {
+fn a_rejection_is_reported_on_the_owner_while_it_is_repeated() {
     let mut symptoms = Symptoms::default();
     let refusal = Arc::new(refused("ReplicaSet", "FailedCreate", NO_CLASS).unwrap());
-    // Each try of the controller's may be an Event of its own.
+    // Each attempt of the controller may create its own Event.
     symptoms.refused.insert("team/web.1".into(), Arc::clone(&refusal));
     symptoms.refused.insert("team/web.2".into(), refusal);
     let standing = diagnose(&symptoms, &World::default(), now());
@@ -57,7 +60,7 @@ fn a_refusal_is_told_of_on_the_owner_and_stands_for_as_long_as_it_is_said_again(
     assert_eq!(diagnose(&symptoms, &World::default(), over), Diagnosis::default());
 }
 
-/// A container that the runtime did not start, in the words that kubelet gives of it.
+/// Returns the rejection from kubelet's Event about a container that the runtime did not start.
 fn not_started(condition: &str) -> Option<RefusedPods> {
     let message = format!(
         "Error: failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: \
@@ -79,7 +82,7 @@ fn not_started(condition: &str) -> Option<RefusedPods> {
 }
 
 #[test]
-fn a_container_that_the_runtime_refuses_for_its_cuda_version_is_told_of_on_the_pod() {
+fn a_container_that_the_runtime_rejects_for_its_cuda_version_is_reported_on_the_pod() {
     for (said, condition) in [
         (
             "cuda>=12.8, please update your driver to a newer version, or use an earlier cuda container",
@@ -113,7 +116,7 @@ fn a_container_that_the_runtime_refuses_for_its_cuda_version_is_told_of_on_the_p
 }
 
 #[test]
-fn what_the_spec_and_the_runtime_say_of_one_pod_is_one_finding() {
+fn the_same_mistake_from_spec_and_runtime_is_one_finding() {
     let mut world = world("{}");
     node(&mut world, "old", "nvidia-tesla-p100", 8);
     edit(&mut world, "old", |_, gpu_node| {

@@ -23,7 +23,7 @@ fn fleet() -> World {
         edit(&mut world, name, |node, _| {
             drop(node.labels.insert("accelerator".into(), model.into()));
             let gpus = node.allocatable.total();
-            // What else a node may offer is nothing to GPUs.
+            // Other resources of a node are ignored.
             node.allocatable = [("devices.kubevirt.io/kvm", 110), ("nvidia.com/gpu", gpus)].into_iter().collect();
         });
     }
@@ -31,7 +31,7 @@ fn fleet() -> World {
 }
 
 #[test]
-fn a_pod_that_no_node_can_ever_take_is_told_why() {
+fn a_pod_that_no_node_can_ever_run_gets_an_explanation() {
     let world = fleet();
     for (spec, words) in [
         (gpus("", 16), "the pod requests 16 nvidia.com/gpu, but no node that the pod may be placed on has more than 8"),
@@ -62,7 +62,7 @@ fn a_pod_that_no_node_can_ever_take_is_told_why() {
 }
 
 #[test]
-fn a_node_whose_gpus_claims_get_offers_none_by_name_and_never_will() {
+fn a_node_whose_gpus_are_allocated_for_claims_never_offers_them_as_a_resource() {
     let mut world = fleet();
     edit(&mut world, "h100", |node, gpu_node| {
         node.allocatable = Resources::default();
@@ -74,22 +74,22 @@ fn a_node_whose_gpus_claims_get_offers_none_by_name_and_never_will() {
 }
 
 #[test]
-fn a_pod_that_may_be_placed_is_told_nothing() {
+fn a_pod_that_may_be_placed_has_no_finding() {
     let mut world = fleet();
     edit(&mut world, "h100", |node, _| {
         let offered = [("nvidia.com/gpu", 8), ("nvidia.com/gpu.shared", 8), ("nvidia.com/mig-1g.5gb", 7)];
         node.allocatable = offered.into_iter().collect();
     });
     for spec in [
-        // Whether all are in use is the scheduler's to say.
+        // If all are in use, the scheduler reports it.
         gpus("", 8),
         gpus("nodeSelector: {accelerator: nvidia-h100-80gb},", 4),
         asking("", "nvidia.com/gpu.shared", 8),
         asking("", "nvidia.com/mig-1g.5gb", 7),
-        // A label that is nobody's word for a model.
+        // A label that no policy uses for models.
         gpus("nodeSelector: {zone: nowhere},", 1),
         gpus("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-tesla-t4},", 1),
-        // Of several terms any may come true.
+        // Any of several terms may match.
         gpus("affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: accelerator, operator: In, values: [k80]}]}, {matchExpressions: [{key: zone, operator: Exists}]}]}}},", 1),
         gpus("schedulingGates: [{name: queue}],", 99),
         "{containers: [{name: c}], initContainers: [{name: a, resources: {limits: {nvidia.com/gpu: '8'}}}, {name: b, resources: {limits: {nvidia.com/gpu: '8'}}}]}".to_owned(),
@@ -100,7 +100,7 @@ fn a_pod_that_may_be_placed_is_told_nothing() {
 }
 
 #[test]
-fn a_node_that_an_autoscaler_makes_is_waited_for() {
+fn a_node_that_an_autoscaler_announces_is_awaited() {
     let (world, pod) = (fleet(), pod("p", &gpus("", 16)));
     let mut symptoms = symptoms(&[pod]);
     let mut say = |reason: &str| {
@@ -118,7 +118,7 @@ fn a_node_that_an_autoscaler_makes_is_waited_for() {
 }
 
 #[test]
-fn nothing_is_said_or_asked_before_the_grace_is_over_and_then_it_is_looked_at_again() {
+fn nothing_is_reported_or_queried_before_the_grace_period_is_over() {
     let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let (soon, due) = (later(created, Duration::from_secs(59)), later(created, NO_PLACE_GRACE));
     let mut symptoms = symptoms(&[pod("p", &gpus("", 16))]);
@@ -131,7 +131,7 @@ fn nothing_is_said_or_asked_before_the_grace_is_over_and_then_it_is_looked_at_ag
 }
 
 #[test]
-fn a_pod_whose_nodes_are_on_their_way_is_told_how_far_the_nearest_is() {
+fn a_pod_whose_nodes_are_not_ready_gets_the_progress_of_the_nearest() {
     let mut world = fleet();
     coming(&mut world, "b200", "nvidia-b200", 8);
     for more in ["nodeSelector: {accelerator: nvidia-b200},", "nodeSelector: {gpu.nodestack.dev/model: nvidia-b200},"] {
@@ -152,14 +152,14 @@ fn a_pod_whose_nodes_are_on_their_way_is_told_how_far_the_nearest_is() {
 }
 
 #[test]
-fn nodes_on_their_way_are_no_news_where_another_fits_or_they_never_will() {
+fn nodes_in_progress_are_not_reported_if_another_fits_or_they_never_will() {
     let mut world = fleet();
     coming(&mut world, "b200", "nvidia-b200", 8);
     assert_eq!(reasons(&gpus("", 8), &world), [], "p100 fits");
     let b200 = |count| gpus("nodeSelector: {accelerator: nvidia-b200},", count);
     assert_eq!(reasons(&b200(9), &world), [Mistake::NoNodeFits], "eight are expected");
     edit(&mut world, "b200", |_, gpu_node| gpu_node.status.as_mut().unwrap().gpus.expected = None);
-    assert_eq!(reasons(&b200(9), &world), [Mistake::GpuNodesNotReady], "nobody knows how many");
+    assert_eq!(reasons(&b200(9), &world), [Mistake::GpuNodesNotReady], "the number is unknown");
     edit(&mut world, "b200", |node, _| {
         node.taints = vec![gpu_operator_plan::world::TaintFact {
             key: "t".into(),
@@ -167,7 +167,7 @@ fn nodes_on_their_way_are_no_news_where_another_fits_or_they_never_will() {
             effect: "NoSchedule".into(),
         }];
     });
-    assert_eq!(reasons(&b200(8), &world), [], "a taint is the scheduler's to tell of");
+    assert_eq!(reasons(&b200(8), &world), [], "the scheduler reports taints");
     let tolerating = gpus("tolerations: [{key: t, operator: Exists}], nodeSelector: {accelerator: nvidia-b200},", 8);
     assert_eq!(reasons(&tolerating, &world), [Mistake::GpuNodesNotReady]);
     edit(&mut world, "b200", |node, _| node.cordoned = true);
@@ -175,14 +175,14 @@ fn nodes_on_their_way_are_no_news_where_another_fits_or_they_never_will() {
 }
 
 #[test]
-fn what_shares_of_gpus_a_node_on_its_way_will_offer_is_not_known() {
+fn the_shared_gpus_of_a_node_in_progress_are_unknown() {
     let mut world = fleet();
     coming(&mut world, "b200", "nvidia-b200", 8);
     assert_eq!(reasons(&asking("", "nvidia.com/gpu.shared", 1), &world), [Mistake::GpuNodesNotReady]);
 }
 
 #[test]
-fn a_gpu_node_that_cannot_be_read_may_be_anything() {
+fn a_gpu_node_that_cannot_be_parsed_may_have_any_gpus() {
     let mut world = fleet();
     node(&mut world, "odd", "x", 0);
     world.gpu_nodes.remove("odd");
@@ -192,7 +192,7 @@ fn a_gpu_node_that_cannot_be_read_may_be_anything() {
 }
 
 #[test]
-fn a_node_whose_gpus_are_not_known_yet_may_have_those_that_are_asked_for() {
+fn a_node_whose_gpus_are_unknown_may_have_the_requested_ones() {
     let mut world = fleet();
     coming(&mut world, "new", "x", 8);
     edit(&mut world, "new", |_, gpu_node| gpu_node.status = None);

@@ -1,4 +1,4 @@
-//! What a pod's spec alone tells.
+//! Findings from a pod's spec alone.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn check(rows: &[(&str, &[Mistake])]) {
 }
 
 #[test]
-fn a_pod_that_asks_for_the_gpus_of_kubernetes_1_6_is_told_what_to_write() {
+fn a_pod_that_requests_the_legacy_gpu_resource_gets_the_replacement() {
     check(&[
         (
             "{containers: [{name: c, resources: {limits: {alpha.kubernetes.io/nvidia-gpu: '1'}}}]}",
@@ -35,7 +35,7 @@ fn mounting(path: &str, more: &str) -> String {
 }
 
 #[test]
-fn the_driver_of_the_host_is_known_by_its_paths() {
+fn the_driver_of_the_host_is_recognized_by_its_paths() {
     for (path, expected) in [
         ("/usr/lib/nvidia-375", true),
         ("/usr/lib64/nvidia", true),
@@ -64,12 +64,12 @@ fn the_driver_of_the_host_is_known_by_its_paths() {
 }
 
 #[test]
-fn the_driver_is_taken_by_a_mount_and_not_by_a_volume_that_nobody_mounts() {
+fn a_driver_volume_without_a_mount_is_ignored() {
     check(&[("{containers: [{name: c}], volumes: [{name: v, hostPath: {path: /dev/nvidia0}}]}", &[])]);
 }
 
 #[test]
-fn what_belongs_to_the_nodes_may_mount_the_driver() {
+fn node_components_may_mount_the_driver() {
     let equipment = mounting("/home/kubernetes/bin/nvidia", "priorityClassName: system-node-critical,");
     assert_eq!(reasons(&equipment, &World::default()), []);
     let mut installer = pod("p", &mounting("/home/kubernetes/bin/nvidia", ""));
@@ -79,14 +79,14 @@ fn what_belongs_to_the_nodes_may_mount_the_driver() {
 }
 
 #[test]
-fn privileges_are_named_beside_the_mount() {
+fn a_privileged_container_is_reported_as_such() {
     let spec = "{containers: [{name: c, securityContext: {privileged: true}, volumeMounts: [{name: v, mountPath: /x}, {name: w, mountPath: /y}]}], volumes: [{name: v, hostPath: {path: /dev/nvidia0}}, {name: w, hostPath: {path: /usr/lib64/nvidia}}]}";
     let message = &found(spec, &World::default())[0].1;
     assert!(message.contains("privileged, mounts /dev/nvidia0 and 1 more"), "{message}");
 }
 
 #[test]
-fn a_pod_that_helps_itself_to_gpus_is_told_apart_from_one_that_asks() {
+fn a_pod_that_selects_gpus_without_a_request_is_reported() {
     let env = |value: &str| format!("env: [{{name: NVIDIA_VISIBLE_DEVICES, value: {value}}}]");
     let all = env("all");
     for (spec, expected) in [
@@ -110,14 +110,14 @@ fn a_pod_that_helps_itself_to_gpus_is_told_apart_from_one_that_asks() {
 }
 
 #[test]
-fn nothing_is_kept_of_pods_that_have_nothing_to_do_with_gpus() {
+fn pods_that_do_not_involve_gpus_are_not_kept() {
     for (spec, kept) in [
         ("{containers: [{name: c, resources: {limits: {cpu: '1'}}}]}", false),
         ("{containers: [{name: c}], volumes: [{name: v, hostPath: {path: /dev}}]}", false),
         ("{containers: [{name: c}], runtimeClassName: gvisor}", false),
         ("{containers: [{name: c}], runtimeClassName: nvidia}", true),
         ("{containers: [{name: c, resources: {limits: {nvidia.com/mig-1g.5gb: '1'}}}]}", true),
-        // Another plugin's: what a node offers of it is not known.
+        // A third-party plugin's resource: what a node offers of it is unknown.
         ("{containers: [{name: c, resources: {limits: {nvidia.com/gpumem: '3000'}}}]}", false),
     ] {
         assert_eq!(PendingPod::of(&pod("p", spec)).is_some(), kept, "{spec}");
@@ -125,7 +125,7 @@ fn nothing_is_kept_of_pods_that_have_nothing_to_do_with_gpus() {
 }
 
 #[test]
-fn a_pod_that_leaves_pending_is_known_by_the_same_facts() {
+fn a_pod_that_leaves_pending_has_the_same_facts() {
     let pending = pod("p", "{containers: [{name: c, resources: {limits: {nvidia.com/gpu: '1'}}}]}");
     let mut running = pending.clone();
     running.status = serde_json::from_value(json!({"phase": "Running"})).unwrap();
@@ -133,14 +133,14 @@ fn a_pod_that_leaves_pending_is_known_by_the_same_facts() {
 }
 
 #[test]
-fn a_pod_that_is_being_deleted_is_left_in_peace() {
+fn a_pod_that_is_being_deleted_is_ignored() {
     let mut leaving = pod("p", &mounting("/dev/nvidia0", ""));
     leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:30:00Z")).unwrap();
     assert_eq!(diagnose(&symptoms(&[leaving]), &World::default(), now()).findings, []);
 }
 
 #[test]
-fn where_gpus_come_by_nvidias_runtime_a_pod_has_to_be_run_by_it() {
+fn if_gpus_are_injected_by_nvidias_runtime_a_pod_must_select_it() {
     let mut world = world("{defaults: {toolkit: {runtimeClass: gpu}}}");
     node(&mut world, "old", "nvidia-tesla-t4", 8);
     edit(&mut world, "old", |node, _| {
@@ -155,7 +155,10 @@ fn where_gpus_come_by_nvidias_runtime_a_pod_has_to_be_run_by_it() {
     assert!(message.1.contains("runtimeClassName: gpu"), "{}", message.1);
     let said = |spec: &str, world: &World| reasons(spec, world).contains(&Mistake::RuntimeClassNotNamed);
     assert!(!said(&asks("runtimeClassName: gpu,"), &world));
-    assert!(!said(&asks("").replace("nodeName: old,", ""), &world), "it may yet get a node that gives them otherwise");
+    assert!(
+        !said(&asks("").replace("nodeName: old,", ""), &world),
+        "it may still get a node that injects them differently"
+    );
     assert!(!said("{nodeName: old, containers: [{name: c}]}", &world));
     for runtime in ["containerd://2.1.4", "containerd://1.7.27"] {
         let mut other = world.clone();
@@ -165,7 +168,7 @@ fn where_gpus_come_by_nvidias_runtime_a_pod_has_to_be_run_by_it() {
                 node.labels.remove("gpu.nodestack.dev/toolkit");
             }
         });
-        assert!(!said(&asks(""), &other), "by CDI, or by a toolkit that is not ours");
+        assert!(!said(&asks(""), &other), "by CDI, or by a third-party toolkit");
     }
     let everybodys: ClusterGpuPolicy =
         ClusterGpuPolicy::new("all", serde_yaml::from_str("{defaults: {toolkit: {setAsDefault: true}}}").unwrap());

@@ -1,10 +1,10 @@
-//! What the data file may say, and names.
+//! The data files, and names of models.
 
 use std::collections::BTreeSet;
 
 use crate::catalogue::{Architecture, Catalogue, Subsystem, load, name, tests::catalogue, unknown_model_name};
 
-/// Reads the built-in catalogue after an edit, which must have an effect.
+/// Returns the error of the built-in catalogue after an edit, which must have an effect.
 fn edited(from: &str, to: &str) -> String {
     let text = load::BUILTIN;
     let changed = text.replacen(from, to, 1);
@@ -13,7 +13,7 @@ fn edited(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn products_that_share_a_pci_id_are_told_apart_by_subsystem() {
+fn products_that_share_a_pci_id_are_distinguished_by_subsystem() {
     let catalogue = catalogue();
     let name = |id, subsystem: &str| {
         catalogue.model_of_pci(id, Some(subsystem.parse().unwrap())).map(|m| m.name.clone()).unwrap()
@@ -35,7 +35,7 @@ fn a_subsystem_is_two_hexadecimal_numbers() {
 }
 
 #[test]
-fn a_switch_or_an_unknown_id_is_no_model() {
+fn a_switch_or_an_unknown_id_is_not_a_model() {
     let catalogue = catalogue();
     for id in [0x1af1, 0x22a3] {
         assert!(catalogue.is_switch(id));
@@ -94,7 +94,7 @@ fn every_value_of_gke_and_karpenter_that_means_one_model_finds_it() {
 }
 
 #[test]
-fn memory_is_of_the_pci_device_and_of_the_model_where_all_agree() {
+fn memory_is_per_pci_device_and_per_model_if_all_devices_agree() {
     let catalogue = catalogue();
     let p100 = catalogue.model("nvidia-tesla-p100").unwrap();
     assert_eq!((p100.memory_of_pci(0x15f7), p100.memory_of_pci(0x15f9)), (Some(12_288), Some(16_384)));
@@ -150,7 +150,7 @@ fn an_unknown_model_gets_a_legal_name() {
 }
 
 #[test]
-fn a_label_value_is_judged_as_kubernetes_does() {
+fn a_label_value_is_validated_as_by_kubernetes() {
     for legal in ["a", "A1", "a-b_c.d", &"a".repeat(63)] {
         assert!(name::is_label_value(legal), "{legal}");
     }
@@ -160,22 +160,38 @@ fn a_label_value_is_judged_as_kubernetes_does() {
 }
 
 #[test]
-fn an_unsound_data_file_is_refused_by_name_of_what_is_wrong() {
+fn an_invalid_data_file_is_rejected_with_the_invalid_value() {
     let cases = [
-        ("{id: \"102d\"}", "{id: \"1023\"}", "the PCI device (1023, None) twice"),
-        ("name: nvidia-l2", "name: nvidia-l4", "the name or alias nvidia-l4 twice"),
-        ("aliases: [l4]", "aliases: [t4]", "the name or alias t4 twice"),
-        ("name: nvidia-l2", "name: nvidia l2", "\"nvidia l2\", which is not a legal label value"),
-        ("id: \"102d\"", "id: \"102\"", "\"102\", which is not a PCI device id"),
-        ("10de:157e", "10de-157e", "\"10de-157e\", which is not a PCI subsystem"),
-        ("switches: [\"1af1\"", "switches: [\"102d\"", "the PCI device 102d twice"),
-        ("version: \"535.309.01\"", "version: \"535.261.03\"", "the driver 535.261.03 twice"),
-        ("version: \"535.309.01\"", "version: \"535\"", "\"535\", which is not a full driver version"),
-        ("[ubuntu22.04, rhel8,", "[ubuntu22.04, \"rhel 8\",", "\"rhel 8\", which is not an operating system"),
-        ("{branch: 575, ", "{branch: 570, ", "\"575.57.08\", which is not a version of the branch"),
-        ("  - name: Volta", "  - name: Kepler", "describes no architecture Volta"),
-        ("modules: Either", "modules: Eiter", "not of the shape"),
-        ("aliases: [l4]", "alias: [l4]", "not of the shape"),
+        ("{id: \"102d\"}", "{id: \"1023\"}", "duplicate PCI device (1023, None) in"),
+        ("name: nvidia-l2", "name: nvidia-l4", "duplicate name or alias nvidia-l4 in"),
+        ("aliases: [l4]", "aliases: [t4]", "duplicate name or alias t4 in"),
+        (
+            "name: nvidia-l2",
+            "name: nvidia l2",
+            "\"nvidia l2\" in the catalogue of accelerators: expected a legal label value",
+        ),
+        ("id: \"102d\"", "id: \"102\"", "\"102\" in the catalogue of accelerators: expected a PCI device id"),
+        ("10de:157e", "10de-157e", "\"10de-157e\" in the catalogue of accelerators: expected a PCI subsystem"),
+        ("switches: [\"1af1\"", "switches: [\"102d\"", "duplicate PCI device 102d in"),
+        ("version: \"535.309.01\"", "version: \"535.261.03\"", "duplicate driver 535.261.03 in"),
+        (
+            "version: \"535.309.01\"",
+            "version: \"535\"",
+            "\"535\" in the catalogue of accelerators: expected a full driver version",
+        ),
+        (
+            "[ubuntu22.04, rhel8,",
+            "[ubuntu22.04, \"rhel 8\",",
+            "\"rhel 8\" in the catalogue of accelerators: expected the name of an operating system",
+        ),
+        (
+            "{branch: 575, ",
+            "{branch: 570, ",
+            "\"575.57.08\" in the catalogue of accelerators: expected a version of its branch",
+        ),
+        ("  - name: Volta", "  - name: Kepler", "does not define architecture Volta"),
+        ("modules: Either", "modules: Eiter", "invalid catalogue of accelerators"),
+        ("aliases: [l4]", "alias: [l4]", "invalid catalogue of accelerators"),
     ];
     for (from, to, expected) in cases {
         let error = edited(from, to);
@@ -211,10 +227,10 @@ fn the_table_of_desktop_cards_is_read_row_by_row() {
     for (table, expected) in [
         ("Ada\n  nvidia-x\n", "a row of a name and PCI ids"),
         ("  nvidia-x 2684\n", "a row of a name and PCI ids"),
-        ("Adda\n  nvidia-x 2684\n", "\"Adda\", which is not the name of an architecture"),
+        ("Adda\n  nvidia-x 2684\n", "\"Adda\" in the catalogue of accelerators: expected the name of an architecture"),
         ("Ada\n  nvidia-x 268\n", "a PCI device id"),
-        ("Ada\n  nvidia-x 2684\n  nvidia-y 2684\n", "the PCI device (2684, None) twice"),
-        ("Ada\n  nvidia-l4 2684\n", "the name or alias nvidia-l4 twice"),
+        ("Ada\n  nvidia-x 2684\n  nvidia-y 2684\n", "duplicate PCI device (2684, None) in"),
+        ("Ada\n  nvidia-l4 2684\n", "duplicate name or alias nvidia-l4 in"),
     ] {
         let error = Catalogue::from_files(load::BUILTIN, table).unwrap_err().to_string();
         assert!(error.contains(expected), "{table}: {error}");
@@ -222,7 +238,7 @@ fn the_table_of_desktop_cards_is_read_row_by_row() {
 }
 
 #[test]
-fn only_cards_of_desks_have_their_files_among_those_of_desks() {
+fn only_desktop_cards_have_their_files_among_those_for_desktop_cards() {
     let catalogue = catalogue();
     for (name, desktop) in [
         ("nvidia-quadro-k620", true),

@@ -107,7 +107,7 @@ fn any_two_models_get_a_driver_and_a_flavour_that_run_both_or_an_error_that_name
 }
 
 #[test]
-fn models_without_a_common_driver_are_named_with_their_limits() {
+fn models_without_a_common_driver_are_listed_with_their_limits() {
     assert_eq!(
         default_of(&["nvidia-tesla-k80", "nvidia-h100-80gb"]).unwrap_err(),
         "no driver supports all GPUs of the node, nvidia-tesla-k80 (Kepler) up to branch 470, nvidia-h100-80gb (Hopper) \
@@ -133,7 +133,7 @@ fn a_common_branch_that_is_not_recommended_can_still_be_written() {
 }
 
 #[test]
-fn a_driver_that_does_not_support_a_model_is_refused_with_one_that_does() {
+fn a_driver_that_does_not_support_a_model_is_rejected_with_a_suggestion() {
     assert_eq!(supports("nvidia-tesla-k80", "470.256.02"), Ok(()));
     assert_eq!(supports("nvidia-tesla-k80", "470"), Ok(()));
     assert_eq!(
@@ -190,7 +190,7 @@ fn driver_images_are_named_by_operating_system() {
 }
 
 #[test]
-fn an_operating_system_without_an_image_is_an_error_that_lists_what_there_is() {
+fn an_operating_system_without_an_image_is_an_error_that_lists_the_images() {
     assert_eq!(
         os("535.309.01", "rocky", "8.10").unwrap_err(),
         "driver 535.309.01 has no known image for rocky8.10, only for ubuntu22.04, rhel8, rhel9, rocky9; write \
@@ -209,7 +209,7 @@ fn an_operating_system_without_an_image_is_an_error_that_lists_what_there_is() {
     }
 }
 
-/// What a node with these GPUs and this system gets without a word of the policy: version, tag and modules, or the message.
+/// Returns what a node with these GPUs and this system gets by default: version, tag and modules, or the message.
 fn default_on(names: &[&str], id: &str, version_id: &str) -> Result<String, String> {
     let catalogue = catalogue();
     let gpus = models(&catalogue, names);
@@ -223,7 +223,7 @@ fn default_on(names: &[&str], id: &str, version_id: &str) -> Result<String, Stri
 }
 
 #[test]
-fn every_model_and_system_gets_its_default_or_the_way_out() {
+fn every_model_and_system_gets_its_default_or_a_solution() {
     const NO_470: &str = "driver 470.256.02 has no known image for ubuntu22.04, only for ubuntu20.04, rhel8.6, rhel8.7, \
                           rhel8.8, rhel8.9; write driver.image with an image of your own, write source: RunFile, or \
                           install the driver on the host";
@@ -266,7 +266,7 @@ fn every_model_and_system_gets_its_default_or_the_way_out() {
 }
 
 #[test]
-fn the_kernel_module_is_what_model_and_branch_call_for() {
+fn the_kernel_module_follows_from_model_and_branch() {
     use KernelModule::{Auto, Open, Proprietary};
     assert_eq!(flavour("nvidia-tesla-k80", "470.256.02", Auto), Ok(Flavour::Proprietary));
     assert_eq!(flavour("nvidia-tesla-p100", "580.173.02", Auto), Ok(Flavour::Proprietary));
@@ -282,7 +282,7 @@ fn the_kernel_module_is_what_model_and_branch_call_for() {
 }
 
 #[test]
-fn a_kernel_module_that_cannot_run_the_model_is_refused_with_one_that_can() {
+fn a_kernel_module_that_does_not_support_the_model_is_rejected_with_one_that_does() {
     use KernelModule::{Auto, Open, Proprietary};
     assert_eq!(
         flavour("nvidia-tesla-p100", "580.173.02", Open).unwrap_err(),

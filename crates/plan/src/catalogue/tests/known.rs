@@ -1,5 +1,5 @@
-//! The table of PCI device ids, written a second time so that a slip in the data file shows; of the desktop cards only the
-//! ranges of ids by architecture.
+//! The table of PCI device ids, written a second time to detect mistakes in the data file; for desktop cards, only the ranges of
+//! ids by architecture.
 
 use std::collections::BTreeSet;
 
@@ -110,7 +110,7 @@ fn the_catalogue_has_no_pci_id_that_the_table_lacks() {
     assert_eq!(KNOWN.iter().map(|(ids, ..)| ids.len()).sum::<usize>(), table.len());
 }
 
-/// NVIDIA gives out device ids chip by chip: the id names the architecture a second time.
+/// NVIDIA assigns device ids by chip, so the id also identifies the architecture.
 const RANGES: &[(Architecture, &[(u16, u16)])] = &[
     (Maxwell, &[(0x0fbc, 0x0fbc), (0x1340, 0x1436), (0x1617, 0x1676), (0x174d, 0x17f1)]),
     (Pascal, &[(0x15f0, 0x15f9), (0x1b00, 0x1d56)]),

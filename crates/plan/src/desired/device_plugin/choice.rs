@@ -104,7 +104,7 @@ pub fn choose(
         _ if is_external => Ok(PluginChoice::External),
         PluginFlavor::External => Ok(PluginChoice::External),
         PluginFlavor::Nvidia => {
-            works_with(if driver.is_ours() { driver.version() } else { loaded })?;
+            works_with(if driver.is_managed() { driver.version() } else { loaded })?;
             nvidia(plugin)
         }
         PluginFlavor::Gke if !driver.is_a_folder() => Err(unsupported(format!(

@@ -117,7 +117,7 @@ impl DriverChoice {
 
     /// Returns whether this operator installs the driver.
     #[must_use]
-    pub fn is_ours(&self) -> bool {
+    pub fn is_managed(&self) -> bool {
         !matches!(self, Self::Preinstalled { .. })
     }
 }

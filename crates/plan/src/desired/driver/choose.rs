@@ -27,7 +27,7 @@ pub const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
 
 impl Subject<'_> {
     /// Returns whether the node has a driver of this operator, by its label.
-    fn has_ours(&self) -> bool {
+    fn has_managed(&self) -> bool {
         self.node.labels.get(Stage::Driver.key()).is_some_and(|group| !group.is_empty())
     }
 
@@ -42,7 +42,7 @@ impl Subject<'_> {
     /// module behind while that is used, but never its libraries.)
     fn unexplained(&self) -> Option<&str> {
         let driver = &self.report.driver;
-        let explained = self.has_ours() || driver.container_ran;
+        let explained = self.has_managed() || driver.container_ran;
         let loaded = driver.loaded.as_deref().filter(|_| !explained)?;
         driver.installed.iter().all(|found| found.version != loaded).then_some(loaded)
     }
@@ -148,7 +148,7 @@ pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> 
 
 /// Returns the driver of a node on which a third-party DaemonSet installs it.
 #[must_use]
-pub fn theirs(report: &Report) -> DriverChoice {
+pub fn third_party(report: &Report) -> DriverChoice {
     let loaded = report.driver.installed.iter().find(|found| report.driver.loaded.as_ref() == Some(&found.version));
     let found = loaded.or(report.driver.installed.first());
     DriverChoice::Preinstalled { root: found.map_or_else(|| CONTAINER_ROOT.to_owned(), |found| found.root.clone()) }
@@ -189,10 +189,10 @@ fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     let google = on.google();
     let own_root = if google.is_some() { GKE_ROOT } else { CONTAINER_ROOT };
     // A working driver of this operator is not replaced because libraries were installed on the host.
-    let own_works = on.has_ours() && on.works(own_root);
+    let own_works = on.has_managed() && on.works(own_root);
     // Files of Google's installers do not count as a host driver until the driver is loaded without this operator's.
     let foreign = |installed: &InstalledDriver| {
-        !own_works && (google.is_none() || installed.root != GKE_ROOT || !on.has_ours() && on.works(GKE_ROOT))
+        !own_works && (google.is_none() || installed.root != GKE_ROOT || !on.has_managed() && on.works(GKE_ROOT))
     };
     match (preinstalled(on, foreign), on.unexplained()) {
         (Some(choice), _) => Ok(choice),

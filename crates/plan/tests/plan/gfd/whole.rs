@@ -75,7 +75,7 @@ fn every_family_has_its_labels() {
 }
 
 #[test]
-fn shared_gpus_tell_how() {
+fn shared_gpus_report_the_sharing_strategy() {
     check(vec![
         (
             "turns",

@@ -24,10 +24,10 @@ pub enum Event {
     Joins(Machine),
     /// To one of the nodes.
     Node(usize, OnNode),
-    /// Somebody creates or edits one of the policies.
+    /// A user creates or edits one of the policies.
     Policy(usize, Wish),
     PolicyDeleted(usize),
-    /// Somebody edits or deletes one of the DaemonSets.
+    /// A user edits or deletes one of the DaemonSets.
     SetEdited(usize, Edit),
     SetDeleted(usize),
     /// The operator works for so many seconds.
@@ -46,7 +46,7 @@ pub enum OnNode {
     ComesBack,
     IsCordoned(bool),
     IsBeingDeleted,
-    /// Somebody who is not us writes a label, or takes it off.
+    /// A user other than this operator sets or removes a label.
     Labelled(&'static str, Option<&'static str>),
     Tainted(bool),
     GpuCount(Option<&'static str>),
@@ -90,7 +90,7 @@ pub enum Edit {
     Mark,
 }
 
-/// A label that a user writes: one that selects, one that a cloud would write, one that a policy publishes, or one of ours.
+/// A label that a user sets: one that policies select on, a cloud's, one that a policy publishes, or one of this operator's.
 fn label() -> BoxedStrategy<(&'static str, Option<&'static str>)> {
     let published = [
         ("accelerator", "mine"),

@@ -4,10 +4,10 @@ use proptest::{prelude::*, sample::select};
 
 use crate::sim::{Faults, Sim};
 
-/// PCI ids of K80, P100, V100, T4, both A100, L4, H100 and B200, and of a model that nobody knows.
+/// PCI ids of K80, P100, V100, T4, both A100, L4, H100 and B200, and of an unknown model.
 const MODELS: [&str; 10] = ["2330", "1eb8", "102d", "15f9", "1db6", "20b0", "20b2", "27b8", "2901", "ffff"];
 
-/// The labels by which policies select nodes, and those by which clouds, NFD and users tell of GPUs.
+/// The labels by which policies select nodes, and those by which clouds, NFD and users announce GPUs.
 const LABELS: [(&str, &[&str]); 9] = [
     ("cloud.google.com/gke-nodepool", &["gpus"]),
     ("zone", &["a", "b"]),
@@ -82,7 +82,7 @@ fn gpus() -> BoxedStrategy<Vec<&'static str>> {
         .boxed()
 }
 
-/// A label that is not ours, and a value.
+/// A label that does not belong to this operator, and a value.
 pub fn label() -> BoxedStrategy<(&'static str, &'static str)> {
     select(&LABELS[..]).prop_flat_map(|(key, values)| (Just(key), select(values))).boxed()
 }

@@ -18,7 +18,7 @@ use kube::ResourceExt;
 
 use crate::sim::Sim;
 
-/// The labels of ours on Nodes.
+/// This operator's labels on Nodes.
 const OURS: [&str; 7] =
     [keys::CUDA_VERSION, keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::MPS, keys::DEVICE_PLUGIN];
 
@@ -208,7 +208,7 @@ fn gpu_pods_keep_what_they_stand_on(sim: &Sim, plan: &Plan) {
     for pod in &plan.recreate {
         let pod = &sim.pods[pod];
         let may_run = pod.role == Role::Validation || holds_an_old_root(sim, pod);
-        assert!(!pod.running() || may_run, "{} runs and is made anew", pod.name);
+        assert!(!pod.running() || may_run, "{} runs and is recreated", pod.name);
     }
 }
 
@@ -255,7 +255,7 @@ fn only_named_keys_are_written(sim: &Sim, plan: &Plan) {
     }
 }
 
-/// As long as a policy wants the labels of GPU feature discovery, only a driver that tells of the GPUs takes any off again.
+/// As long as a policy wants the labels of GPU feature discovery, they are only removed while a driver reports the GPUs.
 fn what_was_discovered_stays_while_nobody_tells(sim: &Sim, plan: &Plan) {
     for (name, write) in &plan.labels {
         let wanted = governing(sim, name).is_some_and(|policy| policy.spec.compatibility.wants_gfd());
@@ -270,8 +270,8 @@ fn nvml_answers(sim: &Sim, name: &str) -> bool {
     report.is_some_and(|report| report.nvml.state == NvmlState::Answering)
 }
 
-/// Once all is quiet a node has the labels of GPU feature discovery that its policy wants and its driver tells of, but for those
-/// that somebody else has written, and no node has any that its policy does not want.
+/// Once all is quiet a node has the labels of GPU feature discovery that its policy wants and its driver reports, except those
+/// that another user has set, and no node has any that its policy does not want.
 pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
     for (name, node) in &sim.nodes {
         let wanted = governing(sim, name).is_some_and(|policy| policy.spec.compatibility.wants_gfd());
@@ -289,10 +289,10 @@ pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
             (keys::GPU_PRESENT, (!report.gpus.is_empty()).then(|| "true".to_owned())),
         ] {
             let there = node.labels.get(key).map(Interned::as_str);
-            let theirs = sim.user_labels[name].contains_key(key);
+            let third_party = sim.user_labels[name].contains_key(key);
             let told = !report.gpus.is_empty();
             assert!(
-                theirs || !told || value.is_none() || there == value.as_deref(),
+                third_party || !told || value.is_none() || there == value.as_deref(),
                 "{name}: {key} is {there:?}, not {value:?}"
             );
         }
@@ -344,7 +344,7 @@ fn knew(sim: &Sim, name: &str) -> bool {
     model.is_some() || node.labels.contains_key(keys::MODEL) && node.owned_labels.contains(keys::MODEL)
 }
 
-/// How many GPUs a node's probe told of.
+/// Returns the number of GPUs that a node's probe reported.
 fn told(sim: &Sim, name: &str) -> Option<u32> {
     let report = sim.told(name, sim.gpu_nodes.get(name)?).status?.report?;
     Some(u32::try_from(report.gpus.len()).expect("few GPUs"))
@@ -360,7 +360,7 @@ fn annotated(node: &NodeFacts) -> Option<u32> {
     node.gpu_count.as_ref()?.parse().ok()
 }
 
-/// How many GPUs are expected of a node: what its annotation says, else what its pool promises, else the most that were
+/// How many GPUs are expected of a node: the number in its annotation, else that of its pool, else the most that were
 /// seen on it, else what its cloud says.
 fn expected(sim: &Sim, plan: &Plan, name: &str) -> Option<u32> {
     let node = &sim.nodes[name];

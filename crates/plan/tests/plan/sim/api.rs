@@ -89,7 +89,7 @@ impl Sim {
             Write::Class(name, class) => {
                 let facts = RuntimeClassFacts::of(class);
                 let before = self.runtime_classes.insert((*name).into(), facts.clone());
-                assert!(before.as_ref().is_none_or(|before| before.ours), "409: somebody else's RuntimeClass");
+                assert!(before.as_ref().is_none_or(|before| before.ours), "409: a third-party RuntimeClass");
                 (format!("runtimeclass/{name}"), before != Some(facts))
             }
             Write::PruneClass(name) => {
@@ -165,8 +165,8 @@ impl Sim {
         before != gpu_node.status
     }
 
-    /// Server-side apply of a node's labels: what is no longer applied goes unless somebody else owns it as well, and what
-    /// somebody else has given another value is a conflict unless it is forced.
+    /// Server-side apply of a node's labels: what is no longer applied is removed unless another manager owns it as well, and what
+    /// another manager has set to another value is a conflict unless it is forced.
     fn apply_labels(&mut self, name: &str, write: &LabelWrite) -> bool {
         let node = self.nodes.get_mut(name).expect("404: labels for no node");
         let before = node.clone();
@@ -178,10 +178,10 @@ impl Sim {
         }
         for (key, value) in &write.labels {
             let owned = before.owned_labels.contains(key.as_str());
-            let theirs = before.labels.get(key.as_str()).filter(|present| *present != value);
-            assert!(owned || theirs.is_none() || write.force, "409: label {key} of {name}");
-            if users.get(key.as_str()).is_some_and(|theirs| theirs != value) {
-                assert!(key.starts_with(keys::PREFIX), "label {key} of {name} is taken from somebody");
+            let third_party = before.labels.get(key.as_str()).filter(|present| *present != value);
+            assert!(owned || third_party.is_none() || write.force, "409: label {key} of {name}");
+            if users.get(key.as_str()).is_some_and(|third_party| third_party != value) {
+                assert!(key.starts_with(keys::PREFIX), "label {key} of {name} is taken from another manager");
                 users.remove(key.as_str());
             }
             node.labels.insert(key.into(), value.into());
@@ -234,7 +234,7 @@ impl Sim {
         self.sets.retain(|_, set| set.owner_references().iter().all(|owner| Some(&owner.uid) != uid.as_ref()));
     }
 
-    /// Somebody writes a label, or takes it off. To write what is there already changes nothing, not even whose it is.
+    /// A user sets or removes a label. Setting the current value changes nothing, not even the owner.
     pub fn label(&mut self, node: &str, key: &str, value: Option<&str>) {
         let facts = self.nodes.get_mut(node).expect("a node");
         if facts.labels.get(key).map(Interned::as_str) == value {

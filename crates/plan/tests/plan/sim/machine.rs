@@ -26,13 +26,13 @@ pub struct Faults {
     pub restart: Option<String>,
     /// Pods of the stages take so many seconds each, from when what they wait for is there.
     pub slow: i64,
-    /// The API server refuses pods of every stage, with these words.
+    /// The API server rejects pods of every stage, with this message.
     pub pods_forbidden: Option<&'static str>,
     /// The plugin runs but kubelet publishes only so many GPUs.
     pub publishes: Option<u32>,
     /// The probe has no pod here.
     pub no_probe: bool,
-    /// The probe's pod runs but tells nothing.
+    /// The probe's pod runs but reports nothing.
     pub mute_probe: bool,
     /// What becomes of a test on the node.
     pub test: Test,
@@ -48,7 +48,7 @@ pub enum Division {
     Done,
     /// They are not, with these words.
     Fails(String),
-    /// They are once the probe has let go of them.
+    /// They are once the probe has released them.
     WaitsForProbe,
 }
 
@@ -125,7 +125,7 @@ impl Sim {
         self.nodes.insert(name.into(), node);
     }
 
-    /// What is true of a machine; the probe tells of it from now on.
+    /// Sets the state of a machine, which the probe reports from now on.
     pub fn report(&mut self, node: &str) -> &mut Report {
         self.machines.entry(node.into()).or_default()
     }
@@ -144,7 +144,7 @@ impl Sim {
         }
     }
 
-    /// The machine starts anew, and what its host brings up by itself comes up; GPUs may have fallen off.
+    /// The machine reboots, and the components of its host start; GPUs may be missing.
     pub fn reboot(&mut self, node: &str, lost: usize) {
         let boots = self.now.to_string();
         let Some(machine) = self.machines.get_mut(node) else { return };

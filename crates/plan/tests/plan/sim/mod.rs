@@ -1,5 +1,5 @@
 //! A model of what surrounds the plan: API server, DaemonSet controller, kubelets and probes, in plain data. Tests
-//! change facts, let it run, and look at what came of it. Time passes only when told to.
+//! change facts, let it run, and check the result. Time only advances explicitly.
 #![allow(dead_code, missing_docs, reason = "each test file uses its own part")]
 #![allow(clippy::expect_used, reason = "a test's support fails as a test does")]
 
@@ -37,9 +37,9 @@ pub struct Sim {
     pub now: Timestamp,
     pub policies: BTreeMap<String, ClusterGpuPolicy>,
     pub nodes: BTreeMap<String, NodeFacts>,
-    /// The labels of each node that somebody else than the operator owns.
+    /// The labels of each node that other managers than the operator own.
     pub user_labels: BTreeMap<String, NodeLabels>,
-    /// What is true of each machine with GPUs, whether or not its probe has told of it.
+    /// The state of each machine with GPUs, whether or not its probe has reported it.
     pub machines: BTreeMap<String, Report>,
     /// The container runtimes of nodes on which they do not answer.
     silent: BTreeMap<String, Interned>,

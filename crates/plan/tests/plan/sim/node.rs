@@ -24,7 +24,7 @@ use super::{
 impl Sim {
     /// One turn of DaemonSet controller, kubelets and probes. Whether anything changed.
     pub fn surroundings(&mut self) -> bool {
-        // A refusal is repeated for ever; that alone is no news.
+        // A rejection is repeated indefinitely, which is no change by itself.
         let facts = |sim: &Self| {
             let pods = (sim.pods.clone(), sim.refusals.len());
             (sim.nodes.clone(), sim.gpu_nodes.clone(), sim.machines.clone(), pods)
@@ -102,7 +102,7 @@ impl Sim {
         set.filter(|set| self.sets.contains_key(set)).map_or(1, |set| replicas(self.template(&set)))
     }
 
-    /// Whether a node's label names a plugin's DaemonSet that there is.
+    /// Returns whether a node's label names an existing DaemonSet of a device plugin.
     pub fn has_plugin(&self, node: &str) -> bool {
         let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
         group.is_some_and(|group| self.sets.contains_key(&format!("{}-{group}", Stage::DevicePlugin.as_str())))
@@ -140,9 +140,9 @@ impl Sim {
         let seen = faults.publishes.unwrap_or(on_bus);
         let of_ours = self.templates.get(&plugin).filter(|_| runs(self, &plugin));
         let offered = of_ours.map(|template| offered(template, &self.machines[node], seen));
-        let theirs =
+        let third_party =
             || self.foreign_plugin_serves(node).then(|| Resources::from_iter([(self.foreign_resource.as_str(), seen)]));
-        let offered = offered.or_else(theirs);
+        let offered = offered.or_else(third_party);
         let facts = self.nodes.get_mut(node).expect("a node");
         // Kubelet keeps the names of what is gone, with nothing to them.
         let gone = facts.allocatable.withdrawn();
@@ -152,14 +152,14 @@ impl Sim {
         };
     }
 
-    /// Whether somebody else's plugin has a pod on a node, and a driver to work with.
+    /// Returns whether a third-party device plugin has a pod on a node, and a driver to work with.
     fn foreign_plugin_serves(&self, node: &str) -> bool {
         let plugin = ForeignPart::Stage(Stage::DevicePlugin);
         let sets = self.foreign_sets.values().filter_map(ForeignSet::of).filter(|set| set.part == plugin);
         self.machines[node].driver.loaded.is_some() && sets.into_iter().any(|set| set.reaches(&self.nodes[node]))
     }
 
-    /// The probe holds NVML while a driver works, and lets go when asked.
+    /// The probe holds NVML while a driver works, and releases it when asked.
     fn hold_or_release(&mut self, node: &str, faults: &Faults) {
         let release = self.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.release_driver);
         let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
@@ -171,7 +171,7 @@ impl Sim {
         };
         report.driver.in_use = report.driver.loaded.is_some() && (used || report.nvml.state == NvmlState::Answering);
         tell_of_gpus(report);
-        // A GPU that answers is well, unless a test says otherwise.
+        // A GPU that answers is healthy by default.
         let answering = report.nvml.state == NvmlState::Answering;
         for gpu in report.gpus.iter_mut().filter(|gpu| answering && gpu.health.state == HealthState::Unknown) {
             gpu.health.state = HealthState::Healthy;
@@ -189,7 +189,7 @@ impl Sim {
         let image = template.containers.first()?.image.clone()?;
         let tag = image.rsplit_once(':')?.1;
         let version = tag.split('-').next()?;
-        // A precompiled image tells its branch only.
+        // A precompiled image only names its branch.
         Some(if version.contains('.') { version.to_owned() } else { format!("{version}.1.1") })
     }
 
@@ -255,7 +255,7 @@ impl Sim {
         let installed = machine.driver.installed.iter().any(|found| found.root == root && found.version == loads);
         let done = installed && machine.driver.loaded.as_ref() == Some(&loads);
         if !done && (!runs || wrong) {
-            // A driver moves only when nothing holds it: the container refuses to unload one that is in use.
+            // A driver moves only when nothing holds it: the container does not unload a driver that is in use.
             if machine.driver.loaded.is_some() && (used || machine.nvml.state == NvmlState::Answering) {
                 return;
             }
@@ -351,7 +351,7 @@ impl Sim {
         }
     }
 
-    /// Whether the container of the driver runs, as its lock tells the gates.
+    /// Returns whether the driver container runs, which gates detect by its lock.
     fn driver_runs(&self, node: &str) -> bool {
         self.pods.get(&format!("driver@{node}")).is_some_and(PodFacts::has_started)
     }
@@ -367,7 +367,7 @@ impl Sim {
     }
 }
 
-/// What NVML tells of the GPUs while it answers, and nobody else does.
+/// Facts about the GPUs that only NVML reports.
 fn tell_of_gpus(report: &mut Report) {
     let answering = report.nvml.state == NvmlState::Answering;
     report.nvml.gpus = answering.then(|| u32::try_from(report.gpus.len()).expect("few GPUs"));
@@ -420,7 +420,7 @@ fn wait_at_guard(pod: &mut PodFacts, now: Timestamp) {
     }
 }
 
-/// What an installer chooses that is told no version.
+/// The version that an installer chooses if none is set.
 const INSTALLERS_CHOICE: &str = "580.1.1";
 
 /// The container that puts a driver onto the host, where the main one only stays.

@@ -10,7 +10,7 @@ use gpu_operator_plan::world::{Interner, Resources};
 use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::api::resource::Quantity};
 use serde_json::Value;
 
-/// What a plugin of ours offers of the GPUs that it sees.
+/// Returns what this operator's device plugin offers of the GPUs that it sees.
 pub fn offered(template: &PodSpec, machine: &Report, seen: u32) -> Resources {
     let file = file(template);
     let main = &template.containers[0];
@@ -22,7 +22,7 @@ pub fn offered(template: &PodSpec, machine: &Report, seen: u32) -> Resources {
             *found.entry(name).or_default() += count;
         }
     }
-    // A kubelet is told of GPUs that nobody sees any more, too.
+    // The plugin also registers GPUs that have disappeared with kubelet.
     if found.is_empty() && machine.gpus.is_empty() {
         found.insert("nvidia.com/gpu".into(), 0);
     }
