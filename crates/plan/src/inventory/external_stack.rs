@@ -129,8 +129,13 @@ impl ExternalStack {
         for (name, set) in remembered.into_iter().flatten() {
             let stage = named(name).filter(|(stage, _)| revision::group(have, *stage).is_none());
             if let Some((stage, by_claims)) = stage {
-                let gone =
-                    || ThirdParty { set: set.clone(), kind: Kind::DaemonSet, way_off: None, beside_ours: false, by_claims };
+                let gone = || ThirdParty {
+                    set: set.clone(),
+                    kind: Kind::DaemonSet,
+                    way_off: None,
+                    beside_ours: false,
+                    by_claims,
+                };
                 foreign.stages.entry(stage).or_insert_with(gone);
             }
         }
