@@ -50,7 +50,7 @@ impl<'w> Assessment<'w> {
         let host_driver = host_driver::problem(catalogue, &member);
         let verdict = phase::judge(&member, &validation, host_driver, world, now);
         let notes = notes(&member, missing_image.as_deref());
-        Self { notes, missing_image, cuda, validation, verdict, member }
+        Self { member, notes, missing_image, cuda, validation, verdict }
     }
 }
 

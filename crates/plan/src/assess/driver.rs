@@ -31,6 +31,7 @@ use crate::{
 
 /// Returns the verdict on a node whose policy cannot be applied to it. A loaded module without libraries may belong to an
 /// installer that is about to install them, so it counts as a fault only after [`GRACE`].
+#[must_use]
 pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
     let before = member.status().filter(|before| before.phase == Phase::Driver);
     let waited = before.is_some_and(|before| match before.reason {
@@ -46,6 +47,7 @@ pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
 }
 
 /// Returns the verdict on a driver that is not proven to work, or `None` if it is.
+#[must_use]
 pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Driver;
     let report = member.report()?;
@@ -53,37 +55,7 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
     let evidence = against_driver(member, now);
     let (choice, pod) = match member.driver()? {
         _ if member.driver_done() && evidence.is_none() => return None,
-        DriverChoice::Preinstalled { root } => {
-            if let Some(verdict) = foreign_installer(member, loaded).or_else(|| nouveau::of_host(report, loaded)) {
-                return Some(verdict);
-            }
-            let installed = report.driver.installed.iter().find(|found| found.root == *root);
-            if let Some(which) = installed_by_gke(member.node).filter(|_| installed.is_none() || loaded.is_none()) {
-                let message = format!(
-                    "GKE installs the driver according to the node's label {GKE_DRIVER}={which}; waiting for it under {root}"
-                );
-                return Some(Verdict::new(phase, Reason::DriverInstalling, message));
-            }
-            let Some(installed) = installed.map(|found| found.version.as_str()) else {
-                return Some(nothing_there(loaded, root));
-            };
-            return Some(match loaded {
-                None => Verdict::new(
-                    phase,
-                    Reason::DriverNotLoaded,
-                    format!(
-                        "driver {installed} is installed on the host, but its kernel module is not loaded; load it (modprobe nvidia) or reboot the node"
-                    ),
-                ),
-                Some(loaded) => Verdict::new(
-                    phase,
-                    Reason::RebootNeeded,
-                    format!(
-                        "kernel module {loaded} is loaded, but driver {installed} is installed on the host; reboot the node"
-                    ),
-                ),
-            });
-        }
+        DriverChoice::Preinstalled { root } => return Some(of_preinstalled(member, report, root)),
         choice => (choice, member.pod(Stage::Driver)),
     };
     let wanted = choice
@@ -132,6 +104,41 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
         }
         _ => or_evidence(starting(phase, pod)),
     })
+}
+
+/// Returns the verdict on a driver of the host that is not proven to work.
+fn of_preinstalled(member: &Member<'_>, report: &Report, root: &str) -> Verdict {
+    let phase = Phase::Driver;
+    let loaded = report.driver.loaded.as_deref();
+    if let Some(verdict) = foreign_installer(member, loaded).or_else(|| nouveau::of_host(report, loaded)) {
+        return verdict;
+    }
+    let installed = report.driver.installed.iter().find(|found| found.root == root);
+    if let Some(which) = installed_by_gke(member.node).filter(|_| installed.is_none() || loaded.is_none()) {
+        let message = format!(
+            "GKE installs the driver according to the node's label {GKE_DRIVER}={which}; waiting for it under {root}"
+        );
+        return Verdict::new(phase, Reason::DriverInstalling, message);
+    }
+    let Some(installed) = installed.map(|found| found.version.as_str()) else {
+        return nothing_there(loaded, root);
+    };
+    match loaded {
+        None => Verdict::new(
+            phase,
+            Reason::DriverNotLoaded,
+            format!(
+                "driver {installed} is installed on the host, but its kernel module is not loaded; load it (modprobe nvidia) or reboot the node"
+            ),
+        ),
+        Some(loaded) => Verdict::new(
+            phase,
+            Reason::RebootNeeded,
+            format!(
+                "kernel module {loaded} is loaded, but driver {installed} is installed on the host; reboot the node"
+            ),
+        ),
+    }
 }
 
 /// Returns the verdict on a node whose driver is installed by a third-party DaemonSet, while no module is loaded.

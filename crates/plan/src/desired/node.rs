@@ -98,7 +98,7 @@ pub fn resolve<'w>(
     let Expected { annotated, known } = discovery.expected;
     let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
     let offer = offer(world, policy, named_pool, &have);
-    DesiredNode { pool, have, external, desired, expected, offer, governed }
+    DesiredNode { governed, pool, have, external, desired, expected, offer }
 }
 
 /// Returns the resources that a node's current device plugin makes of a GPU: while a new revision is pending, the old

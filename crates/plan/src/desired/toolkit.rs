@@ -40,6 +40,7 @@ pub fn kubelet_root(toolkit: &Toolkit, node: &NodeFacts) -> Option<&'static str>
 }
 
 /// Returns the folder of the host in which a variant's toolkit is installed.
+#[must_use]
 pub fn parent(key: &VariantKey) -> &str {
     key.toolkit_folder.as_deref().unwrap_or(FOLDER)
 }

@@ -23,11 +23,13 @@ pub enum Unmanaged {
 }
 
 /// Returns whether a node's label excludes it from all policies.
+#[must_use]
 pub fn opted_out(node: &NodeFacts) -> bool {
     node.labels.get(keys::MANAGED).is_some_and(|value| value != "true")
 }
 
 /// Returns a note if other policies select a node as well.
+#[must_use]
 pub fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
     let other = others.first()?;
     let message = format!(
@@ -37,6 +39,7 @@ pub fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
 }
 
 /// Returns a policy's name.
+#[must_use]
 pub fn name_of(policy: &ClusterGpuPolicy) -> &str {
     policy.metadata.name.as_deref().unwrap_or_default()
 }

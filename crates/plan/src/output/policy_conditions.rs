@@ -52,6 +52,7 @@ pub struct Verdicts<'a> {
 
 impl Verdicts<'_> {
     /// Returns the conditions, one function each.
+    #[must_use]
     pub fn conditions(&self, now: Timestamp) -> Vec<Condition> {
         let conditions = [
             (ConditionType::Ready, self.ready()),

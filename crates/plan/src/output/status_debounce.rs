@@ -48,6 +48,7 @@ pub fn debounce_by_policy<'w>(
 }
 
 /// Returns whether a phase is transient, without a problem.
+#[must_use]
 pub fn is_passing(phase: Phase, reason: Reason) -> bool {
     let underway = !reason.is_failure() && !reason.counts_apart() && reason != Reason::NodeNotReady;
     underway && !matches!(phase, Phase::Ready | Phase::Unmanaged)
@@ -65,6 +66,7 @@ pub struct Debounced<'s> {
 
 /// Returns the written status of a transient phase to keep while transient phases follow each other quickly: until the
 /// node has not changed for the debounce time, or the deadline is reached.
+#[must_use]
 pub fn debounced<'s>(
     member: &Member<'_>,
     before: &'s GpuNodeStatus,

@@ -13,6 +13,7 @@ use crate::{
 };
 
 /// Returns the missing pods that members wait for.
+#[must_use]
 pub fn to_create(settings: &Settings, members: &[Assessment<'_>]) -> BTreeMap<String, Pod> {
     let awaits_test = |verdict: &Verdict| verdict.phase == Phase::Validation && verdict.reason != Reason::NodeNotReady;
     let due = members.iter().filter(|assessed| awaits_test(&assessed.verdict));

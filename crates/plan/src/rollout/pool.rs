@@ -91,6 +91,7 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
 
 /// Returns whether a node has no groups other than the wanted ones. Some may be missing: the node never had them, or a user
 /// removed a label. Restoring the label disrupts nothing, because a group's name includes the driver that it is for.
+#[must_use]
 pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let had = revision::group(have, stage);

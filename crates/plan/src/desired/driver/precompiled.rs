@@ -21,6 +21,7 @@ pub fn wanted(driver: &Driver, on: &Subject<'_>, choice: &DriverChoice) -> Optio
 }
 
 /// Returns the image with modules for the node's kernel; `None` if the kernel's name is not valid in a tag.
+#[must_use]
 pub fn image(driver: &Driver, on: &Subject<'_>, branch: u16, os: &str) -> Option<String> {
     let kernel = on.node.kernel.as_str();
     let in_tags = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');

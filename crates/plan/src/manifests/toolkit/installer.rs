@@ -12,6 +12,7 @@ use crate::{
 pub const PID_DIR: &str = "/run/nvidia/toolkit";
 
 /// Returns the installing container with its mounts.
+#[must_use]
 pub fn installer(input: &PodInput<'_>, mut args: Vec<String>) -> Container {
     args.extend(input.key.toolkit_folder.iter().map(|folder| format!("--toolkit-install-dir={folder}")));
     Container {
