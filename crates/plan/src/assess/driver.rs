@@ -3,7 +3,7 @@
 use gpu_operator_crd::{
     policy::Stage,
     reason::{Phase, Reason},
-    report::{CONTAINER_ROOT, InstalledDriver},
+    report::{CONTAINER_ROOT, InstalledDriver, Report},
 };
 use k8s_openapi::jiff::Timestamp;
 
