@@ -20,7 +20,9 @@ pub use choice::PluginChoice;
 #[must_use]
 pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     let default = match key.plugin {
-        PluginChoice::Nvidia { .. } => (images::REGISTRY, images::DEVICE_PLUGIN.0, images::DEVICE_PLUGIN.1),
+        PluginChoice::Nvidia { .. } => {
+            images::Upstream { host: images::REGISTRY, path: images::DEVICE_PLUGIN.0, version: images::DEVICE_PLUGIN.1 }
+        }
         PluginChoice::Gke { .. } => images::GKE_DEVICE_PLUGIN,
         PluginChoice::External => return None,
     };

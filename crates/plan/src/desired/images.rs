@@ -38,22 +38,34 @@ pub fn own(custom: Option<&Image>) -> Option<String> {
 pub const SAMPLES: &str = "nvidia/k8s/cuda-sample";
 /// Google's device plugin: registry, path and digest, as in the manifest in its sources (container-engine-accelerators
 /// 992db81, cmd/nvidia_gpu/device-plugin.yaml; unverified that it can be pulled from outside GKE).
-pub const GKE_DEVICE_PLUGIN: (&str, &str, &str) = (
-    "gcr.io",
-    "gke-release/nvidia-gpu-device-plugin",
-    "sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568f466530dd85bcebde62f",
-);
+pub const GKE_DEVICE_PLUGIN: Upstream<'static> = Upstream {
+    host: "gcr.io",
+    path: "gke-release/nvidia-gpu-device-plugin",
+    version: "sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568f466530dd85bcebde62f",
+};
 
 /// Returns the reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror, or the user's
 /// repository; with the user's digest or tag, else `tag`.
 #[must_use]
 pub fn reference(images: &Images, custom: Option<&Image>, path: &str, tag: &str) -> String {
-    reference_of(images, custom, (REGISTRY, path, tag))
+    reference_of(images, custom, Upstream { host: REGISTRY, path, version: tag })
+}
+
+/// An image as its vendor publishes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Upstream<'a> {
+    /// The registry's host.
+    pub host: &'a str,
+    /// The path in the registry.
+    pub path: &'a str,
+    /// The tag or digest.
+    pub version: &'a str,
 }
 
 /// Returns the reference of an image of any registry, by host, path, and tag or digest; see [`reference`].
 #[must_use]
-pub fn reference_of(images: &Images, custom: Option<&Image>, (host, path, version): (&str, &str, &str)) -> String {
+pub fn reference_of(images: &Images, custom: Option<&Image>, upstream: Upstream<'_>) -> String {
+    let Upstream { host, path, version } = upstream;
     let registry = if images.registry.is_empty() { host } else { images.registry.as_str() };
     let repository = custom.and_then(|image| image.repository.clone()).unwrap_or_else(|| format!("{registry}/{path}"));
     joined(&repository, custom, version)
@@ -93,7 +105,7 @@ mod tests {
     #[test]
     fn a_mirror_applies_to_all_registries_and_not_to_preloaded_images() {
         let mirror = Images { registry: "mirror.example.com".into(), ..Images::default() };
-        let upstream = ("gcr.io", "a/b", "sha256:cd");
+        let upstream = Upstream { host: "gcr.io", path: "a/b", version: "sha256:cd" };
         assert_eq!(reference_of(&Images::default(), None, upstream), "gcr.io/a/b@sha256:cd");
         assert_eq!(reference_of(&mirror, None, upstream), "mirror.example.com/a/b@sha256:cd");
         let own = Image { repository: Some("own/b".into()), tag: Some("3".into()), digest: None };

@@ -214,12 +214,8 @@ fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
     wanted.map_or(serving, |wanted| int_or_percent::of(wanted, serving)).max(1)
 }
 
-fn condition(
-    policy: &ClusterGpuPolicy,
-    kind: ConditionType,
-    (is, reason, message): Answer,
-    now: Timestamp,
-) -> Condition {
+fn condition(policy: &ClusterGpuPolicy, kind: ConditionType, answer: Answer, now: Timestamp) -> Condition {
+    let (is, reason, message) = answer;
     let status = if is { "True" } else { "False" };
     let before = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let unchanged = before.iter().find(|condition| condition.type_ == kind.as_str() && condition.status == status);

@@ -192,7 +192,7 @@ fn containers_that_the_docs_name_are_in_a_pod() {
         let files = files.filter(|path| path.to_string_lossy().ends_with(ending));
         files.map(|path| std::fs::read_to_string(path).expect("a text")).collect()
     };
-    let pods = texts(folder.join("tests/golden"), ".snap").concat();
+    let pods = texts(folder.join("tests/plan/snapshots"), ".snap").concat();
     let docs = texts(folder.join("../../docs"), ".md").concat();
     let named: Vec<&str> = docs.split(" -c ").skip(1).filter_map(|rest| rest.split(['`', ' ', '\n']).next()).collect();
     assert!(named.contains(&"install-driver"), "{named:?}");

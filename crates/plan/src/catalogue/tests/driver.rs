@@ -127,7 +127,7 @@ fn a_common_branch_that_is_not_recommended_can_still_be_written() {
     let catalogue = Catalogue::from_files(&without_470, load::DESKTOP).unwrap();
     let error = catalogue.default_driver(&models(&catalogue, &["nvidia-tesla-k80", "nvidia-tesla-t4"])).unwrap_err();
     assert!(matches!(error, NoCommonDriver::NotRecommended { .. }), "{error}");
-    assert!(error.to_string().contains("write driver.version"), "{error}");
+    assert!(error.to_string().contains("set driver.version"), "{error}");
     let k80 = catalogue.model("nvidia-tesla-k80").unwrap();
     assert!(catalogue.supports(k80, "595").unwrap_err().to_string().ends_with("write a version such as 470"));
 }
@@ -294,8 +294,8 @@ fn a_kernel_module_that_does_not_support_the_model_is_rejected_with_one_that_doe
         "nvidia-b200 (Blackwell) runs with the open kernel modules only; write driver.kernelModule: Open, or Auto to \
          leave the choice to the operator"
     );
-    assert!(flavour("nvidia-tesla-t4", "470.256.02", Open).unwrap_err().contains("begin with branch 515"));
-    assert!(flavour("nvidia-b200", "470.256.02", Auto).unwrap_err().contains("begin with branch 515"));
+    assert!(flavour("nvidia-tesla-t4", "470.256.02", Open).unwrap_err().contains("exist from branch 515 on"));
+    assert!(flavour("nvidia-b200", "470.256.02", Auto).unwrap_err().contains("exist from branch 515 on"));
     assert!(flavour("nvidia-tesla-t4", "newest", Auto).unwrap_err().contains("not a driver version"));
 }
 
