@@ -107,7 +107,10 @@ impl Writer {
         let begins = |spec: &(GpuNodeSpec, OwnerReference)| spec.0.rollout.is_some();
         // A node whose move is over releases the turn before another node takes it, so that no reader sees two holders.
         let (later, first): (Vec<_>, Vec<_>) = specs.partition(|(_, spec)| begins(spec));
-        let named = |(name, spec)| async move { (name, self.gpu_node_spec(name, spec).await) };
+        let named = |(name, write): (_, &'p (GpuNodeSpec, OwnerReference))| async move {
+            let (spec, owner) = write;
+            (name, self.gpu_node_spec(name, spec, owner).await)
+        };
         let mut ended = carry_out(first.into_iter().map(named)).await;
         let mut unrecorded = BTreeSet::new();
         if ended.iter().all(|(_, written)| written.result.is_ok()) {
@@ -192,7 +195,7 @@ impl Writer {
         })
     }
 
-    fn gpu_node_spec<'a>(&'a self, name: &'a str, (spec, owner): &'a (GpuNodeSpec, OwnerReference)) -> Write<'a> {
+    fn gpu_node_spec<'a>(&'a self, name: &'a str, spec: &'a GpuNodeSpec, owner: &'a OwnerReference) -> Write<'a> {
         let mut gpu_node = GpuNode::new(name, spec.clone());
         gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
         self.write("GpuNode", format!("apply the spec of GpuNode {name}"), async move {
