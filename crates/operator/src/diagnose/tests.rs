@@ -37,7 +37,7 @@ pub fn pod(name: &str, spec: &str) -> Pod {
 pub fn symptoms(pods: &[Pod]) -> Symptoms {
     let facts = pods.iter().filter_map(PendingPod::of).map(|(key, facts)| (key, Arc::new(facts)));
     let mut symptoms = Symptoms { pods: facts.collect(), ..Symptoms::default() };
-    // Nobody has said anything of them.
+    // No pod has Events.
     symptoms.pod_events = symptoms.pods.values().map(|pod| (pod.uid.clone(), vec![])).collect();
     symptoms
 }

@@ -115,7 +115,7 @@ pub struct Release {
     pub source: String,
 }
 
-/// What holds for the models of an architecture that say nothing else.
+/// Defaults for the models of an architecture.
 #[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ArchitectureEntry {

@@ -26,7 +26,7 @@ pub struct Catalogue {
 impl Catalogue {
     /// The model of one of NVIDIA's PCI devices, by device id (without the vendor's `10de`) and, for products that share
     /// an id, subsystem. Without a subsystem, or with an unknown one, products that share an id are one model whose name
-    /// says so, such as `nvidia-a2-a16`.
+    /// contains all of them, such as `nvidia-a2-a16`.
     #[must_use]
     pub fn model_of_pci(&self, device_id: u16, subsystem: Option<Subsystem>) -> Option<&Accelerator> {
         let exact = subsystem.and_then(|s| self.by_pci.get(&(device_id, Some(s))));

@@ -23,17 +23,17 @@ pub struct DaemonSetWrite {
     pub whole: bool,
 }
 
-/// What is to be written of DaemonSets.
+/// The writes of DaemonSets.
 #[derive(Debug)]
 pub struct DaemonSetWrites {
     /// Those to apply, by name.
     pub apply: BTreeMap<String, DaemonSetWrite>,
-    /// Those that no node names and no policy wants.
+    /// Those to delete: no node names them and no policy requires them.
     pub prune: BTreeSet<String>,
 }
 
-/// Returns the DaemonSets that are wanted and not there as they should be, and those that nothing needs, with the labels that
-/// nodes are about to have.
+/// Returns the DaemonSets that are missing or differ from the desired ones, and those that are no longer needed, given the
+/// label writes of the same plan.
 #[must_use]
 pub fn writes(context: &Context<'_>, labels: &BTreeMap<String, LabelWrite>) -> DaemonSetWrites {
     let Context { settings, fleet, .. } = *context;

@@ -4,7 +4,7 @@ use gpu_operator_crd::{policy::Images, report::Report};
 
 use crate::{catalogue::Catalogue, inventory::gpus::Discovery, world::NodeFacts};
 
-/// What a driver is chosen by, beside what the policy says of it.
+/// The inputs of the choice of a driver, in addition to the policy.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
     /// The catalogue.
@@ -15,8 +15,8 @@ pub struct Subject<'a> {
     pub node: &'a NodeFacts,
     /// Its GPUs.
     pub discovery: &'a Discovery<'a>,
-    /// What its probe says.
+    /// Its probe's report.
     pub report: &'a Report,
-    /// The precompiled image that is known not to be there.
+    /// The precompiled image that is known to be missing.
     pub missing_image: Option<&'a str>,
 }

@@ -41,7 +41,7 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
     };
     let mut environment = vec![
         env("CONFIG_FILE", &format!("/etc/nvidia-device-plugin/{}", config::NVIDIA_FILE)),
-        // A runtime that injects by environment must leave this container alone.
+        // Runtimes that inject by environment must not change this container.
         env("NVIDIA_VISIBLE_DEVICES", "void"),
     ];
     if mig != MigStrategy::None {
@@ -64,7 +64,7 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
     volumes.extend([host_path("driver-root", root, Some("DirectoryOrCreate")), config::volume(), unpacked::volume()]);
     volumes.extend(self::volumes());
     let file = config::writer(input.settings, config::NVIDIA_FILE, &config::nvidia(sharing, mig));
-    // The daemon tells its clients apart by the host's process ids.
+    // The daemon distinguishes its clients by the host's process IDs.
     PodParts {
         init: vec![driver_gate(input), file, unpacked::init(input.settings), shared_memory],
         main,
