@@ -36,13 +36,13 @@ pub fn merge_notes(
     // A label that a user wrote is no problem, and has no reason of its own.
     let known = member.discovery.accelerators.first().map(|accelerator| accelerator.name.as_str());
     let model = member.model().filter(|model| ready && Some(*model) == known);
-    let misnomer = label_hints::remark(published, &member.node.labels, model);
+    let hint = label_hints::remark(published, &member.node.labels, model);
     let Some(first) = standing.first() else {
-        let message = [Some(verdict.message.clone()), misnomer].into_iter().flatten().collect::<Vec<_>>().join("; ");
+        let message = [Some(verdict.message.clone()), hint].into_iter().flatten().collect::<Vec<_>>().join("; ");
         return Verdict { message, ..verdict.clone() };
     };
     // One reason, but all messages.
-    let sentences = standing.iter().map(|note| note.message.as_str()).chain(misnomer.as_deref());
+    let sentences = standing.iter().map(|note| note.message.as_str()).chain(hint.as_deref());
     let message = sentences.collect::<Vec<_>>().join("; ");
     Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), ..verdict.clone() }
 }
