@@ -5,5 +5,6 @@
 
 #[cfg(feature = "admin")]
 pub mod admin;
+pub mod interned;
 pub mod quantity;
 pub mod version;

@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     health::{HealthRules, HealthState},
+    names::{PolicyName, PoolName, Revision},
     reason::Phase,
     report::{HostRuntime, Report},
     skip::is_default,
+    stage::Stage,
     validated::Validated,
 };
 
@@ -40,11 +42,11 @@ pub struct GpuNodeSpec {
     /// The policy that governs the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
-    pub policy: Option<String>,
+    pub policy: Option<PolicyName>,
     /// The pool of that policy that the node belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
-    pub pool: Option<String>,
+    pub pool: Option<PoolName>,
     /// The DaemonSet groups that the current policy assigns to the node. The node's labels show the groups that it has;
     /// the two differ while an update is pending.
     #[serde(default)]
@@ -72,19 +74,42 @@ pub struct StageRevisions {
     /// The group of the driver. Absent if the operator does not install the driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
-    pub driver: Option<String>,
+    pub driver: Option<Revision>,
     /// The group of the container toolkit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
-    pub toolkit: Option<String>,
+    pub toolkit: Option<Revision>,
     /// The group of the MPS control daemon. Absent if GPUs are not shared by MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
-    pub mps: Option<String>,
+    pub mps: Option<Revision>,
     /// The group of the device plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
-    pub device_plugin: Option<String>,
+    pub device_plugin: Option<Revision>,
+}
+
+impl StageRevisions {
+    /// Returns the group of a stage.
+    #[must_use]
+    pub fn get(&self, stage: Stage) -> Option<&Revision> {
+        match stage {
+            Stage::Driver => self.driver.as_ref(),
+            Stage::Toolkit => self.toolkit.as_ref(),
+            Stage::Mps => self.mps.as_ref(),
+            Stage::DevicePlugin => self.device_plugin.as_ref(),
+        }
+    }
+
+    /// Returns the group of a stage, to be changed.
+    pub fn get_mut(&mut self, stage: Stage) -> &mut Option<Revision> {
+        match stage {
+            Stage::Driver => &mut self.driver,
+            Stage::Toolkit => &mut self.toolkit,
+            Stage::Mps => &mut self.mps,
+            Stage::DevicePlugin => &mut self.device_plugin,
+        }
+    }
 }
 
 /// The update of one node from one revision to another.

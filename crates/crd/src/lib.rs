@@ -8,6 +8,7 @@ mod descriptions;
 pub mod gpunode;
 pub mod health;
 pub mod keys;
+pub mod names;
 pub mod policy;
 pub mod policy_health;
 pub mod policy_status;
@@ -24,6 +25,7 @@ use kube::CustomResourceExt;
 
 pub use gpunode::{GpuNode, GpuNodeSpec, GpuNodeStatus};
 pub use health::{GpuHealth, HealthRules};
+pub use names::{NodeName, PolicyName, PoolName, Revision};
 pub use policy::{ClusterGpuPolicy, ClusterGpuPolicySpec};
 pub use policy_status::ClusterGpuPolicyStatus;
 pub use reason::{ConditionType, Phase, Reason};

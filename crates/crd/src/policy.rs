@@ -19,12 +19,13 @@ use kube::{CustomResource, KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use crate::{policy_health::Health, selector::Selector, stage::Stage};
 use crate::{
+    names::PoolName,
     policy_status::ClusterGpuPolicyStatus,
     schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
     skip::is_default,
 };
+pub use crate::{policy_health::Health, selector::Selector, stage::Stage};
 pub use compatibility::{Compatibility, CompatibleLabels};
 pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
 pub use driver::{ConfigMapFiles, Driver, DriverConfigMaps, DriverSource, KernelModule};
@@ -158,7 +159,7 @@ pub struct Pool {
         "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
         "a pool's name may contain only lower-case letters, digits and '-', and must start and end with a letter or digit"
     ))]
-    pub name: String,
+    pub name: PoolName,
     /// Selects the nodes of the pool. Defaults to every node of the policy.
     #[serde(rename = "match", default, skip_serializing_if = "is_default")]
     pub matches: PoolMatch,

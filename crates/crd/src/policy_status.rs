@@ -4,6 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names::{NodeName, PolicyName, PoolName};
+
 /// The maximum number of nodes listed in `attention`. The GpuNodes hold the state of all nodes.
 pub const MAX_ATTENTION: usize = 10;
 /// The maximum number of pools listed. Named pools come first.
@@ -121,7 +123,7 @@ pub struct Summary {
 pub struct PoolStatus {
     /// Name of the pool. An implicit pool is named after its model.
     #[schemars(length(max = 63))]
-    pub name: String,
+    pub name: PoolName,
     /// Counts of the pool's nodes.
     #[serde(default)]
     pub nodes: NodeCounts,
@@ -147,13 +149,13 @@ pub struct PoolStatus {
 pub struct Overlap {
     /// Name of the other policy.
     #[schemars(length(max = 253))]
-    pub policy: String,
+    pub policy: PolicyName,
     /// The number of nodes that both policies select.
     #[serde(default)]
     pub nodes: u32,
     /// Name of the older policy, which governs these nodes.
     #[schemars(length(max = 253))]
-    pub governed_by: String,
+    pub governed_by: PolicyName,
 }
 
 /// A node that needs attention.
@@ -162,10 +164,10 @@ pub struct Overlap {
 pub struct Attention {
     /// Name of the node.
     #[schemars(length(max = 253))]
-    pub node: String,
+    pub node: NodeName,
     /// Name of the node's pool.
     #[schemars(length(max = 63))]
-    pub pool: String,
+    pub pool: PoolName,
     /// A one-word reason for the node's state.
     pub reason: crate::reason::Reason,
     /// A human-readable explanation of the node's state.

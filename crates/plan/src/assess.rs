@@ -23,7 +23,7 @@ pub mod verdict;
 use std::collections::BTreeMap;
 
 use assessment::Assessment;
-use gpu_operator_crd::policy_status::Overlap;
+use gpu_operator_crd::{PolicyName, PoolName, policy_status::Overlap};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -41,7 +41,7 @@ pub struct AssessedFleet<'w> {
     /// The catalogue, including the models that policies add.
     pub catalogue: &'w Catalogue,
     /// The members of each policy that has any, or that selects nodes that are opted out.
-    pub policies: BTreeMap<&'w str, PolicyMembers<'w>>,
+    pub policies: BTreeMap<PolicyName, PolicyMembers<'w>>,
     /// Nodes that no policy governs.
     pub unmanaged: Vec<UnmanagedNode<'w>>,
     /// The variants that nodes should have.
@@ -52,20 +52,20 @@ pub struct AssessedFleet<'w> {
 #[derive(Debug, Default)]
 pub struct PolicyMembers<'w> {
     /// Its members, by pool, in the order of their names.
-    pub pools: BTreeMap<String, Vec<Assessment<'w>>>,
+    pub pools: BTreeMap<PoolName, Vec<Assessment<'w>>>,
     /// The number of nodes that it selects and that are opted out by their label.
     pub opted_out: u32,
     /// Other policies that select nodes of this policy, or whose nodes this policy selects.
-    pub overlaps: BTreeMap<&'w str, Overlap>,
+    pub overlaps: BTreeMap<PolicyName, Overlap>,
 }
 
-impl<'w> PolicyMembers<'w> {
+impl PolicyMembers<'_> {
     /// Counts a node that another policy also selects.
-    fn overlap(&mut self, other: &'w str, governed_by: &str) {
-        let overlap = self.overlaps.entry(other).or_insert_with(|| Overlap {
-            policy: other.to_owned(),
+    fn overlap(&mut self, other: &PolicyName, governed_by: &PolicyName) {
+        let overlap = self.overlaps.entry(other.clone()).or_insert_with(|| Overlap {
+            policy: other.clone(),
             nodes: 0,
-            governed_by: governed_by.to_owned(),
+            governed_by: governed_by.clone(),
         });
         overlap.nodes += 1;
     }
@@ -82,7 +82,7 @@ impl AssessedFleet<'_> {
 #[must_use]
 pub fn assess(desired: DesiredFleet<'_>, now: Timestamp) -> AssessedFleet<'_> {
     let DesiredFleet { world, catalogue, nodes, unmanaged, variants } = desired;
-    let mut policies: BTreeMap<&str, PolicyMembers<'_>> = BTreeMap::new();
+    let mut policies: BTreeMap<PolicyName, PolicyMembers<'_>> = BTreeMap::new();
     for policy in unmanaged.iter().filter_map(|node| node.selected_by) {
         policies.entry(name_of(policy)).or_default().opted_out += 1;
     }
@@ -90,8 +90,8 @@ pub fn assess(desired: DesiredFleet<'_>, now: Timestamp) -> AssessedFleet<'_> {
         let assessment = Assessment::of(node, catalogue, world, now);
         let policy = name_of(assessment.member.policy);
         for other in &assessment.member.others {
-            policies.entry(policy).or_default().overlap(other, policy);
-            policies.entry(other).or_default().overlap(policy, policy);
+            policies.entry(policy.clone()).or_default().overlap(other, &policy);
+            policies.entry(other.clone()).or_default().overlap(&policy, &policy);
         }
         let pools = &mut policies.entry(policy).or_default().pools;
         pools.entry(assessment.member.pool.clone()).or_default().push(assessment);

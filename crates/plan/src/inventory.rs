@@ -12,7 +12,7 @@ pub mod published_keys;
 
 use std::{collections::HashMap, sync::Arc};
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName};
 use gpus::Discovery;
 use membership::{Unmanaged, by_age, governs, name_of, opted_out};
 
@@ -48,7 +48,7 @@ pub struct GovernedNode<'w> {
     /// The policy that governs the node: the oldest one that selects it.
     pub policy: &'w ClusterGpuPolicy,
     /// The names of the other policies that select it.
-    pub others: Vec<&'w str>,
+    pub others: Vec<PolicyName>,
 }
 
 /// A node that no policy governs.
@@ -76,7 +76,7 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
     let mut inventory = Inventory { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
         let gpu_node = world.gpu_nodes.get(name).map(Arc::as_ref);
-        let pods = pods.remove(name.as_str()).unwrap_or_default();
+        let pods = pods.remove(name).unwrap_or_default();
         let unmanaged =
             |why, model, selected_by| UnmanagedNode { node, gpu_node, pods: pods.clone(), why, model, selected_by };
         let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {
@@ -99,10 +99,10 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
 }
 
 /// Returns the pods of this operator by node.
-fn pods_by_node(world: &World) -> HashMap<&str, Vec<&PodFacts>> {
-    let mut by_node: HashMap<&str, Vec<&PodFacts>> = HashMap::new();
+fn pods_by_node(world: &World) -> HashMap<&NodeName, Vec<&PodFacts>> {
+    let mut by_node: HashMap<&NodeName, Vec<&PodFacts>> = HashMap::new();
     for pod in world.pods.values() {
-        by_node.entry(pod.node.as_str()).or_default().push(pod);
+        by_node.entry(&pod.node).or_default().push(pod);
     }
     by_node
 }

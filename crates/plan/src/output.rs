@@ -21,6 +21,7 @@ pub mod status_debounce;
 pub mod unmanaged;
 pub mod validation_pods;
 
+use gpu_operator_crd::PolicyName;
 use std::{collections::BTreeMap, sync::Arc};
 
 use context::Context;
@@ -39,7 +40,7 @@ pub fn assemble<'f>(
     settings: &'f Settings,
     fleet: &'f AssessedFleet<'f>,
     rollout: &'f Rollout<'f>,
-    model_conflicts: &'f BTreeMap<String, String>,
+    model_conflicts: &'f BTreeMap<PolicyName, String>,
     now: Timestamp,
 ) -> Plan {
     let world = fleet.world;
@@ -49,14 +50,13 @@ pub fn assemble<'f>(
     let mut plan = Plan::default();
     let mut removals = Removals::of(world, now);
     for node in &fleet.unmanaged {
-        unmanaged::write(&mut plan, &mut removals, node, now);
+        plan.merge(unmanaged::writes(&mut removals, node, now));
     }
     for policy in world.policies.values() {
-        policy_nodes::write(&mut plan, &context, policy);
+        plan.merge(policy_nodes::writes(&context, policy));
     }
-    let sets = daemon_sets::writes(&context, &plan.labels);
-    (plan.daemon_sets, plan.prune) = (sets.apply, sets.prune);
-    runtime_classes::write(&mut plan, world, fleet.variants.all());
+    plan.merge(daemon_sets::writes(&context, &plan.labels));
+    plan.merge(runtime_classes::writes(world, fleet.variants.all()));
     plan.recreate.extend(validation_pods::to_delete(fleet));
     plan.recreate.extend(recreate_pods::pods_to_recreate(world, now));
     plan

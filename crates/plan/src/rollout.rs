@@ -12,17 +12,18 @@ pub mod toolkit_restart;
 use std::collections::BTreeMap;
 
 use decision::PoolDecision;
+use gpu_operator_crd::{PolicyName, PoolName};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::assess::AssessedFleet;
 
 /// The decisions for the fleet, by policy and pool.
-pub type Rollout<'f> = BTreeMap<&'f str, BTreeMap<&'f str, PoolDecision>>;
+pub type Rollout<'f> = BTreeMap<&'f PolicyName, BTreeMap<&'f PoolName, PoolDecision>>;
 
 /// Returns the decisions for every pool of every policy.
 #[must_use]
 pub fn decide<'f>(fleet: &'f AssessedFleet<'_>, now: Timestamp) -> Rollout<'f> {
-    let of_pool = |(pool, members): (&'f String, &'f Vec<_>)| (pool.as_str(), pool::decide(members, fleet.world, now));
+    let of_pool = |(pool, members): (&'f PoolName, &'f Vec<_>)| (pool, pool::decide(members, fleet.world, now));
     let policies = fleet.policies.iter();
-    policies.map(|(policy, members)| (*policy, members.pools.iter().map(of_pool).collect())).collect()
+    policies.map(|(policy, members)| (policy, members.pools.iter().map(of_pool).collect())).collect()
 }

@@ -7,14 +7,13 @@ mod foreign_pod;
 mod node;
 mod pod;
 mod resources;
-mod word;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::ResourceExt;
 
@@ -24,20 +23,19 @@ pub use foreign_pod::{ForeignPod, TrimmedPod};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, runs_a_container, uses_gpu};
 pub use resources::{ResourceLayout, Resources, is_gpu};
-pub use word::{Interned, Interner};
 
 /// The ends of the logs of validation pods, or why they cannot be read, by pod.
 pub type LogTails = BTreeMap<String, Result<String, String>>;
 
-/// Everything the plan knows about the cluster. Keys are object names.
+/// Everything the plan knows about the cluster. Keys that are strings are names of objects.
 #[derive(Clone, Debug, Default)]
 pub struct World {
     /// All policies.
-    pub policies: BTreeMap<String, Arc<ClusterGpuPolicy>>,
+    pub policies: BTreeMap<PolicyName, Arc<ClusterGpuPolicy>>,
     /// All nodes, with or without GPUs.
-    pub nodes: BTreeMap<String, Arc<NodeFacts>>,
+    pub nodes: BTreeMap<NodeName, Arc<NodeFacts>>,
     /// All GpuNodes.
-    pub gpu_nodes: BTreeMap<String, Arc<GpuNode>>,
+    pub gpu_nodes: BTreeMap<NodeName, Arc<GpuNode>>,
     /// The DaemonSets of this operator.
     pub daemon_sets: BTreeMap<String, Arc<DaemonSetFacts>>,
     /// Third-party DaemonSets that are part of a GPU stack, by namespace and name.
@@ -52,10 +50,10 @@ pub struct World {
     pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
     /// Answers to [`crate::output::queries::Questions::gpu_pods`]: pods that use a GPU, `namespace/name`, by node. If a node is
     /// not a key, its pods have not been queried.
-    pub gpu_pods: BTreeMap<String, Vec<String>>,
+    pub gpu_pods: BTreeMap<NodeName, Vec<String>>,
     /// The pods that use a GPU and run a container, by node: only these can have the driver open.
-    pub gpu_holders: BTreeMap<String, Vec<String>>,
-    /// Answers to [`crate::output::queries::Questions::last_words`]: the end of the log of a validation pod, or why it cannot be
+    pub gpu_holders: BTreeMap<NodeName, Vec<String>>,
+    /// Answers to [`crate::output::queries::Questions::log_tails`]: the end of the log of a validation pod, or why it cannot be
     /// read, by pod.
     pub log_tails: LogTails,
     /// DaemonSets whose repair had no effect, with their generation at the time: another component reverts it at once.
@@ -64,15 +62,15 @@ pub struct World {
     pub refused_writes: Vec<String>,
     /// Policies that exist but cannot be parsed, because they are of another version of the API. The nodes that they govern are left
     /// unchanged.
-    pub unreadable_policies: BTreeSet<String>,
+    pub unreadable_policies: BTreeSet<PolicyName>,
     /// GpuNodes that exist but cannot be parsed. Their nodes are left unchanged.
-    pub unreadable_gpu_nodes: BTreeSet<String>,
+    pub unreadable_gpu_nodes: BTreeSet<NodeName>,
 }
 
 impl World {
     /// Returns whether a node's GpuNode or policy exists but cannot be parsed. The node is then left unchanged.
     #[must_use]
-    pub fn is_unreadable(&self, node: &str) -> bool {
+    pub fn is_unreadable(&self, node: &NodeName) -> bool {
         let gpu_node = self.gpu_nodes.get(node);
         let policy = gpu_node.and_then(|gpu_node| gpu_node.spec.policy.as_ref());
         self.unreadable_gpu_nodes.contains(node)
@@ -101,7 +99,7 @@ impl World {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeClassFacts {
     /// Whether this operator created it.
-    pub ours: bool,
+    pub managed: bool,
     /// The uids of its owners.
     pub owners: BTreeSet<String>,
 }
@@ -112,7 +110,7 @@ impl RuntimeClassFacts {
     pub fn of(class: &RuntimeClass) -> Self {
         Self {
             // Only this operator's own key is conclusive: NVIDIA's operator has the same name.
-            ours: class.annotations().contains_key(keys::APPLIED),
+            managed: class.annotations().contains_key(keys::APPLIED),
             owners: class.owner_references().iter().map(|owner| owner.uid.clone()).collect(),
         }
     }

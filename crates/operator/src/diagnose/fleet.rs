@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys,
     policy::Pool,
@@ -16,7 +17,7 @@ use gpu_operator_plan::{
             choice::{self, ToolkitChoice},
         },
     },
-    world::{Interned, NodeFacts, World, is_gpu},
+    world::{NodeFacts, World, is_gpu},
 };
 
 use super::placement::Placement;

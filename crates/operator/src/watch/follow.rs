@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt, future::BoxFuture};
-use gpu_operator_plan::world::Interner;
+use gpu_operator_common::interned::Interner;
 use kube::{
     Resource, ResourceExt,
     core::DeserializeGuard,

@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     cuda::{self, Ceilings},
-    host_driver,
+    driver_evidence, host_driver,
     member::Member,
     phase, precompiled,
     validation::{self, ValidationState},
@@ -31,6 +31,8 @@ pub struct Assessment<'w> {
     pub notes: Vec<Note>,
     /// The precompiled driver image that the policy selects for the node, if it does not exist.
     pub missing_image: Option<String>,
+    /// The evidence against its driver, if there is any.
+    pub against_driver: Option<Note>,
     /// The highest CUDA versions that its drivers support.
     pub cuda: Ceilings,
     /// The state of its validation.
@@ -48,9 +50,12 @@ impl<'w> Assessment<'w> {
         let validation = validation::of(&member, &world.log_tails, now);
         let cuda = cuda::ceilings(catalogue, &member);
         let host_driver = host_driver::problem(catalogue, &member);
-        let verdict = phase::judge(&member, &validation, host_driver, world, now);
+        let against_driver = driver_evidence::against_driver(&member, now);
+        let evidence =
+            phase::Evidence { validation: &validation, host_driver, against_driver: against_driver.as_ref() };
+        let verdict = phase::judge(&member, evidence, world, now);
         let notes = notes(&member, missing_image.as_deref());
-        Self { member, notes, missing_image, cuda, validation, verdict }
+        Self { member, notes, missing_image, against_driver, cuda, validation, verdict }
     }
 }
 
@@ -58,7 +63,7 @@ fn notes(member: &Member<'_>, missing_image: Option<&str>) -> Vec<Note> {
     let passed_through =
         gpus::passed_through(member.report()).map(|message| Note::new(Reason::GpusPassedThrough, message));
     let compiled = missing_image.and_then(|image| precompiled::note(member, image));
-    let overlap = overlap_note(name_of(member.policy), &member.others);
+    let overlap = overlap_note(&name_of(member.policy), &member.others);
     let known = member.discovery.notes.iter().cloned().chain(member.external.notes());
     known.chain(passed_through).chain(compiled).chain(overlap).collect()
 }

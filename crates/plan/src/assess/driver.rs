@@ -10,7 +10,6 @@ use k8s_openapi::jiff::Timestamp;
 use super::nouveau;
 use crate::{
     assess::{
-        driver_evidence::against_driver,
         member::Member,
         pod_failure::pod_failure,
         stage_pod::{no_pod, starting},
@@ -24,6 +23,7 @@ use crate::{
         },
         fault::Fault,
     },
+    note::Note,
     settings::GRACE,
     time::older,
     world::{ContainerState, PodFacts, World},
@@ -48,11 +48,10 @@ pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
 
 /// Returns the verdict on a driver that is not proven to work, or `None` if it is.
 #[must_use]
-pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
+pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Driver;
     let report = member.report()?;
     let loaded = report.driver.loaded.as_deref();
-    let evidence = against_driver(member, now);
     let (choice, pod) = match member.driver()? {
         _ if member.driver_done() && evidence.is_none() => return None,
         DriverChoice::Preinstalled { root } => return Some(of_preinstalled(member, report, root)),
@@ -62,8 +61,8 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
         .version()
         .map_or_else(|| "the driver chosen by its installer".to_owned(), |version| format!("driver {version}"));
     // Specific evidence is more useful than the fact that a pod is starting.
-    let or_evidence = |verdict: Verdict| match &evidence {
-        Some((reason, message)) if verdict.reason == Reason::PodStarting => {
+    let or_evidence = |verdict: Verdict| match evidence {
+        Some(Note { reason, message, .. }) if verdict.reason == Reason::PodStarting => {
             Verdict::new(phase, *reason, message.clone())
         }
         _ => verdict,
@@ -98,7 +97,9 @@ pub fn judge(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdi
             Reason::DriverVersionMismatch,
             format!("kernel module {other} is loaded instead of {wanted}; see the log of pod {}", pod.name),
         ),
-        (_, Some(_)) if let Some((reason, message)) = &evidence => Verdict::new(phase, *reason, message.clone()),
+        (_, Some(_)) if let Some(Note { reason, message, .. }) = evidence => {
+            Verdict::new(phase, *reason, message.clone())
+        }
         (_, since) if since.is_some() || runs_init(pod, INSTALLER) => {
             Verdict::new(phase, Reason::DriverInstalling, format!("pod {} is installing {wanted}", pod.name))
         }

@@ -12,15 +12,16 @@ use crate::{
     assess::member::Member,
     container_names::DEVICE_NODES,
     desired::driver::choice::DriverChoice,
+    note::Note,
     settings::ROOT_GRACE,
     time::older,
     world::{ContainerState, PodFacts},
 };
 
-/// Returns the evidence against the driver of a node that has NVIDIA's driver container, if any. During an update none is
+/// Returns the evidence against the driver of a node that has NVIDIA's driver container, if there is any. During an update none is
 /// needed, because every stage is proven then.
 #[must_use]
-pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<(Reason, String)> {
+pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
     let facts = &member.report()?.driver;
     let pod = member.pod(Stage::Driver);
     // A pending driver may have another source than the one that the node has.
@@ -32,7 +33,7 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<(Reason, St
         return None;
     }
     let Some((pod, since)) = pod.and_then(|pod| Some((pod, pod.running_since()?))) else {
-        return facts.loaded.is_some().then(|| (Reason::DriverDown, down(pod)));
+        return facts.loaded.is_some().then(|| Note::new(Reason::DriverDown, down(pod)));
     };
     let lacks = lacking(facts, pod)?;
     // A container that has just started is still creating its root. Until a plugin has found it, nothing is lost.
@@ -44,7 +45,7 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<(Reason, St
         Reason::DriverInstalling => format!("pod {} is installing the driver: {lacks}", pod.name),
         _ => format!("{lacks}; no GPU pod can start: delete pod {} to recreate the driver's root", pod.name),
     };
-    Some((reason, message))
+    Some(Note::new(reason, message))
 }
 
 /// Returns what programs need and the driver's root lacks, if anything.

@@ -1,7 +1,8 @@
 //! A member: one GPU node of a policy, with all facts that the later steps need.
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNode, GpuNodeStatus,
+    ClusterGpuPolicy, GpuNode, GpuNodeStatus, PolicyName, PoolName,
     gpunode::{Rollout, StageRevisions},
     keys,
     policy::{Health, Pool, Stage},
@@ -28,10 +29,9 @@ use crate::{
         gpus::{self, Discovery},
         pools::GoverningPool,
     },
-    revision,
     settings::{AT_GUARD, GRACE, REPORT_GRACE},
     time::later,
-    world::{ContainerFacts, Interned, NodeFacts, PodFacts, ResourceLayout, Role, TaintFact, World, is_gpu},
+    world::{ContainerFacts, NodeFacts, PodFacts, ResourceLayout, Role, TaintFact, World, is_gpu},
 };
 
 /// One GPU node of a policy.
@@ -46,9 +46,9 @@ pub struct Member<'w> {
     /// The policy.
     pub policy: &'w ClusterGpuPolicy,
     /// The names of the other policies that select the node.
-    pub others: Vec<&'w str>,
+    pub others: Vec<PolicyName>,
     /// The pool's name.
-    pub pool: String,
+    pub pool: PoolName,
     /// The named pool, unless the pool is an implicit one.
     pub named_pool: Option<&'w Pool>,
     /// The first taint of the node that the policy does not tolerate, if any. It prevents operands from being scheduled there.
@@ -271,8 +271,8 @@ impl<'w> Member<'w> {
     /// Returns the stage's pod of the group in the node's label.
     #[must_use]
     pub fn pod(&self, stage: Stage) -> Option<&'w PodFacts> {
-        let group = revision::group(&self.have, stage)?;
-        let of_group = self.pods_of(stage).filter(|pod| pod.group.as_deref() == Some(group));
+        let group = self.have.get(stage)?;
+        let of_group = self.pods_of(stage).filter(|pod| pod.group.as_ref() == Some(group));
         // A terminating pod is returned only if there is no other.
         of_group.min_by_key(|pod| pod.is_leaving())
     }
@@ -360,7 +360,7 @@ impl<'w> Member<'w> {
         let runs = |stage| self.pod(stage).is_some_and(PodFacts::running);
         self.want().is_some_and(|want| want == self.have)
             && self.driver_proven()
-            && Stage::ALL.into_iter().all(|stage| revision::group(&self.have, stage).is_none() || runs(stage))
+            && Stage::ALL.into_iter().all(|stage| self.have.get(stage).is_none() || runs(stage))
     }
 
     /// Returns whether the driver works: it is loaded and installed, and during an update its pod is also running, because

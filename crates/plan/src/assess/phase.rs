@@ -12,7 +12,6 @@ use k8s_openapi::jiff::Timestamp;
 use super::driver;
 use crate::{
     assess::{
-        driver_evidence::against_driver,
         member::Member,
         pod_failure::pod_failure,
         stage_pod::{gpu_missing, no_pod, runs, stage_pod_failure, starting},
@@ -21,18 +20,25 @@ use crate::{
     },
     container_names::INSTALL_TOOLKIT,
     desired::{driver::choice::DriverChoice, node::Desired, toolkit::choice::ToolkitChoice},
+    note::Note,
     world::{ContainerState, World},
 };
 
+/// What has been found about a node besides its inputs.
+#[derive(Debug)]
+pub struct Evidence<'a> {
+    /// The state of its validation.
+    pub validation: &'a ValidationState,
+    /// Why the host's driver does not support the node's GPUs, if so.
+    pub host_driver: Option<String>,
+    /// The evidence against its driver, if there is any.
+    pub against_driver: Option<&'a Note>,
+}
+
 /// Returns the verdict on a node: its phase, and what keeps it from being ready.
 #[must_use]
-pub fn judge(
-    member: &Member<'_>,
-    validation: &ValidationState,
-    host_driver: Option<String>,
-    world: &World,
-    now: Timestamp,
-) -> Verdict {
+pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Timestamp) -> Verdict {
+    let Evidence { validation, host_driver, against_driver } = evidence;
     let node = member.node;
     if node.deleting {
         return Verdict::new(last_phase(member), Reason::NodeDeleting, "the Node is being deleted");
@@ -40,7 +46,7 @@ pub fn judge(
     if !node.ready {
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; check its conditions");
     }
-    if member.is_complete() && member.is_believable() && against_driver(member, now).is_none() {
+    if member.is_complete() && member.is_believable() && against_driver.is_none() {
         if let Some((reason, message)) = &validation.hold {
             return Verdict::new(Phase::Validation, *reason, message.clone());
         }
@@ -59,7 +65,7 @@ pub fn judge(
     if let Some(why) = host_driver {
         return Verdict::new(Phase::Driver, Reason::DriverUnsupported, why);
     }
-    driver::judge(member, world, now)
+    driver::judge(member, against_driver, world, now)
         .or_else(|| by_claims(member))
         .or_else(|| toolkit(member, world, now))
         .or_else(|| mps(member, world, now))

@@ -1,6 +1,6 @@
 //! The pod of a stage: why it does not exist or does not run.
 
-use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     },
     container_names::DEVICE_NODES,
     inventory::gpus,
-    revision::{self, daemon_set_name},
+    revision::daemon_set_name,
     world::{ContainerState, PodFacts, Role, World},
 };
 
@@ -60,7 +60,7 @@ pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     })
 }
 
-fn missing_advice(node: &str, on_bus: u32) -> String {
+fn missing_advice(node: &NodeName, on_bus: u32) -> String {
     let count = keys::GPU_COUNT;
     // The expected number cannot be zero.
     if on_bus == 0 {
@@ -83,9 +83,9 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) ->
         );
         return Verdict::new(phase, Reason::UntoleratedTaint, message);
     }
-    let group = revision::group(&member.have, stage);
+    let group = member.have.get(stage);
     let refusal = group.and_then(|group| {
-        let of_group = |pod: &PodFacts| pod.role == Role::Operand(stage) && pod.group.as_deref() == Some(group);
+        let of_group = |pod: &PodFacts| pod.role == Role::Operand(stage) && pod.group.as_ref() == Some(group);
         pod_failure::refusal(world, &daemon_set_name(stage, group), of_group)
     });
     match refusal {

@@ -1,6 +1,9 @@
 //! The key of a variant, and its resolved stages.
 
-use gpu_operator_crd::policy::{Operand, Stage};
+use gpu_operator_crd::{
+    PolicyName, PoolName,
+    policy::{Operand, Stage},
+};
 use serde::Serialize;
 
 use super::{
@@ -12,9 +15,9 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VariantKey {
     /// The policy's name.
-    pub policy: String,
+    pub policy: PolicyName,
     /// The pool's name.
-    pub pool: String,
+    pub pool: PoolName,
     /// Whether it is a pool of the policy: such a pool may have the name of a model, whose implicit pool is another
     /// one.
     pub named: bool,

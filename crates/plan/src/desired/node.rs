@@ -104,7 +104,7 @@ pub fn resolve<'w>(
 /// Returns the resources that a node's current device plugin makes of a GPU: while a new revision is pending, the old
 /// one counts.
 fn offer(world: &World, policy: &ClusterGpuPolicy, pool: Option<&Pool>, have: &StageRevisions) -> ResourceLayout {
-    let set = have.device_plugin.as_deref().map(|group| revision::daemon_set_name(Stage::DevicePlugin, group));
+    let set = have.device_plugin.as_ref().map(|group| revision::daemon_set_name(Stage::DevicePlugin, group));
     let set = set.and_then(|set| world.daemon_sets.get(&set));
     set.map_or_else(|| ResourceLayout::of(&effective_spec::device_plugin(policy, pool)), |set| set.offer.clone())
 }

@@ -6,12 +6,11 @@
 use std::borrow::Cow;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNodeStatus,
+    ClusterGpuPolicy, GpuNodeStatus, Revision,
     gpunode::StageRevisions,
     policy::{Pool, Stage},
     report::{HOST_ROOT, Report},
 };
-use kube::ResourceExt;
 
 use super::{
     device_plugin::{self, PluginChoice, minimum},
@@ -24,8 +23,8 @@ use super::{
 };
 use crate::{
     catalogue::Catalogue,
-    inventory::{external_stack::ExternalStack, gpus::Discovery, pools::GoverningPool},
-    revision::{self, slot},
+    inventory::{external_stack::ExternalStack, gpus::Discovery, membership::name_of, pools::GoverningPool},
+    revision,
     world::{NodeFacts, ResourceLayout},
 };
 
@@ -40,7 +39,7 @@ pub struct Variant {
     /// The resources that its device plugin makes of a GPU.
     pub offer: ResourceLayout,
     /// The stages that this operator installs, with the group of each.
-    pub stages: Vec<(String, StageSpec)>,
+    pub stages: Vec<(Revision, StageSpec)>,
 }
 
 impl Variant {
@@ -49,7 +48,7 @@ impl Variant {
     pub fn groups(&self) -> StageRevisions {
         let mut groups = StageRevisions::default();
         for (group, spec) in &self.stages {
-            *slot(&mut groups, spec.stage) = Some(group.clone());
+            *groups.get_mut(spec.stage) = Some(group.clone());
         }
         groups
     }
@@ -92,7 +91,7 @@ pub fn choose(
     let looks_there = matches!(plugin, PluginChoice::Gke { .. });
     let kubelet_root = toolkit::kubelet_root(&effective_spec::toolkit(policy, named), on.node).filter(|_| looks_there);
     Ok(VariantKey {
-        policy: policy.name_any(),
+        policy: name_of(policy),
         pool: name.clone(),
         named: named.is_some(),
         driver,
@@ -136,7 +135,7 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
 /// Returns the name of a stage's group, which is the value of the node's label: a readable prefix and a hash of the
 /// revision. A stage's revision covers the stages before it and not those after it: a change of the plugin updates only
 /// the plugin.
-fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
+fn group_name(key: &VariantKey, spec: &StageSpec) -> Revision {
     let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, host, kubelet_root, arch } = key;
     let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
     let plugin = match spec.stage {
@@ -154,9 +153,14 @@ fn group_name(key: &VariantKey, spec: &StageSpec) -> String {
         (Some(folder), None, true) => revision::short(&(made_of, folder), 8),
         (folder, root, _) => revision::short(&(made_of, folder, root, host), 8),
     };
-    let slug: String =
-        pool.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(SLUG).collect();
-    format!("{}-{digest}", slug.trim_matches('-'))
+    let slug: String = pool
+        .as_str()
+        .to_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(SLUG)
+        .collect();
+    format!("{}-{digest}", slug.trim_matches('-')).into()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_crd::{ClusterGpuPolicy, policy::Pool};
+use gpu_operator_crd::{ClusterGpuPolicy, PolicyName, policy::Pool};
 
 use super::{
     key::VariantKey,
@@ -15,8 +15,8 @@ use super::{
 /// The variants in use.
 #[derive(Debug, Default)]
 pub struct Variants<'w> {
-    by_policy: HashMap<String, BTreeMap<VariantKey, Arc<Variant>>>,
-    policies: BTreeMap<String, &'w ClusterGpuPolicy>,
+    by_policy: HashMap<PolicyName, BTreeMap<VariantKey, Arc<Variant>>>,
+    policies: BTreeMap<PolicyName, &'w ClusterGpuPolicy>,
 }
 
 impl<'w> Variants<'w> {

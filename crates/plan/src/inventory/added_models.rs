@@ -2,9 +2,9 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use kube::ResourceExt;
+use gpu_operator_crd::PolicyName;
 
-use super::membership::by_age;
+use super::membership::{by_age, name_of};
 use crate::{catalogue::Catalogue, world::World};
 
 /// The catalogue with the models that policies add.
@@ -12,7 +12,7 @@ use crate::{catalogue::Catalogue, world::World};
 pub struct AddedModels<'c> {
     catalogue: Cow<'c, Catalogue>,
     /// Why a policy's models cannot be added, by policy name.
-    pub conflicts: BTreeMap<String, String>,
+    pub conflicts: BTreeMap<PolicyName, String>,
 }
 
 impl AddedModels<'_> {
@@ -30,7 +30,7 @@ pub fn of<'c>(catalogue: &'c Catalogue, world: &World) -> AddedModels<'c> {
     for policy in by_age(world) {
         for model in &policy.spec.models {
             if let Err(conflict) = added.catalogue.to_mut().add(model) {
-                added.conflicts.entry(policy.name_any()).or_insert_with(|| conflict.to_string());
+                added.conflicts.entry(name_of(policy)).or_insert_with(|| conflict.to_string());
             }
         }
     }

@@ -14,7 +14,6 @@ use gpu_operator_crd::{
 
 use crate::{
     note::Note,
-    revision,
     world::{ForeignPart, ForeignPod, NodeFacts, World},
 };
 
@@ -109,7 +108,7 @@ impl ExternalStack {
             match set.part {
                 ForeignPart::Dra => dra = Some(owner(false, true)),
                 ForeignPart::Stage(stage) => {
-                    let beside_ours = revision::group(have, stage).is_some();
+                    let beside_ours = have.get(stage).is_some();
                     foreign.stages.insert(stage, owner(beside_ours, false));
                 }
             }
@@ -119,7 +118,7 @@ impl ExternalStack {
             let plugin = Stage::DevicePlugin;
             // With `External` a device plugin exists even if no DaemonSet is found.
             let is_external = policy.1 == Some(PluginFlavor::External);
-            if is_external || revision::group(have, plugin).is_some() || foreign.stages.contains_key(&plugin) {
+            if is_external || have.get(plugin).is_some() || foreign.stages.contains_key(&plugin) {
                 foreign.rival = Some(dra.set);
             } else {
                 foreign.stages.insert(plugin, dra);
@@ -127,7 +126,7 @@ impl ExternalStack {
         }
         let remembered = status.map(|status| &status.foreign).filter(|_| !take_over);
         for (name, set) in remembered.into_iter().flatten() {
-            let stage = named(name).filter(|(stage, _)| revision::group(have, *stage).is_none());
+            let stage = named(name).filter(|(stage, _)| have.get(*stage).is_none());
             if let Some((stage, by_claims)) = stage {
                 let gone = || ThirdParty {
                     set: set.clone(),
@@ -155,7 +154,7 @@ impl ExternalStack {
                 set: format!("{}/{}", pod.namespace, pod.name),
                 kind: Kind::Pod,
                 way_off: Some(pod.way_off()),
-                beside_ours: revision::group(have, *stage).is_some(),
+                beside_ours: have.get(*stage).is_some(),
                 by_claims: false,
             });
         }

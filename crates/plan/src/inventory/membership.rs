@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpu_operator_crd::{ClusterGpuPolicy, keys, reason::Reason};
+use gpu_operator_crd::{ClusterGpuPolicy, PolicyName, keys, reason::Reason};
 use kube::ResourceExt;
 
 use super::pools;
@@ -30,7 +30,7 @@ pub fn opted_out(node: &NodeFacts) -> bool {
 
 /// Returns a note if other policies select a node as well.
 #[must_use]
-pub fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
+pub fn overlap_note(governing: &PolicyName, others: &[PolicyName]) -> Option<Note> {
     let other = others.first()?;
     let message = format!(
         "policies {governing:?} and {other:?} both select this node; {governing:?} is older and governs it. Narrow either nodeSelector"
@@ -40,8 +40,8 @@ pub fn overlap_note(governing: &str, others: &[&str]) -> Option<Note> {
 
 /// Returns a policy's name.
 #[must_use]
-pub fn name_of(policy: &ClusterGpuPolicy) -> &str {
-    policy.metadata.name.as_deref().unwrap_or_default()
+pub fn name_of(policy: &ClusterGpuPolicy) -> PolicyName {
+    policy.metadata.name.as_deref().unwrap_or_default().into()
 }
 
 /// Returns the policies that are not being deleted, oldest first: if two select a node, the older one governs it.

@@ -4,11 +4,12 @@
 
 use std::ops::Bound;
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::keys;
 
 use crate::{
     catalogue::Catalogue,
-    world::{Interned, NodeFacts, NodeLabels},
+    world::{NodeFacts, NodeLabels},
 };
 
 /// What labels show of a node's GPUs.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, keys,
+    ClusterGpuPolicy, PoolName, keys,
     policy::{Pool, Selector},
     reason::Reason,
 };
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The errors by pool: a reason, and a message that includes what to write instead.
-pub type PoolProblems = BTreeMap<String, (Reason, String)>;
+pub type PoolProblems = BTreeMap<PoolName, (Reason, String)>;
 
 /// Returns the errors in a policy's pools. `on_nodes` are the models of nodes, which may be missing in the catalogue.
 #[must_use]
@@ -79,10 +79,10 @@ impl<'p> Claim<'p> {
     /// Returns a message if earlier pools match all of the pool's nodes: each of its models is matched by an earlier
     /// pool that requires no more labels.
     fn shadow(&self, earlier: &[Self]) -> Option<String> {
-        let takers: BTreeSet<&str> = if self.models.is_empty() {
-            [earlier.iter().find(|taker| taker.takes(None, self))?.pool.name.as_str()].into()
+        let takers: BTreeSet<&PoolName> = if self.models.is_empty() {
+            [&earlier.iter().find(|taker| taker.takes(None, self))?.pool.name].into()
         } else {
-            let taker = |model| Some(earlier.iter().find(|taker| taker.takes(Some(model), self))?.pool.name.as_str());
+            let taker = |model| Some(&earlier.iter().find(|taker| taker.takes(Some(model), self))?.pool.name);
             self.models.iter().map(taker).collect::<Option<_>>()?
         };
         let (pools, match_all) = if takers.len() == 1 { ("pool", "matches") } else { ("pools", "match") };

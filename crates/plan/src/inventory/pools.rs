@@ -1,15 +1,13 @@
 //! Which pool of a policy governs a node.
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    ClusterGpuPolicy,
+    ClusterGpuPolicy, PoolName,
     policy::{Pool, Selector},
 };
 
 use super::{node_labels::canonical, published_keys};
-use crate::{
-    catalogue::Catalogue,
-    world::{Interned, NodeLabels},
-};
+use crate::{catalogue::Catalogue, world::NodeLabels};
 
 /// The pool of nodes of which only a label has said that they have GPUs.
 const UNKNOWN_MODEL: &str = "unknown-model";
@@ -18,7 +16,7 @@ const UNKNOWN_MODEL: &str = "unknown-model";
 #[derive(Clone, Debug)]
 pub struct GoverningPool<'p> {
     /// Its name: that of the named pool, or of the node's model.
-    pub name: String,
+    pub name: PoolName,
     /// The named pool, unless the pool is the implicit one of a model.
     pub named: Option<&'p Pool>,
 }
@@ -28,7 +26,7 @@ impl<'p> GoverningPool<'p> {
     #[must_use]
     pub fn of(catalogue: &Catalogue, policy: &'p ClusterGpuPolicy, model: Option<&str>, labels: &NodeLabels) -> Self {
         let named = named_pool(catalogue, policy, model, labels);
-        let name = named.map_or_else(|| model.unwrap_or(UNKNOWN_MODEL).to_owned(), |pool| pool.name.clone());
+        let name = named.map_or_else(|| model.unwrap_or(UNKNOWN_MODEL).into(), |pool| pool.name.clone());
         Self { name, named }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage};
+use gpu_operator_crd::{ClusterGpuPolicy, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy},
@@ -47,11 +47,11 @@ pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Var
         .collect()
 }
 
-fn daemon_set(input: &PodInput<'_>, group: &str, parts: PodParts) -> DaemonSet {
+fn daemon_set(input: &PodInput<'_>, group: &Revision, parts: PodParts) -> DaemonSet {
     let stage = input.spec.stage;
     let selector = BTreeMap::from([
         (keys::STAGE.to_owned(), stage.as_str().to_owned()),
-        (stage.key().to_owned(), group.to_owned()),
+        (stage.key().to_owned(), group.to_string()),
     ]);
     let mut labels = selector.clone();
     labels.insert(keys::MANAGED_BY.to_owned(), keys::MANAGER.to_owned());
@@ -91,7 +91,7 @@ fn owner(input: &PodInput<'_>) -> Option<Vec<OwnerReference>> {
     input.policy.controller_owner_ref(&()).filter(|_| !is_pruned).map(|owner| vec![owner])
 }
 
-fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
+fn pod_spec(input: &PodInput<'_>, group: &Revision, mut parts: PodParts) -> PodSpec {
     let proxy_settings = &input.policy.spec.proxy;
     let is_operand = |container: &&mut Container| container.image.as_ref() == Some(&input.spec.image);
     for container in parts.init.iter_mut().chain([&mut parts.main]).filter(is_operand) {
@@ -105,7 +105,7 @@ fn pod_spec(input: &PodInput<'_>, group: &str, mut parts: PodParts) -> PodSpec {
     let account = device_plugin::account(&input.key.plugin).filter(|_| stage == Stage::DevicePlugin);
     let defaults = &input.policy.spec.defaults;
     PodSpec {
-        node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_owned())])),
+        node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_string())])),
         affinity: Some(one_per_host(stage)),
         tolerations: Some(tolerations(input.policy)),
         priority_class_name: Some(

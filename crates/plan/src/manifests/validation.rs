@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::keys;
+use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{
         Affinity, Container, EnvVar, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
@@ -99,11 +99,11 @@ fn container(member: &Member<'_>) -> Container {
 }
 
 /// Returns an affinity for one node, like that of the DaemonSet controller.
-fn only_on(node: &str) -> Affinity {
+fn only_on(node: &NodeName) -> Affinity {
     let field = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: "In".to_owned(),
-        values: Some(vec![node.to_owned()]),
+        values: Some(vec![node.to_string()]),
     };
     let term = NodeSelectorTerm { match_fields: Some(vec![field]), ..NodeSelectorTerm::default() };
     Affinity {

@@ -1,5 +1,6 @@
 //! What is the same for everything that one plan writes.
 
+use gpu_operator_crd::PolicyName;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
@@ -18,11 +19,11 @@ pub struct Context<'f> {
     /// What was decided for its pools.
     pub rollout: &'f Rollout<'f>,
     /// Why models that policies add cannot be added, by policy.
-    pub model_conflicts: &'f BTreeMap<String, String>,
+    pub model_conflicts: &'f BTreeMap<PolicyName, String>,
     /// The models that nodes have, also those that the catalogue lacks.
     pub models: BTreeSet<String>,
     /// For how long a passing phase of a node stands before the next one is worth a write, by policy.
-    pub debounce: HashMap<&'f str, Duration>,
+    pub debounce: HashMap<&'f PolicyName, Duration>,
     /// The time of the plan.
     pub now: Timestamp,
 }

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{gpunode::StageRevisions, keys, policy::Stage};
+use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Stage};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::{
     manifests::daemon_set,
-    output::{context::Context, drift, node_labels::LabelWrite},
+    output::{context::Context, drift, node_labels::LabelWrite, plan::Plan},
     revision::{self, groups_of, node_groups},
     world::{DaemonSetFacts, World},
 };
@@ -23,19 +23,10 @@ pub struct DaemonSetWrite {
     pub whole: bool,
 }
 
-/// The writes of DaemonSets.
-#[derive(Debug)]
-pub struct DaemonSetWrites {
-    /// Those to apply, by name.
-    pub apply: BTreeMap<String, DaemonSetWrite>,
-    /// Those to delete: no node names them and no policy requires them.
-    pub prune: BTreeSet<String>,
-}
-
-/// Returns the DaemonSets that are missing or differ from the desired ones, and those that are no longer needed, given the
-/// label writes of the same plan.
+/// Returns the writes of DaemonSets that are missing or differ from the desired ones, and of those that no node names and no
+/// policy requires, given the label writes of the same plan.
 #[must_use]
-pub fn writes(context: &Context<'_>, labels: &BTreeMap<String, LabelWrite>) -> DaemonSetWrites {
+pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) -> Plan {
     let Context { settings, fleet, .. } = *context;
     let world = fleet.world;
     let mut apply = BTreeMap::new();
@@ -69,7 +60,7 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<String, LabelWrite>) -> D
         needed.extend(named_sets(&rollout.from));
     }
     let prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
-    DaemonSetWrites { apply, prune }
+    Plan { daemon_sets: apply, prune, ..Plan::default() }
 }
 
 /// Returns whether a repair has been tried without effect, for example because an admission webhook reverts it.
@@ -89,5 +80,5 @@ fn mark(set: &mut DaemonSet, hash: &str) {
 
 /// Returns the names of the DaemonSets of these groups.
 fn named_sets(groups: &StageRevisions) -> impl Iterator<Item = String> {
-    Stage::ALL.into_iter().filter_map(|stage| Some(revision::daemon_set_name(stage, revision::group(groups, stage)?)))
+    Stage::ALL.into_iter().filter_map(|stage| Some(revision::daemon_set_name(stage, groups.get(stage)?)))
 }

@@ -1,10 +1,10 @@
 //! Events on transitions of nodes and policies.
 
-use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, reason::Reason};
+use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, reason::Reason};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::{assess::member::Member, output::policy};
+use crate::{assess::member::Member, inventory::membership::name_of, output::policy};
 
 /// A transition that is reported by an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,9 +21,9 @@ pub struct Transition {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Subject {
     /// A Node, by name and uid.
-    Node(String, String),
+    Node(NodeName, String),
     /// A policy, by name and uid.
-    Policy(String, String),
+    Policy(PolicyName, String),
     /// A third-party object in a namespace, such as a pod.
     Namespaced {
         /// Such as `apps/v1`.
@@ -74,7 +74,7 @@ pub fn ready_transition(policy: &ClusterGpuPolicy, status: &ClusterGpuPolicyStat
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
     let reason = if policy::is_ready(status) { Reason::MinimumNodesReady } else { Reason::NodesNotReady };
     Some(Transition {
-        subject: Subject::Policy(policy.name_any(), policy.uid().unwrap_or_default()),
+        subject: Subject::Policy(name_of(policy), policy.uid().unwrap_or_default()),
         reason,
         message: ready.message.clone(),
     })

@@ -12,13 +12,13 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::{
-    assess::{assessment::Assessment, driver_evidence::against_driver, member::Member, verdict::Verdict},
+    assess::{assessment::Assessment, member::Member, verdict::Verdict},
     desired::{
         driver::{choice::DriverChoice, is_known_root},
         expected_resources::ExpectedResources,
         toolkit::choice::ToolkitChoice,
     },
-    inventory::membership::Unmanaged,
+    inventory::membership::{Unmanaged, name_of},
     note::clip,
     output::status_debounce::{Debounced, Pace, debounced},
     rollout::decision::Decision,
@@ -58,7 +58,7 @@ pub fn owner(node: &NodeFacts) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
-        name: node.name.clone(),
+        name: node.name.to_string(),
         uid: node.uid.clone(),
         ..OwnerReference::default()
     }
@@ -84,7 +84,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     let before = member.gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
     let root = |choice: &DriverChoice| Some(choice.root().to_owned()).filter(|root| !is_known_root(root));
     GpuNodeSpec {
-        policy: member.policy.metadata.name.clone(),
+        policy: Some(name_of(member.policy)),
         pool: Some(member.pool.clone()),
         wanted: member.want().unwrap_or(before.wanted),
         rollout: decision.rollout.clone(),
@@ -132,7 +132,7 @@ pub fn member_status(
         // A status that is not written yet must not differ in every plan, because the policy already reports it.
         .or_else(|| member.report_awaited_since().filter(|_| member.is_awaited(now)).map(Time))
         .unwrap_or(Time(now));
-    let gpus = counts(member, &verdict, now);
+    let gpus = counts(assessment, &verdict);
     let status = GpuNodeStatus {
         report: None,
         model: member.model().map(str::to_owned),
@@ -224,9 +224,10 @@ pub fn unmanaged_status(
     }
 }
 
-fn counts(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> GpuCounts {
+fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
+    let member = &assessment.member;
     // GPUs that kubelet offers with a broken driver cannot be used.
-    let broken = verdict.phase == Phase::Driver && against_driver(member, now).is_some();
+    let broken = verdict.phase == Phase::Driver && assessment.against_driver.is_some();
     let allocatable = if broken { 0 } else { member.allocatable() };
     let expected = member.expected_units().map_or_else(|| "?".to_owned(), |expected_units| expected_units.to_string());
     GpuCounts {

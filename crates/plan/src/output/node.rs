@@ -1,6 +1,6 @@
 //! The writes for a node that a policy governs.
 
-use gpu_operator_crd::reason::Reason;
+use gpu_operator_crd::{GpuNodeStatus, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use super::merge_notes::merge_notes;
@@ -20,14 +20,15 @@ use crate::{
     time::later,
 };
 
-/// Adds the writes for a governed node. Returns how the policy counts the node.
-pub fn write<'m>(
-    plan: &mut Plan,
+/// Returns the writes for a governed node, and how the policy counts the node.
+#[must_use]
+pub fn writes<'m>(
     assessment: &'m Assessment<'_>,
     decision: &Decision,
     pace: Pace,
     now: Timestamp,
-) -> Counted<'m> {
+) -> (Plan, Counted<'m>) {
+    let mut plan = Plan::default();
     let member = &assessment.member;
     let wanted_labels = published_labels::of(member);
     let cuda = assessment.cuda.of(member, &decision.labels);
@@ -35,28 +36,10 @@ pub fn write<'m>(
     let known = node_labels::Known { model: member.model(), cuda: of_label.as_deref() };
     let labels = node_labels::of(member.node, known, &member.pool, &decision.labels, &wanted_labels);
     let verdict = merge_notes(assessment, decision, &labels.conflicts, &wanted_labels);
-    for again in member.health.check_again.into_iter().chain(assessment.validation.check_again.filter(|at| now < *at)) {
-        plan.check_by(again);
-    }
     let published = Published { labels: &labels.published, cuda };
     let (status, again) = gpu_node::member_status(assessment, &verdict, published, pace, now);
-    if let Some(again) = again {
-        plan.check_by(again);
-    }
-    if let Some(by) = member.driver_waits_until().filter(|by| now < *by) {
-        plan.check_by(by);
-    }
-    for at in member.crashes_count_until().filter(|at| now < *at) {
-        plan.check_by(at);
-    }
-    // Verdicts that depend on the passing of time are checked again.
-    if !status.is_ready() && status.reason.is_some_and(|reason| !reason.is_failure()) {
-        plan.check_by(later(now, ASK_AGAIN));
-    }
     let awaited = member.is_awaited(now);
-    if awaited {
-        plan.check_by(member.report_due().unwrap_or(now));
-    }
+    plan.check_again = again.into_iter().chain(checks(assessment, &status, now)).min();
     let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
     let status_write = gpu_node::status_write(member.gpu_node, status.clone());
     let write = GpuNodeWrite { spec, status: status_write };
@@ -70,7 +53,7 @@ pub fn write<'m>(
     if !health.is_empty() {
         plan.node_health.insert(member.node.name.clone(), health);
     }
-    plan.recreate.extend(recreate_pods::holders_of_a_broken_root(member, now).map(|pod| pod.name.clone()));
+    plan.recreate.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(|pod| pod.name.clone()));
     if let Some(pod) = node_health::plugin_to_restart(member, now) {
         plan.events.push(Transition {
             subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
@@ -83,5 +66,18 @@ pub fn write<'m>(
     if let Some(write) = labels.write.filter(|_| !awaited || member.model().is_some()) {
         plan.labels.insert(member.node.name.clone(), write);
     }
-    Counted::of(member, status)
+    (plan, Counted::of(member, status))
+}
+
+/// Returns when the node must be planned again even if nothing changes, because its state depends on the time.
+fn checks(assessment: &Assessment<'_>, status: &GpuNodeStatus, now: Timestamp) -> impl Iterator<Item = Timestamp> {
+    let member = &assessment.member;
+    let ahead = move |at: &Timestamp| now < *at;
+    // A verdict that is neither final nor a failure may change with the time.
+    let passing = !status.is_ready() && status.reason.is_some_and(|reason| !reason.is_failure());
+    let report = member.is_awaited(now).then(|| member.report_due().unwrap_or(now));
+    let single = [member.health.check_again, passing.then(|| later(now, ASK_AGAIN)), report];
+    let timed = [assessment.validation.check_again, member.driver_waits_until()];
+    let crashes = member.crashes_count_until();
+    single.into_iter().flatten().chain(timed.into_iter().flatten().chain(crashes).filter(ahead))
 }

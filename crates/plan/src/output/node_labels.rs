@@ -2,13 +2,14 @@
 //! value of another writer is left unchanged.
 
 use gpu_operator_crd::{
+    PoolName, Revision,
     gpunode::StageRevisions,
     keys,
     policy::{Labels, Stage},
 };
 use serde::Serialize;
 
-use crate::{revision::group, world::NodeFacts};
+use crate::world::NodeFacts;
 
 /// One write to a Node: all the labels that this operator then owns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,8 +35,8 @@ pub struct NodeLabels {
 
 /// Returns the labels of a node that no policy governs: only those of the stages that the node keeps for now.
 #[must_use]
-pub fn none<'a>(node: &NodeFacts, kept: impl IntoIterator<Item = (&'a str, &'a str)>) -> NodeLabels {
-    let kept = kept.into_iter().map(|(key, group)| (key.to_owned(), group.to_owned()));
+pub fn none<'a>(node: &NodeFacts, kept: impl IntoIterator<Item = (&'a str, &'a Revision)>) -> NodeLabels {
+    let kept = kept.into_iter().map(|(key, group)| (key.to_owned(), group.to_string()));
     write_if_needed(node, kept.collect(), NodeLabels::default())
 }
 
@@ -50,13 +51,19 @@ pub struct Known<'a> {
 
 /// Returns the labels of a node of a policy.
 #[must_use]
-pub fn of(node: &NodeFacts, known: Known<'_>, pool: &str, groups: &StageRevisions, published: &Labels) -> NodeLabels {
-    let mut labels = Labels::from([(keys::POOL.to_owned(), pool.to_owned())]);
+pub fn of(
+    node: &NodeFacts,
+    known: Known<'_>,
+    pool: &PoolName,
+    groups: &StageRevisions,
+    published: &Labels,
+) -> NodeLabels {
+    let mut labels = Labels::from([(keys::POOL.to_owned(), pool.to_string())]);
     labels.extend(known.model.map(|model| (keys::MODEL.to_owned(), model.to_owned())));
     labels.extend(known.cuda.map(|cuda| (keys::CUDA_VERSION.to_owned(), cuda.to_owned())));
     for stage in Stage::ALL {
-        if let Some(group) = group(groups, stage) {
-            labels.insert(stage.key().to_owned(), group.to_owned());
+        if let Some(group) = groups.get(stage) {
+            labels.insert(stage.key().to_owned(), group.to_string());
         }
     }
     let mut result = NodeLabels::default();

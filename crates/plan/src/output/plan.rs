@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::ClusterGpuPolicyStatus;
+use gpu_operator_crd::{ClusterGpuPolicyStatus, NodeName, PolicyName};
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
     jiff::Timestamp,
@@ -14,7 +14,8 @@ use super::{
     node_labels::LabelWrite, queries::Questions,
 };
 
-/// Everything that must be written. If nothing must be done, it contains only the statuses for metrics.
+/// Everything that must be written, or the part of it that one writer returns. If nothing must be done, it contains only the
+/// statuses for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Plan {
     /// DaemonSets to apply, by name.
@@ -30,15 +31,15 @@ pub struct Plan {
     /// This operator's RuntimeClasses to delete, which no node needs.
     pub prune_classes: BTreeSet<String>,
     /// Label writes, by node.
-    pub labels: BTreeMap<String, LabelWrite>,
+    pub labels: BTreeMap<NodeName, LabelWrite>,
     /// Writes of GPU health, by node.
-    pub node_health: BTreeMap<String, NodeHealthWrite>,
+    pub node_health: BTreeMap<NodeName, NodeHealthWrite>,
     /// GpuNode writes, by node.
-    pub gpu_nodes: BTreeMap<String, GpuNodeWrite>,
+    pub gpu_nodes: BTreeMap<NodeName, GpuNodeWrite>,
     /// Policy statuses to write, by policy.
-    pub policies: BTreeMap<String, ClusterGpuPolicyStatus>,
+    pub policies: BTreeMap<PolicyName, ClusterGpuPolicyStatus>,
     /// Finalizers to add (true) or remove (false), by policy.
-    pub finalizers: BTreeMap<String, bool>,
+    pub finalizers: BTreeMap<PolicyName, bool>,
     /// Transitions to report as Events.
     pub events: Vec<Transition>,
     /// Queries that must be answered before more can be decided.
@@ -47,7 +48,7 @@ pub struct Plan {
     pub check_again: Option<Timestamp>,
     /// Every policy's desired status, written or not, for metrics.
     #[serde(skip)]
-    pub statuses: BTreeMap<String, ClusterGpuPolicyStatus>,
+    pub statuses: BTreeMap<PolicyName, ClusterGpuPolicyStatus>,
 }
 
 impl Plan {
@@ -83,8 +84,39 @@ impl Plan {
             && questions.is_empty()
     }
 
-    /// Schedules the next plan at this time, unless it is due earlier.
-    pub fn check_by(&mut self, at: Timestamp) {
-        self.check_again = Some(self.check_again.map_or(at, |known| known.min(at)));
+    /// Adds the part of another writer.
+    pub fn merge(&mut self, part: Self) {
+        let Self {
+            mut daemon_sets,
+            mut prune,
+            mut recreate,
+            mut pods,
+            mut runtime_classes,
+            mut prune_classes,
+            mut labels,
+            mut node_health,
+            mut gpu_nodes,
+            mut policies,
+            mut finalizers,
+            mut events,
+            questions,
+            check_again,
+            mut statuses,
+        } = part;
+        self.daemon_sets.append(&mut daemon_sets);
+        self.prune.append(&mut prune);
+        self.recreate.append(&mut recreate);
+        self.pods.append(&mut pods);
+        self.runtime_classes.append(&mut runtime_classes);
+        self.prune_classes.append(&mut prune_classes);
+        self.labels.append(&mut labels);
+        self.node_health.append(&mut node_health);
+        self.gpu_nodes.append(&mut gpu_nodes);
+        self.policies.append(&mut policies);
+        self.finalizers.append(&mut finalizers);
+        self.events.append(&mut events);
+        self.questions.merge(questions);
+        self.check_again = self.check_again.into_iter().chain(check_again).min();
+        self.statuses.append(&mut statuses);
     }
 }

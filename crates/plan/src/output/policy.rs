@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus, keys,
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus, NodeName, PoolName, keys,
     policy_status::{
         Attention, GpuTotals, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, Summary,
     },
@@ -28,9 +28,9 @@ const MAX_MESSAGE: usize = 512;
 #[derive(Clone, Debug)]
 pub struct Counted<'m> {
     /// Its name.
-    pub node: &'m str,
+    pub node: &'m NodeName,
     /// Its pool.
-    pub pool: &'m str,
+    pub pool: &'m PoolName,
     /// Its model, if known.
     pub model: Option<&'m str>,
     /// Whether it counts towards readiness.
@@ -160,14 +160,14 @@ fn count<'c, 'm: 'c>(nodes: impl Iterator<Item = &'c Counted<'m>>) -> (NodeCount
 }
 
 fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>) -> Vec<PoolStatus> {
-    let mut by_pool: BTreeMap<&str, Vec<&Counted<'_>>> = BTreeMap::new();
+    let mut by_pool: BTreeMap<&PoolName, Vec<&Counted<'_>>> = BTreeMap::new();
     for node in nodes {
         by_pool.entry(node.pool).or_default().push(node);
     }
     // Named pools in the policy's order, including those without nodes, then the implicit ones.
-    let named: Vec<&str> = policy.spec.pools.iter().map(|pool| pool.name.as_str()).collect();
+    let named: Vec<&PoolName> = policy.spec.pools.iter().map(|pool| &pool.name).collect();
     let implicit = by_pool.keys().copied().filter(|name| !named.contains(name));
-    let listed: Vec<&str> = named.iter().copied().chain(implicit).take(MAX_POOLS).collect();
+    let listed: Vec<&PoolName> = named.iter().copied().chain(implicit).take(MAX_POOLS).collect();
     listed
         .into_iter()
         .map(|name| {
@@ -182,7 +182,7 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
             let errors: Vec<(Reason, String)> = [fault.or(problem), halted].into_iter().flatten().collect();
             let message = errors.iter().map(|(_, message)| message.as_str()).collect::<Vec<_>>().join("; ");
             PoolStatus {
-                name: name.to_owned(),
+                name: name.clone(),
                 nodes: counts,
                 gpus,
                 driver_version: members.iter().find_map(|node| node.driver_version).map(str::to_owned),
@@ -211,8 +211,8 @@ fn attention(nodes: &[Counted<'_>]) -> Vec<Attention> {
     needy
         .into_iter()
         .map(|node| Attention {
-            node: node.node.to_owned(),
-            pool: node.pool.to_owned(),
+            node: node.node.clone(),
+            pool: node.pool.clone(),
             reason: node.reason,
             message: node.message.clone(),
             since: node.since.clone(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ConditionType, keys,
+    ClusterGpuPolicy, ConditionType, PoolName, keys,
     policy_status::{Attention, GpuTotals, NodeCounts, Overlap, PoolStatus},
     reason::Reason,
 };
@@ -21,7 +21,7 @@ type Answer = (bool, Reason, String);
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble<'a> {
     /// Why rollouts are halted, by pool.
-    pub halted: &'a BTreeMap<String, String>,
+    pub halted: &'a BTreeMap<PoolName, String>,
     /// Errors in the definitions of pools.
     pub pool_problems: &'a PoolProblems,
     /// Why one of the policy's models cannot be added.

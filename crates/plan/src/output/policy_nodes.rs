@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use super::policy_conditions;
 use crate::{
     assess::{PolicyMembers, pod_failure},
-    inventory::pool_checks,
+    inventory::{membership::name_of, pool_checks},
     output::{
         context::Context, events::ready_transition, node, plan::Plan, policy, status_debounce::Pace, validation_pods,
     },
@@ -18,27 +18,28 @@ use crate::{
     world::World,
 };
 
-/// Adds the writes for the policy's nodes, pool by pool, and for its status.
-pub fn write(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
+/// Returns the writes for the policy's nodes, pool by pool, and for its status.
+#[must_use]
+pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
+    let mut plan = Plan::default();
     let Context { settings, fleet, now, .. } = *context;
-    let name = policy.name_any();
+    let name = name_of(policy);
     let deadline = policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into);
     let pace = Pace {
         deadline: SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX),
-        debounce: context.debounce.get(name.as_str()).copied().unwrap_or(PASSING),
+        debounce: context.debounce.get(&name).copied().unwrap_or(PASSING),
     };
     let none = PolicyMembers::default();
-    let members = fleet.policies.get(name.as_str()).unwrap_or(&none);
-    let rollout = context.rollout.get(name.as_str());
+    let members = fleet.policies.get(&name).unwrap_or(&none);
+    let rollout = context.rollout.get(&name);
     let mut counted = Vec::new();
     let mut halted = BTreeMap::new();
     for (pool, members) in &members.pools {
-        let Some(decision) = rollout.and_then(|rollout| rollout.get(pool.as_str())) else { continue };
+        let Some(decision) = rollout.and_then(|rollout| rollout.get(pool)) else { continue };
         plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
         plan.recreate.extend(decision.recreate.iter().cloned());
-        if decision.ask_again {
-            plan.check_by(later(now, ASK_AGAIN));
-        }
+        let again = decision.ask_again.then(|| later(now, ASK_AGAIN));
+        plan.check_again = plan.check_again.into_iter().chain(again).min();
         if let Some(why) = &decision.halted {
             halted.insert(pool.clone(), why.clone());
         }
@@ -46,12 +47,14 @@ pub fn write(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) 
         plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.asks.clone()));
         for assessed in members {
             if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {
-                counted.push(node::write(plan, assessed, decision, pace, now));
+                let (part, node) = node::writes(assessed, decision, pace, now);
+                plan.merge(part);
+                counted.push(node);
             }
         }
     }
     let pool_problems = pool_checks::pool_problems(fleet.catalogue, policy, &context.models);
-    finalizer(plan, policy, fleet.world);
+    plan.finalizers.extend(finalizer(policy, fleet.world).map(|present| (name.clone(), present)));
     let trouble = policy_conditions::Trouble {
         halted: &halted,
         pool_problems: &pool_problems,
@@ -70,26 +73,22 @@ pub fn write(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) 
         plan.policies.insert(name.clone(), status.clone());
     }
     plan.statuses.insert(name, status);
+    plan
 }
 
-/// Adds the finalizer before the first label is written, and removes it once no GpuNode and no DaemonSet refers to the
-/// policy. DaemonSets would otherwise be deleted with the policy, although nodes that another policy now governs may
-/// still use them.
-fn finalizer(plan: &mut Plan, policy: &ClusterGpuPolicy, world: &World) {
-    let name = policy.name_any();
-    let there = policy::has_finalizer(policy);
+/// Returns whether the finalizer must be added (true) or removed (false), if it must change: it is added before the first label
+/// is written, and removed once no GpuNode and no DaemonSet refers to the policy. DaemonSets would otherwise be deleted with
+/// the policy, although nodes that another policy now governs may still use them.
+fn finalizer(policy: &ClusterGpuPolicy, world: &World) -> Option<bool> {
+    let name = name_of(policy);
+    let present = policy::has_finalizer(policy);
     if policy.metadata.deletion_timestamp.is_none() {
-        if !there {
-            plan.finalizers.insert(name, true);
-        }
-        return;
+        return (!present).then_some(true);
     }
     let governs = |gpu_node: &GpuNode| {
-        gpu_node.spec.policy.as_ref() == Some(&name) && world.nodes.contains_key(&gpu_node.name_any())
+        gpu_node.spec.policy.as_ref() == Some(&name) && world.nodes.contains_key(&gpu_node.name_any().into())
     };
     let left = world.gpu_nodes.values().any(|gpu_node| governs(gpu_node))
         || world.daemon_sets.values().any(|set| set.policy.as_ref() == Some(&name));
-    if there && !left {
-        plan.finalizers.insert(name, false);
-    }
+    (present && !left).then_some(false)
 }

@@ -9,10 +9,12 @@ use kube::{Resource, ResourceExt};
 
 use crate::{desired::variant::Variant, manifests::runtime_class::runtime_class, output::plan::Plan, world::World};
 
-/// Adds RuntimeClasses that are missing or differ from the desired ones, and those of this operator whose policies are
-/// gone. A policy that has needed one keeps it: pods may use it, and whether a policy can be applied to a node may
+/// Returns the writes of RuntimeClasses that are missing or differ from the desired ones, and of those of this operator whose
+/// policies are gone. A policy that has needed one keeps it: pods may use it, and whether a policy can be applied to a node may
 /// change.
-pub fn write<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>) {
+#[must_use]
+pub fn writes<'w>(world: &World, variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>) -> Plan {
+    let mut plan = Plan::default();
     let live = world.policies.values().filter(|policy| policy.metadata.deletion_timestamp.is_none());
     let live: BTreeMap<String, OwnerReference> =
         live.filter_map(|policy| policy.owner_ref(&())).map(|owner| (owner.uid.clone(), owner)).collect();
@@ -22,7 +24,7 @@ pub fn write<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = 
             wanted.entry(handler).or_default().extend(policy.uid());
         }
     }
-    for (name, class) in world.runtime_classes.iter().filter(|(_, class)| class.ours) {
+    for (name, class) in world.runtime_classes.iter().filter(|(_, class)| class.managed) {
         let kept = class.owners.iter().filter(|uid| live.contains_key(*uid)).cloned();
         let owners = wanted.remove(name.as_str()).unwrap_or_default().into_iter().chain(kept);
         let owners: BTreeSet<String> = owners.collect();
@@ -36,4 +38,5 @@ pub fn write<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = 
     let missing = wanted.iter().filter(|(name, _)| !world.runtime_classes.contains_key(**name));
     let missing = missing.map(|(name, owners)| ((*name).to_owned(), runtime_class(name, owners, &live)));
     plan.runtime_classes.extend(missing);
+    plan
 }

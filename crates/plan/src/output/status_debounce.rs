@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use gpu_operator_crd::{GpuNode, GpuNodeStatus, Phase, reason::Reason};
+use gpu_operator_crd::{GpuNode, GpuNodeStatus, Phase, PolicyName, reason::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::{
@@ -28,7 +28,7 @@ pub struct Pace {
 pub fn debounce_by_policy<'w>(
     gpu_nodes: impl Iterator<Item = &'w GpuNode>,
     now: Timestamp,
-) -> HashMap<&'w str, Duration> {
+) -> HashMap<&'w PolicyName, Duration> {
     let is_through = |status: &GpuNodeStatus| {
         status.is_ready() && status.since().is_some_and(|since| !older(since, JUST_THROUGH, now))
     };
@@ -36,10 +36,10 @@ pub fn debounce_by_policy<'w>(
     let is_in_progress = |status: &GpuNodeStatus| {
         status.reason.is_some_and(|reason| is_passing(status.phase, reason) && !reason.stops_the_clock())
     };
-    let mut nodes: HashMap<&str, u32> = HashMap::new();
+    let mut nodes: HashMap<&PolicyName, u32> = HashMap::new();
     for gpu_node in gpu_nodes {
         let counts = gpu_node.status.as_ref().is_some_and(|status| is_through(status) || is_in_progress(status));
-        if let Some(policy) = gpu_node.spec.policy.as_deref().filter(|_| counts) {
+        if let Some(policy) = gpu_node.spec.policy.as_ref().filter(|_| counts) {
             *nodes.entry(policy).or_default() += 1;
         }
     }

@@ -13,9 +13,9 @@ use crate::{
     rollout::{driver_removal, toolkit_removal::Removals},
 };
 
-/// Adds the writes for a node that no policy governs, which may still have pods of this operator: everything is
+/// Returns the writes for a node that no policy governs, which may still have pods of this operator: everything is
 /// removed, except a toolkit whose removal is pending, and a driver until no other pod of this operator uses it.
-pub fn write<'w>(plan: &mut Plan, removals: &mut Removals<'w>, unmanaged: &UnmanagedNode<'w>, now: Timestamp) {
+pub fn writes<'w>(removals: &mut Removals<'w>, unmanaged: &UnmanagedNode<'w>, now: Timestamp) -> Plan {
     let UnmanagedNode { node, gpu_node, ref pods, why, ref model, .. } = *unmanaged;
     let status = gpu_node.map(|gpu_node| gpu_node::unmanaged_status(gpu_node, node, why, model.clone(), now));
     let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
@@ -23,10 +23,8 @@ pub fn write<'w>(plan: &mut Plan, removals: &mut Removals<'w>, unmanaged: &Unman
     let driver = since.and_then(|since| driver_removal::kept_by(node, pods, report, since, now));
     let kept = [(keys::DRIVER, driver), (keys::TOOLKIT, removals.kept_by(node))];
     let kept: Vec<_> = kept.into_iter().filter_map(|(key, kept)| Some((key, kept?))).collect();
-    for (_, (_, until)) in &kept {
-        plan.check_by(*until);
-    }
-    if let Some(write) = node_labels::none(node, kept.iter().map(|(key, (group, _))| (*key, *group))).write {
+    let mut plan = Plan { check_again: kept.iter().map(|(_, (_, until))| *until).min(), ..Plan::default() };
+    if let Some(write) = node_labels::none(node, kept.iter().map(|(key, (group, _))| (*key, group))).write {
         plan.labels.insert(node.name.clone(), write);
     }
     let health = node_health::none(node);
@@ -34,7 +32,7 @@ pub fn write<'w>(plan: &mut Plan, removals: &mut Removals<'w>, unmanaged: &Unman
         plan.node_health.insert(node.name.clone(), health);
     }
     let (Some(gpu_node), Some(status)) = (gpu_node, status) else {
-        return;
+        return plan;
     };
     let spec = GpuNodeSpec { release_driver: driver_removal::needs_release(node, pods), ..GpuNodeSpec::default() };
     let write = GpuNodeWrite {
@@ -44,4 +42,5 @@ pub fn write<'w>(plan: &mut Plan, removals: &mut Removals<'w>, unmanaged: &Unman
     if !write.is_empty() {
         plan.gpu_nodes.insert(node.name.clone(), write);
     }
+    plan
 }

@@ -38,7 +38,7 @@ pub fn to_delete(fleet: &AssessedFleet<'_>) -> BTreeSet<String> {
     let wanted: BTreeSet<&str> = fleet.members().filter_map(|assessed| assessed.validation.pod.as_deref()).collect();
     there
         .into_iter()
-        .filter(|pod| !wanted.contains(pod.name.as_str()) && !world.is_unreadable(pod.node.as_str()))
+        .filter(|pod| !wanted.contains(pod.name.as_str()) && !world.is_unreadable(&pod.node))
         .map(|pod| pod.name.clone())
         .collect()
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
+    NodeName,
     gpunode::{Rollout, StageRevisions},
     reason::Reason,
 };
@@ -32,11 +33,11 @@ pub struct Decision {
 #[derive(Clone, Debug, Default)]
 pub struct PoolDecision {
     /// The decisions by node.
-    pub nodes: BTreeMap<String, Decision>,
+    pub nodes: BTreeMap<NodeName, Decision>,
     /// Why the pool's rollout is halted, if it is.
     pub halted: Option<String>,
     /// Nodes whose GPU pods have to be queried for further decisions.
-    pub questions: BTreeSet<String>,
+    pub questions: BTreeSet<NodeName>,
     /// Whether a node is waiting for a change that no watch reports.
     pub ask_again: bool,
     /// Pods to recreate: device plugins that have to restore a MIG layout, and toolkits that restart the container runtime.

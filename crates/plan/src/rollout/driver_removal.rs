@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use gpu_operator_crd::{Report, keys, report::NvmlState};
+use gpu_operator_crd::{Report, Revision, keys, report::NvmlState};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     time::later,
-    world::{Interned, NodeFacts, PodFacts},
+    world::{NodeFacts, PodFacts},
 };
 
 /// How long the device plugin and the probe are waited for: a stuck pod must not block the deletion of a policy.
@@ -25,14 +25,14 @@ pub fn needs_release(node: &NodeFacts, pods: &[&PodFacts]) -> bool {
 /// Returns the group whose driver a node keeps for now, although this operator's components are being removed from it since
 /// `since`, and the time of the next check.
 #[must_use]
-pub fn kept_by<'n>(
-    node: &'n NodeFacts,
+pub fn kept_by(
+    node: &NodeFacts,
     pods: &[&PodFacts],
     report: Option<&Report>,
     since: Timestamp,
     now: Timestamp,
-) -> Option<(&'n str, Timestamp)> {
-    let group = node.labels.get(keys::DRIVER).map(Interned::as_str)?;
+) -> Option<(Revision, Timestamp)> {
+    let group = Revision::from(node.labels.get(keys::DRIVER)?.as_str());
     let until = later(since, LETTING_GO);
     let answers = report.is_some_and(|report| report.nvml.state == NvmlState::Answering);
     let is_held = answers || pods.iter().any(|pod| pod.holds_driver());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 /// at a time and once no pod uses the GPUs.
 pub fn divide_anew(
     members: &[Assessment<'_>],
-    gpu_pods: &BTreeMap<String, Vec<String>>,
+    gpu_pods: &BTreeMap<NodeName, Vec<String>>,
     now: Timestamp,
     pool: &mut PoolDecision,
 ) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    Phase,
+    NodeName, Phase,
     gpunode::{Rollout, RolloutStep, StageRevisions},
     policy::Stage,
     reason::Reason,
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Clone, Copy)]
 struct Seen<'a> {
     /// Pods that use a GPU, by node, if they were queried.
-    gpu_pods: &'a BTreeMap<String, Vec<String>>,
+    gpu_pods: &'a BTreeMap<NodeName, Vec<String>>,
     now: Timestamp,
 }
 
@@ -94,8 +94,8 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
 #[must_use]
 pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
     Stage::ALL.into_iter().all(|stage| {
-        let had = revision::group(have, stage);
-        had.is_none() || had == revision::group(want, stage)
+        let had = have.get(stage);
+        had.is_none() || had == want.get(stage)
     })
 }
 
@@ -103,7 +103,7 @@ pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
 /// rejects.
 fn are_there(want: &StageRevisions, world: &World) -> bool {
     Stage::ALL.into_iter().all(|stage| {
-        let name = revision::group(want, stage).map(|group| revision::daemon_set_name(stage, group));
+        let name = want.get(stage).map(|group| revision::daemon_set_name(stage, group));
         name.is_none_or(|name| world.daemon_sets.contains_key(&name))
     })
 }
@@ -183,7 +183,7 @@ fn is_done(member: &Member<'_>, verdict: &Verdict, want: &StageRevisions) -> boo
 
 /// Returns which of this operator's pods still uses the driver that has to be replaced, as a message.
 fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
-    let old = |stage| member.pods_of(stage).find(|pod| pod.group.as_deref() != revision::group(want, stage));
+    let old = |stage| member.pods_of(stage).find(|pod| pod.group.as_ref() != want.get(stage));
     if let Some(pod) = [Stage::DevicePlugin, Stage::Mps].into_iter().find_map(old) {
         return Some(format!("waiting for pod {} to terminate", pod.name));
     }
@@ -198,7 +198,7 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
 }
 
 /// Returns the decision for a node whose revision is not the wanted one and that is not being updated.
-fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<String>, pool: &mut PoolDecision) -> Decision {
+fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<NodeName>, pool: &mut PoolDecision) -> Decision {
     let Seen { gpu_pods, now } = seen;
     let Some(want) = member.want() else {
         return stay(member, None);
@@ -277,9 +277,7 @@ fn stands_in_the_way(member: &Member<'_>, now: Timestamp) -> bool {
         return false;
     };
     let want = member.want().unwrap_or_default();
-    let leaving = |pod: &PodFacts| {
-        [&want.driver, &member.have.driver].into_iter().all(|group| pod.group.as_deref() != group.as_deref())
-    };
+    let leaving = |pod: &PodFacts| [&want.driver, &member.have.driver].into_iter().all(|group| pod.group != *group);
     let Some(choice) = member.driver().filter(|choice| choice.is_managed()) else {
         return member.pods_of(Stage::Driver).any(leaving);
     };

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use gpu_operator_crd::{policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::{driver_evidence::against_driver, member::Member, pod_failure},
+    assess::{assessment::Assessment, pod_failure},
     revision,
     rollout::toolkit_restart,
     time::older,
@@ -26,23 +26,24 @@ const SETTLED: Duration = Duration::from_mins(1);
 /// containers for the driver's container, so each is recreated once per restart.
 pub fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> {
     let pods = || world.pods.values().map(Arc::as_ref);
-    let drivers: BTreeMap<&str, Option<Timestamp>> = pods().filter_map(driver).collect();
+    let drivers: BTreeMap<&NodeName, Option<Timestamp>> = pods().filter_map(driver).collect();
     pods().filter(move |pod| {
-        let started = drivers.get(pod.node.as_str());
+        let started = drivers.get(&pod.node);
         is_holder(pod) && started.is_some_and(|started| is_older(pod, *started))
     })
 }
 
 /// Returns the node of a pod with NVIDIA's driver container, and since when the container is running.
-fn driver(pod: &PodFacts) -> Option<(&str, Option<Timestamp>)> {
-    (pod.is_nvidia_driver() && !pod.is_leaving()).then(|| (pod.node.as_str(), pod.running_since()))
+fn driver(pod: &PodFacts) -> Option<(&NodeName, Option<Timestamp>)> {
+    (pod.is_nvidia_driver() && !pod.is_leaving()).then(|| (&pod.node, pod.running_since()))
 }
 
 /// Returns the pods to recreate because of evidence against the driver's root, of which kubelet is unaware: it would start
 /// GPU pods. Pods that have just started are not included, because the probe's report may be older.
-pub fn holders_of_a_broken_root<'w>(member: &Member<'w>, now: Timestamp) -> impl Iterator<Item = &'w PodFacts> {
+pub fn holders_of_a_broken_root<'w>(assessment: &Assessment<'w>, now: Timestamp) -> impl Iterator<Item = &'w PodFacts> {
+    let member = &assessment.member;
     let settled = move |pod: &PodFacts| pod.running_since().is_some_and(|since| older(since, SETTLED, now));
-    let broken = member.probe_pod().is_some_and(PodFacts::running) && against_driver(member, now).is_some();
+    let broken = member.probe_pod().is_some_and(PodFacts::running) && assessment.against_driver.is_some();
     let pods = if broken { member.pods.clone() } else { Vec::new() };
     pods.into_iter().filter(move |pod| is_holder(pod) && settled(pod))
 }
@@ -60,9 +61,8 @@ fn is_older(pod: &PodFacts, driver: Option<Timestamp>) -> bool {
 #[must_use]
 pub fn pods_to_recreate(world: &World, now: Timestamp) -> BTreeSet<String> {
     let pods = world.pods.values().filter(|pod| is_to_be_recreated(world, pod, now));
-    let restarts = |pod: &PodFacts| {
-        pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(world, pod.group.as_deref())
-    };
+    let restarts =
+        |pod: &PodFacts| pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(world, pod.group.as_ref());
     let undone = pods.filter(|pod| !restarts(pod)).map(Arc::as_ref);
     undone.chain(holders_of_an_old_root(world)).map(|pod| pod.name.clone()).collect()
 }
@@ -77,7 +77,7 @@ pub fn is_to_be_recreated(world: &World, pod: &PodFacts, now: Timestamp) -> bool
 /// failure, and no running container is disturbed.
 fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let Role::Operand(stage) = pod.role else { return false };
-    let set = pod.group.as_deref().and_then(|group| world.daemon_sets.get(&revision::daemon_set_name(stage, group)));
+    let set = pod.group.as_ref().and_then(|group| world.daemon_sets.get(&revision::daemon_set_name(stage, group)));
     let outdated = set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref());
     outdated && !pod.has_started() && pod_failure::pod_failure(pod, now).is_some()
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_crd::{gpunode::StageRevisions, policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, gpunode::StageRevisions, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -17,12 +17,12 @@ use crate::{
 #[derive(Debug)]
 pub struct RuntimeTurn {
     /// Nodes whose runtime may be restarted at any moment, and why each blocks the others, if it failed.
-    holders: Vec<(String, Option<String>)>,
+    holders: Vec<(NodeName, Option<String>)>,
     /// Whether another node needs the turn.
     awaited: bool,
     /// Nodes whose toolkit is being added to the runtime's configuration. It is removed or replaced only after that, when it
     /// can remove itself from the configuration.
-    entering: BTreeSet<String>,
+    entering: BTreeSet<NodeName>,
     /// Whether the toolkit of one of those nodes has to be replaced, which may become possible without an event.
     pub waits_for_entry: bool,
 }
@@ -75,7 +75,7 @@ impl RuntimeTurn {
     /// Returns the toolkit's pod of a node if it has to be recreated, restarts the runtime, and the node has or gets the turn.
     pub fn renews(&mut self, member: &Member<'_>, world: &World, now: Timestamp) -> Option<String> {
         let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_recreated(world, pod, now))?;
-        (toolkit_restart::is_by(world, pod.group.as_deref()) && self.take(member)).then(|| pod.name.clone())
+        (toolkit_restart::is_by(world, pod.group.as_ref()) && self.take(member)).then(|| pod.name.clone())
     }
 
     /// Gives a node the turn if no other node has it, and returns whether the node has it. Nodes that have failed, as several

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_crd::{gpunode::StageRevisions, policy::Stage};
+use gpu_operator_crd::{Revision, gpunode::StageRevisions, policy::Stage};
 use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
 
 use crate::{
@@ -17,10 +17,11 @@ use crate::{
 const STEP_AT_MOST: Duration = Duration::from_mins(10);
 /// The greatest age of a pod that adds the runtime; it may have waited long for a driver.
 const ENTERING_AT_MOST: Duration = Duration::from_hours(1);
+
 /// Returns whether the toolkit of a group restarts the container runtime. This depends on the group's DaemonSet and not on
 /// what is wanted now, which changes with the policy and with kubelet's report of a runtime that is down.
 #[must_use]
-pub fn is_by(world: &World, group: Option<&str>) -> bool {
+pub fn is_by(world: &World, group: Option<&Revision>) -> bool {
     let pod = group.and_then(|group| pod_of(world, group));
     pod.and_then(|pod| pod.init_containers.as_ref()).into_iter().flatten().any(|init| init.name == RESTART_RUNTIME)
 }
@@ -28,13 +29,13 @@ pub fn is_by(world: &World, group: Option<&str>) -> bool {
 /// Returns whether the toolkit of a group restarts the container runtime when it is removed: only needed if NVIDIA's runtime
 /// is the default.
 #[must_use]
-pub fn is_at_end(world: &World, group: &str) -> bool {
+pub fn is_at_end(world: &World, group: &Revision) -> bool {
     let main = pod_of(world, group).and_then(|pod| pod.containers.first());
     let hook = main.and_then(|main| main.lifecycle.as_ref()?.pre_stop.as_ref()?.exec.as_ref()?.command.as_ref());
     hook.into_iter().flatten().any(|word| word == RESTART_AT_END)
 }
 
-fn pod_of<'w>(world: &'w World, group: &str) -> Option<&'w PodSpec> {
+fn pod_of<'w>(world: &'w World, group: &Revision) -> Option<&'w PodSpec> {
     let set = world.daemon_sets.get(&revision::daemon_set_name(Stage::Toolkit, group))?;
     set.spec.as_ref()?.template.spec.as_ref()
 }
@@ -49,7 +50,7 @@ pub fn is_on_its_way(
     pod: Option<&PodFacts>,
     now: Timestamp,
 ) -> bool {
-    is_by(world, have.toolkit.as_deref())
+    is_by(world, have.toolkit.as_ref())
         && match pod.filter(|pod| !pod.is_leaving()) {
             Some(pod) => !is_past(pod) && !is_kept_from_it(pod, now),
             // The pod is about to be created.
@@ -68,7 +69,7 @@ pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     !is_past(pod)
         && pod.init.iter().any(begun)
         && !pod.is_leaving()
-        && is_by(world, pod.group.as_deref())
+        && is_by(world, pod.group.as_ref())
         && pod_failure(pod, now).is_none()
         && !pod.init.iter().any(|step| too_long(step.running_since(), STEP_AT_MOST))
         && !too_long(pod.created, ENTERING_AT_MOST)

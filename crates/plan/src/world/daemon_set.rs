@@ -1,6 +1,6 @@
 //! The facts of this operator's DaemonSets.
 
-use gpu_operator_crd::keys;
+use gpu_operator_crd::{PolicyName, keys};
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec},
@@ -19,7 +19,7 @@ pub struct DaemonSetFacts {
     /// The hash of the last applied DaemonSet.
     pub applied: Option<String>,
     /// The policy it belongs to.
-    pub policy: Option<String>,
+    pub policy: Option<PolicyName>,
     /// The layout in which it offers GPUs, if it is a device plugin's.
     pub offer: ResourceLayout,
     /// The generation, which changes only when [`Self::spec`] changes.
@@ -36,7 +36,7 @@ impl DaemonSetFacts {
     pub fn of(set: &DaemonSet) -> Self {
         Self {
             applied: set.annotations().get(keys::APPLIED).cloned(),
-            policy: set.labels().get(keys::POLICY).cloned(),
+            policy: set.labels().get(keys::POLICY).map(|policy| policy.as_str().into()),
             offer: ResourceLayout::read(set.annotations().get(keys::OFFER)),
             generation: set.metadata.generation,
             spec: set.spec.clone(),

@@ -1,6 +1,7 @@
 //! The facts of third-party DaemonSets that are part of a GPU stack, and the nodes that they reach. They are recognized by what
 //! they do and by names, not by the images of a registry, which may be mirrored.
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     keys,
     policy::Stage,
@@ -13,7 +14,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::{foreign_pod::shows_driver, node::NodeFacts, word::Interned};
+use crate::world::{foreign_pod::shows_driver, node::NodeFacts};
 
 /// The prefix of the node labels with which NVIDIA's GPU Operator places its DaemonSets.
 const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
@@ -99,7 +100,8 @@ impl ForeignSet {
     #[must_use]
     pub fn reaches(&self, node: &NodeFacts) -> bool {
         let value_of = |key: &str| node.labels.get(key).map(Interned::as_str);
-        let named = |term: &Term| term.names.as_ref().is_none_or(|names| names.contains(&node.name));
+        let named =
+            |term: &Term| term.names.as_ref().is_none_or(|names| names.iter().any(|name| node.name == name.as_str()));
         let tolerated = |tolerations: &[Toleration]| {
             // This operator's own taint does not evict running pods.
             let mut taints = node.taints.iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use gpu_operator_crd::keys;
+use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{Pod, Volume, VolumeMount},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -95,12 +95,12 @@ impl ForeignPod {
             return None;
         }
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        Some((format!("{}{namespace}/{name}", Self::prefix(node)), Self { namespace, name }))
+        Some((format!("{}{namespace}/{name}", Self::prefix(&node.into())), Self { namespace, name }))
     }
 
     /// Returns the prefix of the keys of a node's pods.
     #[must_use]
-    pub fn prefix(node: &str) -> String {
+    pub fn prefix(node: &NodeName) -> String {
         format!("{node}/")
     }
 

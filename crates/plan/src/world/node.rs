@@ -5,7 +5,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use gpu_operator_crd::keys;
+use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition, NodeRuntimeHandler, Taint, Toleration},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
@@ -14,10 +15,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt, core::ClusterResourceScope};
 use serde::{Deserialize, Serialize};
 
-use crate::world::{
-    resources::Resources,
-    word::{Interned, Interner},
-};
+use crate::world::resources::Resources;
 
 /// The labels of a node.
 pub type NodeLabels = BTreeMap<Interned, Interned>;
@@ -91,7 +89,7 @@ impl Resource for TrimmedNode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeFacts {
     /// Its name.
-    pub name: String,
+    pub name: NodeName,
     /// Its uid: a Node with the same name and another uid is a different node.
     pub uid: String,
     /// Its labels.
@@ -206,7 +204,7 @@ impl NodeFacts {
         let allocatable = Resources::of(allocatable, words);
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
         Self {
-            name: node.name_any(),
+            name: NodeName::interned(&node.name_any(), words),
             uid: node.uid().unwrap_or_default(),
             created: node.creation_timestamp().map(|time| time.0),
             taints: taints(&node.spec.taints),

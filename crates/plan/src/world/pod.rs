@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_common::quantity;
-use gpu_operator_crd::{keys, policy::Stage};
+use gpu_operator_common::{
+    interned::{Interned, Interner},
+    quantity,
+};
+use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
     jiff::Timestamp,
@@ -11,10 +14,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
-use crate::{
-    container_names::DEVICE_NODES,
-    world::word::{Interned, Interner},
-};
+use crate::container_names::DEVICE_NODES;
 
 /// The facts of one of this operator's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,11 +22,11 @@ pub struct PodFacts {
     /// Its name.
     pub name: String,
     /// The node that it is assigned to, or for which it was created.
-    pub node: Interned,
+    pub node: NodeName,
     /// Its role.
     pub role: Role,
     /// Its DaemonSet's group, from its node selector.
-    pub group: Option<Interned>,
+    pub group: Option<Revision>,
     /// The hash of its DaemonSet at the time the pod was created.
     pub applied: Option<Interned>,
     /// When it was created.
@@ -127,9 +127,9 @@ impl PodFacts {
         };
         Some(Self {
             name: pod.name_any(),
-            node: words.word(spec.node_name.as_deref().or_else(|| intended_node(pod))?),
+            node: NodeName::interned(spec.node_name.as_deref().or_else(|| intended_node(pod))?, words),
             role,
-            group: group.map(|group| words.word(group)),
+            group: group.map(|group| Revision::interned(group, words)),
             applied: pod.annotations().get(keys::APPLIED).map(|hash| words.word(hash)),
             created: pod.creation_timestamp().map(|time| time.0),
             gone_by: pod.meta().deletion_timestamp.as_ref().map(|time| time.0),

@@ -10,7 +10,7 @@ use gpu_operator_crd::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use crate::world::word::{Interned, Interner};
+use gpu_operator_common::interned::{Interned, Interner};
 
 /// Amounts of extended resources, by name. Most nodes have one, and few have more than a handful. Any of them may be the name
 /// under which a third-party device plugin offers GPUs.

@@ -92,7 +92,7 @@ proptest! {
             let ours = node.taints.iter().any(|taint| taint.key.starts_with(keys::PREFIX)) || node.health_condition.is_some();
             prop_assert!(!ours, "{}: {:?} {:?}", node.name, node.taints, node.health_condition);
         }
-        let ours: Vec<_> = sim.runtime_classes.iter().filter(|(_, class)| class.ours).collect();
+        let ours: Vec<_> = sim.runtime_classes.iter().filter(|(_, class)| class.managed).collect();
         prop_assert!(ours.is_empty(), "{ours:?}");
         let pods: Vec<_> = sim.pods.values().filter(|pod| pod.role != Role::Probe && sim.nodes[pod.node.as_str()].ready).collect();
         prop_assert!(pods.is_empty(), "{pods:#?}");

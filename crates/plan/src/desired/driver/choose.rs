@@ -1,6 +1,7 @@
 //! Chooses the source of a node's driver by the policy, the node's operating system and the drivers that it already
 //! has.
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     policy::{Driver, DriverSource, KernelModule, Stage},
     reason::Reason,
@@ -14,7 +15,7 @@ use crate::{
         driver::{choice::DriverChoice, precompiled, run_file},
         fault::Fault,
     },
-    world::{Interned, NodeFacts},
+    world::NodeFacts,
 };
 
 /// The label of every GKE node. The accelerator's label proves less: users copy it to other nodes for manifests that

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus,
     gpunode::GpuCounts,
@@ -11,7 +12,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    world::{Interned, NodeFacts, PodFacts, Role},
+    world::{NodeFacts, PodFacts, Role},
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;

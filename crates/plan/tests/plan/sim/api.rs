@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use gpu_operator_common::interned::{Interned, Interner};
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, keys,
 };
 use gpu_operator_plan::{
     Plan,
     output::{daemon_sets::DaemonSetWrite, node_health::NodeHealthWrite, node_labels::LabelWrite},
-    world::{Interned, Interner, PodFacts, RuntimeClassFacts, TaintFact},
+    world::{PodFacts, RuntimeClassFacts, TaintFact},
 };
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
@@ -89,12 +90,12 @@ impl Sim {
             Write::Class(name, class) => {
                 let facts = RuntimeClassFacts::of(class);
                 let before = self.runtime_classes.insert((*name).into(), facts.clone());
-                assert!(before.as_ref().is_none_or(|before| before.ours), "409: a third-party RuntimeClass");
+                assert!(before.as_ref().is_none_or(|before| before.managed), "409: a third-party RuntimeClass");
                 (format!("runtimeclass/{name}"), before != Some(facts))
             }
             Write::PruneClass(name) => {
                 let before = self.runtime_classes.remove(*name);
-                (format!("runtimeclass/{name}"), before.is_some_and(|before| before.ours))
+                (format!("runtimeclass/{name}"), before.is_some_and(|before| before.managed))
             }
             Write::Renew(name) => (format!("pod/{name}"), self.pods.remove(*name).is_some()),
             Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{
     Report,
     report::{Gpu, MigDevices},
 };
-use gpu_operator_plan::world::{Interner, Resources};
+use gpu_operator_plan::world::Resources;
 use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::api::resource::Quantity};
 use serde_json::Value;
 

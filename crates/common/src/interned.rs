@@ -8,12 +8,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// An interned string, such as one from [`Interner`]. The nodes of a fleet have the same labels over and over: interned, each
 /// costs a pointer.
-#[derive(Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[serde(transparent)]
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(from = "String")]
 pub struct Interned(#[serde(serialize_with = "as_str")] Arc<Box<str>>);
 
 impl Interned {
