@@ -101,7 +101,7 @@ impl World {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeClassFacts {
     /// Whether this operator created it.
-    pub ours: bool,
+    pub managed: bool,
     /// The uids of its owners.
     pub owners: BTreeSet<String>,
 }
@@ -112,7 +112,7 @@ impl RuntimeClassFacts {
     pub fn of(class: &RuntimeClass) -> Self {
         Self {
             // Only this operator's own key is conclusive: NVIDIA's operator has the same name.
-            ours: class.annotations().contains_key(keys::APPLIED),
+            managed: class.annotations().contains_key(keys::APPLIED),
             owners: class.owner_references().iter().map(|owner| owner.uid.clone()).collect(),
         }
     }

@@ -22,7 +22,7 @@ pub fn write<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = 
             wanted.entry(handler).or_default().extend(policy.uid());
         }
     }
-    for (name, class) in world.runtime_classes.iter().filter(|(_, class)| class.ours) {
+    for (name, class) in world.runtime_classes.iter().filter(|(_, class)| class.managed) {
         let kept = class.owners.iter().filter(|uid| live.contains_key(*uid)).cloned();
         let owners = wanted.remove(name.as_str()).unwrap_or_default().into_iter().chain(kept);
         let owners: BTreeSet<String> = owners.collect();
