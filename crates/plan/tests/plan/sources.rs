@@ -34,7 +34,7 @@ fn env(container: &Container, name: &str) -> Option<String> {
 }
 
 #[test]
-fn every_source_takes_a_node_to_ready() {
+fn a_node_becomes_ready_with_every_driver_source() {
     for (spec, os, image) in [
         ("{}", ("ubuntu", "22.04"), "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04"),
         (

@@ -86,7 +86,7 @@ fn a_node_is_ready_once_its_test_has_passed_and_the_pod_is_deleted() {
 }
 
 #[test]
-fn a_test_passes_by_its_output_and_a_users_test_by_its_exit_code() {
+fn the_default_test_passes_by_its_output_and_a_users_test_by_its_exit_code() {
     const OWN: &str = "{readiness: {validation: {mode: OnInstall, image: {repository: example.com/burn, tag: v1}}}}";
     let (passed, failed) = (ValidationResult::Passed, ValidationResult::Failed);
     let silent = || Ok("\n".to_owned());

@@ -125,7 +125,7 @@ impl Sim {
         self.nodes.insert(name.into(), node);
     }
 
-    /// Returns the state of a machine, which the probe reports, for changes.
+    /// Returns the state of a machine, which the probe reports, so that a test can change it.
     pub fn report(&mut self, node: &str) -> &mut Report {
         self.machines.entry(node.into()).or_default()
     }

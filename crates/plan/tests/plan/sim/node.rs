@@ -368,7 +368,7 @@ impl Sim {
     }
 }
 
-/// Facts about the GPUs that only NVML reports.
+/// Sets the facts about GPUs that only NVML reports.
 fn report_gpus(report: &mut Report) {
     let answering = report.nvml.state == NvmlState::Answering;
     report.nvml.gpus = answering.then(|| u32::try_from(report.gpus.len()).expect("few GPUs"));
