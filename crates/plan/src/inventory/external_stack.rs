@@ -38,7 +38,7 @@ pub struct ThirdParty {
     /// How to remove it from the node, for messages; `None` if it is gone.
     way_off: Option<String>,
     /// Whether a DaemonSet of this operator serves the node as well: it was installed first, and stays.
-    beside_ours: bool,
+    beside_managed: bool,
     /// Whether it is a DRA driver, which takes the place of the device plugin's stage.
     by_claims: bool,
 }
@@ -98,18 +98,18 @@ impl ExternalStack {
         let mut foreign = Self { runtimes, take_over, ..Self::default() };
         let mut dra = None;
         for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {
-            let owner = |beside_ours, by_claims| ThirdParty {
+            let owner = |beside_managed, by_claims| ThirdParty {
                 set: name.clone(),
                 kind: Kind::DaemonSet,
                 way_off: Some(set.way_off()),
-                beside_ours,
+                beside_managed,
                 by_claims,
             };
             match set.part {
                 ForeignPart::Dra => dra = Some(owner(false, true)),
                 ForeignPart::Stage(stage) => {
-                    let beside_ours = have.get(stage).is_some();
-                    foreign.stages.insert(stage, owner(beside_ours, false));
+                    let beside_managed = have.get(stage).is_some();
+                    foreign.stages.insert(stage, owner(beside_managed, false));
                 }
             }
         }
@@ -132,7 +132,7 @@ impl ExternalStack {
                     set: set.clone(),
                     kind: Kind::DaemonSet,
                     way_off: None,
-                    beside_ours: false,
+                    beside_managed: false,
                     by_claims,
                 };
                 foreign.stages.entry(stage).or_insert_with(gone);
@@ -154,7 +154,7 @@ impl ExternalStack {
                 set: format!("{}/{}", pod.namespace, pod.name),
                 kind: Kind::Pod,
                 way_off: Some(pod.way_off()),
-                beside_ours: have.get(*stage).is_some(),
+                beside_managed: have.get(*stage).is_some(),
                 by_claims: false,
             });
         }
@@ -170,7 +170,7 @@ impl ExternalStack {
     /// Returns the third-party owner of a stage, if any.
     #[must_use]
     pub fn third_party(&self, stage: Stage) -> Option<&ThirdParty> {
-        self.stages.get(&stage).filter(|owner| !owner.beside_ours)
+        self.stages.get(&stage).filter(|owner| !owner.beside_managed)
     }
 
     /// Returns kind and name of a stage's third-party owner while it serves the node.
@@ -192,7 +192,7 @@ impl ExternalStack {
 
     /// Returns the notes on conflicts and on what is left unchanged.
     pub fn notes(&self) -> impl Iterator<Item = Note> + use<'_> {
-        let both = self.stages.iter().filter(|(_, owner)| owner.beside_ours).map(|(stage, owner)| {
+        let both = self.stages.iter().filter(|(_, owner)| owner.beside_managed).map(|(stage, owner)| {
             let way_off = owner.way_off.as_deref().unwrap_or_default();
             let message = format!(
                 "{owner} serves this node in addition to the {} of this operator, which was installed first and stays; {way_off}",

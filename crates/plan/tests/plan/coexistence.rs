@@ -38,18 +38,18 @@ fn label(sim: &mut Sim, node: &str, key: &str) {
 }
 
 /// Returns the stages of this operator that a node's labels select.
-fn ours(sim: &Sim, node: &str) -> Vec<Stage> {
+fn managed_stages(sim: &Sim, node: &str) -> Vec<Stage> {
     Stage::ALL.into_iter().filter(|stage| sim.nodes[node].labels.contains_key(stage.key())).collect()
 }
 
-/// Two nodes with drivers of their own, the first of them served by a static plugin.
+/// Returns a settled fleet of two nodes with host drivers; a static plugin serves the first one, `third-party`.
 fn beside_a_static_plugin(policy: &str) -> Sim {
-    let mut sim = Sim::new().gpu_node("theirs", "2330", 8).gpu_node("plain", "2330", 8).policy("all", policy);
-    for node in ["theirs", "plain"] {
+    let mut sim = Sim::new().gpu_node("third-party", "2330", 8).gpu_node("plain", "2330", 8).policy("all", policy);
+    for node in ["third-party", "plain"] {
         sim.host_driver(node, "580.1.1", true);
     }
     static_plugin(&mut sim);
-    sim.label("theirs", "static", Some("yes"));
+    sim.label("third-party", "static", Some("yes"));
     sim.settle();
     sim
 }
@@ -57,12 +57,15 @@ fn beside_a_static_plugin(policy: &str) -> Sim {
 #[test]
 fn third_party_plugin_nodes_are_ready_according_to_what_the_plugin_offers() {
     let sim = beside_a_static_plugin("{}");
-    assert_eq!((ours(&sim, "theirs"), ours(&sim, "plain")), (vec![], vec![Stage::Toolkit, Stage::DevicePlugin]));
-    let status = sim.status("theirs");
+    assert_eq!(
+        (managed_stages(&sim, "third-party"), managed_stages(&sim, "plain")),
+        (vec![], vec![Stage::Toolkit, Stage::DevicePlugin])
+    );
+    let status = sim.status("third-party");
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
     assert!(status.message.contains("kube-system/nvidia-device-plugin-daemonset"), "{}", status.message);
     assert_eq!(sim.status("plain").reason, Some(Reason::AllGpusAllocatable));
-    assert_eq!(sim.nodes["theirs"].labels[keys::MODEL], "nvidia-h100-80gb");
+    assert_eq!(sim.nodes["third-party"].labels[keys::MODEL], "nvidia-h100-80gb");
     let policy = sim.policies["all"].status.clone().expect("a status");
     assert_eq!((policy.summary.nodes.as_str(), policy.attention.len()), ("2/2", 0));
 }
@@ -72,13 +75,17 @@ fn a_third_party_plugin_may_offer_gpus_under_another_resource_name() {
     let mut sim = beside_a_static_plugin(
         "{defaults: {devicePlugin: {flavor: External, resourceName: example.com/gpu}}, readiness: {validation: {mode: OnInstall}}}",
     );
-    assert!(sim.status("theirs").message.contains("0 of 8 example.com/gpu"), "{}", sim.status("theirs").message);
+    assert!(
+        sim.status("third-party").message.contains("0 of 8 example.com/gpu"),
+        "{}",
+        sim.status("third-party").message
+    );
     sim.foreign_resource = "example.com/gpu".into();
     sim.settle();
-    let status = sim.status("theirs");
+    let status = sim.status("third-party");
     assert_eq!((status.phase, status.gpus.summary.as_str()), (Phase::Ready, "8/8"));
     assert_eq!(status.gpus.resources, [("example.com/gpu".to_owned(), 8)].into());
-    assert_eq!(sim.status("plain").phase, Phase::DevicePlugin, "what another node offers is none of its");
+    assert_eq!(sim.status("plain").phase, Phase::DevicePlugin, "the third-party plugin does not serve this node");
 }
 
 #[test]
@@ -86,19 +93,19 @@ fn third_party_stages_are_kept_until_one_field_takes_them_over() {
     let mut sim = beside_a_static_plugin("{}");
     sim.foreign_sets.clear();
     sim.run(40);
-    assert!(ours(&sim, "theirs").is_empty(), "a plugin that is being upgraded is gone for a moment, too");
-    let status = sim.status("theirs");
+    assert!(managed_stages(&sim, "third-party").is_empty(), "a plugin is also absent for a moment during its upgrade");
+    let status = sim.status("third-party");
     assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::WaitingForAllocatable)));
     assert!(status.message.contains("foreignStack: TakeOver"), "{}", status.message);
     sim.apply_policy("all", TAKE_OVER);
     sim.settle();
-    assert_eq!(ours(&sim, "theirs"), [Stage::Toolkit, Stage::DevicePlugin]);
-    assert_eq!(sim.status("theirs").reason, Some(Reason::AllGpusAllocatable));
-    assert!(sim.status("theirs").foreign.is_empty());
+    assert_eq!(managed_stages(&sim, "third-party"), [Stage::Toolkit, Stage::DevicePlugin]);
+    assert_eq!(sim.status("third-party").reason, Some(Reason::AllGpusAllocatable));
+    assert!(sim.status("third-party").foreign.is_empty());
 }
 
 #[test]
-fn taking_over_waits_until_the_third_party_set_is_gone_and_reports_what_to_do() {
+fn a_takeover_waits_until_the_third_party_daemon_set_is_gone_and_reports_how_to_remove_it() {
     for (add, way_off, opt_out) in [
         (
             gke_plugin as fn(&mut Sim),
@@ -115,44 +122,48 @@ fn taking_over_waits_until_the_third_party_set_is_gone_and_reports_what_to_do() 
         let status = sim.status("a");
         assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
         assert!(status.message.contains(way_off), "{}", status.message);
-        assert!(ours(&sim, "a").is_empty());
+        assert!(managed_stages(&sim, "a").is_empty());
         match opt_out {
             Some(key) => label(&mut sim, "a", key),
             None => sim.foreign_sets.clear(),
         }
         sim.settle();
-        assert_eq!(ours(&sim, "a"), [Stage::Toolkit, Stage::DevicePlugin], "{way_off}");
+        assert_eq!(managed_stages(&sim, "a"), [Stage::Toolkit, Stage::DevicePlugin], "{way_off}");
         assert_eq!(sim.status("a").reason, Some(Reason::AllGpusAllocatable));
     }
 }
 
 #[test]
-fn nvidias_operator_keeps_the_nodes_that_it_deploys_to_and_gives_them_up_stage_by_stage() {
-    let mut sim = Sim::new().gpu_node("theirs", "2330", 8).gpu_node("ours", "2330", 8).policy("all", "{}");
+fn nodes_that_nvidias_operator_deploys_to_stay_with_it_and_are_taken_over_stage_by_stage() {
+    let mut sim = Sim::new().gpu_node("third-party", "2330", 8).gpu_node("managed", "2330", 8).policy("all", "{}");
     nvidias_operator(&mut sim);
     for what in ["driver", "container-toolkit", "device-plugin"] {
-        label(&mut sim, "theirs", &format!("nvidia.com/gpu.deploy.{what}"));
+        label(&mut sim, "third-party", &format!("nvidia.com/gpu.deploy.{what}"));
     }
-    sim.report("theirs").driver.loaded = Some("580.1.1".into());
+    sim.report("third-party").driver.loaded = Some("580.1.1".into());
     let root = gpu_operator_crd::report::InstalledDriver {
         root: "/run/nvidia/driver".into(),
         version: "580.1.1".into(),
         ..Default::default()
     };
-    sim.report("theirs").driver.installed.push(root);
+    sim.report("third-party").driver.installed.push(root);
     sim.settle();
-    assert!(ours(&sim, "theirs").is_empty());
-    assert_eq!(ours(&sim, "ours"), [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin]);
-    let status = sim.status("theirs");
+    assert!(managed_stages(&sim, "third-party").is_empty());
+    assert_eq!(managed_stages(&sim, "managed"), [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin]);
+    let status = sim.status("third-party");
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignStack)));
     assert_eq!(status.foreign.len(), 3);
     sim.apply_policy("all", TAKE_OVER);
     for what in ["container-toolkit", "device-plugin"] {
-        sim.label("theirs", &format!("nvidia.com/gpu.deploy.{what}"), Some("false"));
+        sim.label("third-party", &format!("nvidia.com/gpu.deploy.{what}"), Some("false"));
     }
     sim.settle();
-    assert_eq!(ours(&sim, "theirs"), [Stage::Toolkit, Stage::DevicePlugin], "the driver is theirs still");
-    let status = sim.status("theirs");
+    assert_eq!(
+        managed_stages(&sim, "third-party"),
+        [Stage::Toolkit, Stage::DevicePlugin],
+        "the driver still belongs to NVIDIA's operator"
+    );
+    let status = sim.status("third-party");
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignStack)));
     assert!(status.message.contains("nvidia.com/gpu.deploy.driver=false"), "{}", status.message);
 }
@@ -161,11 +172,11 @@ fn nvidias_operator_keeps_the_nodes_that_it_deploys_to_and_gives_them_up_stage_b
 fn a_plugin_that_is_added_later_is_reported_and_changes_nothing() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
-    let before = ours(&sim, "a");
+    let before = managed_stages(&sim, "a");
     static_plugin(&mut sim);
     sim.label("a", "static", Some("yes"));
     sim.settle();
-    assert_eq!(ours(&sim, "a"), before);
+    assert_eq!(managed_stages(&sim, "a"), before);
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
     assert!(status.message.contains("was installed first and stays"), "{}", status.message);
@@ -177,7 +188,7 @@ fn dra_driver(sim: &mut Sim) {
     set(sim, "nvidia-dra-driver-gpu-kubelet-plugin", "{}", pod);
 }
 
-/// A settled fleet of node "claims", which a DRA driver serves, and node "plain".
+/// Returns a settled fleet of node `claims`, which a DRA driver serves, and node `plain`.
 fn beside_a_dra_driver(policy: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
     dra_driver(&mut sim);
@@ -195,14 +206,14 @@ fn a_dra_driver_that_is_added_later_is_reported_and_changes_nothing() {
     label(&mut sim, "a", "dra");
     sim.settle();
     assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Ready, Some(Reason::StackConflict)));
-    assert_eq!(ours(&sim, "a").len(), 3);
+    assert_eq!(managed_stages(&sim, "a").len(), 3);
 }
 
 #[test]
-fn a_driver_moves_under_a_dra_driver_too_and_the_pool_goes_on() {
+fn the_driver_of_a_node_with_a_dra_driver_is_updated_without_blocking_its_pool() {
     let version = |version: &str| format!("{{pools: [{{name: p, driver: {{version: {version}}}}}]}}");
     let mut sim = beside_a_dra_driver(&version("595.91.07"));
-    // A pod has one of its GPUs by a claim.
+    // A pod uses one of its GPUs through a resource claim.
     sim.gpu_pods.insert("claims".into(), vec!["team/train".into()]);
     sim.apply_policy("all", &version("590.10.01"));
     sim.run(60);
@@ -212,7 +223,7 @@ fn a_driver_moves_under_a_dra_driver_too_and_the_pool_goes_on() {
     sim.run(60);
     sim.settle();
     assert_eq!(sim.report("claims").driver.loaded.as_deref(), Some("590.10.01"));
-    assert!(!sim.is_moving("claims"), "it has arrived");
+    assert!(!sim.is_moving("claims"), "the update is complete");
     assert_eq!(sim.condition("all", "Reconciling").0, "False");
 }
 
@@ -228,23 +239,23 @@ fn gpu_problems_are_reported_for_nodes_with_a_dra_driver_too() {
 }
 
 #[test]
-fn a_dra_driver_beside_a_plugin_that_only_the_policy_knows_of_takes_no_toolkit_away() {
+fn a_dra_driver_beside_an_external_plugin_does_not_remove_the_toolkit() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{defaults: {devicePlugin: {flavor: External}}}");
     sim.run(40);
-    assert_eq!(ours(&sim, "a"), [Stage::Driver, Stage::Toolkit]);
+    assert_eq!(managed_stages(&sim, "a"), [Stage::Driver, Stage::Toolkit]);
     dra_driver(&mut sim);
     label(&mut sim, "a", "dra");
     sim.run(40);
-    assert_eq!(ours(&sim, "a"), [Stage::Driver, Stage::Toolkit]);
+    assert_eq!(managed_stages(&sim, "a"), [Stage::Driver, Stage::Toolkit]);
 }
 
 #[test]
-fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
+fn no_device_plugin_is_deployed_beside_a_dra_driver_and_its_node_is_excluded() {
     let mut sim = beside_a_dra_driver("{}");
     assert_eq!(
-        (ours(&sim, "claims"), ours(&sim, "plain").len()),
+        (managed_stages(&sim, "claims"), managed_stages(&sim, "plain").len()),
         (vec![Stage::Driver], 3),
-        "the driver is not a third party's"
+        "this operator still installs the driver"
     );
     let status = sim.status("claims");
     assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::ForeignDraDriver)));
@@ -254,12 +265,15 @@ fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
     assert_eq!((policy.nodes.ready, policy.nodes.excluded, policy.attention.len()), (1, 1, 0));
     assert_eq!(sim.condition("all", "Ready").0, "True");
     assert_eq!(sim.condition("all", "Reconciling").0, "False");
-    assert_eq!((policy.gpus.allocatable, policy.gpus.expected), (8, 8), "of claims nothing is expected here");
-    // It is gone, for a moment or for good: nothing slips in, and the node is missed.
+    assert_eq!((policy.gpus.allocatable, policy.gpus.expected), (8, 8), "node claims is excluded from the counts");
+    // The DRA driver is gone, temporarily or permanently: no plugin replaces it, and the node counts as not ready.
     let before = std::mem::take(&mut sim.foreign_sets);
     sim.run(40);
     let status = sim.status("claims");
-    assert_eq!((ours(&sim, "claims"), status.reason), (vec![Stage::Driver], Some(Reason::WaitingForAllocatable)));
+    assert_eq!(
+        (managed_stages(&sim, "claims"), status.reason),
+        (vec![Stage::Driver], Some(Reason::WaitingForAllocatable))
+    );
     assert!(status.message.contains("foreignStack: TakeOver"), "{}", status.message);
     assert_eq!(sim.condition("all", "Ready").0, "False");
     sim.foreign_sets = before;
@@ -270,10 +284,14 @@ fn no_device_plugin_is_placed_beside_a_dra_driver_and_its_node_counts_apart() {
     assert!(sim.status("claims").message.contains("delete it"), "{}", sim.status("claims").message);
     sim.foreign_sets.clear();
     sim.settle();
-    assert_eq!((ours(&sim, "claims").len(), sim.status("claims").reason), (3, Some(Reason::AllGpusAllocatable)));
+    assert_eq!(
+        (managed_stages(&sim, "claims").len(), sim.status("claims").reason),
+        (3, Some(Reason::AllGpusAllocatable))
+    );
 }
 
-/// A pod on a node, that no DaemonSet stands for: labels, and the path that it shows the host.
+/// Adds a pod to a node that belongs to no DaemonSet, with these labels and a path that it mounts with propagation to
+/// the host.
 fn orphan(sim: &mut Sim, node: &str, labels: &str, path: &str) {
     let pod = format!(
         "{{metadata: {{name: orphan, namespace: other, labels: {labels}}}, spec: {{nodeName: {node}, volumes: [{{name: v, hostPath: {{path: {path}}}}}], containers: [{{name: c, image: x, volumeMounts: [{{name: v, mountPath: /m, mountPropagation: Bidirectional}}]}}]}}}}"
@@ -282,12 +300,12 @@ fn orphan(sim: &mut Sim, node: &str, labels: &str, path: &str) {
 }
 
 #[test]
-fn nothing_starts_beside_a_pod_with_a_driver_that_no_daemon_set_stands_for() {
+fn no_operand_starts_beside_a_driver_pod_without_a_daemon_set() {
     for (labels, path) in [("{app.kubernetes.io/component: nvidia-driver}", "/tmp"), ("{}", "/run/nvidia")] {
         for busy in [false, true] {
-            let mut sim = Sim::new().gpu_node("theirs", "2330", 8).gpu_node("ours", "2330", 8);
-            orphan(&mut sim, "theirs", labels, path);
-            let driver = &mut sim.report("theirs").driver;
+            let mut sim = Sim::new().gpu_node("third-party", "2330", 8).gpu_node("managed", "2330", 8);
+            orphan(&mut sim, "third-party", labels, path);
+            let driver = &mut sim.report("third-party").driver;
             driver.loaded = Some("580.1.1".into());
             driver.container_ran = true;
             driver.installed.push(gpu_operator_crd::report::InstalledDriver {
@@ -296,28 +314,37 @@ fn nothing_starts_beside_a_pod_with_a_driver_that_no_daemon_set_stands_for() {
                 ..gpu_operator_crd::report::InstalledDriver::default()
             });
             if busy {
-                sim.gpu_pods.insert("theirs".into(), vec!["team/train".into()]);
+                sim.gpu_pods.insert("third-party".into(), vec!["team/train".into()]);
             }
             sim.apply_policy("all", "{}");
             sim.run(60);
-            assert_eq!((ours(&sim, "theirs"), ours(&sim, "ours").len()), (vec![], 3), "{labels} {busy}");
-            let status = sim.status("theirs");
+            assert_eq!(
+                (managed_stages(&sim, "third-party"), managed_stages(&sim, "managed").len()),
+                (vec![], 3),
+                "{labels} {busy}"
+            );
+            let status = sim.status("third-party");
             for words in ["pod other/orphan", "kubectl delete pod --namespace other orphan"] {
                 assert!(status.message.contains(words), "{words}: {}", status.message);
             }
-            assert!(status.foreign.is_empty(), "a pod that is gone does not come back: {:?}", status.foreign);
+            assert!(
+                status.foreign.is_empty(),
+                "without a DaemonSet, the pod is not recreated, and not recorded: {:?}",
+                status.foreign
+            );
             // If the driver was left behind, a device plugin usually was too.
-            sim.nodes.get_mut("theirs").expect("a node").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
+            sim.nodes.get_mut("third-party").expect("a node").allocatable =
+                [("nvidia.com/gpu", 8)].into_iter().collect();
             let plan = sim.plan();
-            let told = plan.gpu_nodes["theirs"].status.clone().expect("a status");
-            assert_eq!((told.phase, told.reason), (Phase::Ready, Some(Reason::ForeignStack)), "{}", told.message);
-            assert!(told.message.contains("pod other/orphan"), "{}", told.message);
-            // It is deleted.
+            let status = plan.gpu_nodes["third-party"].status.clone().expect("a status");
+            assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignStack)), "{}", status.message);
+            assert!(status.message.contains("pod other/orphan"), "{}", status.message);
+            // The pod is deleted.
             sim.foreign_pods.clear();
             sim.gpu_pods.clear();
             sim.settle();
-            assert_eq!(ours(&sim, "theirs").len(), 3, "{labels} {busy}");
-            assert_eq!(sim.status("theirs").reason, Some(Reason::AllGpusAllocatable));
+            assert_eq!(managed_stages(&sim, "third-party").len(), 3, "{labels} {busy}");
+            assert_eq!(sim.status("third-party").reason, Some(Reason::AllGpusAllocatable));
         }
     }
 }
@@ -328,7 +355,7 @@ fn a_driver_pod_that_is_added_later_changes_nothing() {
     sim.settle();
     orphan(&mut sim, "a", "{}", "/run/nvidia");
     sim.settle();
-    assert_eq!(ours(&sim, "a").len(), 3);
+    assert_eq!(managed_stages(&sim, "a").len(), 3);
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
     assert!(
@@ -339,14 +366,14 @@ fn a_driver_pod_that_is_added_later_changes_nothing() {
 }
 
 #[test]
-fn a_daemon_set_of_any_name_that_shows_the_host_a_driver_is_a_driver() {
+fn a_daemon_set_of_any_name_that_mounts_a_driver_into_the_host_is_recognized_as_a_driver() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     let pod = "{volumes: [{name: v, hostPath: {path: /run/nvidia}}], containers: [{name: c, image: x, volumeMounts: [{name: v, mountPath: /m, mountPropagation: Bidirectional}]}]}";
     set(&mut sim, "vendor-gpu", "{}", pod);
     sim.apply_policy("all", "{}");
     sim.run(40);
-    assert!(!ours(&sim, "a").contains(&Stage::Driver));
-    // It is at work: its module is not there yet.
+    assert!(!managed_stages(&sim, "a").contains(&Stage::Driver));
+    // The installation is in progress: the module is not loaded yet.
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::DriverInstalling)), "{}", status.message);
     assert!(status.message.contains("DaemonSet kube-system/vendor-gpu installs the driver"), "{}", status.message);

@@ -26,7 +26,7 @@ fn pod(set: &mut DaemonSet) -> &mut PodSpec {
     set.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()).expect("a pod's spec")
 }
 
-/// The API server's record of who owns what of a spec.
+/// Returns an entry of `managedFields` by which a manager owns these fields of the spec.
 fn managed(manager: &str, spec: &serde_json::Value) -> ManagedFieldsEntry {
     ManagedFieldsEntry {
         manager: Some(manager.into()),
@@ -37,7 +37,7 @@ fn managed(manager: &str, spec: &serde_json::Value) -> ManagedFieldsEntry {
 }
 
 #[test]
-fn what_was_changed_or_taken_out_by_hand_is_applied_again_and_only_that() {
+fn manually_changed_or_removed_fields_are_applied_again_and_nothing_else_is_written() {
     let edits: [fn(&mut DaemonSet); 4] = [
         |set| pod(set).containers[0].image = Some("example.com/other".into()),
         |set| pod(set).tolerations = None,
@@ -48,7 +48,7 @@ fn what_was_changed_or_taken_out_by_hand_is_applied_again_and_only_that() {
         let (mut sim, name, before) = edited(edit);
         let plan = sim.plan();
         assert_eq!(plan.daemon_sets.keys().collect::<Vec<_>>(), [&name]);
-        assert!(!plan.daemon_sets[&name].whole, "applying is enough");
+        assert!(!plan.daemon_sets[&name].whole, "server-side apply is sufficient");
         assert!(plan.labels.is_empty() && plan.gpu_nodes.is_empty() && plan.prune.is_empty(), "{plan:#?}");
         sim.settle();
         assert_eq!(sim.sets[&name].spec, before.spec);
@@ -56,7 +56,7 @@ fn what_was_changed_or_taken_out_by_hand_is_applied_again_and_only_that() {
 }
 
 #[test]
-fn what_was_added_by_hand_goes_with_the_whole_it_was_added_to() {
+fn manually_added_fields_are_removed_by_replacing_the_whole_object() {
     let (mut sim, name, before) = edited(|set| {
         pod(set).host_network = Some(true);
         set.metadata.managed_fields = Some(vec![
@@ -70,14 +70,15 @@ fn what_was_added_by_hand_goes_with_the_whole_it_was_added_to() {
 }
 
 #[test]
-fn what_the_api_server_writes_in_its_own_way_is_no_drift() {
+fn values_that_the_api_server_normalizes_or_defaults_are_not_drift() {
     let (sim, _, _) = edited(|set| {
         let cpu = pod(set).containers[0].resources.as_mut().and_then(|all| all.limits.as_mut()).expect("limits");
         cpu.insert("cpu".into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("1".into()));
         pod(set).dns_policy = Some("ClusterFirst".into());
         set.metadata.managed_fields = Some(vec![
             managed(keys::MANAGER, &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
-            // A manager that co-owns this operator's fields has added nothing; the DaemonSet controller owns the status.
+            // Another manager that co-owns this operator's fields has added none; the DaemonSet controller owns only
+            // the status.
             managed("another-manager", &json!({"f:template": {"f:spec": {"f:hostPID": {}}}})),
         ]);
     });
@@ -85,7 +86,7 @@ fn what_the_api_server_writes_in_its_own_way_is_no_drift() {
 }
 
 #[test]
-fn a_repair_that_changes_nothing_is_not_made_again_until_something_changes() {
+fn a_repair_without_effect_is_not_repeated_until_the_object_changes() {
     let (sim, name, _) = edited(|set| pod(set).containers[0].image = Some("webhook.example.com/mirrored".into()));
     let mut world = sim.world();
     let generation = DaemonSetFacts::of(&sim.sets[&name]).generation.expect("a generation");

@@ -1,4 +1,4 @@
-//! A driver's container that is down, and a root that lacks what programs need, are evidence against Ready, whatever is
+//! A driver container that is down, and a driver root with missing files, are evidence against Ready, whatever is
 //! allocatable.
 
 use crate::sim::{Faults, Sim};
@@ -6,7 +6,7 @@ use gpu_operator_crd::{Phase, keys, reason::Reason, report::InstalledDriver};
 use gpu_operator_plan::world::{ContainerState, World};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// A fleet of one node that is ready, and its world.
+/// Returns a fleet of one ready node, and its world.
 fn ready() -> (Sim, World) {
     let sim = Sim::settled_fleet("{}", &["a"]);
     assert_eq!(sim.status("a").phase, Phase::Ready);
@@ -14,8 +14,8 @@ fn ready() -> (Sim, World) {
     (sim, world)
 }
 
-/// Returns the node's status in a plan and the pods that the plan recreates.
-fn judged(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>) {
+/// Returns phase, reason, message and allocatable GPUs of the node in a plan, and the pods that the plan recreates.
+fn assessed(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>) {
     let plan = sim.plan_for(world);
     let status = plan.gpu_nodes.get("a").and_then(|write| write.status.clone()).unwrap_or_else(|| sim.status("a"));
     let reason = status.reason.expect("a reason");
@@ -34,7 +34,7 @@ fn edit_installed(sim: &mut Sim, edit: impl FnOnce(&mut Vec<InstalledDriver>)) -
 }
 
 #[test]
-fn a_container_that_is_down_takes_its_gpus_out_of_service_and_its_plugin_with_it() {
+fn while_the_driver_container_is_down_no_gpu_is_allocatable_and_the_plugin_is_recreated() {
     let waiting = |reason: &str| ContainerState::Waiting { reason: reason.into(), message: String::new() };
     for (state, reason, words) in [
         (waiting("ContainerCreating"), Reason::DriverDown, "of pod driver@a is waiting: ContainerCreating"),
@@ -46,32 +46,32 @@ fn a_container_that_is_down_takes_its_gpus_out_of_service_and_its_plugin_with_it
     ] {
         let (sim, mut world) = ready();
         edit_driver_pod(&mut world, |pod| pod.containers[0].state = state);
-        let (phase, said, message, gpus, renewed) = judged(&sim, world);
-        assert_eq!((phase, said, gpus), (Phase::Driver, reason, 0), "{message}");
+        let (phase, found, message, gpus, recreated) = assessed(&sim, world);
+        assert_eq!((phase, found, gpus), (Phase::Driver, reason, 0), "{message}");
         assert!(message.contains(words), "{message}");
-        assert_eq!(renewed, ["device-plugin@a"]);
+        assert_eq!(recreated, ["device-plugin@a"]);
     }
     let (sim, mut world) = ready();
     world.pods.remove("driver@a");
-    let (_, reason, message, ..) = judged(&sim, world);
+    let (_, reason, message, ..) = assessed(&sim, world);
     assert_eq!(reason, Reason::DriverDown);
     assert!(message.contains("the driver's container has no pod"), "{message}");
 }
 
 #[test]
-fn a_container_that_has_started_again_has_the_plugin_of_before_recreated_once() {
+fn after_a_restart_of_the_driver_container_an_older_plugin_is_recreated() {
     let (sim, mut world) = ready();
-    assert!(judged(&sim, world.clone()).4.is_empty());
+    assert!(assessed(&sim, world.clone()).4.is_empty());
     let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
-    for (offset, renewed) in [(-1, &[][..]), (0, &[][..]), (1, &["device-plugin@a"][..])] {
+    for (offset, recreated) in [(-1, &[][..]), (0, &[][..]), (1, &["device-plugin@a"][..])] {
         let since: Timestamp = plugin + SignedDuration::from_secs(offset);
         edit_driver_pod(&mut world, |pod| pod.containers[0].state = ContainerState::Running(Some(since)));
-        assert_eq!(judged(&sim, world.clone()).4, renewed, "{offset}");
+        assert_eq!(assessed(&sim, world.clone()).4, recreated, "{offset}");
     }
 }
 
 #[test]
-fn a_crash_that_a_container_has_got_over_is_looked_at_again_when_it_counts_no_more() {
+fn a_past_crash_is_reported_until_it_expires_and_the_plan_is_made_again_then() {
     let (mut sim, _) = ready();
     sim.sleep(60);
     let since = sim.now;
@@ -84,9 +84,9 @@ fn a_crash_that_a_container_has_got_over_is_looked_at_again_when_it_counts_no_mo
     });
     let plan = sim.plan_for(world.clone());
     assert_eq!(plan.check_again, Some(since + SignedDuration::from_secs(20)));
-    assert_eq!(judged(&sim, world.clone()).1, Reason::ContainerCrashed);
+    assert_eq!(assessed(&sim, world.clone()).1, Reason::ContainerCrashed);
     sim.sleep(20);
-    assert_eq!(judged(&sim, world).1, Reason::DriverInstalling);
+    assert_eq!(assessed(&sim, world).1, Reason::DriverInstalling);
 }
 
 #[test]
@@ -100,11 +100,11 @@ fn a_root_without_library_or_device_nodes_is_reported_with_what_to_do() {
         let (mut sim, _) = ready();
         sim.sleep(60);
         let world = edit_installed(&mut sim, edit);
-        let (phase, reason, message, gpus, renewed) = judged(&sim, world);
+        let (phase, reason, message, gpus, recreated) = assessed(&sim, world);
         assert_eq!((phase, reason, gpus), (Phase::Driver, Reason::DriverInstalling, 0), "{message}");
-        assert_eq!(renewed, ["device-plugin@a"], "no GPU pod is sent there");
+        assert_eq!(recreated, ["device-plugin@a"], "no GPU pod is scheduled there");
         sim.sleep(600);
-        let (_, reason, message, ..) = judged(&sim, sim.world());
+        let (_, reason, message, ..) = assessed(&sim, sim.world());
         assert_eq!(reason, Reason::DriverRootIncomplete);
         assert!(message.contains(words) && message.contains("delete pod driver@a"), "{message}");
     }
@@ -117,13 +117,15 @@ fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
     sim.report("a").driver.waits = Some("DriverInUse: …".into());
     sim.report("a").driver.installed.clear();
     sim.surroundings();
-    // Only the operator's own pods hold it: the plugin is recreated, and the probe is asked to release it.
+    // Only the operator's own pods use the driver: the plugin is recreated, and the probe is asked to release the
+    // driver.
     let mut world = sim.world();
     world.gpu_holders.insert("a".into(), vec![]);
     let plan = sim.plan_for(world.clone());
     let (spec, _) = plan.gpu_nodes["a"].spec.clone().expect("a spec");
     assert!(spec.release_driver);
-    // A pod holds it: the node waits for that, and its GPUs' health stays known.
+    // A user's pod uses the driver: the node waits for the pod, and the probe continues to report the health of the
+    // GPUs.
     world.gpu_holders.insert("a".into(), vec!["default/busy".into()]);
     let plan = sim.plan_for(world);
     let write = &plan.gpu_nodes["a"];
@@ -133,7 +135,7 @@ fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
 }
 
 #[test]
-fn the_probe_lets_go_for_a_driver_that_fails_where_that_wins_something() {
+fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
     for (holders, released) in [(&["default/busy"][..], false), (&[][..], true)] {
         let (sim, mut world) = ready();
         edit_driver_pod(&mut world, |pod| {
@@ -149,7 +151,7 @@ fn the_probe_lets_go_for_a_driver_that_fails_where_that_wins_something() {
 }
 
 #[test]
-fn a_report_of_before_the_driver_was_loaded_proves_nothing() {
+fn a_report_from_before_the_driver_was_loaded_is_no_evidence() {
     let (mut sim, _) = ready();
     let driver = &mut sim.report("a").driver;
     (driver.loaded, driver.installed) = (None, vec![]);
@@ -157,11 +159,11 @@ fn a_report_of_before_the_driver_was_loaded_proves_nothing() {
     let report = sim.report("a").clone();
     let gpu_node = std::sync::Arc::make_mut(world.gpu_nodes.get_mut("a").expect("a GpuNode"));
     gpu_node.status.as_mut().expect("a status").report = Some(report);
-    assert_eq!(judged(&sim, world).0, Phase::Ready);
+    assert_eq!(assessed(&sim, world).0, Phase::Ready);
 }
 
 #[test]
-fn what_has_the_driver_open_goes_before_the_container_that_is_to_unload_it() {
+fn users_of_the_driver_are_removed_before_the_container_that_unloads_it() {
     let (mut sim, _) = ready();
     sim.delete_policy("all");
     let plan = sim.plan();
@@ -170,7 +172,7 @@ fn what_has_the_driver_open_goes_before_the_container_that_is_to_unload_it() {
     assert!(plan.gpu_nodes["a"].spec.as_ref().is_some_and(|(spec, _)| spec.release_driver));
     sim.settle();
     assert!(!sim.nodes["a"].labels.contains_key(keys::DRIVER));
-    assert!(!sim.gpu_nodes["a"].spec.release_driver, "once the container is gone the probe may look again");
+    assert!(!sim.gpu_nodes["a"].spec.release_driver, "once the container is gone, the probe may open the driver again");
     // The plan waits for a probe that does not release the driver, but not indefinitely.
     let (mut sim, _) = ready();
     sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });

@@ -1,5 +1,5 @@
-//! The example policies: each is valid and has the documented effect, is listed, and with a mirror set pulls all images from
-//! that mirror.
+//! The example policies: each is valid, described and listed, and with a mirror set, all images are pulled from that
+//! mirror.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -12,7 +12,7 @@ use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
 
 const MIRROR: &str = "mirror.example.com:5000/all";
 
-/// Every example, by the name of its file.
+/// Returns all examples, by file name.
 fn examples() -> BTreeMap<String, (String, ClusterGpuPolicy)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let files = fs::read_dir(folder).expect("the examples").map(|entry| entry.expect("an entry").path());
@@ -26,7 +26,7 @@ fn examples() -> BTreeMap<String, (String, ClusterGpuPolicy)> {
     policies.map(read).collect()
 }
 
-/// Nodes of every kind that examples are about.
+/// Returns nodes of all kinds that the examples cover.
 fn every_kind() -> Sim {
     let mut sim = Sim::new();
     let systems = [("ubuntu", "22.04"), ("ubuntu", "20.04"), ("rhel", "9.4"), ("centos", "7"), ("cos", "117")];
@@ -56,7 +56,7 @@ fn containers(set: &DaemonSet) -> impl Iterator<Item = &Container> {
 }
 
 #[test]
-fn an_example_has_no_unknown_field_and_the_name_of_its_file() {
+fn every_example_is_described_has_no_unknown_field_and_is_named_like_its_file() {
     for (name, (text, policy)) in examples() {
         let written: serde_yaml::Value = serde_yaml::from_str(&text).expect("YAML");
         let read = serde_yaml::to_value(&policy).expect("a policy");
@@ -73,11 +73,11 @@ fn every_example_is_listed() {
     for name in examples().keys() {
         assert!(page.contains(&format!("[{name}.yaml]({name}.yaml)")), "{name}");
     }
-    assert_eq!(page.matches(".yaml](").count(), examples().len(), "one row to an example");
+    assert_eq!(page.matches(".yaml](").count(), examples().len(), "one row per example");
 }
 
 #[test]
-fn with_a_mirror_no_image_of_any_example_comes_from_elsewhere() {
+fn with_a_mirror_all_images_of_all_examples_are_pulled_from_it() {
     let (mut stages, mut tested) = (BTreeMap::new(), 0);
     for (name, (_, policy)) in examples() {
         let mut spec = policy.spec;
@@ -87,7 +87,7 @@ fn with_a_mirror_no_image_of_any_example_comes_from_elsewhere() {
         let named = pools.flat_map(|pool| [&pool.driver.operand, &pool.toolkit.operand, &pool.device_plugin.operand]);
         let own: Vec<String> = named.filter_map(|operand| operand.image.as_ref()?.repository.clone()).collect();
         let mut sim = every_kind();
-        // As the chart's image.repository has it there.
+        // The chart's image.repository sets this image.
         sim.settings.probe_image = format!("{MIRROR}/nvml-probe:1");
         sim.apply_spec("all", spec);
         sim.run(40);
@@ -101,19 +101,16 @@ fn with_a_mirror_no_image_of_any_example_comes_from_elsewhere() {
             Stage::ALL.iter().flat_map(|stage| sim.sets_of(*stage).into_iter().map(move |set| (stage, set)))
         {
             *stages.entry(stage.as_str()).or_insert(0) += 1;
-            // What lies on the node already comes from nowhere.
+            // An image that is on the node already is not pulled.
             let pulled = containers(set).filter(|container| container.image_pull_policy.as_deref() != Some("Never"));
             for image in pulled.map(|container| container.image.as_deref().expect("an image")) {
-                // What the user names in full is the user's own choice.
+                // An image that the policy sets explicitly is not mirrored.
                 let chosen = own.iter().any(|repository| image.starts_with(repository.as_str()));
                 let mirrored = image.strip_prefix(MIRROR).is_some_and(|rest| rest.starts_with('/'));
                 assert!(mirrored || chosen, "{name}, {}: {image}", stage.as_str());
             }
         }
     }
-    assert!(
-        Stage::ALL.iter().all(|stage| stages.contains_key(stage.as_str())),
-        "every stage was looked at: {stages:?}"
-    );
-    assert!(tested > 0, "and tests too");
+    assert!(Stage::ALL.iter().all(|stage| stages.contains_key(stage.as_str())), "all stages are covered: {stages:?}");
+    assert!(tested > 0, "validation tests are covered");
 }

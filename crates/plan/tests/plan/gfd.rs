@@ -1,4 +1,5 @@
-//! The labels of GPU feature discovery, worked out of reports: what GFD v0.19.3 writes on machines of many kinds.
+//! The labels of GPU feature discovery, derived from reports: they equal those that GFD v0.19.3 writes on many kinds of
+//! machines.
 
 mod mig;
 mod whole;
@@ -11,7 +12,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{output::gfd, world::ResourceLayout};
 
-/// A product: NVML's name, memory in MiB, compute capability, PCI class, and whether it can be divided.
+/// A product: NVML's name, memory in MiB, compute capability, PCI class, and whether it supports MIG.
 type Product = (&'static str, u64, &'static str, &'static str, bool);
 
 const T4: Product = ("Tesla T4", 15360, "7.5", "030200", false);
@@ -60,8 +61,8 @@ const THREE_G: MigAttributes = MigAttributes {
     ofa_engines: 0,
 };
 
-/// A GPU in MIG mode with these devices.
-fn divided(product: Product, devices: &[(&str, u32, MigAttributes)]) -> Gpu {
+/// Returns a GPU in MIG mode with these devices.
+fn partitioned(product: Product, devices: &[(&str, u32, MigAttributes)]) -> Gpu {
     let devices = devices.iter().map(|(profile, count, attributes)| MigDevices {
         profile: (*profile).into(),
         count: *count,
@@ -70,7 +71,7 @@ fn divided(product: Product, devices: &[(&str, u32, MigAttributes)]) -> Gpu {
     Gpu { mig_devices: Some(devices.collect()), ..gpu(product) }
 }
 
-/// A machine of which NVML tells all, with driver 580.95.05.
+/// Returns the report of a machine with driver 580.95.05 for which NVML reports all facts.
 fn machine(gpus: Vec<Gpu>) -> Report {
     Report {
         machine: Some("PowerEdge R750 (SKU=0A6B;ModelName=X)".into()),
@@ -90,13 +91,13 @@ fn machine(gpus: Vec<Gpu>) -> Report {
     }
 }
 
-fn offer(plugin: &str) -> ResourceLayout {
+fn layout(plugin: &str) -> ResourceLayout {
     ResourceLayout::of(&serde_yaml::from_str(plugin).expect("a device plugin"))
 }
 
-/// The labels by their names after `nvidia.com/`.
+/// Returns the labels, with keys without the prefix `nvidia.com/`.
 fn labels(report: &Report, plugin: &str) -> Option<BTreeMap<String, String>> {
-    let labels = gfd::labels(report, &offer(plugin))?;
+    let labels = gfd::labels(report, &layout(plugin))?;
     let named = |(key, value): (String, String)| {
         assert!(keys::is_discovered(&key) && key != keys::GPU_PRESENT, "{key}");
         (key.strip_prefix(keys::RESOURCES).expect("NVIDIA's prefix").to_owned(), value)
@@ -104,18 +105,18 @@ fn labels(report: &Report, plugin: &str) -> Option<BTreeMap<String, String>> {
     Some(labels.into_iter().map(named).collect())
 }
 
-/// What every machine here has.
-const SAME: &str = "cuda.driver-version.full=580.95.05 cuda.driver-version.major=580 cuda.driver-version.minor=95 \
+/// The labels that all machines here have in common.
+const COMMON: &str = "cuda.driver-version.full=580.95.05 cuda.driver-version.major=580 cuda.driver-version.minor=95 \
     cuda.driver-version.revision=05 cuda.driver.major=580 cuda.driver.minor=95 cuda.driver.rev=05 \
     cuda.runtime-version.full=13.0 cuda.runtime-version.major=13 cuda.runtime-version.minor=0 \
     cuda.runtime.major=13 cuda.runtime.minor=0 gpu.machine=PowerEdge-R750-SKU0A6BModelNameX vgpu.present=false";
 
-/// A case, its GPUs, the policy's device plugin, and the labels beside [`SAME`].
+/// A case, its GPUs, the policy's device plugin, and the labels in addition to [`COMMON`].
 type Row = (&'static str, Vec<Gpu>, &'static str, &'static str);
 
 fn check(rows: Vec<Row>) {
     for (case, gpus, plugin, expected) in rows {
-        let expected: BTreeMap<String, String> = SAME
+        let expected: BTreeMap<String, String> = COMMON
             .split_whitespace()
             .chain(expected.split_whitespace())
             .map(|label| label.split_once('=').expect("key=value"))
@@ -125,7 +126,7 @@ fn check(rows: Vec<Row>) {
     }
 }
 
-/// A machine with one T4 and whatever is changed of it.
+/// Returns the report of a machine with one T4, changed by a function.
 fn changed(change: impl FnOnce(&mut Report)) -> Report {
     let mut report = machine(vec![gpu(T4)]);
     change(&mut report);
@@ -140,7 +141,7 @@ fn facts_of_the_machine_are_sanitized_for_labels() {
         (Some("a\tb (c)/d"), Some("ab-cd")),
         (Some(""), Some("")),
         (None, Some("unknown")),
-        // None of these is the value of a label.
+        // These are not valid label values.
         (Some("PRIMERGY RX2540 -"), None),
         (Some("name of a machine that is longer than any label of Kubernetes can be long"), None),
     ] {
@@ -150,7 +151,7 @@ fn facts_of_the_machine_are_sanitized_for_labels() {
 }
 
 #[test]
-fn families_go_by_compute_capability() {
+fn the_family_is_derived_from_the_compute_capability() {
     for (capability, family) in [
         ("2.1", Some("fermi")),
         ("3.7", Some("kepler")),
@@ -175,7 +176,7 @@ fn families_go_by_compute_capability() {
 }
 
 #[test]
-fn a_driver_of_two_numbers_has_no_revision_and_one_of_other_forms_no_labels() {
+fn a_driver_version_of_two_numbers_has_an_empty_revision_and_an_unknown_format_has_no_labels() {
     for (version, revision) in [("390.157", Some("")), ("470.256.02", Some("02")), ("550", None), ("1.2.3.4", None)] {
         let labels = labels(&changed(|report| report.driver.loaded = Some(version.into())), "{}");
         assert_eq!(labels.map(|labels| labels["cuda.driver.rev"].clone()).as_deref(), revision, "{version}");
@@ -185,7 +186,7 @@ fn a_driver_of_two_numbers_has_no_revision_and_one_of_other_forms_no_labels() {
 #[test]
 fn the_clique_is_reported_only_if_all_gpus_have_the_same() {
     let cluster = "6b2c0001-0203-aabb-0405-060708090aff";
-    for (cliques, told) in [
+    for (cliques, expected) in [
         ([None, None], None),
         ([Some("1"), Some("1")], Some("1")),
         ([Some("32766"), None], Some("32766")),
@@ -194,8 +195,8 @@ fn the_clique_is_reported_only_if_all_gpus_have_the_same() {
         let gpus = cliques
             .map(|clique| Gpu { fabric_clique: clique.map(|clique| format!("{cluster}.{clique}")), ..gpu(GB200) });
         let labels = labels(&machine(gpus.into()), "{}").expect("labels");
-        let told = told.map(|clique| format!("{cluster}.{clique}"));
-        assert_eq!(labels.get("gpu.clique"), told.as_ref(), "{cliques:?}");
+        let expected = expected.map(|clique| format!("{cluster}.{clique}"));
+        assert_eq!(labels.get("gpu.clique"), expected.as_ref(), "{cliques:?}");
     }
 }
 
@@ -227,24 +228,24 @@ fn facts_that_nvml_does_not_report_are_omitted() {
         }),
         ("NVML fails", |report| report.nvml.state = NvmlState::Failing),
         ("NVML counts a GPU that it cannot open", |report| report.nvml.gpus = Some(2)),
-        ("a probe of before", |report| report.nvml.gpus = None),
+        ("an older probe", |report| report.nvml.gpus = None),
         ("no name", |report| report.gpus[0].product = None),
         ("no compute capability", |report| report.gpus[0].compute_capability = None),
-        ("nothing of MIG", |report| report.gpus[0].mig_capable = None),
+        ("no MIG capability", |report| report.gpus[0].mig_capable = None),
         ("no module", |report| report.driver.loaded = None),
         ("no CUDA version", |report| report.driver.cuda_version = None),
-        ("a display's card alone", |report| report.gpus = vec![gpu(DGX_DISPLAY)]),
+        ("only a display GPU", |report| report.gpus = vec![gpu(DGX_DISPLAY)]),
     ];
     for (case, change) in rows {
         assert_eq!(labels(&changed(change), "{}"), None, "{case}");
     }
-    let mut silent = divided(A100, &[("1g.5gb", 7, ONE_G)]);
-    silent.mig_devices.iter_mut().flatten().for_each(|devices| devices.attributes = None);
-    let silent = machine(vec![silent]);
-    assert_eq!(labels(&silent, "{mig: {strategy: Single}}"), None);
-    assert_eq!(labels(&silent, "{mig: {strategy: Mixed}}"), None);
-    assert!(labels(&silent, "{}").is_some());
-    let by_mps = machine(vec![divided(A100, &[("1g.5gb", 7, ONE_G)])]);
+    let mut unread = partitioned(A100, &[("1g.5gb", 7, ONE_G)]);
+    unread.mig_devices.iter_mut().flatten().for_each(|devices| devices.attributes = None);
+    let unread = machine(vec![unread]);
+    assert_eq!(labels(&unread, "{mig: {strategy: Single}}"), None);
+    assert_eq!(labels(&unread, "{mig: {strategy: Mixed}}"), None);
+    assert!(labels(&unread, "{}").is_some());
+    let by_mps = machine(vec![partitioned(A100, &[("1g.5gb", 7, ONE_G)])]);
     assert_eq!(labels(&by_mps, "{mig: {strategy: Single}, sharing: {mps: {replicas: 2}}}"), None);
 }
 
@@ -252,8 +253,8 @@ fn facts_that_nvml_does_not_report_are_omitted() {
 fn a_gpu_that_nvml_does_not_list_is_not_counted_and_unknown_memory_is_omitted() {
     let mut report = machine(vec![gpu(T4), Gpu { pci_class: Some("030000".into()), ..Gpu::default() }]);
     report.nvml.gpus = Some(1);
-    let told = labels(&report, "{}").expect("labels");
-    assert_eq!((told["gpu.count"].as_str(), told["gpu.mode"].as_str()), ("1", "compute"));
+    let found = labels(&report, "{}").expect("labels");
+    assert_eq!((found["gpu.count"].as_str(), found["gpu.mode"].as_str()), ("1", "compute"));
     for memory in [None, Some(0)] {
         let labels = labels(&changed(|report| report.gpus[0].memory_mib = memory), "{}").expect("labels");
         assert!(!labels.contains_key("gpu.memory"));

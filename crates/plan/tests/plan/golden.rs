@@ -1,5 +1,5 @@
-//! Every DaemonSet that is rendered, by source, runtime and flavour, as a file to review: a change of one shows there. A
-//! case is a row of a table; another stage adds its own table.
+//! Golden files of the rendered DaemonSets, by source, runtime and flavor, so that changes can be reviewed. Each case
+//! is a row of a table.
 
 use crate::sim::Sim;
 use gpu_operator_crd::{policy::Stage, report::HostRuntime};
@@ -65,7 +65,7 @@ const DRIVER: [Case; 10] = [
     },
 ];
 
-/// Holds the DaemonSets of some stages against their file.
+/// Compares the DaemonSets of some stages with their golden file.
 fn review(name: &str, sim: &Sim, stages: &[Stage]) {
     let sets: Vec<_> = stages.iter().flat_map(|stage| sim.sets_of(*stage)).collect();
     insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
@@ -84,7 +84,7 @@ fn check(cases: &[Case], stage: Stage) {
 }
 
 #[test]
-fn every_daemon_set_of_the_driver_is_the_one_that_was_reviewed() {
+fn the_daemon_sets_of_the_driver_are_as_reviewed() {
     check(&DRIVER, Stage::Driver);
 }
 
@@ -98,81 +98,87 @@ struct OnHost {
     runtime: &'static str,
     /// `ID` of the node's os-release.
     os: &'static str,
-    /// What the host brings.
-    host: Brings,
+    /// The components that the host already has.
+    host: Preinstalled,
 }
 
-/// What a host brings.
+/// The components that a host already has.
 #[derive(PartialEq)]
-enum Brings {
+enum Preinstalled {
     Nothing,
     Driver,
     DriverAndRuntime,
 }
 
 const ON_HOST_DRIVER: [OnHost; 10] = [
-    OnHost { name: "host-cdi", spec: "{}", runtime: "containerd://2.1.4", os: "ubuntu", host: Brings::Driver },
-    OnHost { name: "host-runtime", spec: "{}", runtime: "containerd://1.7.27", os: "ubuntu", host: Brings::Driver },
+    OnHost { name: "host-cdi", spec: "{}", runtime: "containerd://2.1.4", os: "ubuntu", host: Preinstalled::Driver },
+    OnHost {
+        name: "host-runtime",
+        spec: "{}",
+        runtime: "containerd://1.7.27",
+        os: "ubuntu",
+        host: Preinstalled::Driver,
+    },
     OnHost {
         name: "host-brings-toolkit",
         spec: "{defaults: {toolkit: {injection: None}}}",
         runtime: "containerd://1.7.27",
         os: "ubuntu",
-        host: Brings::Driver,
+        host: Preinstalled::Driver,
     },
     OnHost {
         name: "host-brings-runtime",
         spec: "{}",
         runtime: "docker://27.0.3",
         os: "ubuntu",
-        host: Brings::DriverAndRuntime,
+        host: Preinstalled::DriverAndRuntime,
     },
     OnHost {
         name: "host-mig",
         spec: "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}",
         runtime: "containerd://2.1.4",
         os: "ubuntu",
-        host: Brings::Driver,
+        host: Preinstalled::Driver,
     },
     OnHost {
         name: "host-mps",
         spec: "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}",
         runtime: "containerd://2.1.4",
         os: "ubuntu",
-        host: Brings::Driver,
+        host: Preinstalled::Driver,
     },
     OnHost {
         name: "cos-nvidia",
         spec: "{defaults: {driver: {source: GkeCos}, devicePlugin: {flavor: Nvidia}}}",
         runtime: "containerd://2.1.4",
         os: "cos",
-        host: Brings::Nothing,
+        host: Preinstalled::Nothing,
     },
-    OnHost { name: "cos-google", spec: "{}", runtime: "containerd://2.1.4", os: "cos", host: Brings::Nothing },
+    OnHost { name: "cos-google", spec: "{}", runtime: "containerd://2.1.4", os: "cos", host: Preinstalled::Nothing },
     OnHost {
         name: "ubuntu-google",
         spec: "{defaults: {driver: {source: GkeUbuntu}}}",
         runtime: "containerd://2.1.4",
         os: "ubuntu",
-        host: Brings::Nothing,
+        host: Preinstalled::Nothing,
     },
     OnHost {
         name: "run-file-google",
         spec: "{defaults: {driver: {source: RunFile, installDir: /opt/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu22.04}}, devicePlugin: {flavor: Gke}}}",
         runtime: "docker://27.0.3",
         os: "ubuntu",
-        host: Brings::Nothing,
+        host: Preinstalled::Nothing,
     },
 ];
 
 #[test]
-fn every_daemon_set_on_a_driver_of_the_hosts_is_the_one_that_was_reviewed() {
+fn the_daemon_sets_on_top_of_a_given_driver_are_as_reviewed() {
     for OnHost { name, spec, runtime, os, host } in ON_HOST_DRIVER {
         let mut sim = Sim::new().gpu_node("a", "2330", 1);
-        if host != Brings::Nothing {
+        if host != Preinstalled::Nothing {
             sim.host_driver("a", "580.1.1", true);
         }
-        if host == Brings::DriverAndRuntime {
+        if host == Preinstalled::DriverAndRuntime {
             let (file, handler) = ("/etc/docker/daemon.json".to_owned(), "nvidia".to_owned());
             sim.report("a").runtimes = vec![HostRuntime { file, handler, default: true }];
         }
@@ -201,10 +207,10 @@ fn containers_that_the_docs_name_are_in_a_pod() {
     }
 }
 
-/// A policy under which all stages are placed, on one kind of host: system, version and container runtime.
+/// Golden files of all stages: name, policy, and the host's system, version and container runtime.
 const WHOLE: [(&str, &str, &str, &str, &str); 3] = [
-    // SELinux and the subscription of RHEL, and the same with CRI-O, which mounts that by itself. By these files only: no
-    // such host was at hand.
+    // SELinux and the subscription of RHEL, and the same with CRI-O, which mounts the subscription itself. Verified by
+    // these files only: no such host was available.
     ("whole-rhel", "{}", "rhel", "9.4", "containerd://2.1.4"),
     ("whole-rhel-crio", "{}", "rhel", "9.4", "cri-o://1.34.1"),
     (
@@ -217,7 +223,7 @@ const WHOLE: [(&str, &str, &str, &str, &str); 3] = [
 ];
 
 #[test]
-fn what_a_host_with_selinux_or_a_subscription_is_given_is_what_was_reviewed() {
+fn the_daemon_sets_of_hosts_with_selinux_or_a_subscription_are_as_reviewed() {
     for (name, spec, id, version, runtime) in WHOLE {
         let mut sim = Sim::new().gpu_node("a", "2330", 1);
         let os = &mut sim.report("a").os;
@@ -230,7 +236,7 @@ fn what_a_host_with_selinux_or_a_subscription_is_given_is_what_was_reviewed() {
 }
 
 #[test]
-fn hosts_that_differ_in_how_a_subscription_comes_have_their_own_driver_and_share_the_rest() {
+fn hosts_with_different_mounts_of_the_subscription_only_differ_in_the_driver_daemon_set() {
     let mut sim = Sim::new().gpu_node("a", "2330", 1).gpu_node("b", "2330", 1);
     for (name, runtime) in [("a", "containerd://2.1.4"), ("b", "cri-o://1.34.1")] {
         let os = &mut sim.report(name).os;
@@ -245,7 +251,7 @@ fn hosts_that_differ_in_how_a_subscription_comes_have_their_own_driver_and_share
     let sets = sim.sets_of(Stage::Driver);
     let with = sets.iter().filter(|set| has_subscription(set)).count();
     assert_eq!((sets.len(), with), (2, 1), "{:?}", sim.sets.keys());
-    // Nothing but the driver's container has a use for it.
+    // Only the driver container uses the subscription.
     for stage in [Stage::Toolkit, Stage::DevicePlugin] {
         assert_eq!(sim.sets_of(stage).len(), 1, "{:?}", sim.sets.keys());
     }
@@ -259,15 +265,15 @@ fn the_proxy_is_set_in_operand_containers_but_not_in_the_operators_own() {
     sim.report("cos").os.id = "cos".into();
     sim.settle();
     let pods = sim.sets.values().map(|set| set.spec.clone().and_then(|spec| spec.template.spec).expect("a pod's spec"));
-    let mut told = 0;
+    let mut count = 0;
     for pod in pods {
         for container in pod.init_containers.iter().flatten().chain(&pod.containers) {
-            let ours = container.image.as_ref() == Some(&sim.settings.probe_image);
-            let knows = container.env.iter().flatten().any(|variable| variable.name == "HTTPS_PROXY")
+            let own = container.image.as_ref() == Some(&sim.settings.probe_image);
+            let has_proxy = container.env.iter().flatten().any(|variable| variable.name == "HTTPS_PROXY")
                 && container.volume_mounts.iter().flatten().any(|mount| mount.name == "trusted-ca");
-            assert_eq!(knows, !ours, "{}", container.name);
-            told += u32::from(knows);
+            assert_eq!(has_proxy, !own, "{}", container.name);
+            count += u32::from(has_proxy);
         }
     }
-    assert_eq!(told, 5, "driver and plugin of both nodes, and the toolkit of the one that needs one");
+    assert_eq!(count, 5, "driver and plugin of both nodes, and the toolkit of the node that needs one");
 }

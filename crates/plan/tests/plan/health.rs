@@ -1,4 +1,5 @@
-//! Health: what the probe's judgement of single GPUs makes of nodes and policies, and the way back.
+//! Health: how the health of individual GPUs, as the probe reports it, affects nodes and policies, and how they
+//! recover.
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{
@@ -9,8 +10,8 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// The probe reports a new health for a GPU.
-fn judge(sim: &mut Sim, gpu: usize, state: HealthState) {
+/// Lets the probe report a new health state for a GPU of node `a`.
+fn set_health(sim: &mut Sim, gpu: usize, state: HealthState) {
     let now = Time(sim.now);
     let health = &mut sim.report("a").gpus[gpu].health;
     (health.state, health.since) = (state, Some(now.clone()));
@@ -33,21 +34,21 @@ fn publishes(sim: &mut Sim, gpus: u32) {
     sim.faults.insert("a".into(), Faults { publishes: Some(gpus), ..Faults::default() });
 }
 
-fn said(sim: &Sim) -> (Phase, Reason, String) {
+fn reported(sim: &Sim) -> (Phase, Reason, String) {
     let status = sim.status("a");
     (status.phase, status.reason.expect("a reason"), status.message)
 }
 
 #[test]
-fn one_lost_gpu_of_eight_is_one_line_and_min_healthy_gpus_decides() {
+fn a_node_with_one_unhealthy_gpu_of_eight_is_ready_only_if_min_healthy_gpus_allows_it() {
     for (policy, phase, ready) in
         [("{}", Phase::DevicePlugin, "False"), ("{health: {minHealthyGpus: 7}}", Phase::Ready, "True")]
     {
         let mut sim = Sim::settled_fleet(policy, &["a", "b"]);
-        judge(&mut sim, 3, HealthState::Unhealthy);
+        set_health(&mut sim, 3, HealthState::Unhealthy);
         publishes(&mut sim, 7);
         sim.settle();
-        let (found, reason, message) = said(&sim);
+        let (found, reason, message) = reported(&sim);
         assert_eq!((found, reason), (phase, Reason::GpuUnhealthy), "{policy}: {message}");
         assert!(message.contains("0000:09:00.0") && message.contains("Xid 79: RebootNode"), "{message}");
         assert_eq!(sim.condition("all", "Ready").0, ready, "{policy}");
@@ -57,33 +58,33 @@ fn one_lost_gpu_of_eight_is_one_line_and_min_healthy_gpus_decides() {
         assert_eq!(sim.status("a").health, Some(HealthState::Unhealthy));
         let condition = sim.nodes["a"].health_condition.clone().expect("a condition");
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "GpuUnhealthy"));
-        assert!(sim.nodes["b"].health_condition.is_none(), "a node that is well costs nothing");
+        assert!(sim.nodes["b"].health_condition.is_none(), "a healthy node gets no condition");
     }
 }
 
 #[test]
-fn an_unhealthy_gpu_that_is_still_offered_keeps_its_node_from_being_ready() {
+fn a_node_is_not_ready_while_an_unhealthy_gpu_is_allocatable() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
-    judge(&mut sim, 0, HealthState::Unhealthy);
+    set_health(&mut sim, 0, HealthState::Unhealthy);
     sim.settle();
-    assert_eq!((said(&sim).0, said(&sim).1), (Phase::DevicePlugin, Reason::GpuUnhealthy));
+    assert_eq!((reported(&sim).0, reported(&sim).1), (Phase::DevicePlugin, Reason::GpuUnhealthy));
 }
 
 #[test]
-fn a_degraded_gpu_is_a_remark_on_a_node_that_stays_ready() {
+fn a_degraded_gpu_is_reported_on_a_node_that_stays_ready() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
-    judge(&mut sim, 0, HealthState::Degraded);
+    set_health(&mut sim, 0, HealthState::Degraded);
     sim.settle();
-    assert_eq!((said(&sim).0, said(&sim).1), (Phase::Ready, Reason::GpuDegraded));
+    assert_eq!((reported(&sim).0, reported(&sim).1), (Phase::Ready, Reason::GpuDegraded));
     assert_eq!(sim.condition("all", "Ready").0, "True");
     assert_eq!(sim.condition("all", "Degraded"), ("True".into(), "GpuDegraded".into()));
-    judge(&mut sim, 0, HealthState::Healthy);
+    set_health(&mut sim, 0, HealthState::Healthy);
     sim.settle();
     assert_eq!(sim.condition("all", "Degraded"), ("False".into(), "AllGpusHealthy".into()));
 }
 
 #[test]
-fn the_taint_goes_on_and_off_on_proof_and_goes_with_the_policy() {
+fn the_taint_changes_only_on_proof_and_is_removed_with_the_policy() {
     let tainted = |sim: &Sim| sim.nodes["a"].taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT);
     let mut sim = Sim::settled_fleet("{health: {taintUnhealthy: true, minHealthyGpus: 1}}", &["a"]);
     for (state, wanted) in [
@@ -93,14 +94,14 @@ fn the_taint_goes_on_and_off_on_proof_and_goes_with_the_policy() {
         (HealthState::Unhealthy, true),
         (HealthState::Unknown, true),
     ] {
-        judge(&mut sim, 0, state);
+        set_health(&mut sim, 0, state);
         if state == HealthState::Unknown {
             sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() });
         }
         sim.settle();
         assert_eq!(tainted(&sim), wanted, "{state:?}");
     }
-    assert_eq!(said(&sim).1, Reason::HealthUnknown);
+    assert_eq!(reported(&sim).1, Reason::HealthUnknown);
     sim.delete_policy("all");
     sim.settle();
     assert!(!tainted(&sim) && sim.nodes["a"].health_condition.is_none(), "{:?}", sim.nodes["a"]);
@@ -109,11 +110,11 @@ fn the_taint_goes_on_and_off_on_proof_and_goes_with_the_policy() {
 #[test]
 fn a_plugin_that_withholds_a_recovered_gpu_is_restarted_once() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
-    judge(&mut sim, 3, HealthState::Unhealthy);
+    set_health(&mut sim, 3, HealthState::Unhealthy);
     publishes(&mut sim, 7);
     sim.sleep(60);
     sim.settle();
-    judge(&mut sim, 3, HealthState::Healthy);
+    set_health(&mut sim, 3, HealthState::Healthy);
     let restarts = |sim: &Sim| {
         let events = sim.plans.iter().flat_map(|plan| &plan.events);
         events.filter(|event| event.reason == Reason::DevicePluginRestarted).count()
@@ -123,14 +124,14 @@ fn a_plugin_that_withholds_a_recovered_gpu_is_restarted_once() {
     assert!(sim.plans.iter().any(|plan| plan.recreate.contains("device-plugin@a")));
     sim.sleep(3600);
     sim.settle();
-    assert_eq!(restarts(&sim), 1, "it withholds it still, and once is enough");
+    assert_eq!(restarts(&sim), 1, "the plugin still withholds the GPU, but is restarted only once");
     sim.faults.remove("a");
     sim.settle();
-    assert_eq!(said(&sim).1, Reason::AllGpusAllocatable);
+    assert_eq!(reported(&sim).1, Reason::AllGpusAllocatable);
 }
 
 #[test]
-fn the_rules_reach_the_probe_pool_by_pool() {
+fn each_node_gets_the_health_rules_of_its_pool() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "1eb8", 1).policy(
         "all",
         "{health: {interval: 10s, xids: {fatal: [13]}}, pools: [{name: t4, match: {models: [t4]}, health: {cleanIntervals: 3}}]}",
@@ -141,5 +142,5 @@ fn the_rules_reach_the_probe_pool_by_pool() {
     assert_eq!((rules("b").xids.fatal, rules("b").clean_intervals), (vec![13], Some(3)));
     let mut plain = Sim::settled_fleet("{}", &["a"]);
     plain.settle();
-    assert_eq!(plain.gpu_nodes["a"].spec.health, None, "the probe's own defaults");
+    assert_eq!(plain.gpu_nodes["a"].spec.health, None, "without rules, the probe uses its defaults");
 }

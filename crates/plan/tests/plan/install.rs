@@ -1,4 +1,4 @@
-//! Installing: what a policy makes of a fleet's nodes, from nothing to ready.
+//! Installing: how a policy takes the nodes of a fleet from no operands to ready.
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
@@ -56,7 +56,10 @@ fn a_gke_label_names_the_model_before_the_probe_reports() {
     sim.run(3);
     assert_eq!(sim.nodes["gke"].labels[keys::MODEL], "nvidia-tesla-k80");
     assert_eq!(sim.policies["all"].status.clone().expect("a status").attention[0].reason, Reason::WaitingForReport);
-    assert!(sim.sets.is_empty() && sim.gpu_nodes.is_empty(), "its probe makes the GpuNode, unless it never comes");
+    assert!(
+        sim.sets.is_empty() && sim.gpu_nodes.is_empty(),
+        "the probe creates the GpuNode, unless the probe is missing"
+    );
     sim.sleep(61);
     sim.run(2);
     assert_eq!(sim.status("gke").model.as_deref(), Some("nvidia-tesla-k80"));
@@ -82,7 +85,7 @@ fn a_host_driver_is_not_replaced_whether_loaded_or_not() {
 }
 
 #[test]
-fn an_install_costs_four_writes_a_node_at_most() {
+fn an_install_costs_at_most_four_writes_per_node() {
     let mut sim = Sim::new().policy("all", "{}");
     for node in 0..20 {
         sim.join(&format!("n{node}"), "2330", 8);
@@ -98,8 +101,8 @@ fn an_install_costs_four_writes_a_node_at_most() {
 }
 
 #[test]
-fn the_more_nodes_are_in_progress_the_longer_a_reported_phase_lasts() {
-    for (nodes, told) in [(4, true), (60, false)] {
+fn phases_are_reported_less_often_while_many_nodes_are_in_progress() {
+    for (nodes, reported) in [(4, true), (60, false)] {
         let mut sim = Sim::new().policy("all", "{}");
         for node in 0..nodes {
             let name = format!("n{node}");
@@ -112,13 +115,13 @@ fn the_more_nodes_are_in_progress_the_longer_a_reported_phase_lasts() {
         }
         for node in 0..nodes {
             let writes = sim.writes[&format!("node/n{node}")];
-            assert_eq!(writes > 4, told, "n{node} of {nodes}: {writes}");
+            assert_eq!(writes > 4, reported, "n{node} of {nodes}: {writes}");
         }
     }
 }
 
 #[test]
-fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
+fn failures_are_reported_with_the_pods_message_and_recover_without_intervention() {
     let missing = Faults { missing_images: ["595.91.07".to_owned()].into(), ..Faults::default() };
     let crash = Faults { driver_crash: Some("kernel headers not found".into()), ..Faults::default() };
     let wrong = Faults { loads_instead: Some("570.1.1".into()), ..Faults::default() };
@@ -137,12 +140,12 @@ fn failures_are_named_with_the_pods_own_words_and_heal_by_themselves() {
         let status = sim.status("bad");
         assert_eq!(status.reason, Some(reason), "{status:#?}");
         assert!(status.message.contains(words), "{}", status.message);
-        assert_eq!(sim.status("good").phase, Phase::Ready, "{reason}: the other node goes on");
+        assert_eq!(sim.status("good").phase, Phase::Ready, "{reason}: the other node is not affected");
         assert_eq!(sim.condition("all", "Ready").0, "False");
         sim.faults.clear();
         sim.refusals.clear();
         sim.settle();
-        assert_eq!(sim.status("bad").phase, Phase::Ready, "{reason} heals");
+        assert_eq!(sim.status("bad").phase, Phase::Ready, "{reason} recovers");
         assert_eq!(sim.condition("all", "Ready").0, "True");
     }
 }
@@ -156,7 +159,7 @@ fn unhealthy_devices_are_distinguished_from_devices_that_are_not_registered_yet(
             "7 of 8 GPUs are allocatable; 1 more is registered but not allocatable: pod device-plugin@a reports it as unhealthy; see its log",
         ),
         (7, 0, "7 of 8 GPUs are allocatable; waiting for kubelet and pod device-plugin@a"),
-        // A plugin that has just started.
+        // The plugin has just started.
         (0, 8, "0 of 8 GPUs are allocatable; waiting for kubelet and pod device-plugin@a"),
     ] {
         let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
@@ -212,7 +215,7 @@ fn an_unsupported_driver_is_rejected_with_a_suggestion_and_other_nodes_continue(
 }
 
 #[test]
-fn a_node_that_is_away_when_its_policy_comes_is_not_unmanaged() {
+fn a_node_that_is_not_ready_when_its_policy_is_created_is_not_unmanaged() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.settle();
     assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Unmanaged, Some(Reason::NoPolicy)));
@@ -234,7 +237,7 @@ fn waiting_for_a_report_is_reported_once() {
 }
 
 #[test]
-fn no_gpu_node_is_never_ready() {
+fn a_policy_without_gpu_nodes_is_not_ready() {
     let mut sim = Sim::new().policy("all", "{readiness: {minReadyNodes: 0}}");
     sim.join_plain("cpu");
     sim.settle();
@@ -242,7 +245,7 @@ fn no_gpu_node_is_never_ready() {
 }
 
 #[test]
-fn a_namespace_that_refuses_the_probe_is_named_as_the_cause() {
+fn a_rejection_of_the_probes_pods_is_reported_as_the_cause() {
     let mut sim = Sim::new().policy("all", "{}");
     sim.join_plain("unknown");
     let message = "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
@@ -253,9 +256,9 @@ fn a_namespace_that_refuses_the_probe_is_named_as_the_cause() {
 }
 
 #[test]
-fn gpus_that_a_plugin_left_behind_make_no_node_ready() {
+fn gpus_that_are_still_allocatable_without_a_plugin_make_no_node_ready() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
-    // Kubelet has not taken them back yet.
+    // Kubelet has not withdrawn the GPUs yet.
     for _ in 0..4 {
         sim.nodes.get_mut("a").expect("the node").allocatable = 8.into();
         let plan = sim.plan();
@@ -291,7 +294,8 @@ fn a_rejection_from_before_a_pod_was_accepted_does_not_apply_to_the_next_one() {
     assert_eq!(sim.status("b").phase, Phase::Ready);
 }
 
-/// A node whose probe, if it speaks, shows so many GPUs on the bus, and of whose number so much is said.
+/// Returns a node with this number of GPUs on the bus, or without a report, and the expected number from pool,
+/// annotation and cloud.
 fn expecting(on_bus: Option<u32>, pool: Option<u32>, annotated: Option<u32>, cloud: Option<u32>) -> Sim {
     let mut sim = Sim::new();
     match on_bus {
@@ -305,7 +309,7 @@ fn expecting(on_bus: Option<u32>, pool: Option<u32>, annotated: Option<u32>, clo
     sim.nodes.get_mut("a").expect("the node").gpu_count = annotated.map(|count| count.to_string());
     let expected_resources = pool.map_or_else(String::new, |count| format!(", gpusPerNode: {count}"));
     sim.apply_policy("all", &format!("{{pools: [{{name: p{expected_resources}}}]}}"));
-    // Longer than a probe is waited for.
+    // This is longer than the operator waits for a probe.
     for _ in 0..100 {
         sim.step();
         sim.sleep(1);
@@ -314,7 +318,7 @@ fn expecting(on_bus: Option<u32>, pool: Option<u32>, annotated: Option<u32>, clo
 }
 
 #[test]
-fn gpus_are_expected_by_annotation_promise_history_and_cloud_in_this_order() {
+fn the_expected_gpus_come_from_annotation_pool_history_or_cloud_in_this_order() {
     let (ready, missing, silent) = (Reason::AllGpusAllocatable, Reason::GpuMissing, Reason::ProbeMissing);
     for (on_bus, pool, annotated, cloud, expected, reason) in [
         (Some(4), None, None, None, Some(4), ready),
@@ -329,7 +333,7 @@ fn gpus_are_expected_by_annotation_promise_history_and_cloud_in_this_order() {
         let status = sim.status("a");
         let found = (status.gpus.expected, status.reason);
         assert_eq!(found, (expected, Some(reason)), "{on_bus:?} {pool:?} {annotated:?} {cloud:?}: {status:?}");
-        assert_eq!(status.phase == Phase::Ready, reason == ready, "what is not known is not ready");
+        assert_eq!(status.phase == Phase::Ready, reason == ready, "a node with unknown GPUs is not ready");
         assert_eq!(sim.condition("all", "Ready").0, if reason == ready { "True" } else { "False" });
     }
 }
@@ -337,7 +341,7 @@ fn gpus_are_expected_by_annotation_promise_history_and_cloud_in_this_order() {
 #[test]
 fn pods_that_a_quota_rejects_are_reported_with_the_api_servers_message() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
-    // It accepts some and rejects others.
+    // The API server accepts some pods and rejects others.
     let words = Some("exceeded quota: gpu-operator, used: pods=3, limited: pods=3");
     sim.faults.insert("b".into(), Faults { pods_forbidden: words, ..Faults::default() });
     sim.join("b", "2330", 8);
@@ -349,18 +353,18 @@ fn pods_that_a_quota_rejects_are_reported_with_the_api_servers_message() {
 }
 
 #[test]
-fn a_node_that_is_being_deleted_counts_apart() {
+fn a_node_that_is_being_deleted_is_excluded() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
     sim.nodes.get_mut("b").expect("the node").deleting = true;
     sim.settle();
     assert_eq!(sim.status("b").reason, Some(Reason::NodeDeleting));
     let counts = sim.policies["all"].status.clone().expect("a status").nodes;
     assert_eq!((counts.ready, counts.excluded, counts.total), (1, 1, 2));
-    assert_eq!(sim.condition("all", "Ready").0, "True", "all that can serve are ready");
+    assert_eq!(sim.condition("all", "Ready").0, "True", "all remaining nodes are ready");
 }
 
 #[test]
-fn a_gpu_that_is_missing_after_a_reboot_is_not_forgotten() {
+fn a_missing_gpu_is_still_expected() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     sim.report("a").gpus.pop();
@@ -410,7 +414,7 @@ fn the_daemon_sets_of_a_pool_are_as_reviewed() {
 }
 
 #[test]
-fn a_phase_that_is_passed_over_in_silence_has_its_deadline_all_the_same() {
+fn a_phase_that_is_not_reported_has_its_deadline_nevertheless() {
     let mut sim = Sim::new().policy("all", "{readiness: {progressDeadline: 2m}}");
     let nodes: Vec<String> = (0..100).map(|node| format!("n{node}")).collect();
     for name in &nodes {
@@ -428,7 +432,7 @@ fn a_phase_that_is_passed_over_in_silence_has_its_deadline_all_the_same() {
 }
 
 #[test]
-fn what_a_node_has_to_remember_waits_for_no_phase_to_be_told_of() {
+fn published_labels_are_recorded_without_waiting_for_the_next_reported_phase() {
     let mut sim = Sim::new().policy("all", "{}");
     for node in 0..60 {
         let name = format!("n{node}");

@@ -1,4 +1,5 @@
-//! The labels of GPU feature discovery on nodes: when they come, change and go, and what becomes of those of others.
+//! The labels of GPU feature discovery on nodes: when they are set, changed and removed, and how those of other users
+//! are kept.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ const DRIVER: &str = "nvidia.com/cuda.driver-version.full";
 /// Returns this operator's labels on a node that belong to GPU feature discovery.
 fn discovered(sim: &Sim, node: &str) -> BTreeMap<String, String> {
     let node = &sim.nodes[node];
-    let ours = node.owned_labels.iter().filter(|key| keys::is_discovered(key));
-    ours.map(|key| (key.to_string(), node.labels[key].to_string())).collect()
+    let owned = node.owned_labels.iter().filter(|key| keys::is_discovered(key));
+    owned.map(|key| (key.to_string(), node.labels[key].to_string())).collect()
 }
 
 fn label(sim: &Sim, node: &str, key: &str) -> Option<String> {
@@ -22,7 +23,7 @@ fn label(sim: &Sim, node: &str, key: &str) -> Option<String> {
 }
 
 #[test]
-fn they_are_set_once_nvml_reports_the_gpus_and_removed_with_the_option() {
+fn the_labels_are_set_once_nvml_reports_the_gpus_and_removed_with_the_option() {
     let mut sim = Sim::new().policy("others", "{nodeSelector: {matchLabels: {team: x}}}").policy("all", GFD);
     sim.join("a", "2330", 8);
     sim.join("b", "2330", 8);
@@ -31,7 +32,7 @@ fn they_are_set_once_nvml_reports_the_gpus_and_removed_with_the_option() {
     sim.settle();
     insta::assert_yaml_snapshot!("whole", discovered(&sim, "a"));
     assert_eq!(sim.status("a").published_labels, discovered(&sim, "a"));
-    // The older policy has this one, and does not ask for them.
+    // The older policy governs node b, and does not request the labels.
     assert!(discovered(&sim, "b").is_empty() && sim.nodes["cpu"].labels.len() == 1);
     let others = |sim: &Sim| {
         let labels = sim.nodes["a"].labels.iter().filter(|(key, _)| !keys::is_discovered(key));
@@ -45,7 +46,7 @@ fn they_are_set_once_nvml_reports_the_gpus_and_removed_with_the_option() {
 }
 
 #[test]
-fn before_a_driver_works_it_is_known_that_there_are_gpus_and_no_more() {
+fn before_a_driver_works_only_the_presence_of_gpus_is_labelled() {
     let mut sim = Sim::new().policy("all", GFD);
     sim.faults.insert("a".into(), Faults { driver_crash: Some("no headers".into()), ..Faults::default() });
     sim.join("a", "2330", 8);
@@ -57,7 +58,7 @@ fn before_a_driver_works_it_is_known_that_there_are_gpus_and_no_more() {
 }
 
 #[test]
-fn they_are_kept_without_a_report_and_follow_the_driver_once_it_has_changed() {
+fn the_labels_are_kept_without_a_report_and_updated_once_the_driver_has_changed() {
     let mut sim =
         Sim::settled_fleet("{compatibility: {labels: Gfd}, defaults: {driver: {version: 590.10.01}}}", &["a"]);
     let before = discovered(&sim, "a");
@@ -89,7 +90,7 @@ fn they_are_kept_without_a_report_and_follow_the_driver_once_it_has_changed() {
 }
 
 #[test]
-fn they_follow_gpus_that_are_added_or_gone() {
+fn the_labels_follow_the_number_of_gpus() {
     let mut sim = Sim::settled_fleet(GFD, &["a"]);
     sim.report("a").gpus.truncate(6);
     sim.settle();
@@ -128,7 +129,7 @@ fn the_sharing_labels_are_those_of_the_nodes_current_plugin() {
 }
 
 #[test]
-fn mig_devices_are_labelled_as_they_come_and_go() {
+fn the_labels_of_mig_devices_follow_the_layout() {
     let mig = |layout: &str| {
         format!(
             "{{compatibility: {{labels: Gfd}}, defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {layout}}}}}}}}}"
@@ -149,17 +150,17 @@ fn mig_devices_are_labelled_as_they_come_and_go() {
 }
 
 #[test]
-fn what_gpu_feature_discovery_has_written_stays_its_own() {
+fn labels_that_gpu_feature_discovery_has_written_are_kept() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
-    // As NFD writes them for GPU feature discovery: some as they would be here, some not.
+    // NFD writes the labels for GPU feature discovery, some with the values of this operator, some with others.
     for (key, value) in [(PRODUCT, "NVIDIA-GPU-2330"), (REPLICAS, "4"), (keys::GPU_PRESENT, "true")] {
         sim.label("a", key, Some(value));
     }
     sim.apply_policy("all", GFD);
     sim.settle();
-    let ours = discovered(&sim, "a");
+    let owned = discovered(&sim, "a");
     for key in [PRODUCT, REPLICAS, keys::GPU_PRESENT] {
-        assert!(!ours.contains_key(key) && !sim.status("a").published_labels.contains_key(key), "{key}");
+        assert!(!owned.contains_key(key) && !sim.status("a").published_labels.contains_key(key), "{key}");
     }
     let status = sim.status("a");
     assert_eq!((status.reason, status.is_ready()), (Some(Reason::LabelConflict), true));
@@ -167,13 +168,13 @@ fn what_gpu_feature_discovery_has_written_stays_its_own() {
         status.message,
         "label nvidia.com/gpu.replicas already has value \"4\" and is left unchanged; remove the label from the node, or remove compatibility.labels"
     );
-    // GPU feature discovery takes over one of this operator's labels, and changes another of its own.
+    // GPU feature discovery takes over one of this operator's labels, and changes one of its own.
     sim.label("a", "nvidia.com/gpu.count", Some("7"));
     sim.label("a", PRODUCT, Some("NVIDIA-GPU-2330-SHARED"));
     sim.settle();
     assert_eq!(label(&sim, "a", "nvidia.com/gpu.count").as_deref(), Some("7"));
     assert_eq!(label(&sim, "a", PRODUCT).as_deref(), Some("NVIDIA-GPU-2330-SHARED"));
-    // It goes, and what it wrote with it.
+    // GPU feature discovery is removed, together with its labels.
     for key in [PRODUCT, REPLICAS, "nvidia.com/gpu.count", keys::GPU_PRESENT] {
         sim.label("a", key, None);
     }
@@ -184,12 +185,12 @@ fn what_gpu_feature_discovery_has_written_stays_its_own() {
     sim.label("a", REPLICAS, Some("9"));
     sim.delete_policy("all");
     sim.settle();
-    assert_eq!(label(&sim, "a", REPLICAS).as_deref(), Some("9"), "it is not ours to remove");
+    assert_eq!(label(&sim, "a", REPLICAS).as_deref(), Some("9"), "a label of another user is not removed");
     assert!(discovered(&sim, "a").is_empty());
 }
 
 #[test]
-fn no_pool_is_matched_by_them_and_no_node_counted() {
+fn no_pool_matches_labels_that_its_policy_publishes() {
     let pool = "pools: [{name: p, match: {nodeSelector: {matchExpressions: [{key: nvidia.com/gpu.product, operator: Exists}]}}}]";
     let mut sim = Sim::settled_fleet(&format!("{{compatibility: {{labels: Gfd}}, {pool}}}"), &["a"]);
     assert_eq!(label(&sim, "a", keys::POOL).as_deref(), Some("nvidia-h100-80gb"));
@@ -197,17 +198,17 @@ fn no_pool_is_matched_by_them_and_no_node_counted() {
     let found = status.pools.iter().find(|pool| pool.name == "p").expect("the pool");
     assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");
     assert!(found.message.ends_with("or remove compatibility.labels"), "{found:?}");
-    // Somebody else's do count where the policy writes none.
+    // If the policy does not publish these labels, pools match labels of other users.
     sim.apply_policy("all", &format!("{{{pool}}}"));
     sim.settle();
-    sim.label("a", PRODUCT, Some("theirs"));
+    sim.label("a", PRODUCT, Some("third-party"));
     sim.settle();
     assert_eq!(label(&sim, "a", keys::POOL).as_deref(), Some("p"));
     assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
 }
 
 #[test]
-fn the_example_labels_whole_and_shared_gpus_apart() {
+fn with_the_example_whole_and_shared_gpus_have_different_labels() {
     let policy: ClusterGpuPolicy =
         serde_yaml::from_str(include_str!("../../../../examples/gfd-labels.yaml")).expect("a policy");
     let mut sim = Sim::new().gpu_node("h100", "2330", 8).gpu_node("l4", "27b8", 2);

@@ -9,13 +9,13 @@ fn label(sim: &mut Sim, node: &str, key: &str, value: &str) {
     sim.nodes.get_mut(node).expect("a node").labels.insert(key.into(), value.into());
 }
 
-fn said(sim: &Sim, node: &str) -> (Phase, Reason, String) {
+fn reported(sim: &Sim, node: &str) -> (Phase, Reason, String) {
     let status = sim.status(node);
     (status.phase, status.reason.expect("a reason"), status.message)
 }
 
 #[test]
-fn whatever_names_the_model_it_is_the_same_model() {
+fn every_source_of_a_model_name_leads_to_the_same_model() {
     let mut sim = Sim::new().policy("all", "{}");
     for (node, key, value) in [
         ("gke", GKE, "nvidia-tesla-t4"),
@@ -31,33 +31,33 @@ fn whatever_names_the_model_it_is_the_same_model() {
     sim.settle();
     for node in sim.nodes.values() {
         assert_eq!(node.labels[keys::MODEL], "nvidia-tesla-t4", "{}", node.name);
-        assert_eq!(said(&sim, &node.name).1, Reason::AllGpusAllocatable, "{}", node.name);
+        assert_eq!(reported(&sim, &node.name).1, Reason::AllGpusAllocatable, "{}", node.name);
     }
     assert_eq!(sim.sets.len(), 3, "one pool, one variant");
 }
 
 #[test]
-fn an_override_goes_before_every_label_and_the_bus() {
+fn an_override_takes_precedence_over_all_labels_and_the_pci_bus() {
     let mut sim = Sim::new()
         .gpu_node("a", "1eb8", 1)
-        .policy("all", "{nodeLabels: [accelerator], pools: [{name: ours, match: {models: [ours]}}]}");
+        .policy("all", "{nodeLabels: [accelerator], pools: [{name: custom, match: {models: [custom]}}]}");
     label(&mut sim, "a", GKE, "nvidia-tesla-t4");
-    label(&mut sim, "a", keys::MODEL_OVERRIDE, "ours");
+    label(&mut sim, "a", keys::MODEL_OVERRIDE, "custom");
     sim.settle();
     assert_eq!(
         (sim.nodes["a"].labels["accelerator"].as_str(), sim.nodes["a"].labels[keys::POOL].as_str()),
-        ("ours", "ours")
+        ("custom", "custom")
     );
     let image = Sim::image(sim.sets_of(Stage::Driver)[0]);
-    assert!(image.contains("595.91.07"), "the driver is that of the hardware: {image}");
+    assert!(image.contains("595.91.07"), "the driver is chosen for the hardware: {image}");
 }
 
 #[test]
-fn a_label_that_contradicts_the_bus_is_reported_and_kept() {
+fn a_label_that_contradicts_the_pci_bus_is_reported_and_kept() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     label(&mut sim, "a", GKE, "nvidia-tesla-k80");
     sim.settle();
-    let (phase, reason, message) = said(&sim, "a");
+    let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Ready, Reason::LabelMismatch), "{message}");
     assert!(message.contains("nvidia-tesla-k80") && message.contains("nvidia-h100-80gb"), "{message}");
     assert_eq!(sim.nodes["a"].labels[GKE], "nvidia-tesla-k80");
@@ -68,11 +68,11 @@ fn a_label_that_contradicts_the_bus_is_reported_and_kept() {
 }
 
 #[test]
-fn a_node_of_several_models_has_a_driver_for_all_of_them_and_no_single_name() {
+fn a_node_with_several_models_gets_a_driver_for_all_of_them_and_the_label_mixed() {
     let mut sim = Sim::new().gpu_node("a", "2330", 2).policy("all", "{nodeLabels: [accelerator]}");
     sim.report("a").gpus[1].device_id = "15f9".into();
     sim.settle();
-    let (phase, reason, message) = said(&sim, "a");
+    let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Ready, Reason::MixedModels), "{message}");
     assert!(message.contains("nvidia-h100-80gb, nvidia-tesla-p100"), "{message}");
     assert_eq!(sim.nodes["a"].labels["accelerator"], "mixed");
@@ -81,7 +81,7 @@ fn a_node_of_several_models_has_a_driver_for_all_of_them_and_no_single_name() {
 }
 
 #[test]
-fn a_signal_that_is_lost_changes_nothing() {
+fn a_removed_hint_about_the_model_changes_nothing() {
     let mut sim = Sim::new().gpu_node("a", "1eb8", 4).policy("all", "{}");
     label(&mut sim, "a", GKE, "nvidia-tesla-t4");
     sim.settle();
@@ -96,7 +96,7 @@ fn a_signal_that_is_lost_changes_nothing() {
     assert_eq!((labels(&sim), sim.sets.clone()), before);
     sim.gpu_nodes.remove("a");
     sim.run(5);
-    assert_eq!(labels(&sim), before.0, "the GpuNode is gone, and with it the report");
+    assert_eq!(labels(&sim), before.0, "without a GpuNode there is no report");
 }
 
 #[test]
@@ -105,10 +105,10 @@ fn a_label_that_only_announces_a_gpu_is_trusted_until_the_probe_reports() {
     sim.join_plain("a");
     label(&mut sim, "a", "feature.node.kubernetes.io/pci-10de.present", "true");
     sim.run(3);
-    assert!(!sim.nodes["a"].labels.contains_key(keys::POOL), "nothing can be said yet: {:?}", sim.nodes["a"].labels);
+    assert!(!sim.nodes["a"].labels.contains_key(keys::POOL), "the model is not known yet: {:?}", sim.nodes["a"].labels);
     sim.sleep(61);
     sim.run(3);
-    assert_eq!((said(&sim, "a").1, sim.status("a").model), (Reason::ProbeMissing, None));
+    assert_eq!((reported(&sim, "a").1, sim.status("a").model), (Reason::ProbeMissing, None));
     assert!(!sim.nodes["a"].labels.contains_key("accelerator"));
     sim.report("a").os.id = "ubuntu".into();
     sim.settle();
@@ -121,9 +121,9 @@ fn a_node_that_opts_out_is_not_managed_and_counted_as_such() {
     let mut sim = Sim::settled_fleet("{nodeLabels: [accelerator]}", &["a", "b"]);
     label(&mut sim, "a", keys::MANAGED, "false");
     sim.settle();
-    assert_eq!((said(&sim, "a").0, said(&sim, "a").1), (Phase::Unmanaged, Reason::OptedOut));
+    assert_eq!((reported(&sim, "a").0, reported(&sim, "a").1), (Phase::Unmanaged, Reason::OptedOut));
     let left: Vec<_> = sim.nodes["a"].labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
-    assert_eq!(left, [keys::MANAGED], "the label that a user set is the user's");
+    assert_eq!(left, [keys::MANAGED], "a label that the user set is kept");
     assert!(!sim.nodes["a"].labels.contains_key("accelerator"));
     let status = sim.policies["all"].status.clone().expect("a status");
     assert_eq!((status.nodes.total, status.nodes.opted_out, status.summary.nodes.as_str()), (1, 1, "1/1"));
@@ -142,10 +142,10 @@ fn of_two_policies_the_older_governs_a_node_and_both_report_it() {
     label(&mut sim, "b", "team", "x");
     sim.apply_policy("newer", "{nodeSelector: {matchLabels: {team: x}}, nodeLabels: [accelerator]}");
     sim.settle();
-    let (phase, reason, message) = said(&sim, "b");
+    let (phase, reason, message) = reported(&sim, "b");
     assert_eq!((phase, reason), (Phase::Ready, Reason::PolicyOverlap));
     assert!(message.contains(r#""all" and "newer""#) && message.contains(r#""all" is older"#), "{message}");
-    assert_eq!(said(&sim, "a").1, Reason::AllGpusAllocatable, "for that node only");
+    assert_eq!(reported(&sim, "a").1, Reason::AllGpusAllocatable, "only the other node is reported");
     assert!(!sim.nodes["b"].labels.contains_key("accelerator"));
     let overlap = |policy: &str| {
         let overlaps = sim.policies[policy].status.clone().expect("a status").overlaps;
@@ -159,27 +159,27 @@ fn of_two_policies_the_older_governs_a_node_and_both_report_it() {
 }
 
 #[test]
-fn a_gpu_that_is_gone_after_a_reboot_is_named_by_its_last_address_until_it_is_disclaimed() {
+fn a_gpu_that_is_missing_after_a_reboot_is_reported_by_its_last_address_until_the_count_is_set() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     let gone = sim.report("a").gpus.remove(3).pci_address;
     sim.report("a").boot_id = "boot-2".into();
     sim.settle();
-    let (phase, reason, message) = said(&sim, "a");
+    let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::DevicePlugin, Reason::GpuMissing), "{message}");
     assert!(message.contains("7 of 8") && message.contains(&gone) && message.contains(keys::GPU_COUNT), "{message}");
     sim.nodes.get_mut("a").expect("a node").gpu_count = Some("7".into());
     sim.settle();
-    assert_eq!(said(&sim, "a").1, Reason::AllGpusAllocatable);
+    assert_eq!(reported(&sim, "a").1, Reason::AllGpusAllocatable);
     sim.nodes.get_mut("a").expect("a node").gpu_count = None;
     sim.settle();
     assert_eq!(
-        (said(&sim, "a").1, sim.status("a").gpus.most_seen),
+        (reported(&sim, "a").1, sim.status("a").gpus.most_seen),
         (Reason::AllGpusAllocatable, Some(7)),
-        "forgotten for good"
+        "the former number of GPUs is no longer recorded"
     );
     sim.nodes.get_mut("a").expect("a node").gpu_count = Some("seven".into());
     sim.settle();
-    let (phase, reason, message) = said(&sim, "a");
+    let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Ready, Reason::InvalidAnnotation), "{message}");
 }
 
@@ -189,7 +189,7 @@ fn a_node_that_lost_all_gpus_reports_this_instead_of_a_driver_crash() {
     sim.report("a").gpus.clear();
     sim.report("a").driver = gpu_operator_crd::report::DriverFacts::default();
     sim.settle();
-    let (phase, reason, message) = said(&sim, "a");
+    let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Driver, Reason::GpuMissing), "{message}");
     assert!(message.contains("0 of 8"), "{message}");
 }
@@ -207,7 +207,7 @@ fn a_taint_that_the_policy_does_not_tolerate_is_named() {
     sim.nodes.get_mut("a").expect("a node").taints =
         vec![taint("nvidia.com/gpu", "NoSchedule"), taint("dedicated", "NoSchedule")];
     sim.settle();
-    let (phase, reason, message) = said(&sim, "a");
+    let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Driver, Reason::UntoleratedTaint), "{message}");
     assert!(message.contains("dedicated=ml:NoSchedule") && message.contains("defaults.tolerations"), "{message}");
     sim.apply_policy("all", "{}");
@@ -216,7 +216,7 @@ fn a_taint_that_the_policy_does_not_tolerate_is_named() {
 }
 
 #[test]
-fn nodes_that_differ_in_what_a_variant_depends_on_share_no_daemon_set() {
+fn nodes_with_different_variants_share_no_daemon_set() {
     let mut sim = Sim::new().policy(
         "all",
         "{pools: [{name: old, match: {nodeSelector: {matchLabels: {zone: old}}}, toolkit: {injection: Cdi}}]}",
@@ -246,16 +246,16 @@ fn nodes_that_differ_in_what_a_variant_depends_on_share_no_daemon_set() {
         ready.iter().map(|node| sim.nodes[*node].labels[keys::DEVICE_PLUGIN].clone()).collect();
     assert_eq!(groups.len(), ready.len(), "{groups:?}");
     for node in ready {
-        assert_eq!(sim.status(node).phase, Phase::Ready, "{node}: {:?}", said(&sim, node));
+        assert_eq!(sim.status(node).phase, Phase::Ready, "{node}: {:?}", reported(&sim, node));
     }
     for (node, reason) in [("exotic", Reason::NoDriverImageForOS), ("old", Reason::RuntimeUnsupported)] {
-        assert_eq!(said(&sim, node).1, reason, "{node}");
+        assert_eq!(reported(&sim, node).1, reason, "{node}");
         assert!(Stage::ALL.iter().all(|stage| !sim.nodes[node].labels.contains_key(stage.key())), "{node}");
     }
 }
 
 #[test]
-fn a_pool_takes_any_clouds_word_for_a_model_and_an_unknown_one_is_marked() {
+fn a_pool_accepts_any_clouds_name_of_a_model_and_an_unknown_name_is_reported() {
     let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy(
         "all",
         "{pools: [{name: inference, match: {models: [t4]}}, {name: training, match: {models: [nvidia-h100-80g]}}]}",
@@ -270,12 +270,13 @@ fn a_pool_takes_any_clouds_word_for_a_model_and_an_unknown_one_is_marked() {
         pool.message
     );
     assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
-    assert_eq!(sim.condition("all", "Ready").0, "True", "nothing that runs is disturbed");
+    assert_eq!(sim.condition("all", "Ready").0, "True", "running nodes are not disrupted");
 }
 
 #[test]
 fn a_pool_that_matches_a_label_of_its_own_policy_is_reported() {
-    // By the first, a node would join the pool once it is labelled; by the second, it would leave the pool, and come back.
+    // With the first selector, a node would join the pool once it is labelled; with the second, it would leave the pool
+    // and rejoin.
     for (requirement, pool) in [
         ("{matchLabels: {gpu/nividia: P630}}", "nvidia-quadro-k620"),
         ("{matchExpressions: [{key: gpu/nividia, operator: DoesNotExist}]}", "by-label"),
@@ -289,7 +290,11 @@ fn a_pool_that_matches_a_label_of_its_own_policy_is_reported() {
         let moves = sim.writes["node/a"];
         sim.sleep(3600);
         sim.settle();
-        assert_eq!((sim.writes["node/a"], &*sim.nodes["a"].labels[keys::POOL]), (moves, pool), "it does not flap");
+        assert_eq!(
+            (sim.writes["node/a"], &*sim.nodes["a"].labels[keys::POOL]),
+            (moves, pool),
+            "the node does not change pools repeatedly"
+        );
         let status = sim.policies["all"].status.clone().expect("a status");
         let found = status.pools.iter().find(|pool| pool.name == "by-label").expect("the pool");
         assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");

@@ -1,14 +1,14 @@
-//! What holds for every fleet, every policy and every order of events. A failure prints the events that led to it,
-//! shrunk, and its seed is kept in `properties.regressions` beside this file, so that it replays.
+//! Properties that hold for every fleet, every policy and every order of events. A failure prints the events that led
+//! to it, shrunk, and its seed is stored in `properties.regressions` beside this file, so that it is replayed.
 
 mod events;
 mod fleet;
 mod oracle;
-mod wish;
+mod policy_spec;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use events::{Event, OnNode, beginning, event, happen, happen_to, nth, on_node, policies};
+use events::{Event, OnNode, apply_event, apply_to_node, beginning, event, nth, on_node, policies};
 
 use crate::sim::Sim;
 use gpu_operator_crd::{
@@ -22,37 +22,38 @@ use k8s_openapi::{
     api::core::v1::ResourceRequirements,
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
-use oracle::{Oracle, count, discovered_labels_are_those_of_the_policy, says_ready};
+use oracle::{Oracle, count, discovered_labels_are_those_of_the_policy, reports_ready};
 use proptest::{
     collection::vec,
     prelude::*,
     test_runner::{FileFailurePersistence, RngSeed},
 };
 
-/// The same cases on every run, so that a change is judged and not luck. To look further:
-/// `PROPTEST_RNG_SEED=<number> PROPTEST_CASES=<many> cargo test -p gpu-operator --test properties`.
+/// Returns a configuration with the same cases on every run, so that a failure is caused by a change and not by chance.
+/// To search further:
+///
+/// `PROPTEST_RNG_SEED=<number> PROPTEST_CASES=<many> cargo test -p gpu-operator-plan --test plan properties`.
 fn config(cases: u32) -> ProptestConfig {
     let from_environment = ProptestConfig::default();
-    let asked = |name| std::env::var_os(name).is_some();
+    let is_set = |name| std::env::var_os(name).is_some();
     ProptestConfig {
-        cases: if asked("PROPTEST_CASES") { from_environment.cases } else { cases },
-        rng_seed: if asked("PROPTEST_RNG_SEED") { from_environment.rng_seed } else { RngSeed::Fixed(20) },
+        cases: if is_set("PROPTEST_CASES") { from_environment.cases } else { cases },
+        rng_seed: if is_set("PROPTEST_RNG_SEED") { from_environment.rng_seed } else { RngSeed::Fixed(20) },
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..from_environment
     }
 }
 
-/// A fleet to which these events have happened, under watch.
+/// Returns a fleet after these events, and the oracle that checked them.
 fn after(events: &[&[Event]]) -> (Sim, Oracle) {
     let (mut sim, mut oracle) = (Sim::new(), Oracle::default());
     for event in events.iter().copied().flatten() {
-        happen(&mut sim, &mut oracle, event);
+        apply_event(&mut sim, &mut oracle, event);
     }
     (sim, oracle)
 }
 
-/// Runs until nothing happens any more. It has to come to that, and an hour more changes nothing that the next one changes
-/// again.
+/// Runs until nothing changes any more. This must be reached, and after some more hours the plan must be empty.
 fn settle(sim: &mut Sim, oracle: &mut Oracle) {
     for _ in 0..3 {
         oracle.rest(sim);
@@ -65,7 +66,7 @@ fn settle(sim: &mut Sim, oracle: &mut Oracle) {
         let count = count(sim, &plan, name);
         let deleting = sim.policies[name].metadata.deletion_timestamp.is_some();
         let ready = !deleting && count.able - count.moving >= count.required;
-        assert!(says_ready(status) || !ready, "{name}: {count:?}: {status:#?}");
+        assert!(reports_ready(status) || !ready, "{name}: {count:?}: {status:#?}");
     }
 }
 
@@ -73,7 +74,7 @@ proptest! {
     #![proptest_config(config(32))]
 
     #[test]
-    fn whatever_happens_every_invariant_holds_the_fleet_settles_and_goes_clean(
+    fn after_any_events_all_invariants_hold_the_fleet_settles_and_is_uninstalled_completely(
         beginning in beginning(),
         events in vec(event(), 1..30),
     ) {
@@ -86,14 +87,14 @@ proptest! {
         settle(&mut sim, &mut oracle);
         prop_assert!(sim.policies.is_empty() && sim.sets.is_empty(), "{:?} {:?}", sim.policies.keys(), sim.sets.keys());
         for node in sim.nodes.values() {
-            prop_assert_eq!(&node.labels, &sim.user_labels[&node.name], "{}: what is not the users' goes, what is theirs stays", node.name);
+            prop_assert_eq!(&node.labels, &sim.user_labels[&node.name], "{}: the operator's labels are removed, those of users are kept", node.name);
             let left: Vec<_> = node.labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
             prop_assert!(left.iter().all(|key| [keys::MANAGED, keys::MODEL_OVERRIDE].contains(&key.as_str())), "{:?}", left);
-            let ours = node.taints.iter().any(|taint| taint.key.starts_with(keys::PREFIX)) || node.health_condition.is_some();
-            prop_assert!(!ours, "{}: {:?} {:?}", node.name, node.taints, node.health_condition);
+            let marked = node.taints.iter().any(|taint| taint.key.starts_with(keys::PREFIX)) || node.health_condition.is_some();
+            prop_assert!(!marked, "{}: {:?} {:?}", node.name, node.taints, node.health_condition);
         }
-        let ours: Vec<_> = sim.runtime_classes.iter().filter(|(_, class)| class.managed).collect();
-        prop_assert!(ours.is_empty(), "{ours:?}");
+        let classes: Vec<_> = sim.runtime_classes.iter().filter(|(_, class)| class.managed).collect();
+        prop_assert!(classes.is_empty(), "{classes:?}");
         let pods: Vec<_> = sim.pods.values().filter(|pod| pod.role != Role::Probe && sim.nodes[pod.node.as_str()].ready).collect();
         prop_assert!(pods.is_empty(), "{pods:#?}");
         for gpu_node in sim.gpu_nodes.values() {
@@ -102,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn what_disrupts_nothing_moves_nothing(
+    fn non_disruptive_changes_update_no_node(
         beginning in beginning(),
         events in vec(event(), 0..10),
         least in 0..4,
@@ -130,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn what_happens_to_one_node_plans_nothing_for_another(
+    fn events_on_one_node_change_no_other_node(
         beginning in beginning(),
         events in vec(event(), 0..10),
         index in 0..6_usize,
@@ -139,20 +140,20 @@ proptest! {
         let (mut sim, mut oracle) = after(&[&beginning, &events]);
         settle(&mut sim, &mut oracle);
         let Some(name) = nth(&sim, index) else { return Ok(()) };
-        let had_its_turn = sim.is_moving(&name);
+        let was_moving = sim.is_moving(&name);
         let before = sim.nodes.clone();
-        happen_to(&mut sim, &name, &what);
+        apply_to_node(&mut sim, &name, &what);
         let plan = sim.plan();
         let mut others: BTreeSet<_> = plan.labels.keys().chain(plan.gpu_nodes.keys()).filter(|node| **node != name).collect();
-        if had_its_turn {
-            // The turn goes to one other.
+        if was_moving {
+            // The update of one other node may start.
             others.pop_first();
         }
-        prop_assert!(others.is_empty(), "{what:?} on {name} touches {others:?}: {plan:#?}");
+        prop_assert!(others.is_empty(), "{what:?} on {name} changes {others:?}: {plan:#?}");
         let of_health = plan.node_health.keys().find(|node| **node != name);
-        let renewed = plan.recreate.iter().find(|pod| sim.pods[*pod].node != name);
+        let recreated = plan.recreate.iter().find(|pod| sim.pods[*pod].node != name);
         let tested = plan.pods.values().find(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) != Some(&name));
-        prop_assert!(had_its_turn || (of_health, renewed, tested) == (None, None, None), "{what:?} on {name}: {plan:#?}");
+        prop_assert!(was_moving || (of_health, recreated, tested) == (None, None, None), "{what:?} on {name}: {plan:#?}");
         prop_assert!(plan.prune_classes.is_empty(), "{what:?} on {name}: {plan:#?}");
         for set in plan.daemon_sets.keys() {
             prop_assert!(!sim.sets.contains_key(set), "{what:?} on {name} changes {set}");
@@ -166,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn an_operator_that_is_killed_again_and_again_comes_to_the_same_end(
+    fn an_operator_that_is_killed_repeatedly_reaches_the_same_end_state(
         machines in vec(fleet::machine().prop_map(|machine| Event::Joins(machine.bare())), 1..5),
         policies in policies(),
         events in vec(event(), 1..15),
@@ -174,8 +175,8 @@ proptest! {
     ) {
         let ends = [&[][..], &kills].map(|kills| {
             let (mut sim, mut oracle) = (Sim::new(), Oracle::with_kills(kills));
-            for event in machines.iter().chain(&policies).chain(events.iter().filter(|event| is_the_same_whenever(event))) {
-                happen(&mut sim, &mut oracle, event);
+            for event in machines.iter().chain(&policies).chain(events.iter().filter(|event| is_independent_of_time(event))) {
+                apply_event(&mut sim, &mut oracle, event);
             }
             heal(&mut sim);
             settle(&mut sim, &mut oracle);
@@ -188,22 +189,22 @@ proptest! {
     }
 
     #[test]
-    fn an_install_costs_four_writes_a_node_one_a_daemon_set_and_twenty_more(
-        machines in vec(fleet::machine().prop_map(|machine| Event::Joins(machine.bare().telling())), 1..8),
+    fn an_install_costs_at_most_four_writes_per_node_one_per_daemon_set_and_twenty_for_policies(
+        machines in vec(fleet::machine().prop_map(|machine| Event::Joins(machine.bare().reporting())), 1..8),
         policies in policies(),
     ) {
         let (mut sim, mut oracle) = after(&[&machines]);
         sim.surroundings();
         for policy in &policies {
-            happen(&mut sim, &mut oracle, policy);
+            apply_event(&mut sim, &mut oracle, policy);
         }
         settle(&mut sim, &mut oracle);
-        // If nodes are validated: the start of a test, its result, and its pod, created and deleted.
+        // With validation: the start of a test, its result, and the creation and deletion of its pod.
         let tested = sim.plans.iter().any(|plan| !plan.pods.is_empty());
         let (tests, pod) = if tested { (2, 2) } else { (0, 0) };
-        // Where runtimes are restarted in turn: that a node waits, and the label of its toolkit.
+        // With runtimes that are restarted one by one: the pending restart, and the toolkit label.
         let turn = |node: &str| if sim.restarts_runtime(node) { 2 } else { 0 };
-        // Where the labels of GPU feature discovery are wanted: those, and that they are remembered.
+        // With labels of GPU feature discovery: the labels, and their record in the status.
         let discovered = |node: &str| {
             let policy = oracle::governing(&sim, node);
             if policy.is_some_and(|policy| policy.spec.compatibility.wants_gfd()) { 2 } else { 0 }
@@ -223,8 +224,8 @@ proptest! {
     }
 }
 
-/// A policy's spec with everything changed that disrupts nothing: what containers may take, when the policy is ready, and what
-/// becomes of unhealthy GPUs.
+/// Returns a policy's spec with non-disruptive changes: resources, priority, readiness, pull policy and the taint for
+/// unhealthy GPUs.
 fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec {
     let limits = BTreeMap::from([("memory".to_owned(), Quantity(format!("{}Gi", least + 2)))]);
     let limited = Some(ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() });
@@ -240,8 +241,9 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
     spec
 }
 
-/// Whether an event means the same a moment sooner or later. A GPU that is gone before it was recorded was never expected.
-fn is_the_same_whenever(event: &Event) -> bool {
+/// Returns whether an event has the same effect if it happens earlier or later. A GPU that is lost before it was
+/// recorded was never expected.
+fn is_independent_of_time(event: &Event) -> bool {
     let of_node = |what: &OnNode| match what {
         OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu => true,
         OnNode::Reboots(lost) => *lost > 0,
@@ -251,7 +253,7 @@ fn is_the_same_whenever(event: &Event) -> bool {
         && !matches!(event, Event::Node(_, what) if of_node(what))
 }
 
-/// Everything that was broken is whole again, and nothing is in use.
+/// Removes all faults and all GPU pods.
 fn heal(sim: &mut Sim) {
     sim.faults.clear();
     sim.refusals.clear();
@@ -261,34 +263,35 @@ fn heal(sim: &mut Sim) {
     }
 }
 
-/// All that there is in the end, but for times and what goes by them: which of several nodes is named first.
+/// Returns the end state as text, without times and what depends on them, such as which of several nodes is named
+/// first.
 fn end(sim: &Sim) -> String {
     let mut text = String::new();
-    let mut say = |what: &dyn std::fmt::Debug| {
+    let mut add = |what: &dyn std::fmt::Debug| {
         use std::fmt::Write;
         writeln!(text, "{what:#?}").expect("a string takes everything");
     };
     for mut node in sim.nodes.values().cloned() {
         node.health_condition.iter_mut().for_each(|condition| condition.since = None);
-        say(&node);
+        add(&node);
     }
     for mut gpu_node in sim.gpu_nodes.values().cloned() {
         let status = gpu_node.status.get_or_insert_default();
         (status.since, status.deadline) = (None, None);
-        // That nothing is wrong is written along with whatever comes next.
+        // A healthy state is only written together with the next change.
         status.health = status.health.filter(|health| *health != HealthState::Healthy);
         // Whether a node was ready before its test also depends on time.
         status.validation = None;
-        say(&gpu_node);
+        add(&gpu_node);
     }
-    sim.sets.values().for_each(|set| say(&set.spec));
+    sim.sets.values().for_each(|set| add(&set.spec));
     for policy in sim.policies.values() {
         let mut status = policy.status.clone().unwrap_or_default();
-        status.conditions.iter().for_each(|condition| say(&(&condition.type_, &condition.status)));
+        status.conditions.iter().for_each(|condition| add(&(&condition.type_, &condition.status)));
         status.conditions.clear();
         status.attention.iter_mut().for_each(|attention| attention.since = None);
         status.attention.sort_by(|one, other| one.node.cmp(&other.node));
-        say(&status);
+        add(&status);
     }
     text
 }

@@ -1,5 +1,5 @@
-//! Policies that are only invalid for a given fleet: the operator reports the message that docs/refused.md quotes, and running
-//! workloads and operands are not disturbed.
+//! Policies that are only invalid for a given fleet: the operator reports the message that docs/refused.md quotes, and
+//! running workloads and operands are not disturbed.
 
 #[path = "../../../crd/tests/refused/mod.rs"]
 mod refused;
@@ -10,7 +10,7 @@ use crate::sim::Sim;
 use gpu_operator_crd::{ConditionType, keys, policy::Stage, policy_status::PoolStatus, reason::Reason};
 use refused::{Row, rows};
 
-/// The fleet that the page speaks of.
+/// Returns the fleet that docs/refused.md describes.
 fn fleet() -> Sim {
     let mut sim = Sim::new()
         .gpu_node("k80", "102d", 4)
@@ -32,7 +32,7 @@ fn pool(sim: &Sim, name: &str) -> PoolStatus {
 }
 
 /// Returns the reason and message in the status of the policy or the node to which a row refers.
-fn said(sim: &Sim, row: &Row) -> (String, String) {
+fn reported(sim: &Sim, row: &Row) -> (String, String) {
     let (what, name) = row.cell("Where").split_once(' ').expect("two words");
     let name = name.trim_matches('`');
     let word = |reason: Option<Reason>| reason.map(Reason::as_str).unwrap_or_default().to_owned();
@@ -44,14 +44,15 @@ fn said(sim: &Sim, row: &Row) -> (String, String) {
             let ready = conditions.into_iter().find(|condition| condition.type_ == ConditionType::Ready.as_str());
             ready.map(|ready| (ready.reason, ready.message)).expect("a condition")
         }
-        other => panic!("{other} is no place to look"),
+        other => panic!("unknown place {other}"),
     }
 }
 
-/// What runs on the nodes that no pool with a reason to move them governs: all but those of named pools that are well.
+/// Returns the operand labels and the readiness of all nodes, except those in valid named pools, which the policy may
+/// change.
 fn running(sim: &Sim) -> BTreeMap<String, (Vec<Option<String>>, bool)> {
     let named = &sim.policies["fleet"].spec.pools;
-    let well = |node: &str| {
+    let is_valid = |node: &str| {
         let pool = &sim.nodes[node].labels[keys::POOL].to_string();
         named.iter().any(|named| named.name == *pool) && self::pool(sim, pool).reason.is_none()
     };
@@ -59,11 +60,11 @@ fn running(sim: &Sim) -> BTreeMap<String, (Vec<Option<String>>, bool)> {
         let label = |stage: Stage| sim.nodes[node].labels.get(stage.key()).map(ToString::to_string);
         (node.clone(), (Stage::ALL.into_iter().map(label).collect(), sim.status(node).is_ready()))
     };
-    sim.nodes.keys().filter(|node| !well(node)).map(of).collect()
+    sim.nodes.keys().filter(|node| !is_valid(node)).map(of).collect()
 }
 
 #[test]
-fn specs_that_are_invalid_for_the_fleet_are_reported_as_documented_and_disturb_nothing() {
+fn specs_that_are_invalid_for_the_fleet_are_reported_as_documented_and_disrupt_nothing() {
     for row in rows("Accepted, and marked") {
         let mut sim = fleet();
         let (before, sets) = (running(&sim), sim.sets.clone());
@@ -71,7 +72,7 @@ fn specs_that_are_invalid_for_the_fleet_are_reported_as_documented_and_disturb_n
         let policy = if row.cell("Where").starts_with("second") { "second" } else { "fleet" };
         sim.apply_policy(policy, written);
         sim.settle();
-        assert_eq!(said(&sim, &row), (row.text("Reason").to_owned(), row.text("Message").to_owned()), "{written}");
+        assert_eq!(reported(&sim, &row), (row.text("Reason").to_owned(), row.text("Message").to_owned()), "{written}");
         for (node, now) in running(&sim) {
             assert_eq!(now, before[&node], "{written}: {node}");
             for (stage, group) in Stage::ALL.map(|stage| (stage, sim.nodes[&node].labels.get(stage.key()))) {
@@ -101,7 +102,7 @@ fn the_documented_fix_resolves_the_report() {
 }
 
 #[test]
-fn a_pool_is_shadowed_only_if_every_node_that_it_could_have_goes_to_earlier_ones() {
+fn a_pool_is_shadowed_only_if_earlier_pools_match_all_of_its_nodes() {
     for (pools, shadowed) in [
         ("[{name: a}, {name: b}]", true),
         ("[{name: a, match: {nodeSelector: {}}}, {name: b, match: {models: [t4]}}]", true),

@@ -1,4 +1,4 @@
-//! What goes wrong around the operator, or is done behind its back, harms no node that works.
+//! Failures around the operator, and changes that others make to its objects, do not harm working nodes.
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
@@ -22,12 +22,12 @@ fn loaded(sim: &mut Sim, node: &str) -> Option<String> {
 
 fn step_until_released(sim: &mut Sim, node: &str) {
     while sim.gpu_nodes[node].spec.rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
-        assert!(sim.step(), "the node gets its turn");
+        assert!(sim.step(), "the update of the node starts");
     }
 }
 
 #[test]
-fn a_gpu_node_that_is_deleted_takes_nothing_off_its_node() {
+fn a_deleted_gpu_node_removes_nothing_from_its_node() {
     let mut sim = fleet(&["a"]);
     busy(&mut sim, "a");
     sim.gpu_nodes.remove("a");
@@ -36,7 +36,7 @@ fn a_gpu_node_that_is_deleted_takes_nothing_off_its_node() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_taken_for_gone() {
+fn unreadable_objects_are_not_treated_as_deleted() {
     let mut sim = fleet(&["a"]);
     let mut world = sim.world();
     world.policies.clear();
@@ -51,17 +51,17 @@ fn what_cannot_be_read_is_not_taken_for_gone() {
 }
 
 #[test]
-fn another_edit_during_a_move_asks_for_gpu_pods_again() {
+fn another_edit_during_an_update_checks_for_gpu_pods_again() {
     let mut sim = fleet(&["a"]);
     sim.faults.insert("a".into(), Faults { publishes: Some(7), ..Faults::default() });
     sim.apply_policy("all", NEW);
     sim.run(30);
     assert_eq!(loaded(&mut sim, "a").as_deref(), Some("590.10.01"));
-    assert!(sim.gpu_nodes["a"].spec.rollout.is_some(), "7 of 8 is not there yet");
+    assert!(sim.gpu_nodes["a"].spec.rollout.is_some(), "with 7 of 8 GPUs the update is not complete");
     busy(&mut sim, "a");
     sim.apply_policy("all", THIRD);
     sim.run(60);
-    assert_eq!(loaded(&mut sim, "a").as_deref(), Some("590.10.01"), "moved under a GPU pod");
+    assert_eq!(loaded(&mut sim, "a").as_deref(), Some("590.10.01"), "the driver is not replaced under a GPU pod");
     sim.gpu_pods.clear();
     sim.faults.clear();
     sim.settle();
@@ -80,7 +80,7 @@ fn a_gpu_that_was_missing_before_does_not_halt_the_pool() {
 }
 
 #[test]
-fn however_many_nodes_are_busy_an_idle_one_gets_its_turn() {
+fn an_idle_node_is_updated_however_many_nodes_are_busy() {
     let names: Vec<String> = (0..20).map(|index| format!("n{index:02}")).collect();
     let mut sim = fleet(&names.iter().map(String::as_str).collect::<Vec<_>>());
     for name in &names[..19] {
@@ -92,12 +92,12 @@ fn however_many_nodes_are_busy_an_idle_one_gets_its_turn() {
 }
 
 #[test]
-fn what_a_node_may_have_to_go_back_to_is_not_pruned() {
+fn daemon_sets_that_a_node_may_revert_to_are_not_pruned() {
     let mut sim = fleet(&["a"]);
     let before = sim.nodes["a"].labels.clone();
     sim.apply_policy("all", NEW);
     step_until_released(&mut sim, "a");
-    // The old plugin's pod takes its time to end.
+    // The pod of the old plugin terminates slowly.
     let slow = PodFacts {
         name: "slow".into(),
         role: Role::Operand(Stage::DevicePlugin),
@@ -117,14 +117,14 @@ fn what_a_node_may_have_to_go_back_to_is_not_pruned() {
 }
 
 #[test]
-fn a_replaced_policy_is_kept_until_no_node_names_its_daemon_sets() {
+fn a_replaced_policy_is_kept_until_no_node_refers_to_its_daemon_sets() {
     let mut sim = fleet(&["a", "b"]);
     sim.apply_policy("other", OLD);
     sim.settle();
     busy(&mut sim, "a");
     sim.delete_policy("all");
     sim.run(60);
-    assert!(sim.policies.contains_key("all"), "its DaemonSets would go with it, from under node a");
+    assert!(sim.policies.contains_key("all"), "its DaemonSets, which node a uses, would be deleted with it");
     assert_eq!(sim.nodes["a"].allocatable.total(), 8);
     sim.gpu_pods.clear();
     sim.settle();
@@ -133,7 +133,7 @@ fn a_replaced_policy_is_kept_until_no_node_names_its_daemon_sets() {
 }
 
 #[test]
-fn a_removed_label_of_the_operator_is_restored_whatever_runs_there() {
+fn a_removed_label_of_the_operator_is_restored_even_on_a_busy_node() {
     let mut sim = fleet(&["a"]);
     busy(&mut sim, "a");
     let node = sim.nodes.get_mut("a").expect("the node");
@@ -144,7 +144,7 @@ fn a_removed_label_of_the_operator_is_restored_whatever_runs_there() {
 }
 
 #[test]
-fn a_late_cure_has_its_own_time() {
+fn a_late_fix_has_its_own_deadline() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", NEW);
     let missing = Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() };
     sim.faults.insert("a".into(), missing);
@@ -162,7 +162,7 @@ fn a_late_cure_has_its_own_time() {
 }
 
 #[test]
-fn a_node_that_is_away_in_the_middle_of_its_move_is_named_as_what_halts_the_pool() {
+fn a_node_that_becomes_not_ready_during_its_update_is_named_as_the_cause_of_the_halt() {
     let mut sim = fleet(&["a", "b"]);
     sim.apply_policy("all", NEW);
     step_until_released(&mut sim, "a");
@@ -178,7 +178,7 @@ fn a_node_that_is_away_in_the_middle_of_its_move_is_named_as_what_halts_the_pool
 }
 
 #[test]
-fn a_pool_may_bear_the_name_of_a_model() {
+fn a_pool_may_have_the_name_of_a_model() {
     let mut sim = Sim::new().policy(
         "all",
         "{pools: [{name: nvidia-h100-80gb, match: {nodeSelector: {matchLabels: {zone: a}}}, devicePlugin: {image: {tag: v9}}}]}",
@@ -199,12 +199,12 @@ fn a_pod_that_cannot_start_is_recreated_when_its_template_has_changed() {
     sim.faults.insert("a".into(), missing);
     sim.run(30);
     let stuck = sim.pods["driver@a"].clone();
-    // A pull secret is no new revision, but the pod was made without it.
+    // A pull secret does not change the revision, but the pod was created without it.
     sim.apply_policy("all", "{images: {pullSecrets: [forgotten]}, pools: [{name: p, driver: {version: 595.91.07}}]}");
     sim.run(3);
-    let renewed = sim.pods["driver@a"].clone();
-    assert_eq!(renewed.group, stuck.group);
-    assert_ne!(renewed.applied, stuck.applied);
+    let recreated = sim.pods["driver@a"].clone();
+    assert_eq!(recreated.group, stuck.group);
+    assert_ne!(recreated.applied, stuck.applied);
     sim.faults.clear();
     sim.settle();
     // A running pod is not recreated, even if its template has changed.
@@ -215,7 +215,7 @@ fn a_pod_that_cannot_start_is_recreated_when_its_template_has_changed() {
 }
 
 #[test]
-fn libraries_that_are_added_to_a_host_do_not_remove_a_working_driver() {
+fn libraries_that_are_added_to_the_host_do_not_remove_a_working_driver() {
     let mut sim = fleet(&["a"]);
     let before = sim.nodes["a"].labels.clone();
     let found =

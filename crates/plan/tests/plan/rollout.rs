@@ -16,13 +16,13 @@ fn loaded(sim: &mut Sim, node: &str) -> String {
     sim.report(node).driver.loaded.clone().unwrap_or_default()
 }
 
-/// Nodes that are not ready, at this moment.
+/// Returns the nodes on which not all GPUs are allocatable at this time.
 fn unready(sim: &Sim) -> BTreeSet<String> {
     sim.nodes.keys().filter(|node| sim.nodes[*node].allocatable.total() != 8).cloned().collect()
 }
 
 #[test]
-fn a_changed_driver_moves_one_node_after_another() {
+fn a_changed_driver_is_rolled_out_one_node_at_a_time() {
     let nodes = ["a", "b", "c"];
     let mut sim = fleet(&nodes);
     sim.apply_policy("all", NEW);
@@ -48,7 +48,7 @@ fn a_changed_driver_moves_one_node_after_another() {
 }
 
 #[test]
-fn the_first_failure_halts_the_pool_and_editing_back_moves_only_what_moved() {
+fn the_first_failure_halts_the_pool_and_reverting_the_edit_only_affects_updated_nodes() {
     let mut sim = fleet(&["a", "b", "c"]);
     for node in ["a", "b", "c"] {
         sim.faults.insert(node.into(), Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() });
@@ -78,7 +78,7 @@ fn the_first_failure_halts_the_pool_and_editing_back_moves_only_what_moved() {
 }
 
 #[test]
-fn another_revision_of_the_loaded_version_is_not_proven_by_what_the_old_one_left() {
+fn another_revision_with_the_loaded_version_is_not_proven_by_the_previous_installation() {
     let mut sim = fleet(&["a", "b"]);
     for node in ["a", "b"] {
         sim.faults.insert(node.into(), Faults { missing_images: ["595.91.07".to_owned()].into(), ..Faults::default() });
@@ -93,7 +93,7 @@ fn another_revision_of_the_loaded_version_is_not_proven_by_what_the_old_one_left
 }
 
 #[test]
-fn a_driver_never_moves_under_a_gpu_pod_and_the_next_free_node_goes_first() {
+fn no_driver_is_replaced_under_a_gpu_pod_and_the_next_idle_node_is_updated_first() {
     let mut sim = fleet(&["a", "b"]);
     sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
     sim.apply_policy("all", NEW);
@@ -109,12 +109,12 @@ fn a_driver_never_moves_under_a_gpu_pod_and_the_next_free_node_goes_first() {
 }
 
 #[test]
-fn a_gpu_pod_that_arrives_before_the_driver_has_moved_sends_the_node_back() {
+fn a_gpu_pod_that_starts_before_the_driver_is_replaced_reverts_the_node() {
     let mut sim = fleet(&["a"]);
     let before = sim.nodes["a"].labels.clone();
     sim.apply_policy("all", NEW);
     while sim.gpu_nodes["a"].spec.rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
-        assert!(sim.step(), "the node gets its turn");
+        assert!(sim.step(), "the update of the node starts");
     }
     sim.gpu_pods.insert("a".into(), vec!["team/late".into()]);
     sim.run(15);
@@ -124,7 +124,7 @@ fn a_gpu_pod_that_arrives_before_the_driver_has_moved_sends_the_node_back() {
 }
 
 #[test]
-fn a_change_that_does_not_disrupt_moves_no_node() {
+fn a_non_disruptive_change_updates_no_node() {
     let mut sim = fleet(&["a", "b"]);
     let labels: Vec<_> = sim.nodes.values().map(|node| node.labels.clone()).collect();
     sim.apply_policy("all", "{defaults: {priorityClassName: high, tolerations: []}, pools: [{name: p, driver: {version: 595.91.07, resources: {limits: {memory: 1Gi}}}}]}");
@@ -135,7 +135,7 @@ fn a_change_that_does_not_disrupt_moves_no_node() {
 }
 
 #[test]
-fn a_new_plugin_moves_nodes_one_by_one_without_touching_the_driver() {
+fn a_new_plugin_updates_nodes_one_by_one_without_changing_the_driver() {
     let mut sim = fleet(&["a", "b"]);
     sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
     let driver = sim.pods["driver@a"].clone();
@@ -151,7 +151,7 @@ fn a_new_plugin_moves_nodes_one_by_one_without_touching_the_driver() {
 }
 
 #[test]
-fn a_failing_fleet_is_cured_at_once_and_not_one_by_one() {
+fn a_fix_is_applied_to_all_failing_nodes_at_once() {
     let nodes = ["a", "b", "c", "d"];
     let mut sim = Sim::new().policy("all", NEW);
     for node in nodes {
@@ -166,7 +166,7 @@ fn a_failing_fleet_is_cured_at_once_and_not_one_by_one() {
 }
 
 #[test]
-fn nothing_is_given_up_for_a_daemon_set_that_the_api_server_refuses() {
+fn nothing_is_removed_for_a_daemon_set_that_the_api_server_rejects() {
     for spec in ["{defaults: {devicePlugin: {args: [--new]}}}", "{defaults: {driver: {version: 580.173.02}}}"] {
         let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
         let (pods, sets) = (sim.pods.clone(), sim.sets.clone());
@@ -181,6 +181,10 @@ fn nothing_is_given_up_for_a_daemon_set_that_the_api_server_refuses() {
         assert_eq!(sim.condition("all", "Ready").0, "True", "{spec}");
         assert_eq!(sim.status("a").reason, Some(Reason::RolloutPending), "{spec}");
         sim.settle();
-        assert_eq!(sim.status("a").reason, Some(Reason::AllGpusAllocatable), "{spec}: it moves once it can");
+        assert_eq!(
+            sim.status("a").reason,
+            Some(Reason::AllGpusAllocatable),
+            "{spec}: the node is updated once the DaemonSet is accepted"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Sharing and MIG: what is expected of a node follows what its device plugin makes of its GPUs, and a change of that moves
-//! the plugin alone.
+//! Sharing and MIG: the expected resources of a node follow from how its device plugin offers its GPUs, and a change
+//! only updates the plugin.
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
@@ -14,7 +14,7 @@ fn mps(replicas: u32) -> String {
     format!("{{defaults: {{devicePlugin: {{sharing: {{mps: {{replicas: {replicas}}}}}}}}}}}")
 }
 
-/// Allocatable over expected as it is printed.
+/// Returns allocatable and expected GPUs as printed.
 fn gpus(sim: &Sim, node: &str) -> String {
     sim.status(node).gpus.summary
 }
@@ -28,7 +28,7 @@ fn partition(sim: &mut Sim, node: &str, gpu: usize, profiles: &[(&str, u32)]) {
     sim.report(node).gpus[gpu].mig_devices = Some(devices.collect());
 }
 
-/// A node with a driver where Google's installers put it.
+/// Installs a host driver in the directory of Google's installers.
 fn google(sim: &mut Sim, node: &str) {
     sim.host_driver(node, "580.1.1", true);
     for installed in &mut sim.report(node).driver.installed {
@@ -37,7 +37,7 @@ fn google(sim: &mut Sim, node: &str) {
 }
 
 #[test]
-fn what_is_expected_of_a_node_is_its_gpus_times_the_pods_that_share_one() {
+fn the_expected_resources_are_the_gpus_times_the_pods_that_share_each() {
     let renamed = "{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}}}";
     for (policy, resource) in
         [(sliced(4), "nvidia.com/gpu"), (mps(4), "nvidia.com/gpu"), (renamed.into(), "nvidia.com/gpu.shared")]
@@ -47,8 +47,8 @@ fn what_is_expected_of_a_node_is_its_gpus_times_the_pods_that_share_one() {
         assert_eq!(sim.nodes["a"].allocatable.amount(resource), 32, "{policy}");
         let status = sim.policies["all"].status.clone().expect("a status");
         assert_eq!(status.summary.gpus, "64/64", "{policy}");
-        let told = sim.status("a").gpus.resources;
-        assert_eq!(told.get(resource).copied(), (resource != "nvidia.com/gpu").then_some(32), "{policy}");
+        let resources = sim.status("a").gpus.resources;
+        assert_eq!(resources.get(resource).copied(), (resource != "nvidia.com/gpu").then_some(32), "{policy}");
     }
 }
 
@@ -63,20 +63,24 @@ fn a_node_whose_allocatable_is_written_with_a_suffix_becomes_ready() {
 }
 
 #[test]
-fn a_plugin_that_shares_nothing_where_it_should_makes_no_node_ready() {
+fn a_node_whose_plugin_does_not_share_gpus_as_specified_is_not_ready() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &sliced(4));
     sim.faults.insert("a".into(), Faults { publishes: Some(2), ..Faults::default() });
     sim.run(40);
     let status = sim.status("a");
-    assert_eq!(status.reason, Some(Reason::WaitingForAllocatable), "8 are there, which would do for whole GPUs");
+    assert_eq!(
+        status.reason,
+        Some(Reason::WaitingForAllocatable),
+        "8 are allocatable, which is sufficient only without sharing"
+    );
     assert!(status.message.starts_with("8 of 32 nvidia.com/gpu are allocatable"), "{}", status.message);
 }
 
 #[test]
-fn a_change_of_sharing_rolls_the_plugin_alone_one_node_at_a_time_and_waits_for_nothing_else() {
+fn a_change_of_sharing_only_updates_the_plugin_one_node_at_a_time_without_waiting_for_gpu_pods() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b", "c"]);
     for node in ["a", "b", "c"] {
-        sim.gpu_pods.insert(node.into(), vec!["default/trains".into()]);
+        sim.gpu_pods.insert(node.into(), vec!["default/training".into()]);
     }
     let below = |sim: &Sim| -> Vec<_> {
         let label = |node: &str, key: &str| sim.nodes[node].labels.get(key).cloned();
@@ -89,7 +93,7 @@ fn a_change_of_sharing_rolls_the_plugin_alone_one_node_at_a_time_and_waits_for_n
             sim.step();
             sim.sleep(1);
             let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(node).phase != Phase::Ready);
-            assert!(away.count() <= 1, "{policy}: a pending node is measured by its current layout");
+            assert!(away.count() <= 1, "{policy}: a pending node is assessed by its current layout");
         }
         sim.settle();
         assert_eq!(gpus(&sim, "c"), format!("{expected}/{expected}"));
@@ -98,7 +102,7 @@ fn a_change_of_sharing_rolls_the_plugin_alone_one_node_at_a_time_and_waits_for_n
 }
 
 #[test]
-fn mps_has_a_control_daemon_before_the_plugin_and_a_change_of_resources_leaves_it_alone() {
+fn mps_has_a_control_daemon_that_a_change_of_the_plugins_environment_does_not_update() {
     let mut sim = Sim::settled_fleet(&mps(2), &["a"]);
     let daemon = sim.sets_of(Stage::Mps).into_iter().next().expect("a control daemon").clone();
     assert_eq!(gpus(&sim, "a"), "16/16");
@@ -107,7 +111,7 @@ fn mps_has_a_control_daemon_before_the_plugin_and_a_change_of_resources_leaves_i
         "{defaults: {devicePlugin: {sharing: {mps: {replicas: 2}}, env: [{name: EXAMPLE, value: \"1\"}]}}}",
     );
     sim.settle();
-    assert_eq!(sim.sets_of(Stage::Mps), [&daemon], "the plugin's environment is the plugin's");
+    assert_eq!(sim.sets_of(Stage::Mps), [&daemon], "the plugin's environment does not affect the control daemon");
     assert_eq!(sim.sets_of(Stage::DevicePlugin).len(), 1);
     sim.apply_policy("all", "{}");
     sim.settle();
@@ -119,7 +123,7 @@ fn mps_has_a_control_daemon_before_the_plugin_and_a_change_of_resources_leaves_i
 }
 
 #[test]
-fn a_driver_moves_only_once_the_control_daemon_has_released_it() {
+fn a_driver_is_updated_once_the_control_daemon_has_released_it() {
     let mut sim = Sim::settled_fleet(&mps(2), &["a"]);
     sim.apply_policy(
         "all",
@@ -149,7 +153,7 @@ fn mig_devices_are_expected_as_reported_by_nvml() {
 }
 
 #[test]
-fn gpus_without_a_mig_device_make_no_node_ready_and_a_layout_that_comes_does() {
+fn a_node_with_mig_enabled_is_not_ready_until_it_has_mig_devices() {
     let mut sim = Sim::new().policy("all", "{defaults: {devicePlugin: {mig: {strategy: Mixed}}}}");
     sim.join("a", "2330", 1);
     partition(&mut sim, "a", 0, &[]);
@@ -164,7 +168,7 @@ fn gpus_without_a_mig_device_make_no_node_ready_and_a_layout_that_comes_does() {
 }
 
 #[test]
-fn googles_plugin_needs_no_toolkit_and_comes_with_googles_driver() {
+fn googles_plugin_is_used_with_googles_driver_and_needs_no_toolkit() {
     let mut sim = Sim::new()
         .gpu_node("cos", "1eb8", 2)
         .gpu_node("other", "1eb8", 1)
@@ -182,7 +186,7 @@ fn googles_plugin_needs_no_toolkit_and_comes_with_googles_driver() {
 }
 
 #[test]
-fn a_plugin_that_does_not_support_the_driver_is_rejected_for_its_pool() {
+fn a_plugin_that_does_not_support_the_driver_is_rejected() {
     let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy("all", "{defaults: {devicePlugin: {flavor: Gke}}}");
     sim.run(20);
     assert_eq!(sim.status("a").reason, Some(Reason::DevicePluginUnsupported));
@@ -191,7 +195,7 @@ fn a_plugin_that_does_not_support_the_driver_is_rejected_for_its_pool() {
 }
 
 #[test]
-fn a_third_party_plugin_is_tracked_by_what_it_offers() {
+fn a_node_with_a_third_party_plugin_is_ready_according_to_what_the_plugin_offers() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{defaults: {devicePlugin: {flavor: External}}}");
     sim.run(40);
     assert!(sim.sets_of(Stage::DevicePlugin).is_empty());
@@ -206,18 +210,18 @@ fn a_third_party_plugin_is_tracked_by_what_it_offers() {
 }
 
 #[test]
-fn a_flag_of_the_plugin_moves_the_plugin_and_no_control_daemon() {
+fn a_plugin_flag_updates_the_plugin_but_not_the_control_daemon() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &mps(2));
     sim.settle();
     let before = sim.nodes["a"].labels.clone();
     sim.apply_policy("all", &mps(2).replace("sharing:", "flags: {passDeviceSpecs: true}, sharing:"));
     sim.settle();
-    let moved = |key: &str| sim.nodes["a"].labels.get(key) != before.get(key);
-    assert!(moved(Stage::DevicePlugin.key()) && !moved(Stage::Mps.key()));
+    let changed = |key: &str| sim.nodes["a"].labels.get(key) != before.get(key);
+    assert!(changed(Stage::DevicePlugin.key()) && !changed(Stage::Mps.key()));
 }
 
 #[test]
-fn the_pods_of_every_way_to_share_are_as_reviewed() {
+fn the_pods_of_all_sharing_strategies_are_as_reviewed() {
     for (name, policy, stages) in [
         (
             "time-slicing",

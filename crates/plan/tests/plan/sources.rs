@@ -1,5 +1,5 @@
-//! Where drivers come from: each source from the policy to Ready, what Auto selects for a node, and how a driver that is not
-//! available is reported.
+//! Where drivers come from: each source from the policy to Ready, what Auto selects for a node, and how a driver that
+//! is not available is reported.
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
@@ -9,7 +9,7 @@ const NODE_POOL: &str = "cloud.google.com/gke-nodepool";
 const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
 const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
 
-/// A node of one T4 with this system and these labels, under a policy of this spec.
+/// Returns a node with one T4, this operating system and these labels, under a policy of this spec.
 fn node(spec: &str, os: (&str, &str), labels: &[(&str, &str)]) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy("all", spec);
     let release = &mut sim.report("a").os;
@@ -20,7 +20,7 @@ fn node(spec: &str, os: (&str, &str), labels: &[(&str, &str)]) -> Sim {
     sim
 }
 
-/// The container that installs the driver, in the only DaemonSet that does.
+/// Returns the container that installs the driver, from the only driver DaemonSet.
 fn installer(sim: &Sim) -> Container {
     let sets = sim.sets_of(Stage::Driver);
     let [set] = sets[..] else { panic!("{} driver DaemonSets", sets.len()) };
@@ -34,7 +34,7 @@ fn env(container: &Container, name: &str) -> Option<String> {
 }
 
 #[test]
-fn every_source_takes_a_node_to_ready() {
+fn a_node_becomes_ready_with_every_driver_source() {
     for (spec, os, image) in [
         ("{}", ("ubuntu", "22.04"), "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04"),
         (
@@ -65,9 +65,9 @@ fn every_source_takes_a_node_to_ready() {
     }
 }
 
-/// Where the rules at admission do not see it: the policy is of before them, or its parts come from the defaults.
+/// Admission rules do not cover policies created before the rules, or drivers merged from pool and defaults.
 #[test]
-fn an_installer_has_the_image_that_the_policy_names_or_none() {
+fn an_installer_without_a_complete_image_in_the_policy_is_rejected() {
     for (driver, os, words) in [
         ("{source: RunFile, version: 450.66}", ("centos", "7"), "source RunFile has no default image"),
         (
@@ -100,7 +100,7 @@ fn a_pool_takes_its_installer_from_the_defaults_whatever_version_it_pins() {
 }
 
 #[test]
-fn googles_installer_for_ubuntu_is_given_a_version_only_if_the_policy_has_one() {
+fn googles_installer_for_ubuntu_gets_a_version_only_if_the_policy_sets_one() {
     for (driver, version) in
         [("{source: GkeUbuntu}", None), ("{source: GkeUbuntu, version: 535.309.01}", Some("535.309.01"))]
     {
@@ -108,7 +108,7 @@ fn googles_installer_for_ubuntu_is_given_a_version_only_if_the_policy_has_one() 
         sim.settle();
         assert_eq!(env(&installer(&sim), "NVIDIA_DRIVER_VERSION").as_deref(), version, "{driver}");
         assert_eq!(sim.status("a").phase, Phase::Ready, "{driver}: {}", sim.status("a").message);
-        // Of the version that was chosen the guard knows only where its library lies.
+        // Without a version, the guard finds the version that the installer chose by its library.
         let pod = sim.sets_of(Stage::Driver)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod's spec");
         let guard = pod.init_containers.expect("init containers").swap_remove(0);
         let args = guard.args.expect("arguments").join(" ");
@@ -124,7 +124,7 @@ fn googles_installer_for_ubuntu_is_given_a_version_only_if_the_policy_has_one() 
 }
 
 #[test]
-fn a_card_that_the_catalogue_lacks_gets_no_driver_by_guess() {
+fn no_driver_is_guessed_for_a_gpu_that_is_not_in_the_catalogue() {
     const IMAGE: &str = "image: {repository: own/run-file, tag: ubuntu22.04}";
     for (driver, expected) in [
         ("{}".to_owned(), Err("driver.version and driver.kernelModule")),
@@ -159,17 +159,17 @@ fn a_card_that_the_catalogue_lacks_gets_no_driver_by_guess() {
 }
 
 #[test]
-fn a_desktop_cards_run_file_is_fetched_from_the_path_for_desktop_cards() {
+fn the_run_file_for_a_desktop_gpu_is_downloaded_from_the_path_for_desktop_gpus() {
     let spec = "{defaults: {driver: {source: RunFile, image: {repository: own/run-file, tag: a}}}}";
-    for (card, place) in [
+    for (gpu, path) in [
         ("1b06", "XFree86/Linux-x86_64/580.173.02/NVIDIA-Linux-x86_64-580.173.02.run"),
         ("2684", "XFree86/Linux-x86_64/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run"),
         ("2330", "tesla/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run"),
     ] {
-        let mut sim = Sim::new().gpu_node("a", card, 1).policy("all", spec);
+        let mut sim = Sim::new().gpu_node("a", gpu, 1).policy("all", spec);
         sim.settle();
         let url = env(&installer(&sim), "NVIDIA_DRIVER_DOWNLOAD_URL");
-        assert_eq!(url.as_deref(), Some(format!("https://us.download.nvidia.com/{place}").as_str()), "{card}");
+        assert_eq!(url.as_deref(), Some(format!("https://us.download.nvidia.com/{path}").as_str()), "{gpu}");
     }
 }
 
@@ -188,12 +188,12 @@ fn a_host_driver_that_no_longer_supports_the_gpus_is_reported_unless_they_work()
         sim.run(60);
         let status = sim.status("a");
         assert_eq!(status.reason, Some(reason), "{version}: {}", status.message);
-        let said = match reason {
+        let expected = match reason {
             Reason::DriverUnsupported => "write a version such as 470.256.02",
             Reason::AllGpusAllocatable => "driver 550.54.14 is installed on the host and left unchanged",
             _ => "0 of 4 GPUs",
         };
-        assert!(status.message.contains(said), "{}", status.message);
+        assert!(status.message.contains(expected), "{}", status.message);
     }
 }
 
@@ -221,10 +221,10 @@ fn an_installer_gets_version_and_path_and_the_probe_gets_the_path() {
 }
 
 #[test]
-fn auto_takes_what_fits_the_system_and_leaves_what_works() {
+fn auto_selects_the_source_for_the_system_and_keeps_a_working_one() {
     type Labels<'a> = &'a [(&'a str, &'a str)];
     let gke: Labels<'_> = &[(NODE_POOL, "gpus")];
-    let ours: Labels<'_> = &[(NODE_POOL, "gpus"), (GKE_DRIVER, "disabled")];
+    let disabled: Labels<'_> = &[(NODE_POOL, "gpus"), (GKE_DRIVER, "disabled")];
     for (os, labels, image) in [
         (("ubuntu", "22.04"), &[][..], "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04"),
         (
@@ -233,16 +233,16 @@ fn auto_takes_what_fits_the_system_and_leaves_what_works() {
             "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04",
         ),
         (("cos", "117"), gke, "cos-nvidia-installer:fixed"),
-        (("cos", "117"), ours, "cos-nvidia-installer:fixed"),
+        (("cos", "117"), disabled, "cos-nvidia-installer:fixed"),
         (("ubuntu", "22.04"), gke, "gke-nvidia-installer:fixed"),
-        // The image of the policy is NVIDIA's container's.
+        // The policy's image only applies to NVIDIA's driver container.
     ] {
         let mut sim = node("{defaults: {driver: {image: {repository: nvcr.io/nvidia/driver}}}}", os, labels);
         sim.settle();
         assert_eq!(installer(&sim).image.as_deref(), Some(image), "{os:?} {labels:?}");
         assert_eq!(sim.status("a").phase, Phase::Ready, "{os:?} {labels:?}: {}", sim.status("a").message);
         let before = sim.sets.clone();
-        // After a reboot, and with the operator's memory gone, it is the same again.
+        // After a reboot, and without any state in the operator, the selection is the same.
         sim.reboot("a", 0);
         sim.settle();
         assert_eq!(sim.sets, before, "{os:?} {labels:?}");
@@ -251,7 +251,7 @@ fn auto_takes_what_fits_the_system_and_leaves_what_works() {
 }
 
 #[test]
-fn nvidias_plugin_goes_with_googles_installer_and_its_toolkit_lies_beside_the_driver() {
+fn nvidias_plugin_works_with_googles_installer_and_its_toolkit_is_installed_beside_the_driver() {
     let spec = "{defaults: {driver: {source: GkeCos}, devicePlugin: {flavor: Nvidia}}}";
     let mut sim = node(spec, ("cos", "117"), &[]);
     sim.settle();
@@ -261,7 +261,7 @@ fn nvidias_plugin_goes_with_googles_installer_and_its_toolkit_lies_beside_the_dr
     assert!(toolkit.contains("--toolkit-install-dir=/home/kubernetes/bin/nvidia\""), "{toolkit}");
     assert!(plugin.contains("/home/kubernetes/bin/nvidia/toolkit/nvidia-cdi-hook"), "{plugin}");
     for set in [toolkit, plugin] {
-        assert!(!set.contains("/usr/local/nvidia"), "it cannot be written to: {set}");
+        assert!(!set.contains("/usr/local/nvidia"), "this path is read-only: {set}");
     }
 }
 
@@ -311,12 +311,12 @@ fn without_a_precompiled_image_the_driver_is_compiled_and_the_node_remembers_it(
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::PrecompiledImageMissing)));
     assert!(status.message.contains(&missing), "{}", status.message);
     assert_eq!(sim.condition("all", "Ready").0, "True");
-    // It does not go forth and back: a restart of the operator, or time, changes nothing.
+    // The node does not switch back and forth: neither a restart of the operator nor time changes anything.
     let writes = sim.writes.clone();
     sim.sleep(3600);
     sim.settle();
     assert_eq!(sim.writes, writes);
-    // Another kernel, another image.
+    // Another kernel has another image.
     sim.faults.clear();
     sim.nodes.get_mut("a").expect("a node").kernel = "6.8.0-62-generic".into();
     sim.reboot("a", 0);
@@ -348,7 +348,7 @@ fn the_end_of_an_installers_log_determines_the_reason() {
 }
 
 #[test]
-fn five_models_of_three_branches_get_their_drivers_and_wrong_pins_are_rejected_one_by_one() {
+fn five_models_get_drivers_of_three_branches_and_each_unsupported_version_is_rejected() {
     let models = [("k80", "102d"), ("p100", "15f9"), ("t4", "1eb8"), ("h100", "2330"), ("b200", "2901")];
     let mut sim = Sim::new().policy("all", "{}");
     for (name, id) in models {
@@ -385,19 +385,19 @@ fn five_models_of_three_branches_get_their_drivers_and_wrong_pins_are_rejected_o
     }
 }
 
-const OURS: &str = "{models: [{name: nvidia-of-ours, pciIds: [fff1], architecture: Kepler, memoryMib: 4096}], pools: [{name: p, match: {models: [nvidia-of-ours]}}]}";
+const CUSTOM: &str = "{models: [{name: nvidia-custom, pciIds: [fff1], architecture: Kepler, memoryMib: 4096}], pools: [{name: p, match: {models: [nvidia-custom]}}]}";
 
 #[test]
-fn a_model_that_a_policy_adds_is_known_to_all() {
+fn a_model_that_a_policy_adds_applies_to_all_policies() {
     let mut sim = Sim::new().gpu_node("a", "fff1", 2).policy("older", "{nodeSelector: {matchLabels: {zone: a}}}");
     sim.label("a", "zone", Some("a"));
     sim.report("a").os.version_id = "20.04".into();
     sim.settle();
     assert_eq!(sim.nodes["a"].labels[keys::MODEL], "nvidia-10de-fff1");
-    sim.apply_policy("newer", OURS);
+    sim.apply_policy("newer", CUSTOM);
     sim.settle();
-    assert_eq!(sim.nodes["a"].labels[keys::MODEL], "nvidia-of-ours", "{}", sim.status("a").message);
-    assert_eq!(sim.nodes["a"].labels[keys::POOL], "nvidia-of-ours", "the older policy has it");
+    assert_eq!(sim.nodes["a"].labels[keys::MODEL], "nvidia-custom", "{}", sim.status("a").message);
+    assert_eq!(sim.nodes["a"].labels[keys::POOL], "nvidia-custom", "the older policy governs the node");
     assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:470.256.02-ubuntu20.04");
     assert_eq!(sim.condition("newer", "Accepted").0, "True");
 }
@@ -406,10 +406,10 @@ fn a_model_that_a_policy_adds_is_known_to_all() {
 fn a_model_that_is_already_known_is_reported_and_changes_nothing() {
     for (models, words) in [
         ("[{name: nvidia-tesla-t4, pciIds: [fff1], architecture: Ada}]", "nvidia-tesla-t4 is already in the catalogue"),
-        ("[{name: ours, pciIds: [1eb8], architecture: Ada}]", "PCI id 1eb8 of ours belongs to nvidia-tesla-t4"),
+        ("[{name: custom, pciIds: [1eb8], architecture: Ada}]", "PCI id 1eb8 of custom belongs to nvidia-tesla-t4"),
         (
-            "[{name: ours, pciIds: [fff1], architecture: Ada}, {name: theirs, pciIds: [fff1], architecture: Ada}]",
-            "PCI id fff1 of theirs belongs to ours",
+            "[{name: custom, pciIds: [fff1], architecture: Ada}, {name: other, pciIds: [fff1], architecture: Ada}]",
+            "PCI id fff1 of other belongs to custom",
         ),
     ] {
         let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
@@ -426,16 +426,16 @@ fn a_model_that_is_already_known_is_reported_and_changes_nothing() {
 
 #[test]
 fn of_two_policies_that_add_a_model_the_older_one_applies() {
-    let mut sim = Sim::new().gpu_node("a", "fff1", 2).policy("older", OURS);
+    let mut sim = Sim::new().gpu_node("a", "fff1", 2).policy("older", CUSTOM);
     sim.report("a").os.version_id = "20.04".into();
-    sim.apply_policy("newer", &OURS.replace("Kepler", "Hopper"));
+    sim.apply_policy("newer", &CUSTOM.replace("Kepler", "Hopper"));
     sim.settle();
     assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:470.256.02-ubuntu20.04");
     assert_eq!(sim.condition("newer", "Accepted").0, "False");
     assert_eq!(sim.condition("older", "Accepted").0, "True");
-    sim.apply_policy("newer", OURS);
+    sim.apply_policy("newer", CUSTOM);
     sim.settle();
-    assert_eq!(sim.condition("newer", "Accepted").0, "True", "the same said twice is no conflict");
+    assert_eq!(sim.condition("newer", "Accepted").0, "True", "equal definitions do not conflict");
 }
 
 #[test]
@@ -449,17 +449,19 @@ fn a_system_without_an_image_of_the_newest_version_gets_the_newest_that_has_one(
 fn the_highest_cuda_version_is_reported_from_the_start_and_follows_the_driver() {
     let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
     sim.settle();
-    let told = |sim: &Sim| (sim.nodes["a"].labels[keys::CUDA_VERSION].to_string(), sim.status("a").cuda.expect("told"));
-    assert_eq!(told(&sim), ("13.2".into(), "13.2".into()));
+    let reported = |sim: &Sim| {
+        (sim.nodes["a"].labels[keys::CUDA_VERSION].to_string(), sim.status("a").cuda.expect("a CUDA version"))
+    };
+    assert_eq!(reported(&sim), ("13.2".into(), "13.2".into()));
     assert!(sim.writes["node/a"] <= 4, "{:?}", sim.writes);
     // A driver whose update is pending is not the one in use.
     sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
     sim.apply_policy("all", "{defaults: {driver: {version: 535.309.01}}}");
     sim.run(30);
-    assert_eq!(told(&sim), ("13.2".into(), "13.2".into()));
+    assert_eq!(reported(&sim), ("13.2".into(), "13.2".into()));
     sim.gpu_pods.clear();
     sim.settle();
-    assert_eq!(told(&sim), ("12.2".into(), "12.2".into()));
+    assert_eq!(reported(&sim), ("12.2".into(), "12.2".into()));
     sim.delete_policy("all");
     sim.settle();
     assert!(!sim.nodes["a"].labels.contains_key(keys::CUDA_VERSION));
@@ -467,17 +469,17 @@ fn the_highest_cuda_version_is_reported_from_the_start_and_follows_the_driver() 
 
 #[test]
 fn a_host_driver_of_an_unknown_branch_reports_its_cuda_version_itself() {
-    for (version, told) in [("430.34", "10.1"), ("999.1.1", "99.1")] {
+    for (version, expected) in [("430.34", "10.1"), ("999.1.1", "99.1")] {
         let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
         sim.host_driver("a", version, true);
         sim.report("a").driver.cuda_version = Some("99.1".into());
         sim.settle();
-        assert_eq!(sim.status("a").cuda.as_deref(), Some(told), "{version}");
+        assert_eq!(sim.status("a").cuda.as_deref(), Some(expected), "{version}");
     }
 }
 
 #[test]
-fn an_installed_driver_that_is_not_the_loaded_one_wants_a_reboot() {
+fn an_installed_driver_other_than_the_loaded_one_requires_a_reboot() {
     for spec in [
         "{}",
         "{defaults: {driver: {source: RunFile, version: 535.309.01, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
@@ -490,7 +492,7 @@ fn an_installed_driver_that_is_not_the_loaded_one_wants_a_reboot() {
         } else {
             sim.settle();
         }
-        // Something on the host has loaded an old one, and holds it.
+        // Another program on the host has loaded an older driver and uses it.
         sim.report("a").driver.loaded = Some("470.256.02".into());
         sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
         sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
@@ -502,9 +504,9 @@ fn an_installed_driver_that_is_not_the_loaded_one_wants_a_reboot() {
 }
 
 #[test]
-fn the_probe_lets_go_of_a_driver_for_one_that_waits_at_its_guard_and_for_no_other() {
+fn the_probe_releases_the_driver_only_for_a_container_that_waits_at_its_guard() {
     let spec = "{defaults: {driver: {source: Container, version: 535.309.01}}}";
-    // A container that loads its module long before it is up, as they do, wants nothing of the probe.
+    // Driver containers load their module long before they are ready; that does not require a release by the probe.
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.run(3);
     let released = |sim: &Sim| sim.gpu_nodes["a"].spec.release_driver;
@@ -514,10 +516,10 @@ fn the_probe_lets_go_of_a_driver_for_one_that_waits_at_its_guard_and_for_no_othe
         let plan = sim.plan();
         let asked =
             plan.gpu_nodes.get("a").and_then(|write| write.spec.as_ref()).is_some_and(|(spec, _)| spec.release_driver);
-        assert!(!asked, "nothing waits for it");
+        assert!(!asked, "no container waits for the driver");
         sim.sleep(1);
     }
-    // One that finds another driver loaded waits for it.
+    // A container that finds another driver loaded waits for its release.
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.report("a").driver.loaded = Some("470.256.02".into());
     let mut asked = false;
@@ -526,9 +528,9 @@ fn the_probe_lets_go_of_a_driver_for_one_that_waits_at_its_guard_and_for_no_othe
         sim.sleep(1);
         asked |= released(&sim);
     }
-    assert!(asked && !released(&sim), "it was asked, and is not any more");
+    assert!(asked && !released(&sim), "the probe was asked to release the driver, and no longer is");
     assert_eq!(sim.status("a").phase, Phase::Ready, "{:?}", sim.status("a"));
-    // Once another program holds it, that is said, and the probe keeps away.
+    // If another program uses the driver, this is reported, and the probe does not open the driver again.
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.report("a").driver.loaded = Some("470.256.02".into());
     sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
@@ -539,8 +541,8 @@ fn the_probe_lets_go_of_a_driver_for_one_that_waits_at_its_guard_and_for_no_othe
 }
 
 #[test]
-fn what_an_installer_of_googles_has_left_in_its_cache_is_no_driver_of_the_hosts() {
-    for (loaded, ours) in [(false, true), (true, false)] {
+fn a_driver_left_in_the_cache_of_googles_installer_is_not_a_host_driver_unless_loaded() {
+    for (loaded, managed) in [(false, true), (true, false)] {
         let mut sim = node("{}", ("cos", "117"), &[(NODE_POOL, "gpus")]);
         let driver = &mut sim.report("a").driver;
         driver.installed.push(InstalledDriver {
@@ -551,7 +553,7 @@ fn what_an_installer_of_googles_has_left_in_its_cache_is_no_driver_of_the_hosts(
         driver.loaded = loaded.then(|| "580.1.1".into());
         sim.settle();
         assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
-        assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), ours, "a suitable loaded driver is kept");
+        assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), managed, "a suitable loaded driver is kept");
     }
 }
 
@@ -560,7 +562,7 @@ fn a_loaded_module_whose_library_is_not_found_is_never_overwritten_by_auto() {
     let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
     sim.report("a").driver.loaded = Some("535.261.03".into());
     sim.run(15);
-    // It may be that of an installer at work.
+    // The module may belong to an installation in progress.
     assert_eq!(sim.status("a").reason, Some(Reason::DriverInstalling), "{}", sim.status("a").message);
     assert!(sim.sets_of(Stage::Driver).is_empty() && !sim.nodes["a"].labels.contains_key(keys::DRIVER));
     sim.run(60);
@@ -571,21 +573,22 @@ fn a_loaded_module_whose_library_is_not_found_is_never_overwritten_by_auto() {
     }
     assert!(sim.sets_of(Stage::Driver).is_empty() && !sim.nodes["a"].labels.contains_key(keys::DRIVER));
     let mut explicit = sim.clone();
-    // Its installer puts the libraries there a moment after it has loaded the module.
+    // The installer writes the libraries shortly after it has loaded the module.
     let library = InstalledDriver { root: "/".into(), version: "535.261.03".into(), ..InstalledDriver::default() };
     sim.report("a").driver.installed.push(library);
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
     assert!(sim.sets_of(Stage::Driver).is_empty());
-    // Who asks for the container gets it.
+    // An explicitly requested container is installed.
     explicit.apply_policy("all", "{defaults: {driver: {source: Container}}}");
     explicit.settle();
     assert_eq!(explicit.report("a").driver.loaded.as_deref(), Some("595.91.07"));
 }
 
 #[test]
-fn a_module_that_a_container_has_left_without_libraries_is_not_taken_for_the_hosts() {
-    // The policy is deleted and applied again while a pod uses a GPU, so that the module stays and its libraries go.
+fn a_module_without_libraries_that_a_container_left_behind_is_not_taken_for_a_host_driver() {
+    // The policy is deleted and applied again while a pod uses a GPU, so that the module stays loaded and its
+    // libraries are gone.
     let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
     sim.settle();
     sim.delete_policy("all");
@@ -593,21 +596,21 @@ fn a_module_that_a_container_has_left_without_libraries_is_not_taken_for_the_hos
     sim.report("a").driver.installed.clear();
     sim.apply_policy("all", "{}");
     sim.run(60);
-    let goes_on = |sim: &Sim| {
+    let installs = |sim: &Sim| {
         assert_eq!(sim.status("a").reason, Some(Reason::DriverInstalling), "{}", sim.status("a").message);
         assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
         assert!(sim.nodes["a"].labels.contains_key(keys::DRIVER));
     };
-    goes_on(&sim);
-    // Its pod is killed on a node whose label still names it.
+    installs(&sim);
+    // The pod is killed on a node that still has its label.
     sim.report("a").driver.container_ran = false;
     sim.pods.remove("driver@a");
     sim.run(60);
-    goes_on(&sim);
+    installs(&sim);
 }
 
 #[test]
-fn a_folder_that_the_policy_names_reaches_the_probe_and_the_plugin() {
+fn the_probe_and_the_plugin_get_the_install_dir_of_the_policy() {
     let spec = "{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor}}}";
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.run(40);
@@ -631,7 +634,7 @@ fn a_folder_that_the_policy_names_reaches_the_probe_and_the_plugin() {
 }
 
 #[test]
-fn a_pool_inherits_no_folder_of_another_kind_of_source() {
+fn a_pool_does_not_inherit_the_install_dir_of_another_source() {
     let spec = "{defaults: {driver: {source: RunFile, installDir: /opt/nvidia}}, pools: [{name: p, driver: {source: Preinstalled}}]}";
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.host_driver("a", "535.261.03", true);
@@ -640,21 +643,21 @@ fn a_pool_inherits_no_folder_of_another_kind_of_source() {
     assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
 }
 
-/// A node whose GPU nouveau holds.
-fn held_by_nouveau(spec: &str) -> Sim {
+/// Returns a node whose GPU is bound to nouveau.
+fn bound_to_nouveau(spec: &str) -> Sim {
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.report("a").gpus[0].held_by = Some("nouveau".into());
     sim
 }
 
 #[test]
-fn nouveau_that_holds_the_gpus_is_reported_with_the_way_out() {
+fn gpus_bound_to_nouveau_are_reported_with_instructions() {
     let crash = "modprobe: ERROR: could not insert 'nvidia': No such device";
     for spec in [
         "{}",
         "{defaults: {driver: {source: RunFile, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}",
     ] {
-        let mut sim = held_by_nouveau(spec);
+        let mut sim = bound_to_nouveau(spec);
         sim.faults.insert("a".into(), Faults { driver_crash: Some(crash.into()), ..Faults::default() });
         sim.run(60);
         let status = sim.status("a");
@@ -662,12 +665,12 @@ fn nouveau_that_holds_the_gpus_is_reported_with_the_way_out() {
         for words in ["GPU 0000:06:00.0 is bound to kernel driver nouveau", "driver@a", "modprobe.d", "reboot"] {
             assert!(status.message.contains(words), "{words}: {}", status.message);
         }
-        // Once it is gone, the rest is reported.
+        // Once nouveau is gone, other problems are reported.
         sim.report("a").gpus[0].held_by = None;
         sim.run(60);
         assert_ne!(sim.status("a").reason, Some(Reason::NouveauLoaded));
     }
-    let mut sim = held_by_nouveau("{}");
+    let mut sim = bound_to_nouveau("{}");
     sim.host_driver("a", "580.173.02", false);
     sim.run(40);
     let status = sim.status("a");
@@ -676,7 +679,7 @@ fn nouveau_that_holds_the_gpus_is_reported_with_the_way_out() {
 }
 
 #[test]
-fn nouveau_is_unloaded_before_a_driver_is_installed_where_the_system_may_have_it() {
+fn nouveau_is_unloaded_before_a_driver_is_installed_on_systems_that_may_load_it() {
     for (spec, os, expected) in [
         ("{}", ("ubuntu", "22.04"), true),
         (
@@ -704,7 +707,7 @@ fn nouveau_is_unloaded_before_a_driver_is_installed_where_the_system_may_have_it
 }
 
 #[test]
-fn gpus_of_virtual_machines_are_mentioned_and_not_counted() {
+fn gpus_passed_through_to_virtual_machines_are_reported_and_not_counted() {
     let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
     sim.report("a").passed_through = 2;
     sim.settle();
@@ -713,7 +716,7 @@ fn gpus_of_virtual_machines_are_mentioned_and_not_counted() {
     assert!(status.message.contains("2 GPUs are bound to vfio-pci"), "{}", status.message);
     assert_eq!(status.gpus.summary, "1/1");
     assert!(sim.policies["all"].status.clone().expect("a status").attention.is_empty(), "nothing is wrong");
-    // One that is given away now is not one that has fallen off.
+    // The message distinguishes a GPU that is passed through from one that is lost.
     let report = sim.report("a");
     report.passed_through = 3;
     report.gpus.clear();

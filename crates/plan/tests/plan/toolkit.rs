@@ -37,14 +37,14 @@ fn the_pods_for_every_runtime_and_distribution_are_as_reviewed() {
     }
 }
 
-/// Every path of the host that a pod of a stage mounts.
+/// Returns the host paths that a pod of a stage mounts.
 fn host_paths(sim: &Sim, stage: Stage) -> Vec<String> {
     let pod = sim.sets_of(stage)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
     pod.volumes.into_iter().flatten().filter_map(|volume| Some(volume.host_path?.path)).collect()
 }
 
 #[test]
-fn no_pod_but_the_toolkit_mounts_a_runtime_socket_and_that_only_to_configure() {
+fn only_a_toolkit_that_configures_the_runtime_mounts_its_socket() {
     for (runtime, toolkit, mounts) in [
         ("containerd://2.1.4", "{}", None),
         ("containerd://2.1.4", "{injection: Nri}", Some("/var/run/nri")),
@@ -60,16 +60,21 @@ fn no_pod_but_the_toolkit_mounts_a_runtime_socket_and_that_only_to_configure() {
 }
 
 #[test]
-fn a_node_with_nri_reports_that_it_serves_no_pod_that_requests_gpus() {
-    for (toolkit, said) in [("{injection: Nri}", true), ("{injection: Cdi}", false)] {
+fn a_node_with_nri_reports_which_pods_the_nri_plugin_serves() {
+    for (toolkit, reported) in [("{injection: Nri}", true), ("{injection: Cdi}", false)] {
         let sim = fleet("containerd://2.1.4", "v1.34.1", toolkit);
         let status = sim.status("a");
         assert_eq!(status.phase, Phase::Ready, "{toolkit}: {}", status.message);
-        assert_eq!(status.message.contains("NVIDIA's NRI plugin serves only"), said, "{toolkit}: {}", status.message);
+        assert_eq!(
+            status.message.contains("NVIDIA's NRI plugin serves only"),
+            reported,
+            "{toolkit}: {}",
+            status.message
+        );
     }
 }
 
-/// Recreates the node's toolkit pod, one of whose containers ends with this message.
+/// Ends the main container of the node's toolkit pod with this message.
 fn end_with(sim: &mut Sim, words: &str) {
     let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
     let container = &mut pod.containers[0];
@@ -84,9 +89,12 @@ fn not_allocatable(sim: &mut Sim) {
 #[test]
 fn a_runtime_that_rejects_its_configuration_is_reported_with_its_message() {
     for (words, reason) in [
-        ("RuntimeConfigRejected: it does not come back: it broke off", Reason::RuntimeConfigRejected),
-        ("RuntimeDown: it does not come back: it broke off", Reason::RuntimeDown),
-        ("something else: it broke off", Reason::ContainerCrashed),
+        (
+            "RuntimeConfigRejected: the container runtime does not start: unexpected end of file",
+            Reason::RuntimeConfigRejected,
+        ),
+        ("RuntimeDown: the container runtime does not start: unexpected end of file", Reason::RuntimeDown),
+        ("something else: unexpected end of file", Reason::ContainerCrashed),
     ] {
         let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
         end_with(&mut sim, words);
@@ -95,22 +103,22 @@ fn a_runtime_that_rejects_its_configuration_is_reported_with_its_message() {
         let write = plan.gpu_nodes["a"].status.clone().expect("a status");
         assert_eq!(write.reason, Some(reason));
         let message = write.message;
-        assert!(message.contains("it broke off"), "{message}");
-        assert!(plan.recreate.is_empty(), "what was refused once is not tried again for ever");
+        assert!(message.contains("unexpected end of file"), "{message}");
+        assert!(plan.recreate.is_empty(), "a rejected configuration is not retried indefinitely");
     }
 }
 
 #[test]
-fn what_was_taken_out_of_a_configuration_is_entered_again_by_a_new_pod() {
+fn a_runtime_that_was_removed_from_the_configuration_is_restored_by_a_new_pod() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
     assert!(sim.plan().recreate.is_empty());
-    end_with(&mut sim, "RuntimeConfigDrifted: runtime nvidia is not in /etc/containerd/config.toml any more");
+    end_with(&mut sim, "RuntimeConfigDrifted: runtime nvidia is no longer in /etc/containerd/config.toml");
     assert_eq!(sim.plan().recreate.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
 
-/// A fleet whose container runtime has to be restarted, from its first moment on.
+/// Returns a fleet that has not been installed yet and whose container runtimes must be restarted.
 fn fresh(nodes: &[&str], toolkit: &str) -> Sim {
     let mut sim = Sim::new().policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
     for node in nodes {
@@ -120,7 +128,7 @@ fn fresh(nodes: &[&str], toolkit: &str) -> Sim {
     sim
 }
 
-/// Nodes that have a toolkit's label but no toolkit that runs: their runtime may be restarted at any moment.
+/// Returns the nodes with a toolkit label but no running toolkit: their runtime may be restarted at any time.
 fn restarting(sim: &Sim) -> Vec<String> {
     let labelled = sim.nodes.values().filter(|node| node.labels.contains_key(keys::TOOLKIT));
     let runs = |name: &str| sim.pods.get(&format!("toolkit@{name}")).is_some_and(PodFacts::running);
@@ -128,7 +136,7 @@ fn restarting(sim: &Sim) -> Vec<String> {
 }
 
 #[test]
-fn a_first_install_restarts_the_runtime_of_one_node_after_another() {
+fn a_first_install_restarts_runtimes_one_node_at_a_time() {
     let nodes = ["a", "b", "c"];
     let mut sim = fresh(&nodes, "{}");
     let mut had: Vec<&str> = vec![];
@@ -150,7 +158,7 @@ fn a_first_install_restarts_the_runtime_of_one_node_after_another() {
     for node in nodes {
         assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
     }
-    // The state of the driver does not change pools that restart nothing.
+    // In pools that restart no runtime, the state of the driver changes nothing.
     let mut at_once = fresh(&nodes, "{}");
     for node in at_once.nodes.values_mut() {
         node.runtime = "containerd://2.1.4".into();
@@ -159,17 +167,17 @@ fn a_first_install_restarts_the_runtime_of_one_node_after_another() {
     for (cdi, runtime) in
         nodes.iter().map(|node| (at_once.writes[&format!("node/{node}")], sim.writes[&format!("node/{node}")]))
     {
-        assert_eq!(runtime, cdi + 1, "one more write of labels");
+        assert_eq!(runtime, cdi + 1, "one additional write of labels");
     }
 }
 
-/// Nodes whose label calls for a toolkit.
+/// Returns the number of nodes with a toolkit label.
 fn with_toolkit(sim: &Sim) -> usize {
     sim.nodes.values().filter(|node| node.labels.contains_key(keys::TOOLKIT)).count()
 }
 
 #[test]
-fn where_nvidias_runtime_is_the_default_toolkits_leave_one_node_after_another() {
+fn where_nvidias_runtime_is_the_default_toolkits_are_removed_one_node_at_a_time() {
     let mut sim = fresh(&["a", "b", "c"], "{setAsDefault: true}");
     sim.settle();
     sim.delete_policy("all");
@@ -179,7 +187,7 @@ fn where_nvidias_runtime_is_the_default_toolkits_leave_one_node_after_another() 
         sim.sleep(1);
     }
     sim.settle();
-    assert!(sim.sets.is_empty() && sim.policies.is_empty(), "nothing of ours is left");
+    assert!(sim.sets.is_empty() && sim.policies.is_empty(), "everything that the operator created is removed");
 
     let mut sim = fresh(&["a", "b", "c"], "{}");
     sim.settle();
@@ -189,7 +197,7 @@ fn where_nvidias_runtime_is_the_default_toolkits_leave_one_node_after_another() 
 }
 
 #[test]
-fn only_the_operator_removes_toolkits_that_a_runtime_is_configured_with() {
+fn a_toolkit_that_configures_a_runtime_has_no_owner_and_is_removed_only_by_the_operator() {
     for (runtime, toolkit, owned) in [
         ("containerd://2.1.4", "{}", true),
         ("containerd://2.1.4", "{injection: Nri}", true),
@@ -203,7 +211,7 @@ fn only_the_operator_removes_toolkits_that_a_runtime_is_configured_with() {
 }
 
 #[test]
-fn a_toolkit_leaves_when_the_one_before_it_has_ended() {
+fn a_toolkit_is_removed_once_the_previous_one_has_terminated() {
     let mut sim = fresh(&["a", "b", "c"], "{setAsDefault: true}");
     sim.settle();
     sim.delete_policy("all");
@@ -217,17 +225,17 @@ fn a_toolkit_leaves_when_the_one_before_it_has_ended() {
         gone.map(|(name, _)| name.clone()).filter(|name| name != "a").collect()
     };
     assert!(leaving(&sim).is_empty());
-    // Its runtime is being restarted, which its node may not be Ready in.
+    // The runtime is being restarted, and the node may be NotReady meanwhile.
     sim.nodes.get_mut("a").expect("a node").ready = false;
     sim.sleep(180 + 119);
     assert!(leaving(&sim).is_empty());
-    // A restart that never ends does not block other nodes indefinitely.
+    // A restart that never completes does not block other nodes indefinitely.
     sim.sleep(1);
     assert_eq!(leaving(&sim), ["b"]);
 }
 
-/// The steps of a toolkit's pod as far as it has come, and whether its main container runs.
-fn come_so_far(sim: &mut Sim, steps: &[(&str, ContainerState)], runs: bool) {
+/// Sets the progress of the toolkit pod on node `a`: its init containers so far, and whether its main container runs.
+fn set_progress(sim: &mut Sim, steps: &[(&str, ContainerState)], runs: bool) {
     let step = |(name, state): &(&str, ContainerState)| ContainerFacts {
         name: (*name).into(),
         state: state.clone(),
@@ -241,7 +249,7 @@ fn come_so_far(sim: &mut Sim, steps: &[(&str, ContainerState)], runs: bool) {
 }
 
 #[test]
-fn a_toolkit_that_is_just_being_entered_goes_once_it_can_take_itself_out_again() {
+fn a_toolkit_that_is_being_installed_is_removed_once_it_can_restore_the_configuration() {
     let ended = |code| ContainerState::Ended(Exit { code, message: String::new() });
     let waits = || ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
     let running = || ContainerState::Running(None);
@@ -255,7 +263,7 @@ fn a_toolkit_that_is_just_being_entered_goes_once_it_can_take_itself_out_again()
         (vec![(install, ended(0)), (restart, running())], false, true),
         (vec![(install, ended(0)), (restart, ended(0))], false, true),
         (vec![(install, ended(0)), (restart, ended(0))], true, false),
-        // Those are stuck.
+        // These pods are stuck.
         (vec![(install, ended(0)), (restart, no_image)], false, false),
         (vec![(install, ended(1)), (restart, waits())], false, false),
         (vec![(install, ended(0)), (restart, ended(1))], false, false),
@@ -264,72 +272,73 @@ fn a_toolkit_that_is_just_being_entered_goes_once_it_can_take_itself_out_again()
         let mut sim = fresh(&["a"], "{}");
         sim.settle();
         sim.delete_policy("all");
-        come_so_far(&mut sim, &steps, runs);
+        set_progress(&mut sim, &steps, runs);
         let plan = sim.plan();
         let keeps = plan.labels["a"].labels.contains_key(keys::TOOLKIT);
         assert_eq!(keeps, stays, "{steps:?} {runs}");
         assert!(!keeps || plan.check_again.is_some());
-        // Its own restart may be why.
+        // The restart by the toolkit itself may be the cause.
         sim.nodes.get_mut("a").expect("a node").ready = false;
         assert_eq!(sim.plan().labels["a"].labels.contains_key(keys::TOOLKIT), stays);
         sim.pods.get_mut("toolkit@a").expect("a pod").created = Some(Timestamp::UNIX_EPOCH);
-        assert!(!sim.plan().labels["a"].labels.contains_key(keys::TOOLKIT), "nor is one waited for that is too old");
+        assert!(!sim.plan().labels["a"].labels.contains_key(keys::TOOLKIT), "a pod that is too old is not waited for");
     }
 }
 
 #[test]
-fn a_toolkit_that_is_just_being_entered_gives_way_to_another_once_it_can_take_itself_out_again() {
+fn a_toolkit_that_is_being_installed_is_replaced_once_it_can_restore_the_configuration() {
     let mut sim = fleet("containerd://2.1.4", "v1.34.1", "{injection: Runtime}");
-    let entered = sim.nodes["a"].labels[keys::TOOLKIT].clone();
-    come_so_far(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
+    let first = sim.nodes["a"].labels[keys::TOOLKIT].clone();
+    set_progress(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
     sim.apply_policy("all", "{defaults: {toolkit: {injection: Cdi}}}");
     for made in 0..5 {
         let plan = sim.plan();
-        // First its DaemonSets have to be there.
+        // The first plan creates the DaemonSets.
         assert!(made == 0 || plan.check_again.is_some());
         sim.carry_out(&plan);
         sim.sleep(1);
-        assert_eq!(sim.nodes["a"].labels.get(keys::TOOLKIT), Some(&entered));
+        assert_eq!(sim.nodes["a"].labels.get(keys::TOOLKIT), Some(&first));
     }
-    come_so_far(&mut sim, &[], true);
+    set_progress(&mut sim, &[], true);
     sim.settle();
-    assert_ne!(sim.nodes["a"].labels.get(keys::TOOLKIT), Some(&entered));
+    assert_ne!(sim.nodes["a"].labels.get(keys::TOOLKIT), Some(&first));
 }
 
 #[test]
-fn no_runtime_is_restarted_by_one_toolkit_that_goes_and_one_that_comes_at_once() {
+fn no_toolkit_is_removed_while_another_of_its_pool_is_being_installed() {
     let mut sim = fresh(&["a", "b"], "{setAsDefault: true}");
     sim.settle();
     sim.delete_policy("all");
-    come_so_far(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
+    set_progress(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
     let plan = sim.plan();
     let stays = |node: &str| plan.labels[node].labels.contains_key(keys::TOOLKIT);
     assert!(stays("a") && stays("b"), "{:?}", plan.labels);
 }
 
 #[test]
-fn a_runtime_that_does_not_come_back_stops_the_rest_of_its_pool_there() {
+fn a_runtime_that_does_not_restart_halts_the_rest_of_its_pool() {
     let spec = "{pools: [{name: p, match: {nodeSelector: {matchLabels: {zone: p}}}}, {name: q}]}";
     let mut sim = fresh(&["a", "b", "c", "d"], "{}");
     sim.apply_policy("all", spec);
     for node in ["a", "b", "c"] {
         sim.label(node, "zone", Some("p"));
-        let words = "RuntimeDown: it does not come back: unknown key".to_owned();
+        let words = "RuntimeDown: the container runtime does not start: unknown key".to_owned();
         sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
     }
     sim.run(120);
     assert_eq!(restarting(&sim), ["a"]);
     assert_eq!(sim.status("a").reason, Some(Reason::RuntimeDown));
-    assert_eq!(sim.status("d").phase, Phase::Ready, "another pool goes on");
+    assert_eq!(sim.status("d").phase, Phase::Ready, "other pools continue");
     for node in ["b", "c"] {
         let status = sim.status(node);
         assert_eq!((status.phase, status.reason), (Phase::Toolkit, Some(Reason::RuntimeTurnPending)), "{status:?}");
-        assert_eq!(status.deadline, None, "what it waits for is not its own");
+        assert_eq!(status.deadline, None, "the node waits for another node");
         assert!(!sim.nodes[node].labels.contains_key(keys::TOOLKIT));
         assert!(sim.nodes[node].labels.contains_key(keys::DRIVER), "the driver does not wait");
     }
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
-    // One that joins waits as well, and a policy that wants something else of the runtime is tried on that one node first.
+    // A node that joins waits as well, and a policy that changes the runtime's configuration is tried on the failed
+    // node first.
     sim.join("b2", "2330", 8);
     sim.nodes.get_mut("b2").expect("a node").runtime = "containerd://1.7.27".into();
     sim.label("b2", "zone", Some("p"));
@@ -347,13 +356,13 @@ fn a_runtime_that_does_not_come_back_stops_the_rest_of_its_pool_there() {
 }
 
 #[test]
-fn a_cure_of_many_nodes_restarts_their_runtimes_one_by_one() {
+fn a_fix_for_many_nodes_restarts_their_runtimes_one_by_one() {
     let nodes = ["a", "b", "c"];
     let mut sim = fresh(&nodes, "{injection: Runtime}");
     sim.settle();
-    // All nodes fail at once, and a fix usually repairs all at once.
+    // All nodes fail at once, and a change that fixes failed nodes is usually applied to all of them at once.
     for node in nodes {
-        let words = "RuntimeConfigRejected: it does not come back: unknown key".to_owned();
+        let words = "RuntimeConfigRejected: the container runtime does not start: unknown key".to_owned();
         sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
         sim.pods.remove(&format!("toolkit@{node}"));
         sim.nodes.get_mut(node).expect("a node").allocatable = 0.into();
@@ -378,18 +387,18 @@ fn a_cure_of_many_nodes_restarts_their_runtimes_one_by_one() {
 }
 
 #[test]
-fn while_a_runtime_does_not_report_its_version_nothing_moves() {
+fn while_a_runtime_does_not_report_its_version_nothing_is_changed() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
     let (labels, sets, writes) = (sim.nodes["a"].labels.clone(), sim.sets.clone(), sim.writes["node/a"]);
     sim.nodes.get_mut("a").expect("a node").runtime = "containerd://Unknown".into();
     sim.run(60);
     assert_eq!((&sim.nodes["a"].labels, sim.writes["node/a"]), (&labels, writes));
     assert!(sim.sets == sets);
-    assert_eq!(sim.status("a").phase, Phase::Ready, "allocatable alone tells");
+    assert_eq!(sim.status("a").phase, Phase::Ready, "the phase depends on allocatable alone");
     not_allocatable(&mut sim);
     let status = sim.plan().gpu_nodes["a"].status.clone().expect("a status");
     assert_eq!(status.reason, Some(Reason::NodeNotReady), "{status:?}");
-    // One that joins so is given nothing yet.
+    // A node that joins in this state gets no operands yet.
     let mut sim = fresh(&["a"], "{}");
     sim.nodes.get_mut("a").expect("a node").runtime = "containerd://Unknown".into();
     sim.run(60);
@@ -400,16 +409,16 @@ fn while_a_runtime_does_not_report_its_version_nothing_moves() {
 }
 
 #[test]
-fn configurations_that_are_overwritten_everywhere_are_repaired_one_node_at_a_time() {
+fn configurations_that_are_overwritten_on_all_nodes_are_repaired_one_node_at_a_time() {
     let nodes = ["a", "b", "c"];
     let mut sim = fresh(&nodes, "{}");
     sim.settle();
     for node in nodes {
         let container = &mut sim.pods.get_mut(&format!("toolkit@{node}")).expect("a pod").containers[0];
-        let message = "RuntimeConfigDrifted: runtime nvidia is not in /etc/containerd/config.toml any more".into();
+        let message = "RuntimeConfigDrifted: runtime nvidia is no longer in /etc/containerd/config.toml".into();
         container.state = ContainerState::Ended(Exit { code: 1, message });
         container.ready = false;
-        let words = "RuntimeConfigRejected: it does not come back: unknown key".to_owned();
+        let words = "RuntimeConfigRejected: the container runtime does not start: unknown key".to_owned();
         sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
     }
     assert_eq!(sim.plan().recreate.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
@@ -420,7 +429,7 @@ fn configurations_that_are_overwritten_everywhere_are_repaired_one_node_at_a_tim
     assert_eq!(
         nodes.map(|node| restarted(&sim, node)),
         [true, false, false],
-        "what one does not survive, no other meets"
+        "after one failed restart, no other node restarts"
     );
     sim.faults.clear();
     sim.run(120);
@@ -429,7 +438,7 @@ fn configurations_that_are_overwritten_everywhere_are_repaired_one_node_at_a_tim
 }
 
 #[test]
-fn a_node_that_cannot_restart_or_has_restarted_does_not_block_others() {
+fn a_node_that_cannot_restart_its_runtime_or_already_has_does_not_block_others() {
     for case in ["no image", "past"] {
         let mut sim = fresh(&["a"], "{}");
         sim.settle();
@@ -490,7 +499,7 @@ fn a_pools_toolkit_overrides_the_defaults_field_by_field() {
 }
 
 #[test]
-fn policies_share_a_runtime_class_and_the_last_one_takes_it_along() {
+fn policies_share_a_runtime_class_that_is_deleted_with_the_last_one() {
     let spec = |zone: &str| {
         format!("{{nodeSelector: {{matchLabels: {{zone: {zone}}}}}, defaults: {{toolkit: {{injection: Runtime}}}}}}")
     };
@@ -523,21 +532,21 @@ fn a_third_party_runtime_class_is_not_changed() {
 }
 
 #[test]
-fn where_nothing_is_configured_no_runtime_class_is_made() {
+fn without_a_configured_runtime_no_runtime_class_is_created() {
     assert!(fleet("containerd://2.1.4", "v1.34.1", "{}").runtime_classes.is_empty());
     assert!(fleet("containerd://2.1.4", "v1.34.1", "{injection: Nri}").runtime_classes.is_empty());
 }
 
 #[test]
-fn a_runtime_of_the_host_is_kept_until_it_is_taken_over_and_the_operators_then_stays() {
-    let brought = || {
+fn a_runtime_of_the_host_is_kept_until_it_is_taken_over_and_then_the_operators_is_kept() {
+    let host_runtimes = || {
         let (file, handler) = ("/etc/containerd/config.toml".to_owned(), "nvidia".to_owned());
         vec![HostRuntime { file, handler, default: false }]
     };
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.host_driver("a", "580.95.05", true);
     sim.nodes.get_mut("a").expect("a node").runtime = "containerd://1.7.27".into();
-    sim.report("a").runtimes = brought();
+    sim.report("a").runtimes = host_runtimes();
     sim.apply_policy("all", "{readiness: {validation: {mode: OnInstall}}}");
     let named: Vec<_> = (0..60)
         .flat_map(|_| {
@@ -547,37 +556,37 @@ fn a_runtime_of_the_host_is_kept_until_it_is_taken_over_and_the_operators_then_s
         })
         .filter_map(|pod| pod.spec?.runtime_class_name)
         .collect();
-    assert_eq!(named, ["nvidia"], "the test is run by it");
+    assert_eq!(named, ["nvidia"], "the validation test runs with it");
     assert!(sim.sets_of(Stage::Toolkit).is_empty());
-    assert_eq!(sim.runtime_classes.keys().collect::<Vec<_>>(), ["nvidia"], "for pods to name");
+    assert_eq!(sim.runtime_classes.keys().collect::<Vec<_>>(), ["nvidia"], "pods refer to it by name");
     assert!(sim.status("a").message.ends_with("; runtime nvidia is configured on the host and left unchanged"));
 
-    // Its file is being rewritten: nothing moves, and the plugin stays what it is.
+    // The configuration file is being rewritten: no revision changes, nor does the plugin.
     let groups = |sim: &Sim| member_labels(sim, "a");
     let before = groups(&sim);
     sim.report("a").runtimes.clear();
     sim.settle();
     assert_eq!(groups(&sim), before);
-    sim.report("a").runtimes = brought();
+    sim.report("a").runtimes = host_runtimes();
     sim.report("a").runtimes[0].default = true;
     sim.settle();
-    assert_eq!(groups(&sim), before, "what is the host's to change is no revision");
+    assert_eq!(groups(&sim), before, "a change on the host is not a new revision");
 
     sim.apply_policy("all", "{defaults: {foreignStack: TakeOver}}");
     sim.settle();
     assert_eq!((sim.sets_of(Stage::Toolkit).len(), sim.status("a").phase), (1, Phase::Ready));
     sim.apply_policy("all", "{}");
     sim.settle();
-    assert_eq!(sim.sets_of(Stage::Toolkit).len(), 1, "what came first stays");
+    assert_eq!(sim.sets_of(Stage::Toolkit).len(), 1, "the toolkit that was installed first stays");
 }
 
 fn member_labels(sim: &Sim, node: &str) -> Vec<(String, String)> {
-    let ours = sim.nodes[node].labels.iter().filter(|(key, _)| key.starts_with(keys::PREFIX));
-    ours.map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    let own = sim.nodes[node].labels.iter().filter(|(key, _)| key.starts_with(keys::PREFIX));
+    own.map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
 #[test]
-fn a_runtime_of_the_hosts_finds_no_driver_but_the_hosts() {
+fn a_runtime_of_the_host_is_kept_only_with_a_driver_of_the_host() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.nodes.get_mut("a").expect("a node").runtime = "docker://27.0.3".into();
     let (file, handler) = ("/etc/docker/daemon.json".to_owned(), "nvidia".to_owned());
@@ -588,7 +597,8 @@ fn a_runtime_of_the_hosts_finds_no_driver_but_the_hosts() {
     assert_eq!((stages, sim.status("a").phase), ([1, 1], Phase::Ready));
 }
 
-/// A node of GKE's Ubuntu with containerd 1.7 and a driver in Google's folder, served by NVIDIA's plugin.
+/// Returns a node of GKE's Ubuntu with this runtime and toolkit, a driver in Google's folder, and NVIDIA's device
+/// plugin.
 fn beside_a_folder(runtime: &str, toolkit: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     let node = sim.nodes.get_mut("a").expect("a node");
@@ -606,7 +616,7 @@ fn beside_a_folder(runtime: &str, toolkit: &str) -> Sim {
 }
 
 #[test]
-fn beside_a_driver_in_a_folder_containerd_1_7_gives_gpus_by_cdi() {
+fn with_a_driver_in_a_folder_containerd_1_7_injects_gpus_by_cdi() {
     let mut sim = beside_a_folder("containerd://1.7.27", "{}");
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
@@ -614,7 +624,7 @@ fn beside_a_driver_in_a_folder_containerd_1_7_gives_gpus_by_cdi() {
         let pod = sim.sets_of(stage)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
         insta::assert_yaml_snapshot!(format!("folder-driver-{}", stage.as_str()), pod);
     }
-    assert!(sim.runtime_classes.is_empty(), "no pod has to name one: {:?}", sim.runtime_classes);
+    assert!(sim.runtime_classes.is_empty(), "no pod needs a RuntimeClass: {:?}", sim.runtime_classes);
 }
 
 #[test]
@@ -633,11 +643,11 @@ fn a_toolkit_that_only_finds_device_nodes_in_the_drivers_directory_is_rejected()
     }
     let mut sim = beside_a_folder("containerd://2.1.4", "{}");
     sim.settle();
-    assert_eq!(sim.status("a").phase, Phase::Ready, "CDI needs nothing: {}", sim.status("a").message);
+    assert_eq!(sim.status("a").phase, Phase::Ready, "CDI has no further requirements: {}", sim.status("a").message);
 }
 
 #[test]
-fn googles_plugin_finds_kubelets_pod_resources_where_the_distribution_has_them() {
+fn googles_plugin_mounts_kubelets_pod_resources_from_the_distributions_path() {
     let usual = "/var/lib/kubelet";
     for (kubelet, toolkit, chart, root) in [
         ("v1.34.1", "{}", None, usual),
@@ -653,7 +663,7 @@ fn googles_plugin_finds_kubelets_pod_resources_where_the_distribution_has_them()
         sim.settle();
         let paths = host_paths(&sim, Stage::DevicePlugin);
         assert!(paths.contains(&format!("{root}/pod-resources")), "{kubelet} {toolkit}: {paths:?}");
-        // Kubelet and plugins have this one built in.
+        // This path is built into kubelet and the plugins.
         assert!(paths.contains(&"/var/lib/kubelet/device-plugins".to_owned()), "{kubelet} {toolkit}: {paths:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Validation: a node proves itself by a test on one of its GPUs, where its policy asks for that.
+//! Validation: a test on one of its GPUs proves that a node works, if its policy requests validation.
 
 use crate::sim::{Faults, Sim, machine::Test, node::end_test};
 use gpu_operator_crd::{
@@ -17,12 +17,12 @@ const ON_UPGRADE: &str = "{readiness: {validation: {mode: OnUpgrade}}}";
 const UPGRADED: &str =
     "{readiness: {validation: {mode: OnUpgrade}}, defaults: {devicePlugin: {image: {tag: v0.21.0}}}}";
 
-/// How many tests there have been.
+/// Returns the number of tests so far.
 fn tests(sim: &Sim) -> usize {
     sim.plans.iter().map(|plan| plan.pods.len()).sum()
 }
 
-/// The pod of the only test so far.
+/// Returns the pod of the only test so far.
 fn test_pod(sim: &Sim) -> Pod {
     let made: Vec<_> = sim.plans.iter().flat_map(|plan| plan.pods.values()).collect();
     assert_eq!(made.len(), 1, "{made:#?}");
@@ -37,7 +37,7 @@ fn result(sim: &Sim, node: &str) -> Option<ValidationResult> {
     sim.status(node).validation.map(|validation| validation.result)
 }
 
-fn said(sim: &Sim, node: &str) -> (Phase, Reason) {
+fn reported(sim: &Sim, node: &str) -> (Phase, Reason) {
     let status = sim.status(node);
     (status.phase, status.reason.expect("a reason"))
 }
@@ -51,17 +51,17 @@ fn hanging() -> Faults {
 }
 
 fn full() -> Faults {
-    Faults { test: Test::FindsNoPlace, ..Faults::default() }
+    Faults { test: Test::Unschedulable, ..Faults::default() }
 }
 
-/// One H100 node under a policy, with faults.
+/// Returns an H100 node with faults under a policy.
 fn node(spec: &str, faults: Faults) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", spec);
     sim.faults.insert("a".into(), faults);
     sim
 }
 
-/// Runs a second at a time for so long, whether anything happens or not.
+/// Runs for this number of seconds, whether or not anything changes.
 fn pass(sim: &mut Sim, seconds: u32) {
     for _ in 0..seconds {
         sim.step();
@@ -70,29 +70,29 @@ fn pass(sim: &mut Sim, seconds: u32) {
 }
 
 #[test]
-fn a_node_is_ready_once_its_test_has_passed_and_nothing_is_left_of_that() {
+fn a_node_is_ready_once_its_test_has_passed_and_the_pod_is_deleted() {
     let mut sim = node(ON_INSTALL, hanging());
     pass(&mut sim, 40);
-    assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::Validating));
+    assert_eq!(reported(&sim, "a"), (Phase::Validation, Reason::Validating));
     assert_eq!(sim.condition("all", "Ready").0, "False");
     sim.faults.clear();
     sim.settle();
-    assert_eq!(said(&sim, "a"), (Phase::Ready, Reason::AllGpusAllocatable));
+    assert_eq!(reported(&sim, "a"), (Phase::Ready, Reason::AllGpusAllocatable));
     assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Passed), 1));
     assert!(sim.tests_on("a").is_empty());
-    // The writes of one pass may end in any order, so that the pod outlives the pass that writes its result.
-    let tells = |plan: &&Plan| plan.gpu_nodes.values().any(|write| write.status.is_some());
-    assert!(sim.plans.iter().filter(tells).all(|plan| plan.recreate.is_empty()));
+    // The writes of one pass may complete in any order, so the pod is deleted after the pass that writes its result.
+    let writes_status = |plan: &&Plan| plan.gpu_nodes.values().any(|write| write.status.is_some());
+    assert!(sim.plans.iter().filter(writes_status).all(|plan| plan.recreate.is_empty()));
 }
 
 #[test]
-fn a_node_is_proven_by_its_test_or_by_a_successful_user_pod() {
+fn the_default_test_passes_by_its_output_and_a_users_test_by_its_exit_code() {
     const OWN: &str = "{readiness: {validation: {mode: OnInstall, image: {repository: example.com/burn, tag: v1}}}}";
     let (passed, failed) = (ValidationResult::Passed, ValidationResult::Failed);
     let silent = || Ok("\n".to_owned());
     let other = || Ok("[Vector addition of 50000 elements]\nFound 0 GPUs\n".to_owned());
     let unread = || Err("no answer within 2 s".to_owned());
-    for (spec, words, result, told) in [
+    for (spec, log, result, expected) in [
         (ON_INSTALL, Ok("Test PASSED\nDone\n".to_owned()), passed, "printed \"Test PASSED\""),
         (
             ON_INSTALL,
@@ -105,32 +105,32 @@ fn a_node_is_proven_by_its_test_or_by_a_successful_user_pod() {
         (OWN, silent(), passed, "passed with exit code 0"),
     ] {
         let mut sim = node(spec, Faults::default());
-        sim.test_words = words;
-        let unread = spec == ON_INSTALL && !matches!(&sim.test_words, Ok(words) if words.contains("PASSED"));
+        sim.test_log = log;
+        let unread = spec == ON_INSTALL && !matches!(&sim.test_log, Ok(log) if log.contains("PASSED"));
         pass(&mut sim, 50);
         if unread {
-            // It may be read yet.
-            assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::Validating));
+            // The log may still become readable.
+            assert_eq!(reported(&sim, "a"), (Phase::Validation, Reason::Validating));
             assert!(sim.status("a").validation.is_none());
             pass(&mut sim, 90);
         }
         let record = record(&sim, "a");
-        assert_eq!(record.result, result, "{told}");
-        assert!(record.message.contains(told), "{}", record.message);
+        assert_eq!(record.result, result, "{expected}");
+        assert!(record.message.contains(expected), "{}", record.message);
         let phase = if result == passed { Phase::Ready } else { Phase::Validation };
-        assert_eq!(said(&sim, "a").0, phase);
+        assert_eq!(reported(&sim, "a").0, phase);
     }
 }
 
 #[test]
-fn a_log_is_asked_for_once_its_test_has_ended_and_never_again() {
+fn the_log_of_a_test_is_requested_once_after_it_has_ended() {
     let mut sim = node(ON_INSTALL, Faults::default());
     let mut asked = Vec::new();
     for _ in 0..40 {
         let plan = gpu_operator_plan::plan(&sim.settings, &sim.catalogue, &sim.world(), sim.now);
         let ended = |pod: &&String| sim.pods[*pod].end.as_ref().is_some_and(|end| end.succeeded);
         assert!(plan.questions.log_tails.iter().all(|pod| ended(&pod)), "{:?}", plan.questions);
-        // Until it is answered nothing is written of the test, and its pod stays.
+        // Until the log is read, no result is written, and the pod is kept.
         if !plan.questions.log_tails.is_empty() {
             assert!(plan.recreate.is_empty() && sim.status("a").validation.is_none());
         }
@@ -138,7 +138,7 @@ fn a_log_is_asked_for_once_its_test_has_ended_and_never_again() {
         sim.step();
         sim.sleep(1);
     }
-    assert_eq!((asked.iter().sum::<usize>(), said(&sim, "a").0), (1, Phase::Ready), "{asked:?}");
+    assert_eq!((asked.iter().sum::<usize>(), reported(&sim, "a").0), (1, Phase::Ready), "{asked:?}");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_test_requests_one_gpu_of_its_node_and_never_preempts() {
 }
 
 #[test]
-fn a_test_asks_for_what_its_node_offers() {
+fn a_test_requests_the_resource_that_its_node_offers() {
     let spec = "{readiness: {validation: {mode: OnInstall}}, defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}}}";
     let mut sim = node(spec, Faults::default());
     sim.settle();
@@ -163,7 +163,7 @@ fn a_test_asks_for_what_its_node_offers() {
 }
 
 #[test]
-fn an_old_driver_gets_a_test_of_the_cuda_that_it_serves_and_the_user_another() {
+fn the_default_test_matches_the_cuda_version_of_an_old_driver_and_a_users_image_is_kept() {
     for (spec, image) in [
         (ON_INSTALL, "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1"),
         (
@@ -182,7 +182,7 @@ fn a_failure_is_reported_with_the_tests_log_and_retried_with_backoff() {
     let mut sim = node(ON_INSTALL, failing());
     pass(&mut sim, 60);
     let status = sim.status("a");
-    assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::ValidationFailed));
+    assert_eq!(reported(&sim, "a"), (Phase::Validation, Reason::ValidationFailed));
     assert!(status.message.contains("exit code 1: Failed to allocate device vector A"), "{}", status.message);
     assert_eq!((sim.condition("all", "Ready").0, tests(&sim)), ("False".into(), 1));
     let events = sim.plans.iter().flat_map(|plan| &plan.events);
@@ -198,12 +198,12 @@ fn a_failure_is_reported_with_the_tests_log_and_retried_with_backoff() {
         if waits.len() == 8 {
             break;
         }
-        // Between two tests there is nothing to see.
+        // Nothing changes between two tests.
         let next = sim.plans.last().and_then(|plan| plan.check_again).filter(|_| sim.tests_on("a").is_empty());
         sim.sleep(1);
         sim.now = sim.now.max(next.unwrap_or_default());
     }
-    // A test itself takes some seconds.
+    // A test takes some seconds.
     let minutes: Vec<_> = waits.into_iter().map(|seconds| (seconds + 20) / 60).collect();
     assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 60, 60]);
     sim.faults.clear();
@@ -212,7 +212,7 @@ fn a_failure_is_reported_with_the_tests_log_and_retried_with_backoff() {
         sim.sleep(59);
     }
     pass(&mut sim, 10);
-    assert_eq!((said(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
+    assert_eq!((reported(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
 }
 
 #[test]
@@ -220,20 +220,20 @@ fn until_the_log_of_a_retry_is_read_the_previous_result_applies() {
     let mut sim = node(ON_INSTALL, failing());
     pass(&mut sim, 60);
     sim.faults.clear();
-    sim.test_words = Err("no answer within 2 s".into());
-    let mut told = std::collections::BTreeSet::new();
+    sim.test_log = Err("no answer within 2 s".into());
+    let mut seen = std::collections::BTreeSet::new();
     for _ in 0..400 {
         sim.step();
         sim.sleep(1);
-        told.insert(format!("{:?}", said(&sim, "a").1));
+        seen.insert(format!("{:?}", reported(&sim, "a").1));
     }
-    assert_eq!(told.into_iter().collect::<Vec<_>>(), ["AllGpusAllocatable", "ValidationFailed"]);
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["AllGpusAllocatable", "ValidationFailed"]);
     assert!(record(&sim, "a").message.contains("cannot be read"), "{}", record(&sim, "a").message);
 }
 
 #[test]
-fn a_failed_node_is_tried_again_at_once_after_a_reboot_and_with_another_image() {
-    for cure in [
+fn a_failed_node_is_tested_again_at_once_after_a_reboot_and_with_another_image_or_plugin() {
+    for fix in [
         (|sim: &mut Sim| sim.reboot("a", 0)) as fn(&mut Sim),
         |sim| sim.apply_policy("all", "{readiness: {validation: {mode: OnInstall, image: {tag: mine}}}}"),
         |sim| {
@@ -247,9 +247,9 @@ fn a_failed_node_is_tried_again_at_once_after_a_reboot_and_with_another_image() 
         pass(&mut sim, 500);
         assert!(record(&sim, "a").failures > 3);
         sim.faults.clear();
-        cure(&mut sim);
+        fix(&mut sim);
         pass(&mut sim, 40);
-        assert_eq!((said(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
+        assert_eq!((reported(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
     }
 }
 
@@ -262,7 +262,7 @@ fn an_image_that_cannot_be_pulled_is_reported_while_it_is_retried() {
         pod.containers[0].state = ContainerState::Waiting { reason, message };
     }
     pass(&mut sim, 2);
-    assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::ImagePullFailed));
+    assert_eq!(reported(&sim, "a"), (Phase::Validation, Reason::ImagePullFailed));
 }
 
 #[test]
@@ -282,49 +282,49 @@ fn a_test_that_kubelet_ends_at_its_deadline_is_reported_as_such() {
 }
 
 #[test]
-fn a_node_whose_gpus_are_all_taken_goes_on_without_a_test() {
+fn a_node_whose_gpus_are_all_in_use_becomes_ready_without_a_test() {
     let mut sim = node(ON_INSTALL, full());
     pass(&mut sim, 60);
-    assert_eq!(said(&sim, "a"), (Phase::Validation, Reason::Validating));
+    assert_eq!(reported(&sim, "a"), (Phase::Validation, Reason::Validating));
     pass(&mut sim, 90);
     sim.settle();
-    assert_eq!(said(&sim, "a"), (Phase::Ready, Reason::AllGpusAllocatable));
+    assert_eq!(reported(&sim, "a"), (Phase::Ready, Reason::AllGpusAllocatable));
     assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Skipped), 1));
     assert!(record(&sim, "a").message.contains("Insufficient nvidia.com/gpu"), "{}", record(&sim, "a").message);
     assert!(sim.tests_on("a").is_empty());
     sim.faults.clear();
     sim.settle();
-    assert_eq!(tests(&sim), 1, "the pods that had them were the proof");
+    assert_eq!(tests(&sim), 1, "the pods that used the GPUs are proof enough");
 }
 
 #[test]
-fn a_node_that_was_ready_before_is_not_put_to_the_test() {
+fn a_node_that_was_ready_before_is_not_tested() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
     sim.apply_policy("all", ON_UPGRADE);
     for _ in 0..30 {
         sim.step();
         sim.sleep(1);
-        assert_eq!((said(&sim, "a").0, said(&sim, "b").0), (Phase::Ready, Phase::Ready));
+        assert_eq!((reported(&sim, "a").0, reported(&sim, "b").0), (Phase::Ready, Phase::Ready));
     }
     assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Skipped), 0));
-    // Nor when it comes back from having been away.
+    // The node is not tested after an outage and a reboot either.
     sim.nodes.get_mut("a").expect("a node").ready = false;
     pass(&mut sim, 40);
-    assert_eq!(said(&sim, "a").1, Reason::NodeNotReady);
+    assert_eq!(reported(&sim, "a").1, Reason::NodeNotReady);
     sim.nodes.get_mut("a").expect("a node").ready = true;
     sim.reboot("a", 0);
     sim.settle();
-    assert_eq!((said(&sim, "a").0, tests(&sim)), (Phase::Ready, 0));
+    assert_eq!((reported(&sim, "a").0, tests(&sim)), (Phase::Ready, 0));
 }
 
 #[test]
-fn after_an_upgrade_a_node_keeps_its_turn_until_its_test_has_passed_and_one_that_fails_halts_its_pool() {
+fn an_upgrade_is_complete_once_the_test_has_passed_and_a_failed_test_halts_the_pool() {
     let mut sim = Sim::settled_fleet(ON_UPGRADE, &["a", "b"]);
     assert_eq!(tests(&sim), 2);
     sim.faults.insert("a".into(), failing());
     sim.apply_policy("all", UPGRADED);
     pass(&mut sim, 50);
-    assert_eq!((said(&sim, "a").1, said(&sim, "b").1), (Reason::ValidationFailed, Reason::RolloutPending));
+    assert_eq!((reported(&sim, "a").1, reported(&sim, "b").1), (Reason::ValidationFailed, Reason::RolloutPending));
     assert!(sim.is_moving("a") && !sim.is_moving("b"));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     sim.faults.clear();
@@ -338,24 +338,24 @@ fn after_an_upgrade_a_node_keeps_its_turn_until_its_test_has_passed_and_one_that
 }
 
 #[test]
-fn on_install_an_upgrade_is_not_tested() {
+fn with_mode_on_install_an_upgrade_is_not_tested() {
     let mut sim = Sim::settled_fleet(ON_INSTALL, &["a", "b"]);
     sim.apply_policy(
         "all",
         "{readiness: {validation: {mode: OnInstall}}, defaults: {devicePlugin: {image: {tag: v0.21.0}}}}",
     );
     sim.settle();
-    assert_eq!((tests(&sim), said(&sim, "a").0), (2, Phase::Ready));
+    assert_eq!((tests(&sim), reported(&sim, "a").0), (2, Phase::Ready));
 }
 
 #[test]
-fn a_driver_moves_though_its_node_is_being_tested() {
+fn a_driver_is_updated_even_while_its_node_is_being_tested() {
     let mut sim = node(
         "{readiness: {validation: {mode: OnUpgrade}}, pools: [{name: p, driver: {version: 595.91.07}}]}",
         hanging(),
     );
     pass(&mut sim, 40);
-    assert_eq!(said(&sim, "a").1, Reason::Validating);
+    assert_eq!(reported(&sim, "a").1, Reason::Validating);
     sim.faults.clear();
     sim.apply_policy(
         "all",
@@ -363,15 +363,15 @@ fn a_driver_moves_though_its_node_is_being_tested() {
     );
     sim.settle();
     assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));
-    assert_eq!((said(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
+    assert_eq!((reported(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
 }
 
 #[test]
-fn an_operator_that_was_away_loses_no_test_and_repeats_none() {
+fn an_operator_that_is_restarted_neither_loses_nor_repeats_a_test() {
     for away_at in 0..40 {
         let mut sim = node(ON_INSTALL, Faults::default());
         pass(&mut sim, away_at);
-        // The cluster goes on by itself, and what of a plan had been written counts.
+        // The cluster continues without the operator, after a part of a plan has been written.
         let plan = sim.plan();
         sim.carry_out_first(&plan, (away_at % 4) as usize);
         let made = plan.pods.keys().filter(|name| sim.pods.contains_key(*name)).count();
@@ -385,15 +385,15 @@ fn an_operator_that_was_away_loses_no_test_and_repeats_none() {
 }
 
 #[test]
-fn two_nodes_are_tested_side_by_side_and_neither_knows_of_the_other() {
+fn two_nodes_are_tested_independently_at_the_same_time() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", ON_INSTALL);
     sim.faults.insert("a".into(), failing());
     sim.faults.insert("b".into(), hanging());
     pass(&mut sim, 20);
-    assert_eq!((sim.tests_on("b").len(), said(&sim, "a").1), (1, Reason::ValidationFailed));
+    assert_eq!((sim.tests_on("b").len(), reported(&sim, "a").1), (1, Reason::ValidationFailed));
     sim.faults.remove("b");
     pass(&mut sim, 20);
-    assert_eq!((said(&sim, "a").1, said(&sim, "b").0), (Reason::ValidationFailed, Phase::Ready));
+    assert_eq!((reported(&sim, "a").1, reported(&sim, "b").0), (Reason::ValidationFailed, Phase::Ready));
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn nothing_is_tested_or_reported_unless_the_policy_requests_it() {
 }
 
 #[test]
-fn a_test_goes_with_the_wish_for_it() {
+fn a_test_is_deleted_once_it_is_no_longer_requested() {
     for end in [
         (|sim: &mut Sim| sim.apply_policy("all", "{}")) as fn(&mut Sim),
         |sim| sim.label("a", gpu_operator_crd::keys::MANAGED, Some("false")),
@@ -450,7 +450,7 @@ fn the_test_gets_the_path_where_googles_plugin_mounts_the_driver() {
 }
 
 #[test]
-fn the_test_is_run_by_nvidias_runtime_where_gpus_come_by_it() {
+fn the_test_uses_nvidias_runtime_class_if_the_runtime_injects_gpus() {
     for (runtime, toolkit, class) in [
         ("containerd://2.1.4", "{}", None),
         ("containerd://1.7.27", "{}", Some("nvidia")),

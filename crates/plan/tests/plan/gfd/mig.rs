@@ -1,22 +1,22 @@
-//! Machines with GPUs that are divided by MIG.
+//! Machines whose GPUs are partitioned by MIG.
 
 use gpu_operator_crd::report::Gpu;
 
-use super::{A100, MAX_Q, ONE_G, THREE_G, check, divided, gpu};
+use super::{A100, MAX_Q, ONE_G, THREE_G, check, gpu, partitioned};
 
-fn whole_and_divided() -> Vec<Gpu> {
-    vec![divided(A100, &[("3g.20gb", 2, THREE_G)]), gpu(A100)]
+fn whole_and_partitioned() -> Vec<Gpu> {
+    vec![partitioned(A100, &[("3g.20gb", 2, THREE_G)]), gpu(A100)]
 }
 
 fn two_kinds() -> Vec<Gpu> {
-    vec![divided(A100, &[("1g.5gb", 4, ONE_G), ("3g.20gb", 1, THREE_G)])]
+    vec![partitioned(A100, &[("1g.5gb", 4, ONE_G), ("3g.20gb", 1, THREE_G)])]
 }
 
 #[test]
-fn as_one_resource_they_have_to_be_alike() {
+fn with_strategy_single_all_mig_devices_must_be_alike() {
     check(vec![
         (
-            "MIG, single, where nothing is divided",
+            "MIG, single, without partitioned GPUs",
             vec![gpu(A100)],
             "{mig: {strategy: Single}}",
             "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=40960 \
@@ -25,7 +25,7 @@ fn as_one_resource_they_have_to_be_alike() {
         ),
         (
             "MIG, single",
-            vec![divided(A100, &[("3g.20gb", 2, THREE_G)]); 2],
+            vec![partitioned(A100, &[("3g.20gb", 2, THREE_G)]); 2],
             "{mig: {strategy: Single}}",
             "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-3g.20gb gpu.count=4 gpu.replicas=1 gpu.sharing-strategy=none \
              gpu.memory=19968 gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true \
@@ -33,8 +33,8 @@ fn as_one_resource_they_have_to_be_alike() {
              gpu.engines.copy=3 gpu.engines.decoder=2 gpu.engines.encoder=0 gpu.engines.jpeg=0 gpu.engines.ofa=0",
         ),
         (
-            "MIG, single, in turns",
-            vec![divided(A100, &[("1g.5gb", 7, ONE_G)])],
+            "MIG, single, time-sliced",
+            vec![partitioned(A100, &[("1g.5gb", 7, ONE_G)])],
             "{mig: {strategy: Single}, sharing: {timeSlicing: {replicas: 2}}}",
             "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED gpu.count=7 gpu.replicas=2 \
              gpu.sharing-strategy=time-slicing gpu.memory=4864 gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 \
@@ -43,7 +43,7 @@ fn as_one_resource_they_have_to_be_alike() {
              gpu.engines.jpeg=0 gpu.engines.ofa=0",
         ),
         (
-            "MIG, single, of two profiles",
+            "MIG, single, two profiles",
             two_kinds(),
             "{mig: {strategy: Single}, sharing: {timeSlicing: {replicas: 2}}}",
             "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-INVALID gpu.count=0 gpu.replicas=0 gpu.sharing-strategy= gpu.memory=0 \
@@ -52,23 +52,23 @@ fn as_one_resource_they_have_to_be_alike() {
         ),
         (
             "MIG, single, beside a whole GPU",
-            whole_and_divided(),
+            whole_and_partitioned(),
             "{mig: {strategy: Single}}",
             "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-INVALID gpu.count=0 gpu.replicas=0 gpu.sharing-strategy= gpu.memory=0 \
              gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false \
              mig.strategy=single",
         ),
         (
-            "MIG, single, with one that has no devices yet",
-            vec![divided(A100, &[("1g.5gb", 7, ONE_G)]), divided(A100, &[])],
+            "MIG, single, with a GPU without MIG devices",
+            vec![partitioned(A100, &[("1g.5gb", 7, ONE_G)]), partitioned(A100, &[])],
             "{mig: {strategy: Single}}",
             "gpu.product=NVIDIA-A100-SXM4-40GB-MIG-INVALID gpu.count=0 gpu.replicas=0 gpu.sharing-strategy= gpu.memory=0 \
              gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false \
              mig.strategy=single",
         ),
         (
-            "a value that is too long for a label",
-            vec![divided(MAX_Q, &[("1g.24gb", 4, ONE_G)])],
+            "a product name that is too long for a label",
+            vec![partitioned(MAX_Q, &[("1g.24gb", 4, ONE_G)])],
             "{mig: {strategy: Single}}",
             "gpu.count=4 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=4864 gpu.family=blackwell \
              gpu.compute.major=12 gpu.compute.minor=0 gpu.mode=graphics mig.capable=true mps.capable=false \
@@ -79,11 +79,11 @@ fn as_one_resource_they_have_to_be_alike() {
 }
 
 #[test]
-fn by_profile_each_is_a_resource_and_not_looked_at_they_are_none() {
+fn with_strategy_mixed_each_profile_is_a_resource_and_without_a_strategy_none_is() {
     check(vec![
         (
-            "MIG that is not looked at: nobody is offered the GPUs",
-            vec![divided(A100, &[("1g.5gb", 7, ONE_G)]); 2],
+            "MIG without a strategy: the GPUs are not offered",
+            vec![partitioned(A100, &[("1g.5gb", 7, ONE_G)]); 2],
             "{sharing: {timeSlicing: {replicas: 2}}}",
             "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=2 gpu.replicas=0 gpu.sharing-strategy=none gpu.memory=40960 \
              gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false",
@@ -104,8 +104,8 @@ fn by_profile_each_is_a_resource_and_not_looked_at_they_are_none() {
              mig-3g.20gb.engines.encoder=0 mig-3g.20gb.engines.jpeg=0 mig-3g.20gb.engines.ofa=0",
         ),
         (
-            "MIG, mixed, in turns, beside a whole GPU",
-            whole_and_divided(),
+            "MIG, mixed, time-sliced, beside a whole GPU",
+            whole_and_partitioned(),
             "{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 3}}}",
             "gpu.product=NVIDIA-A100-SXM4-40GB-SHARED gpu.count=2 gpu.replicas=3 gpu.sharing-strategy=time-slicing \
              gpu.memory=40960 gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true \
@@ -116,8 +116,8 @@ fn by_profile_each_is_a_resource_and_not_looked_at_they_are_none() {
              mig-3g.20gb.engines.ofa=0",
         ),
         (
-            "a profile with media engines, which the plugin is not told to share",
-            vec![divided(A100, &[("1g.5gb+me", 1, ONE_G)])],
+            "a profile with media engines, which is not shared",
+            vec![partitioned(A100, &[("1g.5gb+me", 1, ONE_G)])],
             "{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 3}}}",
             "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=1 gpu.replicas=0 gpu.sharing-strategy=none gpu.memory=40960 \
              gpu.family=ampere gpu.compute.major=8 gpu.compute.minor=0 gpu.mode=compute mig.capable=true mps.capable=false \

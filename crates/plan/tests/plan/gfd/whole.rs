@@ -1,9 +1,9 @@
 //! Machines of whole GPUs: of every family, shared, and of several models.
 
-use super::{A100, B200, DGX_DISPLAY, H100, K80, L40S, RTX_4090, T4, V100, check, divided, gpu};
+use super::{A100, B200, DGX_DISPLAY, H100, K80, L40S, RTX_4090, T4, V100, check, gpu, partitioned};
 
 #[test]
-fn every_family_has_its_labels() {
+fn every_family_is_labelled() {
     check(vec![
         (
             "T4",
@@ -20,7 +20,7 @@ fn every_family_has_its_labels() {
              gpu.family=volta gpu.compute.major=7 gpu.compute.minor=0 gpu.mode=compute mig.capable=false mps.capable=false",
         ),
         (
-            "K80, which is two GPUs",
+            "K80, one board with two GPUs",
             vec![gpu(K80); 2],
             "{}",
             "gpu.product=Tesla-K80 gpu.count=2 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=11441 gpu.family=kepler \
@@ -57,7 +57,7 @@ fn every_family_has_its_labels() {
              mps.capable=false",
         ),
         (
-            "a desktop's card",
+            "a desktop GPU",
             vec![gpu(RTX_4090)],
             "{}",
             "gpu.product=NVIDIA-GeForce-RTX-4090 gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=24564 \
@@ -65,7 +65,7 @@ fn every_family_has_its_labels() {
              mps.capable=false",
         ),
         (
-            "a card that drives the machine's display",
+            "a GPU that only drives a display",
             vec![gpu(DGX_DISPLAY), gpu(A100)],
             "{}",
             "gpu.product=NVIDIA-A100-SXM4-40GB gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=40960 \
@@ -78,7 +78,7 @@ fn every_family_has_its_labels() {
 fn shared_gpus_report_the_sharing_strategy() {
     check(vec![
         (
-            "turns",
+            "time-slicing",
             vec![gpu(L40S); 2],
             "{sharing: {timeSlicing: {replicas: 4}}}",
             "gpu.product=NVIDIA-L40S-SHARED gpu.count=2 gpu.replicas=4 gpu.sharing-strategy=time-slicing gpu.memory=46068 \
@@ -86,7 +86,7 @@ fn shared_gpus_report_the_sharing_strategy() {
              mps.capable=false",
         ),
         (
-            "turns, renamed",
+            "time-slicing, renamed",
             vec![gpu(L40S); 2],
             "{sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}",
             "gpu.product=NVIDIA-L40S gpu.count=2 gpu.replicas=4 gpu.sharing-strategy=time-slicing gpu.memory=46068 \
@@ -111,10 +111,10 @@ fn shared_gpus_report_the_sharing_strategy() {
 }
 
 #[test]
-fn of_several_models_the_one_that_comes_last_is_described() {
+fn of_several_models_the_last_one_is_described() {
     check(vec![
         (
-            "several models: the one that comes last",
+            "several models: the last one",
             vec![gpu(T4), gpu(RTX_4090), gpu(T4)],
             "{}",
             "gpu.product=NVIDIA-GeForce-RTX-4090 gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=24564 \
@@ -122,15 +122,15 @@ fn of_several_models_the_one_that_comes_last_is_described() {
              mps.capable=false",
         ),
         (
-            "several models, of which one can be divided",
+            "several models, one of which supports MIG",
             vec![gpu(A100), gpu(T4), gpu(T4), gpu(A100)],
             "{}",
             "gpu.product=Tesla-T4 gpu.count=2 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=15360 gpu.family=turing \
              gpu.compute.major=7 gpu.compute.minor=5 gpu.mode=compute mig.capable=true mps.capable=false",
         ),
         (
-            "several models: a whole GPU rather than divided ones",
-            vec![gpu(T4), divided(A100, &[]), divided(A100, &[])],
+            "several models: a whole GPU takes precedence over partitioned ones",
+            vec![gpu(T4), partitioned(A100, &[]), partitioned(A100, &[])],
             "{mig: {strategy: Mixed}}",
             "gpu.product=Tesla-T4 gpu.count=1 gpu.replicas=1 gpu.sharing-strategy=none gpu.memory=15360 gpu.family=turing \
              gpu.compute.major=7 gpu.compute.minor=5 gpu.mode=compute mig.capable=true mps.capable=false \

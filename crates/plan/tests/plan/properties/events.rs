@@ -1,4 +1,4 @@
-//! What may happen to a fleet, as data, so that a failure shrinks to the few events that it takes.
+//! The events of a fleet, as data, so that a failure shrinks to the few events that cause it.
 
 use gpu_operator_crd::{keys, policy::Stage};
 use gpu_operator_plan::world::{TaintFact, TrimmedPod};
@@ -8,37 +8,38 @@ use proptest::{option, prelude::*, sample::select};
 use super::{
     fleet::{self, Machine},
     oracle::Oracle,
-    wish::{Wish, wish},
+    policy_spec::{RandomSpec, random_spec},
 };
 use crate::sim::{Faults, Sim};
 
-/// As many policies as there may be at once.
+/// The names of policies that may exist at the same time.
 const POLICIES: [&str; 3] = ["all", "more", "extra"];
-/// A fleet grows no larger.
-const LARGEST: usize = 8;
+/// The maximum number of nodes.
+const MAX_NODES: usize = 8;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "a handful of them")]
 pub enum Event {
     Joins(Machine),
-    /// To one of the nodes.
+    /// An event on one of the nodes.
     Node(usize, OnNode),
     /// A user creates or edits one of the policies.
-    Policy(usize, Wish),
+    Policy(usize, RandomSpec),
     PolicyDeleted(usize),
     /// A user edits or deletes one of the DaemonSets.
     SetEdited(usize, Edit),
     SetDeleted(usize),
-    /// The operator works for so many seconds.
+    /// The operator and the cluster run for this number of seconds.
     Time(u32),
-    /// So many minutes pass at once.
+    /// This number of minutes passes at once.
     Pause(i64),
-    /// The operator is killed after so many writes of a pass, and started again; the cluster goes on meanwhile or not.
+    /// The operator is killed after this number of writes of a pass, and restarted; if true, the cluster continues
+    /// meanwhile.
     Killed(usize, bool),
 }
 
-/// Something that happens to a node.
+/// An event on a node.
 #[derive(Clone, Debug)]
 pub enum OnNode {
     Leaves,
@@ -51,7 +52,7 @@ pub enum OnNode {
     Tainted(bool),
     GpuCount(Option<&'static str>),
     GetsHostDriver,
-    /// A pod installs a driver that no DaemonSet stands for.
+    /// A pod without a DaemonSet installs a driver.
     GetsForeignPod,
     LosesForeignPod,
     LosesGpu,
@@ -90,7 +91,8 @@ pub enum Edit {
     Mark,
 }
 
-/// A label that a user sets: one that policies select on, a cloud's, one that a policy publishes, or one of this operator's.
+/// Returns a label that a user sets or removes: one that policies select on, a cloud's, one that a policy publishes, or
+/// one of this operator.
 fn label() -> BoxedStrategy<(&'static str, Option<&'static str>)> {
     let published = [
         ("accelerator", "mine"),
@@ -100,12 +102,12 @@ fn label() -> BoxedStrategy<(&'static str, Option<&'static str>)> {
         ("nvidia.com/gpu.family", "hopper"),
         (keys::GPU_PRESENT, "true"),
     ];
-    let ours =
+    let operators =
         [keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::MPS, keys::DEVICE_PLUGIN].map(|key| (key, "x"));
     let labels = prop_oneof![
         6 => fleet::label(),
         3 => select(published.to_vec()),
-        1 => select(ours.to_vec()),
+        1 => select(operators.to_vec()),
         2 => select(vec![(keys::MANAGED, "false"), (keys::MANAGED, "true")]),
     ];
     (labels, any::<bool>()).prop_map(|((key, value), on)| (key, on.then_some(value))).boxed()
@@ -153,7 +155,7 @@ pub fn event() -> BoxedStrategy<Event> {
     prop_oneof![
         2 => fleet::machine().prop_map(Event::Joins),
         20 => (0..6_usize, on_node()).prop_map(|(node, what)| Event::Node(node, what)),
-        4 => (0..POLICIES.len(), wish()).prop_map(|(which, wish)| Event::Policy(which, wish)),
+        4 => (0..POLICIES.len(), random_spec()).prop_map(|(which, spec)| Event::Policy(which, spec)),
         1 => (0..POLICIES.len()).prop_map(Event::PolicyDeleted),
         1 => (0..9_usize, edit).prop_map(|(set, edit)| Event::SetEdited(set, edit)),
         1 => (0..9_usize).prop_map(Event::SetDeleted),
@@ -164,7 +166,7 @@ pub fn event() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// Where everything begins: some machines, and some policies.
+/// Returns the first events: some machines join, and some policies are created.
 pub fn beginning() -> BoxedStrategy<Vec<Event>> {
     let machines = prop::collection::vec(fleet::machine().prop_map(Event::Joins), 1..6);
     (machines, policies())
@@ -175,36 +177,36 @@ pub fn beginning() -> BoxedStrategy<Vec<Event>> {
         .boxed()
 }
 
-/// One policy, or several that may overlap.
+/// Returns the creation of one policy, or of several that may overlap.
 pub fn policies() -> BoxedStrategy<Vec<Event>> {
-    prop::collection::vec(wish(), 1..4)
-        .prop_map(|wishes| wishes.into_iter().enumerate().map(|(which, wish)| Event::Policy(which, wish)).collect())
+    prop::collection::vec(random_spec(), 1..4)
+        .prop_map(|specs| specs.into_iter().enumerate().map(|(which, spec)| Event::Policy(which, spec)).collect())
         .boxed()
 }
 
-/// The name of the n-th node.
+/// Returns the name of the n-th node.
 pub fn nth(sim: &Sim, index: usize) -> Option<String> {
     sim.nodes.keys().nth(index % sim.nodes.len().max(1)).cloned()
 }
 
-/// Lets an event happen.
-pub fn happen(sim: &mut Sim, oracle: &mut Oracle, event: &Event) {
+/// Applies an event to a fleet.
+pub fn apply_event(sim: &mut Sim, oracle: &mut Oracle, event: &Event) {
     match event {
-        Event::Joins(machine) if sim.nodes.len() < LARGEST => {
+        Event::Joins(machine) if sim.nodes.len() < MAX_NODES => {
             let name = (0..1000).map(|index| format!("n{index}")).find(|name| !sim.nodes.contains_key(name));
             machine.join(sim, &name.expect("a free name"));
         }
         Event::Joins(_) => {}
         Event::Node(index, what) => {
             if let Some(name) = nth(sim, *index) {
-                happen_to(sim, &name, what);
+                apply_to_node(sim, &name, what);
                 if matches!(what, OnNode::GpuNodeDeleted) {
-                    // Whose turn it is goes with it.
+                    // The record of its update is deleted with it.
                     oracle.forget(&name);
                 }
             }
         }
-        Event::Policy(which, wish) => sim.apply_spec(POLICIES[*which], wish.0.clone()),
+        Event::Policy(which, spec) => sim.apply_spec(POLICIES[*which], spec.0.clone()),
         Event::PolicyDeleted(which) => {
             if sim.policies.contains_key(POLICIES[*which]) {
                 sim.delete_policy(POLICIES[*which]);
@@ -250,8 +252,8 @@ fn edit_set(set: &mut k8s_openapi::api::apps::v1::DaemonSet, edit: Edit) {
     }
 }
 
-/// Lets something happen to a node.
-pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
+/// Applies an event to a node.
+pub fn apply_to_node(sim: &mut Sim, name: &str, what: &OnNode) {
     let (has_gpus, moving) = (sim.machines.contains_key(name), sim.is_moving(name));
     let foreign_pod_there = sim.foreign_pod_on(name);
     let node = sim.nodes.get_mut(name).expect("a node");
@@ -278,7 +280,7 @@ pub fn happen_to(sim: &mut Sim, name: &str, what: &OnNode) {
         OnNode::Reboots(lost) => sim.reboot(name, *lost),
         OnNode::Breaks(fault) => drop(sim.faults.insert(name.into(), faults(*fault))),
         OnNode::Heals => drop(sim.faults.remove(name)),
-        // The scheduler places a GPU pod where it believes a GPU to be allocatable, and learns late that none is.
+        // The scheduler places a GPU pod where it assumes an allocatable GPU; its view of the node may be outdated.
         OnNode::GetsGpuPod if node.allocatable.total() > 0 || moving => {
             sim.gpu_pods.insert(name.into(), vec!["team/training".into()]);
         }
@@ -308,12 +310,14 @@ fn foreign_pod(node: &str) -> TrimmedPod {
 
 fn faults(fault: Fault) -> Faults {
     let none = Faults::default;
-    let words = |word: &str| word.to_owned();
+    let text = str::to_owned;
     match fault {
-        Fault::MissingImages => Faults { missing_images: [words("590.10.01"), words("580.173.02")].into(), ..none() },
-        Fault::RuntimeDown => Faults { restart: Some(words("RuntimeDown: it does not come back")), ..none() },
-        Fault::DriverCrash => Faults { driver_crash: Some(words("no headers")), ..none() },
-        Fault::LoadsAnother => Faults { loads_instead: Some(words("1.2.3")), ..none() },
+        Fault::MissingImages => Faults { missing_images: [text("590.10.01"), text("580.173.02")].into(), ..none() },
+        Fault::RuntimeDown => {
+            Faults { restart: Some(text("RuntimeDown: the container runtime does not start")), ..none() }
+        }
+        Fault::DriverCrash => Faults { driver_crash: Some(text("no headers")), ..none() },
+        Fault::LoadsAnother => Faults { loads_instead: Some(text("1.2.3")), ..none() },
         Fault::PodsForbidden => Faults { pods_forbidden: Some("violates PodSecurity"), ..none() },
         Fault::PublishesNone => Faults { publishes: Some(0), ..none() },
         Fault::MuteProbe => Faults { mute_probe: true, ..none() },

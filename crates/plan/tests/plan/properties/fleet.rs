@@ -1,13 +1,13 @@
-//! Random machines: models, operating systems, runtimes, host drivers, labels, and probes that do or do not tell.
+//! Random machines: models, operating systems, runtimes, host drivers, labels, and probes that report or do not report.
 
 use proptest::{prelude::*, sample::select};
 
 use crate::sim::{Faults, Sim};
 
-/// PCI ids of K80, P100, V100, T4, both A100, L4, H100 and B200, and of an unknown model.
+/// PCI ids of H100, T4, K80, P100, V100, both A100, L4 and B200, and of an unknown model.
 const MODELS: [&str; 10] = ["2330", "1eb8", "102d", "15f9", "1db6", "20b0", "20b2", "27b8", "2901", "ffff"];
 
-/// The labels by which policies select nodes, and those by which clouds, NFD and users announce GPUs.
+/// The labels on which policies select nodes, and those with which clouds, NFD and users announce GPUs.
 const LABELS: [(&str, &[&str]); 9] = [
     ("cloud.google.com/gke-nodepool", &["gpus"]),
     ("zone", &["a", "b"]),
@@ -17,17 +17,17 @@ const LABELS: [(&str, &[&str]); 9] = [
     ("karpenter.k8s.aws/instance-gpu-name", &["t4", "l4"]),
     ("feature.node.kubernetes.io/pci-0302_10de.present", &["true"]),
     ("feature.node.kubernetes.io/pci-0302_10de_2330.present", &["true"]),
-    (gpu_operator_crd::keys::MODEL_OVERRIDE, &["t4", "ours"]),
+    (gpu_operator_crd::keys::MODEL_OVERRIDE, &["t4", "custom"]),
 ];
 
-/// A machine that may join.
+/// A machine that may join the fleet.
 #[derive(Clone, Debug)]
 pub struct Machine {
     gpus: Vec<&'static str>,
     os: (&'static str, &'static str),
     arch: &'static str,
     runtime: &'static str,
-    /// Whether its host has a driver, and whether that is loaded.
+    /// `None` if the host has no driver, otherwise whether the driver is loaded.
     host_driver: Option<bool>,
     labels: Vec<(&'static str, &'static str)>,
     probe: Probe,
@@ -35,7 +35,7 @@ pub struct Machine {
 
 #[derive(Clone, Copy, Debug)]
 enum Probe {
-    Tells,
+    Reports,
     Mute,
     Absent,
 }
@@ -63,26 +63,26 @@ impl Machine {
         }
     }
 
-    /// The same machine without a driver of its host's.
+    /// Returns the machine without a host driver.
     pub fn bare(self) -> Self {
         Self { host_driver: None, ..self }
     }
 
-    /// The same machine with a probe that tells at once.
-    pub fn telling(self) -> Self {
-        Self { probe: Probe::Tells, ..self }
+    /// Returns the machine with a probe that reports at once.
+    pub fn reporting(self) -> Self {
+        Self { probe: Probe::Reports, ..self }
     }
 }
 
 fn gpus() -> BoxedStrategy<Vec<&'static str>> {
-    // Most are of one model, so that pools have several nodes.
+    // Most machines have the same model, so that pools have several nodes.
     let common = (1..9_usize).prop_map(|count| vec![MODELS[0]; count]);
     let alike = (1..9_usize, select(&MODELS[..])).prop_map(|(count, model)| vec![model; count]);
     prop_oneof![8 => common, 6 => alike, 2 => prop::collection::vec(select(&MODELS[..]), 2..4), 1 => Just(vec![])]
         .boxed()
 }
 
-/// A label that does not belong to this operator, and a value.
+/// Returns a label that does not belong to this operator, and its value.
 pub fn label() -> BoxedStrategy<(&'static str, &'static str)> {
     select(&LABELS[..]).prop_flat_map(|(key, values)| (Just(key), select(values))).boxed()
 }
@@ -97,7 +97,7 @@ pub fn machine() -> BoxedStrategy<Machine> {
         3 => Just("containerd://1.7.27"),
     ];
     let host_driver = prop_oneof![8 => Just(None), 1 => Just(Some(true)), 1 => Just(Some(false))];
-    let probe = prop_oneof![12 => Just(Probe::Tells), 1 => Just(Probe::Mute), 1 => Just(Probe::Absent)];
+    let probe = prop_oneof![12 => Just(Probe::Reports), 1 => Just(Probe::Mute), 1 => Just(Probe::Absent)];
     let labels = prop::collection::vec(label(), 0..3);
     (gpus(), os, arch, runtime, host_driver, labels, probe)
         .prop_map(|(gpus, os, arch, runtime, host_driver, labels, probe)| Machine {

@@ -1,4 +1,4 @@
-//! The API server: what becomes of writes, the operator's and other people's.
+//! The API server: the effects of writes by the operator and by others.
 
 use std::collections::BTreeMap;
 
@@ -32,11 +32,11 @@ enum Write<'p> {
     Prune(&'p str),
     Class(&'p str, &'p RuntimeClass),
     PruneClass(&'p str),
-    Renew(&'p str),
+    Recreate(&'p str),
     Pod(&'p str, &'p Pod),
 }
 
-/// The writes of a plan in the order in which the operator makes them.
+/// Returns the writes of a plan in the order in which the operator makes them.
 fn writes(plan: &Plan) -> Vec<Write<'_>> {
     let finalizers = |on| {
         let these = plan.finalizers.iter().filter(move |(_, put)| **put == on);
@@ -52,13 +52,13 @@ fn writes(plan: &Plan) -> Vec<Write<'_>> {
     writes.extend(plan.policies.iter().map(|(name, status)| Write::Policy(name, status)));
     writes.extend(plan.prune.iter().map(|name| Write::Prune(name)));
     writes.extend(plan.prune_classes.iter().map(|name| Write::PruneClass(name)));
-    writes.extend(plan.recreate.iter().map(|name| Write::Renew(name)));
+    writes.extend(plan.recreate.iter().map(|name| Write::Recreate(name)));
     writes.extend(plan.pods.iter().map(|(name, pod)| Write::Pod(name, pod)));
     writes.extend(finalizers(false));
     writes
 }
 
-/// The operator's writes. One that the API server would refuse, or that changes nothing, is a defect.
+/// The operator's writes. A write that the API server would reject, or that changes nothing, is a defect.
 impl Sim {
     pub fn carry_out(&mut self, plan: &Plan) {
         for write in writes(plan) {
@@ -66,7 +66,7 @@ impl Sim {
         }
     }
 
-    /// Carries out the first writes of a plan, as an operator does that is killed in the middle.
+    /// Carries out the first writes of a plan, like an operator that is killed during a pass.
     pub fn carry_out_first(&mut self, plan: &Plan, count: usize) {
         for write in writes(plan).into_iter().take(count) {
             self.write(&write);
@@ -97,7 +97,7 @@ impl Sim {
                 let before = self.runtime_classes.remove(*name);
                 (format!("runtimeclass/{name}"), before.is_some_and(|before| before.managed))
             }
-            Write::Renew(name) => (format!("pod/{name}"), self.pods.remove(*name).is_some()),
+            Write::Recreate(name) => (format!("pod/{name}"), self.pods.remove(*name).is_some()),
             Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),
         };
         assert!(changed, "a write of {object} that changes nothing");
@@ -125,8 +125,8 @@ impl Sim {
     }
 
     fn make_pod(&mut self, name: &str, pod: &Pod) -> bool {
-        let mut facts = PodFacts::of(pod, &Interner::default()).expect("a pod of ours");
-        assert!(self.nodes.contains_key(facts.node.as_str()), "a pod for no node");
+        let mut facts = PodFacts::of(pod, &Interner::default()).expect("a pod of this operator");
+        assert!(self.nodes.contains_key(facts.node.as_str()), "a pod for an unknown node");
         facts.created = Some(self.now);
         self.pods.insert(name.into(), facts).is_none()
     }
@@ -166,8 +166,8 @@ impl Sim {
         before != gpu_node.status
     }
 
-    /// Server-side apply of a node's labels: what is no longer applied is removed unless another manager owns it as well, and what
-    /// another manager has set to another value is a conflict unless it is forced.
+    /// Server-side apply of a node's labels: a label that is no longer applied is removed unless another manager owns
+    /// it as well, and a label that another manager has set to another value is a conflict unless the write is forced.
     fn apply_labels(&mut self, name: &str, write: &LabelWrite) -> bool {
         let node = self.nodes.get_mut(name).expect("404: labels for no node");
         let before = node.clone();
@@ -192,7 +192,7 @@ impl Sim {
     }
 }
 
-/// Other people's writes.
+/// Writes by users and other managers.
 impl Sim {
     /// Creates a policy or changes its spec, written as YAML.
     pub fn apply_policy(&mut self, name: &str, spec: &str) {
@@ -201,7 +201,7 @@ impl Sim {
 
     pub fn apply_spec(&mut self, name: &str, spec: ClusterGpuPolicySpec) {
         let created = Time(self.now + SignedDuration::from_secs(self.created.into()));
-        // Another policy of the same name is another policy.
+        // A policy that is created again has another uid.
         let uid = format!("uid-{name}{}", "'".repeat(self.created as usize));
         let count = &mut self.created;
         let policy = self.policies.entry(name.into()).or_insert_with(|| {
@@ -224,7 +224,7 @@ impl Sim {
         self.collect_policy(name);
     }
 
-    /// A deleted policy goes with its last finalizer, and its DaemonSets with it.
+    /// Removes a deleted policy without finalizers, and its DaemonSets.
     fn collect_policy(&mut self, name: &str) {
         let policy = &self.policies[name];
         if policy.metadata.deletion_timestamp.is_none() || !policy.finalizers().is_empty() {
@@ -235,7 +235,7 @@ impl Sim {
         self.sets.retain(|_, set| set.owner_references().iter().all(|owner| Some(&owner.uid) != uid.as_ref()));
     }
 
-    /// A user sets or removes a label. Setting the current value changes nothing, not even the owner.
+    /// Sets or removes a label as a user. Setting the current value changes nothing, not even the owner.
     pub fn label(&mut self, node: &str, key: &str, value: Option<&str>) {
         let facts = self.nodes.get_mut(node).expect("a node");
         if facts.labels.get(key).map(Interned::as_str) == value {
@@ -251,7 +251,7 @@ impl Sim {
         }
     }
 
-    /// A Node is deleted, and what goes with it.
+    /// Deletes a Node with everything that belongs to it.
     pub fn leave(&mut self, node: &str) {
         self.nodes.remove(node);
         self.user_labels.remove(node);
@@ -263,16 +263,16 @@ impl Sim {
         self.pods.retain(|_, pod| pod.node != node);
     }
 
-    /// The generation that a hand leaves behind that edits a DaemonSet.
+    /// Edits a DaemonSet as a user, which increments its generation.
     pub fn edit_set(&mut self, name: &str, edit: impl FnOnce(&mut k8s_openapi::api::apps::v1::DaemonSet)) {
         let set = self.sets.get_mut(name).expect("a DaemonSet");
         edit(set);
         set.metadata.generation = set.metadata.generation.map(|generation| generation + 1);
     }
 
-    /// Writes so far to objects of a kind.
+    /// Returns the number of writes so far for each object of a kind.
     pub fn writes_to(&self, kind: &str) -> BTreeMap<&str, u32> {
-        let of_kind = |object: &'_ str| object.split_once('/').is_some_and(|(its, _)| its == kind);
+        let of_kind = |object: &'_ str| object.split_once('/').is_some_and(|(prefix, _)| prefix == kind);
         self.writes
             .iter()
             .filter(|(object, _)| of_kind(object))

@@ -1,4 +1,4 @@
-//! Machines: hardware, host drivers, and how they misbehave.
+//! Machines: hardware, host drivers, and faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,84 +13,84 @@ use super::{Sim, node::end_test};
 pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
 pub const HOST_ROOT: &str = "/";
 
-/// How a node misbehaves.
+/// The faults of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Driver images of these versions, or tags, cannot be pulled here.
+    /// Driver images with these versions or tags cannot be pulled.
     pub missing_images: BTreeSet<String>,
-    /// The driver's container crashes with these words.
+    /// The driver container crashes with this message.
     pub driver_crash: Option<String>,
-    /// The driver's container loads this version, whatever it is asked for.
+    /// The driver container loads this version instead of the requested one.
     pub loads_instead: Option<String>,
-    /// The container runtime does not come back from the toolkit's restart, which ends with these words.
+    /// The toolkit's restart of the container runtime fails with this message.
     pub restart: Option<String>,
-    /// Pods of the stages take so many seconds each, from when what they wait for is there.
+    /// The seconds that each operand pod takes to start, once its prerequisites are met.
     pub slow: i64,
-    /// The API server rejects pods of every stage, with this message.
+    /// The API server rejects the pods of all stages with this message.
     pub pods_forbidden: Option<&'static str>,
-    /// The plugin runs but kubelet publishes only so many GPUs.
+    /// The plugin runs, but kubelet publishes only this number of GPUs.
     pub publishes: Option<u32>,
-    /// The probe has no pod here.
+    /// The node has no probe pod.
     pub no_probe: bool,
-    /// The probe's pod runs but reports nothing.
+    /// The probe pod runs, but reports nothing.
     pub mute_probe: bool,
-    /// What becomes of a test on the node.
+    /// The outcome of validation tests on the node.
     pub test: Test,
-    /// What becomes of dividing its GPUs.
-    pub division: Division,
+    /// The outcome of applying a MIG layout to its GPUs.
+    pub mig: MigOutcome,
 }
 
-/// What becomes of dividing a node's GPUs.
+/// The outcome of applying a MIG layout to a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Division {
-    /// They are divided.
+pub enum MigOutcome {
+    /// The layout is applied.
     #[default]
     Done,
-    /// They are not, with these words.
+    /// The layout fails with this message.
     Fails(String),
-    /// They are once the probe has released them.
+    /// The layout is applied once the probe has released the GPUs.
     WaitsForProbe,
 }
 
-/// What becomes of a test on a node.
+/// The outcome of validation tests on a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Test {
-    /// It passes.
+    /// The test passes.
     #[default]
     Passes,
-    /// It ends with these words.
+    /// The test fails with this message.
     Fails(String),
-    /// It comes to no end.
+    /// The test does not complete.
     Hangs,
-    /// Other pods have all GPUs, so that the scheduler finds no place for it.
-    FindsNoPlace,
+    /// Other pods use all GPUs, so the test cannot be scheduled.
+    Unschedulable,
 }
 
 impl Faults {
-    /// Whether the probe reports.
-    pub fn tells(&self) -> bool {
+    /// Returns whether the probe reports.
+    pub fn probe_reports(&self) -> bool {
         !self.no_probe && !self.mute_probe
     }
 }
 
-/// The newest Ubuntu that GPUs have a driver's image for, up to 22.04: that of branch 470 ends with 20.04.
+/// Returns the newest Ubuntu version up to 22.04 that has a driver image for GPUs: branch 470 has none after 20.04.
 fn ubuntu(device_ids: &[&str]) -> &'static str {
     if device_ids.contains(&"102d") { "20.04" } else { "22.04" }
 }
 
 impl Sim {
-    /// A node with GPUs of one model, that has reported.
+    /// Adds a node with GPUs of one model that has reported.
     pub fn join(&mut self, name: &str, device_id: &str, count: u32) {
         self.join_mixed(name, &vec![device_id; count as usize]);
     }
 
-    /// A node with a GPU of each PCI device id, that has reported.
+    /// Adds a node with a GPU of each PCI device id that has reported.
     pub fn join_mixed(&mut self, name: &str, device_ids: &[&str]) {
         self.join_silent(name, device_ids);
-        self.tell(name);
+        self.write_report(name);
     }
 
-    /// A node with GPUs whose probe is yet to report.
+    /// Adds a node with GPUs whose probe has not reported yet.
     pub fn join_silent(&mut self, name: &str, device_ids: &[&str]) {
         self.join_plain(name);
         let gpus = device_ids.iter().enumerate().map(|(index, device_id)| Gpu {
@@ -107,7 +107,7 @@ impl Sim {
         self.machines.insert(name.into(), machine);
     }
 
-    /// A node without GPUs.
+    /// Adds a node without GPUs.
     pub fn join_plain(&mut self, name: &str) {
         let labels = BTreeMap::from([("kubernetes.io/hostname".into(), name.into())]);
         let node = NodeFacts {
@@ -125,12 +125,12 @@ impl Sim {
         self.nodes.insert(name.into(), node);
     }
 
-    /// Sets the state of a machine, which the probe reports from now on.
+    /// Returns the state of a machine, which the probe reports, so that a test can change it.
     pub fn report(&mut self, node: &str) -> &mut Report {
         self.machines.entry(node.into()).or_default()
     }
 
-    /// A host driver of this version, loaded now and on every start, or only installed.
+    /// Installs a host driver of this version, and loads it now and on every start if `loaded`.
     pub fn host_driver(&mut self, node: &str, version: &str, loaded: bool) {
         let driver = &mut self.report(node).driver;
         driver.installed.push(InstalledDriver {
@@ -144,7 +144,7 @@ impl Sim {
         }
     }
 
-    /// The machine reboots, and the components of its host start; GPUs may be missing.
+    /// Reboots a machine, with `lost` GPUs missing afterwards.
     pub fn reboot(&mut self, node: &str, lost: usize) {
         let boots = self.now.to_string();
         let Some(machine) = self.machines.get_mut(node) else { return };
@@ -170,23 +170,23 @@ impl Sim {
         facts.allocatable = facts.allocatable.withdrawn();
     }
 
-    /// The probe writes what it sees, if it works; the GpuNode is its to make where there are GPUs.
-    pub(super) fn tell(&mut self, node: &str) {
-        let works = self.faults.get(node).is_none_or(Faults::tells) && self.nodes[node].ready;
+    /// Lets the probe, if it works, write its report, and create the GpuNode if the machine has GPUs.
+    pub(super) fn write_report(&mut self, node: &str) {
+        let works = self.faults.get(node).is_none_or(Faults::probe_reports) && self.nodes[node].ready;
         let Some(machine) = self.machines.get(node).filter(|_| works) else { return };
         if !machine.gpus.is_empty() {
             self.gpu_nodes.entry(node.into()).or_insert_with(|| GpuNode::new(node, GpuNodeSpec::default()));
         }
         if let Some(gpu_node) = self.gpu_nodes.get(node) {
-            let told = self.told(node, gpu_node);
-            self.gpu_nodes.insert(node.into(), told);
+            let reported = self.with_report(node, gpu_node);
+            self.gpu_nodes.insert(node.into(), reported);
         }
     }
 
-    /// A GpuNode with what its probe tells now.
-    pub fn told(&self, node: &str, gpu_node: &GpuNode) -> GpuNode {
-        let works =
-            self.faults.get(node).is_none_or(Faults::tells) && self.nodes.get(node).is_some_and(|node| node.ready);
+    /// Returns a GpuNode with the current report of its probe, if the probe works.
+    pub fn with_report(&self, node: &str, gpu_node: &GpuNode) -> GpuNode {
+        let works = self.faults.get(node).is_none_or(Faults::probe_reports)
+            && self.nodes.get(node).is_some_and(|node| node.ready);
         let mut gpu_node = gpu_node.clone();
         if let Some(machine) = self.machines.get(node).filter(|_| works) {
             gpu_node.status.get_or_insert_with(GpuNodeStatus::default).report = Some(machine.clone());

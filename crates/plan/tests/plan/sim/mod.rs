@@ -1,7 +1,7 @@
-//! A model of what surrounds the plan: API server, DaemonSet controller, kubelets and probes, in plain data. Tests
-//! change facts, let it run, and check the result. Time only advances explicitly.
-#![allow(dead_code, missing_docs, reason = "each test file uses its own part")]
-#![allow(clippy::expect_used, reason = "a test's support fails as a test does")]
+//! A model of the plan's environment as plain data: API server, DaemonSet controller, kubelets and probes. Tests
+//! change facts, run the model, and check the result. Time only advances explicitly.
+#![allow(dead_code, missing_docs, reason = "each test file uses a part")]
+#![allow(clippy::expect_used, reason = "test support fails like a test")]
 
 mod api;
 pub mod machine;
@@ -37,36 +37,36 @@ pub struct Sim {
     pub now: Timestamp,
     pub policies: BTreeMap<String, ClusterGpuPolicy>,
     pub nodes: BTreeMap<String, NodeFacts>,
-    /// The labels of each node that other managers than the operator own.
+    /// The labels of each node that managers other than the operator own.
     pub user_labels: BTreeMap<String, NodeLabels>,
     /// The state of each machine with GPUs, whether or not its probe has reported it.
     pub machines: BTreeMap<String, Report>,
-    /// The container runtimes of nodes on which they do not answer.
+    /// The container runtimes of nodes where the runtime does not respond.
     silent: BTreeMap<String, Interned>,
-    /// The driver that a machine's host loads when it starts.
+    /// The driver that each machine's host loads on boot.
     boots_with: BTreeMap<String, String>,
     pub gpu_nodes: BTreeMap<String, GpuNode>,
     pub sets: BTreeMap<String, DaemonSet>,
-    /// The name under which other people's device plugins offer GPUs.
+    /// The resource name under which third-party device plugins offer GPUs.
     pub foreign_resource: String,
-    /// Other people's DaemonSets, by namespace and name.
+    /// Third-party DaemonSets, by namespace and name.
     pub foreign_sets: BTreeMap<String, DaemonSet>,
-    /// Other people's pods, as the API server has them.
+    /// Third-party pods, as the API server stores them.
     pub foreign_pods: Vec<TrimmedPod>,
     pub pods: BTreeMap<String, PodFacts>,
     pub runtime_classes: BTreeMap<String, RuntimeClassFacts>,
-    /// What each pod was made from: its DaemonSet may have become another one since.
+    /// The template from which each pod was created: its DaemonSet may have changed since.
     templates: BTreeMap<String, PodSpec>,
     pub refusals: BTreeMap<String, Refusal>,
     pub gpu_pods: BTreeMap<String, Vec<String>>,
-    /// What tests that end well have said, or why that cannot be had.
-    pub test_words: Result<String, String>,
+    /// The log of successful tests, or the error on reading it.
+    pub test_log: Result<String, String>,
     pub faults: BTreeMap<String, Faults>,
     /// Writes so far, by object.
     pub writes: BTreeMap<String, u32>,
-    /// Every plan carried out, newest last.
+    /// All plans that were carried out, newest last.
     pub plans: Vec<Plan>,
-    /// How many policies there have been.
+    /// The number of policies that have been created.
     created: u32,
 }
 
@@ -80,7 +80,7 @@ impl Sim {
                 image_pull_secrets: vec![],
                 kubelet_root: None,
             },
-            catalogue: Arc::new(Catalogue::builtin().expect("the catalogue is sound")),
+            catalogue: Arc::new(Catalogue::builtin().expect("a valid catalogue")),
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             policies: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -98,7 +98,7 @@ impl Sim {
             templates: BTreeMap::new(),
             refusals: BTreeMap::new(),
             gpu_pods: BTreeMap::new(),
-            test_words: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
+            test_log: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
             faults: BTreeMap::new(),
             writes: BTreeMap::new(),
             plans: vec![],
@@ -106,7 +106,7 @@ impl Sim {
         }
     }
 
-    /// A fleet of nodes with eight H100 each that has settled under a policy `all` of this spec.
+    /// Returns a settled fleet of nodes with eight H100 each under a policy `all` of this spec.
     pub fn settled_fleet(spec: &str, nodes: &[&str]) -> Self {
         let mut sim = Self::new().policy("all", spec);
         for node in nodes {
@@ -116,7 +116,7 @@ impl Sim {
         sim
     }
 
-    /// A node with `count` GPUs of a PCI device id, that has reported.
+    /// Adds a node with `count` GPUs of a PCI device id that has reported.
     pub fn gpu_node(mut self, name: &str, device_id: &str, count: u32) -> Self {
         self.join(name, device_id, count);
         self
@@ -131,24 +131,24 @@ impl Sim {
         self.gpu_nodes[node].status.clone().unwrap_or_default()
     }
 
-    /// The name of the pod on a node that installs a driver and that no DaemonSet stands for.
+    /// Returns the name of the pod on a node that installs a driver and belongs to no DaemonSet.
     pub fn foreign_pod_on(&self, node: &str) -> Option<String> {
         let mut pods = self.foreign_pods.iter().filter_map(ForeignPod::of);
         pods.find(|(key, _)| key.starts_with(&ForeignPod::prefix(node))).map(|(_, pod)| pod.name)
     }
 
-    /// Whether a node is in the middle of a move.
+    /// Returns whether a node is being updated.
     pub fn is_moving(&self, node: &str) -> bool {
         self.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.rollout.is_some())
     }
 
-    /// The world as the operator's mirrors show it.
+    /// Returns the world as the operator's mirrors show it.
     pub fn world(&self) -> World {
         fn arcs<T: Clone>(map: &BTreeMap<String, T>) -> BTreeMap<String, Arc<T>> {
             map.iter().map(|(name, value)| (name.clone(), Arc::new(value.clone()))).collect()
         }
         let gpu_nodes =
-            self.gpu_nodes.iter().map(|(name, gpu_node)| (name.clone(), Arc::new(self.told(name, gpu_node))));
+            self.gpu_nodes.iter().map(|(name, gpu_node)| (name.clone(), Arc::new(self.with_report(name, gpu_node))));
         World {
             policies: arcs(&self.policies),
             nodes: arcs(&self.nodes),
@@ -176,12 +176,12 @@ impl Sim {
         }
     }
 
-    /// The plan for the world as it is, questions answered.
+    /// Returns the plan for the current world, with all questions answered.
     pub fn plan(&self) -> Plan {
         self.plan_for(self.world())
     }
 
-    /// The plan for a world, questions answered as the loop does it.
+    /// Returns the plan for a world, with questions answered as the operator's loop does.
     pub fn plan_for(&self, mut world: World) -> Plan {
         loop {
             let plan = plan(&self.settings, &self.catalogue, &world, self.now);
@@ -196,18 +196,18 @@ impl Sim {
             };
             world.gpu_pods.extend(plan.questions.gpu_pods.iter().map(answer));
             world.gpu_holders.clone_from(&world.gpu_pods);
-            let words = |pod: &String| (pod.clone(), self.test_words.clone());
-            world.log_tails.extend(plan.questions.log_tails.iter().map(words));
+            let log = |pod: &String| (pod.clone(), self.test_log.clone());
+            world.log_tails.extend(plan.questions.log_tails.iter().map(log));
         }
     }
 
-    /// One pass of the operator, and what the cluster makes of it. Whether anything happened.
+    /// Runs one pass of the operator and of the cluster, and returns whether anything changed.
     pub fn step(&mut self) -> bool {
         let plan = self.plan();
         self.step_with(plan)
     }
 
-    /// The same with a plan that has just been made.
+    /// Runs a pass with a plan that has just been made.
     pub fn step_with(&mut self, plan: Plan) -> bool {
         let wrote = !plan.is_empty();
         self.carry_out(&plan);
@@ -216,13 +216,13 @@ impl Sim {
         wrote || moved
     }
 
-    /// Runs until nothing happens any more, a second to a step.
+    /// Runs until nothing changes any more, with one second per step.
     pub fn settle(&mut self) {
         self.run(200);
         assert!(!self.step(), "not settled after 200 steps: {:#?}", self.plans.last());
     }
 
-    /// Runs for at most so many steps of a second, passing over what waits for time alone.
+    /// Runs at most this number of steps of a second, and ends early if the next change is not due within a minute.
     pub fn run(&mut self, steps: u32) {
         for _ in 0..steps {
             let happened = self.step();
@@ -233,7 +233,7 @@ impl Sim {
         }
     }
 
-    /// Whether the last plan wants to be made again within a minute.
+    /// Returns whether the last plan requests another pass within a minute.
     pub fn due(&self) -> bool {
         let check = self.plans.last().and_then(|plan| plan.check_again);
         check.is_some_and(|at| at.duration_since(self.now) < SignedDuration::from_secs(60))
@@ -243,24 +243,24 @@ impl Sim {
         self.now += SignedDuration::from_secs(seconds);
     }
 
-    /// The pods that test a node.
+    /// Returns the pods that validate a node.
     pub fn tests_on(&self, node: &str) -> Vec<&PodFacts> {
         self.pods.values().filter(|pod| pod.role == Role::Validation && pod.node == node).collect()
     }
 
-    /// DaemonSets of a stage, by name.
+    /// Returns the DaemonSets of a stage, ordered by name.
     pub fn sets_of(&self, stage: Stage) -> Vec<&DaemonSet> {
         let prefix = format!("{}-", stage.as_str());
         self.sets.values().filter(|set| set.name_any().starts_with(&prefix)).collect()
     }
 
-    /// The image of a DaemonSet's main container.
+    /// Returns the image of a DaemonSet's main container.
     pub fn image(set: &DaemonSet) -> String {
         let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec");
         spec.containers[0].image.clone().expect("an image")
     }
 
-    /// A policy's condition: status and reason.
+    /// Returns status and reason of a policy's condition.
     pub fn condition(&self, policy: &str, kind: &str) -> (String, String) {
         let status = self.policies[policy].status.clone().unwrap_or_default();
         let condition = status.conditions.into_iter().find(|condition| condition.type_ == kind);

@@ -1,4 +1,4 @@
-//! The rest of a node's surroundings: the DaemonSet controller, kubelet, and what runs in the pods.
+//! The rest of a node's environment: the DaemonSet controller, kubelet, and the programs in the pods.
 
 use gpu_operator_crd::{
     health::HealthState,
@@ -17,14 +17,14 @@ use kube::ResourceExt;
 
 use super::{
     Faults, Sim,
-    machine::{CONTAINER_ROOT, Division, Test},
+    machine::{CONTAINER_ROOT, MigOutcome, Test},
     plugin::{layout, offered, published, replicas, waits_for},
 };
 
 impl Sim {
-    /// One turn of DaemonSet controller, kubelets and probes. Whether anything changed.
+    /// Runs DaemonSet controller, kubelets and probes once, and returns whether anything changed.
     pub fn surroundings(&mut self) -> bool {
-        // A rejection is repeated indefinitely, which is no change by itself.
+        // A rejection is repeated indefinitely, which does not count as a change.
         let facts = |sim: &Self| {
             let pods = (sim.pods.clone(), sim.refusals.len());
             (sim.nodes.clone(), sim.gpu_nodes.clone(), sim.machines.clone(), pods)
@@ -36,7 +36,7 @@ impl Sim {
                 self.place_probe(name);
                 self.place_pods(name);
                 self.run_node(name);
-                self.tell(name);
+                self.write_report(name);
             }
         }
         self.templates.retain(|name, _| self.pods.contains_key(name));
@@ -47,7 +47,7 @@ impl Sim {
         self.faults.get(node).cloned().unwrap_or_default()
     }
 
-    /// The probe's pod comes with the chart.
+    /// Creates the probe pod, which the chart deploys.
     fn place_probe(&mut self, node: &str) {
         let name = format!("nvml-probe@{node}");
         if self.faults_of(node).no_probe {
@@ -59,7 +59,7 @@ impl Sim {
         }
     }
 
-    /// Pods as the node's labels and the DaemonSets there are call for.
+    /// Creates and deletes pods according to the node's labels and the existing DaemonSets.
     fn place_pods(&mut self, node: &str) {
         for stage in Stage::ALL {
             let group = self.nodes[node].labels.get(stage.key()).filter(|group| !group.is_empty()).cloned();
@@ -69,7 +69,7 @@ impl Sim {
             let present = self.pods.get(&name).and_then(|pod| pod.group.clone());
             if present.is_some() && (present != group || set.is_none()) {
                 self.pods.remove(&name);
-                continue; // The new one comes when the old one is gone.
+                continue; // The new pod is created once the old one is gone.
             }
             let Some(set) = set.filter(|set| self.tolerates(set, node)) else { continue };
             if let Some(words) = self.faults_of(node).pods_forbidden {
@@ -88,27 +88,27 @@ impl Sim {
         self.sets[set].spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec")
     }
 
-    /// Whether a node's label calls for a toolkit that restarts the container runtime.
+    /// Returns whether a node's label selects a toolkit that restarts the container runtime.
     pub fn restarts_runtime(&self, node: &str) -> bool {
         let group = self.nodes[node].labels.get(keys::TOOLKIT);
         let set = group.map(|group| format!("{}-{group}", Stage::Toolkit.as_str()));
         set.filter(|set| self.sets.contains_key(set)).is_some_and(|set| restarts_runtime(self.template(&set)))
     }
 
-    /// How many pods share a GPU of a node, by the plugin that its label names.
+    /// Returns the number of pods that share a GPU of a node, according to the plugin that its label selects.
     pub fn replicas(&self, node: &str) -> u32 {
         let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
         let set = group.map(|group| format!("{}-{group}", Stage::DevicePlugin.as_str()));
         set.filter(|set| self.sets.contains_key(set)).map_or(1, |set| replicas(self.template(&set)))
     }
 
-    /// Returns whether a node's label names an existing DaemonSet of a device plugin.
+    /// Returns whether a node's label selects an existing DaemonSet of a device plugin.
     pub fn has_plugin(&self, node: &str) -> bool {
         let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
         group.is_some_and(|group| self.sets.contains_key(&format!("{}-{group}", Stage::DevicePlugin.as_str())))
     }
 
-    /// Whether the DaemonSet controller makes pods of a set for a node with its taints.
+    /// Returns whether the pods of a DaemonSet tolerate the taints of a node.
     fn tolerates(&self, set: &str, node: &str) -> bool {
         let tolerations = self.template(set).tolerations.clone().unwrap_or_default();
         let mut taints = self.nodes[node].taints.iter();
@@ -133,18 +133,18 @@ impl Sim {
         let template = self.templates.get(&plugin);
         let waits_for = |stage| template.is_some_and(|template| waits_for(template, stage));
         let before = (runs(self, &toolkit) || !waits_for("toolkit")) && (runs(self, &mps) || !waits_for("mps"));
-        if before && self.divide(&plugin, node, &faults) {
+        if before && self.apply_mig_layout(&plugin, node, &faults) {
             self.run_behind_gate(&plugin, node, &faults);
         }
         self.run_tests(node, &faults);
         let seen = faults.publishes.unwrap_or(on_bus);
-        let of_ours = self.templates.get(&plugin).filter(|_| runs(self, &plugin));
-        let offered = of_ours.map(|template| offered(template, &self.machines[node], seen));
+        let template_of_plugin = self.templates.get(&plugin).filter(|_| runs(self, &plugin));
+        let offered = template_of_plugin.map(|template| offered(template, &self.machines[node], seen));
         let third_party =
             || self.foreign_plugin_serves(node).then(|| Resources::from_iter([(self.foreign_resource.as_str(), seen)]));
         let offered = offered.or_else(third_party);
         let facts = self.nodes.get_mut(node).expect("a node");
-        // Kubelet keeps the names of what is gone, with nothing to them.
+        // Kubelet keeps the names of resources that are gone, with amount 0.
         let gone = facts.allocatable.withdrawn();
         facts.allocatable = match offered {
             None => gone,
@@ -152,55 +152,56 @@ impl Sim {
         };
     }
 
-    /// Returns whether a third-party device plugin has a pod on a node, and a driver to work with.
+    /// Returns whether a third-party device plugin has a pod and a loaded driver on a node.
     fn foreign_plugin_serves(&self, node: &str) -> bool {
         let plugin = ForeignPart::Stage(Stage::DevicePlugin);
         let sets = self.foreign_sets.values().filter_map(ForeignSet::of).filter(|set| set.part == plugin);
         self.machines[node].driver.loaded.is_some() && sets.into_iter().any(|set| set.reaches(&self.nodes[node]))
     }
 
-    /// The probe holds NVML while a driver works, and releases it when asked.
+    /// Lets the probe hold NVML while a driver is loaded, and release it on request.
     fn hold_or_release(&mut self, node: &str, faults: &Faults) {
         let release = self.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.release_driver);
         let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
         let report = self.report(node);
-        report.nvml.state = match (&report.driver.loaded, release || !faults.tells()) {
+        report.nvml.state = match (&report.driver.loaded, release || !faults.probe_reports()) {
             (_, true) => NvmlState::Released,
             (Some(_), false) => NvmlState::Answering,
             (None, false) => NvmlState::Absent,
         };
         report.driver.in_use = report.driver.loaded.is_some() && (used || report.nvml.state == NvmlState::Answering);
-        tell_of_gpus(report);
-        // A GPU that answers is healthy by default.
+        report_gpus(report);
+        // A GPU that responds is healthy by default.
         let answering = report.nvml.state == NvmlState::Answering;
         for gpu in report.gpus.iter_mut().filter(|gpu| answering && gpu.health.state == HealthState::Unknown) {
             gpu.health.state = HealthState::Healthy;
         }
     }
 
-    /// The version of a driver pod: from its installer's environment or arguments, else from the image's tag.
+    /// Returns the version of a driver pod: from its installer's environment or arguments, otherwise from the image's
+    /// tag.
     pub fn driver_version(&self, node: &str) -> Option<String> {
         let template = self.templates.get(&format!("driver@{node}"))?;
         if let Some(installer) = installer(template) {
             let args = installer.args.iter().flatten().find_map(|arg| arg.strip_prefix("--version="));
-            let told = told(installer, "NVIDIA_DRIVER_VERSION").or(args);
-            return Some(told.filter(|word| word.contains('.')).unwrap_or(INSTALLERS_CHOICE).to_owned());
+            let version = env_value(installer, "NVIDIA_DRIVER_VERSION").or(args);
+            return Some(version.filter(|version| version.contains('.')).unwrap_or(INSTALLER_DEFAULT).to_owned());
         }
         let image = template.containers.first()?.image.clone()?;
         let tag = image.rsplit_once(':')?.1;
         let version = tag.split('-').next()?;
-        // A precompiled image only names its branch.
+        // The tag of a precompiled image only contains the branch.
         Some(if version.contains('.') { version.to_owned() } else { format!("{version}.1.1") })
     }
 
-    /// The folder that a driver pod puts its driver into.
+    /// Returns the directory into which a driver pod installs the driver.
     fn driver_root(&self, node: &str) -> String {
         let installer = self.templates.get(&format!("driver@{node}")).and_then(installer);
-        let root = installer.and_then(|installer| told(installer, "NVIDIA_INSTALL_DIR_HOST"));
+        let root = installer.and_then(|installer| env_value(installer, "NVIDIA_INSTALL_DIR_HOST"));
         root.unwrap_or(CONTAINER_ROOT).to_owned()
     }
 
-    /// The tag of a driver pod's image.
+    /// Returns the tag of a driver pod's image.
     fn driver_tag(&self, node: &str) -> String {
         let image = self.templates.get(&format!("driver@{node}")).and_then(|pod| pod.containers[0].image.clone());
         image.and_then(|image| Some(image.rsplit_once(':')?.1.to_owned())).unwrap_or_default()
@@ -229,7 +230,7 @@ impl Sim {
             return;
         }
         container.last_failure = None;
-        if !runs && takes_its_time(pod, now, faults) {
+        if !runs && is_slow(pod, now, faults) {
             return;
         }
         let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
@@ -249,13 +250,13 @@ impl Sim {
         }
         run(pod, now);
         let machine = self.report(node);
-        // It loads when it starts; having loaded the wrong one, it tries again once the cause is gone.
+        // The container loads the driver on start; if it loaded the wrong version, it retries once the cause is gone.
         let wrong = machine.driver.loaded.as_ref() != Some(&version);
         let loads = faults.loads_instead.clone().unwrap_or(version);
         let installed = machine.driver.installed.iter().any(|found| found.root == root && found.version == loads);
         let done = installed && machine.driver.loaded.as_ref() == Some(&loads);
         if !done && (!runs || wrong) {
-            // A driver moves only when nothing holds it: the container does not unload a driver that is in use.
+            // The container does not unload a driver that is in use.
             if machine.driver.loaded.is_some() && (used || machine.nvml.state == NvmlState::Answering) {
                 return;
             }
@@ -266,11 +267,11 @@ impl Sim {
         }
     }
 
-    /// A test is placed where a GPU is free, runs, and has ended a moment later.
+    /// Schedules validation tests if a GPU is free, starts them, and ends them one step later.
     fn run_tests(&mut self, node: &str, faults: &Faults) {
         let now = self.now;
         let there = &self.nodes[node].allocatable;
-        let free = there.names().any(|name| there.amount(name) > 0) && faults.test != Test::FindsNoPlace;
+        let free = there.names().any(|name| there.amount(name) > 0) && faults.test != Test::Unschedulable;
         let tests = self.pods.values_mut().filter(|pod| pod.role == Role::Validation && pod.node == node);
         for pod in tests.filter(|pod| pod.end.is_none()) {
             if pod.containers.is_empty() && !free {
@@ -287,8 +288,8 @@ impl Sim {
         }
     }
 
-    /// The GPUs are divided before their plugin begins, unless something stands in the way.
-    fn divide(&mut self, plugin: &str, node: &str, faults: &Faults) -> bool {
+    /// Applies the MIG layout before the plugin starts, and returns whether the plugin may start.
+    fn apply_mig_layout(&mut self, plugin: &str, node: &str, faults: &Faults) -> bool {
         let runs = self.driver_runs(node);
         let template = self.templates.get(plugin).filter(|template| gate_opens(template, &self.machines[node], runs));
         let wanted = template.and_then(layout);
@@ -302,11 +303,11 @@ impl Sim {
         let devices = (!devices.is_empty()).then_some(devices);
         let changes = self.machines[node].gpus.iter().any(|gpu| gpu.mig_devices != devices);
         let used = changes && self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
-        let words = match &faults.division {
+        let words = match &faults.mig {
             _ if used => Some("MigBlocked: in use by a pod".into()),
-            Division::Fails(words) => Some(words.clone()),
-            Division::WaitsForProbe if answering => Some("MigBlocked: in use; a program has it open".into()),
-            Division::WaitsForProbe | Division::Done => None,
+            MigOutcome::Fails(words) => Some(words.clone()),
+            MigOutcome::WaitsForProbe if answering => Some("MigBlocked: in use by a program".into()),
+            MigOutcome::WaitsForProbe | MigOutcome::Done => None,
         };
         let done = ContainerState::Ended(Exit { code: 0, message: "Completed".into() });
         let waits = ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
@@ -323,7 +324,7 @@ impl Sim {
         true
     }
 
-    /// Whether the container runtime does not come back when its toolkit restarts it.
+    /// Returns whether the restart of the container runtime by the toolkit fails.
     fn fails_to_restart(&mut self, toolkit: &str, faults: &Faults) -> bool {
         let restarts = self.templates.get(toolkit).is_some_and(restarts_runtime);
         let first = |pod: &&mut PodFacts| matches!(pod.containers[0].state, ContainerState::Waiting { .. });
@@ -342,7 +343,7 @@ impl Sim {
         true
     }
 
-    /// Kubelet asks in vain for the version of a runtime that is down.
+    /// Sets an unknown version for a runtime that is down, as kubelet does.
     fn silence(&mut self, node: &str, faults: &Faults) {
         let down = faults.restart.as_ref().is_some_and(|words| words.starts_with("RuntimeDown"));
         let facts = self.nodes.get_mut(node).expect("a node");
@@ -361,14 +362,14 @@ impl Sim {
         let runs = self.driver_runs(node);
         let open = templates.get(pod).is_some_and(|template| gate_opens(template, machine, runs));
         let Some(pod) = self.pods.get_mut(pod).filter(|_| open) else { return };
-        if pod.has_started() || !takes_its_time(pod, now, faults) {
+        if pod.has_started() || !is_slow(pod, now, faults) {
             run(pod, now);
         }
     }
 }
 
-/// Facts about the GPUs that only NVML reports.
-fn tell_of_gpus(report: &mut Report) {
+/// Sets the facts about GPUs that only NVML reports.
+fn report_gpus(report: &mut Report) {
     let answering = report.nvml.state == NvmlState::Answering;
     report.nvml.gpus = answering.then(|| u32::try_from(report.gpus.len()).expect("few GPUs"));
     if answering {
@@ -382,9 +383,9 @@ fn tell_of_gpus(report: &mut Report) {
     }
 }
 
-/// Whether a pod is at work for longer than a moment, and has not ended it yet.
-fn takes_its_time(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bool {
-    const STEP: &str = "takes-its-time";
+/// Returns whether a pod that starts slowly has not completed its slow step yet.
+fn is_slow(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bool {
+    const STEP: &str = "slow-step";
     if faults.slow == 0 {
         return false;
     }
@@ -401,18 +402,18 @@ fn takes_its_time(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bool {
     false
 }
 
-/// What makes device nodes beside NVIDIA's container.
+/// The sidecar that creates device nodes beside NVIDIA's container.
 const SIDECAR: &str = "device-nodes";
 
-/// The step of a toolkit's pod that restarts the container runtime.
+/// The init container of a toolkit pod that restarts the container runtime.
 const RESTART: &str = "restart-runtime";
 
-/// Whether a toolkit's pod restarts the container runtime.
+/// Returns whether a toolkit pod restarts the container runtime.
 fn restarts_runtime(template: &PodSpec) -> bool {
     template.init_containers.iter().flatten().any(|init| init.name == RESTART)
 }
 
-/// A driver's pod does not install while the driver that is loaded is in use.
+/// Lets a driver pod wait at its guard while the loaded driver is in use.
 fn wait_at_guard(pod: &mut PodFacts, now: Timestamp) {
     if pod.init.is_empty() {
         let state = ContainerState::Running(Some(now));
@@ -420,19 +421,19 @@ fn wait_at_guard(pod: &mut PodFacts, now: Timestamp) {
     }
 }
 
-/// The version that an installer chooses if none is set.
-const INSTALLERS_CHOICE: &str = "580.1.1";
+/// The version that an installer selects by default.
+const INSTALLER_DEFAULT: &str = "580.1.1";
 
-/// The container that puts a driver onto the host, where the main one only stays.
+/// Returns the init container that installs a driver on the host, if the main container only keeps running.
 fn installer(template: &PodSpec) -> Option<&Container> {
     template.init_containers.iter().flatten().find(|init| init.name == "install-driver")
 }
 
-fn told<'c>(container: &'c Container, name: &str) -> Option<&'c str> {
+fn env_value<'c>(container: &'c Container, name: &str) -> Option<&'c str> {
     container.env.iter().flatten().find(|variable| variable.name == name)?.value.as_deref()
 }
 
-/// A test ends: well, or with an exit of its own.
+/// Ends a test: with success, or with a failure.
 pub fn end_test(pod: &mut PodFacts, failure: Option<Exit>) {
     let (reason, message) = (String::new(), String::new());
     pod.end = Some(PodEnd { succeeded: failure.is_none(), reason, message, at: None });
@@ -443,14 +444,14 @@ pub fn end_test(pod: &mut PodFacts, failure: Option<Exit>) {
     }
 }
 
-/// What is offered, and the names of what was.
+/// Returns the offered resources, with amount 0 for those that are gone.
 fn merged(gone: &Resources, offered: &Resources) -> Resources {
     let kept = gone.names().filter(|name| offered.names().all(|offered| offered != *name));
     kept.map(|name| (name.clone(), 0)).chain(offered.names().map(|name| (name.clone(), offered.amount(name)))).collect()
 }
 
-/// What the gate before the later stages checks: a driver that is loaded and in place, the wanted one where one is named.
-/// Of a driver that a container installs, that container has to run.
+/// Returns the result of the gate before the later stages: a driver is loaded and installed, in the requested version
+/// if one is set, and if a container installs the driver, that container runs.
 fn gate_opens(template: &PodSpec, machine: &Report, driver_runs: bool) -> bool {
     let gate = template.init_containers.iter().flatten().find_map(|init| init.args.as_ref()).expect("a gate");
     let value = |flag: &str| gate.iter().skip_while(|arg| *arg != flag).nth(1);
@@ -484,7 +485,7 @@ fn new_pod(name: &str, node: &str, role: Role, now: Timestamp) -> PodFacts {
 
 fn run(pod: &mut PodFacts, now: Timestamp) {
     for container in &mut pod.containers {
-        // What found its work undone finds that again, however often it is started.
+        // A container that found its configuration overwritten fails again on every restart.
         if matches!(&container.state, ContainerState::Ended(exit) if exit.message.starts_with("RuntimeConfigDrifted")) {
             continue;
         }

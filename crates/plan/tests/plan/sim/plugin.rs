@@ -1,4 +1,4 @@
-//! Device plugins: what becomes of a machine's GPUs by what a plugin's pod was made with.
+//! Device plugins: the resources that they offer, according to the template of their pod.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use gpu_operator_plan::world::Resources;
 use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::api::resource::Quantity};
 use serde_json::Value;
 
-/// Returns what this operator's device plugin offers of the GPUs that it sees.
+/// Returns the resources that this operator's device plugin offers for the GPUs that it finds.
 pub fn offered(template: &PodSpec, machine: &Report, seen: u32) -> Resources {
     let file = file(template);
     let main = &template.containers[0];
@@ -30,7 +30,7 @@ pub fn offered(template: &PodSpec, machine: &Report, seen: u32) -> Resources {
     found.into_iter().map(|(name, count)| shared(&file, name, count)).collect()
 }
 
-/// The same after its way through a Node's status, where the API server writes quantities in their shortest form.
+/// Returns the resources as a Node's status lists them, where the API server writes quantities in their shortest form.
 pub fn published(offered: &Resources) -> Resources {
     let shortest = |mut amount: u32| {
         let mut suffixes = ["", "k", "M", "G"].into_iter();
@@ -44,12 +44,12 @@ pub fn published(offered: &Resources) -> Resources {
     Resources::of(&status, &Interner::default())
 }
 
-/// How many pods share what is one otherwise, by what a plugin's pod is made with.
+/// Returns the number of pods that share a GPU, according to the template of a plugin's pod.
 pub fn replicas(template: &PodSpec) -> u32 {
     shared(&file(template), "nvidia.com/gpu".into(), 1).1
 }
 
-/// The devices of a GPU as NVIDIA's plugin names them.
+/// Returns the devices of a GPU, by the resource names of NVIDIA's plugin.
 fn devices(gpu: &Gpu, strategy: &str) -> Vec<(String, u32)> {
     let Some(mig) = gpu.mig_devices.as_ref().filter(|_| strategy != "none") else {
         return vec![("nvidia.com/gpu".into(), 1)];
@@ -61,7 +61,7 @@ fn devices(gpu: &Gpu, strategy: &str) -> Vec<(String, u32)> {
     mig.iter().map(|MigDevices { profile, count, .. }| (name(profile), *count)).collect()
 }
 
-/// The same as a plugin's file has it shared.
+/// Returns a resource and its amount as the plugin's configuration file shares it.
 fn shared(file: &Value, name: String, count: u32) -> (String, u32) {
     if let Some(clients) = file["GPUSharingConfig"]["MaxSharedClientsPerGPU"].as_u64() {
         return (name, count * u32::try_from(clients).expect("few"));
@@ -79,21 +79,21 @@ fn shared(file: &Value, name: String, count: u32) -> (String, u32) {
     (if renamed { format!("{name}.shared") } else { name }, count * replicas)
 }
 
-/// The plugin's file, as an init container writes it.
+/// Returns the plugin's configuration file, which an init container writes.
 fn file(template: &PodSpec) -> Value {
     let args = template.init_containers.iter().flatten().filter_map(|init| init.args.as_ref());
     let written = args.filter(|args| args.first().is_some_and(|first| first == "write")).find_map(|args| args.get(2));
     written.map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"))
 }
 
-/// What a plugin's pod has GPUs divided into before it begins.
+/// Returns the MIG layout that a plugin's pod applies before the plugin starts.
 pub fn layout(template: &PodSpec) -> Option<BTreeMap<String, u32>> {
-    let divider = template.init_containers.iter().flatten().find(|init| init.name == "divide-gpus")?;
-    let text = divider.args.iter().flatten().skip_while(|arg| *arg != "--layout").nth(1);
+    let partitioner = template.init_containers.iter().flatten().find(|init| init.name == "divide-gpus")?;
+    let text = partitioner.args.iter().flatten().skip_while(|arg| *arg != "--layout").nth(1);
     text.map(|text| serde_json::from_str(text).expect("a layout"))
 }
 
-/// Whether a pod waits for a stage.
+/// Returns whether a pod waits for a stage.
 pub fn waits_for(template: &PodSpec, stage: &str) -> bool {
     let args = template.init_containers.iter().flatten().filter_map(|init| init.args.as_ref());
     args.into_iter().any(|args| args.iter().take(2).eq(["wait", stage]))

@@ -1,5 +1,5 @@
-//! Random policies: what decides which nodes get what and when they count as ready, in every combination that the API server
-//! would take.
+//! Random policies: the fields that decide which nodes get which operands and when nodes are ready, in all combinations
+//! that the API server accepts.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -22,24 +22,24 @@ use proptest::{
     sample::{select, subsequence},
 };
 
-/// What a user wants: a policy's spec, printed as it can be applied.
+/// The spec of a policy, printed in a form that can be applied.
 #[derive(Clone)]
-pub struct Wish(pub ClusterGpuPolicySpec);
+pub struct RandomSpec(pub ClusterGpuPolicySpec);
 
-impl fmt::Debug for Wish {
+impl fmt::Debug for RandomSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(&self.0).expect("JSON"))
     }
 }
 
-pub fn wish() -> BoxedStrategy<Wish> {
+pub fn random_spec() -> BoxedStrategy<RandomSpec> {
     let secrets = prop_oneof![5 => Just(vec![]), 1 => Just(vec!["pull".to_owned()])];
     let pools = ["p", "q", "nvidia-h100-80gb"].map(|name| option::weighted(0.4, pool(name)));
     let labels = option::weighted(0.4, select(vec![CompatibleLabels::None, CompatibleLabels::Gfd]));
     let parts = (selector(), subsequence(vec!["accelerator", "example.com/tier"], 0..=2), labels, secrets);
     (parts, defaults(), pools, readiness())
         .prop_map(|((node_selector, keys, labels, pull_secrets), defaults, pools, readiness)| {
-            Wish(ClusterGpuPolicySpec {
+            RandomSpec(ClusterGpuPolicySpec {
                 health: Health::default(),
                 node_selector,
                 node_labels: keys.into_iter().map(Into::into).collect(),
@@ -71,7 +71,7 @@ fn selector() -> BoxedStrategy<Option<Selector>> {
     prop_oneof![6 => Just(None), 2 => labels.prop_map(Some), 2 => expressions.prop_map(Some)].boxed()
 }
 
-/// What a pool is matched by: also a label that its policy may publish.
+/// Returns a pool's selector, which may also select a label that its policy publishes.
 fn pool_selector() -> BoxedStrategy<Option<Selector>> {
     let operator = select(vec![Operator::Exists, Operator::DoesNotExist]);
     let published = operator.prop_map(|operator| {
@@ -83,7 +83,7 @@ fn pool_selector() -> BoxedStrategy<Option<Selector>> {
 
 fn pool(name: &'static str) -> BoxedStrategy<Pool> {
     let models =
-        subsequence(vec!["nvidia-h100-80gb", "t4", "nvidia-tesla-p100", "mixed", "ours", "nvidia-of-nobody"], 0..=2);
+        subsequence(vec!["nvidia-h100-80gb", "t4", "nvidia-tesla-p100", "mixed", "custom", "nvidia-unknown"], 0..=2);
     let node_labels = [("gpu/nividia", Some("P630")), ("example.com/tier", None), ("accelerator", Some("special"))];
     let node_labels = subsequence(node_labels.to_vec(), 0..=2);
     let gpus = option::weighted(0.2, 1..9_u32);
@@ -121,7 +121,7 @@ fn driver() -> BoxedStrategy<Driver> {
         1 => version().prop_map(move |version| Driver { precompiled: Some(true), ..plain(version) }),
         1 => (version(), installer).prop_map(move |(version, source)| Driver {
             source: Some(source),
-            // It is the one without a default image.
+            // This source has no default image.
             operand: if source == DriverSource::RunFile { own_image() } else { Operand::default() },
             ..plain(version)
         }),
@@ -158,18 +158,18 @@ fn plugin() -> BoxedStrategy<DevicePlugin> {
     let operand = prop_oneof![3 => Just(Operand::default()), 2 => operand(vec!["v0.21.0", "v0.22.0"])];
     (operand, sharing(), mig())
         .prop_map(|(operand, sharing, mig)| {
-            // The two exclude each other.
+            // MIG and MPS exclude each other.
             let mig = mig.filter(|_| sharing.as_ref().is_none_or(|sharing| sharing.mps.is_none()));
             DevicePlugin { operand, sharing, mig, ..DevicePlugin::default() }
         })
         .boxed()
 }
 
-/// GPUs whole or as one part each, so that there are as many units as before.
+/// Returns no MIG, or a layout of one device per GPU, so that the number of resources is the same.
 fn mig() -> BoxedStrategy<Option<Mig>> {
     let part = MigProfile { profile: "7g.80gb".into(), count: 1 };
-    let divided = Mig { strategy: Some(MigStrategy::Single), layout: Some(vec![part]) };
-    prop_oneof![6 => Just(None), 1 => Just(Some(divided)), 1 => Just(Some(Mig { strategy: None, layout: Some(vec![]) }))]
+    let partitioned = Mig { strategy: Some(MigStrategy::Single), layout: Some(vec![part]) };
+    prop_oneof![6 => Just(None), 1 => Just(Some(partitioned)), 1 => Just(Some(Mig { strategy: None, layout: Some(vec![]) }))]
         .boxed()
 }
 
@@ -184,7 +184,7 @@ fn sharing() -> BoxedStrategy<Option<Sharing>> {
         .boxed()
 }
 
-/// What disrupts (tag, environment) and what does not (resources).
+/// Returns an operand's fields: disruptive ones (tag, environment) and a non-disruptive one (resources).
 fn operand(tags: Vec<&'static str>) -> BoxedStrategy<Operand> {
     let image = |tag: &str| Image { tag: Some(tag.into()), ..Image::default() };
     let limits = BTreeMap::from([("memory".to_owned(), Quantity("1Gi".into()))]);
