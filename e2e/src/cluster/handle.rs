@@ -31,7 +31,7 @@ impl Cluster {
     /// Connects to the running cluster.
     ///
     /// # Errors
-    /// If no cluster is running; the error says how to start one.
+    /// If no cluster is running; the error describes how to start one.
     pub async fn connect() -> Result<Self> {
         let paths = Paths::new();
         let state = State::load(&paths).filter(|state| control_plane::is_running(&paths, state)).context(

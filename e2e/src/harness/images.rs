@@ -124,9 +124,9 @@ fn images(all: bool, kernel: &str) -> Vec<Image> {
             (Source::Cargo("nvidia-smi"), "nvidia-smi"),
         ],
     };
-    let ours = [product("gpu-operator"), product("nvml-probe")];
+    let products = [product("gpu-operator"), product("nvml-probe")];
     let mut images: Vec<Image> =
-        ours.into_iter().chain([pause, toolkit, plugin, standin_plugin, vector_add, google]).collect();
+        products.into_iter().chain([pause, toolkit, plugin, standin_plugin, vector_add, google]).collect();
     images.extend(DRIVERS.map(driver));
     images
 }

@@ -39,7 +39,7 @@ pub struct Driver {
 ///
 /// # Errors
 /// If `e2e/debian.txt` lists no package of the branch, or if a package cannot be fetched, differs from the pinned checksum, or
-/// cannot be unpacked. The error says what to change.
+/// cannot be unpacked. The error describes what to change.
 pub fn driver(branch: &str) -> Result<Driver> {
     // Tests call this at the same time.
     static TURN: Mutex<()> = Mutex::new(());

@@ -56,5 +56,5 @@ fn node(path: &Path, major: u64, minor: u64) -> Result<()> {
         Err(Errno::EEXIST) => Ok(()),
         Err(error) => Err(io::Error::from(error)),
     }
-    .with_context(|| format!("making {}", path.display()))
+    .with_context(|| format!("creating {}", path.display()))
 }

@@ -1,6 +1,6 @@
 //! The stand-in driver container.
 //!
-//! To others it behaves as NVIDIA's container does: it replaces the loaded kernel module unless the module is in use, creates
+//! To other components it behaves as NVIDIA's container does: it replaces the loaded kernel module unless the module is in use, creates
 //! device nodes, and makes its own root filesystem visible on the node under `/run/nvidia/driver`. The behaviour of a second
 //! start depends on the kind of image, see [`Kind`]. `driver.json` in the stand-in's folder controls it, see [`Steering`].
 
@@ -42,12 +42,12 @@ pub struct Paths {
     pub standin: PathBuf,
     /// `STANDIN_OWN_ROOT`, the container's root filesystem.
     pub own_root: PathBuf,
-    /// `STANDIN_RUN`, the folder in which the root filesystem becomes visible on the node; it also has lock and state file.
+    /// `STANDIN_RUN`, the folder in which the root filesystem becomes visible on the node; it also contains the lock and state files.
     pub run: PathBuf,
 }
 
 impl Paths {
-    /// From the environment.
+    /// Returns the folders that the environment sets.
     #[must_use]
     pub fn from_env() -> Self {
         let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
@@ -84,7 +84,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// From the environment.
+    /// Returns the container's settings from the environment.
     ///
     /// # Errors
     /// If the version is missing or the kind is unknown.

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// The driver's lock file, which also has the data for its library.
+/// The driver's lock file, which also contains the data for its library.
 const LOCK: &str = "etc/standin/lock/nvml.lock";
 /// The maximum number of mounts on one mount point, more than crashed containers can leave.
 const MOST_LAYERS: usize = 64;
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_point_with_a_blank_is_recognised() {
+    fn a_mount_point_with_a_space_is_recognised() {
         let table =
             b"36 35 98:0 / /mnt/my\\040disk\\134x rw,noatime shared:1 - ext3 /dev/root rw\n37 1 0:1 / / rw - x y z\n";
         let points: Vec<PathBuf> = mount_points(table).collect();

@@ -47,7 +47,7 @@ impl Session {
     }
 
     pub(super) fn driver_version(&self) -> Result<String> {
-        self.0.sys_driver_version().context("asking for the driver's version")
+        self.0.sys_driver_version().context("querying the driver's version")
     }
 
     pub(super) fn list(&self) -> Result<Vec<Gpu>> {
@@ -147,7 +147,7 @@ fn register<'nvml>(nvml: &'nvml Nvml, health: &watch::Sender<Vec<Gpu>>) -> Optio
                 Ok(same) => set = same,
                 // The wrapper frees the set when this fails.
                 Err(error) => {
-                    eprintln!("{}: no events: {error}", gpu.uuid);
+                    eprintln!("{}: cannot register for events: {error}", gpu.uuid);
                     return None;
                 }
             },

@@ -154,14 +154,14 @@ export! {
             let status = if kind == 0 { Status::NotSupported } else { Status::Success };
             (&raw mut (*field).kind).write(kind);
             (&raw mut (*field).status).write(status as c_uint);
-            // The union's parts all begin at its first byte.
+            // All members of the union start at its first byte.
             (&raw mut (*field).value).write(c_longlong::from(value.cast_unsigned()));
         }
         Ok(())
     };
 }
 
-/// One reading of the GPU.
+/// Returns one reading of the GPU.
 fn told<T>(gpu: Handle, reading: impl FnOnce(&Readings) -> Option<T>) -> Result<T, Status> {
     reading(&device(gpu)?.readings).ok_or(Status::NotSupported)
 }
