@@ -31,8 +31,8 @@ use crate::{
 
 /// The seed of the random faults.
 const SEED: u64 = 79;
-/// The limit of the policy's status in bytes. It does not depend on the number of unhealthy nodes: the status lists ten of
-/// them, conditions and pools, each with a few hundred bytes.
+/// The limit of the policy's status in bytes. It does not depend on the number of unhealthy nodes: the status lists ten
+/// of them, conditions and pools, each with a few hundred bytes.
 const STATUS_LIMIT: f64 = 16_384.0;
 
 /// The rate and the duration of changes.

@@ -53,8 +53,8 @@ impl Audit {
         Self { file }
     }
 
-    /// Returns the current end of the log. The server writes a request's line before it responds, so all answered requests are
-    /// before the mark.
+    /// Returns the current end of the log. The server writes a request's line before it responds, so all answered
+    /// requests are before the mark.
     ///
     /// # Errors
     /// If the log cannot be read.
@@ -214,8 +214,8 @@ struct ResponseStatus {
 }
 
 impl Entry {
-    /// Returns whether the line counts as a request. A watch has one line when it begins and one when it ends; other requests
-    /// have one line.
+    /// Returns whether the line counts as a request. A watch has one line when it begins and one when it ends; other
+    /// requests have one line.
     fn counts(&self) -> bool {
         self.stage == if self.verb == "watch" { "ResponseStarted" } else { "ResponseComplete" }
     }

@@ -22,7 +22,8 @@ impl Library {
     /// Returns a handle for the GPU at this PCI address, however the address is written.
     ///
     /// # Errors
-    /// [`Status::InvalidArgument`] if it is not an address, [`Status::NotFound`] if no GPU has it, and those of [`Library::machine`].
+    /// [`Status::InvalidArgument`] if it is not an address, [`Status::NotFound`] if no GPU has it, and those of
+    /// [`Library::machine`].
     pub fn find_at(&self, address: &str) -> Result<usize, Status> {
         let address = PciAddress::parse(address).ok_or(Status::InvalidArgument)?;
         self.find(Status::NotFound, |_, device| PciAddress::parse(&device.pci_address) == Some(address))
@@ -31,8 +32,8 @@ impl Library {
     /// Returns the GPU with this handle, and its current index.
     ///
     /// # Errors
-    /// [`Status::InvalidArgument`] for an unknown handle, [`Status::GpuIsLost`] if the file no longer lists the GPU, the
-    /// GPU's own error, and those of [`Library::machine`].
+    /// [`Status::InvalidArgument`] for an unknown handle, [`Status::GpuIsLost`] if the file no longer lists the GPU,
+    /// the GPU's own error, and those of [`Library::machine`].
     pub fn device(&self, handle: usize) -> Result<(usize, Device), Status> {
         let (mut machine, index) = self.place(handle)?;
         Ok((index, machine.devices.swap_remove(index)))

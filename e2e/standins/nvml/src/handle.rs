@@ -1,5 +1,5 @@
-//! Handles, which are numbers in pointers. The handle of an instance is the handle of its GPU with the instance's id in the
-//! higher bits. The handle of its compute instance, which is also that of the MIG device, has one more bit set.
+//! Handles, which are numbers in pointers. The handle of an instance is the handle of its GPU with the instance's id in
+//! the higher bits. The handle of its compute instance, which is also that of the MIG device, has one more bit set.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

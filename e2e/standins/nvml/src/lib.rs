@@ -1,7 +1,7 @@
 //! Stand-in for NVIDIA's management library, `libnvidia-ml.so.1`, for machines without a GPU.
 //!
-//! Built as a shared library it exports NVML's C interface. Everything it reports comes from a *driver root*, the folder
-//! that it was loaded from (`<root>/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.<version>`), or the one that the
+//! Built as a shared library it exports NVML's C interface. Everything it reports comes from a *driver root*, the
+//! folder that it was loaded from (`<root>/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.<version>`), or the one that the
 //! environment variable `STANDIN_NVML_ROOT` names:
 //!
 //! | path under the root | meaning |
@@ -15,9 +15,9 @@
 //! | `libnvidia-standin.so.<version>` beside the library | replaces `etc/standin` if that does not exist: it is `lock/nvml.lock`, and contains the text of `gpus.json` |
 //! | `dev/nvidiactl` | opened at `nvmlInit`, as the real library does; only the permission to open it matters |
 //!
-//! It reports the inventory, the properties of each [`Model`], the connections between GPUs, MIG, the state in `gpus.json`,
-//! events and versions. Queries of state that is not in the file return `NVML_ERROR_NOT_SUPPORTED`, and so do all other
-//! functions of NVML, which are listed in `functions.txt`.
+//! It reports the inventory, the properties of each [`Model`], the connections between GPUs, MIG, the state in
+//! `gpus.json`, events and versions. Queries of state that is not in the file return `NVML_ERROR_NOT_SUPPORTED`, and so
+//! do all other functions of NVML, which are listed in `functions.txt`.
 //!
 //! # `gpus.json`
 //!
@@ -37,11 +37,11 @@
 //! }
 //! ```
 //!
-//! Changes of the file take effect at the next call. `hang` blocks every call, `slowMillis` makes each call slower, `crash`
-//! ends the process, and `initError` is `nvmlInit`'s return code. Of a device, `error` is the return code of all its calls,
-//! `xids` are delivered to all event sets that were registered before, and `readings` are its state: see [`Readings`]. A device with
-//! `mig`, even an empty one, supports MIG: see [`Mig`]. On a device without `mig` whose model supports MIG, MIG is
-//! off and cannot be turned on.
+//! Changes of the file take effect at the next call. `hang` blocks every call, `slowMillis` makes each call slower,
+//! `crash` ends the process, and `initError` is `nvmlInit`'s return code. Of a device, `error` is the return code of
+//! all its calls, `xids` are delivered to all event sets that were registered before, and `readings` are its state: see
+//! [`Readings`]. A device with `mig`, even an empty one, supports MIG: see [`Mig`]. On a device without `mig` whose
+//! model supports MIG, MIG is off and cannot be turned on.
 
 mod abi;
 mod devices;

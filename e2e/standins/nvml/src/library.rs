@@ -72,8 +72,8 @@ impl Library {
     /// Starts using the driver. May be called more than once.
     ///
     /// # Errors
-    /// [`Status::DriverNotLoaded`], [`Status::NoPermission`], [`Status::LibRmVersionMismatch`] as in the real library; the code
-    /// in the file; [`Status::Unknown`] if the stand-in's own files are missing or broken.
+    /// [`Status::DriverNotLoaded`], [`Status::NoPermission`], [`Status::LibRmVersionMismatch`] as in the real library;
+    /// the code in the file; [`Status::Unknown`] if the stand-in's own files are missing or broken.
     pub fn init(&self) -> Result<(), Status> {
         if let Some(code) = self.obstacles()?.init_error {
             return Err(Status::from_code(code));

@@ -15,15 +15,16 @@ const ROOT_VARIABLE: &str = "STANDIN_NVML_ROOT";
 /// Returns the path of the library, the driver root, and the version in the library's file name, if it has one.
 pub(crate) fn find() -> (PathBuf, PathBuf, Option<String>) {
     let own = own_path().unwrap_or_default();
-    // The name that was opened is usually the link libnvidia-ml.so.1; the version is in the name of the file behind it, and
-    // if that file is in another root, the whole driver is.
+    // The name that was opened is usually the link libnvidia-ml.so.1; the version is in the name of the file behind it,
+    // and if that file is in another root, the whole driver is.
     let real = own.canonicalize().unwrap_or_else(|_| own.clone());
     let version = version_of(&real);
     let root = env::var_os(ROOT_VARIABLE).map_or_else(|| root_of(&real), PathBuf::from);
     (own, root, version)
 }
 
-/// `<root>/usr/lib/<architecture>/<file>`, `<root>/usr/lib64/<file>` and `<root>/lib64/<file>` are in the root `<root>`.
+/// `<root>/usr/lib/<architecture>/<file>`, `<root>/usr/lib64/<file>` and `<root>/lib64/<file>` are in the root
+/// `<root>`.
 fn root_of(library: &Path) -> PathBuf {
     let folders: Vec<&Path> = library.ancestors().skip(1).collect();
     let is = |folder: &Path, names: &[&str]| folder.file_name().is_some_and(|name| names.iter().any(|n| name == *n));
@@ -55,7 +56,8 @@ fn own_path() -> Option<PathBuf> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: dladdr returned a NUL-terminated string of the dynamic loader, which exists as long as this library is loaded.
+    // SAFETY: dladdr returned a NUL-terminated string of the dynamic loader, which exists as long as this library is
+    // loaded.
     let name = unsafe { CStr::from_ptr(name) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }

@@ -1,5 +1,5 @@
-//! Properties of GPUs that depend only on their model, so that `gpus.json` need not list them. Figures are from NVIDIA's data
-//! sheets.
+//! Properties of GPUs that depend only on their model, so that `gpus.json` need not list them. Figures are from
+//! NVIDIA's data sheets.
 
 /// NVML's numbers of the brands that are used here.
 mod brand {

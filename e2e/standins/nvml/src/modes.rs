@@ -1,4 +1,5 @@
-//! Modes of a GPU that programs can change. They are stored in a file next to `gpus.json`, so that all programs see the same.
+//! Modes of a GPU that programs can change. They are stored in a file next to `gpus.json`, so that all programs see the
+//! same.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +23,8 @@ pub struct Modes {
 }
 
 impl Library {
-    /// Returns the compute mode and the persistence mode of a GPU: those in `gpus.json`, otherwise those that were set last,
-    /// otherwise those of a GPU with a running nvidia-persistenced.
+    /// Returns the compute mode and the persistence mode of a GPU: those in `gpus.json`, otherwise those that were set
+    /// last, otherwise those of a GPU with a running nvidia-persistenced.
     ///
     /// # Errors
     /// [`Status::Unknown`] if the file is broken.

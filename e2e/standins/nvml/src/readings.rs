@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-/// The state of a GPU. The GPU does not support readings that are not set, except for its links, its fabric and its modes,
-/// which default to those of its model.
+/// The state of a GPU. The GPU does not support readings that are not set, except for its links, its fabric and its
+/// modes, which default to those of its model.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Readings {
@@ -127,7 +127,8 @@ pub struct Fabric {
     pub status: u32,
     /// NVML's health summary; not reported by libraries that only have version 2 of the structure.
     pub health: Option<u8>,
-    /// The UUID of the cluster, as 32 hexadecimal digits, without counting dashes; zeros in a fabric within one machine.
+    /// The UUID of the cluster, as 32 hexadecimal digits, without counting dashes; zeros in a fabric within one
+    /// machine.
     pub cluster: String,
     /// The number of the clique.
     pub clique: u32,

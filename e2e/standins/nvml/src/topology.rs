@@ -84,8 +84,8 @@ const SWITCHES: u32 = 4;
 const SWITCH_ID: u32 = 0x22a3_10de;
 
 impl Machine {
-    /// Returns the closest common ancestor of two GPUs, given by index. Neighbours share a PCI switch, and more than two GPUs
-    /// are divided into two halves, each attached to its own processor.
+    /// Returns the closest common ancestor of two GPUs, given by index. Neighbours share a PCI switch, and more than
+    /// two GPUs are divided into two halves, each attached to its own processor.
     #[must_use]
     pub fn common_ancestor(&self, one: usize, other: usize) -> Level {
         let (first, second) = (self.rank(one), self.rank(other));

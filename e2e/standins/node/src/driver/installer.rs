@@ -1,5 +1,5 @@
-//! The stand-in for an installer that puts a driver on the host and exits. It has the environment, the cache and the effects
-//! on the host of Google's installer for Ubuntu.
+//! The stand-in for an installer that puts a driver on the host and exits. It has the environment, the cache and the
+//! effects on the host of Google's installer for Ubuntu.
 
 use std::{
     env, fs, io,

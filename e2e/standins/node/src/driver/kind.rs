@@ -10,7 +10,8 @@ const DEPENDANTS: [&str; 4] = ["nvidia_modeset", "nvidia_uvm", "nvidia_peermem",
 /// A kind of driver image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// Built since 2026-01-15: records the digest of its configuration, and keeps a driver that is loaded with the same.
+    /// Built since 2026-01-15: records the digest of its configuration, and keeps a driver that is loaded with the
+    /// same.
     #[default]
     Current,
     /// Built before: unloads and loads at every start.
@@ -39,8 +40,8 @@ impl Kind {
         nvidia > dependants.len() || self != Self::Precompiled && dependants.iter().any(|count| *count > 0)
     }
 
-    /// Returns whether a start keeps the loaded driver. `digest` is the container's own, `recorded` is the content of the
-    /// state file.
+    /// Returns whether a start keeps the loaded driver. `digest` is the container's own, `recorded` is the content of
+    /// the state file.
     pub(super) fn keeps_driver(self, is_loaded: bool, digest: &str, recorded: Option<&str>) -> bool {
         self.records_digest()
             && is_loaded

@@ -1,8 +1,9 @@
 //! The stand-in driver container.
 //!
-//! To other components it behaves as NVIDIA's container does: it replaces the loaded kernel module unless the module is in use, creates
-//! device nodes, and makes its own root filesystem visible on the node under `/run/nvidia/driver`. The behaviour of a second
-//! start depends on the kind of image, see [`Kind`]. `driver.json` in the stand-in's folder controls it, see [`Steering`].
+//! To other components it behaves as NVIDIA's container does: it replaces the loaded kernel module unless the module is
+//! in use, creates device nodes, and makes its own root filesystem visible on the node under `/run/nvidia/driver`. The
+//! behaviour of a second start depends on the kind of image, see [`Kind`]. `driver.json` in the stand-in's folder
+//! controls it, see [`Steering`].
 
 mod devices;
 mod installer;
@@ -34,15 +35,16 @@ const POLL: Duration = Duration::from_millis(200);
 /// The last message of a container that finds the driver in use.
 const IN_USE: &str = "Could not unload NVIDIA driver kernel modules, driver is in use";
 
-/// The container's folders. The defaults are those of the real container; tests set other folders with these environment
-/// variables.
+/// The container's folders. The defaults are those of the real container; tests set other folders with these
+/// environment variables.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// `STANDIN_DIR`, the test harness's folder.
     pub standin: PathBuf,
     /// `STANDIN_OWN_ROOT`, the container's root filesystem.
     pub own_root: PathBuf,
-    /// `STANDIN_RUN`, the folder in which the root filesystem becomes visible on the node; it also contains the lock and state files.
+    /// `STANDIN_RUN`, the folder in which the root filesystem becomes visible on the node; it also contains the lock
+    /// and state files.
     pub run: PathBuf,
 }
 
@@ -100,8 +102,8 @@ impl Image {
 /// Installs the image's driver and keeps it until SIGTERM.
 ///
 /// # Errors
-/// If another container is running, if the steering file requests a failure, if a driver is loaded and in use, or if a system
-/// call fails. The error is meant for the termination message.
+/// If another container is running, if the steering file requests a failure, if a driver is loaded and in use, or if a
+/// system call fails. The error is meant for the termination message.
 pub async fn run(paths: &Paths, image: &Image) -> Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let lock = Lock::take(&paths.run)?;

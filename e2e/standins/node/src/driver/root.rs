@@ -24,11 +24,11 @@ pub(super) fn bind_standin(standin: &Path, etc: &Path) -> Result<()> {
     bind(standin, etc, MsFlags::empty())
 }
 
-/// Makes `own_root` visible under `driver_root` in a single step: a process that sees the libraries also sees the device
-/// nodes.
+/// Makes `own_root` visible under `driver_root` in a single step: a process that sees the libraries also sees the
+/// device nodes.
 ///
-/// Only the mounts of a driver root are bound. Recursing from `/` would include `/run/nvidia` itself: unmounting the copy
-/// later would unmount the originals of everything in it, because those mounts are shared.
+/// Only the mounts of a driver root are bound. Recursing from `/` would include `/run/nvidia` itself: unmounting the
+/// copy later would unmount the originals of everything in it, because those mounts are shared.
 ///
 /// `kernel` is the file that the driver's library reads next to itself where the harness's folder does not exist.
 pub(super) fn show(own_root: &Path, driver_root: &Path, kernel: &Path) -> Result<()> {

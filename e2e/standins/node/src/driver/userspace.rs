@@ -1,7 +1,7 @@
 //! The driver's libraries and programs, which are installed when the container starts.
 //!
-//! They are not part of the image's own root: an installer writes them to the container's writable layer, and they disappear
-//! when the container is removed, even if its root is still mounted elsewhere.
+//! They are not part of the image's own root: an installer writes them to the container's writable layer, and they
+//! disappear when the container is removed, even if its root is still mounted elsewhere.
 
 use std::{
     fs, io,

@@ -1,8 +1,8 @@
 //! The stand-in device plugin. To the kubelet and the container runtime it behaves as NVIDIA's plugin.
 //!
-//! It lists the GPUs that the NVML library in the driver root reports, keeps that library initialised, registers the GPUs as
-//! `nvidia.com/gpu` or under the name of shared GPUs, and answers allocations with CDI devices from a specification that it
-//! writes, or with environment variables.
+//! It lists the GPUs that the NVML library in the driver root reports, keeps that library initialised, registers the
+//! GPUs as `nvidia.com/gpu` or under the name of shared GPUs, and answers allocations with CDI devices from a
+//! specification that it writes, or with environment variables.
 
 mod cdi;
 mod google;
@@ -81,7 +81,8 @@ impl Config {
 /// Serves until SIGTERM.
 ///
 /// # Errors
-/// If NVML cannot be initialised or the specification cannot be written. If the kubelet is not running, the plugin waits for it.
+/// If NVML cannot be initialised or the specification cannot be written. If the kubelet is not running, the plugin
+/// waits for it.
 pub async fn run(config: Config) -> Result<()> {
     let offer = Offer::from_env()?;
     let gpus = gpus::Session::open(&config.driver_root_here)?;

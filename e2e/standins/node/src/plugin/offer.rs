@@ -1,5 +1,5 @@
-//! How GPUs are offered to the kubelet, as configured for NVIDIA's plugin: how many pods share a GPU, under which resource
-//! name, and how containers get access to their GPUs.
+//! How GPUs are offered to the kubelet, as configured for NVIDIA's plugin: how many pods share a GPU, under which
+//! resource name, and how containers get access to their GPUs.
 
 use std::{
     env, fs,

@@ -121,7 +121,8 @@ fn nvlink(gpu: Handle, link: c_uint) -> Result<NvLink, Status> {
     links.get(link as usize).copied().ok_or(Status::InvalidArgument)
 }
 
-/// Returns the GPU's membership in a fabric. GPUs before Hopper support no fabric; later ones support it, but need not be in one.
+/// Returns the GPU's membership in a fabric. GPUs before Hopper support no fabric; later ones support it, but need not
+/// be in one.
 fn fabric(device: &Device) -> Result<Fabric, Status> {
     let (major, _) = device.capability().ok_or(Status::Unknown)?;
     match device.readings.fabric.clone() {
