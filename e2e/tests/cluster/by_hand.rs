@@ -85,10 +85,10 @@ fn a_label_that_contradicts_the_hardware_is_reported_and_left_unchanged() {
         let key = "cloud.google.com/gke-accelerator";
         f.cluster.kubectl(&["label", "node", node, &format!("{key}=nvidia-tesla-k80")])?;
         f.apply("{}").await?;
-        let said = f.wait_for_reason(Reason::LabelMismatch).await;
+        let reported = f.wait_for_reason(Reason::LabelMismatch).await;
         let kept = f.node().await?.labels().get(key).cloned();
         f.cluster.kubectl(&["label", "node", node, &format!("{key}-")])?;
-        let message = said?;
+        let message = reported?;
         ensure!(message.contains("nvidia-tesla-k80") && message.contains("nvidia-h100-80gb"), "{message}");
         ensure!(kept.as_deref() == Some("nvidia-tesla-k80"), "{kept:?}");
         f.wait_until_ready().await

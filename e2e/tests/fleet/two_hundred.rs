@@ -185,8 +185,8 @@ async fn a_settled_fleet_causes_no_requests(f: &Fixture) -> Result<()> {
     let mark = f.cluster.audit().mark()?;
     // The absence of requests has no event to wait for.
     tokio::time::sleep(Duration::from_mins(1)).await;
-    let asked = f.cluster.audit().requests(OPERATOR, mark)?.only(|request| request.verb != "watch");
-    ensure!(asked.count() == 0, "{asked}");
+    let requests = f.cluster.audit().requests(OPERATOR, mark)?.only(|request| request.verb != "watch");
+    ensure!(requests.count() == 0, "{requests}");
     ensure!(f.generations().await? == before, "a DaemonSet's generation has changed");
     Ok(())
 }

@@ -55,14 +55,14 @@ async fn every_change_of_health_is_reported_to_the_kubelet() {
 async fn an_allocation_returns_cdi_devices_and_an_unknown_gpu_is_rejected() {
     let plugin = Plugin::start();
     let (_, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
-    let ask = |uuid: &str| AllocateRequest {
+    let request = |uuid: &str| AllocateRequest {
         container_requests: vec![ContainerAllocateRequest { device_ids: vec![uuid.into()] }],
     };
-    let answer = client.allocate(ask("GPU-b")).await.unwrap().into_inner();
+    let answer = client.allocate(request("GPU-b")).await.unwrap().into_inner();
     let devices: Vec<&str> =
         answer.container_responses[0].cdi_devices.iter().map(|device| device.name.as_str()).collect();
     assert_eq!(devices, ["k8s.device-plugin.nvidia.com/gpu=GPU-b"]);
-    assert_eq!(client.allocate(ask("GPU-c")).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(client.allocate(request("GPU-c")).await.unwrap_err().code(), Code::InvalidArgument);
 
     let preference = ContainerPreferredAllocationRequest {
         available_device_ids: vec!["GPU-a".into(), "GPU-b".into()],

@@ -148,16 +148,16 @@ impl Container<'_> {
 
     /// Waits while the mode is `hold`, then returns the version to load.
     async fn wait_for_permission(&self, stop: &mut Signal) -> Result<String> {
-        let mut said = false;
+        let mut is_logged = false;
         loop {
             let steering = Steering::read(&self.paths.standin)?;
             match steering.mode {
                 Mode::Crash => bail!(steering.failure()),
                 Mode::Ok | Mode::WrongVersion => return steering.version(&self.image.version),
                 Mode::Hold => {
-                    if !said {
+                    if !is_logged {
                         println!("held back");
-                        said = true;
+                        is_logged = true;
                     }
                 }
             }
@@ -256,6 +256,6 @@ async fn unless_stopped(duration: Duration, stop: &mut Signal) -> Result<()> {
 
 /// `STANDIN_LOAD_MS`, half a second by default.
 fn load_time() -> Duration {
-    let asked = env::var("STANDIN_LOAD_MS").ok().and_then(|text| text.parse().ok());
-    Duration::from_millis(asked.unwrap_or(500))
+    let configured = env::var("STANDIN_LOAD_MS").ok().and_then(|text| text.parse().ok());
+    Duration::from_millis(configured.unwrap_or(500))
 }

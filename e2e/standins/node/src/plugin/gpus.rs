@@ -62,14 +62,14 @@ impl Session {
 
     /// Keeps the driver in use and marks GPUs with critical XIDs, in a thread, because NVML blocks.
     pub(super) fn watch(self, health: watch::Sender<Vec<Gpu>>) -> Watcher {
-        let (told, ended) = oneshot::channel();
+        let (end_sender, ended) = oneshot::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
         thread::spawn(move || {
             watch_until(&self.0, &health, &stopping);
             // Dropping the library shuts it down, which releases the driver.
             drop(self);
-            let _ = told.send(());
+            let _ = end_sender.send(());
         });
         Watcher { stop, ended }
     }

@@ -58,8 +58,8 @@ impl Offer {
     /// # Errors
     /// If that file cannot be read.
     pub fn from_env() -> Result<Self> {
-        let told = env::var("DEVICE_LIST_STRATEGY").is_ok_and(|strategy| strategy == "envvar");
-        let hand_over = if told { HandOver::Environment } else { HandOver::Cdi };
+        let by_environment = env::var("DEVICE_LIST_STRATEGY").is_ok_and(|strategy| strategy == "envvar");
+        let hand_over = if by_environment { HandOver::Environment } else { HandOver::Cdi };
         let file = env::var_os("CONFIG_FILE").filter(|file| !file.is_empty());
         let offer = file.map_or_else(|| Ok(Self::default()), |file| Self::of_file(Path::new(&file)))?;
         let by_profile = env::var("MIG_STRATEGY").is_ok_and(|strategy| strategy == "mixed");
