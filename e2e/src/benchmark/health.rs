@@ -31,8 +31,8 @@ use crate::{
 
 /// The seed of the random faults.
 const SEED: u64 = 79;
-/// The limit of the policy's status in bytes. It does not depend on the number of unhealthy nodes: the status lists ten of
-/// them, conditions and pools, each with a few hundred bytes.
+/// The limit of the policy's status in bytes. It does not depend on the number of unhealthy nodes: the status lists ten
+/// of them, conditions and pools, each with a few hundred bytes.
 const STATUS_LIMIT: f64 = 16_384.0;
 
 /// The rate and the duration of changes.
@@ -67,7 +67,7 @@ pub(super) struct Figures {
 
 const ROWS: [Row<Figures>; 11] = [
     Row::count("reports with a change of a GPU's health", |of| float(of.changes)),
-    Row::count("most nodes with a GPU that is not well, at one time", |of| float(of.unhealthy_nodes)),
+    Row::count("peak number of nodes with a GPU that is not healthy", |of| float(of.unhealthy_nodes)),
     Row::count("the operator's writes", |of| requests(&of.requests.writes())),
     Row::measure("the same, per report", |of| requests(&of.requests.writes()) / float(of.changes)),
     Row::count("reads", |of| requests(&of.requests.only(|request| !request.is_write()))),

@@ -10,8 +10,8 @@ use super::{
 const PANELS: [Compared; 3] = [WRITES, JOIN, PEAK];
 /// Colours with enough contrast on white as well as on black.
 const INK: &str = "#7a7f87";
-const OURS: Series = Series { name: "gpu-operator", colour: "#2f81f7", dashes: "none" };
-const NVIDIAS: Series = Series { name: "NVIDIA's operator", colour: "#d4671c", dashes: "6 4" };
+const OPERATOR: Series = Series { name: "gpu-operator", colour: "#2f81f7", dashes: "none" };
+const NVIDIA_OPERATOR: Series = Series { name: "NVIDIA's operator", colour: "#d4671c", dashes: "6 4" };
 
 /// The size of a panel with its margins, in pixels.
 const PANEL: Size = Size { width: 300.0, height: 300.0 };
@@ -54,7 +54,7 @@ pub(super) fn svg(all: &[Figures]) -> String {
          height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\" fill=\"{INK}\">\n\
          <title>Growth of writes, requests and memory with the fleet</title>\n"
     );
-    for (index, series) in [OURS, NVIDIAS].into_iter().enumerate() {
+    for (index, series) in [OPERATOR, NVIDIA_OPERATOR].into_iter().enumerate() {
         let x = LEFT + 160.0 * if index == 0 { 0.0 } else { 1.0 };
         line(&mut svg, &series, &[Point { x, y: 16.0 }, Point { x: x + 24.0, y: 16.0 }]);
         text(&mut svg, Point { x: x + 32.0, y: 20.0 }, "start", series.name);
@@ -67,15 +67,15 @@ pub(super) fn svg(all: &[Figures]) -> String {
 
 /// Draws the panel of a figure; `left` is the panel's left edge.
 fn panel(svg: &mut String, figure: &Compared, all: &[Figures], left: f64) {
-    let ours = all.iter().map(|of| Value { nodes: of.nodes.into(), value: (figure.row.value)(of) });
+    let operators = all.iter().map(|of| Value { nodes: of.nodes.into(), value: (figure.row.value)(of) });
     let nvidias = figure
         .nvidia
         .iter()
         .flat_map(|value| NVIDIA.iter().map(|of| Value { nodes: of.nodes.into(), value: value(of) }));
     // A logarithmic axis has no zero.
-    let ours: Vec<Value> = ours.filter(|value| value.value > 0.0).collect();
+    let operators: Vec<Value> = operators.filter(|value| value.value > 0.0).collect();
     let nvidias: Vec<Value> = nvidias.filter(|value| value.value > 0.0).collect();
-    let both = || ours.iter().chain(&nvidias);
+    let both = || operators.iter().chain(&nvidias);
     let axes = Axes {
         left: left + LEFT,
         x: Axis::around(both().map(|value| value.nodes)),
@@ -83,7 +83,7 @@ fn panel(svg: &mut String, figure: &Compared, all: &[Figures], left: f64) {
     };
     axes.draw(svg);
     text(svg, Point { x: axes.left, y: TOP - 10.0 }, "start", figure.row.what);
-    for (series, values) in [(OURS, &ours), (NVIDIAS, &nvidias)] {
+    for (series, values) in [(OPERATOR, &operators), (NVIDIA_OPERATOR, &nvidias)] {
         let points: Vec<Point> = values.iter().map(|value| axes.place(value)).collect();
         line(svg, &series, &points);
     }

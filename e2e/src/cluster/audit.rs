@@ -53,8 +53,8 @@ impl Audit {
         Self { file }
     }
 
-    /// Returns the current end of the log. The server writes a request's line before it responds, so all answered requests are
-    /// before the mark.
+    /// Returns the current end of the log. The server writes a request's line before it responds, so all answered
+    /// requests are before the mark.
     ///
     /// # Errors
     /// If the log cannot be read.
@@ -214,8 +214,8 @@ struct ResponseStatus {
 }
 
 impl Entry {
-    /// Returns whether the line counts as a request. A watch has one line when it begins and one when it ends; other requests
-    /// have one line.
+    /// Returns whether the line counts as a request. A watch has one line when it begins and one when it ends; other
+    /// requests have one line.
     fn counts(&self) -> bool {
         self.stage == if self.verb == "watch" { "ResponseStarted" } else { "ResponseComplete" }
     }
@@ -290,18 +290,18 @@ mod tests {
     #[test]
     fn other_users_and_incomplete_lines_are_skipped() {
         let other = line("system:admin", "ResponseComplete", "patch", ["nodes", "", OPERATOR], 200);
-        let ours = line(OPERATOR, "ResponseComplete", "patch", ["nodes", "", "a"], 200);
-        assert_eq!(requests(&format!("{other}{ours}{}", &ours[..ours.len() / 2])).count(), 1);
+        let operators = line(OPERATOR, "ResponseComplete", "patch", ["nodes", "", "a"], 200);
+        assert_eq!(requests(&format!("{other}{operators}{}", &operators[..operators.len() / 2])).count(), 1);
     }
 
     #[test]
     fn requests_before_the_mark_are_not_counted() {
         let dir = tempfile::tempdir().unwrap();
         let audit = Audit::new(dir.path().join("audit.log"));
-        let ours = |name| line(OPERATOR, "ResponseComplete", "patch", ["nodes", "", name], 200);
-        std::fs::write(&audit.file, ours("before")).unwrap();
+        let operators = |name| line(OPERATOR, "ResponseComplete", "patch", ["nodes", "", name], 200);
+        std::fs::write(&audit.file, operators("before")).unwrap();
         let mark = audit.mark().unwrap();
-        std::fs::write(&audit.file, ours("before") + &ours("after")).unwrap();
+        std::fs::write(&audit.file, operators("before") + &operators("after")).unwrap();
         let since = audit.requests(OPERATOR, mark).unwrap();
         assert_eq!(since.by_name().into_keys().collect::<Vec<_>>(), ["after"]);
     }

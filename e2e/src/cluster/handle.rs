@@ -31,7 +31,7 @@ impl Cluster {
     /// Connects to the running cluster.
     ///
     /// # Errors
-    /// If no cluster is running; the error says how to start one.
+    /// If no cluster is running; the error describes how to start one.
     pub async fn connect() -> Result<Self> {
         let paths = Paths::new();
         let state = State::load(&paths).filter(|state| control_plane::is_running(&paths, state)).context(
@@ -54,8 +54,8 @@ impl Cluster {
         format!("https://127.0.0.1:{}", self.state.api_port)
     }
 
-    /// Writes a kubeconfig with a token of one of the chart's service accounts, valid for a day, and returns its path. If a
-    /// pod is given, the token is bound to it, which also gives the API server the pod's node.
+    /// Writes a kubeconfig with a token of one of the chart's service accounts, valid for a day, and returns its path.
+    /// If a pod is given, the token is bound to it, which also gives the API server the pod's node.
     pub(crate) fn service_account_kubeconfig(&self, name: &str, pod: Option<&str>) -> Result<PathBuf> {
         let mut args = vec!["create", "token", name, "--namespace", chart::RELEASE, "--duration=24h"];
         args.extend(pod.iter().flat_map(|pod| ["--bound-object-kind=Pod", "--bound-object-name", pod]));
@@ -145,8 +145,8 @@ impl Cluster {
         Audit::new(self.paths.logs().join("audit.log"))
     }
 
-    /// Returns what helps to find out why a test failed on these nodes: policies and the operator's log; and for each node its
-    /// pods, Events, status and logs.
+    /// Returns what helps to find out why a test failed on these nodes: policies and the operator's log; and for each
+    /// node its pods, Events, status and logs.
     #[must_use]
     pub fn diagnosis(&self, nodes: &[RealNode]) -> String {
         diagnosis(&self.paths, nodes.iter().map(RealNode::name))

@@ -1,7 +1,7 @@
 //! The agent: it acts as kubelet and probe for every node of a fleet, through the API only.
 //!
-//! Watches add changes to the [`Slot`] of a node and put the node into a queue. In its turn the node's machine returns the
-//! state that the API must show, and what differs from the last writes is written.
+//! Watches add changes to the [`Slot`] of a node and put the node into a queue. When the agent processes the node, the
+//! node's machine returns the state that the API must show, and what differs from the last writes is written.
 
 use std::{
     collections::BTreeMap,

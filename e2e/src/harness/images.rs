@@ -1,5 +1,5 @@
-//! The images of the nodes. They are built from Dockerfiles, without a container engine or a registry, and kept until an input
-//! changes.
+//! The images of the nodes. They are built from Dockerfiles, without a container engine or a registry, and kept until
+//! an input changes.
 //!
 //! All image names start with `localhost:5999`, where nothing listens, so that pulling a missing image fails at once.
 
@@ -124,14 +124,15 @@ fn images(all: bool, kernel: &str) -> Vec<Image> {
             (Source::Cargo("nvidia-smi"), "nvidia-smi"),
         ],
     };
-    let ours = [product("gpu-operator"), product("nvml-probe")];
+    let products = [product("gpu-operator"), product("nvml-probe")];
     let mut images: Vec<Image> =
-        ours.into_iter().chain([pause, toolkit, plugin, standin_plugin, vector_add, google]).collect();
+        products.into_iter().chain([pause, toolkit, plugin, standin_plugin, vector_add, google]).collect();
     images.extend(DRIVERS.map(driver));
     images
 }
 
-/// Returns the tag of a driver image. A precompiled image has the kernel in its tag, and only the branch of the version.
+/// Returns the tag of a driver image. A precompiled image has the kernel in its tag, and only the branch of the
+/// version.
 fn driver_tag(version: &str, kind: &str, kernel: &str) -> String {
     match version.split_once('.').filter(|_| kind == "precompiled") {
         Some((branch, _)) => format!("{branch}-{kernel}-ubuntu22.04"),
@@ -145,7 +146,8 @@ fn kernel() -> Result<String> {
     Ok(release.trim().to_owned())
 }
 
-/// Builds missing and outdated images; without `all`, only those that every pod needs. The programs must have been built.
+/// Builds missing and outdated images; without `all`, only those that every pod needs. The programs must have been
+/// built.
 pub(crate) fn build(paths: &Paths, all: bool) -> Result<()> {
     let base = Base::ensure(paths)?;
     let mut outdated = Vec::new();
@@ -231,8 +233,8 @@ impl Image {
     }
 }
 
-/// The base of every image: Debian's C library and certificates, and busybox, whose commands exist only in images that link
-/// them.
+/// The base of every image: Debian's C library and certificates, and busybox, whose commands exist only in images that
+/// link them.
 struct Base {
     hash: String,
 }
@@ -271,7 +273,8 @@ impl Base {
     }
 }
 
-/// Returns the machine's own release, because the programs are linked against its C library; Debian 12 if it is unknown.
+/// Returns the machine's own release, because the programs are linked against its C library; Debian 12 if it is
+/// unknown.
 fn suite() -> String {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));

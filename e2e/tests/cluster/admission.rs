@@ -46,12 +46,12 @@ fn gpu_node(name: &str, spec: &Value) -> Result<GpuNode> {
 fn denied<T: std::fmt::Debug>(what: &str, outcome: Result<T, kube::Error>, words: &str) -> Result<()> {
     match outcome {
         Err(kube::Error::Api(status)) if status.is_forbidden() && status.message.contains(words) => Ok(()),
-        other => bail!("{what}: expected a denial that says {words:?}, got {other:?}"),
+        other => bail!("{what}: expected a denial with {words:?}, got {other:?}"),
     }
 }
 
 #[test]
-fn the_probe_is_refused_every_write_but_its_own_report() {
+fn the_probe_can_write_only_its_own_report() {
     test(|f| async move {
         let own = &f.host.name();
         let api = Api::<GpuNode>::all(probe(&f).await?);
@@ -89,7 +89,7 @@ fn the_probe_is_refused_every_write_but_its_own_report() {
         )?;
         denied("own deletion", api.delete(own, &DeleteParams::default()).await, "forbidden")?;
         f.cluster.kubectl(&["delete", "gpunode", own, "other"])?;
-        // The real probe makes it anew meanwhile, so the spec it must not set is tried until there is a moment for it.
+        // The real probe may recreate the GpuNode first; then the create fails because the object exists.
         denied("create with a spec", api.create(&create, &gpu_node(own, &json!({"policy": "mine"}))?).await, "")
             .or_else(|error| if format!("{error}").contains("AlreadyExists") { Ok(()) } else { Err(error) })?;
 
@@ -108,7 +108,7 @@ fn the_probe_is_refused_every_write_but_its_own_report() {
         denied("without a node", unbound.create(&create, &gpu_node("other", &json!({}))?).await, "names no node")?;
 
         // Its own node's report.
-        eventually(READY, "a report of its own", || async {
+        eventually(READY, "the probe's own report", || async {
             api.patch_status(own, &apply, &Patch::Apply(report("from the test"))).await?;
             Ok(())
         })

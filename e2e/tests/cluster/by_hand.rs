@@ -16,7 +16,7 @@ async fn set_of(f: &Fixture, stage: Stage) -> Result<DaemonSet> {
 }
 
 #[test]
-fn an_edited_daemon_set_is_as_it_was_and_no_pod_has_noticed() {
+fn an_edited_daemon_set_is_restored_and_no_pod_is_recreated() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -25,7 +25,7 @@ fn an_edited_daemon_set_is_as_it_was_and_no_pod_has_noticed() {
         let pod = f.operand(Stage::DevicePlugin).await?;
         let name = before.name_any();
         let edits = [
-            // A field of the operator is changed, one is removed, and a new one is added.
+            // One of the operator's fields is changed, one is removed, and a field is added.
             r#"[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "example.com/other:1"}]"#,
             r#"[{"op": "remove", "path": "/spec/template/spec/tolerations"}]"#,
             r#"[{"op": "add", "path": "/spec/template/spec/hostNetwork", "value": true}]"#,
@@ -34,7 +34,7 @@ fn an_edited_daemon_set_is_as_it_was_and_no_pod_has_noticed() {
         let namespace = f.cluster.namespace();
         for edit in edits {
             f.cluster.kubectl(&["patch", "daemonset", &name, "-n", namespace, "--type=json", "-p", edit])?;
-            eventually(READY, "the DaemonSet as it was", || async {
+            eventually(READY, "the restored DaemonSet", || async {
                 let after = set_of(&f, Stage::DevicePlugin).await?;
                 ensure!(after.spec == before.spec, "{edit}: {:?}", after.spec);
                 Ok(())
@@ -42,9 +42,9 @@ fn an_edited_daemon_set_is_as_it_was_and_no_pod_has_noticed() {
             .await?;
         }
         f.wait_until_settled(std::time::Duration::from_secs(3)).await?;
-        ensure!(f.operand(Stage::DevicePlugin).await?.metadata.uid == pod.metadata.uid, "the pod was made anew");
+        ensure!(f.operand(Stage::DevicePlugin).await?.metadata.uid == pod.metadata.uid, "the pod was recreated");
         f.cluster.kubectl(&["delete", "daemonset", &name, "-n", namespace])?;
-        eventually(READY, "the DaemonSet made anew", || async {
+        eventually(READY, "the recreated DaemonSet", || async {
             let after = set_of(&f, Stage::DevicePlugin).await?;
             ensure!(after.metadata.uid != before.metadata.uid && after.spec == before.spec, "{:?}", after.metadata);
             Ok(())
@@ -63,7 +63,7 @@ fn an_edited_daemon_set_is_as_it_was_and_no_pod_has_noticed() {
 }
 
 #[test]
-fn a_node_that_opts_out_loses_what_is_ours_and_comes_back() {
+fn a_node_that_opts_out_loses_the_operators_labels_and_can_opt_in_again() {
     test(|f| async move {
         f.apply("{nodeLabels: [accelerator]}").await?;
         f.wait_until_ready().await?;
@@ -71,7 +71,7 @@ fn a_node_that_opts_out_loses_what_is_ours_and_comes_back() {
         f.cluster.kubectl(&["label", "node", node, &format!("{}=false", keys::MANAGED)])?;
         f.wait_for_reason(Reason::OptedOut).await?;
         f.wait_for_no_operands().await?;
-        let left = f.labels_of_ours(&["accelerator"]).await?;
+        let left = f.operators_labels(&["accelerator"]).await?;
         ensure!(left.keys().collect::<Vec<_>>() == [keys::MANAGED], "{left:?}");
         f.cluster.kubectl(&["label", "node", node, &format!("{}-", keys::MANAGED)])?;
         f.wait_until_ready().await
@@ -79,16 +79,16 @@ fn a_node_that_opts_out_loses_what_is_ours_and_comes_back() {
 }
 
 #[test]
-fn a_label_that_contradicts_the_hardware_is_told_of_and_stays() {
+fn a_label_that_contradicts_the_hardware_is_reported_and_left_unchanged() {
     test(|f| async move {
         let node = &f.host.name();
         let key = "cloud.google.com/gke-accelerator";
         f.cluster.kubectl(&["label", "node", node, &format!("{key}=nvidia-tesla-k80")])?;
         f.apply("{}").await?;
-        let said = f.wait_for_reason(Reason::LabelMismatch).await;
+        let reported = f.wait_for_reason(Reason::LabelMismatch).await;
         let kept = f.node().await?.labels().get(key).cloned();
         f.cluster.kubectl(&["label", "node", node, &format!("{key}-")])?;
-        let message = said?;
+        let message = reported?;
         ensure!(message.contains("nvidia-tesla-k80") && message.contains("nvidia-h100-80gb"), "{message}");
         ensure!(kept.as_deref() == Some("nvidia-tesla-k80"), "{kept:?}");
         f.wait_until_ready().await

@@ -25,15 +25,15 @@ fn documents(yaml: &str) -> Result<Vec<Value>> {
 }
 
 #[test]
-fn without_a_repository_it_says_how_to_build_and_push() {
-    let error = format!("{:#}", template(&cluster(), &[]).expect_err("refused"));
+fn without_a_repository_the_error_describes_how_to_build_and_push() {
+    let error = format!("{:#}", template(&cluster(), &[]).expect_err("rejected"));
     for words in ["cargo build --release", "--build-arg BINARY=", "docker push", "--set image.repository="] {
         assert!(error.contains(words), "{words}: {error}");
     }
 }
 
 #[test]
-fn every_image_of_the_chart_comes_from_where_it_is_told() {
+fn every_image_of_the_chart_comes_from_the_given_repository() {
     fn images(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => {
@@ -43,9 +43,9 @@ fn every_image_of_the_chart_comes_from_where_it_is_told() {
                 }
             }
             Value::Array(items) => {
-                // The operator gets the image of gates in its arguments.
-                let told = items.iter().skip_while(|item| **item != "--probe-image").nth(1);
-                found.extend(told.and_then(Value::as_str).map(str::to_owned));
+                // The operator gets the image of the gates as an argument.
+                let argument = items.iter().skip_while(|item| **item != "--probe-image").nth(1);
+                found.extend(argument.and_then(Value::as_str).map(str::to_owned));
                 for item in items {
                     images(item, found);
                 }
@@ -65,7 +65,7 @@ fn every_image_of_the_chart_comes_from_where_it_is_told() {
 }
 
 #[test]
-fn values_that_cannot_work_are_refused() {
+fn invalid_values_are_rejected() {
     let cluster = cluster();
     for wrong in [
         "operator.lisenAddress=0.0.0.0:1",
@@ -82,13 +82,13 @@ fn values_that_cannot_work_are_refused() {
         "probe.listenAddress=9484",
         "monitoring.prometheusRule.runbookUrl=example.com",
     ] {
-        assert!(template(&cluster, &["image.repository=example.com/x", wrong]).is_err(), "{wrong} is taken");
+        assert!(template(&cluster, &["image.repository=example.com/x", wrong]).is_err(), "{wrong} is accepted");
     }
     assert!(template(&cluster, &["image.repository=example.com/x"]).is_ok());
 }
 
 #[test]
-fn without_diagnosis_of_pods_there_is_neither_the_flag_nor_the_right() {
+fn pod_diagnosis_false_sets_the_flag_and_removes_the_permission() {
     let cluster = cluster();
     for (wanted, set) in [(true, "podDiagnosis=true"), (false, "podDiagnosis=false")] {
         let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
@@ -109,7 +109,7 @@ fn without_diagnosis_of_pods_there_is_neither_the_flag_nor_the_right() {
 }
 
 #[test]
-fn the_rights_of_googles_device_plugin_are_there_where_they_are_asked_for_alone() {
+fn the_permissions_of_googles_device_plugin_exist_only_if_requested() {
     let cluster = cluster();
     for (wanted, set) in [(false, "podDiagnosis=true"), (true, "gkeHealthMonitoring=true")] {
         let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
@@ -126,7 +126,7 @@ fn the_rights_of_googles_device_plugin_are_there_where_they_are_asked_for_alone(
 }
 
 #[test]
-fn alerts_and_dashboard_are_rendered_as_they_are_in_their_files() {
+fn alerts_and_dashboard_are_rendered_unchanged_from_their_files() {
     let cluster = cluster();
     let file = |name: &str| std::fs::read_to_string(cluster.chart().join("monitoring").join(name)).expect("a file");
     let rendered = template(
@@ -164,7 +164,7 @@ fn alerts_and_dashboard_are_rendered_as_they_are_in_their_files() {
 }
 
 #[test]
-fn the_crds_in_the_chart_are_the_generated_ones_and_outlive_it() {
+fn the_crds_in_the_chart_are_the_generated_ones_and_are_kept_on_uninstall() {
     let cluster = cluster();
     let rendered = documents(&template(&cluster, &["image.repository=example.com/x"]).expect("a chart")).expect("YAML");
     let crds: BTreeMap<_, _> = rendered
@@ -203,8 +203,8 @@ fn the_operator_runs_in_a_restricted_namespace() {
             answer
         };
         dry_run(&["image.repository=example.com/x"])?;
-        let refused = dry_run(&["image.repository=example.com/x", "hostNetwork=true"]);
-        ensure!(refused.is_err(), "the test would not notice a refusal");
+        let rejected = dry_run(&["image.repository=example.com/x", "hostNetwork=true"]);
+        ensure!(rejected.is_err(), "the namespace does not enforce the restricted level");
         Ok(())
     })();
     let _ = cluster.kubectl(&["delete", "namespace", namespace, "--wait=false"]);

@@ -7,13 +7,16 @@ use kube::ResourceExt;
 use crate::support::{GPUS, test};
 
 #[test]
-fn a_pod_sees_as_many_gpus_as_it_asks_for() {
+fn a_pod_sees_as_many_gpus_as_it_requests() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
         let log = f.cluster.kubectl(&["logs", &plugin, "-n", f.cluster.namespace()])?;
-        ensure!(log.contains("Registered device plugin for 'nvidia.com/gpu' with Kubelet"), "not NVIDIA's: {log}");
+        ensure!(
+            log.contains("Registered device plugin for 'nvidia.com/gpu' with Kubelet"),
+            "this is not NVIDIA's plugin: {log}"
+        );
         for count in [1, 2, GPUS] {
             let name = format!("asks-for-{count}");
             let mut pod = f.gpu_pod(&name, &["/usr/bin/entrypoint", "hold"]);

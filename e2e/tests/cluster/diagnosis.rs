@@ -13,7 +13,7 @@ const NAMESPACE: &str = "diagnosis-test";
 /// A label that no other test publishes.
 const ACCELERATOR: &str = "diagnosis.example/accelerator";
 /// A `RuntimeClass` that does not exist.
-const NO_CLASS: &str = "nvidia-nobodys";
+const NO_CLASS: &str = "nvidia-missing";
 
 /// Returns a pod that does nothing.
 async fn create(f: &Fixture, name: &str, spec: Value) -> Result<()> {
@@ -23,7 +23,7 @@ async fn create(f: &Fixture, name: &str, spec: Value) -> Result<()> {
     Ok(())
 }
 
-fn asking(resource: &str) -> Value {
+fn requesting_pod(resource: &str) -> Value {
     json!({
         "containers": [{
             "name": "main", "image": "localhost:5999/nvml-probe:dev", "args": ["hold"],
@@ -51,57 +51,57 @@ fn apply(f: &Fixture, object: &Value) -> Result<String> {
 }
 
 /// Returns the operator's Events on objects of a kind with this name prefix: type, reason and message, one per line.
-fn told(f: &Fixture, namespace: &str, kind: &str, name: &str) -> Result<Vec<String>> {
-    let ours = format!("--field-selector=reportingComponent={},involvedObject.kind={kind}", keys::MANAGER);
+fn events(f: &Fixture, namespace: &str, kind: &str, name: &str) -> Result<Vec<String>> {
+    let selector = format!("--field-selector=reportingComponent={},involvedObject.kind={kind}", keys::MANAGER);
     let columns = "-o=jsonpath={range .items[*]}{.involvedObject.name}|{.type} {.reason}: {.message}{\"\\n\"}{end}";
-    let events = f.cluster.kubectl(&["get", "events", "-n", namespace, &ours, columns])?;
+    let events = f.cluster.kubectl(&["get", "events", "-n", namespace, &selector, columns])?;
     let lines = events.lines().filter_map(|line| line.split_once('|'));
-    Ok(lines.filter(|(about, _)| about.starts_with(name)).map(|(_, said)| said.to_owned()).collect())
+    Ok(lines.filter(|(about, _)| about.starts_with(name)).map(|(_, event)| event.to_owned()).collect())
 }
 
-/// Waits until there is exactly one Event, with this content.
-async fn says(f: &Fixture, namespace: &str, kind: &str, name: &str, words: [&str; 2]) -> Result<()> {
+/// Waits until the object has exactly one Event, whose text contains these words.
+async fn wait_for_event(f: &Fixture, namespace: &str, kind: &str, name: &str, words: [&str; 2]) -> Result<()> {
     // Diagnoses that depend on the state of the fleet wait for a minute.
     eventually(SHOWN + SHOWN, &format!("an Event on {kind} {name}"), || async move {
-        let told = told(f, namespace, kind, name)?;
-        let [said] = told.as_slice() else { anyhow::bail!("{told:?}") };
-        ensure!(words.iter().all(|word| said.contains(word)), "{said}");
+        let events = events(f, namespace, kind, name)?;
+        let [event] = events.as_slice() else { anyhow::bail!("{events:?}") };
+        ensure!(words.iter().all(|word| event.contains(word)), "{event}");
         Ok(())
     })
     .await
 }
 
 #[test]
-fn a_pod_with_a_mistake_is_told_and_a_good_one_is_left_in_peace() {
+fn a_pod_with_a_mistake_gets_an_event_and_a_valid_one_does_not() {
     test(|f| async move {
         f.apply(&format!("{{nodeLabels: [{ACCELERATOR}]}}")).await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("good").await?;
-        create(&f, "legacy", asking("alpha.kubernetes.io/nvidia-gpu")).await?;
-        let mut k80 = asking(keys::GPU_RESOURCE);
+        create(&f, "legacy", requesting_pod("alpha.kubernetes.io/nvidia-gpu")).await?;
+        let mut k80 = requesting_pod(keys::GPU_RESOURCE);
         k80["nodeSelector"] = json!({ACCELERATOR: "nvidia-tesla-k80"});
         create(&f, "k80", k80).await?;
-        says(&f, &f.users(), "Pod", "legacy", ["Warning LegacyGpuResource", "nvidia.com/gpu: 1"]).await?;
+        wait_for_event(&f, &f.users(), "Pod", "legacy", ["Warning LegacyGpuResource", "nvidia.com/gpu: 1"]).await?;
         let words = format!("{ACCELERATOR}=nvidia-tesla-k80, which no node has; nodes have nvidia-h100-80gb");
-        says(&f, &f.users(), "Pod", "k80", ["Warning NoNodeFits", &words]).await?;
-        let good = told(&f, &f.users(), "Pod", "good")?;
+        wait_for_event(&f, &f.users(), "Pod", "k80", ["Warning NoNodeFits", &words]).await?;
+        let good = events(&f, &f.users(), "Pod", "good")?;
         ensure!(good.is_empty(), "{good:?}");
         Ok(())
     });
 }
 
 #[test]
-fn a_pod_that_comes_before_the_gpus_is_told_how_far_they_are() {
+fn a_pod_created_before_the_gpus_are_ready_gets_an_event_with_the_progress() {
     test(|f| async move {
-        let mut early = asking(keys::GPU_RESOURCE);
+        let mut early = requesting_pod(keys::GPU_RESOURCE);
         early["nodeSelector"] = json!({HOSTNAME: f.host.name()});
         create(&f, "early", early).await?;
-        says(&f, &f.users(), "Pod", "early", ["Normal GpuNodesNotReady", &f.host.name()]).await?;
+        wait_for_event(&f, &f.users(), "Pod", "early", ["Normal GpuNodesNotReady", &f.host.name()]).await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         eventually(READY, "the pod on its node", || async {
             let pod = f.pods(&f.users()).get("early").await?;
-            ensure!(pod.spec.is_some_and(|spec| spec.node_name.is_some()), "it has none");
+            ensure!(pod.spec.is_some_and(|spec| spec.node_name.is_some()), "the pod has no node");
             Ok(())
         })
         .await
@@ -109,29 +109,29 @@ fn a_pod_that_comes_before_the_gpus_is_told_how_far_they_are() {
 }
 
 #[test]
-fn owners_of_pods_that_the_api_server_refuses_are_told_why() {
+fn the_owner_of_rejected_pods_gets_an_event_with_the_reason() {
     test(|f| async move {
         let outcome = async {
             f.cluster.kubectl(&["create", "namespace", NAMESPACE])?;
-            let mut requesting = asking("cpu");
+            let mut requesting = requesting_pod("cpu");
             requesting["containers"][0]["resources"] = json!({"requests": {keys::GPU_RESOURCE: "1"}});
             // A mistake in the template itself is rejected on apply.
-            let refused = apply(&f, &deployment("requesting", &requesting)).expect_err("refused");
-            ensure!(format!("{refused:#}").contains("Limit must be set"), "{refused:#}");
-            // A mistake that a LimitRange adds is not.
+            let rejection = apply(&f, &deployment("requesting", &requesting)).expect_err("rejected");
+            ensure!(format!("{rejection:#}").contains("Limit must be set"), "{rejection:#}");
+            // A mistake that a LimitRange introduces is not.
             let range = json!({
                 "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "gpus", "namespace": NAMESPACE},
                 "spec": {"limits": [{"type": "Container", "defaultRequest": {keys::GPU_RESOURCE: "1"}}]},
             });
             apply(&f, &range)?;
-            apply(&f, &deployment("limitless", &asking("cpu")))?;
+            apply(&f, &deployment("limitless", &requesting_pod("cpu")))?;
             let words = ["Warning GpuRequestWithoutLimit", "LimitRange"];
-            says(&f, NAMESPACE, "ReplicaSet", "limitless-", words).await?;
+            wait_for_event(&f, NAMESPACE, "ReplicaSet", "limitless-", words).await?;
             f.cluster.kubectl(&["delete", "limitrange/gpus", "-n", NAMESPACE])?;
-            let mut classless = asking("cpu");
+            let mut classless = requesting_pod("cpu");
             classless["runtimeClassName"] = NO_CLASS.into();
             apply(&f, &deployment("classless", &classless))?;
-            says(&f, NAMESPACE, "ReplicaSet", "classless-", ["Warning RuntimeClassMissing", NO_CLASS]).await
+            wait_for_event(&f, NAMESPACE, "ReplicaSet", "classless-", ["Warning RuntimeClassMissing", NO_CLASS]).await
         }
         .await;
         f.cluster.kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false"])?;

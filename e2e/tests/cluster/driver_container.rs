@@ -1,5 +1,5 @@
-//! The driver's container dies while a pod computes on a GPU: the pod keeps its GPU, the node reports the problem, and no other
-//! pod is scheduled there until the node has recovered.
+//! The driver's container dies while a pod computes on a GPU: the pod keeps its GPU, the node reports the problem, and
+//! no other pod is scheduled there until the node has recovered.
 
 use anyhow::{Context, Result, ensure};
 use e2e::{DriverMode, eventually};
@@ -17,7 +17,7 @@ const BUSY: &str = "busy";
 /// A pod that is created while the driver is unavailable.
 const LATER: &str = "later";
 
-/// The command of a pod that keeps the driver open, as CUDA programs do.
+/// Runs a pod that keeps the driver open, as CUDA programs do.
 async fn run_busy_pod(f: &Fixture) -> Result<Pod> {
     f.run_on_gpu(BUSY, &["nvidia-smi", "--loop=1"]).await
 }
@@ -25,8 +25,12 @@ async fn run_busy_pod(f: &Fixture) -> Result<Pod> {
 /// Checks that the pod is still running and was not restarted.
 async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
     let now = f.pods(&f.users()).get(BUSY).await?;
-    ensure!(now.uid() == before.uid(), "another pod of the name");
-    let status = now.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first()).context("none")?;
+    ensure!(now.uid() == before.uid(), "this is another pod with the same name");
+    let status = now
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref()?.first())
+        .context("no container status")?;
     ensure!(
         status.restart_count == 0 && status.state.as_ref().is_some_and(|state| state.running.is_some()),
         "{status:?}"
@@ -38,7 +42,7 @@ async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
 async fn kill_driver(f: &Fixture) -> Result<()> {
     // Its pod uses the host's PID namespace.
     let kill = ["/bin/sh", "-ec", "kill -9 $(cat /run/nvidia/nvidia-driver.pid)"];
-    eventually(SHOWN, "a killed driver", || async { f.host.exec(&kill).map(drop) }).await
+    eventually(SHOWN, "the end of the driver's container", || async { f.host.exec(&kill).map(drop) }).await
 }
 
 /// Returns the number of restarts of the driver's container.
@@ -76,7 +80,7 @@ async fn is_out_of_service(f: &Fixture, reason: Reason) -> Result<()> {
 }
 
 #[test]
-fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
+fn a_current_image_takes_over_the_loaded_driver_while_a_gpu_pod_runs() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -98,7 +102,7 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
         ensure!(restarts(&f).await? == 1);
         ensure!(
             f.operand(Stage::DevicePlugin).await?.uid() != plugin.uid(),
-            "the plugin holds the dead container's root"
+            "the plugin still uses the root of the dead container"
         );
         f.run_gpu_pod("another").await?;
         f.sees_one_gpu("another")
@@ -106,16 +110,16 @@ fn a_current_image_takes_its_driver_over_under_a_gpu_pod() {
 }
 
 #[test]
-fn a_driver_that_fails_to_come_back_leaves_a_gpu_pod_alone() {
+fn a_driver_that_fails_to_restart_does_not_disturb_a_gpu_pod() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let busy = run_busy_pod(&f).await?;
-        // It also ends the running one.
+        // This mode also ends the running container.
         f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
         is_out_of_service(&f, Reason::ContainerCrashed).await?;
         // The status may first report what other pods of the node wait for.
-        f.wait_for_status("the failure in its own words", |status| {
+        f.wait_for_status("the driver's own message", |status| {
             ensure!(status.message.contains("kernel headers not found"), "{}", status.message);
             Ok(())
         })
@@ -129,9 +133,9 @@ fn a_driver_that_fails_to_come_back_leaves_a_gpu_pod_alone() {
     });
 }
 
-/// Kills the driver's container of an image that cannot take over a loaded driver. The node reports that while the pod computes,
-/// no container restarts repeatedly, and once the pod has ended the node recovers without intervention.
-async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
+/// Kills the driver's container of an image that cannot take over a loaded driver. While the pod computes, the node
+/// reports this and no container restarts repeatedly. Once the pod has ended, the node recovers without intervention.
+async fn recovery_waits_for_the_pod(f: &Fixture) -> Result<()> {
     let busy = run_busy_pod(f).await?;
     let loads = f.host.standin().loads()?;
     kill_driver(f).await?;
@@ -142,7 +146,7 @@ async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
     runs_on(f, &busy).await?;
     // Another pod with a GPU is not scheduled there, and does not block the recovery that its scheduling waits for.
     f.create_on_gpu(LATER, &["/usr/bin/entrypoint", "hold"]).await?;
-    eventually(READY, "a pod that finds no GPU", || async {
+    eventually(READY, "a pod that cannot be scheduled", || async {
         let conditions = f.pods(&f.users()).get(LATER).await?.status.and_then(|status| status.conditions);
         let scheduled = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
         ensure!(scheduled.as_ref().is_some_and(|condition| condition.status == "False"), "{scheduled:?}");
@@ -150,14 +154,14 @@ async fn waits_for_the_pod(f: &Fixture) -> Result<()> {
     })
     .await?;
     f.cluster.kubectl(&["delete", "pod", BUSY, "-n", &f.users()])?;
-    heals(f, loads + 1, 1).await?;
+    wait_for_recovery(f, loads + 1, 1).await?;
     f.runs(LATER).await?;
     f.cluster.kubectl(&["delete", "pod", LATER, "-n", &f.users()]).map(drop)
 }
 
 /// Waits until the driver is loaded again and the node is ready, and checks the number of restarts.
-async fn heals(f: &Fixture, wanted: usize, starts: i32) -> Result<()> {
-    eventually(READY, "another load", || async {
+async fn wait_for_recovery(f: &Fixture, wanted: usize, starts: i32) -> Result<()> {
+    eventually(READY, "the driver's next load", || async {
         let loads = f.host.standin().loads()?;
         ensure!(loads == wanted, "{loads} loads");
         Ok(())
@@ -181,22 +185,22 @@ async fn is_ready_with(f: &Fixture, version: &str) -> Result<()> {
 }
 
 #[test]
-fn what_cannot_take_its_driver_over_waits_for_the_gpu_pod_without_a_crash_loop() {
+fn an_image_that_cannot_take_over_the_driver_waits_for_the_gpu_pod_without_a_crash_loop() {
     long_test(|f| async move {
         // A current image that finds another configuration's driver, one from before the digest, and a precompiled one.
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.host.exec(&["/bin/sh", "-ec", "echo another > /run/nvidia/nvidia-driver.state"])?;
-        waits_for_the_pod(&f).await.context("another configuration")?;
+        recovery_waits_for_the_pod(&f).await.context("another configuration")?;
         f.apply("{defaults: {driver: {version: 535.261.03}}}").await?;
         is_ready_with(&f, "535.261.03").await?;
-        waits_for_the_pod(&f).await.context("an old image")?;
+        recovery_waits_for_the_pod(&f).await.context("an old image")?;
         // If only plugin and probe have NVML open, they release it.
         let loads = f.host.standin().loads()?;
         kill_driver(&f).await?;
-        heals(&f, loads + 1, 2).await.context("an old image without a GPU pod")?;
+        wait_for_recovery(&f, loads + 1, 2).await.context("an old image without a GPU pod")?;
         f.apply("{defaults: {driver: {version: 580.173.02, precompiled: true}}}").await?;
         is_ready_with(&f, "580.173.02").await?;
-        waits_for_the_pod(&f).await.context("a precompiled image")
+        recovery_waits_for_the_pod(&f).await.context("a precompiled image")
     });
 }

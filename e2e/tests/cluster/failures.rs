@@ -24,7 +24,7 @@ async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
 }
 
 #[test]
-fn an_image_that_is_missing() {
+fn a_missing_image_is_reported() {
     test(|f| async move {
         f.apply("{defaults: {driver: {version: 590.99.99}}}").await?;
         // Nothing listens at the image's registry, so it is unknown whether the image exists.
@@ -35,7 +35,7 @@ fn an_image_that_is_missing() {
 }
 
 #[test]
-fn a_container_that_crashes() {
+fn a_crashing_container_is_reported() {
     test(|f| async move {
         f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
         f.apply("{}").await?;
@@ -46,11 +46,11 @@ fn a_container_that_crashes() {
 }
 
 #[test]
-fn another_version_than_asked_for() {
+fn a_driver_of_the_wrong_version_is_reported() {
     test(|f| async move {
         f.host.standin().set_driver_mode(&DriverMode::WrongVersion { loads: "570.1.1".into() })?;
         f.apply("{}").await?;
-        // From here on it is a failure.
+        // Until the version is loaded there is no failure to report.
         eventually(READY, "the other version", || async {
             ensure!(f.host.standin().loaded_driver().as_deref() == Some("570.1.1"));
             Ok(())
@@ -63,7 +63,7 @@ fn another_version_than_asked_for() {
 }
 
 #[test]
-fn a_driver_that_is_in_use() {
+fn a_loaded_driver_in_use_is_reported() {
     test(|f| async move {
         // Loaded by a third party's container, and in use by a process outside pods.
         let standin = f.host.standin();
@@ -82,7 +82,7 @@ fn a_driver_that_is_in_use() {
 }
 
 #[test]
-fn pods_that_the_api_server_refuses() {
+fn pods_that_the_api_server_rejects_are_reported() {
     alone(|f| async move {
         let namespace = format!("namespace/{}", f.cluster.namespace());
         let enforce = |level: &str| {

@@ -1,5 +1,5 @@
-//! A GPU's health: from NVML to the GpuNode, the policy, the Node, Events and metrics, and back. The faults come from the stand-in
-//! library; everything else is real.
+//! A GPU's health: from NVML to the GpuNode, the policy, the Node, Events and metrics, and back. The faults come from
+//! the stand-in library; everything else is real.
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
@@ -22,8 +22,8 @@ use crate::support::{Fixture, GPUS, READY, SHOWN, alone, long_test, test, test_b
 
 /// One reading per second, and one is enough, so that the whole table takes only minutes.
 const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7}}";
-/// The GPU with the faults.
-const SICK: usize = 3;
+/// The index of the GPU with the faults.
+const FAULTY: usize = 3;
 
 /// Returns the reason that nodes and policies report for a GPU's state.
 fn reason(state: HealthState) -> Reason {
@@ -37,9 +37,9 @@ fn reason(state: HealthState) -> Reason {
 
 impl Fixture {
     /// Sets these fields of the GPU in the stand-in NVML.
-    fn afflict(&self, state: &Map<String, Value>) -> Result<()> {
+    fn set_faults(&self, state: &Map<String, Value>) -> Result<()> {
         let mut gpus = Gpu::h100(GPUS);
-        gpus[SICK].state.clone_from(state);
+        gpus[FAULTY].state.clone_from(state);
         self.host.standin().set_gpus(&gpus)
     }
 
@@ -53,17 +53,17 @@ impl Fixture {
         eventually(SHOWN, what, || async move {
             let report = self.report().await?;
             for (place, gpu) in report.gpus.iter().enumerate() {
-                let fits = if place == SICK { check(&gpu.health) } else { gpu.health.state == HealthState::Healthy };
+                let fits = if place == FAULTY { check(&gpu.health) } else { gpu.health.state == HealthState::Healthy };
                 ensure!(fits, "GPU {}: {:?}", gpu.pci_address, gpu.health);
             }
-            Ok(report.gpus[SICK].health.clone())
+            Ok(report.gpus[FAULTY].health.clone())
         })
         .await
     }
 
     /// Waits until the probe's metrics report this state of the GPU.
     async fn wait_for_probe_metrics(&self, state: HealthState) -> Result<()> {
-        let address = &format!("pci_address=\"{}\"", Gpu::h100(GPUS)[SICK].pci_address);
+        let address = &format!("pci_address=\"{}\"", Gpu::h100(GPUS)[FAULTY].pci_address);
         let state = &format!("state=\"{state:?}\"");
         eventually(SHOWN, &format!("the probe's metrics with {state}"), || async move {
             let metrics = self.ask_probe("/metrics").await?;
@@ -75,9 +75,9 @@ impl Fixture {
         .await
     }
 
-    /// Waits until the GpuNode's column, the policy's counts and condition, the Node's condition and the operator's metrics report
-    /// this number of GPUs in the state, and the others as healthy.
-    async fn wait_until_told(&self, state: HealthState, gpus: u32) -> Result<()> {
+    /// Waits until the GpuNode's column, the policy's counts and condition, the Node's condition and the operator's
+    /// metrics report this number of GPUs in the state, and the others as healthy.
+    async fn wait_until_reported(&self, state: HealthState, gpus: u32) -> Result<()> {
         if gpus <= 1 {
             self.wait_for_probe_metrics(state).await?;
         }
@@ -94,23 +94,27 @@ impl Fixture {
             HealthState::Unknown => "Unknown",
             HealthState::Degraded | HealthState::Recovering | HealthState::Healthy => "True",
         };
-        eventually(SHOWN, &format!("{gpus} GPUs told as {state:?}"), || async move {
+        eventually(SHOWN, &format!("{gpus} GPUs reported as {state:?}"), || async move {
             let status = self.status().await?;
             ensure!(status.health == Some(state), "HEALTH is {:?}", status.health);
             let policy = self.policies().get(&self.policy).await?.status.context("no status")?;
             let counts = (policy.gpus.unhealthy, policy.gpus.degraded, policy.gpus.unknown);
             ensure!(counts == wanted, "the policy counts {counts:?}");
-            let condition = policy.conditions.iter().find(|condition| condition.type_ == "Degraded").context("none")?;
+            let condition = policy
+                .conditions
+                .iter()
+                .find(|condition| condition.type_ == "Degraded")
+                .context("no condition Degraded")?;
             ensure!(
                 condition.status == is_degraded && condition.reason == reason(state).as_str(),
-                "the policy says {condition:?}"
+                "condition of the policy: {condition:?}"
             );
             let conditions = self.node().await?.status.and_then(|status| status.conditions).unwrap_or_default();
             let condition = conditions.iter().find(|condition| condition.type_ == keys::HEALTH_CONDITION);
             let condition = condition.context("the Node has no such condition")?;
             ensure!(
                 condition.status == healthy && condition.reason.as_deref() == Some(reason(state).as_str()),
-                "the Node says {condition:?}"
+                "condition of the Node: {condition:?}"
             );
             let metrics = self.ask_operator("/metrics").await?;
             for (state, count) in [("unhealthy", wanted.0), ("degraded", wanted.1), ("unknown", wanted.2)] {
@@ -132,8 +136,8 @@ impl Fixture {
         .await
     }
 
-    /// How often one of these was told as an Event on the Node.
-    async fn times_told(&self, reasons: &[Reason]) -> Result<i32> {
+    /// Returns the number of Events on the Node with one of these reasons, including repetitions.
+    async fn count_events(&self, reasons: &[Reason]) -> Result<i32> {
         let events: Vec<Event> = Api::all(self.cluster.client()).list(&ListParams::default()).await?.items;
         let one_of = |event: &&Event| reasons.iter().any(|reason| event.reason.as_deref() == Some(reason.as_str()));
         let of_node = events.iter().filter(one_of).filter(|event| {
@@ -142,10 +146,10 @@ impl Fixture {
         Ok(of_node.map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum())
     }
 
-    async fn wait_until_told_again(&self, reasons: &[Reason], before: i32) -> Result<()> {
+    async fn wait_for_another_event(&self, reasons: &[Reason], before: i32) -> Result<()> {
         eventually(SHOWN, &format!("an Event {reasons:?}"), || async move {
-            let times = self.times_told(reasons).await?;
-            ensure!(times > before, "told {times} times");
+            let times = self.count_events(reasons).await?;
+            ensure!(times > before, "{times} Events");
             Ok(())
         })
         .await
@@ -153,18 +157,18 @@ impl Fixture {
 }
 
 #[test]
-fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
+fn each_fault_of_a_gpu_is_reported_everywhere_until_it_is_gone() {
     long_test(|f| async move {
         let Faults { well, faults } = Faults::read()?;
-        f.afflict(&well)?;
+        f.set_faults(&well)?;
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         for Fault { what, device, state, action, kind } in faults {
             // For an XID the plugin withholds the GPU. If kubelet is faster than the probe, that is reported instead.
             let withheld = (kind == CauseKind::Xid).then_some(Reason::WaitingForAllocatable);
             let reasons: Vec<Reason> = [reason(state)].into_iter().chain(withheld).collect();
-            let told = f.times_told(&reasons).await?;
-            f.afflict(&device)?;
+            let events = f.count_events(&reasons).await?;
+            f.set_faults(&device)?;
             if kind == CauseKind::Xid {
                 // Later it might be attributed to the next fault, or a new plugin might offer the GPU again.
                 f.wait_for_allocatable(GPUS - 1, SHOWN).await.with_context(|| what.clone())?;
@@ -175,15 +179,15 @@ fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
                 })
                 .await?;
             ensure!(health.action == action, "{what}: {health:?}");
-            f.wait_until_told(state, 1).await.with_context(|| what.clone())?;
-            f.wait_until_told_again(&reasons, told).await.with_context(|| what.clone())?;
+            f.wait_until_reported(state, 1).await.with_context(|| what.clone())?;
+            f.wait_for_another_event(&reasons, events).await.with_context(|| what.clone())?;
             // A plugin withholds a GPU for an XID, which affects the node's readiness: see the tests below.
             let ready = f.status().await?.phase == Phase::Ready;
-            ensure!(ready || kind == CauseKind::Xid, "{what}: seven of eight are enough");
+            ensure!(ready || kind == CauseKind::Xid, "{what}: not ready, although seven of eight GPUs are enough");
 
-            f.afflict(&well)?;
+            f.set_faults(&well)?;
             f.wait_for_health(&format!("the end of: {what}"), |health| health.state == HealthState::Healthy).await?;
-            f.wait_until_told(HealthState::Healthy, 0).await.with_context(|| format!("after: {what}"))?;
+            f.wait_until_reported(HealthState::Healthy, 0).await.with_context(|| format!("after: {what}"))?;
             f.wait_for_allocatable(GPUS, SHOWN).await.with_context(|| format!("after: {what}"))?;
         }
         Ok(())
@@ -191,7 +195,7 @@ fn each_fault_of_a_gpu_shows_everywhere_and_is_over_when_it_is_gone() {
 }
 
 #[test]
-fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
+fn all_gpus_are_unknown_while_the_library_crashes_fails_or_hangs() {
     test(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
@@ -202,7 +206,7 @@ fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
             ("hang", json!(true), "no answer within"),
         ] {
             f.host.standin().set_nvml(&Gpu::h100(GPUS), &Map::from_iter([(fault.to_owned(), value)]))?;
-            eventually(READY, &format!("GPUs that are unknown for {fault}"), || async {
+            eventually(READY, &format!("unknown GPUs because of {fault}"), || async {
                 let report = f.report().await?;
                 ensure!(report.nvml.state == NvmlState::Failing, "{:?}", report.nvml);
                 let message = report.nvml.message.as_deref().unwrap_or_default();
@@ -215,19 +219,19 @@ fn a_library_that_crashes_or_refuses_makes_all_gpus_unknown_until_it_answers() {
                 Ok(())
             })
             .await?;
-            f.wait_until_told(HealthState::Unknown, GPUS).await.context(fault)?;
+            f.wait_until_reported(HealthState::Unknown, GPUS).await.context(fault)?;
         }
         f.host.standin().set_gpus(&Gpu::h100(GPUS))?;
-        f.wait_until_told(HealthState::Healthy, 0).await
+        f.wait_until_reported(HealthState::Healthy, 0).await
     });
 }
 
 #[test]
-fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
+fn xid_79_on_one_of_eight_gpus_leaves_seven_and_a_reboot_restores_the_eighth() {
     test_beside_the_operator(|f| async move {
         f.apply("{health: {interval: 1s, cleanIntervals: 1}}").await?;
         f.wait_until_ready().await?;
-        f.afflict(&Map::from_iter([("xids".to_owned(), json!([{"xid": 79}]))]))?;
+        f.set_faults(&Map::from_iter([("xids".to_owned(), json!([{"xid": 79}]))]))?;
         let message = f.wait_for_reason(Reason::GpuUnhealthy).await?;
         ensure!(message.contains("0000:09:00.0") && message.contains("Xid 79"), "{message}");
         ensure!(message.contains("RebootNode"), "{message}");
@@ -240,21 +244,21 @@ fn xid_79_of_one_in_eight_leaves_seven_and_a_reboot_brings_it_back() {
         f.wait_for_condition("Degraded", "True").await?;
 
         f.cluster.kubectl(&["delete", "pods", "--all", "-n", &f.users(), "--force", "--grace-period=0"])?;
-        f.afflict(&Map::new())?;
+        f.set_faults(&Map::new())?;
         f.host.reboot()?;
         f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
         f.wait_for_allocatable(GPUS, READY).await?;
-        f.wait_for_health("a GPU that is well after the reboot", |health| health.state == HealthState::Healthy).await?;
+        f.wait_for_health("a healthy GPU after the reboot", |health| health.state == HealthState::Healthy).await?;
         f.wait_until_ready().await?;
-        f.wait_until_told(HealthState::Healthy, 0).await
+        f.wait_until_reported(HealthState::Healthy, 0).await
     });
 }
 
 #[test]
-fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
+fn a_gpu_that_the_plugin_withholds_is_restored_without_intervention() {
     test(|f| async move {
         let faults = Faults::read()?;
-        f.afflict(&faults.well)?;
+        f.set_faults(&faults.well)?;
         f.apply(
             "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7, taintUnhealthy: true}}",
         )
@@ -262,24 +266,27 @@ fn a_gpu_that_the_plugin_withholds_comes_back_with_no_hand() {
         f.wait_until_ready().await?;
         let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
         let fault = faults.named("reports XID 48")?;
-        f.afflict(&fault.device)?;
+        f.set_faults(&fault.device)?;
         f.wait_for_allocatable(7, SHOWN).await?;
-        ensure!(f.capacity().await? == GPUS, "kubelet knows of it");
+        ensure!(f.capacity().await? == GPUS, "the withheld GPU is no longer registered with kubelet");
         f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
         f.wait_for_taint(true).await?;
         // The GPU was reset. The taint does not keep the new plugin's pod away.
-        f.afflict(&faults.well)?;
+        f.set_faults(&faults.well)?;
         f.wait_for_allocatable(GPUS, SHOWN).await?;
         f.wait_until_ready().await?;
         f.wait_for_taint(false).await?;
-        ensure!(f.operand(Stage::DevicePlugin).await?.name_any() != plugin, "the same plugin took it back");
-        ensure!(f.times_told(&[Reason::DevicePluginRestarted]).await? >= 1, "nobody was told");
+        ensure!(f.operand(Stage::DevicePlugin).await?.name_any() != plugin, "the plugin was not restarted");
+        ensure!(
+            f.count_events(&[Reason::DevicePluginRestarted]).await? >= 1,
+            "no Event reports the restart of the plugin"
+        );
         Ok(())
     });
 }
 
 #[test]
-fn a_fault_is_judged_without_the_operator_and_told_once_it_is_back() {
+fn a_fault_is_detected_without_the_operator_and_reported_once_it_is_back() {
     alone(|f| async move {
         let faults = Faults::read()?;
         f.apply(FAST).await?;
@@ -293,19 +300,19 @@ fn a_fault_is_judged_without_the_operator_and_told_once_it_is_back() {
             let gone = ["wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=gpu-operator", "--timeout=60s"];
             f.cluster.kubectl(&[&gone[..], &["-n", f.cluster.namespace()]].concat())?;
             let fault = faults.named("has bad SRAM")?;
-            f.afflict(&fault.device)?;
+            f.set_faults(&fault.device)?;
             f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
             f.wait_for_probe_metrics(HealthState::Unhealthy).await
         }
         .await;
         scale(1)?;
         outcome?;
-        f.wait_until_told(HealthState::Unhealthy, 1).await
+        f.wait_until_reported(HealthState::Unhealthy, 1).await
     });
 }
 
 #[test]
-fn a_probe_that_is_not_there_makes_its_gpus_unknown() {
+fn gpus_are_unknown_if_the_probe_is_missing() {
     alone(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
@@ -321,17 +328,17 @@ fn a_probe_that_is_not_there_makes_its_gpus_unknown() {
                 Ok(())
             })
             .await?;
-            f.wait_until_told(HealthState::Unknown, GPUS).await
+            f.wait_until_reported(HealthState::Unknown, GPUS).await
         }
         .await;
         place(&json!({"nowhere": null}))?;
         outcome?;
-        f.wait_until_told(HealthState::Healthy, 0).await
+        f.wait_until_reported(HealthState::Healthy, 0).await
     });
 }
 
 #[test]
-fn a_probe_that_hangs_makes_its_gpus_unknown_until_it_is_started_anew() {
+fn gpus_are_unknown_while_the_probe_hangs_until_it_is_restarted() {
     long_test(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
@@ -352,31 +359,32 @@ fn a_probe_that_hangs_makes_its_gpus_unknown_until_it_is_started_anew() {
         ensure!(message.contains("does not answer"), "{message}");
         f.wait_for_condition("Degraded", "True").await?;
         // Kubelet restarts it, because its liveness probe fails.
-        eventually(READY, "GPUs that are known again", || async {
+        eventually(READY, "GPUs whose health is known again", || async {
             let health = f.status().await?.health;
             ensure!(health == Some(HealthState::Healthy), "{health:?}");
             Ok(())
         })
         .await?;
-        f.wait_until_told(HealthState::Healthy, 0).await
+        f.wait_until_reported(HealthState::Healthy, 0).await
     });
 }
 
 #[test]
-fn errors_of_programs_are_none_of_the_gpus_however_many_come() {
+fn application_errors_do_not_affect_the_health_of_gpus_at_any_rate() {
     test(|f| async move {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         let flood: Vec<Value> =
             [13, 31, 43, 45, 68, 109].iter().map(|xid| json!({"xid": xid, "perSecond": 200})).collect();
         let xids = |more: &[Value]| Map::from_iter([("xids".to_owned(), json!([flood.as_slice(), more].concat()))]);
-        // One that does show tells that the others were heard as well. It passes by itself, and so it is repeated.
-        f.afflict(&xids(&[json!({"xid": 63, "perSecond": 5})]))?;
+        // An XID that affects the health shows that the other XIDs were received as well. The GPU recovers from it by
+        // itself, so it is repeated.
+        f.set_faults(&xids(&[json!({"xid": 63, "perSecond": 5})]))?;
         let health = f.wait_for_health("a GPU with a warning", |health| health.state == HealthState::Degraded).await?;
         ensure!(health.causes.iter().all(|cause| cause.xid == Some(63)), "{health:?}");
         // The warning ends, and the pods keep running.
-        f.afflict(&xids(&[]))?;
-        f.wait_for_health("GPUs that are well", |health| health.state == HealthState::Healthy).await?;
+        f.set_faults(&xids(&[]))?;
+        f.wait_for_health("healthy GPUs", |health| health.state == HealthState::Healthy).await?;
         Ok(())
     });
 }

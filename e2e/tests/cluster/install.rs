@@ -41,7 +41,7 @@ fn later_stages_wait_for_the_driver_and_start_in_order() {
         let driver = f.operand(Stage::Driver).await?;
         f.wait_for_reason(Reason::DriverInstalling).await?;
         for stage in [Stage::Toolkit, Stage::DevicePlugin] {
-            eventually(READY, "a gate that runs", || async {
+            eventually(READY, "a running gate", || async {
                 let pod = f.operand(stage).await?;
                 ensure!(is_in_init(&pod) && started(&pod).is_none(), "{:?}", pod.status);
                 Ok(())
@@ -52,7 +52,7 @@ fn later_stages_wait_for_the_driver_and_start_in_order() {
         f.host.standin().set_driver_mode(&DriverMode::Ok)?;
         f.wait_until_ready().await?;
         let again = f.operand(Stage::Driver).await?;
-        ensure!(again.metadata.uid == driver.metadata.uid, "the driver's pod was made anew");
+        ensure!(again.metadata.uid == driver.metadata.uid, "the driver's pod was recreated");
         let order: Vec<_> =
             [f.operand(Stage::Driver).await?, f.operand(Stage::Toolkit).await?, f.operand(Stage::DevicePlugin).await?]
                 .iter()
@@ -64,7 +64,7 @@ fn later_stages_wait_for_the_driver_and_start_in_order() {
 }
 
 #[test]
-fn a_pod_that_asks_for_one_gpu_sees_exactly_one() {
+fn a_pod_that_requests_one_gpu_sees_exactly_one() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -74,7 +74,7 @@ fn a_pod_that_asks_for_one_gpu_sees_exactly_one() {
 }
 
 #[test]
-fn the_report_tells_of_every_gpu_by_address_and_uuid() {
+fn the_report_lists_every_gpu_with_uuid_and_memory() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -92,12 +92,12 @@ fn the_report_tells_of_every_gpu_by_address_and_uuid() {
 }
 
 #[test]
-fn every_key_that_the_policy_names_is_on_the_node() {
+fn the_node_has_every_label_key_in_the_policy() {
     test(|f| async move {
         f.apply("{nodeLabels: [accelerator], pools: [{name: all, nodeLabels: [{key: gpu/nividia, value: P630}]}]}")
             .await?;
         f.wait_until_ready().await?;
-        let labels = f.labels_of_ours(&["accelerator", "gpu/nividia"]).await?;
+        let labels = f.operators_labels(&["accelerator", "gpu/nividia"]).await?;
         ensure!(labels.get("accelerator").is_some_and(|value| value == "nvidia-h100-80gb"), "{labels:?}");
         ensure!(labels.get("gpu/nividia").is_some_and(|value| value == "P630"), "{labels:?}");
         ensure!(labels.get(keys::MODEL).is_some_and(|value| value == "nvidia-h100-80gb"), "{labels:?}");
@@ -106,18 +106,18 @@ fn every_key_that_the_policy_names_is_on_the_node() {
 }
 
 #[test]
-fn the_operator_tells_of_itself_and_of_the_fleet() {
+fn the_operator_serves_health_endpoints_and_metrics_of_the_fleet() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        // Any other answer than 200 is an error.
+        // Any status other than 200 is an error.
         f.ask_operator("/livez").await?;
         f.ask_operator("/readyz").await?;
         eventually(READY, "the fleet in the metrics", || async {
             let metrics = f.ask_operator("/metrics").await?;
             let labels = format!(r#"{{policy="{}",pool="nvidia-h100-80gb",state="ready"}}"#, f.policy);
             ensure!(metrics.contains(&format!("gpu_operator_pool_nodes{labels} 1")), "{metrics}");
-            ensure!(!metrics.contains(&f.host.name()), "a node's name is no label: {metrics}");
+            ensure!(!metrics.contains(&f.host.name()), "the metrics contain a node's name: {metrics}");
             Ok(())
         })
         .await
@@ -134,7 +134,7 @@ fn a_settled_operator_writes_nothing() {
         // The report follows allocatable shortly after; from then on nothing may change.
         f.wait_until_settled(Duration::from_secs(10)).await?;
         let after = restarts(&f).await?;
-        ensure!(after == before, "{before} restarts have become {after}");
+        ensure!(after == before, "{before} restarts before, {after} after");
         Ok(())
     });
 }

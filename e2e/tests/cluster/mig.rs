@@ -1,4 +1,4 @@
-//! GPUs divided by MIG, with the real probe's program in the plugin's pod and the stand-in NVML.
+//! GPUs in MIG mode, with the real probe's program in the plugin's pod and the stand-in NVML.
 
 use anyhow::{Context, Result, ensure};
 use e2e::Gpu;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Fixture, GPUS, READY, test};
 
-/// One part that is all of a GPU: as many devices as GPUs, which is what the stand-in for the plugin offers.
+/// One MIG device that uses the whole GPU, so that the stand-in for the plugin offers as many devices as GPUs.
 const WHOLE: &str = "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}";
 const HALVES: &str = "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 3g.40gb, count: 2}]}}}}";
 
@@ -21,14 +21,14 @@ fn divisible(clients: &Value) -> Vec<Gpu> {
     gpus
 }
 
-/// Returns GPUs that are not divided.
+/// Resets the GPUs to a state without MIG instances.
 fn whole(f: &Fixture) -> Result<()> {
     f.host.exec(&["/bin/sh", "-ec", "rm -f /run/nvidia/standin/mig.json"])?;
     f.host.standin().set_gpus(&divisible(&json!([])))
 }
 
 async fn wait_for_devices(f: &Fixture, profile: &str, count: u32) -> Result<()> {
-    f.wait_for_status("GPUs that are divided as is wanted", |status| {
+    f.wait_for_status("GPUs with the wanted MIG devices", |status| {
         let report = status.report.as_ref().context("no report")?;
         let is_so = |devices: &Vec<gpu_operator_crd::report::MigDevices>| {
             devices.len() == 1 && devices[0].profile == profile && devices[0].count == count
@@ -41,7 +41,7 @@ async fn wait_for_devices(f: &Fixture, profile: &str, count: u32) -> Result<()> 
 }
 
 #[test]
-fn gpus_are_divided_before_the_plugin_begins_and_a_new_pod_of_it_changes_nothing() {
+fn mig_devices_are_created_before_the_plugin_starts_and_a_new_plugin_pod_keeps_them() {
     test(|f| async move {
         whole(&f)?;
         f.apply(WHOLE).await?;
@@ -58,7 +58,7 @@ fn gpus_are_divided_before_the_plugin_begins_and_a_new_pod_of_it_changes_nothing
 }
 
 #[test]
-fn parts_of_several_sizes_are_offered_by_name_and_a_layout_that_cannot_be_is_explained() {
+fn mig_devices_of_several_profiles_are_offered_by_name_and_an_impossible_layout_is_explained() {
     test(|f| async move {
         whole(&f)?;
         f.apply_example("mig").await?;
@@ -72,18 +72,21 @@ fn parts_of_several_sizes_are_offered_by_name_and_a_layout_that_cannot_be_is_exp
         let pool = format!("{{name: h100, match: {{models: [nvidia-h100-80gb]}}, devicePlugin: {{mig: {mig}}}}}");
         f.apply(&format!("{{pools: [{pool}]}}")).await?;
         let message = f.wait_for_reason(Reason::MigLayoutRefused).await?;
-        ensure!(message.contains("4g.20gb") && message.contains("4g.40gb"), "it says what there is: {message}");
+        ensure!(
+            message.contains("4g.20gb") && message.contains("4g.40gb"),
+            "the message does not list the profiles: {message}"
+        );
         Ok(())
     });
 }
 
 #[test]
-fn who_keeps_gpus_from_being_divided_is_named_and_its_end_is_enough() {
+fn a_process_that_blocks_a_mig_layout_is_named_and_the_layout_is_applied_after_its_end() {
     test(|f| async move {
         whole(&f)?;
         f.apply(WHOLE).await?;
         f.wait_until_ready().await?;
-        // The node's first process: every machine has it.
+        // The node's first process, which always exists.
         f.host.standin().set_gpus(&divisible(&json!([{"pid": 1, "instance": 1}])))?;
         f.apply(HALVES).await?;
         let message = f.wait_for_reason(Reason::MigBlocked).await?;

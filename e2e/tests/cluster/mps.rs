@@ -30,7 +30,7 @@ fn install_mps(f: &Fixture, driver: &Path) -> Result<()> {
 }
 
 #[test]
-fn nvidias_control_daemon_serves_and_its_server_lacks_nothing_but_a_gpu() {
+fn nvidias_control_daemon_runs_and_its_server_fails_only_for_lack_of_a_gpu() {
     test(|f| async move {
         f.load_host_driver(DRIVER).await?;
         install_mps(&f, &debian::driver("535")?.root)?;
@@ -44,9 +44,9 @@ fn nvidias_control_daemon_serves_and_its_server_lacks_nothing_but_a_gpu() {
 
         // As the first client would do.
         f.host.exec(&["/bin/sh", "-ec", START_SERVER])?;
-        eventually(READY, "the server's words", || async {
-            let said = f.host.exec(&["/bin/cat", LOG])?;
-            ensure!(said.contains("Driver initialization failed with: no CUDA-capable device is detected"), "{said}");
+        eventually(READY, "the server's log", || async {
+            let log = f.host.exec(&["/bin/cat", LOG])?;
+            ensure!(log.contains("Driver initialization failed with: no CUDA-capable device is detected"), "{log}");
             Ok(())
         })
         .await

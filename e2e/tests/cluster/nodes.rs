@@ -1,7 +1,7 @@
 //! Assignment of the cluster's nodes to tests: one to each test, or all to a test of cluster-wide behaviour.
 //!
-//! All tests start at the same time and wait here for their nodes. Long tests come first and tests that need all nodes last,
-//! so that no node is idle while tests wait for others.
+//! All tests start at the same time and wait here for their nodes. Long tests come first and tests that need all nodes
+//! last, so that no node is idle while tests wait for others.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ static STATE: Mutex<State> = Mutex::new(State { taken: Vec::new(), waiting: 0, l
 static CHANGED: Condvar = Condvar::new();
 
 struct State {
-    /// The nodes that tests have, by their names.
+    /// The names of the nodes that are assigned to tests.
     taken: Vec<String>,
     /// The number of tests that wait for one node.
     waiting: usize,
@@ -43,18 +43,18 @@ pub struct Need {
     /// Whether the test takes more than a minute.
     pub long: bool,
     /// The name of a node that the test cannot use.
-    pub besides: Option<String>,
+    pub except: Option<String>,
 }
 
 impl Default for Need {
     fn default() -> Self {
-        Self { containerd: Containerd::Two, long: false, besides: None }
+        Self { containerd: Containerd::Two, long: false, except: None }
     }
 }
 
 impl Need {
     fn is_met_by(&self, node: &RealNode) -> bool {
-        node.containerd() == self.containerd && self.besides.as_ref() != Some(&node.name())
+        node.containerd() == self.containerd && self.except.as_ref() != Some(&node.name())
     }
 }
 

@@ -1,4 +1,5 @@
-//! Invalid policies: each is rejected, or reported on its pool, with the message in docs/refused.md, and none disturbs running nodes.
+//! Invalid policies: each is rejected, or reported on its pool, with the message in docs/refused.md, and none disturbs
+//! running nodes.
 
 #[path = "../../../crates/crd/tests/refused/mod.rs"]
 mod refused;
@@ -14,18 +15,18 @@ use serde_json::{Value, json};
 
 use crate::support::{Fixture, GPUS, SHOWN, test};
 
-/// What the metadata of those of the node and its policy say, a line to each.
+/// Returns these metadata fields of the objects of a kind that belong to the node or its policy, one object per line.
 fn metadata(f: &Fixture, kind: &str, fields: &str) -> Result<String> {
     let own = match kind {
         "clustergpupolicies" => format!("--field-selector=metadata.name={}", f.policy),
         "gpunodes" => format!("--field-selector=metadata.name={}", f.host.name()),
         "daemonsets" => format!("--selector={}", f.of_policy()),
         "pods" => format!("--field-selector=spec.nodeName={}", f.host.name()),
-        _ => bail!("whose {kind}?"),
+        _ => bail!("no selector for {kind}"),
     };
     let columns = format!("-o=jsonpath={{range .items[*]}}{{.kind}} {{.metadata['name',{fields}]}}{{\"\\n\"}}{{end}}");
     let found = f.cluster.kubectl(&["get", kind, "--namespace", f.cluster.namespace(), &own, &columns])?;
-    ensure!(!found.is_empty(), "there are no {kind}");
+    ensure!(!found.is_empty(), "no {kind} found");
     Ok(found)
 }
 
@@ -37,19 +38,19 @@ fn kubectl_apply(f: &Fixture, spec: &str) -> Result<String> {
     f.cluster.kubectl(&["apply", "-f", &file.path().display().to_string()])
 }
 
-/// Returns a policy with this spec, as API clients write it.
+/// Applies a policy with this spec as API clients do.
 async fn server_side_apply(f: &Fixture, spec: &str) -> Result<()> {
     let policy = json!({
         "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "ClusterGpuPolicy", "metadata": {"name": f.policy},
         "spec": serde_yaml::from_str::<Value>(spec)?,
     });
-    let params = PatchParams::apply("somebody").force().validation_strict();
+    let params = PatchParams::apply("another-client").force().validation_strict();
     f.policies().patch(&f.policy, &params, &Patch::Apply(&policy)).await?;
     Ok(())
 }
 
 #[test]
-fn a_bad_edit_is_refused_in_the_words_of_the_docs_and_changes_nothing() {
+fn an_invalid_edit_is_rejected_with_the_message_in_the_docs_and_changes_nothing() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -68,9 +69,12 @@ fn a_bad_edit_is_refused_in_the_words_of_the_docs_and_changes_nothing() {
         let before = all()?;
         for row in rows("By a rule").into_iter().chain(rows("By type, bound or name")) {
             let written = row.text("Written");
-            let Err(refusal) = kubectl_apply(&f, written) else { bail!("accepted: {written}") };
-            let said = format!("{refusal:#}");
-            ensure!(said.contains(row.text("At")) && said.contains(row.text("Message")), "{written}: {said}");
+            let Err(rejection) = kubectl_apply(&f, written) else { bail!("accepted: {written}") };
+            let rejection = format!("{rejection:#}");
+            ensure!(
+                rejection.contains(row.text("At")) && rejection.contains(row.text("Message")),
+                "{written}: {rejection}"
+            );
             ensure!(server_side_apply(&f, written).await.is_err(), "accepted by server-side apply: {written}");
         }
         let after = all()?;
@@ -79,7 +83,7 @@ fn a_bad_edit_is_refused_in_the_words_of_the_docs_and_changes_nothing() {
     });
 }
 
-/// Whether the node of the test, an H100 that no pool names, shows what a row says and need not move for it.
+/// Returns whether the test's node, an H100 node that no pool selects, gets a row's message without a new revision.
 fn shows_here(row: &Row) -> bool {
     let (of_a_pool, message) = (row.cell("Where").starts_with("pool "), row.text("Message"));
     of_a_pool
@@ -87,7 +91,7 @@ fn shows_here(row: &Row) -> bool {
         && !row.text("Written").contains("{name: rest}")
 }
 
-/// Waits until the policy's status reports for a pool what the docs list.
+/// Waits until the policy's status has the reason and message of the docs for a pool.
 async fn wait_for_mark(f: &Fixture, row: &Row) -> Result<()> {
     let name = row.cell("Where").trim_start_matches("pool ").trim_matches('`');
     let message = row.text("Message").replace("node h100 ", &format!("node {} ", f.host.name()));
@@ -103,16 +107,16 @@ async fn wait_for_mark(f: &Fixture, row: &Row) -> Result<()> {
 }
 
 #[test]
-fn what_only_the_fleet_can_tell_is_marked_on_the_pool_and_the_node_works_on() {
+fn an_error_that_depends_on_the_nodes_is_reported_on_the_pool_and_the_node_keeps_working() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        f.run_gpu_pod("works-on").await?;
+        f.run_gpu_pod("keeps-running").await?;
         let sets = || metadata(&f, "daemonsets", "'uid','generation'");
         let pods = || metadata(&f, "pods", "'uid'");
         let before = (sets()?, pods()?);
         let marks: Vec<_> = rows("Accepted, and marked").into_iter().filter(shows_here).collect();
-        ensure!(marks.len() >= 4, "only {} rows show here", marks.len());
+        ensure!(marks.len() >= 4, "only {} rows apply to this node", marks.len());
         for row in marks {
             f.apply(row.text("Written")).await?;
             wait_for_mark(&f, &row).await.with_context(|| row.text("Written"))?;

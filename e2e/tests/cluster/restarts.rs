@@ -20,7 +20,7 @@ async fn registrations(f: &Fixture) -> Result<usize> {
 }
 
 #[test]
-fn the_operands_pods() {
+fn a_node_recovers_from_a_restart_of_each_operand() {
     long_test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -33,7 +33,7 @@ fn the_operands_pods() {
 }
 
 #[test]
-fn kubelet_and_containerd() {
+fn a_node_recovers_from_a_restart_of_kubelet_and_containerd() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -41,8 +41,8 @@ fn kubelet_and_containerd() {
         f.host.restart_containerd()?;
         f.host.restart_kubelet()?;
         f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
-        // A restarted kubelet has no plugins, and rejects GPU pods until the plugins have registered again. Its Node may still show
-        // their GPUs meanwhile.
+        // A restarted kubelet has no plugins, and rejects GPU pods until the plugins have registered again. Its Node
+        // may still show their GPUs meanwhile.
         eventually(READY, "the plugin's registration with the new kubelet", || async {
             ensure!(registrations(&f).await? > before);
             Ok(())
@@ -55,7 +55,7 @@ fn kubelet_and_containerd() {
 }
 
 #[test]
-fn the_whole_node() {
+fn a_node_recovers_from_a_reboot() {
     alone(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -63,8 +63,8 @@ fn the_whole_node() {
         ensure!(boot == Some(Some(DEFAULT_DRIVER.to_owned())), "{boot:?}");
         f.host.reboot()?;
         f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
-        // Loaded again by the same DaemonSet's pod, because the reboot unloaded it.
-        eventually(READY, "a driver that is loaded again", || async {
+        // The reboot unloaded the driver, and the same DaemonSet's pod loads it again.
+        eventually(READY, "the driver, loaded again", || async {
             ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
             Ok(())
         })
@@ -76,7 +76,7 @@ fn the_whole_node() {
 }
 
 #[test]
-fn the_operator_itself_needs_no_idle_gpu_and_moves_nothing() {
+fn a_restart_of_the_operator_needs_no_idle_gpu_and_recreates_no_pod() {
     alone(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -99,7 +99,7 @@ fn the_operator_itself_needs_no_idle_gpu_and_moves_nothing() {
             "--timeout=60s",
         ])?;
         f.wait_until_ready().await?;
-        ensure!(pods().await? == before, "pods were made anew");
+        ensure!(pods().await? == before, "pods were recreated");
         Ok(())
     });
 }

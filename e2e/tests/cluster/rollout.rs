@@ -9,7 +9,7 @@ use crate::support::{DEFAULT_DRIVER, PLAIN_STAGES, READY, test};
 const OTHER: &str = "590.10.01";
 
 #[test]
-fn a_changed_driver_waits_for_gpu_pods_and_then_moves_by_itself() {
+fn a_changed_driver_waits_for_gpu_pods_and_is_then_replaced_without_intervention() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -18,7 +18,10 @@ fn a_changed_driver_waits_for_gpu_pods_and_then_moves_by_itself() {
         f.wait_for_reason(Reason::GpuPodsInUse).await?;
         let status = f.status().await?;
         ensure!(status.phase == Phase::Ready && status.waits_on == [format!("{}/training", f.users())], "{status:?}");
-        ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER), "the driver moved under a pod");
+        ensure!(
+            f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER),
+            "the driver was replaced while a pod used it"
+        );
         f.cluster.kubectl(&["delete", "pod", "training", "-n", &f.users()])?;
         eventually(READY, "the other driver", || async {
             let loaded = f.host.standin().loaded_driver();
@@ -27,7 +30,7 @@ fn a_changed_driver_waits_for_gpu_pods_and_then_moves_by_itself() {
         })
         .await?;
         f.wait_until_ready().await?;
-        eventually(READY, "an end of the move", || async {
+        eventually(READY, "the end of the rollout", || async {
             let of_policy = ["-n", f.cluster.namespace(), "-l", &f.of_policy(), "-o", "name"];
             let sets = f.cluster.kubectl(&[&["get", "daemonsets"], &of_policy[..]].concat())?;
             ensure!(sets.lines().count() == PLAIN_STAGES.len(), "old revisions are left: {sets}");
@@ -39,7 +42,7 @@ fn a_changed_driver_waits_for_gpu_pods_and_then_moves_by_itself() {
 }
 
 #[test]
-fn a_new_plugin_leaves_the_driver_and_running_gpu_pods_alone() {
+fn a_new_plugin_affects_neither_the_driver_nor_running_gpu_pods() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -53,7 +56,7 @@ fn a_new_plugin_leaves_the_driver_and_running_gpu_pods_alone() {
         })
         .await?;
         f.wait_until_ready().await?;
-        ensure!(f.operand(Stage::Driver).await?.metadata.uid == driver, "the driver's pod was made anew");
+        ensure!(f.operand(Stage::Driver).await?.metadata.uid == driver, "the driver's pod was recreated");
         let pod = f.pods(&f.users()).get("training").await?;
         ensure!(pod.status.and_then(|status| status.phase).as_deref() == Some("Running"));
         Ok(())

@@ -1,5 +1,5 @@
-//! Configuration of a container runtime: NVIDIA's own installer, the restart of the real containerd, and the state after the
-//! removal.
+//! Configuration of a container runtime: NVIDIA's own installer, the restart of the real containerd, and the state
+//! after the removal.
 
 use anyhow::{Result, ensure};
 use e2e::eventually;
@@ -16,7 +16,7 @@ fn configuration(f: &Fixture) -> Result<String> {
 }
 
 #[test]
-fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_without_a_trace() {
+fn nvidias_runtime_is_configured_with_one_restart_of_containerd_and_removed_without_a_trace() {
     long_test(|f| async move {
         let found = configuration(&f)?;
         f.host.restart_containerd()?;
@@ -25,41 +25,41 @@ fn nvidias_runtime_is_entered_into_containerd_by_one_restart_and_taken_out_witho
         f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
         f.wait_until_ready().await?;
         ensure!(restarts()? == 1, "containerd was restarted {} times", restarts()?);
-        let entered = configuration(&f)?;
-        ensure!(entered.contains("nvidia-container-runtime"), "{entered}");
+        let configured = configuration(&f)?;
+        ensure!(configured.contains("nvidia-container-runtime"), "{configured}");
         let class = Api::<RuntimeClass>::all(f.cluster.client()).get("nvidia").await?;
         ensure!(class.handler == "nvidia", "{class:?}");
 
         // A recreated pod finds the configuration up to date.
         f.remake(Stage::Toolkit).await?;
-        ensure!(configuration(&f)? == entered && restarts()? == 1, "restarted {} times", restarts()?);
+        ensure!(configuration(&f)? == configured && restarts()? == 1, "restarted {} times", restarts()?);
 
-        // Somebody takes it out: a pod of the toolkit's sees that within a minute, and another one enters it again.
+        // If a user removes it, the toolkit's pod detects that within a minute, and another pod configures it again.
         f.host.exec(&["/bin/rm", "/etc/containerd/conf.d/99-nvidia.toml"])?;
-        eventually(2 * READY, "what was taken out", || async {
-            ensure!(configuration(&f)? == entered, "it is still out");
+        eventually(2 * READY, "the restored configuration", || async {
+            ensure!(configuration(&f)? == configured, "the configuration is still missing");
             let pod = f.operand(Stage::Toolkit).await?;
-            ensure!(started(&pod).is_some(), "it is not done yet: {:?}", pod.status);
+            ensure!(started(&pod).is_some(), "the toolkit's pod is not running yet: {:?}", pod.status);
             Ok(())
         })
         .await?;
         f.wait_until_ready().await?;
-        ensure!(restarts()? == 1, "what containerd has loaded all the while needs no restart");
+        ensure!(restarts()? == 1, "containerd was restarted for a configuration that it still has loaded");
 
         f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
         f.wait_for_no_operands().await?;
         let left = configuration(&f)?;
         ensure!(left == found, "{left}");
-        ensure!(restarts()? == 1, "what is taken out needs no restart");
+        ensure!(restarts()? == 1, "containerd was restarted for the removal");
         Ok(())
     });
 }
 
 #[test]
-fn containerd_without_cdi_gets_nvidias_runtime_and_pods_of_its_class_get_a_gpu() {
+fn containerd_without_cdi_gets_nvidias_runtime_and_pods_with_its_runtime_class_get_a_gpu() {
     test_on_containerd_1(|f| async move {
         let found = configuration(&f)?;
-        // What another test had it load it has loaded until it ends.
+        // containerd keeps the configuration of an earlier test loaded until it is restarted.
         f.host.restart_containerd()?;
         let before = f.host.containerd_starts()?;
         f.apply("{}").await?;
@@ -79,7 +79,7 @@ fn containerd_without_cdi_gets_nvidias_runtime_and_pods_of_its_class_get_a_gpu()
 }
 
 #[test]
-fn cdi_is_switched_on_in_containerd_without_it_beside_a_driver_in_a_plain_folder() {
+fn cdi_is_enabled_in_a_containerd_without_it_for_a_driver_in_a_plain_folder() {
     test_on_containerd_1(|f| async move {
         f.host.set_install_dir(true)?;
         let image = "image: {repository: localhost:5999/google/stand-in, tag: dev}";
@@ -92,7 +92,7 @@ fn cdi_is_switched_on_in_containerd_without_it_beside_a_driver_in_a_plain_folder
 }
 
 #[test]
-fn nvidias_nri_plugin_runs_beside_containerd_which_nobody_configures_or_restarts() {
+fn nvidias_nri_plugin_works_without_configuration_or_restart_of_containerd() {
     test(|f| async move {
         let found = configuration(&f)?;
         let before = f.host.containerd_starts()?;
@@ -102,7 +102,7 @@ fn nvidias_nri_plugin_runs_beside_containerd_which_nobody_configures_or_restarts
         f.run_gpu_pod("nri").await?;
         f.sees_one_gpu("nri")?;
         let toolkit = f.operand(Stage::Toolkit).await?;
-        ensure!(started(&toolkit).is_some(), "NVIDIA's installer stays and answers: {:?}", toolkit.status);
+        ensure!(started(&toolkit).is_some(), "NVIDIA's installer is not running: {:?}", toolkit.status);
         let log = f.cluster.kubectl(&["logs", &toolkit.name_any(), "-n", f.cluster.namespace()])?;
         ensure!(log.contains("NRI"), "{log}");
         ensure!(configuration(&f)? == found && restarts()? == 0, "containerd was restarted {} times", restarts()?);

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Fixture, HOSTNAME, READY, everywhere};
 
-/// The time after which reports have followed allocatable.
+/// The time without writes after which reports have caught up with the allocatable GPUs.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// GPUs of three generations, each with its own driver DaemonSet.
@@ -42,7 +42,7 @@ async fn is_ready(f: &Fixture, model: &str) -> Result<()> {
     .await
 }
 
-/// What a node's kubelet writes while nothing happens.
+/// Returns a Node without the fields that its kubelet updates while nothing changes.
 fn without_heartbeats(mut node: Value) -> Value {
     node["metadata"]["resourceVersion"].take();
     node["metadata"]["managedFields"].take();
@@ -52,7 +52,8 @@ fn without_heartbeats(mut node: Value) -> Value {
     node
 }
 
-/// What a pod is and what of it runs. Kubelet writes its status once more a minute after its start.
+/// Returns the identity of a pod and of its containers. Kubelet updates the rest of its status up to a minute after its
+/// start.
 fn what_runs(pod: &Value) -> Value {
     let containers = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
     let containers: Vec<_> =
@@ -64,7 +65,7 @@ fn by_name<K: Resource + serde::Serialize>(objects: Vec<K>) -> Result<BTreeMap<S
     objects.into_iter().map(|object| Ok((object.name_any(), serde_json::to_value(object)?))).collect()
 }
 
-/// All objects of a node: its Node, its GpuNode, its pods, and the DaemonSets of its model.
+/// Returns all objects of a node: its Node, its GpuNode, its pods, and the DaemonSets of its model.
 async fn all_of(f: &Fixture, model: &str) -> Result<BTreeMap<String, Value>> {
     let (client, name) = (f.cluster.client(), f.host.name());
     let mut all = BTreeMap::new();
@@ -80,16 +81,16 @@ async fn all_of(f: &Fixture, model: &str) -> Result<BTreeMap<String, Value>> {
 }
 
 /// Changes the last node, waits until the change is complete, and checks that nothing of the other nodes has changed.
-async fn is_its_own(
+async fn affects_only_the_last(
     nodes: &[(Fixture, &str)],
     what: &str,
     happen: impl AsyncFnOnce(&Fixture) -> Result<()>,
 ) -> Result<()> {
-    let ((sick, model), others) = nodes.split_last().context("no node")?;
+    let ((last, model), others) = nodes.split_last().context("no node")?;
     let before = others_of(others).await?;
-    happen(sick).await.with_context(|| what.to_owned())?;
-    is_ready(sick, model).await.with_context(|| format!("after: {what}"))?;
-    sick.wait_for_allocatable(1, READY).await?;
+    happen(last).await.with_context(|| what.to_owned())?;
+    is_ready(last, model).await.with_context(|| format!("after: {what}"))?;
+    last.wait_for_allocatable(1, READY).await?;
     let after = others_of(others).await?;
     ensure!(before == after, "{what}: {}", json_patch::diff(&json!(before), &json!(after)));
     Ok(())
@@ -99,8 +100,8 @@ async fn others_of(others: &[(Fixture, &str)]) -> Result<Vec<BTreeMap<String, Va
     futures::future::try_join_all(others.iter().map(|(f, model)| all_of(f, model))).await
 }
 
-/// Makes the Node what the controller manager makes it of which nothing has been heard for long.
-async fn is_unreachable(f: &Fixture) -> Result<()> {
+/// Sets the Node's condition as the controller manager does after the node has been unreachable for some time.
+async fn mark_unreachable(f: &Fixture) -> Result<()> {
     let mut node = f.node().await?;
     let conditions = node.status.as_mut().and_then(|status| status.conditions.as_mut()).context("no conditions")?;
     let ready = conditions.iter_mut().find(|condition| condition.type_ == "Ready").context("no condition Ready")?;
@@ -112,7 +113,7 @@ async fn is_unreachable(f: &Fixture) -> Result<()> {
     Ok(())
 }
 
-/// One policy, in which nothing is said, for these nodes.
+/// Applies one policy without any settings to these nodes.
 async fn apply_to_all(nodes: impl Iterator<Item = &Fixture> + Clone) -> Result<()> {
     let names: Vec<String> = nodes.clone().map(|f| f.host.name()).collect();
     let spec = json!({
@@ -127,9 +128,9 @@ async fn apply_to_all(nodes: impl Iterator<Item = &Fixture> + Clone) -> Result<(
 }
 
 #[test]
-fn what_happens_on_a_node_changes_nothing_of_the_others() {
+fn changes_of_one_node_do_not_affect_the_others() {
     everywhere(|mut fixtures| async move {
-        // The operator is the subject of another test.
+        // The operator's node comes first, so that it is not the one that changes: another test covers the operator.
         let operators = fixtures[0].operators_node().await?;
         fixtures.sort_by_key(|f| f.host.name() != operators);
         let mut nodes = Vec::new();
@@ -142,7 +143,7 @@ fn what_happens_on_a_node_changes_nothing_of_the_others() {
         for (f, model) in &nodes {
             is_ready(f, model).await?;
         }
-        let status = eventually(READY, "a policy that is ready", || async {
+        let status = eventually(READY, "a ready policy", || async {
             let status = policies.get("fleet").await?.status.context("no status")?;
             ensure!(status.nodes.ready == 3 && status.gpus.allocatable == 13, "{:?} {:?}", status.nodes, status.gpus);
             Ok(status)
@@ -159,15 +160,15 @@ fn what_happens_on_a_node_changes_nothing_of_the_others() {
             f.wait_until_quiet("fleet", QUIET).await?;
         }
 
-        is_its_own(&nodes, "containerd is restarted", async |f| f.host.restart_containerd()).await?;
-        is_its_own(&nodes, "kubelet is away for long", async |f| {
+        affects_only_the_last(&nodes, "containerd is restarted", async |f| f.host.restart_containerd()).await?;
+        affects_only_the_last(&nodes, "kubelet is stopped for some time", async |f| {
             f.host.stop_kubelet()?;
-            is_unreachable(f).await?;
+            mark_unreachable(f).await?;
             f.wait_for_reason(Reason::NodeNotReady).await?;
             f.host.restart_kubelet()
         })
         .await?;
-        is_its_own(&nodes, "the driver fails", async |f| {
+        affects_only_the_last(&nodes, "the driver fails", async |f| {
             f.host.standin().set_driver_mode(&DriverMode::Crash { message: "no kernel headers".into() })?;
             let driver = f.operand(Stage::Driver).await?.name_any();
             f.cluster.kubectl(&["delete", "pod", &driver, "-n", f.cluster.namespace()])?;
@@ -180,32 +181,33 @@ fn what_happens_on_a_node_changes_nothing_of_the_others() {
 }
 
 #[test]
-fn hosts_of_three_kinds_are_each_served_in_their_way_under_one_policy() {
+fn hosts_of_three_kinds_get_their_own_variants_under_one_policy() {
     everywhere(|fixtures| async move {
         let (old, new): (Vec<_>, Vec<_>) = fixtures.into_iter().partition(|f| f.host.containerd() == Containerd::One);
-        let [plain, furnished, ..] = new.as_slice() else { bail!("too few nodes with containerd 2") };
+        let [plain, with_driver, ..] = new.as_slice() else { bail!("too few nodes with containerd 2") };
         let [old, ..] = old.as_slice() else { bail!("no node with containerd 1.7") };
-        // What another test had it load it has loaded until it ends.
+        // containerd keeps the configuration of an earlier test loaded until it is restarted.
         old.host.restart_containerd()?;
-        let starts = || [plain, old, furnished].iter().map(|f| f.host.containerd_starts()).collect::<Result<Vec<_>>>();
+        let starts =
+            || [plain, old, with_driver].iter().map(|f| f.host.containerd_starts()).collect::<Result<Vec<_>>>();
         let before = starts()?;
-        // As someone who made its image has done.
-        furnished.load_host_driver("580.173.02").await?;
-        apply_to_all([plain, old, furnished].into_iter()).await?;
-        for f in [plain, old, furnished] {
+        // As in an operating system image with a driver.
+        with_driver.load_host_driver("580.173.02").await?;
+        apply_to_all([plain, old, with_driver].into_iter()).await?;
+        for f in [plain, old, with_driver] {
             is_ready(f, "nvidia-h100-80gb").await?;
         }
         let mut drivers = Vec::new();
-        for f in [plain, old, furnished] {
+        for f in [plain, old, with_driver] {
             drivers.push(!f.operands(Stage::Driver).await?.is_empty());
         }
-        ensure!(drivers == [true, true, false], "a driver of ours beside the host's, or none: {drivers:?}");
+        ensure!(drivers == [true, true, false], "wrong nodes have a driver pod: {drivers:?}");
         let restarts: Vec<usize> = starts()?.iter().zip(&before).map(|(after, before)| after - before).collect();
-        ensure!(restarts == [0, 1, 0], "containerd was restarted where it takes CDI devices: {restarts:?}");
+        ensure!(restarts == [0, 1, 0], "containerd was not restarted only on the node that needs it: {restarts:?}");
         old.run_gpu_pod_of("nvidia", "user").await?;
         plain.run_gpu_pod("user").await?;
-        furnished.run_gpu_pod("user").await?;
-        for f in [plain, old, furnished] {
+        with_driver.run_gpu_pod("user").await?;
+        for f in [plain, old, with_driver] {
             f.sees_one_gpu("user").with_context(|| f.host.name())?;
         }
         Ok(())

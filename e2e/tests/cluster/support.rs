@@ -42,8 +42,8 @@ pub const READY: Duration = Duration::from_mins(2);
 /// The time limit for a failure to be reported.
 pub const SHOWN: Duration = Duration::from_mins(1);
 
-/// Runs a test on its own node from a clean start; a failure prints the state of the cluster. Other tests run on other nodes
-/// at the same time.
+/// Runs a test on its own node from a clean start; a failure prints the state of the cluster. Other tests run on other
+/// nodes at the same time.
 pub fn test<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
@@ -76,14 +76,14 @@ where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    let besides = |cluster: &Cluster| {
+    let elsewhere = |cluster: &Cluster| {
         install_chart(cluster)?;
         let operator = ["-l", "app.kubernetes.io/name=gpu-operator", "-o=jsonpath={.items[*].spec.nodeName}"];
         let node = cluster.kubectl(&[&["get", "pods", "-n", cluster.namespace()], &operator[..]].concat())?;
         ensure!(!node.is_empty() && !node.contains(' '), "the operator runs on {node:?}");
-        Ok(Need { besides: Some(node), ..Need::default() })
+        Ok(Need { except: Some(node), ..Need::default() })
     };
-    test_with(besides, body);
+    test_with(elsewhere, body);
 }
 
 fn test_with<F, Fut>(need: impl FnOnce(&Cluster) -> Result<Need>, body: F)
@@ -91,7 +91,7 @@ where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    let take = |cluster: &Cluster| nodes::one(cluster, &need(cluster).expect("what the test needs"));
+    let take = |cluster: &Cluster| nodes::one(cluster, &need(cluster).expect("the requirements of the test"));
     run(take, async |mut fixtures: Vec<Fixture>| body(fixtures.remove(0)).await);
 }
 
@@ -160,8 +160,8 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Resets the node: the chart is installed, no policy selects the node, no operand or driver is on it, and it has eight
-    /// GPUs.
+    /// Resets the node: the chart is installed, no policy selects the node, it has no operands and no driver, and it
+    /// has eight GPUs.
     async fn clean(cluster: &Cluster, host: RealNode) -> Result<Self> {
         let policy = host.name().replace("gpu-node", "fleet");
         let fixture = Self { cluster: cluster.clone(), host, policy };
@@ -212,8 +212,8 @@ impl Fixture {
         Ok(fixture)
     }
 
-    /// Sets the machine's GPUs, and waits until the probe has reported them: a policy that is applied earlier uses the old
-    /// ones.
+    /// Sets the machine's GPUs, and waits until the probe has reported them: a policy that is applied earlier uses the
+    /// old ones.
     pub async fn plug(&self, gpus: &[Gpu]) -> Result<()> {
         self.host.standin().plug(gpus)?;
         let id =
@@ -228,8 +228,8 @@ impl Fixture {
         .await
     }
 
-    /// Installs and loads a driver on the host, and waits until the probe has reported it: a policy that is applied earlier
-    /// may install its own.
+    /// Installs and loads a driver on the host, and waits until the probe has reported it: a policy that is applied
+    /// earlier may install its own.
     pub async fn load_host_driver(&self, version: &str) -> Result<()> {
         self.host.set_host_driver(&HostDriver::Loaded(version.into()))?;
         self.wait_for_status("the host's driver in the report", |status| {
@@ -257,11 +257,12 @@ impl Fixture {
         .await
     }
 
-    /// Applies a policy of this spec to the node, written as YAML, whose images are the local ones.
+    /// Applies a policy with this spec, in YAML, to the node, with the local images.
     pub async fn apply(&self, spec: &str) -> Result<()> {
         let mut policy = ClusterGpuPolicy::new(&self.policy, serde_yaml::from_str(spec)?);
         policy.spec.images.registry = "localhost:5999".into();
-        // NVIDIA's plugin reads the kernel's list of MIG's device nodes under /proc/driver, where nothing can be put.
+        // NVIDIA's plugin reads the kernel's list of MIG's device nodes under /proc/driver, where tests cannot create
+        // files.
         let plugins = policy.spec.pools.iter_mut().map(|pool| &mut pool.device_plugin);
         for plugin in plugins.chain([&mut policy.spec.defaults.device_plugin]).filter(|plugin| plugin.mig.is_some()) {
             take_image(&mut plugin.operand, "localhost:5999/stand-in/k8s-device-plugin");
@@ -273,7 +274,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Applies an example as it is in its file, but for its name and where its images come from.
+    /// Applies an example unchanged, except for its name and its images.
     pub async fn apply_example(&self, example: &str) -> Result<()> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{example}.yaml"));
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -329,7 +330,7 @@ impl Fixture {
     pub async fn wait_for_allocatable(&self, gpus: u32, within: Duration) -> Result<()> {
         eventually(within, &format!("{gpus} allocatable GPUs"), || async move {
             let allocatable = self.allocatable().await?;
-            ensure!(allocatable == gpus, "{allocatable} are");
+            ensure!(allocatable == gpus, "{allocatable} allocatable GPUs");
             Ok(())
         })
         .await
@@ -370,7 +371,8 @@ impl Fixture {
     pub async fn wait_for_condition(&self, kind: &str, wanted: &str) -> Result<()> {
         eventually(READY, &format!("condition {kind}={wanted}"), || async move {
             let status = self.policies().get(&self.policy).await?.status.context("no status")?;
-            let condition = status.conditions.iter().find(|condition| condition.type_ == kind).context("none")?;
+            let condition =
+                status.conditions.iter().find(|condition| condition.type_ == kind).context("no such condition")?;
             ensure!(condition.status == wanted, "{condition:?}");
             Ok(())
         })
@@ -402,7 +404,7 @@ impl Fixture {
     pub async fn operand(&self, stage: Stage) -> Result<Pod> {
         eventually(READY, &format!("one {} pod", stage.as_str()), || async move {
             let pods = self.operands(stage).await?;
-            let [pod] = pods.as_slice() else { bail!("there are {}", pods.len()) };
+            let [pod] = pods.as_slice() else { bail!("{} pods", pods.len()) };
             Ok(pod.clone())
         })
         .await
@@ -414,7 +416,7 @@ impl Fixture {
         self.cluster.kubectl(&["delete", "pod", &before.name_any(), "-n", self.cluster.namespace()])?;
         eventually(READY, &format!("another {} pod that runs", stage.as_str()), || async {
             let pod = self.operand(stage).await?;
-            ensure!(pod.uid() != before.uid(), "the old one is still there");
+            ensure!(pod.uid() != before.uid(), "the old pod still exists");
             ensure!(started(&pod).is_some(), "{:?}", pod.status);
             Ok(pod)
         })
@@ -579,14 +581,14 @@ impl Fixture {
     }
 
     /// Returns the node's labels that belong to the operator or are published by it.
-    pub async fn labels_of_ours(&self, published: &[&str]) -> Result<BTreeMap<String, String>> {
+    pub async fn operators_labels(&self, published: &[&str]) -> Result<BTreeMap<String, String>> {
         let mut labels = self.node().await?.labels().clone();
         labels.retain(|key, _| key.starts_with(keys::PREFIX) || published.contains(&key.as_str()));
         Ok(labels)
     }
 }
 
-/// Makes an operand run a stand-in's image.
+/// Sets an operand's image to that of a stand-in.
 fn take_image(operand: &mut Operand, repository: &str) {
     let image = operand.image.get_or_insert_default();
     image.repository = Some(repository.to_owned());

@@ -1,5 +1,5 @@
-//! Systems whose tests need a real kubelet and a real runtime: from their example policies to the Job with which users check them,
-//! shared GPUs, and a stack without NVIDIA's container toolkit.
+//! Systems whose tests need a real kubelet and a real runtime: from their example policies to the Job with which users
+//! check them, shared GPUs, and a stack without NVIDIA's container toolkit.
 
 use anyhow::{Context, Result, ensure};
 use e2e::Gpu;
@@ -13,9 +13,9 @@ use crate::support::{DEFAULT_DRIVER, Fixture, GOOGLES_DRIVER, GPUS, HOSTNAME, st
 /// A Job with which users check a system: it requests one GPU on nodes with a label.
 struct Check<'a> {
     label: (&'a str, &'a str),
-    /// What is run, unless it is the image's own program, which is NVIDIA's sample.
+    /// The command. If empty, the image's own program runs, which is NVIDIA's sample.
     command: &'a [&'a str],
-    /// Where the container finds the driver's libraries, if it has to be told.
+    /// The path of the driver's libraries in the container, if `LD_LIBRARY_PATH` must be set.
     libraries: Option<&'a str>,
 }
 
@@ -54,7 +54,7 @@ async fn vector_add_passes(f: &Fixture, label: (&str, &str)) -> Result<()> {
     Ok(())
 }
 
-/// nvidia-smi, which comes with the driver, shows one GPU and the driver.
+/// Checks that nvidia-smi, which is part of the driver, shows exactly one GPU and the driver version.
 async fn nvidia_smi_shows(f: &Fixture, label: (&str, &str), gpu: &str, driver: &str) -> Result<()> {
     shows_one(&Check { label, command: &["nvidia-smi"], libraries: None }.run(f).await?, gpu, driver)
 }
@@ -67,14 +67,14 @@ fn shows_one(log: &str, gpu: &str, driver: &str) -> Result<()> {
 }
 
 #[test]
-fn kubeadms_example_ends_in_a_job_that_passes() {
+fn a_job_passes_with_the_kubeadm_example() {
     test(|f| async move {
         f.apply_example("kubeadm").await?;
         f.wait_until_ready().await?;
         let label = (keys::MODEL, "nvidia-h100-80gb");
         vector_add_passes(&f, label).await?;
         nvidia_smi_shows(&f, label, "NVIDIA H100 80GB HBM3 81559MiB", DEFAULT_DRIVER).await?;
-        // The columns with which people list a cluster's GPUs.
+        // The columns that users list a cluster's GPUs with.
         let columns = "-o=custom-columns=NAME:.metadata.name,GPU:.status.allocatable.nvidia\\.com/gpu";
         let node = f.host.name();
         let table = f.cluster.kubectl(&["get", "node", &node, columns])?;
@@ -85,14 +85,14 @@ fn kubeadms_example_ends_in_a_job_that_passes() {
 }
 
 #[test]
-fn a_tesla_k80_on_an_old_host_with_the_hosts_driver() {
+fn a_job_passes_on_tesla_k80s_with_the_driver_of_an_old_host() {
     test(|f| async move {
         const DRIVER: &str = "470.256.02";
         f.plug(&Gpu::several(4, "Tesla K80", 0x102d, 11_441)).await?;
         f.load_host_driver(DRIVER).await?;
         f.apply_example("legacy-k80").await?;
         f.wait_until_ready_with(keys::GPU_RESOURCE, 4).await?;
-        ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was made");
+        ensure!(f.operands(Stage::Driver).await?.is_empty(), "a driver pod was created");
         ensure!(f.capacity().await? == 4, "{}", f.capacity().await?);
         // Without isolation all four would be visible.
         nvidia_smi_shows(&f, ("accelerator", "nvidia-tesla-k80"), "Tesla K80 11441MiB", DRIVER).await
@@ -100,19 +100,19 @@ fn a_tesla_k80_on_an_old_host_with_the_hosts_driver() {
 }
 
 #[test]
-fn gke_ubuntu_with_googles_installer_and_plugin() {
+fn a_job_passes_with_googles_installer_and_plugin_on_gke_ubuntu() {
     test(|f| async move {
         f.host.set_install_dir(true)?;
         f.plug(&Gpu::several(GPUS, "Tesla T4", 0x1eb8, 15_360)).await?;
         f.apply_example("gke-ubuntu").await?;
         f.wait_until_ready().await?;
-        ensure!(f.operands(Stage::Toolkit).await?.is_empty(), "no toolkit is needed");
+        ensure!(f.operands(Stage::Toolkit).await?.is_empty(), "a toolkit pod was created");
         let driver = f.operand(Stage::Driver).await?;
-        ensure!(started(&driver).is_some(), "its pod stays once the driver is installed");
+        ensure!(started(&driver).is_some(), "the installer's pod is not running after the installation");
         let args = ["logs", &driver.name_any(), "-c", "install-driver", "-n", f.cluster.namespace()];
         let log = f.cluster.kubectl(&args)?;
         ensure!(log.contains("Verifying Nvidia installation... DONE."), "{log}");
-        // Where Google's plugin mounts the driver, as pods on GKE have it.
+        // Google's plugin mounts the driver here, as on GKE.
         let label = (keys::MODEL, "nvidia-tesla-t4");
         let command = &["/usr/local/nvidia/bin/nvidia-smi"][..];
         let log = Check { label, command, libraries: Some("/usr/local/nvidia/lib64") }.run(&f).await?;
@@ -121,20 +121,20 @@ fn gke_ubuntu_with_googles_installer_and_plugin() {
 }
 
 #[test]
-fn mixed_models_are_chosen_by_the_label_accelerator() {
+fn a_job_selects_one_of_several_models_by_the_label_accelerator() {
     test(|f| async move {
         f.plug(&Gpu::several(GPUS, "Tesla P100-PCIE-16GB", 0x15f8, 16_280)).await?;
         f.apply_example("mixed-models").await?;
         f.wait_until_ready().await?;
         let label = ("accelerator", "nvidia-tesla-p100");
         vector_add_passes(&f, label).await?;
-        // Of the branch that Pascal stays on, and not of the newest.
+        // This is the last branch that supports Pascal, not the newest branch.
         nvidia_smi_shows(&f, label, "Tesla P100-PCIE-16GB 16280MiB", "580.173.02").await
     });
 }
 
 #[test]
-fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes() {
+fn a_job_passes_on_bare_metal_with_a_run_file_and_a_custom_label() {
     test(|f| async move {
         f.host.set_install_dir(true)?;
         f.plug(&Gpu::several(GPUS, "Quadro K620", 0x13bb, 2_000)).await?;
@@ -143,7 +143,7 @@ fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes(
         f.apply_example("bare-metal-run-file").await?;
         f.wait_until_ready().await?;
         let passed = vector_add_passes(&f, ("gpu/nividia", "P630")).await;
-        // It belongs to the user, and so outlives the policy.
+        // The label belongs to the user, so the operator would not remove it.
         f.cluster.kubectl(&["label", "node", node, "gpu/nividia-"])?;
         passed?;
         let status = f.status().await?;
@@ -153,9 +153,9 @@ fn bare_metal_with_a_run_file_and_a_label_of_ones_own_ends_in_a_job_that_passes(
 }
 
 #[test]
-fn a_gpu_is_shared_by_as_many_pods_as_the_policy_says_and_only_the_plugin_moves() {
+fn the_policy_sets_how_many_pods_share_a_gpu_and_only_the_plugin_is_replaced() {
     test(|f| async move {
-        // In a folder of its own: what containers are given then proves that the plugin finds the toolkit there.
+        // With a custom install folder, a pod that gets its GPU shows that the plugin finds the toolkit there.
         let policy = |sharing: &str| {
             format!(
                 "{{defaults: {{toolkit: {{installDir: /opt/nvidia}}, devicePlugin: {{sharing: {{timeSlicing: {sharing}}}}}}}}}"
@@ -181,7 +181,7 @@ fn a_gpu_is_shared_by_as_many_pods_as_the_policy_says_and_only_the_plugin_moves(
 
         f.apply(&policy("{replicas: 2, renameByDefault: true}")).await?;
         f.wait_until_ready_with("nvidia.com/gpu.shared", 2 * GPUS).await?;
-        ensure!(others().await? == before, "driver and toolkit have nothing to do with it");
+        ensure!(others().await? == before, "the pod of driver or toolkit was recreated");
         Ok(())
     });
 }
@@ -201,7 +201,7 @@ fn a_run_file_and_googles_plugin_need_no_toolkit() {
         ))
         .await?;
         f.wait_until_ready().await?;
-        ensure!(f.operands(Stage::Toolkit).await?.is_empty(), "no toolkit is needed");
+        ensure!(f.operands(Stage::Toolkit).await?.is_empty(), "a toolkit pod was created");
         ensure!(f.node().await?.labels().get("gpu/nividia").is_some_and(|value| value == "P630"));
         let message = f.status().await?.message;
         ensure!(message.contains("gpu/nividia=P630") && message.contains("nvidia-h100-80gb"), "{message}");
@@ -209,7 +209,7 @@ fn a_run_file_and_googles_plugin_need_no_toolkit() {
         f.run_gpu_pod("vectoradd").await?;
         f.sees_one_gpu("vectoradd")?;
 
-        // What is on the host already is found there, and nobody's GPU is taken away for it.
+        // A new installer pod finds the installed driver, and no GPU becomes unavailable.
         let plugin = f.operand(Stage::DevicePlugin).await?;
         let driver = f.remake(Stage::Driver).await?;
         let args = ["logs", &driver.name_any(), "-c", "install-driver", "-n", f.cluster.namespace()];

@@ -14,19 +14,19 @@ use kube::{
 use crate::support::{READY, alone, test};
 
 #[test]
-fn nothing_of_ours_is_left_and_installing_again_works() {
+fn uninstalling_leaves_nothing_behind_and_installing_again_works() {
     alone(|f| async move {
         let keep = "example.com/mine";
         f.cluster.kubectl(&["label", "--overwrite", "node", &f.host.name(), &format!("{keep}=stays")])?;
         f.apply("{nodeLabels: [accelerator]}").await?;
         f.wait_until_ready().await?;
-        ensure!(f.labels_of_ours(&["accelerator"]).await?.contains_key("accelerator"));
+        ensure!(f.operators_labels(&["accelerator"]).await?.contains_key("accelerator"));
 
         f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
         f.cluster.helm(&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"])?;
-        let left = f.labels_of_ours(&["accelerator"]).await?;
+        let left = f.operators_labels(&["accelerator"]).await?;
         ensure!(left.is_empty(), "{left:?}");
-        ensure!(f.node().await?.metadata.labels.unwrap_or_default().contains_key(keep), "a label of others went");
+        ensure!(f.node().await?.metadata.labels.unwrap_or_default().contains_key(keep), "a user's label was removed");
         ensure!(
             f.node().await?.metadata.annotations.unwrap_or_default().keys().all(|key| !key.starts_with(keys::PREFIX))
         );
@@ -43,7 +43,10 @@ fn nothing_of_ours_is_left_and_installing_again_works() {
         })
         .await?;
         let crds = f.cluster.kubectl(&["get", "crds", "-o", "name"])?;
-        ensure!(crds.contains("clustergpupolicies.gpu.nodestack.dev"), "CRDs stay, and with them what users wrote");
+        ensure!(
+            crds.contains("clustergpupolicies.gpu.nodestack.dev"),
+            "the CRDs were deleted, and with them the users' policies"
+        );
 
         f.cluster.install_chart()?;
         f.apply("{}").await?;
@@ -54,43 +57,51 @@ fn nothing_of_ours_is_left_and_installing_again_works() {
 }
 
 #[test]
-fn a_policy_that_never_got_anywhere_can_be_deleted() {
+fn a_policy_without_any_pods_can_be_deleted() {
     test(|f| async move {
-        // An H100 has no driver of that branch, so no pod ever comes and goes that could wake anybody.
+        // That driver branch does not support an H100, so no pod is ever created whose deletion could trigger the
+        // operator.
         f.apply("{defaults: {driver: {version: 470.256.02}}}").await?;
         let message = f.wait_for_reason(Reason::DriverUnsupported).await?;
-        ensure!(message.contains("write"), "it says what to write instead: {message}");
+        ensure!(message.contains("write"), "the message does not contain what to write instead: {message}");
         f.wait_for_condition("Accepted", "False").await?;
         f.wait_until_settled(Duration::from_secs(2)).await?;
         f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=20s"])?;
-        ensure!(f.labels_of_ours(&[]).await?.is_empty());
+        ensure!(f.operators_labels(&[]).await?.is_empty());
         Ok(())
     });
 }
 
 #[test]
-fn daemon_sets_of_others_are_never_pruned() {
+fn third_party_daemon_sets_are_never_pruned() {
     test(|f| async move {
-        // As NVIDIA's operator labels its own objects, in a namespace of the same name.
-        let theirs = serde_json::json!({
+        // NVIDIA's operator uses this label for its own objects, in a namespace of the same name.
+        let third_party = serde_json::json!({
             "apiVersion": "apps/v1", "kind": "DaemonSet",
-            "metadata": {"name": "theirs", "labels": {"app.kubernetes.io/managed-by": "gpu-operator"}},
+            "metadata": {"name": "third-party", "labels": {"app.kubernetes.io/managed-by": "gpu-operator"}},
             "spec": {
-                "selector": {"matchLabels": {"app": "theirs"}},
+                "selector": {"matchLabels": {"app": "third-party"}},
                 "template": {
-                    "metadata": {"labels": {"app": "theirs"}},
+                    "metadata": {"labels": {"app": "third-party"}},
                     "spec": {"nodeSelector": {"no": "node"}, "containers": [{"name": "c", "image": "localhost:5999/none:1"}]},
                 },
             },
         });
         let sets = Api::<DaemonSet>::namespaced(f.cluster.client(), f.cluster.namespace());
-        sets.patch("theirs", &PatchParams::apply("test"), &Patch::Apply(theirs)).await?;
+        sets.patch("third-party", &PatchParams::apply("test"), &Patch::Apply(third_party)).await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
-        let there = sets.get_opt("theirs").await?.is_some();
-        f.cluster.kubectl(&["delete", "daemonset", "theirs", "--ignore-not-found", "-n", f.cluster.namespace()])?;
-        ensure!(there, "it was deleted");
+        let exists = sets.get_opt("third-party").await?.is_some();
+        f.cluster.kubectl(&[
+            "delete",
+            "daemonset",
+            "third-party",
+            "--ignore-not-found",
+            "-n",
+            f.cluster.namespace(),
+        ])?;
+        ensure!(exists, "the DaemonSet was deleted");
         Ok(())
     });
 }

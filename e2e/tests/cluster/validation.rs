@@ -1,4 +1,4 @@
-//! Validation of a node by a test on one of its GPUs.
+//! Validation of a node by a test pod on one of its GPUs.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use kube::api::ListParams;
 
 use crate::support::{Fixture, GPUS, READY, long_test, test};
 
-/// A full node goes on after two minutes, on a slow machine.
-const GIVEN_UP: Duration = Duration::from_mins(5);
+/// The time limit until a full node continues without a test, normally after two minutes, on a slow machine.
+const SKIPPED: Duration = Duration::from_mins(5);
 
 async fn tests(f: &Fixture) -> Result<Vec<Pod>> {
     f.pods_here(&format!("{}={}", keys::STAGE, keys::VALIDATION)).await
 }
 
 async fn wait_for_result(f: &Fixture, wanted: ValidationResult, within: Duration) -> Result<String> {
-    eventually(within, "a validated node that is ready", || async {
+    eventually(within, "a validated and ready node", || async {
         let status = f.status().await?;
         let record = status.validation.with_context(|| format!("{:?}: {}", status.reason, status.message))?;
         ensure!(record.result == wanted && status.phase == Phase::Ready, "{:?} {record:?}", status.phase);
@@ -28,13 +28,13 @@ async fn wait_for_result(f: &Fixture, wanted: ValidationResult, within: Duration
 }
 
 #[test]
-fn a_node_is_ready_once_a_pod_has_used_a_gpu_of_its() {
+fn a_node_is_ready_once_a_pod_has_used_one_of_its_gpus() {
     test(|f| async move {
         f.apply("{readiness: {validation: {mode: OnInstall}}}").await?;
-        let said = wait_for_result(&f, ValidationResult::Passed, READY).await?;
-        ensure!(said.contains("printed \"Test PASSED\""), "{said}");
+        let message = wait_for_result(&f, ValidationResult::Passed, READY).await?;
+        ensure!(message.contains("printed \"Test PASSED\""), "{message}");
         f.wait_until_ready().await?;
-        eventually(READY, "no test left behind", || async {
+        eventually(READY, "no remaining test pod", || async {
             ensure!(tests(&f).await?.is_empty());
             Ok(())
         })
@@ -43,7 +43,7 @@ fn a_node_is_ready_once_a_pod_has_used_a_gpu_of_its() {
 }
 
 #[test]
-fn a_test_that_fails_is_told_in_its_own_words_and_another_image_is_tried_at_once() {
+fn a_failed_test_is_reported_with_its_output_and_another_image_is_tried_at_once() {
     test(|f| async move {
         // The probe's program without arguments prints its usage and fails.
         let image = "{repository: \"localhost:5999/nvml-probe\", tag: dev}";
@@ -58,7 +58,7 @@ fn a_test_that_fails_is_told_in_its_own_words_and_another_image_is_tried_at_once
 }
 
 #[test]
-fn a_full_node_is_upgraded_without_a_test_and_its_pods_stay() {
+fn a_full_node_is_upgraded_without_a_test_and_its_pods_keep_running() {
     long_test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -68,8 +68,8 @@ fn a_full_node_is_upgraded_without_a_test_and_its_pods_stay() {
         f.apply("{readiness: {validation: {mode: OnUpgrade}}, defaults: {devicePlugin: {env: [{name: NEW, value: \"1\"}]}}}")
             .await?;
         f.wait_for_reason(Reason::Validating).await?;
-        let said = wait_for_result(&f, ValidationResult::Skipped, GIVEN_UP).await?;
-        ensure!(said.contains("Insufficient nvidia.com/gpu"), "{said}");
+        let message = wait_for_result(&f, ValidationResult::Skipped, SKIPPED).await?;
+        ensure!(message.contains("Insufficient nvidia.com/gpu"), "{message}");
         let users = f.pods(&f.users()).list(&ListParams::default()).await?;
         let running = users.iter().filter(|pod| {
             pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")

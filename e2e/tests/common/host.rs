@@ -11,12 +11,12 @@ use tempfile::TempDir;
 
 use super::api::Api;
 
-/// Returns the path of a program or library of this workspace, built by `cargo build --workspace`, which `cargo xtask test`
-/// runs first.
+/// Returns the path of a program or library of this workspace, built by `cargo build --workspace`, which
+/// `cargo xtask test` runs first.
 pub fn built(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
     let file = target.join("debug").join(name);
-    assert!(file.is_file(), "{} is not there: run `cargo build --workspace` first", file.display());
+    assert!(file.is_file(), "{} does not exist: run `cargo build --workspace` first", file.display());
     file
 }
 

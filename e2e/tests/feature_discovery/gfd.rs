@@ -1,4 +1,4 @@
-//! NVIDIA's GPU feature discovery, as it would run beside the operator's device plugin.
+//! NVIDIA's GPU feature discovery, configured as for the operator's device plugin.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command, sync::LazyLock};
 
@@ -11,17 +11,17 @@ use crate::machine::Machine;
 /// Labels by their keys.
 pub type Labels = BTreeMap<String, String>;
 
-/// Has the program see a machine's sysfs in place of this one's; it becomes the process itself.
+/// A script that mounts another machine's sysfs over `/sys`, and then replaces itself with the program.
 const OTHER_SYSFS: &str = "mount --bind \"$0\" /sys && exec \"$@\"";
 
 fn program() -> PathBuf {
-    // Tests ask at once.
+    // Tests call this at the same time.
     static FOLDER: LazyLock<PathBuf> =
         LazyLock::new(|| e2e::nvidia_plugin_programs().unwrap_or_else(|error| panic!("{error:#}")));
     FOLDER.join("gpu-feature-discovery")
 }
 
-/// The plugin's configuration, where GPUs are shared.
+/// Returns the plugin's configuration file for shared GPUs.
 fn config(offer: &ResourceLayout) -> String {
     let kind = if offer.mps { "mps" } else { "timeSlicing" };
     let mut resources = vec![json!({"name": keys::GPU_RESOURCE, "replicas": offer.replicas})];
@@ -32,7 +32,7 @@ fn config(offer: &ResourceLayout) -> String {
     json!({"version": "v1", "sharing": {kind: {"renameByDefault": offer.renamed, "resources": resources}}}).to_string()
 }
 
-/// What it writes of a machine on which GPUs are offered so, but for the time.
+/// Returns the labels that the program writes for a machine with this resource layout, without the timestamp.
 pub fn labels(machine: &Machine, offer: &ResourceLayout) -> Labels {
     let output = machine.path("features.d/gfd");
     machine.write("features.d/gfd", "");

@@ -1,4 +1,4 @@
-//! The labels of both, compared.
+//! Compares the operator's labels with those of GPU feature discovery.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +11,15 @@ use crate::{
     },
 };
 
-/// How often GPU feature discovery runs at most where chance decides.
+/// The maximum number of runs of GPU feature discovery if its result is random.
 const RUNS: usize = 64;
 
 const CLUSTER: &str = "6b2c0001-0203-4abb-8405-060708090aff";
-const TURNS: &str = "{sharing: {timeSlicing: {replicas: 4}}}";
+const TIME_SLICING: &str = "{sharing: {timeSlicing: {replicas: 4}}}";
 const SINGLE: &str = "{mig: {strategy: Single}}";
 const MIXED: &str = "{mig: {strategy: Mixed}}";
 
-/// Machines, and what the policy has for `devicePlugin`.
+/// The name of each case, the GPUs of its machine, and the policy's `devicePlugin`.
 const CASES: [(&str, &[Cards], &str); 21] = [
     ("K80", &[whole(4, K80)], "{}"),
     ("Quadro K620, which drives displays", &[whole(1, K620)], "{}"),
@@ -32,44 +32,46 @@ const CASES: [(&str, &[Cards], &str); 21] = [
     ("B200", &[whole(8, B200)], "{}"),
     ("B200 in a fabric of several machines", &[joined(4, B200, CLUSTER, 7)], "{}"),
     ("B200 in two cliques", &[joined(2, B200, CLUSTER, 7), joined(2, B200, CLUSTER, 8)], "{}"),
-    ("turns", &[whole(2, T4)], TURNS),
-    ("turns, renamed", &[whole(2, T4)], "{sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}"),
+    ("time slicing", &[whole(2, T4)], TIME_SLICING),
+    ("time slicing, renamed", &[whole(2, T4)], "{sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}"),
     ("MPS", &[whole(2, L40S)], "{sharing: {mps: {replicas: 8}}}"),
     ("MIG, single", &[divided(2, A100, &SEVENTHS)], SINGLE),
-    ("MIG, single, where nothing is divided", &[whole(2, A100)], SINGLE),
-    ("MIG, single, of two profiles", &[divided(2, A100, &TWO_KINDS)], SINGLE),
+    ("MIG, single, without MIG instances", &[whole(2, A100)], SINGLE),
+    ("MIG, single, with two profiles", &[divided(2, A100, &TWO_KINDS)], SINGLE),
     ("MIG, mixed", &[divided(2, A100, &TWO_KINDS)], MIXED),
-    ("MIG, mixed, beside a whole GPU", &[divided(1, H100, &TWO_KINDS), whole(1, H100)], MIXED),
+    ("MIG, mixed, with one whole GPU", &[divided(1, H100, &TWO_KINDS), whole(1, H100)], MIXED),
     (
-        "MIG, mixed, in turns",
+        "MIG, mixed, with time slicing",
         &[divided(2, A100, &TWO_KINDS)],
         "{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 4}}}",
     ),
-    ("MIG that is not looked at", &[divided(2, A100, &SEVENTHS)], "{}"),
+    ("MIG without a strategy", &[divided(2, A100, &SEVENTHS)], "{}"),
 ];
 
 fn offer(plugin: &str) -> ResourceLayout {
     ResourceLayout::of(&serde_yaml::from_str(plugin).expect("a device plugin"))
 }
 
-fn ours(machine: &Machine, offer: &ResourceLayout) -> Labels {
+fn operator_labels(machine: &Machine, offer: &ResourceLayout) -> Labels {
     let report = machine.report();
-    output::gfd::labels(&report, offer).unwrap_or_else(|| panic!("no labels by {report:#?}")).into_iter().collect()
+    output::gfd::labels(&report, offer).unwrap_or_else(|| panic!("no labels for {report:#?}")).into_iter().collect()
 }
 
-/// The labels in which two sets differ, a line each.
-fn differences(third_party: &Labels, ours: &Labels) -> Vec<String> {
-    let keys: BTreeSet<&String> = third_party.keys().chain(ours.keys()).collect();
-    let differ = keys.into_iter().filter(|key| third_party.get(*key) != ours.get(*key));
-    differ.map(|key| format!("  {key}: {:?} by NVIDIA's, {:?} by ours", third_party.get(key), ours.get(key))).collect()
+/// Returns the labels in which two sets differ, one per line.
+fn differences(third_party: &Labels, operators: &Labels) -> Vec<String> {
+    let keys: BTreeSet<&String> = third_party.keys().chain(operators.keys()).collect();
+    let differ = keys.into_iter().filter(|key| third_party.get(*key) != operators.get(*key));
+    differ
+        .map(|key| format!("  {key}: NVIDIA's {:?}, the operator's {:?}", third_party.get(key), operators.get(key)))
+        .collect()
 }
 
 #[test]
-fn of_every_machine_the_labels_are_those_of_gpu_feature_discovery() {
+fn the_labels_of_every_machine_are_those_of_gpu_feature_discovery() {
     let mut wrong = Vec::new();
     for (case, cards, plugin) in CASES {
         let (machine, offer) = (Machine::new(cards), offer(plugin));
-        let differences = differences(&gfd::labels(&machine, &offer), &ours(&machine, &offer));
+        let differences = differences(&gfd::labels(&machine, &offer), &operator_labels(&machine, &offer));
         if !differences.is_empty() {
             wrong.push(format!("{case}:\n{}", differences.join("\n")));
         }
@@ -83,21 +85,22 @@ fn a_virtual_gpu_has_the_labels_that_gpu_feature_discovery_writes() {
     machine.virtualise("550.90", "r550_00");
     let third_party = gfd::labels(&machine, &offer);
     assert_eq!(third_party.get("nvidia.com/vgpu.host-driver-version").map(String::as_str), Some("550.90"));
-    let differences = differences(&third_party, &ours(&machine, &offer));
+    let differences = differences(&third_party, &operator_labels(&machine, &offer));
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Which one of several models it describes is chance; ours has to be among what it says.
+/// GPU feature discovery describes one of several models at random. The operator's labels must equal one of its
+/// results.
 #[test]
-fn of_several_models_the_labels_are_some_that_gpu_feature_discovery_writes() {
+fn with_several_models_the_labels_equal_one_of_the_results_of_gpu_feature_discovery() {
     for cards in [[whole(2, T4), whole(1, A100)], [whole(1, A100), whole(2, T4)]] {
         let (machine, offer) = (Machine::new(&cards), offer("{}"));
-        let ours = ours(&machine, &offer);
+        let operators = operator_labels(&machine, &offer);
         let mut last = Vec::new();
-        let is_told = (0..RUNS).any(|_| {
-            last = differences(&gfd::labels(&machine, &offer), &ours);
+        let is_equal = (0..RUNS).any(|_| {
+            last = differences(&gfd::labels(&machine, &offer), &operators);
             last.is_empty()
         });
-        assert!(is_told, "in none of {RUNS} runs; the last:\n{}", last.join("\n"));
+        assert!(is_equal, "different in all {RUNS} runs; differences in the last one:\n{}", last.join("\n"));
     }
 }

@@ -1,4 +1,4 @@
-//! Machines with a working driver, which is the stand-in.
+//! Machines with a working stand-in driver.
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf};
 
@@ -10,19 +10,19 @@ use crate::common::host::{Host, built};
 
 const DRIVER: &str = "595.91.07";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// With everything that a label cannot have.
+/// A name with all kinds of characters that are invalid in labels.
 const PRODUCT_NAME: &str = "PowerEdge R750 (SKU=0A6B;ModelName=X)\n";
 
-/// NVML's numbers of two profiles, and the first memory slice of an instance.
+/// A MIG instance: NVML's id of its profile, and its first memory slice.
 pub type Instance = (u32, u32);
 const ONE_G: u32 = 19;
 const THREE_G: u32 = 9;
-/// A GPU divided into as many parts as there can be, and into parts of two kinds.
+/// The instances of a GPU with the maximum number of instances, and of a GPU with two profiles.
 pub const SEVENTHS: [Instance; 7] =
     [(ONE_G, 0), (ONE_G, 1), (ONE_G, 2), (ONE_G, 3), (ONE_G, 4), (ONE_G, 5), (ONE_G, 6)];
 pub const TWO_KINDS: [Instance; 4] = [(THREE_G, 0), (ONE_G, 4), (ONE_G, 5), (ONE_G, 6)];
 
-/// A model: NVML's name, PCI device id, memory in MiB.
+/// A model: NVML's name, the PCI device id, the memory in MiB.
 pub type Model = (&'static str, u16, u64);
 pub const K80: Model = ("Tesla K80", 0x102d, 11_441);
 pub const K620: Model = ("Quadro K620", 0x13bb, 2_000);
@@ -34,14 +34,14 @@ pub const H100: Model = ("NVIDIA H100 80GB HBM3", 0x2330, 81_559);
 pub const L40S: Model = ("NVIDIA L40S", 0x26b9, 46_068);
 pub const B200: Model = ("NVIDIA B200", 0x2901, 183_359);
 
-/// GPUs alike, beside each other on the bus.
+/// GPUs of one kind, next to each other on the bus.
 #[derive(Clone, Copy)]
 pub struct Cards {
     pub count: u32,
     pub model: Model,
-    /// What each is divided into; nothing where MIG is off.
+    /// The MIG instances of each GPU; `None` if MIG is off.
     pub divided: Option<&'static [Instance]>,
-    /// The cluster and the clique of the fabric that they have joined; nothing where it is that of their model.
+    /// The cluster and the clique of the fabric that the GPUs have joined; `None` for the default of their model.
     pub fabric: Option<(&'static str, u32)>,
 }
 
@@ -88,38 +88,38 @@ impl Machine {
         self.0.write(path, text);
     }
 
-    /// Where its driver's libraries are.
+    /// Returns the folder of the driver's libraries.
     pub fn libraries(&self) -> PathBuf {
         self.path(LIBRARIES)
     }
 
-    /// Its sysfs.
+    /// Returns the path of its sysfs.
     pub fn sysfs(&self) -> PathBuf {
         self.path("sys")
     }
 
-    /// Makes a virtual GPU of its first one: a hypervisor's driver, of which version and branch are told in ten bytes each,
-    /// has given it a capability that only those have.
+    /// Turns its first GPU into a virtual GPU, by the PCI capability that only virtual GPUs have. It contains the
+    /// version and the branch of the hypervisor's driver, in ten bytes each.
     pub fn virtualise(&self, version: &str, branch: &str) {
         const CAPABILITY: usize = 0x60;
         let path = self.path("sys/bus/pci/devices/0000:06:00.0/config");
         let mut config = fs::read(&path).expect("a configuration");
-        // There are capabilities, and where they begin.
+        // The status bit for a list of capabilities, and the offset of the first one.
         config[0x06] = 0x10;
         config[0x34] = u8::try_from(CAPABILITY).expect("a byte");
-        // Kind, next, length, signature; one record.
+        // Kind, next capability, length, signature, and one record.
         let text = format!("\x09\0\x1bVF\0\x16{version:\0<10}{branch:\0<10}");
         config[CAPABILITY..CAPABILITY + text.len()].copy_from_slice(text.as_bytes());
         fs::write(path, config).expect("written");
     }
 
-    /// What the probe reports of it.
+    /// Returns the report of a probe on this machine.
     pub fn report(&self) -> Report {
         serde_json::from_value(self.0.report()).expect("a report")
     }
 }
 
-/// The GPUs, and by address how those are divided that are in MIG mode.
+/// Returns the GPUs, and the MIG state of those in MIG mode, by PCI address.
 fn gpus(cards: &[Cards]) -> (Vec<Gpu>, Map<String, Value>) {
     let (mut gpus, mut division) = (Vec::new(), Map::new());
     for Cards { count, model: (name, id, memory_mib), divided, fabric } in cards {

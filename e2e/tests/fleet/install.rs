@@ -35,28 +35,28 @@ fn kinds() -> Vec<(FleetNode, Option<(Phase, Reason)>)> {
     ]
 }
 
-async fn verdict(f: &Fixture, node: &str) -> Result<Option<(Phase, Reason)>> {
+async fn state_of(f: &Fixture, node: &str) -> Result<Option<(Phase, Reason)>> {
     let Some(gpu_node) = f.gpu_nodes().get_opt(node).await? else { return Ok(None) };
     let status = gpu_node.status.context("no status")?;
     Ok(Some((status.phase, status.reason.context("no reason")?)))
 }
 
 #[test]
-fn every_node_comes_as_far_as_its_own_hardware_and_images_let_it() {
+fn every_node_reaches_the_state_that_its_own_hardware_and_images_allow() {
     test(|f| async move {
         let kinds = kinds();
         f.fleet.join(kinds.iter().map(|(node, _)| node.clone())).await?;
         f.apply("{}").await?;
-        let all_come = async || {
+        let check_all = async || {
             for (node, wanted) in &kinds {
-                let found = verdict(&f, &node.name).await?;
-                ensure!(found == *wanted, "{}: {found:?} and not {wanted:?}", node.name);
+                let found = state_of(&f, &node.name).await?;
+                ensure!(found == *wanted, "{}: {found:?}, expected {wanted:?}", node.name);
             }
             Ok(())
         };
-        eventually(DEADLINE, "how far each node comes", all_come).await?;
+        eventually(DEADLINE, "the expected state of each node", check_all).await?;
         f.fleet.quiet(QUIET, DEADLINE).await?;
-        all_come().await?;
+        check_all().await?;
         for (node, wanted) in &kinds {
             let gpus = f.fleet.observe(&node.name).context("no such node")?.gpus;
             ensure!((gpus == Some(8) || gpus == Some(4)) == wanted.is_some_and(|(phase, _)| phase == Phase::Ready));

@@ -45,7 +45,7 @@ async fn ready_fleet(f: &Fixture, driver: &str) -> Result<()> {
 }
 
 #[test]
-fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_back() {
+fn a_pool_is_updated_alone_one_node_at_a_time_halts_at_a_failure_and_can_be_rolled_back() {
     test(|f| async move {
         ready_fleet(&f, "595.91.07").await?;
         let (before, generations) = (revisions(&f), f.generations().await?);
@@ -54,17 +54,17 @@ fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_bac
             others.map(|(name, revision)| (name.clone(), revision.clone())).collect::<BTreeMap<_, _>>()
         };
         let lines = f.watch_nodes();
-        // One node cannot pull its image.
+        // One node cannot pull the new image.
         f.fleet.change("h100-1", |node| node.behaviour.driver = DriverBehaviour::ImageMissing);
         f.apply(&spec("590.10.01")).await?;
         f.until_condition("Stalled", "True").await?;
         f.fleet.quiet(QUIET, DEADLINE).await?;
         let halted = revisions(&f);
-        ensure!(others(&halted) == others(&before), "another pool has moved: {halted:?}");
-        let moved: Vec<_> = halted.iter().filter(|(name, revision)| before.get(*name) != Some(revision)).collect();
+        ensure!(others(&halted) == others(&before), "another pool was updated: {halted:?}");
+        let updated: Vec<_> = halted.iter().filter(|(name, revision)| before.get(*name) != Some(revision)).collect();
         ensure!(
-            moved.len() == 2 && halted["h100-2"] == before["h100-2"],
-            "one moved, one failed, one waits: {moved:?}"
+            updated.len() == 2 && halted["h100-2"] == before["h100-2"],
+            "expected one updated, one failed and one pending node: {updated:?}"
         );
         let statuses = f.statuses().await?;
         ensure!(statuses["h100-0"].phase == Phase::Ready && statuses["h100-2"].phase == Phase::Ready, "{statuses:?}");
@@ -79,11 +79,11 @@ fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_bac
         let now = f.generations().await?;
         ensure!(generations.iter().all(|(set, generation)| now.get(set) == Some(generation)), "{now:?}");
 
-        let (moved, most) = lines.moves()?;
-        ensure!(moved.iter().eq(["h100-0", "h100-1"]), "there, and no other: {moved:?}");
-        ensure!(most == 1, "{most} at once");
+        let (updated, most) = lines.moves()?;
+        ensure!(updated.iter().eq(["h100-0", "h100-1"]), "the update affected other nodes: {updated:?}");
+        ensure!(most == 1, "{most} nodes were updated at the same time");
 
-        // Back again: what has moved moves back, and nothing else.
+        // The rollback affects only the updated nodes.
         let lines = f.watch_nodes();
         f.fleet.change("h100-1", |node| node.behaviour.driver = DriverBehaviour::Ok);
         f.apply(&spec("595.91.07")).await?;
@@ -91,21 +91,21 @@ fn a_pool_moves_by_itself_one_node_after_another_halts_at_a_failure_and_goes_bac
         f.until_condition("Reconciling", "False").await?;
         f.fleet.quiet(SOON_QUIET, DEADLINE).await?;
         ensure!(revisions(&f) == before, "{:?}", revisions(&f));
-        ensure!(f.generations().await? == generations, "what nobody names any more is pruned, and the rest as it was");
-        // The failed node has no GPUs to lose, and goes back without waiting for its turn.
-        let (moved, _) = lines.moves()?;
-        ensure!(moved.iter().eq(["h100-0", "h100-1"]), "back, and no other: {moved:?}");
+        ensure!(f.generations().await? == generations, "unused DaemonSets are left, or others were changed");
+        // The failed node has no GPUs to lose, so its rollback is never pending.
+        let (updated, _) = lines.moves()?;
+        ensure!(updated.iter().eq(["h100-0", "h100-1"]), "the rollback affected other nodes: {updated:?}");
         Ok(f)
     });
 }
 
-/// What the fleet comes to, whenever that was: everything of ours, but for times and what the API server counts.
+/// Returns the final state of the fleet: all of the operator's objects, without times and the API server's counters.
 async fn outcome(f: &Fixture) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for gpu_node in f.gpu_nodes().list(&ListParams::default()).await? {
         let status = gpu_node.status.clone().unwrap_or_default();
-        let told = (status.phase, status.reason, &status.model, &status.gpus, &status.published_labels);
-        lines.push(format!("{}: {:?} {told:?}", gpu_node.name_any(), gpu_node.spec));
+        let reported = (status.phase, status.reason, &status.model, &status.gpus, &status.published_labels);
+        lines.push(format!("{}: {:?} {reported:?}", gpu_node.name_any(), gpu_node.spec));
     }
     for name in f.fleet.names() {
         lines.push(format!("{name}: {:?}", f.fleet.observe(&name).map(|node| (node.labels, node.gpus))));
@@ -122,8 +122,8 @@ async fn outcome(f: &Fixture) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// A generator of random times within a duration. It depends only on the seed.
-fn moments(seed: u64, within: Duration) -> impl Iterator<Item = Duration> {
+/// Returns random durations up to `within`. They depend only on the seed.
+fn random_pauses(seed: u64, within: Duration) -> impl Iterator<Item = Duration> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     std::iter::repeat_with(move || {
         // xorshift64
@@ -136,9 +136,9 @@ fn moments(seed: u64, within: Duration) -> impl Iterator<Item = Duration> {
 
 /// Kills the operator at two times within a duration, and starts it again.
 async fn kill_twice(f: &Fixture, seed: u64, within: Duration) -> Result<()> {
-    for moment in moments(seed, within / 2).take(2) {
-        // The time is the subject of this test.
-        tokio::time::sleep(moment).await;
+    for pause in random_pauses(seed, within / 2).take(2) {
+        // The time of the kill is the subject of this test.
+        tokio::time::sleep(pause).await;
         f.operator.kill()?;
         f.operator.start_again()?;
     }
@@ -146,10 +146,10 @@ async fn kill_twice(f: &Fixture, seed: u64, within: Duration) -> Result<()> {
 }
 
 #[test]
-fn an_operator_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does() {
+fn an_operator_killed_at_any_time_reaches_the_same_state_as_an_undisturbed_one() {
     const DRIVERS: [&str; 2] = ["595.91.07", "590.10.01"];
     test(|f| async move {
-        // Without kills: there and back again.
+        // Without kills: an update and a rollback.
         ready_fleet(&f, DRIVERS[0]).await?;
         let mut undisturbed = Vec::new();
         let began = Instant::now();
@@ -162,11 +162,11 @@ fn an_operator_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does()
         for seed in 0..20 {
             let there = usize::from(seed % 2 == 1);
             if seed % 10 == 9 {
-                // From nothing to an installed fleet, and before that from one to nothing.
+                // Here the operator is killed during the removal of the policy, and then during a new installation.
                 f.policies().delete(POLICY, &DeleteParams::default()).await?;
                 kill_twice(&f, seed + 20, takes / 2).await?;
                 eventually(DEADLINE, "the end of the policy", || async {
-                    ensure!(f.policies().get_opt(POLICY).await?.is_none(), "it is still there");
+                    ensure!(f.policies().get_opt(POLICY).await?.is_none(), "the policy still exists");
                     Ok(())
                 })
                 .await?;
@@ -176,7 +176,7 @@ fn an_operator_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does()
             settled(&f).await.with_context(|| format!("seed {seed}"))?;
             let found = outcome(&f).await?;
             let differing: Vec<_> = found.iter().filter(|line| !undisturbed[there].contains(line)).collect();
-            ensure!(found == undisturbed[there], "seed {seed}: {differing:#?}\nin place of {:#?}", undisturbed[there]);
+            ensure!(found == undisturbed[there], "seed {seed}: {differing:#?}\nexpected {:#?}", undisturbed[there]);
         }
         Ok(f)
     });
@@ -186,8 +186,8 @@ fn an_operator_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does()
 async fn settled(f: &Fixture) -> Result<()> {
     f.until_condition("Reconciling", "False").await?;
     f.until_condition("Ready", "True").await?;
-    // They are deleted one after the other.
-    eventually(DEADLINE, "no DaemonSet that nobody names", || async {
+    // Unused DaemonSets are deleted one by one.
+    eventually(DEADLINE, "no DaemonSet without nodes", || async {
         let nodes = f.fleet.names();
         let labels = nodes.iter().filter_map(|name| Some(f.fleet.observe(name)?.labels));
         let of_node = |labels: BTreeMap<String, String>| {

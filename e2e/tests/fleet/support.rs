@@ -36,13 +36,13 @@ pub const DEADLINE: Duration = Duration::from_mins(3);
 pub const QUIET: Duration = Duration::from_secs(12);
 /// The time without changes after which the reaction to one event is complete, except for what waits for time to pass.
 pub const SOON_QUIET: Duration = Duration::from_secs(2);
-/// A phase that lasts so long on the way to another is written: `PASSING` of the operator's.
+/// The time after which the operator writes a transitional phase: its `PASSING`.
 const LASTING: SignedDuration = SignedDuration::from_secs(10);
 /// The policy's name.
 pub const POLICY: &str = "simulated";
 
-/// Runs a test with an empty fleet and the operator as a process; a failure prints the state of the cluster. Only one test
-/// runs at a time, because there is one operator.
+/// Runs a test with an empty fleet and the operator as a process; a failure prints the state of the cluster. Only one
+/// test runs at a time, because there is one operator.
 pub fn test<F, Fut>(body: F)
 where
     F: FnOnce(Fixture) -> Fut,
@@ -89,7 +89,7 @@ impl Fixture {
     async fn end(self) -> Result<()> {
         self.policies().delete(POLICY, &DeleteParams::default()).await?;
         eventually(DEADLINE, "the end of the policy", || async {
-            ensure!(self.policies().get_opt(POLICY).await?.is_none(), "it is still there");
+            ensure!(self.policies().get_opt(POLICY).await?.is_none(), "the policy still exists");
             Ok(())
         })
         .await?;
@@ -122,8 +122,8 @@ impl Fixture {
     pub async fn statuses(&self) -> Result<BTreeMap<String, GpuNodeStatus>> {
         let names: BTreeSet<String> = self.fleet.names().into_iter().collect();
         let all = self.gpu_nodes().list(&ListParams::default()).await?.into_iter();
-        let ours = all.filter(|gpu_node| names.contains(&gpu_node.name_any()));
-        Ok(ours.map(|gpu_node| (gpu_node.name_any(), gpu_node.status.unwrap_or_default())).collect())
+        let members = all.filter(|gpu_node| names.contains(&gpu_node.name_any()));
+        Ok(members.map(|gpu_node| (gpu_node.name_any(), gpu_node.status.unwrap_or_default())).collect())
     }
 
     /// Waits until a node's status has this reason.
@@ -142,7 +142,8 @@ impl Fixture {
             let policy = self.policy().await?;
             let status = policy.status.context("no status")?;
             ensure!(status.observed_generation == policy.metadata.generation, "not observed yet");
-            let condition = status.conditions.iter().find(|condition| condition.type_ == kind).context("none")?;
+            let condition =
+                status.conditions.iter().find(|condition| condition.type_ == kind).context("no such condition")?;
             ensure!(condition.status == wanted, "{condition:?}");
             Ok(())
         })
@@ -152,8 +153,8 @@ impl Fixture {
     /// Returns the operator's DaemonSets.
     pub async fn daemon_sets(&self) -> Result<BTreeMap<String, DaemonSet>> {
         let api = Api::<DaemonSet>::namespaced(self.cluster.client(), self.cluster.namespace());
-        let ours = api.list(&ListParams::default().labels(keys::STAGE)).await?;
-        Ok(ours.into_iter().map(|set| (set.name_any(), set)).collect())
+        let sets = api.list(&ListParams::default().labels(keys::STAGE)).await?;
+        Ok(sets.into_iter().map(|set| (set.name_any(), set)).collect())
     }
 
     /// Returns the generation of each DaemonSet.
@@ -161,7 +162,8 @@ impl Fixture {
         Ok(self.daemon_sets().await?.into_iter().map(|(name, set)| (name, set.metadata.generation)).collect())
     }
 
-    /// What the operator writes about nodes: GpuNodes, and the labels of Nodes, whose version others move as well.
+    /// Returns the state of each node that the operator writes: its GpuNode, and the labels of its Node. The resource
+    /// version of the Node is not included, because other components write to it, too.
     async fn lines(&self) -> Result<BTreeMap<String, Value>> {
         let nodes = Api::<Node>::all(self.cluster.client()).list(&ListParams::default()).await?;
         let gpu_nodes = self.gpu_nodes().list(&ListParams::default()).await?;
@@ -180,11 +182,11 @@ impl Fixture {
         &self,
         what: &str,
         nodes: &[&str],
-        happen: impl Future<Output = Result<()>>,
+        change: impl Future<Output = Result<()>>,
     ) -> Result<()> {
         let (mut before, generations) = (self.lines().await?, self.generations().await?);
         let mark = self.cluster.audit().mark()?;
-        happen.await.context(what.to_owned())?;
+        change.await.context(what.to_owned())?;
         self.fleet.quiet(SOON_QUIET, DEADLINE).await?;
         let mut after = self.lines().await?;
         for node in nodes {
@@ -201,8 +203,8 @@ impl Fixture {
         ensure!(before.len() == after.len(), "{nodes:?} {what}: {} nodes became {}", before.len(), after.len());
         ensure!(self.generations().await? == generations, "{nodes:?} {what}: a DaemonSet changed");
         let elsewhere = self.cluster.audit().requests(OPERATOR, mark)?.writes().only(|request| {
-            let told = ["clustergpupolicies/status", "events"].contains(&request.resource.as_str());
-            !told && !nodes.contains(&request.name.as_str())
+            let is_expected = ["clustergpupolicies/status", "events"].contains(&request.resource.as_str());
+            !is_expected && !nodes.contains(&request.name.as_str())
         });
         ensure!(elsewhere.count() == 0, "{nodes:?} {what}: the operator wrote {elsewhere}");
         Ok(())
@@ -257,20 +259,20 @@ fn published_before(published: &[Published], version: Option<String>) -> Result<
 }
 
 impl Seen<GpuNode> {
-    /// Compares every status with the GPUs that its node had published when it was written: no status is Ready before all of
-    /// the node's GPUs are allocatable.
+    /// Compares every status with the GPUs that its node had published when it was written: no status is Ready before
+    /// all of the node's GPUs are allocatable.
     pub fn never_early(&self, f: &Fixture, gpus: &BTreeMap<String, u32>) -> Result<()> {
         let published = f.fleet.published();
         let seen = self.seen.lock().expect("the list");
         let ready = seen.iter().filter(|gpu_node| gpu_node.status.as_ref().is_some_and(GpuNodeStatus::is_ready));
-        let mut words = 0;
+        let mut statuses = 0;
         for gpu_node in ready {
             let name = gpu_node.name_any();
             let offers = published_before(&published, gpu_node.resource_version())?.get(name.as_str()).copied();
-            ensure!(offers == gpus.get(&name).copied(), "{name} is told Ready and has published {offers:?}");
-            words += 1;
+            ensure!(offers == gpus.get(&name).copied(), "{name} is reported as Ready, but has published {offers:?}");
+            statuses += 1;
         }
-        ensure!(words > 0, "nothing was watched");
+        ensure!(statuses > 0, "nothing was watched");
         Ok(())
     }
 
@@ -294,7 +296,8 @@ impl Seen<GpuNode> {
         Ok((all, most))
     }
 
-    /// How many phases of nodes lasted so long on the way that they were worth a write: more, the slower the machine.
+    /// Returns how many transitional phases of nodes lasted long enough to be written. The slower the machine, the more
+    /// there are.
     pub fn lasting_phases(self) -> usize {
         let mut last: BTreeMap<String, (SignedDuration, bool)> = BTreeMap::new();
         let mut lasting = 0;
@@ -312,28 +315,32 @@ impl Seen<GpuNode> {
 }
 
 impl Seen<ClusterGpuPolicy> {
-    /// Compares every status with the GPUs that the nodes had published when it was written: no node counts as ready before
-    /// all of its GPUs are allocatable, and the policy is not Ready before this percentage of its nodes is.
+    /// Compares every status with the GPUs that the nodes had published when it was written: no node counts as ready
+    /// before all of its GPUs are allocatable, and the policy is not Ready before this percentage of its nodes is.
     pub fn never_early(self, f: &Fixture, gpus: &BTreeMap<String, u32>, percent: u32) -> Result<()> {
         let published = f.fleet.published();
         let seen = self.end();
-        let mut words = 0;
+        let mut statuses = 0;
         for policy in &seen {
             let Some(status) = &policy.status else { continue };
             let offering = published_before(&published, policy.resource_version())?;
             let able = offering.iter().filter(|(node, offered)| gpus.get(**node) == Some(offered)).count();
             let able = u32::try_from(able)?;
-            ensure!(status.nodes.ready <= able, "{} ready, {able} able: {status:?}", status.nodes.ready);
+            ensure!(
+                status.nodes.ready <= able,
+                "{} nodes reported as ready, but only {able} are: {status:?}",
+                status.nodes.ready
+            );
             let offered: u32 = offering.values().sum();
-            ensure!(status.gpus.allocatable <= offered, "{offered} published: {status:?}");
+            ensure!(status.gpus.allocatable <= offered, "only {offered} GPUs are published: {status:?}");
             let enough = able * 100 >= percent * (status.nodes.total - status.nodes.excluded);
-            ensure!(!is_ready(policy) || enough, "Ready with {able} able: {status:?}");
-            words += 1;
+            ensure!(!is_ready(policy) || enough, "Ready with only {able} ready nodes: {status:?}");
+            statuses += 1;
         }
         let ready = seen.iter().filter(|policy| is_ready(policy)).count();
         ensure!(
-            words >= 3 && ready >= 1 && ready < words,
-            "{ready} of {words} statuses are Ready: nothing was watched"
+            statuses >= 3 && ready >= 1 && ready < statuses,
+            "{ready} of {statuses} statuses are Ready: nothing was watched"
         );
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The supported systems, one test each: from the example policy to Ready on nodes as the system has them, and then the check that
-//! users of the system make.
+//! The supported systems, one test each: the example policy becomes Ready on nodes like those of the system, and then
+//! the check passes that users of the system make.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -72,9 +72,10 @@ impl System {
         for name in names {
             system.until_ready(&name).await?;
         }
-        eventually(DEADLINE, "a policy that is Ready", || async {
+        eventually(DEADLINE, "a Ready policy", || async {
             let status = system.f.policy().await?.status.context("no status")?;
-            let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").context("none")?;
+            let ready =
+                status.conditions.iter().find(|condition| condition.type_ == "Ready").context("no such condition")?;
             ensure!(ready.status == "True", "{}: {}", ready.reason, ready.message);
             Ok(())
         })
@@ -119,7 +120,7 @@ impl System {
         let stages = self.stages().await?;
         let found: BTreeMap<&str, usize> = stages.iter().map(|(stage, sets)| (stage.as_str(), sets.len())).collect();
         let wanted: BTreeMap<&str, usize> = wanted.iter().map(|(stage, count)| (stage.as_str(), *count)).collect();
-        ensure!(found == wanted, "{found:?} and not {wanted:?}");
+        ensure!(found == wanted, "{found:?}, expected {wanted:?}");
         Ok(())
     }
 
@@ -152,7 +153,7 @@ impl System {
             },
         }))?;
         let name = pods.create(&PostParams::default(), &pod).await?.metadata.name.context("no name")?;
-        eventually(DEADLINE, "a pod that runs", || async {
+        eventually(DEADLINE, "a running pod", || async {
             let pod = pods.get(&name).await?;
             let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
             ensure!(phase == "Running", "{phase}: {:?}", pod.status.and_then(|status| status.conditions));
@@ -168,15 +169,16 @@ impl System {
     }
 }
 
-/// Returns the text of a DaemonSet's pod template, to search in.
+/// Returns a DaemonSet's pod template as JSON text, for searches.
 fn text(set: &DaemonSet) -> Result<String> {
     Ok(serde_json::to_string(&set.spec.as_ref().context("no spec")?.template)?)
 }
 
 #[test]
-fn centos_7_with_tesla_k80s_and_a_driver_of_its_packages() {
+fn centos_7_with_tesla_k80s_and_a_packaged_driver() {
     test(|f| async move {
-        // 384.66, which these systems came with, is too old for a device plugin of today: the plan's own tests have its words.
+        // These systems came with 384.66, which is too old for current device plugins; the plan's own tests check that
+        // message.
         let k80s = with_driver(node("k80s", K80, 4, ("centos", "7")), "470.256.02");
         let s = System::ready(f, "legacy-k80", vec![k80s]).await?;
         s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
@@ -201,19 +203,19 @@ fn centos_7_with_tesla_k80s_and_a_run_file_from_a_mirror() {
 }
 
 #[test]
-fn docker_with_two_geforce_cards_to_a_node() {
+fn docker_with_two_geforce_cards_per_node() {
     test(|f| async move {
         let cards = |name: &str| {
             let node = with_runtime(node(name, GEFORCE, 2, ("rhel", "8.10")), "docker://27.0.3");
             with_label(with_driver(node, "430.34"), "host", name)
         };
-        // One whose daemon.json has NVIDIA's runtime by hand, and one whose has not.
+        // In one node's daemon.json NVIDIA's runtime was configured by hand, in the other's it was not.
         let by_hand = with_host_runtime(cards("by-hand"), "/etc/docker/daemon.json");
         let cpu = FleetNode::without_gpus("cpu-only");
         let s = System::ready(f, "docker", vec![cards("geforce"), by_hand]).await?;
         s.f.fleet.join([cpu]).await?;
         s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 2)]).await?;
-        ensure!(s.label("by-hand", keys::TOOLKIT).await?.is_none(), "what was made by hand stays as it is");
+        ensure!(s.label("by-hand", keys::TOOLKIT).await?.is_none(), "a manual configuration must be left unchanged");
         ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"host": "by-hand"})).await? == "by-hand");
         let toolkit = text(&s.stages().await?["toolkit"][0])?;
         for word in ["/etc/docker", "docker.sock", "--no-daemon"] {
@@ -240,7 +242,7 @@ fn gke_with_container_optimized_os() {
         for word in ["--enable-container-gpu-metrics", "2112", "/home/kubernetes/bin/nvidia"] {
             ensure!(plugin.contains(word), "no {word} in {plugin}");
         }
-        ensure!(s.label("cos", GKE).await?.as_deref() == Some("nvidia-tesla-k80"), "the cloud's label is the cloud's");
+        ensure!(s.label("cos", GKE).await?.as_deref() == Some("nvidia-tesla-k80"), "the cloud's label was changed");
         ensure!(s.runs_on(keys::GPU_RESOURCE, json!({GKE: "nvidia-tesla-k80"})).await? == "cos");
         s.end().await
     });
@@ -258,7 +260,7 @@ fn gke_with_ubuntu() {
 }
 
 #[test]
-fn gke_that_installs_driver_and_plugin_itself() {
+fn gke_with_its_own_driver_and_plugin() {
     test(|f| async move {
         let mut managed = with_label(node("managed", H100, 8, ("cos", "117")), GKE, "nvidia-h100-80gb");
         managed.labels.insert("cloud.google.com/gke-gpu-driver-version".into(), "default".into());
@@ -274,7 +276,7 @@ fn gke_that_installs_driver_and_plugin_itself() {
         let status = s.f.gpu_nodes().get("managed").await?.status.unwrap_or_default();
         ensure!(
             status.message.contains("kube-system/nvidia-gpu-device-plugin"),
-            "whose plugin it is: {}",
+            "the message does not name the plugin: {}",
             status.message
         );
         sets.delete("nvidia-gpu-device-plugin", &DeleteParams::default()).await?;
@@ -283,10 +285,10 @@ fn gke_that_installs_driver_and_plugin_itself() {
 }
 
 #[test]
-fn a_static_device_plugin_that_is_left_alone_until_its_node_is_taken_over() {
+fn a_third_party_device_plugin_is_left_unchanged_until_the_operator_takes_over_its_node() {
     test(|f| async move {
-        let theirs =
-            with_label(with_driver(node("theirs", A100, 8, ("ubuntu", "22.04")), "580.173.02"), "static", "yes");
+        let third_party =
+            with_label(with_driver(node("third-party", A100, 8, ("ubuntu", "22.04")), "580.173.02"), "static", "yes");
         let a100 = |name: &str| with_driver(node(name, A100, 8, ("ubuntu", "22.04")), "580.173.02");
         let operated = with_label(a100("operated"), "nvidia.com/gpu.deploy.device-plugin", "true");
         let name = "nvidia-device-plugin-daemonset";
@@ -298,40 +300,46 @@ fn a_static_device_plugin_that_is_left_alone_until_its_node_is_taken_over() {
             let name = set.metadata.name.clone().context("no name")?;
             sets.patch(&name, &apply, &Patch::Apply(&set)).await?;
         }
-        let s = System::ready(f, "beside-other-stacks", vec![theirs, operated, a100("bare")]).await?;
+        let s = System::ready(f, "beside-other-stacks", vec![third_party, operated, a100("bare")]).await?;
         s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
         let status = s.f.gpu_nodes().get("operated").await?.status.unwrap_or_default();
         ensure!(status.message.contains("kube-system/of-nvidias-operator"), "{}", status.message);
         s.f.fleet.join([with_label(a100("claimed"), "claims", "yes")]).await?;
         s.f.until_reason("claimed", Reason::ForeignDraDriver).await?;
-        ensure!(s.label("claimed", keys::DEVICE_PLUGIN).await?.is_none(), "no plugin is beside a DRA driver");
+        ensure!(
+            s.label("claimed", keys::DEVICE_PLUGIN).await?.is_none(),
+            "the operator's plugin runs next to a DRA driver"
+        );
         s.f.until_condition("Ready", "True").await?;
-        let status = s.f.gpu_nodes().get("theirs").await?.status.unwrap_or_default();
+        let status = s.f.gpu_nodes().get("third-party").await?.status.unwrap_or_default();
         ensure!(status.reason == Some(Reason::ForeignDevicePlugin), "{:?}: {}", status.reason, status.message);
-        ensure!(s.label("theirs", keys::DEVICE_PLUGIN).await?.is_none(), "nothing of ours is beside theirs");
-        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"static": "yes"})).await? == "theirs");
+        ensure!(
+            s.label("third-party", keys::DEVICE_PLUGIN).await?.is_none(),
+            "the operator's plugin runs next to a third-party one"
+        );
+        ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"static": "yes"})).await? == "third-party");
 
         let label = |key: &'static str, value: Value| {
             let nodes = Api::<Node>::all(s.f.cluster.client());
             let patch = json!({"metadata": {"labels": {key: value}}});
-            async move { nodes.patch("theirs", &PatchParams::default(), &Patch::Merge(patch)).await }
+            async move { nodes.patch("third-party", &PatchParams::default(), &Patch::Merge(patch)).await }
         };
-        label("example.com/gpu-stack", json!("ours")).await?;
-        eventually(DEADLINE, "the way to get theirs off the node", || async {
-            let status = s.f.gpu_nodes().get("theirs").await?.status.unwrap_or_default();
+        label("example.com/gpu-stack", json!("gpu-operator")).await?;
+        eventually(DEADLINE, "a message with the way to remove the third-party plugin", || async {
+            let status = s.f.gpu_nodes().get("third-party").await?.status.unwrap_or_default();
             ensure!(status.message.contains("nodeSelector"), "{}", status.message);
             Ok(())
         })
         .await?;
         label("static", Value::Null).await?;
-        eventually(DEADLINE, "ours in the place of theirs", || async {
-            let status = s.f.gpu_nodes().get("theirs").await?.status.unwrap_or_default();
+        eventually(DEADLINE, "the operator's plugin instead of the third-party one", || async {
+            let status = s.f.gpu_nodes().get("third-party").await?.status.unwrap_or_default();
             let all = status.is_ready() && status.foreign.is_empty();
             ensure!(all && status.reason == Some(Reason::AllGpusAllocatable), "{:?} {}", status.reason, status.message);
             let pods = Api::<Pod>::namespaced(s.f.cluster.client(), s.f.cluster.namespace());
             let plugins = format!("{}={}", keys::STAGE, Stage::DevicePlugin.as_str());
-            let here = ListParams::default().labels(&plugins).fields("spec.nodeName=theirs,status.phase=Running");
-            ensure!(pods.list(&here).await?.items.len() == 1, "no plugin of ours runs");
+            let here = ListParams::default().labels(&plugins).fields("spec.nodeName=third-party,status.phase=Running");
+            ensure!(pods.list(&here).await?.items.len() == 1, "the operator's plugin is not running");
             Ok(())
         })
         .await?;
@@ -383,7 +391,7 @@ fn plugin(name: &str, (key, value): (&str, &str)) -> Result<DaemonSet> {
 }
 
 #[test]
-fn workstations_that_a_label_of_ones_own_calls_p630() {
+fn workstations_with_a_custom_label() {
     test(|f| async move {
         let workstation = |name: &str| {
             let node = with_runtime(node(name, K620, 1, ("ubuntu", "20.04")), "docker://20.10.24");
@@ -402,7 +410,7 @@ fn workstations_that_a_label_of_ones_own_calls_p630() {
 }
 
 #[test]
-fn workstations_with_a_run_file_and_googles_plugin_and_no_toolkit() {
+fn workstations_with_a_run_file_googles_plugin_and_no_toolkit() {
     test(|f| async move {
         let labelled = |name: &str| with_label(node(name, K620, 1, ("ubuntu", "20.04")), "gpu/nividia", "P630");
         let nodes = vec![labelled("ceph-node1"), labelled("ceph-node2")];
@@ -414,7 +422,10 @@ fn workstations_with_a_run_file_and_googles_plugin_and_no_toolkit() {
             ensure!(driver.contains(word), "no {word} in {driver}");
         }
         ensure!(plugin.contains("nvidia-plugin:promethues"), "{plugin}");
-        ensure!(s.label("ceph-node1", "gpu/nividia").await?.as_deref() == Some("P630"), "the user's own label stays");
+        ensure!(
+            s.label("ceph-node1", "gpu/nividia").await?.as_deref() == Some("P630"),
+            "the user's own label was changed"
+        );
         s.runs_on(keys::GPU_RESOURCE, json!({"gpu/nividia": "P630"})).await?;
         s.end().await
     });
@@ -448,9 +459,13 @@ fn k80s_and_p100s_and_newer_models_in_one_cluster() {
             "name": "pinned", "match": {"models": ["nvidia-tesla-k80"]}, "driver": {"version": "595.91.07"},
         }]}});
         s.f.policies().patch(POLICY, &PatchParams::default(), &Patch::Merge(pin)).await?;
-        eventually(DEADLINE, "what is wrong with the pool", || async {
+        eventually(DEADLINE, "the message about the pool", || async {
             let status = s.f.policy().await?.status.context("no status")?;
-            let accepted = status.conditions.iter().find(|condition| condition.type_ == "Accepted").context("none")?;
+            let accepted = status
+                .conditions
+                .iter()
+                .find(|condition| condition.type_ == "Accepted")
+                .context("no such condition")?;
             ensure!(accepted.status == "False" && accepted.message.contains("470"), "{accepted:?}");
             Ok(())
         })
@@ -467,7 +482,7 @@ fn kubeadm_with_containerd_and_cri_o() {
         let s = System::ready(f, "kubeadm", vec![node("containerd", H100, 8, ("ubuntu", "24.04")), crio]).await?;
         s.has_stages(&[(Stage::Driver, 2), (Stage::Toolkit, 2), (Stage::DevicePlugin, 2)]).await?;
         for set in &s.stages().await?["toolkit"] {
-            ensure!(!text(set)?.contains("containerd.sock"), "a runtime that does CDI itself is left alone");
+            ensure!(!text(set)?.contains("containerd.sock"), "a runtime with CDI support was configured");
         }
         s.end().await
     });
@@ -488,7 +503,7 @@ fn eks_with_accelerated_images() {
 }
 
 #[test]
-fn aks_and_eks_with_a_driver_and_nvidias_runtime_of_their_own() {
+fn aks_and_eks_with_their_own_driver_and_nvidias_runtime() {
     test(|f| async move {
         let image = |name: &str, gpu: &str, system| {
             let node = with_runtime(with_driver(node(name, gpu, 4, system), "580.95.05"), "containerd://1.7.27");
@@ -506,7 +521,7 @@ fn aks_and_eks_with_a_driver_and_nvidias_runtime_of_their_own() {
 }
 
 #[test]
-fn aks_without_a_driver_of_its_own() {
+fn aks_without_its_own_driver() {
     test(|f| async move {
         let t4 = node("aks", T4, 4, ("ubuntu", "22.04"));
         let s = System::ready(f, "aks", vec![with_label(t4, "kubernetes.azure.com/accelerator", "nvidia")]).await?;
@@ -523,7 +538,7 @@ fn k3s_with_its_own_containerd() {
         let s = System::ready(f, "k3s", vec![node]).await?;
         let sets = &s.stages().await?["toolkit"];
         ensure!(sets.len() == 1 && !text(&sets[0])?.contains("containerd.sock"), "{sets:?}");
-        // Entered into its configuration where that is asked for: k3s's own file and socket.
+        // If requested, the runtime is configured in k3s's own file, with its socket.
         let runtime = json!({"spec": {"defaults": {"toolkit": {"injection": "Runtime"}}}});
         s.f.policies().patch(POLICY, &PatchParams::default(), &Patch::Merge(&runtime)).await?;
         eventually(DEADLINE, "a toolkit that configures k3s's containerd", || async {
@@ -538,7 +553,7 @@ fn k3s_with_its_own_containerd() {
 }
 
 #[test]
-fn rke2_by_cdi() {
+fn rke2_with_cdi() {
     test(|f| async move {
         let mut node = with_runtime(node("rke2", T4, 1, ("rhel", "9.4")), "containerd://2.1.4-k3s1");
         node.kubelet = "v1.36.3+rke2r1".into();
@@ -549,7 +564,7 @@ fn rke2_by_cdi() {
 }
 
 #[test]
-fn an_air_gapped_cluster_pulls_from_its_mirror_alone() {
+fn an_air_gapped_cluster_pulls_only_from_its_mirror() {
     test(|f| async move {
         let s = System::ready(f, "air-gapped", vec![node("gapped", H100, 8, ("ubuntu", "22.04"))]).await?;
         for (stage, sets) in s.stages().await? {
@@ -557,9 +572,12 @@ fn an_air_gapped_cluster_pulls_from_its_mirror_alone() {
                 let spec = set.spec.and_then(|spec| spec.template.spec).context("no pod")?;
                 for container in spec.init_containers.unwrap_or_default().iter().chain(&spec.containers) {
                     let image = container.image.as_deref().unwrap_or_default();
-                    let ours = image.starts_with("localhost:5999/nvml-probe:");
-                    ensure!(ours || image.starts_with("registry.example.com:5000/mirror/"), "{stage}: {image}");
-                    ensure!(stage != "driver" || ours || image.contains("6.8.0-60-generic"), "precompiled: {image}");
+                    let is_probe = image.starts_with("localhost:5999/nvml-probe:");
+                    ensure!(is_probe || image.starts_with("registry.example.com:5000/mirror/"), "{stage}: {image}");
+                    ensure!(
+                        stage != "driver" || is_probe || image.contains("6.8.0-60-generic"),
+                        "not precompiled: {image}"
+                    );
                 }
             }
         }
@@ -568,7 +586,7 @@ fn an_air_gapped_cluster_pulls_from_its_mirror_alone() {
 }
 
 #[test]
-fn four_pods_to_a_gpu_by_time_slicing() {
+fn four_pods_per_gpu_by_time_slicing() {
     test(|f| async move {
         let s = System::ready(f, "time-slicing", vec![node("sliced", T4, 2, ("ubuntu", "22.04"))]).await?;
         ensure!(s.allocatable("sliced", keys::GPU_RESOURCE).await?.as_deref() == Some("8"));
@@ -578,20 +596,20 @@ fn four_pods_to_a_gpu_by_time_slicing() {
         let driver = s.label("sliced", keys::DRIVER).await?;
         let fewer = json!({"spec": {"defaults": {"devicePlugin": {"sharing": {"timeSlicing": {"replicas": 5}}}}}});
         s.f.policies().patch(POLICY, &PatchParams::default(), &Patch::Merge(fewer)).await?;
-        eventually(DEADLINE, "ten of them", || async {
+        eventually(DEADLINE, "ten allocatable GPUs", || async {
             let count = s.allocatable("sliced", keys::GPU_RESOURCE).await?;
             ensure!(count.as_deref() == Some("10"), "{count:?}");
             Ok(())
         })
         .await?;
         s.until_ready("sliced").await?;
-        ensure!(s.label("sliced", keys::DRIVER).await? == driver, "the driver has nothing to do with it");
+        ensure!(s.label("sliced", keys::DRIVER).await? == driver, "the driver's revision was changed");
         s.end().await
     });
 }
 
 #[test]
-fn four_pods_to_a_gpu_by_mps() {
+fn four_pods_per_gpu_by_mps() {
     test(|f| async move {
         let s = System::ready(f, "mps", vec![node("shared", A100, 2, ("ubuntu", "22.04"))]).await?;
         s.has_stages(&[(Stage::Driver, 1), (Stage::Toolkit, 1), (Stage::Mps, 1), (Stage::DevicePlugin, 1)]).await?;

@@ -1,5 +1,5 @@
-//! Two hundred nodes with eight models, three operating systems and two container runtimes, with and without host drivers: from
-//! applying a policy until quiet, and then changes of single nodes.
+//! Two hundred nodes with eight models, three operating systems and two container runtimes, with and without host
+//! drivers: from applying a policy until quiet, and then changes of single nodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ use crate::support::{DEADLINE, Fixture, POLICY, QUIET, test};
 const NODES: usize = 200;
 /// PCI ids of K80, P100, T4, A100, H100, L4, H200 and B200.
 const MODELS: [&str; 8] = ["102d", "15f9", "1eb8", "20b0", "2330", "27b8", "2335", "2901"];
-/// A container runtime that is configured with NVIDIA's runtime, and restarted for that.
+/// A container runtime in which NVIDIA's runtime is configured, and which is restarted for that.
 const IN_TURN: &str = "containerd://1.7.27";
 const GKE: &str = "cloud.google.com/gke-accelerator";
 
@@ -50,11 +50,11 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
         if node.os.version_id == "22.04" {
             node.os = os("ubuntu", "20.04");
         } else {
-            // Driver branch 470, the last for Kepler, has no image for these.
+            // Driver branch 470, the last for Kepler, has no image for these systems.
             wanted = Reason::NoDriverImageForOS;
         }
     }
-    // The host's own, where it has one, is of a branch that the model has not left.
+    // The version of a host's own driver, from a branch that supports the model.
     let driver = if model == "102d" { "470.256.02" } else { "580.95.05" };
     match index % 25 {
         3 => {
@@ -65,7 +65,7 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
             node.host_driver = HostDriver::Installed(driver.into());
             wanted = Reason::DriverNotLoaded;
         }
-        // Its configuration gets NVIDIA's runtime.
+        // NVIDIA's runtime is configured in this container runtime.
         12 => node.runtime = IN_TURN.into(),
         15 => node.behaviour.pod_seconds = 5,
         16 => node.runtime = "cri-o://1.34.1".into(),
@@ -74,7 +74,7 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
             wanted = Reason::ContainerCrashed;
         }
         22 => {
-            // Known only by its cloud's label.
+            // The GPUs are known only from the cloud's label.
             node.behaviour.reports = false;
             node.labels.insert(GKE.into(), "nvidia-tesla-t4".into());
             wanted = Reason::ProbeMissing;
@@ -85,23 +85,23 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
 }
 
 #[test]
-fn from_a_policy_to_rest_and_then_each_nodes_trouble_is_its_own() {
+fn a_fleet_is_installed_and_settles_and_then_changes_of_a_node_affect_only_that_node() {
     test(|f| async move {
         let nodes = nodes();
         f.fleet.join(nodes.iter().map(|(node, _)| node.clone())).await?;
         let reporting = nodes.iter().filter(|(node, _)| node.behaviour.reports && !node.gpus.is_empty()).count();
-        eventually(DEADLINE, "a report of every node that reports", || async {
+        eventually(DEADLINE, "the report of every probe", || async {
             let reported = f.statuses().await?.values().filter(|status| status.report.is_some()).count();
-            ensure!(reported >= reporting, "{reported} of {reporting}");
+            ensure!(reported >= reporting, "{reported} of {reporting} reports");
             Ok(())
         })
         .await?;
         f.fleet.quiet(QUIET, DEADLINE).await?;
 
         install(&f, &nodes).await?;
-        a_settled_fleet_asks_for_nothing(&f).await?;
-        what_happens_to_a_node_is_that_nodes_own(&f).await?;
-        nodes_that_cannot_serve_are_counted_apart(&f).await?;
+        a_settled_fleet_causes_no_requests(&f).await?;
+        changes_of_a_node_affect_only_that_node(&f).await?;
+        unavailable_nodes_are_excluded(&f).await?;
         Ok(f)
     });
 }
@@ -112,12 +112,12 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
     let (watcher, lines) = (f.watch_policy(), f.watch_nodes());
     f.apply("{readiness: {minReadyNodes: 60%}, nodeLabels: [accelerator]}").await?;
     // Nodes whose probe never reports are listed after a minute.
-    eventually(DEADLINE, "what is to become of every node", || async {
+    eventually(DEADLINE, "the expected state of every node", || async {
         let found = f.statuses().await?;
         for (node, wanted) in nodes {
             let status = found.get(&node.name);
             let reason = status.and_then(|status| status.reason);
-            ensure!(reason == *wanted, "{}: {reason:?} and not {wanted:?}: {status:?}", node.name);
+            ensure!(reason == *wanted, "{}: {reason:?}, expected {wanted:?}: {status:?}", node.name);
             let ready = status.is_some_and(GpuNodeStatus::is_ready);
             ensure!(ready == (*wanted == Some(Reason::AllGpusAllocatable)), "{}", node.name);
         }
@@ -131,19 +131,19 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
     ensure!(writes.rejected().count() == 0, "rejected: {}", writes.rejected());
     let sets = f.daemon_sets().await?;
     let members = nodes.iter().filter(|(_, wanted)| wanted.is_some()).count();
-    // The label of a toolkit that restarts the runtime is set in the node's turn, and the wait is reported.
+    // The label of a toolkit that restarts the runtime is set one node at a time, and pending nodes are reported.
     let in_turn = nodes.iter().filter(|(node, _)| node.runtime == IN_TURN).count();
     let gpus = |node: &FleetNode| Some((node.name.clone(), u32::try_from(node.gpus.len()).ok()?));
     let gpus: BTreeMap<String, u32> = nodes.iter().filter_map(|(node, _)| gpus(node)).collect();
     lines.never_early(f, &gpus)?;
     let allowed = 4 * members + 2 * in_turn + sets.len() + 20 + lines.lasting_phases();
-    ensure!(writes.count() <= allowed, "{} of {allowed}: {writes}", writes.count());
+    ensure!(writes.count() <= allowed, "{} writes, at most {allowed} are allowed: {writes}", writes.count());
     watcher.never_early(f, &gpus, 60)?;
     places(f, &sets, nodes).await
 }
 
-/// Checks that each DaemonSet's pods are on exactly the nodes whose labels name it; and that the nodes of a driver have one model
-/// and operating system, and those of a toolkit have one kind of container runtime.
+/// Checks that each DaemonSet's pods are on exactly the nodes whose labels name it; and that the nodes of a driver have
+/// one model and operating system, and those of a toolkit have one kind of container runtime.
 async fn places(f: &Fixture, sets: &BTreeMap<String, DaemonSet>, nodes: &[(FleetNode, Option<Reason>)]) -> Result<()> {
     let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in Api::<Node>::all(f.cluster.client()).list(&ListParams::default()).await? {
@@ -164,7 +164,7 @@ async fn places(f: &Fixture, sets: &BTreeMap<String, DaemonSet>, nodes: &[(Fleet
     let unused: Vec<_> = sets.keys().filter(|set| !named.contains_key(*set)).collect();
     ensure!(unused.is_empty() && sets.len() == named.len(), "{unused:?}");
     let drivers = sets.keys().filter(|set| set.starts_with("driver-")).count();
-    ensure!(drivers >= 20, "eight models on up to three systems each have {drivers} drivers");
+    ensure!(drivers >= 20, "only {drivers} drivers for eight models on up to three systems each");
     let nodes: BTreeMap<&str, &FleetNode> = nodes.iter().map(|(node, _)| (node.name.as_str(), node)).collect();
     for (set, on) in &placed {
         let of =
@@ -174,27 +174,28 @@ async fn places(f: &Fixture, sets: &BTreeMap<String, DaemonSet>, nodes: &[(Fleet
             Some(("toolkit", _)) => of(|node| (node.runtime == IN_TURN).to_string()),
             _ => continue,
         };
-        ensure!(kinds.len() == 1, "{set} is on nodes of {kinds:?}");
+        ensure!(kinds.len() == 1, "{set} is on nodes of several kinds: {kinds:?}");
     }
     Ok(())
 }
 
 /// Checks that for a minute the operator sends no requests except watches.
-async fn a_settled_fleet_asks_for_nothing(f: &Fixture) -> Result<()> {
+async fn a_settled_fleet_causes_no_requests(f: &Fixture) -> Result<()> {
     let before = f.generations().await?;
     let mark = f.cluster.audit().mark()?;
     // The absence of requests has no event to wait for.
     tokio::time::sleep(Duration::from_mins(1)).await;
-    let asked = f.cluster.audit().requests(OPERATOR, mark)?.only(|request| request.verb != "watch");
-    ensure!(asked.count() == 0, "{asked}");
-    ensure!(f.generations().await? == before, "a DaemonSet's generation has moved");
+    let requests = f.cluster.audit().requests(OPERATOR, mark)?.only(|request| request.verb != "watch");
+    ensure!(requests.count() == 0, "{requests}");
+    ensure!(f.generations().await? == before, "a DaemonSet's generation has changed");
     Ok(())
 }
 
-/// Nodes join, leave, change labels, lose GPU signals, reboot with fewer GPUs and die: no other node's status is written.
-async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
+/// Nodes join, leave, change labels, lose GPU labels, reboot with fewer GPUs and die: no other node's status is
+/// written.
+async fn changes_of_a_node_affect_only_that_node(f: &Fixture) -> Result<()> {
     let h100 = |index: usize| format!("n{index:03}");
-    // Of existing kinds, so that no DaemonSet is new.
+    // The new node is of an existing kind, so that it needs no new DaemonSet.
     let like_n004 = |name: &str| FleetNode { name: name.into(), ..node(4).0 };
     f.only_touches("joins", &["joiner"], async {
         f.fleet.join([like_n004("joiner")]).await?;
@@ -204,8 +205,8 @@ async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
     f.only_touches("leaves", &["joiner"], async { f.fleet.leave("joiner").await }).await?;
     let name = h100(4);
     f.only_touches("is relabelled", &[&name], f.fleet.relabel(&name, &[("zone", Some("b"))])).await?;
-    f.only_touches("gains a signal", &[&name], f.fleet.relabel(&name, &[(GKE, Some("nvidia-h100-80gb"))])).await?;
-    f.only_touches("loses it", &[&name], f.fleet.relabel(&name, &[(GKE, None)])).await?;
+    f.only_touches("gets a cloud label", &[&name], f.fleet.relabel(&name, &[(GKE, Some("nvidia-h100-80gb"))])).await?;
+    f.only_touches("loses the cloud label", &[&name], f.fleet.relabel(&name, &[(GKE, None)])).await?;
     ensure!(f.statuses().await?[&name].reason == Some(Reason::AllGpusAllocatable));
     f.only_touches("reboots with fewer GPUs", &[&name], async {
         f.fleet.reboot(&name, 7);
@@ -215,15 +216,15 @@ async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
     let status = f.statuses().await?.remove(&name).context("no status")?;
     ensure!(status.message.contains("7 of 8") && status.message.contains("0000:"), "{}", status.message);
     let count = serde_json::json!({"metadata": {"annotations": {keys::GPU_COUNT: "7"}}});
-    f.only_touches("is said to have seven", &[&name], async {
+    f.only_touches("is annotated with seven GPUs", &[&name], async {
         let nodes = Api::<Node>::all(f.cluster.client());
         nodes.patch(&name, &PatchParams::default(), &Patch::Merge(&count)).await?;
         f.until_reason(&name, Reason::AllGpusAllocatable).await
     })
     .await?;
-    // Among them a node whose runtime is restarted in its turn, and one with a host driver.
+    // One of them has a runtime that is restarted, and another one has a host driver.
     for name in [&name, "n012", "n003"] {
-        f.only_touches("dies and comes back, again and again", &[name], async {
+        f.only_touches("dies and comes back repeatedly", &[name], async {
             for _ in 0..3 {
                 f.fleet.die(name).await?;
                 f.until_reason(name, Reason::NodeNotReady).await?;
@@ -234,12 +235,12 @@ async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
         })
         .await?;
     }
-    f.only_touches("has a driver whose library does not fit it", &[&name], async {
+    f.only_touches("has a driver and a library of different versions", &[&name], async {
         f.fleet.change(&name, |node| node.behaviour.nvml_failure = Some("Driver/library version mismatch".into()));
         until_nvml_is(f, &name, NvmlState::Failing).await
     })
     .await?;
-    f.only_touches("is mended", &[&name], async {
+    f.only_touches("is repaired", &[&name], async {
         f.fleet.change(&name, |node| node.behaviour.nvml_failure = None);
         until_nvml_is(f, &name, NvmlState::Answering).await?;
         f.until_reason(&name, Reason::AllGpusAllocatable).await
@@ -255,11 +256,11 @@ async fn what_happens_to_a_node_is_that_nodes_own(f: &Fixture) -> Result<()> {
         f.until_reason(&name, Reason::AllGpusAllocatable).await
     })
     .await?;
-    // Known by its cloud's label alone: what has been known once stays known.
-    f.only_touches("loses its only signal", &["n022"], f.fleet.relabel("n022", &[(GKE, None)])).await?;
+    // The GPUs of this node are known only from the cloud's label. The model remains known without it.
+    f.only_touches("loses its only GPU label", &["n022"], f.fleet.relabel("n022", &[(GKE, None)])).await?;
     let lost = f.statuses().await?.remove("n022").context("no status")?;
     ensure!((lost.reason, lost.model.as_deref()) == (Some(Reason::ProbeMissing), Some("nvidia-tesla-t4")), "{lost:?}");
-    f.only_touches("has it back", &["n022"], f.fleet.relabel("n022", &[(GKE, Some("nvidia-tesla-t4"))])).await
+    f.only_touches("gets the label back", &["n022"], f.fleet.relabel("n022", &[(GKE, Some("nvidia-tesla-t4"))])).await
 }
 
 /// Waits until a node's probe reports this state of NVML.
@@ -273,7 +274,7 @@ async fn until_nvml_is(f: &Fixture, node: &str, wanted: NvmlState) -> Result<()>
 }
 
 /// Cordoned, NotReady and deleted nodes do not count for `minReadyNodes`.
-async fn nodes_that_cannot_serve_are_counted_apart(f: &Fixture) -> Result<()> {
+async fn unavailable_nodes_are_excluded(f: &Fixture) -> Result<()> {
     let counts = || async { anyhow::Ok(f.policy().await?.status.context("no status")?.nodes) };
     let before = counts().await?;
     let before = &before;
@@ -290,7 +291,7 @@ async fn nodes_that_cannot_serve_are_counted_apart(f: &Fixture) -> Result<()> {
     excluded(1).await?;
     f.fleet.die("n001").await?;
     excluded(2).await?;
-    // As many as are ready must be; with one of them cordoned it is one less of one less.
+    // First exactly as many nodes are required as are still ready, then one more.
     f.apply(&format!("{{readiness: {{minReadyNodes: {}}}, nodeLabels: [accelerator]}}", before.ready - 2)).await?;
     f.until_condition("Ready", "True").await?;
     f.apply(&format!("{{readiness: {{minReadyNodes: {}}}, nodeLabels: [accelerator]}}", before.ready - 1)).await?;

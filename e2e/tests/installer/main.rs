@@ -1,4 +1,4 @@
-//! NVIDIA's own installer on configurations with foreign content, without a cluster: install, upgrade, uninstall.
+//! NVIDIA's own installer with existing third-party configurations, without a cluster: install, upgrade, uninstall.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{
@@ -22,10 +22,10 @@ struct Host {
     folder: TempDir,
     kind: Kind,
     main: PathBuf,
-    /// Whether the main file is the distribution's alone, as in k0s.
-    main_is_theirs: bool,
-    /// What the main file is made into, where that is a template, as in `MicroK8s`.
-    made: Option<PathBuf>,
+    /// Whether the distribution manages the main file itself, as in k0s.
+    main_is_managed: bool,
+    /// The file that is generated from the main file if that is a template, as in `MicroK8s`.
+    generated: Option<PathBuf>,
     drop_in: Option<PathBuf>,
 }
 
@@ -42,29 +42,29 @@ impl Host {
         if let Some(found) = found {
             fs::write(&main, found).expect("written");
         }
-        let host = Self { folder, kind, main, main_is_theirs: false, made: None, drop_in };
+        let host = Self { folder, kind, main, main_is_managed: false, generated: None, drop_in };
         host.artifacts();
         host
     }
 
-    /// A host whose distribution keeps its containerd's main file for itself and takes up a drop-in by itself.
+    /// Returns a host whose distribution manages containerd's main file itself and imports drop-in files.
     fn k0s() -> Self {
-        Self { main_is_theirs: true, ..Self::new(Kind::Containerd, Some(V3)) }
+        Self { main_is_managed: true, ..Self::new(Kind::Containerd, Some(V3)) }
     }
 
-    /// A host whose distribution makes its containerd's file from a template with placeholders.
+    /// Returns a host whose distribution generates containerd's file from a template with placeholders.
     fn microk8s() -> Self {
         let host = Self::new(Kind::Containerd, Some(TEMPLATE));
-        let made = host.at("etc/made.toml");
-        fs::write(&made, TEMPLATE.replace("${SNAPSHOTTER}", "overlayfs")).expect("written");
-        Self { made: Some(made), ..host }
+        let generated = host.at("etc/generated.toml");
+        fs::write(&generated, TEMPLATE.replace("${SNAPSHOTTER}", "overlayfs")).expect("written");
+        Self { generated: Some(generated), ..host }
     }
 
     fn at(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// What the installer's image holds; its libraries are not looked into.
+    /// Creates the content of the installer's image. The libraries are empty, because their content does not matter.
     fn artifacts(&self) {
         let built = e2e::nvidia_programs().expect("NVIDIA's programs");
         let (programs, libraries) = (self.at("src/usr/bin"), self.at("src/usr/lib/x86_64-linux-gnu"));
@@ -82,10 +82,10 @@ impl Host {
     }
 
     fn files(&self) -> Vec<ConfigFile> {
-        config_files(self.kind, (!self.main_is_theirs).then_some(&*self.main), self.drop_in.as_deref())
+        config_files(self.kind, (!self.main_is_managed).then_some(&*self.main), self.drop_in.as_deref())
     }
 
-    fn ours(&self) -> NvidiaEntries {
+    fn entries(&self) -> NvidiaEntries {
         NvidiaEntries { handler: "nvidia".into(), install_dir: self.at("install/toolkit").display().to_string() }
     }
 
@@ -93,9 +93,10 @@ impl Host {
         state::read_all(self.files().iter().map(|file| &file.path)).expect("read")
     }
 
-    /// One life of the toolkit's pod: snapshot, installer, and what is kept of it.
+    /// Does what one run of the toolkit's pod does: takes a snapshot, runs the installer, and returns the updated
+    /// record.
     fn install(&self, known: Option<&Record>, default: bool) -> Record {
-        let record = Record::snapshot(&self.files(), &self.texts(), known, &self.ours()).expect("a snapshot");
+        let record = Record::snapshot(&self.files(), &self.texts(), known, &self.entries()).expect("a snapshot");
         let option = |name: &str, path: &Path| format!("--{name}={}", path.display());
         let mut command = Command::new(e2e::nvidia_programs().expect("programs").join("nvidia-ctk-installer"));
         command
@@ -104,7 +105,7 @@ impl Host {
             .arg(option("pid-file", &self.at("run/toolkit.pid")))
             .arg(option("toolkit-install-dir", &self.at("install")))
             .arg(option("toolkit-source-root", &self.at("src")))
-            .arg(option("config", &if self.main_is_theirs { self.at("run/unread.toml") } else { self.main.clone() }));
+            .arg(option("config", &if self.main_is_managed { self.at("run/unread.toml") } else { self.main.clone() }));
         command.arg(match self.kind {
             Kind::Containerd => "--runtime=containerd",
             Kind::Docker => "--runtime=docker",
@@ -112,7 +113,7 @@ impl Host {
         });
         if let Some(drop_in) = &self.drop_in {
             command.arg(option("drop-in-config", drop_in));
-            let source = self.made.as_ref().map_or_else(String::new, |made| format!("={}", made.display()));
+            let source = self.generated.as_ref().map_or_else(String::new, |file| format!("={}", file.display()));
             command.arg(format!("--config-source=file{source}"));
         }
         let output = command.output().expect("the installer");
@@ -121,13 +122,13 @@ impl Host {
             state::write_all(&writes).expect("written");
         }
         let now = self.texts();
-        let entered = |file: &ConfigFile| file.role.contains_entries(&now[&file.path], &self.ours());
+        let entered = |file: &ConfigFile| file.role.contains_entries(&now[&file.path], &self.entries());
         assert!(self.files().iter().any(entered), "{now:?}");
         record.settle(&now)
     }
 
     fn revert(&self, record: &Record) {
-        let writes = record.revert(&self.texts(), &self.ours()).expect("reverted");
+        let writes = record.revert(&self.texts(), &self.entries()).expect("reverted");
         state::write_all(&writes).expect("written");
     }
 
@@ -143,7 +144,7 @@ const V3: &str = "# mine\nversion = 3\nimports = [\"/etc/containerd/x/*.toml\"]\
 const CRIO: &str = "# mine\n[crio.runtime]\n  conmon_cgroup = \"pod\" # why\n[crio.runtime.runtimes.crun]\n  runtime_path = \"/usr/bin/crun\"\n";
 
 const TEMPLATE: &str = "# mine\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"${SNAPSHOTTER}\" # why\n  no_pivot = false\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n";
-/// NVIDIA's runtime by hand, under the name that ours has.
+/// NVIDIA's runtime configured by hand, under the name that the operator uses.
 const JSON_BY_HAND: &str =
     "{\"runtimes\": {\"nvidia\": {\"path\": \"/usr/bin/nvidia-container-runtime\", \"runtimeArgs\": []}}}\n";
 const V2_BY_HAND: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\n  runtime_type = \"io.containerd.runc.v2\"\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\n  BinaryName = \"/usr/bin/nvidia-container-runtime\" # by hand\n";
@@ -160,14 +161,14 @@ const CASES: [(Kind, Option<&str>); 8] = [
 ];
 
 #[test]
-fn after_install_upgrade_and_uninstall_every_file_is_as_it_was_found_to_the_byte() {
+fn uninstalling_restores_every_file_byte_for_byte_after_an_upgrade() {
     for (kind, found) in CASES {
         for default in [false, true] {
             let host = Host::new(kind, found);
             let first = host.install(None, default);
             let left = host.texts();
             let second = host.install(Some(&first), default);
-            assert_eq!(host.texts(), left, "{kind:?}: an upgrade that changes nothing restarts nothing");
+            assert_eq!(host.texts(), left, "{kind:?}: an upgrade without a change must not change a file");
             host.revert(&second);
             assert_eq!(host.main().as_deref(), found, "{kind:?}, default {default}");
             assert!(host.drop_in.iter().all(|path| !path.exists()), "{kind:?}");
@@ -176,7 +177,7 @@ fn after_install_upgrade_and_uninstall_every_file_is_as_it_was_found_to_the_byte
 }
 
 #[test]
-fn what_others_write_meanwhile_stays_and_nothing_of_ours_does() {
+fn uninstalling_keeps_later_changes_by_users_and_removes_all_of_the_operators_entries() {
     for (kind, found) in CASES.into_iter().filter(|(_, found)| found.is_some()) {
         for default in [false, true] {
             let host = Host::new(kind, found);
@@ -184,7 +185,7 @@ fn what_others_write_meanwhile_stays_and_nothing_of_ours_does() {
             let text = host.main().unwrap_or_default();
             let changed = match kind {
                 Kind::Docker => text.replacen('{', "{\"debug\": true,", 1),
-                Kind::Containerd | Kind::CriO => format!("{text}\n# theirs\n[debug]\n  level = \"info\"\n"),
+                Kind::Containerd | Kind::CriO => format!("{text}\n# added by a user\n[debug]\n  level = \"info\"\n"),
             };
             fs::write(&host.main, changed).expect("written");
             let second = host.install(Some(&first), default);
@@ -203,7 +204,7 @@ fn what_others_write_meanwhile_stays_and_nothing_of_ours_does() {
     }
 }
 
-/// Every kind of host, those of distributions of their own and with a runtime by hand included.
+/// Returns every kind of host, including those of special distributions and those with a runtime configured by hand.
 fn hosts() -> impl Iterator<Item = (String, Host)> {
     let plain = CASES.into_iter().map(|(kind, found)| (format!("{kind:?} {found:?}"), Host::new(kind, found)));
     let by_hand = [(Kind::Docker, JSON_BY_HAND), (Kind::Containerd, V2_BY_HAND)];
@@ -212,20 +213,20 @@ fn hosts() -> impl Iterator<Item = (String, Host)> {
 }
 
 #[test]
-fn upgrades_that_change_what_is_entered_leave_no_trace_either() {
+fn uninstalling_leaves_no_trace_of_upgrades_that_change_the_entries() {
     for (what, host) in hosts() {
         let found = host.main();
         let mut record = host.install(None, false);
         let plain = host.texts();
         for default in [true, false] {
-            // The pod of the one revision takes out what it has entered before that of the next enters anything.
+            // The pod of one revision removes its entries before the pod of the next one adds any.
             host.revert(&record);
             record = host.install(None, default);
             assert_eq!(host.texts() == plain, !default, "{what}: default {default}");
             record = host.install(Some(&record), default);
         }
-        if host.main_is_theirs {
-            assert_eq!(host.main(), found, "{what}: its main file is not touched");
+        if host.main_is_managed {
+            assert_eq!(host.main(), found, "{what}: the managed main file was changed");
         }
         host.revert(&record);
         assert_eq!(host.main(), found, "{what}");

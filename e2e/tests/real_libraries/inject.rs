@@ -1,4 +1,4 @@
-//! A driver that the probe brings into a container, as into that of the operator's pod for MPS: Debian's, without a GPU.
+//! Debian's driver, injected by the probe into a container as in the operator's pod for MPS, without a GPU.
 
 use std::{
     fs::{self, Permissions},
@@ -16,16 +16,16 @@ use crate::{
     support::{BRANCHES_WITH_MPS, LIBRARIES, alternative, built, contained, folder, real},
 };
 
-/// A driver as a node has it.
+/// An installed driver, as on a node.
 pub struct Installed(TempDir);
 
 impl Installed {
-    /// What Debian's packages have, and the links that installing them makes.
+    /// Creates the files of Debian's packages and the links that their installation creates.
     pub fn of(driver: &Driver) -> Self {
         let installed = Self(folder());
         let root = installed.root();
         let status = Command::new("cp").arg("-a").arg(driver.root.join("usr")).arg(root).status().expect("cp");
-        assert!(status.success(), "{} is not copied", driver.root.display());
+        assert!(status.success(), "copying {} failed", driver.root.display());
         alternative(root, "usr/bin/nvidia-smi", "nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi");
         for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
             let of_branch = format!("/{LIBRARIES}/nvidia/current/{name}");
@@ -38,7 +38,8 @@ impl Installed {
         self.0.path()
     }
 
-    /// A program with nothing but this environment, in a container that the probe brings the driver into.
+    /// Returns a command for a program with only this environment, in a container into which the probe injects the
+    /// driver.
     pub fn injected(&self, environment: &[String], program: &[&str]) -> Command {
         let mut command = contained(Path::new("env"));
         command.arg("-i").args(environment).arg(built("nvml-probe"));
@@ -55,13 +56,13 @@ impl Installed {
 fn nvidia_smi_and_its_library_are_found_without_an_environment() {
     for branch in BRANCHES_WITH_MPS {
         let output = Installed::of(&real(branch)).output(&["nvidia-smi", "-c", "EXCLUSIVE_PROCESS"]);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!((said.trim(), output.status.code()), (NO_DRIVER, Some(9)), "{branch}: {output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!((text.trim(), output.status.code()), (NO_DRIVER, Some(9)), "{branch}: {output:?}");
     }
 }
 
 #[test]
-fn a_drivers_device_nodes_are_made_in_the_container_and_no_others() {
+fn only_the_drivers_device_nodes_are_created_in_the_container() {
     let driver = Installed::of(&real("535"));
     let dev = driver.root().join("dev");
     fs::create_dir_all(dev.join("nvidia-caps")).expect("folders");
@@ -73,13 +74,13 @@ fn a_drivers_device_nodes_are_made_in_the_container_and_no_others() {
     }
     fs::write(dev.join("nvidia-modeset"), "no device node").expect("written");
     let output = driver.output(&["find", "/dev", "-type", "c", "-exec", "stat", "-c", "%n %Hr:%Lr %a", "{}", "+"]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    let mut found: Vec<&str> = said.lines().collect();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut found: Vec<&str> = text.lines().collect();
     found.sort_unstable();
     let expected = [
         "/dev/null 1:3 666",
         "/dev/nvidia-caps/nvidia-cap1 195:1 400",
-        // A server of MPS runs as its clients' user.
+        // An MPS server runs as its clients' user.
         "/dev/nvidia0 195:0 666",
         "/dev/nvidiactl 195:255 666",
     ];

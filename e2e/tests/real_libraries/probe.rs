@@ -1,4 +1,4 @@
-//! What the probe reports of a host with a real driver's libraries.
+//! The report of the probe on a host with a real driver's libraries.
 
 use std::{
     fs,
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 
 use crate::support::{BRANCHES, GPU, Host, built, library, real};
 
-/// What NVML says where no module is loaded, in the words of the probe's bindings to it.
+/// The error of NVML without a loaded module, as formatted by the probe's bindings.
 const NOT_LOADED: &str = "NVIDIA driver is not loaded";
 
-/// The report of a host that has these drivers and nothing else; the module's facts are given.
+/// Returns the expected report of a host with only these drivers, with the fields of the module and of NVML.
 fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
     let installed: Vec<Value> =
         installed.iter().map(|driver| json!({"root": "/", "version": driver.version})).collect();
@@ -36,7 +36,7 @@ fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
     })
 }
 
-/// The report without a time and a number of the file system, which differ each time.
+/// Returns the report without the time and the load id, which differ each time.
 fn facts(host: &Host) -> Value {
     let mut report = host.report();
     for gpu in report["gpus"].as_array_mut().expect("a list") {
@@ -47,7 +47,7 @@ fn facts(host: &Host) -> Value {
 }
 
 #[test]
-fn a_library_is_found_where_debian_has_it_unpacked_and_configured() {
+fn a_library_is_found_in_debians_folder_unpacked_and_configured() {
     for branch in BRANCHES {
         let driver = real(branch);
         for configured in [false, true] {
@@ -70,19 +70,23 @@ fn without_a_module_the_library_is_reported_and_not_loaded() {
         let host = Host::new();
         host.unpack(&driver);
         assert_eq!(facts(&host), expected(&[&driver], &json!({}), &json!({"state": "Absent"})));
-        assert_eq!(fs::read_dir(host.path("dev")).expect("a folder").count(), 0, "{branch}: it has been initialised");
+        assert_eq!(
+            fs::read_dir(host.path("dev")).expect("a folder").count(),
+            0,
+            "{branch}: the library was initialised"
+        );
     }
 }
 
 #[test]
-fn with_a_module_and_no_device_behind_it_the_library_says_that_none_is_loaded() {
+fn with_a_module_but_no_device_the_library_reports_that_no_driver_is_loaded() {
     for branch in BRANCHES {
         let driver = real(branch);
         let host = Host::new();
         host.unpack(&driver).configure(&driver).load(&driver.version);
         let failing = json!({"state": "Failing", "message": NOT_LOADED});
         assert_eq!(facts(&host), expected(&[&driver], &json!({"loaded": driver.version}), &failing));
-        // It makes its own device node, as far as its process may.
+        // The library creates its own device node, if its process has the permission.
         let node = fs::metadata(host.path("dev/nvidiactl")).expect("the library's own device node");
         assert!(node.file_type().is_char_device());
         assert_eq!((node.rdev(), node.mode() & 0o777), (makedev(195, 255), 0o666));
@@ -90,7 +94,7 @@ fn with_a_module_and_no_device_behind_it_the_library_says_that_none_is_loaded() 
 }
 
 #[test]
-fn of_two_branches_beside_each_other_that_of_the_module_is_asked() {
+fn with_two_branches_installed_the_library_of_the_loaded_module_is_used() {
     let (old, new) = (real("470"), real("550"));
     for (loaded, other) in [(&old, &new), (&new, &old)] {
         let host = Host::new();
@@ -107,7 +111,7 @@ fn of_two_branches_beside_each_other_that_of_the_module_is_asked() {
 }
 
 #[test]
-fn the_process_that_loads_a_library_outlives_its_refusal() {
+fn the_process_that_loads_a_library_survives_its_failure() {
     for branch in BRANCHES {
         let driver = real(branch);
         let host = Host::new();
@@ -119,7 +123,7 @@ fn the_process_that_loads_a_library_outlives_its_refusal() {
         child.stdin.take().expect("its input").write_all(b"[]\n[]\n").expect("written");
         let output = child.wait_with_output().expect("its output");
         assert!(output.status.success(), "{branch}: {}", output.status);
-        let refusal = format!("{{\"failed\":\"{NOT_LOADED}\"}}\n");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), refusal.repeat(2), "{branch}");
+        let failure = format!("{{\"failed\":\"{NOT_LOADED}\"}}\n");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), failure.repeat(2), "{branch}");
     }
 }

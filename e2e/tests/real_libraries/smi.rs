@@ -1,4 +1,4 @@
-//! NVIDIA's `nvidia-smi`: what it says without a driver, and how far it gets with the stand-in for NVML.
+//! NVIDIA's `nvidia-smi`: its output without a driver, and its calls of the stand-in for NVML.
 
 use std::{
     ffi::OsStr,
@@ -12,13 +12,13 @@ use e2e::debian::Driver;
 
 use crate::support::{BRANCHES, built, confined, folder, library, real};
 
-/// What it says where it has found its library, and that no driver.
+/// The output if the library is found and no driver is loaded.
 pub const NO_DRIVER: &str = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the \
                          latest NVIDIA driver is installed and running.";
 const NO_LIBRARY: &str = "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.";
 const NO_TABLE: &str = "Mismatch in versions between nvidia-smi and NVML.";
 
-/// The package's program, in the folder of the branch.
+/// Returns the path of the package's program, in the folder of the branch.
 fn program(driver: &Driver) -> PathBuf {
     let branch = PathBuf::from(library(driver)).parent().and_then(Path::file_name).map(OsStr::to_owned);
     driver.root.join("usr/lib/nvidia").join(branch.expect("a folder")).join("nvidia-smi")
@@ -31,43 +31,44 @@ fn run(driver: &Driver, libraries: &Path, args: &[&str]) -> Output {
     command.output().expect("unshare")
 }
 
-fn said(output: &Output) -> String {
+fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// NVML's functions that the program asked the dynamic linker for, in that order.
-fn asked(output: &Output) -> Vec<String> {
-    let mut asked: Vec<String> = Vec::new();
+/// Returns NVML's functions that the program looked up with the dynamic linker, in order.
+fn looked_up(output: &Output) -> Vec<String> {
+    let mut looked_up: Vec<String> = Vec::new();
     for line in String::from_utf8_lossy(&output.stderr).lines() {
         let symbol = line.split_once("symbol=").and_then(|(_, rest)| rest.split(';').next());
-        if let Some(symbol) = symbol.filter(|symbol| symbol.starts_with("nvml") && !asked.iter().any(|it| it == symbol))
+        if let Some(symbol) =
+            symbol.filter(|symbol| symbol.starts_with("nvml") && !looked_up.iter().any(|it| it == symbol))
         {
-            asked.push(symbol.to_owned());
+            looked_up.push(symbol.to_owned());
         }
     }
-    asked
+    looked_up
 }
 
 #[test]
-fn nvidia_smi_tells_a_missing_library_from_a_missing_driver() {
+fn nvidia_smi_distinguishes_a_missing_library_from_a_missing_driver() {
     for branch in BRANCHES {
         let driver = real(branch);
         let own = driver.root.join(Path::new(&library(&driver)).strip_prefix("/").expect("absolute"));
         for args in [&[][..], &["-L"], &["-c", "EXCLUSIVE_PROCESS"]] {
             let output = run(&driver, own.parent().expect("a folder"), args);
-            assert_eq!((said(&output).trim(), output.status.code()), (NO_DRIVER, Some(9)), "{branch} {args:?}");
+            assert_eq!((stdout(&output).trim(), output.status.code()), (NO_DRIVER, Some(9)), "{branch} {args:?}");
             let output = run(&driver, Path::new("/nowhere"), args);
-            assert!(said(&output).starts_with(NO_LIBRARY), "{branch} {args:?}: {}", said(&output));
+            assert!(stdout(&output).starts_with(NO_LIBRARY), "{branch} {args:?}: {}", stdout(&output));
             assert_eq!(output.status.code(), Some(12), "{branch} {args:?}");
         }
         let help = run(&driver, Path::new("/nowhere"), &["--help"]);
         let begin = format!("NVIDIA System Management Interface -- v{}\n", driver.version);
-        assert!(said(&help).starts_with(&begin), "{}", said(&help));
+        assert!(stdout(&help).starts_with(&begin), "{}", stdout(&help));
     }
 }
 
 #[test]
-fn nvidia_smi_asks_the_stand_in_for_a_table_that_it_does_not_have() {
+fn nvidia_smi_fails_with_the_stand_in_for_lack_of_an_export_table() {
     for branch in BRANCHES {
         let driver = real(branch);
         let root = folder();
@@ -86,9 +87,13 @@ fn nvidia_smi_asks_the_stand_in_for_a_table_that_it_does_not_have() {
         }
         for args in [&[][..], &["-L"], &["-c", "EXCLUSIVE_PROCESS"]] {
             let output = run(&driver, &root.path().join("usr/lib64"), args);
-            assert!(said(&output).starts_with(NO_TABLE), "{branch} {args:?}: {}", said(&output));
+            assert!(stdout(&output).starts_with(NO_TABLE), "{branch} {args:?}: {}", stdout(&output));
             assert_eq!(output.status.code(), Some(255), "{branch} {args:?}");
-            assert_eq!(asked(&output), ["nvmlInitWithFlags", "nvmlInternalGetExportTable", "nvmlShutdown"], "{branch}");
+            assert_eq!(
+                looked_up(&output),
+                ["nvmlInitWithFlags", "nvmlInternalGetExportTable", "nvmlShutdown"],
+                "{branch}"
+            );
         }
     }
 }

@@ -12,32 +12,35 @@ use nix::unistd::Uid;
 
 pub use crate::common::host::{Host, Process, built, folder};
 
-/// The branches that Debian has.
+/// The branches that Debian packages.
 pub const BRANCHES: [&str; 3] = ["470", "535", "550"];
-/// Those of which it has MPS.
+/// The branches of which Debian packages MPS.
 pub const BRANCHES_WITH_MPS: [&str; 2] = ["535", "550"];
 /// The GPU on the bus of every host: a Tesla K80.
 pub const GPU: &str = "0000:06:00.0";
 
-/// Debian's folder of libraries.
+/// Debian's folder for libraries.
 pub const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 const OWN_DEV: &str = "mount -t tmpfs -o mode=755 dev /dev && mknod -m 666 /dev/null c 1 3 && mkdir -m 1777 /dev/shm";
 
-/// The driver of a branch, for a test that may change root and mount.
+/// Returns the driver of a branch, for a test that needs the permissions to change its root and to mount.
 pub fn real(branch: &str) -> Driver {
-    assert!(Uid::effective().is_root(), "NVIDIA's libraries are kept away from this machine's /dev, which takes root");
+    assert!(
+        Uid::effective().is_root(),
+        "these tests need root, to keep NVIDIA's libraries away from this machine's /dev"
+    );
     driver(branch).unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-/// The path of a driver's library inside its root, by the folder that Debian has chosen for its branch.
+/// Returns the path of a driver's library in its root, in Debian's folder for its branch.
 pub fn library(driver: &Driver) -> String {
     let folder = if driver.version.starts_with("470.") { "tesla-470" } else { "current" };
     format!("/{LIBRARIES}/nvidia/{folder}/libnvidia-ml.so.{}", driver.version)
 }
 
 impl Host {
-    /// A host with a GPU, without a loaded module.
+    /// Creates a host with a GPU and without a loaded module.
     pub fn new() -> Self {
         let host = Self::bare();
         for (name, value) in [("vendor", "0x10de"), ("device", "0x102d"), ("class", "0x030200")] {
@@ -46,7 +49,7 @@ impl Host {
         host
     }
 
-    /// Has a driver's NVML where its package has it.
+    /// Copies a driver's NVML to the path that it has in its package.
     pub fn unpack(&self, driver: &Driver) -> &Self {
         let library = library(driver);
         let folder = Path::new(&library).parent().expect("a folder");
@@ -57,11 +60,11 @@ impl Host {
         let of_nvml = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("libnvidia-ml.so"));
         let files: Vec<PathBuf> = of_nvml.map(|entry| entry.path()).collect();
         let status = Command::new("cp").arg("-a").args(&files).arg(&to).status().expect("cp");
-        assert!(status.success(), "{files:?} are not copied");
+        assert!(status.success(), "copying {files:?} failed");
         self
     }
 
-    /// Does what installing does besides: the links of Debian's alternatives, and ldconfig.
+    /// Does the rest of an installation: creates the links of Debian's alternatives, and runs ldconfig.
     pub fn configure(&self, driver: &Driver) -> &Self {
         let library = library(driver);
         let linked = library.trim_end_matches(&driver.version).to_owned() + "1";
@@ -74,21 +77,22 @@ impl Host {
     }
 }
 
-/// A program of NVIDIA's with a /dev of its own, because its libraries make device nodes there; it becomes the process
-/// itself.
+/// Returns a command for one of NVIDIA's programs with its own /dev, because its libraries create device nodes there.
+/// The program replaces the started process.
 pub fn confined(program: &Path) -> Command {
     mounted(OWN_DEV, program)
 }
 
-/// A program in what is like a container of this machine's files: what is made in its `/dev` and `/usr` ends with it.
+/// Returns a command for a program in a kind of container with this machine's files. Files that it creates in `/dev`
+/// and `/usr` disappear with it.
 pub fn contained(program: &Path) -> Command {
-    // A tmpfs may lie under an overlay wherever this machine's folders do.
+    // The overlay's upper folder is on a tmpfs, which works whatever file system this machine's folders are on.
     let own_usr = "mkdir /dev/upper /dev/work \
                    && mount -t overlay -o lowerdir=/usr,upperdir=/dev/upper,workdir=/dev/work usr /usr";
     mounted(&format!("{OWN_DEV} && {own_usr}"), program)
 }
 
-/// A program that comes after mounts, which nobody else sees.
+/// Returns a command for a program that starts after mounts that are visible only to it.
 fn mounted(mounts: &str, program: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &format!("{mounts} && exec \"$@\""), "sh"]);
@@ -96,7 +100,7 @@ fn mounted(mounts: &str, program: &Path) -> Command {
     command
 }
 
-/// Links a path of a root to another by way of `/etc/alternatives`, as installing Debian's packages does.
+/// Links a path in a root to another path through `/etc/alternatives`, as the installation of Debian's packages does.
 pub fn alternative(root: &Path, path: &str, name: &str, target: &str) {
     let alternative = format!("/etc/alternatives/nvidia--{name}");
     for (link, target) in [(alternative.as_str(), target), (path, &alternative)] {

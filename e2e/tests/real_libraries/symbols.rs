@@ -1,7 +1,6 @@
-//! Which of NVML's calls the real libraries lack, and what the probe then does without.
+//! The functions of NVML that real libraries lack, and the values that are then missing from the probe's answer.
 //!
-//! A library without a GPU answers nothing, so the answers are the stand-in's, with just those calls that the real library
-//! has.
+//! Without a GPU a real library returns nothing, so the stand-in answers, reduced to the functions of the real library.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -17,10 +16,11 @@ use serde_json::{Value, json};
 
 use crate::support::{GPU, Host, built, library, real};
 
-/// A call, and what of the probe's answer is absent without it: nothing where an older one takes its place.
+/// A function, and the values that are missing from the probe's answer without it: none if an older function replaces
+/// it.
 type Call = (&'static str, &'static [&'static str]);
 
-/// By branch: the calls that the probe makes and the library lacks.
+/// The functions that the probe calls and the library lacks, by branch.
 const LACKING: [(&str, &[Call]); 3] = [
     (
         "470",
@@ -42,17 +42,17 @@ const LACKING: [(&str, &[Call]); 3] = [
 ];
 const FABRIC: [&str; 3] = ["/readings/fabric/health", "/readings/fabric/state", "/readings/fabric/status"];
 
-/// The names that a shared library offers.
+/// Returns the symbols that a shared library exports.
 fn exported(library: &Path) -> BTreeSet<String> {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().expect("nm, of binutils");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("names");
-    // A name may have a version behind an @.
+    // A version may follow the name after an @.
     let names = text.lines().filter_map(|line| line.rsplit(' ').next()?.split('@').next());
     names.map(str::to_owned).collect()
 }
 
-/// A host with the stand-in as its driver, with a GPU that tells all there is to tell.
+/// Returns a host with the stand-in as its driver and with a GPU that supports all values.
 fn host(version: &str) -> Host {
     let host = Host::new();
     let at = |path: &str| format!("{CONTAINER_ROOT}/{path}");
@@ -79,14 +79,14 @@ fn host(version: &str) -> Host {
     host
 }
 
-/// Makes the stand-in that host's library, with those of NVML's calls alone that are in `kept`, where that is given.
+/// Installs the stand-in as the host's library. If `kept` is given, only these of NVML's functions remain.
 fn install(host: &Host, version: &str, kept: Option<&BTreeSet<String>>) {
     let mut bytes = fs::read(built("libstandin_nvml.so")).expect("the stand-in");
     let mut at = 0;
     while let Some(length) = bytes[at..].iter().position(|byte| *byte == 0) {
         let name = String::from_utf8_lossy(&bytes[at..at + length]);
         if name.starts_with("nvml") && kept.is_some_and(|kept| !kept.contains(&*name)) {
-            // Under another name nobody finds it.
+            // The renamed function cannot be found.
             bytes[at] = b'_';
         }
         at += length + 1;
@@ -96,7 +96,7 @@ fn install(host: &Host, version: &str, kept: Option<&BTreeSet<String>>) {
     fs::write(library, bytes).expect("written");
 }
 
-/// What the probe's child answers of the GPU: the path of each value.
+/// Returns the path of each value that the probe's child reports for the GPU.
 async fn answered(host: &Host, version: &str) -> BTreeSet<String> {
     let root = HostRoot::new(host.root());
     let libraries = all_libraries(&root, None).expect("read");
@@ -104,7 +104,7 @@ async fn answered(host: &Host, version: &str) -> BTreeSet<String> {
     let mut supervisor = Supervisor::new(child_command(built("nvml-probe")), Limits::default());
     let inventory = match supervisor.query_with_mig(target, &[GPU.to_owned()]).await {
         NvmlStatus::Answering(inventory) => inventory,
-        other => panic!("no answer but {other:?}"),
+        other => panic!("NVML does not answer: {other:?}"),
     };
     supervisor.end().await.expect("its end");
     assert_eq!((inventory.gpus.len(), inventory.refused.len()), (1, 0), "{inventory:?}");
@@ -130,7 +130,7 @@ fn leaves(path: &str, value: &Value, paths: &mut BTreeSet<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_older_library_lacks_is_absent_and_all_else_is_told() {
+async fn only_the_values_of_missing_functions_are_missing_with_an_older_library() {
     for (branch, lacking) in LACKING {
         let driver = real(branch);
         let has = exported(&driver.root.join(library(&driver).trim_start_matches('/')));
@@ -141,8 +141,8 @@ async fn what_an_older_library_lacks_is_absent_and_all_else_is_told() {
         install(&host, &driver.version, None);
         let all = answered(&host, &driver.version).await;
         install(&host, &driver.version, Some(&has));
-        let told = answered(&host, &driver.version).await;
-        let lost: BTreeSet<&str> = all.difference(&told).map(String::as_str).collect();
+        let reduced = answered(&host, &driver.version).await;
+        let lost: BTreeSet<&str> = all.difference(&reduced).map(String::as_str).collect();
         let expected: BTreeSet<&str> = lacking.iter().flat_map(|(_, lost)| lost.iter().copied()).collect();
         assert_eq!(lost, expected, "{branch}");
     }

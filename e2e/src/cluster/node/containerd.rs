@@ -140,8 +140,8 @@ impl Containerd {
     /// Starts it in the node whose first process this is, and returns its process id.
     pub(crate) fn start(self, paths: &Paths, node: NodeId) -> Result<u32> {
         let log = append(&paths.log(&log(node)))?;
-        // If xtask was started with SIGHUP ignored, as by nohup, containerd would inherit that, and could not be told to
-        // reload its configuration.
+        // If xtask was started with SIGHUP ignored, as by nohup, containerd would inherit that and would ignore
+        // requests to reload its configuration.
         let child = Command::new("env")
             .arg("--default-signal=HUP")
             .arg(self.programs(paths).join(PROGRAM))

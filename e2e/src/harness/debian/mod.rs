@@ -1,6 +1,6 @@
-//! NVIDIA's own libraries and programs, as packaged by Debian, for tests. They are never shipped. The packages are fetched
-//! from the mirrors in the machine's apt sources, compared with pinned checksums and unpacked in `target/e2e`; the machine's
-//! apt sources and its dpkg database stay unchanged.
+//! NVIDIA's own libraries and programs, as packaged by Debian, for tests. They are never shipped. The packages are
+//! fetched from the mirrors in the machine's apt sources, compared with pinned checksums and unpacked in `target/e2e`;
+//! the machine's apt sources and its dpkg database stay unchanged.
 
 mod mirror;
 mod package;
@@ -38,8 +38,8 @@ pub struct Driver {
 /// Returns the driver of a branch, such as `535`. Its packages are fetched and unpacked once.
 ///
 /// # Errors
-/// If `e2e/debian.txt` lists no package of the branch, or if a package cannot be fetched, differs from the pinned checksum, or
-/// cannot be unpacked. The error says what to change.
+/// If `e2e/debian.txt` lists no package of the branch, or if a package cannot be fetched, differs from the pinned
+/// checksum, or cannot be unpacked. The error describes what to change.
 pub fn driver(branch: &str) -> Result<Driver> {
     // Tests call this at the same time.
     static TURN: Mutex<()> = Mutex::new(());

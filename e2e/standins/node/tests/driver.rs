@@ -1,4 +1,4 @@
-//! The driver's binary, in a mount namespace of its own as in a container. Needs root, as all mounting does.
+//! The driver's program, in a mount namespace of its own as in a container. Mounting needs root.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests are tests too
 
 use std::{
@@ -22,13 +22,13 @@ use standin_node::driver::proc_devices::UVM_MAJOR;
 
 const VERSION: &str = "595.91.07";
 const LIMIT: Duration = Duration::from_secs(20);
-/// `steer` renames, so that the driver never reads half a file.
+/// The steering file. `Node::steer` renames it into place, so that the driver never reads an incomplete file.
 const STEERING: &str = "standin/driver.json";
 const IN_USE: &str = "Could not unload NVIDIA driver kernel modules, driver is in use";
 const PROC_DEVICES: &str = "Character devices:\n  1 mem\n\nBlock devices:\n";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Lays out what an image holds: what it installs, and a file of its own.
+/// Creates the files of an image: those that it installs, and one in its own root.
 fn image(folder: &Path, name: &str) {
     let image = folder.join(name);
     for part in ["dev", "drivers", "usr/lib"] {
@@ -46,7 +46,7 @@ struct Node {
 }
 
 impl Node {
-    /// `None`, and a word about it, where the tests may not mount.
+    /// Starts a node. If this user cannot mount, prints that the test is skipped and returns `None`.
     fn new() -> Option<Self> {
         if !Uid::effective().is_root() {
             eprintln!("skipped: mounting needs root");
@@ -60,7 +60,7 @@ impl Node {
         fs::write(folder.path().join("standin/proc-devices"), PROC_DEVICES).unwrap();
         fs::write(folder.path().join("standin/gpus.json"), r#"{"devices":[{"minor":0},{"minor":3}]}"#).unwrap();
         fs::write(folder.path().join("termination-log"), "").unwrap();
-        // The namespace of the node: it lives as long as this process, and with it every mount.
+        // The node's namespace, with all mounts in it, exists as long as this process.
         let script = "mount -t tmpfs node run && mount --make-shared run && mkdir run/standin \
                       && mount --bind standin run/standin && touch run/ready && exec sleep 600";
         let keeper = Command::new("unshare")
@@ -69,11 +69,11 @@ impl Node {
             .spawn()
             .unwrap();
         let node = Self { folder, keeper };
-        until("the node is up", || node.seen("run/ready").exists());
+        until("the node is running", || node.seen("run/ready").exists());
         Some(node)
     }
 
-    /// A path as the processes of the node see it.
+    /// Returns a path as the processes of the node see it.
     fn seen(&self, path: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.keeper.id()));
         root.join(self.folder.path().strip_prefix("/").unwrap()).join(path)
@@ -93,7 +93,7 @@ impl Node {
         self.driver_of("image", "current", None)
     }
 
-    /// Starts a driver in a namespace that copies the node's, as a container's with mount propagation does.
+    /// Starts a driver in a copy of the node's mount namespace, as for a container with mount propagation.
     fn driver_of(&self, image: &str, kind: &str, digest: Option<&str>) -> Driver {
         let keeper = self.keeper.id().to_string();
         let mut child = Command::new("nsenter")
@@ -122,7 +122,7 @@ impl Node {
         self.seen("run/driver/usr/lib/library").exists()
     }
 
-    /// How many mounts lie on each other where the root is shown.
+    /// Returns the number of mounts stacked on the path where the root is visible.
     fn layers(&self) -> usize {
         let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", self.keeper.id())).unwrap();
         let place = self.path("run/driver").display().to_string();
@@ -133,7 +133,7 @@ impl Node {
         fs::read_to_string(self.path("standin/loads")).map_or(0, |text| text.lines().count())
     }
 
-    /// The file of the driver containers' state, as the node sees it.
+    /// Returns the content of the driver containers' state file, as the node sees it.
     fn state(&self) -> Option<String> {
         fs::read_to_string(self.seen("run/nvidia-driver.state")).ok()
     }
@@ -145,7 +145,7 @@ impl Node {
         user
     }
 
-    fn last_words(&self) -> String {
+    fn termination_message(&self) -> String {
         fs::read_to_string(self.path("termination-log")).unwrap_or_default()
     }
 }
@@ -167,10 +167,10 @@ impl Driver {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }
 
-    /// Waits for a line of the driver's log.
-    fn says(&mut self, wanted: &str) {
+    /// Waits until the driver logs a line that contains `wanted`.
+    fn wait_for_log(&mut self, wanted: &str) {
         let line = self.log.by_ref().lines().map(Result::unwrap).find(|line| line.contains(wanted));
-        assert!(line.is_some(), "the driver ended without saying {wanted:?}");
+        assert!(line.is_some(), "the driver ended without logging {wanted:?}");
     }
 
     fn ended(&mut self) -> ExitStatus {
@@ -179,7 +179,7 @@ impl Driver {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < LIMIT, "the driver goes on");
+            assert!(start.elapsed() < LIMIT, "the driver is still running");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -195,7 +195,7 @@ impl Drop for Driver {
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < LIMIT, "never: {what}");
+        assert!(start.elapsed() < LIMIT, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -205,16 +205,16 @@ fn is_device(path: &Path) -> bool {
 }
 
 #[test]
-fn a_driver_loads_shows_its_root_to_the_node_and_takes_both_back() {
+fn a_driver_loads_and_makes_its_root_visible_and_undoes_both_when_it_ends() {
     let Some(node) = Node::new() else { return };
     let mut driver = node.driver();
-    until("the root is shown", || node.shows_root());
-    // Whoever sees the library sees all the rest.
+    until("the root is visible", || node.shows_root());
+    // A process that sees the library also sees all other files.
     for device in ["nvidiactl", "nvidia0", "nvidia3"] {
         assert!(is_device(&node.seen("run/driver/dev").join(device)), "{device}");
     }
-    for nobodys in ["nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"] {
-        assert!(!node.seen("run/driver/dev").join(nobodys).exists(), "{nobodys}");
+    for other in ["nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"] {
+        assert!(!node.seen("run/driver/dev").join(other).exists(), "{other}");
     }
     assert!(node.seen("run/driver/etc/standin/gpus.json").exists());
     let library = fs::read_link(node.seen("run/driver").join(LIBRARIES).join("libnvidia-ml.so.1")).unwrap();
@@ -222,7 +222,7 @@ fn a_driver_loads_shows_its_root_to_the_node_and_takes_both_back() {
     assert!(node.seen("run/driver/usr/bin/nvidia-smi").exists());
     assert_eq!(node.loaded().as_deref(), Some(VERSION));
     assert_eq!(fs::read_to_string(node.path("standin/module/nvidia/refcnt")).unwrap(), "0\n");
-    // Mounted for the node only: outside of it nothing changed.
+    // The mount is visible only on the node.
     assert!(!node.path("run/driver").exists());
 
     fs::write(node.path("standin/gpus.json"), r#"{"devices":[{"minor":5}]}"#).unwrap();
@@ -233,15 +233,15 @@ fn a_driver_loads_shows_its_root_to_the_node_and_takes_both_back() {
     assert!(!node.shows_root());
     assert_eq!(node.loaded(), None);
     assert!(!node.seen("run/nvidia-driver.pid").exists());
-    assert_eq!(node.state().as_deref(), Some("\n"), "nothing else is removed");
-    // What the harness mounted beside it is untouched.
+    assert_eq!(node.state().as_deref(), Some("\n"), "the state file is kept");
+    // The harness's own mount is unaffected.
     assert!(node.seen("run/standin/gpus.json").exists());
 }
 
 #[test]
 fn the_majors_are_listed_in_the_nodes_proc_devices_while_the_driver_is_loaded() {
     let Some(node) = Node::new() else { return };
-    // As the harness mounts it: a mount of one file, which a new file of that name would not reach.
+    // A bind mount of a single file, as the harness makes it: replacing the file would not change the mounted one.
     let keeper = node.keeper.id().to_string();
     let (file, place) = (node.path("standin/proc-devices"), node.path("run/proc-devices"));
     let script = format!("touch {1} && mount --bind {0} {1}", file.display(), place.display());
@@ -250,7 +250,7 @@ fn the_majors_are_listed_in_the_nodes_proc_devices_while_the_driver_is_loaded() 
     let seen = || fs::read_to_string(node.seen("run/proc-devices")).unwrap();
 
     let mut driver = node.driver();
-    until("the root is shown", || node.shows_root());
+    until("the root is visible", || node.shows_root());
     let majors: Vec<String> = seen().lines().filter(|line| line.contains("nvidia")).map(str::to_owned).collect();
     assert_eq!(majors, ["195 nvidia", "195 nvidia-modeset", "195 nvidiactl", "  7 nvidia-uvm", "508 nvidia-caps"]);
     driver.send(Signal::SIGTERM);
@@ -276,12 +276,12 @@ fn minors_0_and_1_of_nvidia_uvm_can_be_opened() {
 fn only_one_driver_container_runs() {
     let Some(node) = Node::new() else { return };
     let first = node.driver();
-    until("the root is shown", || node.shows_root());
+    until("the root is visible", || node.shows_root());
     let mut second = node.driver();
     assert_eq!(second.ended().code(), Some(1));
-    assert_eq!(node.last_words(), "An instance of the NVIDIA driver is already running, aborting");
-    assert_eq!((node.loaded().as_deref(), node.shows_root()), (Some(VERSION), true), "the first one goes on");
-    // A process that is killed holds nothing.
+    assert_eq!(node.termination_message(), "An instance of the NVIDIA driver is already running, aborting");
+    assert_eq!((node.loaded().as_deref(), node.shows_root()), (Some(VERSION), true), "the first driver keeps running");
+    // A killed process holds no lock.
     first.send(Signal::SIGKILL);
     drop(first);
     let _third = node.driver();
@@ -289,57 +289,57 @@ fn only_one_driver_container_runs() {
 }
 
 #[test]
-fn a_driver_that_is_held_back_begins_when_it_may() {
+fn a_held_installation_begins_when_the_hold_ends() {
     let Some(node) = Node::new() else { return };
     node.steer(r#"{"mode":"hold"}"#);
     let mut driver = node.driver();
-    driver.says("held back");
+    driver.wait_for_log("held back");
     assert!(!node.shows_root());
     assert_eq!(node.loaded(), None);
     fs::remove_file(node.path(STEERING)).unwrap();
-    until("the root is shown", || node.shows_root());
+    until("the root is visible", || node.shows_root());
     driver.send(Signal::SIGTERM);
     assert!(driver.ended().success());
 }
 
 #[test]
-fn a_driver_that_crashes_leaves_its_message_and_its_successor_recovers() {
+fn a_crashed_driver_leaves_its_message_and_the_next_one_recovers() {
     let Some(node) = Node::new() else { return };
     let mut first = node.driver();
-    until("the root is shown", || node.shows_root());
+    until("the root is visible", || node.shows_root());
     node.steer(r#"{"mode":"crash","message":"no such kernel headers"}"#);
     assert_eq!(first.ended().code(), Some(1));
-    assert_eq!(node.last_words(), "no such kernel headers");
-    assert!(node.shows_root(), "a crash cleans nothing up");
+    assert_eq!(node.termination_message(), "no such kernel headers");
+    assert!(node.shows_root(), "a crash does not clean up");
 
     node.steer(r#"{"mode":"ok"}"#);
     image(node.folder.path(), "second");
-    fs::write(node.path("second/usr/lib/renewed"), "").unwrap();
+    fs::write(node.path("second/usr/lib/new"), "").unwrap();
     let second = node.driver_of("second", "current", None);
-    until("the root is renewed", || node.seen("run/driver/usr/lib/renewed").exists());
-    assert_eq!(node.layers(), 1, "the crashed one's mount is not below");
+    until("the root is replaced", || node.seen("run/driver/usr/lib/new").exists());
+    assert_eq!(node.layers(), 1, "the mount of the crashed driver is gone");
     second.send(Signal::SIGKILL);
     drop(second);
 
-    // A start that fails takes back what it finds, if nothing uses it.
+    // A failed start removes the driver and the root that it finds, if they are not in use.
     node.steer(r#"{"mode":"crash","message":"no such kernel headers"}"#);
     assert_eq!(node.driver().ended().code(), Some(1));
     assert_eq!((node.loaded(), node.shows_root()), (None, false));
-    assert!(!node.seen("run/driver/usr").exists(), "no layer of the crashed ones is left");
+    assert!(!node.seen("run/driver/usr").exists(), "no mount of the crashed drivers is left");
 }
 
 #[test]
-fn a_driver_in_use_outlasts_sigterm_and_goes_when_it_is_idle() {
+fn a_driver_in_use_survives_sigterm_and_ends_once_it_is_idle() {
     let Some(node) = Node::new() else { return };
     let mut driver = node.driver();
-    until("the root is shown", || node.shows_root());
+    until("the root is visible", || node.shows_root());
     let user = node.user();
     driver.send(Signal::SIGTERM);
-    driver.says(IN_USE);
-    assert!(driver.child.try_wait().unwrap().is_none(), "it stays until it is killed");
+    driver.wait_for_log(IN_USE);
+    assert!(driver.child.try_wait().unwrap().is_none(), "the driver runs until it is killed");
     assert_eq!((node.loaded().as_deref(), node.shows_root()), (Some(VERSION), true));
 
-    // Nor does it try again by itself.
+    // It does not retry: another SIGTERM is needed.
     drop(user);
     driver.send(Signal::SIGTERM);
     assert!(driver.ended().success());
@@ -347,28 +347,31 @@ fn a_driver_in_use_outlasts_sigterm_and_goes_when_it_is_idle() {
 }
 
 #[test]
-fn the_libraries_are_gone_with_the_container() {
+fn the_libraries_are_removed_with_the_container() {
     let Some(node) = Node::new() else { return };
-    assert!(!node.path("image").join(LIBRARIES).exists(), "the image itself has none in place");
+    assert!(!node.path("image").join(LIBRARIES).exists(), "the image itself has no installed libraries");
     let driver = node.driver();
-    until("the root is shown", || node.shows_root());
+    until("the root is visible", || node.shows_root());
     let library = node.seen("run/driver").join(LIBRARIES).join(format!("libnvidia-ml.so.{VERSION}"));
     assert_eq!(fs::read_to_string(&library).unwrap(), "image");
     driver.send(Signal::SIGKILL);
     drop(driver);
-    assert!(library.exists(), "its file system is there until it is removed");
-    // As the runtime removes what a container has written.
+    assert!(library.exists(), "the file system of a killed container exists until it is removed");
+    // The runtime removes the container's writable layer.
     fs::remove_dir_all(node.path("image").join(LIBRARIES)).unwrap();
     assert!(!library.exists());
     assert_eq!((node.layers(), node.shows_root()), (1, true), "the rest of the root stays mounted");
 }
 
-/// One start after another one was killed: what the first was, what the second is, whether the driver is used meanwhile,
-/// and whether the second loads, keeps or refuses.
+/// A start of a driver container after the previous one was killed.
 struct Restart {
+    /// The kind of both images.
     kind: &'static str,
+    /// The digests of the first and the second start.
     digests: [Option<&'static str>; 2],
+    /// Whether the driver is in use during the second start.
     used: bool,
+    /// What the second start does.
     outcome: Outcome,
 }
 
@@ -376,22 +379,22 @@ struct Restart {
 enum Outcome {
     Loads,
     Keeps,
-    Refuses,
+    Fails,
 }
 
 #[test]
-fn a_restart_keeps_the_driver_only_with_an_equal_digest_and_else_needs_it_idle() {
-    use Outcome::{Keeps, Loads, Refuses};
+fn a_restart_keeps_the_driver_if_the_digest_is_equal_and_otherwise_fails_if_it_is_in_use() {
+    use Outcome::{Fails, Keeps, Loads};
     for (kind, first, second, used, outcome) in [
         ("current", Some("a"), Some("a"), true, Keeps),
         ("current", Some("a"), Some("a"), false, Keeps),
-        ("current", Some("a"), Some("b"), true, Refuses),
+        ("current", Some("a"), Some("b"), true, Fails),
         ("current", Some("a"), Some("b"), false, Loads),
-        ("current", None, None, true, Refuses),
+        ("current", None, None, true, Fails),
         ("current", Some(""), Some(""), false, Loads),
-        ("old", Some("a"), Some("a"), true, Refuses),
+        ("old", Some("a"), Some("a"), true, Fails),
         ("old", Some("a"), Some("a"), false, Loads),
-        ("precompiled", Some("a"), Some("a"), true, Refuses),
+        ("precompiled", Some("a"), Some("a"), true, Fails),
         ("precompiled", Some("a"), Some("a"), false, Loads),
     ] {
         let Some(node) = Node::new() else { return };
@@ -402,7 +405,7 @@ fn a_restart_keeps_the_driver_only_with_an_equal_digest_and_else_needs_it_idle()
 fn restart(node: &Node, Restart { kind, digests, used, outcome }: &Restart) {
     let case = format!("{kind} {digests:?}, used: {used}");
     let first = node.driver_of("image", kind, digests[0]);
-    until("the root is shown", || node.shows_root());
+    until("the root is visible", || node.shows_root());
     let recorded = (*kind == "current").then(|| format!("{}\n", digests[0].unwrap_or_default()));
     until(&case, || node.state() == recorded);
     first.send(Signal::SIGKILL);
@@ -411,9 +414,9 @@ fn restart(node: &Node, Restart { kind, digests, used, outcome }: &Restart) {
 
     image(node.folder.path(), "second");
     let mut second = node.driver_of("second", kind, digests[1]);
-    if *outcome == Outcome::Refuses {
+    if *outcome == Outcome::Fails {
         assert_eq!(second.ended().code(), Some(1), "{case}");
-        assert_eq!(node.last_words(), IN_USE, "{case}");
+        assert_eq!(node.termination_message(), IN_USE, "{case}");
         assert_eq!((node.loads(), node.layers()), (1, 1), "{case}");
         assert_eq!(node.loaded().as_deref(), Some(VERSION), "{case}");
         drop(user);
@@ -424,7 +427,7 @@ fn restart(node: &Node, Restart { kind, digests, used, outcome }: &Restart) {
     assert_eq!(node.loads(), if *outcome == Outcome::Keeps { 1 } else { 2 }, "{case}");
     assert_eq!(node.layers(), 1, "{case}");
     assert!(is_device(&node.seen("run/driver/dev/nvidia3")), "{case}");
-    second.says("Done, now waiting for signal");
+    second.wait_for_log("Done, now waiting for signal");
     let recorded = (*kind == "current").then(|| format!("{}\n", digests[1].unwrap_or_default()));
     assert_eq!(node.state(), recorded, "{case}");
 }
@@ -433,13 +436,13 @@ fn restart(node: &Node, Restart { kind, digests, used, outcome }: &Restart) {
 fn another_version_is_replaced_once_nothing_uses_it() {
     let Some(node) = Node::new() else { return };
     let first = node.driver();
-    until("the root is shown", || node.shows_root());
+    until("the root is visible", || node.shows_root());
     first.send(Signal::SIGKILL);
     drop(first);
     fs::write(node.path("standin/module/nvidia/version"), "580.173.02\n").unwrap();
     let user = node.user();
     assert_eq!(node.driver().ended().code(), Some(1));
-    assert_eq!(node.last_words(), IN_USE);
+    assert_eq!(node.termination_message(), IN_USE);
     assert_eq!(node.loaded().as_deref(), Some("580.173.02"));
 
     drop(user);
@@ -448,12 +451,12 @@ fn another_version_is_replaced_once_nothing_uses_it() {
 }
 
 #[test]
-fn a_driver_that_loaded_the_wrong_version_mends_when_the_cause_is_gone() {
+fn a_driver_with_the_wrong_version_recovers_when_the_cause_is_gone() {
     let Some(node) = Node::new() else { return };
     node.steer(r#"{"mode":"wrong-version","loads":"590.10.01"}"#);
     let _driver = node.driver();
-    until("the root is shown", || node.shows_root());
+    until("the root is visible", || node.shows_root());
     assert_eq!(node.loaded().as_deref(), Some("590.10.01"));
     fs::remove_file(node.path(STEERING)).unwrap();
-    until("the right one is loaded", || node.loaded().as_deref() == Some(VERSION));
+    until("the right version is loaded", || node.loaded().as_deref() == Some(VERSION));
 }

@@ -1,4 +1,4 @@
-//! The stand-in of nvidia-smi, above the stand-in NVML library in a driver root.
+//! The stand-in for nvidia-smi, with the stand-in NVML library in a driver root.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
 
 use std::{
@@ -9,19 +9,19 @@ use std::{
     process::{Command, Stdio},
 };
 
-// Named so that cargo builds its shared object before this test.
+// Referenced so that cargo builds its shared object before this test.
 use standin_nvml as _;
 
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Cargo puts the shared object beside the tests that depend on its package.
+/// Returns the shared object, which cargo puts next to the tests that depend on its package.
 fn built_library() -> PathBuf {
     let test = env::current_exe().unwrap();
     let mut places = test.ancestors().skip(1).take(2).map(|folder| folder.join("libstandin_nvml.so"));
     places.find(|file| file.exists()).expect("the shared object is built with this test")
 }
 
-/// A driver root with these GPUs, as JSON.
+/// A driver root with these GPUs, given as JSON.
 struct Root(tempfile::TempDir);
 
 impl Root {
@@ -67,7 +67,7 @@ fn a_loop_keeps_the_driver_in_use() {
     let mut looping = root.smi().arg("--loop=1").stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(looping.stdout.take().unwrap()).lines();
     for _ in 0..2 {
-        let line = lines.next().expect("it goes on").unwrap();
+        let line = lines.next().expect("another table").unwrap();
         assert!(line.starts_with("Driver Version:"), "{line}");
     }
     assert!(!root.is_free());

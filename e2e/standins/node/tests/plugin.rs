@@ -1,4 +1,4 @@
-//! The device plugin's service, without a driver below it.
+//! The device plugin's service, without a driver.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
 
 use standin_node::plugin::{
@@ -41,7 +41,7 @@ impl Drop for Plugin {
 }
 
 #[tokio::test]
-async fn the_kubelet_is_told_every_change_of_health() {
+async fn every_change_of_health_is_reported_to_the_kubelet() {
     let plugin = Plugin::start();
     let (registration, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
     assert_eq!((registration.version.as_str(), registration.resource_name.as_str()), ("v1beta1", "nvidia.com/gpu"));
@@ -52,17 +52,17 @@ async fn the_kubelet_is_told_every_change_of_health() {
 }
 
 #[tokio::test]
-async fn an_allocation_names_cdi_devices_and_an_unknown_gpu_is_refused() {
+async fn an_allocation_returns_cdi_devices_and_an_unknown_gpu_is_rejected() {
     let plugin = Plugin::start();
     let (_, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
-    let ask = |uuid: &str| AllocateRequest {
+    let request = |uuid: &str| AllocateRequest {
         container_requests: vec![ContainerAllocateRequest { device_ids: vec![uuid.into()] }],
     };
-    let answer = client.allocate(ask("GPU-b")).await.unwrap().into_inner();
+    let answer = client.allocate(request("GPU-b")).await.unwrap().into_inner();
     let devices: Vec<&str> =
         answer.container_responses[0].cdi_devices.iter().map(|device| device.name.as_str()).collect();
     assert_eq!(devices, ["k8s.device-plugin.nvidia.com/gpu=GPU-b"]);
-    assert_eq!(client.allocate(ask("GPU-c")).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(client.allocate(request("GPU-c")).await.unwrap_err().code(), Code::InvalidArgument);
 
     let preference = ContainerPreferredAllocationRequest {
         available_device_ids: vec!["GPU-a".into(), "GPU-b".into()],
@@ -75,7 +75,7 @@ async fn an_allocation_names_cdi_devices_and_an_unknown_gpu_is_refused() {
 }
 
 #[tokio::test]
-async fn a_shared_gpu_is_several_devices_and_containers_can_be_told_by_environment() {
+async fn a_shared_gpu_is_several_devices_and_containers_can_get_it_by_an_environment_variable() {
     let hand_over = HandOver::Environment;
     let plugin = Plugin::offering(Offer { replicas: 2, renamed: true, hand_over, ..Offer::default() });
     let (registration, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
@@ -92,7 +92,7 @@ async fn a_shared_gpu_is_several_devices_and_containers_can_be_told_by_environme
 }
 
 #[tokio::test]
-async fn googles_plugin_hands_over_device_nodes_and_the_drivers_folder() {
+async fn googles_plugin_passes_device_nodes_and_the_drivers_folder_to_containers() {
     let hand_over = HandOver::Mounts { host: "/home/driver".into(), container: "/usr/local/nvidia".into() };
     let plugin = Plugin::offering(Offer { hand_over, ..Offer::default() });
     let (_, mut client) = Kubelet::start(plugin.folder.path()).plugin().await;
@@ -106,7 +106,7 @@ async fn googles_plugin_hands_over_device_nodes_and_the_drivers_folder() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_restarts_is_registered_with_again() {
+async fn the_plugin_registers_again_with_a_restarted_kubelet() {
     let plugin = Plugin::start();
     let mut first = Kubelet::start(plugin.folder.path());
     first.plugin().await;

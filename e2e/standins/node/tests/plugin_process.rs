@@ -1,4 +1,4 @@
-//! The device plugin's program, above the stand-in NVML library in a driver root.
+//! The device plugin's program, with the stand-in NVML library in a driver root.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
 
 use std::{
@@ -12,7 +12,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-// Named so that cargo builds its shared object before this test.
+// Referenced so that cargo builds its shared object before this test.
 use standin_nvml as _;
 use tokio::{
     process::{Child, Command},
@@ -50,7 +50,7 @@ impl Node {
         self.0.path().join(path)
     }
 
-    /// Two GPUs, each well or not.
+    /// Sets the health of the two GPUs.
     fn serve(&self, healthy: [bool; 2]) {
         let gpu = |minor: u8, uuid: &str, healthy: bool| {
             format!(
@@ -80,7 +80,7 @@ impl Node {
     }
 }
 
-/// Cargo puts the shared object beside the tests that depend on its package.
+/// Returns the shared object, which cargo puts next to the tests that depend on its package.
 fn built_library() -> PathBuf {
     let test = env::current_exe().unwrap();
     let mut places = test.ancestors().skip(1).take(2).map(|folder| folder.join("libstandin_nvml.so"));
@@ -92,7 +92,7 @@ async fn exit_code(mut plugin: Child) -> Option<i32> {
 }
 
 #[tokio::test]
-async fn a_gpu_that_failed_is_taken_back_only_by_a_restart() {
+async fn a_failed_gpu_becomes_healthy_again_only_by_a_restart_of_the_plugin() {
     let node = Node::new();
     let plugin = node.plugin();
     let mut kubelet = Kubelet::start(&node.path("plugins"));
@@ -104,7 +104,7 @@ async fn a_gpu_that_failed_is_taken_back_only_by_a_restart() {
 
     node.serve([true, false]);
     assert_eq!(next(&mut lists).await, ["GPU-a Healthy", "GPU-b Unhealthy"]);
-    // The failure of the first shows that the plugin has looked since the second recovered.
+    // The failure of the first GPU shows that the plugin has read the GPUs since the second one recovered.
     node.serve([false, true]);
     assert_eq!(next(&mut lists).await, ["GPU-a Unhealthy", "GPU-b Unhealthy"]);
 
@@ -122,7 +122,7 @@ async fn a_gpu_that_failed_is_taken_back_only_by_a_restart() {
 }
 
 #[tokio::test]
-async fn a_plugin_without_a_driver_ends_and_says_why() {
+async fn a_plugin_without_a_driver_exits_and_reports_why() {
     let node = Node::new();
     fs::remove_dir_all(node.path("root/etc/standin/module/nvidia")).unwrap();
     assert_eq!(exit_code(node.plugin()).await, Some(1));

@@ -22,7 +22,7 @@ use crate::{
     status::Status,
 };
 
-/// What a C program holds for a GPU or an event set: a number dressed as a pointer, never followed.
+/// The handle of a GPU or an event set as a C program stores it: a number in a pointer, which is never dereferenced.
 type Handle = *mut libc::c_void;
 
 /// NVML's event bit for XIDs, the only kind of event that the stand-in knows.
@@ -49,7 +49,7 @@ struct EventData {
     compute_instance_id: c_uint,
 }
 
-// A program compiled against NVML's header brings memory of exactly these sizes.
+// A program compiled against NVML's header passes memory of exactly these sizes.
 const _: () = assert!(size_of::<PciInfo>() == 68);
 const _: () = assert!(size_of::<EventData>() == 32);
 
@@ -61,8 +61,8 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, unused_unsafe, reason = "the name is NVML's; some functions take no pointer")]
         unsafe extern "C" fn $name($($arg: $kind),*) -> Status {
-            // SAFETY: by NVML's contract each pointer argument is null or points to a value of its type that the
-            // caller lends for the call; the helpers below check for null.
+            // SAFETY: by NVML's contract each pointer argument is null or points to a value of its type that is
+            // valid during the call; the helpers below check for null.
             answer(|| unsafe { $body })
         }
         export!(@names [$($more)*] ($($arg: $kind),*) $body);
@@ -182,7 +182,7 @@ impl PciInfo {
     }
 }
 
-/// The text, cut where needed so that a NUL remains behind it.
+/// Returns the text, truncated if necessary so that a NUL follows it.
 fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut bytes = [0; N];
     for (to, from) in bytes.iter_mut().take(N - 1).zip(text.bytes()) {
@@ -197,15 +197,15 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Status> {
     if to.is_null() {
         return Err(Status::InvalidArgument);
     }
-    // SAFETY: not null, and so valid by this function's own contract.
+    // SAFETY: not null, and therefore valid by this function's contract.
     unsafe { to.write(value) };
     Ok(())
 }
 
 /// # Safety
-/// `version` is null or the first word of a structure that the caller lends.
+/// `version` is null or the first word of a structure in the caller's memory.
 unsafe fn expect_version(version: *const c_uint, known: &[c_uint]) -> Result<(), Status> {
-    // SAFETY: not null, and so readable by this function's own contract.
+    // SAFETY: not null, and therefore readable by this function's contract.
     if !version.is_null() && known.contains(&unsafe { version.read() }) {
         Ok(())
     } else {
@@ -216,7 +216,7 @@ unsafe fn expect_version(version: *const c_uint, known: &[c_uint]) -> Result<(),
 /// # Safety
 /// As [`put`].
 unsafe fn put_handle(to: *mut Handle, handle: usize) -> Result<(), Status> {
-    // SAFETY: the caller promises what `put` asks.
+    // SAFETY: the caller fulfils the contract of `put`.
     unsafe { put(to, ptr::without_provenance_mut(handle)) }
 }
 
@@ -229,8 +229,8 @@ unsafe fn put_text(to: *mut c_char, length: c_uint, text: &str) -> Result<(), St
     if text.len() >= length as usize {
         return Err(Status::InsufficientSize);
     }
-    // SAFETY: the text and its NUL fit into the `length` bytes that the caller lends; the two cannot overlap, since
-    // the text is ours.
+    // SAFETY: the text and its NUL fit into the caller's `length` bytes; the two cannot overlap, because the text is in
+    // this library's own memory.
     unsafe {
         ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len());
         to.add(text.len()).write(0);
@@ -239,11 +239,11 @@ unsafe fn put_text(to: *mut c_char, length: c_uint, text: &str) -> Result<(), St
 }
 
 /// # Safety
-/// `from` is null or a NUL-terminated string that outlives the answer.
+/// `from` is null or a NUL-terminated string that outlives the returned reference.
 unsafe fn text<'a>(from: *const c_char) -> Result<&'a str, Status> {
     if from.is_null() {
         return Err(Status::InvalidArgument);
     }
-    // SAFETY: not null, and so a string by this function's own contract.
+    // SAFETY: not null, and therefore a string by this function's contract.
     unsafe { CStr::from_ptr(from) }.to_str().map_err(|_| Status::InvalidArgument)
 }

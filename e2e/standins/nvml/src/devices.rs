@@ -1,4 +1,4 @@
-//! Finding GPUs: by what they are, and by their handles.
+//! Finding GPUs, by their properties and by their handles.
 
 use crate::{
     library::Library,
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Library {
-    /// A handle for the first GPU that `wanted` accepts, given its index too.
+    /// Returns a handle for the first GPU that `wanted` accepts. `wanted` gets the index and the GPU.
     ///
     /// # Errors
     /// `otherwise` if it accepts none, that GPU's own error, and those of [`Library::machine`].
@@ -19,26 +19,27 @@ impl Library {
         Ok(self.handles().of(&device.pci_address))
     }
 
-    /// A handle for the GPU at this PCI address, however the address is written.
+    /// Returns a handle for the GPU at this PCI address, however the address is written.
     ///
     /// # Errors
-    /// [`Status::InvalidArgument`] if that is no address, [`Status::NotFound`], and those of [`Library::machine`].
+    /// [`Status::InvalidArgument`] if it is not an address, [`Status::NotFound`] if no GPU has it, and those of
+    /// [`Library::machine`].
     pub fn find_at(&self, address: &str) -> Result<usize, Status> {
         let address = PciAddress::parse(address).ok_or(Status::InvalidArgument)?;
         self.find(Status::NotFound, |_, device| PciAddress::parse(&device.pci_address) == Some(address))
     }
 
-    /// The GPU behind a handle, and its index now.
+    /// Returns the GPU with this handle, and its current index.
     ///
     /// # Errors
-    /// [`Status::InvalidArgument`] for no handle of ours, [`Status::GpuIsLost`] if the file lists the GPU no longer, the
-    /// GPU's own error, and those of [`Library::machine`].
+    /// [`Status::InvalidArgument`] for an unknown handle, [`Status::GpuIsLost`] if the file no longer lists the GPU,
+    /// the GPU's own error, and those of [`Library::machine`].
     pub fn device(&self, handle: usize) -> Result<(usize, Device), Status> {
         let (mut machine, index) = self.place(handle)?;
         Ok((index, machine.devices.swap_remove(index)))
     }
 
-    /// The GPUs, and the place of the one behind a handle among them.
+    /// Returns all GPUs, and the index of the one with this handle.
     ///
     /// # Errors
     /// Those of [`Library::device`].
@@ -48,7 +49,7 @@ impl Library {
         Ok((machine, index))
     }
 
-    /// The place of the GPU behind a handle among these.
+    /// Returns the index in `machine` of the GPU with this handle.
     ///
     /// # Errors
     /// As [`Library::device`].

@@ -23,7 +23,7 @@ pub(crate) struct EventSet {
     /// Unhealthy GPUs whose event was delivered.
     delivered: BTreeSet<String>,
     /// Entries of GPUs' lists of XIDs: since when each is in the list, and how often it was delivered.
-    told: BTreeMap<(String, Xid), (Instant, u64)>,
+    xid_counts: BTreeMap<(String, Xid), (Instant, u64)>,
 }
 
 impl EventSet {
@@ -31,7 +31,7 @@ impl EventSet {
     pub(crate) fn register(&mut self, device: &Device) {
         self.registered.insert(device.pci_address.clone());
         for xid in &device.xids {
-            self.told.insert((device.pci_address.clone(), xid.clone()), (Instant::now(), 1));
+            self.xid_counts.insert((device.pci_address.clone(), xid.clone()), (Instant::now(), 1));
         }
     }
 
@@ -40,7 +40,7 @@ impl EventSet {
         let listed = |(address, xid): &(String, Xid)| {
             machine.devices.iter().any(|device| device.pci_address == *address && device.xids.contains(xid))
         };
-        self.told.retain(|entry, _| listed(entry));
+        self.xid_counts.retain(|entry, _| listed(entry));
         for device in machine.devices.iter().filter(|device| self.registered.contains(&device.pci_address)) {
             let address = &device.pci_address;
             if machine.is_healthy(device) {
@@ -49,9 +49,10 @@ impl EventSet {
                 return Some(Event { pci_address: address.clone(), xid: device.xid });
             }
             for xid in &device.xids {
-                let (since, told) = self.told.entry((address.clone(), xid.clone())).or_insert((Instant::now(), 0));
-                if *told < xid.due(since.elapsed()) {
-                    *told += 1;
+                let (since, count) =
+                    self.xid_counts.entry((address.clone(), xid.clone())).or_insert((Instant::now(), 0));
+                if *count < xid.due(since.elapsed()) {
+                    *count += 1;
                     return Some(Event { pci_address: address.clone(), xid: xid.xid });
                 }
             }

@@ -1,32 +1,32 @@
-//! Handles, which are numbers dressed as pointers: that of an instance is its GPU's with its own number above that, and that
-//! of the instance's compute instance, which is a MIG device's too, has one more bit.
+//! Handles, which are numbers in pointers. The handle of an instance is the handle of its GPU with the instance's id in
+//! the higher bits. The handle of its compute instance, which is also that of the MIG device, has one more bit set.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const NUMBER: u32 = 16;
 const COMPUTE: usize = 1 << 40;
 
-/// The GPU's own handle.
+/// Returns the handle of the GPU to which a handle belongs.
 pub(crate) fn gpu(handle: usize) -> usize {
     handle & ((1 << NUMBER) - 1)
 }
 
-/// The handle of one of a GPU's instances.
+/// Returns the handle of one of a GPU's instances.
 pub(crate) fn instance(gpu: usize, id: u32) -> usize {
     gpu | (id as usize) << NUMBER
 }
 
-/// The number of the instance that a handle means; 0 for that of a GPU.
+/// Returns the id of the instance that a handle identifies; 0 for the handle of a GPU.
 pub(crate) fn instance_id(handle: usize) -> usize {
     (handle & !COMPUTE) >> NUMBER
 }
 
-/// The handle of an instance's compute instance.
+/// Returns the handle of an instance's compute instance.
 pub(crate) fn compute(instance: usize) -> usize {
     instance | COMPUTE
 }
 
-/// A MIG device's handle is that of its compute instance.
+/// Returns whether a handle identifies a MIG device, whose handle is that of its compute instance.
 pub(crate) fn is_mig_device(handle: usize) -> bool {
     handle & COMPUTE != 0
 }
@@ -36,7 +36,7 @@ pub(crate) fn is_mig_device(handle: usize) -> bool {
 pub(crate) struct Handles(Mutex<Vec<String>>);
 
 impl Handles {
-    /// The handle of the GPU at this address: the same one for as long as the library is loaded.
+    /// Returns the handle of the GPU at this address, which is the same as long as the library is loaded.
     pub(crate) fn of(&self, address: &str) -> usize {
         let mut addresses = self.addresses();
         if let Some(place) = addresses.iter().position(|known| known == address) {

@@ -1,6 +1,6 @@
-//! What the library has of the stand-in's folder in a container that NVIDIA's own programs have given the driver: they look
-//! for files of a driver by their names, and know of no `etc/standin`. So a file named as one of the driver's libraries is
-//! beside this one. It is the lock of the folder, and holds the text of `gpus.json`.
+//! The replacement of the stand-in's folder in containers to which NVIDIA's own programs have added the driver. These
+//! programs find a driver's files by their names and do not add `etc/standin`, so a file that is named like one of the
+//! driver's libraries is next to this library. It serves as the folder's lock, and contains the text of `gpus.json`.
 
 use std::{
     fs, io,
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_counts_only_where_there_is_no_folder() {
+    fn the_file_is_used_only_if_the_folder_does_not_exist() {
         let root = tempfile::tempdir().unwrap();
         let library = root.path().join("usr/lib64/libnvidia-ml.so.1");
         fs::create_dir_all(library.parent().unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! Stand-in for NVIDIA's management library, `libnvidia-ml.so.1`, for machines without a GPU.
 //!
-//! Built as a shared library it exports NVML's C interface. Everything it says comes from a *driver root*, the folder
-//! that it was loaded from (`<root>/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.<version>`), or the one that the
+//! Built as a shared library it exports NVML's C interface. Everything it reports comes from a *driver root*, the
+//! folder that it was loaded from (`<root>/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.<version>`), or the one that the
 //! environment variable `STANDIN_NVML_ROOT` names:
 //!
 //! | path under the root | meaning |
@@ -10,14 +10,14 @@
 //! | `etc/standin/mig.json` | the MIG instances; written by the calls that create and destroy them |
 //! | `etc/standin/modes.json` | the modes that programs have given GPUs; written by the calls that set them |
 //! | `etc/standin/unanswered.sock` | a socket whose listener receives the calls of functions that have no answer |
-//! | `etc/standin/module/nvidia/version` | the version of the loaded kernel module; absent: no driver is loaded |
+//! | `etc/standin/module/nvidia/version` | the version of the loaded kernel module; if it does not exist, no driver is loaded |
 //! | `etc/standin/lock/nvml.lock` | locked shared from the first `nvmlInit` to the last `nvmlShutdown`; holding it exclusively means that the driver is being replaced |
-//! | `libnvidia-standin.so.<version>` beside the library | in place of `etc/standin`, where there is none: `lock/nvml.lock`, which holds the text of `gpus.json` |
-//! | `dev/nvidiactl` | opened at `nvmlInit`, as the real library does; being allowed to is what counts |
+//! | `libnvidia-standin.so.<version>` beside the library | replaces `etc/standin` if that does not exist: it is `lock/nvml.lock`, and contains the text of `gpus.json` |
+//! | `dev/nvidiactl` | opened at `nvmlInit`, as the real library does; only the permission to open it matters |
 //!
-//! It reports the inventory, the properties of each [`Model`], the connections between GPUs, MIG, the state in `gpus.json`,
-//! events and versions. Queries of state that is not in the file return `NVML_ERROR_NOT_SUPPORTED`, and so do all other
-//! functions of NVML, which are listed in `functions.txt`.
+//! It reports the inventory, the properties of each [`Model`], the connections between GPUs, MIG, the state in
+//! `gpus.json`, events and versions. Queries of state that is not in the file return `NVML_ERROR_NOT_SUPPORTED`, and so
+//! do all other functions of NVML, which are listed in `functions.txt`.
 //!
 //! # `gpus.json`
 //!
@@ -37,11 +37,11 @@
 //! }
 //! ```
 //!
-//! Changes of the file take effect at the next call. `hang` blocks every call, `slowMillis` makes each call slower, `crash`
-//! ends the process, and `initError` is `nvmlInit`'s return code. Of a device, `error` is the return code of all its calls,
-//! `xids` are delivered to everyone who registered before, and `readings` are its state: see [`Readings`]. A device with
-//! `mig`, even an empty one, can be divided by MIG: see [`Mig`]. On a device without `mig` whose model supports MIG, MIG is
-//! off and cannot be turned on.
+//! Changes of the file take effect at the next call. `hang` blocks every call, `slowMillis` makes each call slower,
+//! `crash` ends the process, and `initError` is `nvmlInit`'s return code. Of a device, `error` is the return code of
+//! all its calls, `xids` are delivered to all event sets that were registered before, and `readings` are its state: see
+//! [`Readings`]. A device with `mig`, even an empty one, supports MIG: see [`Mig`]. On a device without `mig` whose
+//! model supports MIG, MIG is off and cannot be turned on.
 
 mod abi;
 mod devices;

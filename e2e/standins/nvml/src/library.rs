@@ -1,4 +1,4 @@
-//! The library's state and everything that it does, free of C.
+//! The library's state and behaviour, without the C interface.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,7 +20,7 @@ use crate::{
     status::Status,
 };
 
-/// How often a blocked call looks at the files again.
+/// The interval at which a blocked call reads the files again.
 const POLL: Duration = Duration::from_millis(50);
 
 /// One loaded library.
@@ -28,10 +28,10 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct Library {
     root: PathBuf,
     own_version: Option<String>,
-    /// In place of the stand-in's folder.
+    /// The file that replaces the stand-in's folder, if any.
     injected: Option<PathBuf>,
-    /// The stand-in's folder, held open from the first `nvmlInit` to the last `nvmlShutdown`: a real library that is
-    /// initialised goes on, with the device nodes it has open, when its root is taken away and renewed.
+    /// The stand-in's folder, held open from the first `nvmlInit` to the last `nvmlShutdown`: like a
+    /// real library, which keeps its device nodes open, an initialised library continues when its root is replaced.
     folder: Mutex<Option<Arc<OwnedFd>>>,
     handles: Handles,
     state: Mutex<State>,
@@ -39,14 +39,14 @@ pub struct Library {
 
 #[derive(Debug, Default)]
 struct State {
-    /// `nvmlInit` calls that no `nvmlShutdown` has answered yet.
+    /// The number of `nvmlInit` calls without a matching `nvmlShutdown`.
     users: u32,
     lock: Option<File>,
     event_sets: Vec<Option<EventSet>>,
 }
 
 impl Library {
-    /// A library of version `own_version` in the driver root `root`; without a version it fits every driver.
+    /// Returns a library of version `own_version` in the driver root `root`; without a version it matches every driver.
     #[must_use]
     pub fn new(root: &Path, own_version: Option<&str>) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Library {
         }
     }
 
-    /// The one that this shared object is.
+    /// Returns the library of this shared object.
     pub(crate) fn this() -> &'static Self {
         static THIS: OnceLock<Library> = OnceLock::new();
         THIS.get_or_init(|| {
@@ -69,12 +69,11 @@ impl Library {
         })
     }
 
-    /// Starts using the driver; may be called more than once.
+    /// Starts using the driver. May be called more than once.
     ///
     /// # Errors
-    /// [`Status::DriverNotLoaded`], [`Status::NoPermission`], [`Status::LibRmVersionMismatch`] as the real library; the code
-    /// that the file says;
-    /// [`Status::Unknown`] if the stand-in's own files are missing or broken.
+    /// [`Status::DriverNotLoaded`], [`Status::NoPermission`], [`Status::LibRmVersionMismatch`] as in the real library;
+    /// the code in the file; [`Status::Unknown`] if the stand-in's own files are missing or broken.
     pub fn init(&self) -> Result<(), Status> {
         if let Some(code) = self.obstacles()?.init_error {
             return Err(Status::from_code(code));
@@ -82,7 +81,7 @@ impl Library {
         let mut state = self.state();
         if state.users == 0 {
             self.open_control_device()?;
-            // The lock comes before the look at the version, so that the driver cannot be replaced in between.
+            // The lock is taken before the version is read, so that the driver cannot be replaced in between.
             let lock = self.take_lock()?;
             let loaded = self.driver_version()?;
             if self.own_version.as_ref().is_some_and(|own| *own != loaded) {
@@ -97,15 +96,15 @@ impl Library {
         Ok(())
     }
 
-    /// Ends what [`Library::init`] began; the last call lets the driver go.
+    /// Reverses one call of [`Library::init`]. The last call releases the driver.
     ///
     /// # Errors
-    /// [`Status::Uninitialized`] when there is nothing to end.
+    /// [`Status::Uninitialized`] if the library is not initialised.
     pub fn shutdown(&self) -> Result<(), Status> {
         let mut state = self.state();
         state.users = state.users.checked_sub(1).ok_or(Status::Uninitialized)?;
         if state.users == 0 {
-            // Event sets die with the session; handles stay, since the same GPU must keep the same handle.
+            // Event sets end with the session. Handles stay, because a GPU must keep its handle.
             state.lock = None;
             state.event_sets.clear();
             *self.held_folder() = None;
@@ -113,15 +112,15 @@ impl Library {
         Ok(())
     }
 
-    /// The version of the loaded kernel module.
+    /// Returns the version of the loaded kernel module.
     ///
     /// # Errors
-    /// [`Status::DriverNotLoaded`] if there is none.
+    /// [`Status::DriverNotLoaded`] if no module is loaded.
     pub fn driver_version(&self) -> Result<String, Status> {
         self.read("module/nvidia/version").map(|version| version.trim().to_owned()).map_err(|_| Status::DriverNotLoaded)
     }
 
-    /// The version of the library itself.
+    /// Returns the version of the library itself.
     ///
     /// # Errors
     /// As [`Library::machine`] and [`Library::driver_version`].
@@ -132,7 +131,7 @@ impl Library {
         Ok(format!("{major}.{own}"))
     }
 
-    /// What the file says now.
+    /// Returns the current content of `gpus.json`.
     ///
     /// # Errors
     /// [`Status::Uninitialized`] before [`Library::init`], [`Status::Unknown`] if the file is missing or broken.
@@ -141,7 +140,7 @@ impl Library {
         if self.state().users == 0 { Err(Status::Uninitialized) } else { Ok(machine) }
     }
 
-    /// A new event set.
+    /// Creates an event set and returns its number.
     ///
     /// # Errors
     /// Those of [`Library::machine`].
@@ -152,7 +151,7 @@ impl Library {
         Ok(state.event_sets.len())
     }
 
-    /// Forgets an event set.
+    /// Removes an event set.
     ///
     /// # Errors
     /// [`Status::InvalidArgument`] if there is no such set.
@@ -162,7 +161,7 @@ impl Library {
         place.and_then(Option::take).map(drop).ok_or(Status::InvalidArgument)
     }
 
-    /// Lets `set` hear of the GPU's XIDs.
+    /// Registers an event set for the GPU's XIDs.
     ///
     /// # Errors
     /// [`Status::InvalidArgument`] if there is no such set, and those of [`Library::device`].
@@ -174,7 +173,7 @@ impl Library {
     /// Waits for the next XID.
     ///
     /// # Errors
-    /// [`Status::Timeout`] if none comes, [`Status::InvalidArgument`] if there is no such set, and those of
+    /// [`Status::Timeout`] if none occurs, [`Status::InvalidArgument`] if there is no such set, and those of
     /// [`Library::machine`].
     pub fn wait(&self, set: usize, timeout: Duration) -> Result<Event, Status> {
         let start = Instant::now();
@@ -191,13 +190,13 @@ impl Library {
         }
     }
 
-    /// What the file says, after whatever it puts in the way of a call.
+    /// Returns the content of `gpus.json`, after the delay, hang or crash that it requests.
     fn obstacles(&self) -> Result<Machine, Status> {
         loop {
             let text = self.read("gpus.json").map_err(|_| Status::Unknown)?;
             let machine: Machine = serde_json::from_str(&text).map_err(|_| Status::Unknown)?;
             if machine.crash {
-                // As a fault in the library would: the process is gone.
+                // Like a bug in the library, this ends the process.
                 let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::SEGV);
             }
             if !machine.hang {
@@ -208,7 +207,7 @@ impl Library {
         }
     }
 
-    /// A file of the stand-in's folder.
+    /// Reads a file of the stand-in's folder.
     pub(crate) fn read(&self, name: &str) -> io::Result<String> {
         if let Some(file) = &self.injected {
             return injected::read(file, self.own_version.as_deref(), name);
@@ -217,7 +216,7 @@ impl Library {
         io::read_to_string(File::from(file))
     }
 
-    /// The stand-in's folder.
+    /// Returns the open stand-in's folder.
     pub(crate) fn folder(&self) -> io::Result<Arc<OwnedFd>> {
         let held = self.held_folder().clone();
         held.map_or_else(|| self.open_folder().map(Arc::new), Ok)
@@ -228,7 +227,7 @@ impl Library {
         Ok(open(self.standin(), flags, Mode::empty())?)
     }
 
-    /// Where the stand-in's folder lies.
+    /// Returns the path of the stand-in's folder.
     pub(crate) fn standin(&self) -> PathBuf {
         self.root.join("etc/standin")
     }
@@ -238,12 +237,12 @@ impl Library {
     }
 
     fn open_control_device(&self) -> Result<(), Status> {
-        // A driver that lies in a folder of its own has the devices of whoever loads it.
+        // A driver root without its own `dev` uses the device nodes of the process that loads the library.
         let own = self.root.join("dev");
         let devices = if own.is_dir() { own } else { PathBuf::from("/dev") };
         let opened = OpenOptions::new().read(true).write(true).open(devices.join("nvidiactl"));
         match opened.map_err(|error| error.raw_os_error()) {
-            // A device node that no driver serves: the permission to open it was there, which is what is asked.
+            // No kernel driver is behind the device node, but the process has the permission to open it.
             Ok(_) | Err(Some(libc::ENXIO | libc::ENODEV)) => Ok(()),
             Err(Some(libc::EPERM | libc::EACCES)) => Err(Status::NoPermission),
             Err(Some(libc::ENOENT)) => Err(Status::DriverNotLoaded),
@@ -253,18 +252,18 @@ impl Library {
 
     fn take_lock(&self) -> Result<File, Status> {
         let path = self.injected.clone().unwrap_or_else(|| self.standin().join("lock/nvml.lock"));
-        // Reading is enough for a lock, and all that a read-only mount of the driver root allows.
+        // Opening for reading is enough for a lock, and a read-only mount of the driver root allows nothing else.
         let file = File::open(&path).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => OpenOptions::new().read(true).append(true).create(true).open(&path),
             _ => Err(error),
         });
         let file = file.map_err(|_| Status::Unknown)?;
-        // Whoever holds it alone is replacing the driver.
+        // An exclusive lock means that the driver is being replaced.
         file.try_lock_shared().map_err(|_| Status::DriverNotLoaded)?;
         Ok(file)
     }
 
-    /// The handles that were given out.
+    /// Returns the handles of the GPUs.
     pub(crate) fn handles(&self) -> &Handles {
         &self.handles
     }

@@ -12,18 +12,19 @@ use std::{
 /// The environment variable with the driver root, for a library outside a driver root, as in unit tests.
 const ROOT_VARIABLE: &str = "STANDIN_NVML_ROOT";
 
-/// The library, the driver root, and the version in the library's file name, where it has one.
+/// Returns the path of the library, the driver root, and the version in the library's file name, if it has one.
 pub(crate) fn find() -> (PathBuf, PathBuf, Option<String>) {
     let own = own_path().unwrap_or_default();
-    // The name that was opened is usually the link libnvidia-ml.so.1; the version is in the name of the file behind it, and
-    // where that is in another root, so is all of the driver.
+    // The name that was opened is usually the link libnvidia-ml.so.1; the version is in the name of the file behind it,
+    // and if that file is in another root, the whole driver is.
     let real = own.canonicalize().unwrap_or_else(|_| own.clone());
     let version = version_of(&real);
     let root = env::var_os(ROOT_VARIABLE).map_or_else(|| root_of(&real), PathBuf::from);
     (own, root, version)
 }
 
-/// `<root>/usr/lib/<architecture>/<file>`, `<root>/usr/lib64/<file>` and `<root>/lib64/<file>` give `<root>`.
+/// `<root>/usr/lib/<architecture>/<file>`, `<root>/usr/lib64/<file>` and `<root>/lib64/<file>` are in the root
+/// `<root>`.
 fn root_of(library: &Path) -> PathBuf {
     let folders: Vec<&Path> = library.ancestors().skip(1).collect();
     let is = |folder: &Path, names: &[&str]| folder.file_name().is_some_and(|name| names.iter().any(|n| name == *n));
@@ -37,7 +38,7 @@ fn root_of(library: &Path) -> PathBuf {
     PathBuf::from("/")
 }
 
-/// What follows `libnvidia-ml.so.`, if it is a driver version.
+/// Returns the part of the name after `libnvidia-ml.so.`, if it is a driver version.
 fn version_of(library: &Path) -> Option<String> {
     let version = library.file_name()?.to_str()?.strip_prefix("libnvidia-ml.so.")?;
     version.contains('.').then(|| version.to_owned())
@@ -46,7 +47,7 @@ fn version_of(library: &Path) -> Option<String> {
 fn own_path() -> Option<PathBuf> {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     let here = own_path as fn() -> Option<PathBuf> as *const c_void;
-    // SAFETY: `here` is an address within this library and `found` is a valid place for dladdr's answer.
+    // SAFETY: `here` is an address within this library and `found` is valid for dladdr's result.
     if unsafe { libc::dladdr(here, found.as_mut_ptr()) } == 0 {
         return None;
     }
@@ -55,7 +56,8 @@ fn own_path() -> Option<PathBuf> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: dladdr's answer is a NUL-terminated string of the loader's, which lives as long as this library is loaded.
+    // SAFETY: dladdr returned a NUL-terminated string of the dynamic loader, which exists as long as this library is
+    // loaded.
     let name = unsafe { CStr::from_ptr(name) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_root_is_what_stands_before_the_library_folder() {
+    fn the_root_is_the_path_before_the_library_folder() {
         for (library, root) in [
             ("/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/run/nvidia/driver"),
             ("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.595.91.07", "/"),

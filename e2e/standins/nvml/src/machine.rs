@@ -16,7 +16,7 @@ pub struct Machine {
     /// The GPUs in NVML's index order.
     #[serde(default)]
     pub devices: Vec<Device>,
-    /// While true every call blocks, as calls into a wedged driver do.
+    /// While true, every call blocks, like calls to a driver that hangs.
     #[serde(default)]
     pub hang: bool,
     /// The next call ends the process by SIGSEGV.
@@ -50,20 +50,20 @@ pub struct Device {
     pub memory_mib: u64,
     /// N of the device node `/dev/nvidiaN`.
     pub minor: u32,
-    /// If false, the GPU delivers [`Device::xid`] once to everyone who waits for its events.
+    /// If false, the GPU delivers [`Device::xid`] once to every event set that is registered for its events.
     #[serde(default = "yes")]
     pub healthy: bool,
     /// The XID that an unhealthy GPU reports.
     #[serde(default = "default_xid")]
     pub xid: u64,
-    /// CUDA compute capability, `major.minor`; absent: that of its model.
+    /// CUDA compute capability, `major.minor`. Defaults to that of its model.
     #[serde(default)]
     pub compute_capability: Option<String>,
-    /// The board's serial number; absent on consumer boards.
+    /// The board's serial number; `None` on consumer boards.
     #[serde(default)]
     pub serial: Option<String>,
-    /// NVML's return code that every call for this GPU answers, opening it included: 15 for a lost one, 16 for one that
-    /// has to be reset, and so on.
+    /// NVML's return code of every call for this GPU, including the call that opens it: 15 for a lost GPU, 16 for a GPU
+    /// that must be reset, and so on.
     #[serde(default)]
     pub error: Option<u32>,
     /// Further XIDs that it delivers.
@@ -72,12 +72,12 @@ pub struct Device {
     /// The state of MIG; without it MIG is permanently off, if the model supports it.
     #[serde(default)]
     pub mig: Option<Mig>,
-    /// Its state.
+    /// The readings of its state.
     #[serde(default)]
     pub readings: Readings,
 }
 
-/// An XID that a GPU delivers to those who were registered before it was in the list.
+/// An XID that a GPU delivers to the event sets that were registered before it was in the list.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Xid {
@@ -100,7 +100,7 @@ impl Xid {
     }
 }
 
-/// A PCI address taken apart.
+/// The parts of a PCI address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PciAddress {
     /// PCI domain.
@@ -112,7 +112,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// Reads `domain:bus:device.function`, whatever the number of leading zeros.
+    /// Parses `domain:bus:device.function`, whatever the number of leading zeros.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (place, _function) = text.rsplit_once('.')?;
@@ -129,7 +129,7 @@ impl Machine {
         self.healthy.get(&device.uuid).copied().unwrap_or(device.healthy)
     }
 
-    /// The CUDA version as NVML counts it: major × 1000 + minor × 10; `None` if the file says nonsense.
+    /// Returns the CUDA version as NVML's number, major × 1000 + minor × 10; `None` if the file's version is invalid.
     #[must_use]
     pub fn cuda_number(&self) -> Option<i32> {
         let (major, minor) = pair(&self.cuda)?;
@@ -146,7 +146,7 @@ impl Device {
         self.error.map_or(Ok(()), |code| Err(Status::from_code(code)))
     }
 
-    /// The packed PCI device and vendor id; `None` if the file says nonsense.
+    /// Returns the packed PCI device and vendor id; `None` if the file's id is invalid.
     #[must_use]
     pub fn packed_id(&self) -> Option<u32> {
         let digits = self.pci_device_id.trim_start_matches("0x").trim_start_matches("0X");
@@ -166,7 +166,7 @@ impl Device {
         self.mig.is_some() || self.model().mig.is_some()
     }
 
-    /// Major and minor of the compute capability; `None` if the file says nonsense.
+    /// Returns the major and minor compute capability; `None` if the file's capability is invalid.
     #[must_use]
     pub fn capability(&self) -> Option<(i32, i32)> {
         self.compute_capability.as_deref().map_or_else(|| Some(self.model().capability), pair)
@@ -182,7 +182,7 @@ fn default_cuda() -> String {
     "13.1".into()
 }
 
-/// "GPU has fallen off the bus": fatal for everyone.
+/// "GPU has fallen off the bus": fatal for all programs.
 fn default_xid() -> u64 {
     79
 }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_to_write_a_pci_address_mean_the_same() {
+    fn both_notations_of_a_pci_address_are_parsed_to_the_same_address() {
         let short = PciAddress::parse("0001:0a:1f.0");
         assert_eq!(short, Some(PciAddress { domain: 1, bus: 10, device: 31 }));
         assert_eq!(short, PciAddress::parse("00000001:0A:1F.0"));
@@ -206,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_xid_comes_at_its_rate_and_another_one_once() {
+    fn an_xid_with_a_rate_is_repeated_and_one_without_is_delivered_once() {
         let xid = |per_second| Xid { xid: 31, per_second, id: 0 };
         assert_eq!(xid(0).due(Duration::from_mins(1)), 1);
         assert_eq!(xid(1000).due(Duration::from_secs(3)), 3000);
     }
 
     #[test]
-    fn the_cuda_version_is_counted_as_nvml_does() {
+    fn the_cuda_version_is_encoded_as_in_nvml() {
         let machine = |cuda: &str| Machine { cuda: cuda.into(), ..Machine::default() };
         assert_eq!(machine("12.8").cuda_number(), Some(12_080));
         assert_eq!(machine("13").cuda_number(), None);

@@ -1,4 +1,4 @@
-//! MIG: how a GPU is divided, kept in a file of its own beside `gpus.json` so that all programs see the same.
+//! The MIG instances of GPUs. They are stored in a file next to `gpus.json`, so that all programs see the same.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{library::Library, machine::Device, status::Status};
 
-/// The file, in the stand-in's folder: by PCI address how each GPU is divided.
+/// The file in the stand-in's folder, with the MIG state of each GPU by PCI address.
 const FILE: &str = "mig.json";
 
-/// What `gpus.json` says of MIG on a GPU that has it.
+/// The settings in `gpus.json` for a GPU that supports MIG.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Mig {
-    /// A change of the mode holds only once `needsReset` is false again.
+    /// While true, a change of the MIG mode is pending; it takes effect once `needsReset` is false.
     pub needs_reset: bool,
     /// Programs that use the GPU or an instance of it.
     pub clients: Vec<Client>,
@@ -23,22 +23,22 @@ pub struct Mig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Client {
-    /// Its process.
+    /// The process id.
     pub pid: u32,
-    /// The instance that it uses; absent: the GPU as a whole.
+    /// The instance that it uses. If unset, it uses the GPU as a whole.
     #[serde(default)]
     pub instance: Option<u32>,
 }
 
-/// How a GPU is divided.
+/// The MIG state of a GPU.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Division {
     /// Whether MIG is on.
     pub enabled: bool,
-    /// Whether it will be after a reset.
+    /// Whether MIG will be on after a reset.
     pub pending: bool,
-    /// What it is divided into.
+    /// The instances.
     pub instances: Vec<Instance>,
 }
 
@@ -46,32 +46,32 @@ pub struct Division {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Instance {
-    /// Its number.
+    /// Its id.
     pub id: u32,
-    /// Its profile's number.
+    /// Its profile's id.
     pub profile: u32,
     /// Its first memory slice.
     pub start: u32,
-    /// Whether it has a compute instance, which takes all of it.
+    /// Whether it has a compute instance, which always uses the whole instance.
     pub compute: bool,
 }
 
-/// A profile. The numbers are those of NVIDIA's GPUs with seven compute slices.
+/// A profile. The ids are those of NVIDIA's GPUs with seven compute slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// NVML's place of it in the list of all profiles that there are.
+    /// Its index in NVML's list of all profiles.
     pub index: u32,
-    /// Its number.
+    /// Its id.
     pub id: u32,
     /// Compute slices.
     pub slices: u32,
-    /// Memory slices, of eight.
+    /// Memory slices. A GPU has eight.
     pub size: u32,
-    /// How many there can be at once.
+    /// The maximum number of its instances on a GPU.
     pub most: u32,
-    /// What follows its size in its name.
+    /// The end of its name, after the size.
     pub suffix: &'static str,
-    /// Where it can begin.
+    /// The memory slices at which an instance can start.
     pub starts: &'static [u32],
 }
 
@@ -85,7 +85,7 @@ const PROFILES: [Profile; 7] = [
     Profile { index: 9, id: 15, slices: 1, size: 2, most: 4, suffix: "", starts: &[0, 2, 4, 6] },
 ];
 
-/// What an instance has of a GPU's engines.
+/// The multiprocessors and engines of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Engines {
     /// Multiprocessors.
@@ -101,44 +101,44 @@ pub struct Engines {
 }
 
 impl Profile {
-    /// The one at this place of NVML's list.
+    /// Returns the profile at this index of NVML's list.
     ///
     /// # Errors
-    /// [`Status::NotSupported`] where there is none.
+    /// [`Status::NotSupported`] if the list has no profile there.
     pub fn at(index: u32) -> Result<Self, Status> {
         PROFILES.into_iter().find(|profile| profile.index == index).ok_or(Status::NotSupported)
     }
 
-    /// The one of this number.
+    /// Returns the profile with this id.
     ///
     /// # Errors
-    /// [`Status::InvalidArgument`] where there is none.
+    /// [`Status::InvalidArgument`] if no profile has this id.
     pub fn numbered(id: u32) -> Result<Self, Status> {
         PROFILES.into_iter().find(|profile| profile.id == id).ok_or(Status::InvalidArgument)
     }
 
-    /// All profiles.
+    /// Returns all profiles.
     #[must_use]
     pub fn all() -> [Self; 7] {
         PROFILES
     }
 
-    /// Its name on a GPU with so much memory.
+    /// Returns its name on a GPU with this much memory.
     #[must_use]
     pub fn name(self, memory_mib: u64) -> String {
-        // Rounded, as in 71 of 141 GB.
+        // Rounded, such as 71 of 141 GB.
         let eighths = memory_mib.div_ceil(1024) * u64::from(self.size);
         format!("MIG {}g.{}gb{}", self.slices, (eighths + 4) / 8, self.suffix)
     }
 
-    /// The memory, in MiB, of one on a GPU with so much.
+    /// Returns the memory of an instance in MiB, on a GPU with this much memory.
     #[must_use]
     pub fn memory_mib(self, memory_mib: u64) -> u64 {
-        // Half a GiB of each is the driver's.
+        // The driver reserves half a GiB of each.
         (memory_mib.div_ceil(1024) * 128 * u64::from(self.size)).saturating_sub(512)
     }
 
-    /// What it has of a GPU's engines.
+    /// Returns the multiprocessors and engines of an instance on this GPU.
     #[must_use]
     pub fn engines(self, device: &Device) -> Engines {
         let Some(parts) = device.model().mig else { return Engines::default() };
@@ -149,7 +149,7 @@ impl Profile {
             copy: of(parts.copy_engines),
             decoders: of(parts.decoders),
             jpeg: of(parts.jpeg),
-            // There is one for optical flow, which goes with all of the GPU or with the media extensions.
+            // The only engine for optical flow belongs to the profile of the whole GPU or to one with media extensions.
             ofa: (self.slices == 7 || !self.suffix.is_empty()).into(),
         }
     }
@@ -161,10 +161,10 @@ impl Profile {
 }
 
 impl Library {
-    /// How a GPU is divided.
+    /// Returns the MIG state of a GPU.
     ///
     /// # Errors
-    /// [`Status::NotSupported`] for one without MIG.
+    /// [`Status::NotSupported`] for a GPU without MIG.
     pub fn division(&self, device: &Device) -> Result<Division, Status> {
         let Some(mig) = &device.mig else {
             return if device.has_mig() { Ok(Division::default()) } else { Err(Status::NotSupported) };
@@ -176,10 +176,10 @@ impl Library {
         Ok(division)
     }
 
-    /// Turns MIG on or off, or says that only a reset does it.
+    /// Turns MIG on or off. If the GPU needs a reset, the change is only pending.
     ///
     /// # Errors
-    /// [`Status::InUse`] while somebody uses the GPU, and those of [`Library::division`].
+    /// [`Status::InUse`] while a program uses the GPU or it has an instance, and those of [`Library::division`].
     pub fn set_mig_mode(&self, device: &Device, on: bool) -> Result<(), Status> {
         let mig = device.mig.as_ref().ok_or(Status::NotSupported)?;
         let division = self.division(device)?;
@@ -190,10 +190,10 @@ impl Library {
         self.keep(device, Division { enabled, pending: on, ..division })
     }
 
-    /// Makes an instance; gives its number.
+    /// Creates an instance and returns its id.
     ///
     /// # Errors
-    /// [`Status::InsufficientResources`] where there is no room, [`Status::NotSupported`] where MIG is off.
+    /// [`Status::InsufficientResources`] if there is no room, [`Status::NotSupported`] if MIG is off.
     pub fn create_instance(&self, device: &Device, profile: u32, start: u32) -> Result<u32, Status> {
         let mut division = self.division(device)?;
         let profile = Profile::numbered(profile)?;
@@ -203,7 +203,7 @@ impl Library {
         if !profile.starts.contains(&start) || division.instances.iter().any(|other| profile.overlaps(start, other)) {
             return Err(Status::InsufficientResources);
         }
-        // There are seven at most, so that one of eight numbers is free.
+        // A GPU has at most seven instances, so one of eight ids is free.
         let free = |id: &u32| division.instances.iter().all(|other| other.id != *id);
         let id = (1..=8).find(free).ok_or(Status::InsufficientResources)?;
         division.instances.push(Instance { id, profile: profile.id, start, compute: false });
@@ -214,7 +214,7 @@ impl Library {
     /// Destroys an instance.
     ///
     /// # Errors
-    /// [`Status::InUse`] while it has a compute instance, [`Status::InvalidArgument`] where it is not there.
+    /// [`Status::InUse`] while it has a compute instance, [`Status::InvalidArgument`] if it does not exist.
     pub fn destroy_instance(&self, device: &Device, id: u32) -> Result<(), Status> {
         let mut division = self.division(device)?;
         if instance(&mut division, id)?.compute {
@@ -224,10 +224,11 @@ impl Library {
         self.keep(device, division)
     }
 
-    /// Gives an instance its compute instance, or takes it away.
+    /// Creates or destroys an instance's compute instance.
     ///
     /// # Errors
-    /// [`Status::InUse`] while somebody uses it, [`Status::InsufficientResources`] where it has one already.
+    /// [`Status::InUse`] while a program uses it, [`Status::InsufficientResources`] if it already exists,
+    /// [`Status::InvalidArgument`] if the instance or the compute instance does not exist.
     pub fn set_compute(&self, device: &Device, id: u32, compute: bool) -> Result<(), Status> {
         let mut division = self.division(device)?;
         let is_used = device.mig.iter().flat_map(|mig| &mig.clients).any(|client| client.instance == Some(id));
@@ -263,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_are_named_by_their_part_of_the_memory() {
+    fn the_name_of_a_profile_has_its_share_of_the_memory() {
         let names = |mib| PROFILES.map(|profile| profile.name(mib).replace("MIG ", "")).join(" ");
         assert_eq!(names(81_559), "1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb 1g.10gb+me 1g.20gb");
         assert_eq!(names(40_960), "1g.5gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb 1g.5gb+me 1g.10gb");

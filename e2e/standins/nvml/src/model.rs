@@ -1,5 +1,5 @@
-//! Properties of GPUs that depend only on their model, so that `gpus.json` need not list them. Figures are from NVIDIA's data
-//! sheets.
+//! Properties of GPUs that depend only on their model, so that `gpus.json` need not list them. Figures are from
+//! NVIDIA's data sheets.
 
 /// NVML's numbers of the brands that are used here.
 mod brand {
@@ -38,7 +38,7 @@ pub enum NvLinks {
     None,
     /// This number, for a bridge between neighbouring cards, which is not installed.
     Unbridged(u32),
-    /// Six to other GPUs, of eight that are connected as a cube.
+    /// Six to other GPUs, in a cube of eight GPUs.
     Mesh,
     /// This number, connected to switches on the host's PCI bus.
     Switch(u32),
@@ -141,7 +141,7 @@ impl Model {
     }
 }
 
-/// The compute capability that most chips of the block have to which a PCI device id belongs.
+/// Returns the compute capability of most chips in the block of PCI device ids to which an id belongs.
 fn capability_of(id: u16) -> (i32, i32) {
     match id {
         ..0x1340 => (3, 5),
@@ -161,7 +161,7 @@ fn capability_of(id: u16) -> (i32, i32) {
     }
 }
 
-/// NVML's number of the architecture with this compute capability; that of an unknown one for others.
+/// Returns NVML's number of the architecture with this compute capability, or that of an unknown architecture.
 #[must_use]
 pub fn architecture(capability: (i32, i32)) -> u32 {
     match capability {
@@ -178,7 +178,7 @@ pub fn architecture(capability: (i32, i32)) -> u32 {
     }
 }
 
-/// CUDA cores in each multiprocessor.
+/// Returns the number of CUDA cores in each multiprocessor.
 #[must_use]
 pub fn cores(capability: (i32, i32)) -> u32 {
     match capability {
@@ -193,8 +193,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_model_is_of_its_architecture_and_has_its_cores() {
-        // NVML's number of the architecture, and the cores that the data sheet gives.
+    fn each_model_has_the_right_architecture_and_number_of_cores() {
+        // NVML's number of the architecture, and the cores according to the data sheet.
         for (name, id, number, all_cores) in [
             ("K80", 0x102d, 2, 2496),
             ("K620", 0x13bb, 3, 384),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_is_not_listed_is_of_its_generation() {
+    fn an_unlisted_model_gets_the_compute_capability_of_its_generation() {
         for (name, id, capability) in [
             ("K40m", 0x1023, (3, 5)),
             ("M60", 0x13f2, (5, 2)),

@@ -1,4 +1,5 @@
-//! Modes of a GPU that programs can change. They are stored in a file next to `gpus.json`, so that all programs see the same.
+//! Modes of a GPU that programs can change. They are stored in a file next to `gpus.json`, so that all programs see the
+//! same.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{library::Library, machine::Device, status::Status};
 
-/// The file, in the stand-in's folder: by PCI address the modes that were set.
+/// The file in the stand-in's folder, with the modes that were set, by PCI address.
 const FILE: &str = "modes.json";
 
 /// The modes of a GPU; `None` for modes that were not set.
@@ -22,8 +23,8 @@ pub struct Modes {
 }
 
 impl Library {
-    /// The modes of a GPU: as `gpus.json` gives them, else as they were set last, else those of a GPU with a running
-    /// nvidia-persistenced.
+    /// Returns the compute mode and the persistence mode of a GPU: those in `gpus.json`, otherwise those that were set
+    /// last, otherwise those of a GPU with a running nvidia-persistenced.
     ///
     /// # Errors
     /// [`Status::Unknown`] if the file is broken.
@@ -34,10 +35,10 @@ impl Library {
         Ok((compute, persistence))
     }
 
-    /// Sets what is given of a GPU's modes.
+    /// Sets the given modes of a GPU; `None` leaves a mode unchanged.
     ///
     /// # Errors
-    /// [`Status::NoPermission`] where the stand-in's folder cannot be written, and those of [`Library::modes`].
+    /// [`Status::NoPermission`] if the stand-in's folder cannot be written, and those of [`Library::modes`].
     pub fn set(&self, device: &Device, modes: Modes) -> Result<(), Status> {
         let mut all = self.set_modes()?;
         let entry = all.entry(device.pci_address.clone()).or_default();

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-/// The state of a GPU. What is absent, the GPU does not support, but for what is known of its model: its links, the fabric,
-/// the modes.
+/// The state of a GPU. The GPU does not support readings that are not set, except for its links, its fabric and its
+/// modes, which default to those of its model.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Readings {
@@ -23,11 +23,11 @@ pub struct Readings {
     pub clock_reasons: Option<u64>,
     /// Performance state, 0 to 15.
     pub performance_state: Option<u32>,
-    /// Utilisation of the GPU, in percent. The two utilisations are answered together: both are there, or none is.
+    /// Utilisation of the GPU, in percent. NVML returns the two utilisations together: both must be set, or neither.
     pub gpu_utilization_percent: Option<u32>,
     /// Utilisation of the memory, in percent.
     pub memory_utilization_percent: Option<u32>,
-    /// Memory in use, in bytes; none where absent.
+    /// Memory in use, in bytes. Defaults to zero.
     pub memory_used_bytes: Option<u64>,
     /// Memory errors.
     pub ecc: Ecc,
@@ -35,7 +35,7 @@ pub struct Readings {
     pub pages: Option<Pages>,
     /// Remapped rows.
     pub rows: Option<Rows>,
-    /// Whether the first NVLinks are active. The others are as the model has them.
+    /// Whether the first NVLinks are active. The other links have the model's state.
     pub nvlinks: Vec<bool>,
     /// The NVLink fabric.
     pub fabric: Option<Fabric>,
@@ -49,7 +49,7 @@ pub struct Readings {
     pub persistence: Option<bool>,
     /// NVML's recovery action, field 230.
     pub recovery_action: Option<u32>,
-    /// Whether the infoROM is found corrupt.
+    /// Whether the infoROM is corrupt.
     pub inforom_corrupt: Option<bool>,
     /// Number of compute processes.
     pub processes: Option<u32>,
@@ -59,17 +59,17 @@ pub struct Readings {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Thermal {
-    /// Of the GPU.
+    /// The temperature of the GPU.
     pub gpu: Option<i32>,
-    /// Of the memory, field 82.
+    /// The temperature of the memory, field 82.
     pub memory: Option<i32>,
-    /// At which the GPU slows down.
+    /// The temperature at which the GPU slows down.
     pub slowdown_at: Option<i32>,
-    /// At which it shuts down.
+    /// The temperature at which the GPU shuts down.
     pub shutdown_at: Option<i32>,
-    /// Degrees until it slows down.
+    /// The number of degrees until the GPU slows down.
     pub margin: Option<i32>,
-    /// The margin at which it shuts down, field 193.
+    /// The margin at which the GPU shuts down, field 193.
     pub shutdown_margin: Option<i32>,
 }
 
@@ -87,7 +87,7 @@ pub struct Ecc {
     pub aggregate_corrected: Option<u64>,
     /// Uncorrected over the GPU's life.
     pub aggregate_uncorrected: Option<u64>,
-    /// Whether the SRAM's threshold is exceeded.
+    /// Whether the SRAM error threshold is exceeded.
     pub sram_threshold_exceeded: Option<bool>,
 }
 
@@ -95,11 +95,11 @@ pub struct Ecc {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Pages {
-    /// For several correctable errors.
+    /// The number of pages retired because of several correctable errors.
     pub correctable: u32,
-    /// For an uncorrectable one.
+    /// The number of pages retired because of an uncorrectable error.
     pub uncorrectable: u32,
-    /// Whether one is pending.
+    /// Whether the retirement of a page is pending.
     pub pending: Option<bool>,
 }
 
@@ -107,13 +107,13 @@ pub struct Pages {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Rows {
-    /// For correctable errors.
+    /// The number of rows remapped because of correctable errors.
     pub correctable: u32,
-    /// For uncorrectable ones.
+    /// The number of rows remapped because of uncorrectable errors.
     pub uncorrectable: u32,
-    /// Whether one is pending.
+    /// Whether a remapping is pending.
     pub pending: bool,
-    /// Whether one failed.
+    /// Whether a remapping failed.
     pub failed: bool,
 }
 
@@ -121,13 +121,14 @@ pub struct Rows {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Fabric {
-    /// NVML's state: 1 not begun, 2 joining, 3 joined.
+    /// NVML's state: 1 not started, 2 joining, 3 joined.
     pub state: u8,
-    /// The return code that joining ended with.
+    /// The return code of joining.
     pub status: u32,
-    /// NVML's health summary; absent with libraries that know version 2 of the structure only.
+    /// NVML's health summary; not reported by libraries that only have version 2 of the structure.
     pub health: Option<u8>,
-    /// The UUID of the cluster, as 32 hexadecimal digits, dashes apart; zeros in a fabric within one machine.
+    /// The UUID of the cluster, as 32 hexadecimal digits, without counting dashes; zeros in a fabric within one
+    /// machine.
     pub cluster: String,
     /// The number of the clique.
     pub clique: u32,
@@ -137,14 +138,14 @@ pub struct Fabric {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Pcie {
-    /// Generation now.
+    /// Current generation.
     pub generation: Option<u32>,
-    /// Highest generation.
+    /// Maximum generation.
     pub max_generation: Option<u32>,
-    /// Lanes now.
+    /// Current number of lanes.
     pub width: Option<u32>,
-    /// Most lanes.
+    /// Maximum number of lanes.
     pub max_width: Option<u32>,
-    /// Replays so far.
+    /// Number of replays so far.
     pub replays: Option<u32>,
 }

@@ -49,7 +49,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The text that `nvmlErrorString` gives for this code.
+    /// Returns the text that `nvmlErrorString` returns for this code.
     #[must_use]
     pub fn text(self) -> &'static CStr {
         match self {
@@ -76,7 +76,7 @@ impl Status {
         }
     }
 
-    /// The code with this number; [`Status::Unknown`] for numbers that the stand-in never answers.
+    /// Returns the code with this number; [`Status::Unknown`] for numbers that the stand-in never returns.
     #[must_use]
     pub fn from_code(code: u32) -> Self {
         [

@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::{library::Library, status::Status};
 
 impl Library {
-    /// Replaces a file of the stand-in's folder, in one step, so that a reader sees it whole.
+    /// Replaces a file of the stand-in's folder in one step, so that readers never see an incomplete file.
     ///
     /// # Errors
-    /// [`Status::NoPermission`] where the folder cannot be written.
+    /// [`Status::NoPermission`] if the folder cannot be written.
     pub(crate) fn replace(&self, name: &str, content: &impl Serialize) -> Result<(), Status> {
         let text = serde_json::to_vec(content).map_err(|_| Status::Unknown)?;
         let folder = self.folder().map_err(|_| Status::Unknown)?;

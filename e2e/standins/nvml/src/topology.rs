@@ -23,9 +23,9 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Peer {
-    /// It does.
+    /// It can.
     Ok = 0,
-    /// What is between them does not allow it.
+    /// The hardware between them does not allow it.
     ChipsetNotSupported = 1,
     /// They are of different models.
     GpuNotSupported = 2,
@@ -64,7 +64,7 @@ pub enum End {
     Hidden,
 }
 
-/// For each of eight GPUs those at the other ends of its six links.
+/// For each of eight GPUs, the GPUs at the other ends of its six links.
 const MESH: [[usize; 6]; 8] = [
     [1, 2, 3, 3, 4, 4],
     [0, 2, 2, 3, 5, 5],
@@ -76,16 +76,16 @@ const MESH: [[usize; 6]; 8] = [
     [3, 4, 4, 5, 6, 6],
 ];
 
-/// Where the first switch sits; the others follow.
+/// The address of the first switch. The others follow on the next buses.
 const FIRST_SWITCH: PciAddress = PciAddress { domain: 0, bus: 0xf0, device: 0 };
-/// How many switches GPUs share.
+/// The number of switches that all GPUs share.
 const SWITCHES: u32 = 4;
-/// A switch of the third NVLink generation, packed as NVML does.
+/// The PCI ids of a switch of the third NVLink generation, packed as in NVML.
 const SWITCH_ID: u32 = 0x22a3_10de;
 
 impl Machine {
-    /// What two GPUs, by their places in the list, have in common. Neighbours share a switch, and more than two GPUs sit in
-    /// two halves, each at a processor of its own.
+    /// Returns the closest common ancestor of two GPUs, given by index. Neighbours share a PCI switch, and more than
+    /// two GPUs are divided into two halves, each attached to its own processor.
     #[must_use]
     pub fn common_ancestor(&self, one: usize, other: usize) -> Level {
         let (first, second) = (self.rank(one), self.rank(other));
@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// The NVLinks of a GPU; none where its model has none.
+    /// Returns the NVLinks of a GPU; empty if its model has none.
     #[must_use]
     pub fn nvlinks(&self, gpu: usize) -> Vec<NvLink> {
         let Some(device) = self.devices.get(gpu) else { return Vec::new() };
@@ -116,7 +116,7 @@ impl Machine {
             NvLinks::Switch(count) => (0..count).map(switched).collect(),
             NvLinks::Mesh => self.meshed(gpu),
         };
-        // What the file says of the first of them is stronger.
+        // The states in the file override those of the first links.
         for (place, active) in device.readings.nvlinks.iter().enumerate() {
             match links.get_mut(place) {
                 Some(link) => link.active = *active,
@@ -126,7 +126,7 @@ impl Machine {
         links
     }
 
-    /// Whether one GPU reaches another's memory in this way.
+    /// Returns whether one GPU can access another's memory in this way.
     #[must_use]
     pub fn peer(&self, one: usize, other: usize, way: Way) -> Peer {
         let id = |gpu: usize| self.devices.get(gpu).and_then(Device::packed_id);
@@ -141,7 +141,7 @@ impl Machine {
         }
     }
 
-    /// Whether NVLinks lead from one GPU to another, if only through switches.
+    /// Returns whether NVLinks connect two GPUs, directly or through switches.
     fn are_linked(&self, one: usize, other: usize) -> bool {
         let Some((from, to)) = self.devices.get(one).zip(self.devices.get(other)) else { return false };
         let active = |gpu| self.nvlinks(gpu).into_iter().filter(|link| link.active);
@@ -154,7 +154,7 @@ impl Machine {
         }
     }
 
-    /// The six links of one of eight GPUs. Those to GPUs that are not there are inactive.
+    /// Returns the six links of one of eight GPUs. Links to missing GPUs are inactive.
     fn meshed(&self, gpu: usize) -> Vec<NvLink> {
         let id = |device: &Device| device.packed_id();
         let like = |device: &&Device| id(device) == self.devices.get(gpu).and_then(id);
@@ -171,7 +171,7 @@ impl Machine {
             .collect()
     }
 
-    /// The place of a GPU by its address.
+    /// Returns the position of a GPU in the order of PCI addresses.
     fn rank(&self, gpu: usize) -> usize {
         let address = |device: &Device| PciAddress::parse(&device.pci_address);
         let own = self.devices.get(gpu).and_then(address);
@@ -188,7 +188,7 @@ fn switched(link: u32) -> NvLink {
 mod tests {
     use super::*;
 
-    /// So many GPUs of one model.
+    /// Returns a machine with `count` GPUs of one model.
     fn machine(id: u16, count: usize) -> Machine {
         let device = |place: usize| {
             serde_json::json!({"pciAddress": format!("0000:{:02x}:00.0", 6 + place), "pciDeviceId": format!("0x{id:04X}10DE"),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_sit_in_pairs_and_in_halves() {
+    fn gpus_are_grouped_in_pairs_and_in_halves() {
         use Level::{Internal, Node, Single, System};
         assert_eq!(levels(0x1eb8, 2), [Single]);
         assert_eq!(levels(0x1eb8, 4), [Single, System, System]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_those_of_the_model_but_for_the_first_of_which_the_file_tells() {
+    fn links_are_those_of_the_model_unless_the_file_lists_their_states() {
         let active = |id, first: &[bool]| {
             let mut machine = machine(id, 2);
             machine.devices[1].readings.nvlinks = first.to_vec();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_reached_by_nvlink_or_within_a_half() {
+    fn memory_is_accessible_by_nvlink_or_within_a_half() {
         let t4 = machine(0x1eb8, 8);
         assert_eq!((t4.peer(0, 1, Way::Any), t4.peer(0, 1, Way::NvLink)), (Peer::Ok, Peer::NotSupported));
         assert_eq!(t4.peer(0, 7, Way::Any), Peer::ChipsetNotSupported);

@@ -1,8 +1,8 @@
 //! Reports calls of functions that this library does not answer.
 //!
-//! A listener binds a datagram socket to `etc/standin/unanswered.sock` under the driver root. It receives one datagram for
-//! each unanswered function that a process calls: the function's name, a space, and the PCI device id of the GPU that it was
-//! called for, as four hexadecimal digits, or `-` for none.
+//! A listener binds a datagram socket to `etc/standin/unanswered.sock` under the driver root. It receives one datagram
+//! for each unanswered function that a process calls: the function's name, a space, and the PCI device id of the GPU
+//! that it was called for, as four hexadecimal digits, or `-` for none.
 
 use std::{
     os::unix::net::UnixDatagram,
@@ -14,8 +14,8 @@ use crate::{handle, library::Library, machine::Machine};
 /// The socket's name in the stand-in's folder.
 const SOCKET: &str = "unanswered.sock";
 
-/// Reports that `function` was called, once: `reported` remembers it. `first` is its first argument, which is a GPU's handle
-/// if the function is one of a GPU. Never blocks, and ignores errors: the caller gets the same answer either way.
+/// Reports that `function` was called, once: `reported` records that. `first` is its first argument, which is a GPU's
+/// handle if the function has one. Never blocks, and ignores errors: they do not change what the caller gets.
 pub(crate) fn report(library: &Library, function: &str, first: usize, reported: &AtomicBool) {
     if reported.load(Ordering::Relaxed) {
         return;
@@ -36,7 +36,7 @@ pub(crate) fn report(library: &Library, function: &str, first: usize, reported: 
     }
 }
 
-/// Returns the PCI device id of the GPU behind a handle. Faults of NVML in the file do not affect it.
+/// Returns the PCI device id of the GPU with this handle. Faults of NVML in the file do not affect it.
 fn device_id(library: &Library, handle: usize) -> Option<u32> {
     let address = library.handles().address(handle::gpu(handle))?;
     let machine: Machine = serde_json::from_str(&library.read("gpus.json").ok()?).ok()?;

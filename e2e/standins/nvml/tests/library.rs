@@ -34,7 +34,7 @@ fn the_driver_is_locked_from_the_first_init_to_the_last_shutdown() {
 }
 
 #[test]
-fn two_users_may_use_the_driver_but_none_may_while_it_is_replaced() {
+fn two_programs_can_use_the_driver_but_none_can_while_it_is_being_replaced() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     let (one, other) = (library(&root), library(&root));
     one.init().unwrap();
@@ -48,7 +48,7 @@ fn two_users_may_use_the_driver_but_none_may_while_it_is_replaced() {
 }
 
 #[test]
-fn a_user_goes_on_when_the_driver_root_is_renewed_and_a_new_one_sees_the_new_root() {
+fn an_initialised_library_survives_the_replacement_of_the_driver_root_and_a_new_one_sees_the_new_root() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     let library = library(&root);
     library.init().unwrap();
@@ -59,7 +59,7 @@ fn a_user_goes_on_when_the_driver_root_is_renewed_and_a_new_one_sees_the_new_roo
 }
 
 #[test]
-fn what_is_wrong_with_the_driver_is_said_as_nvml_says_it() {
+fn driver_problems_are_reported_with_the_same_codes_as_by_nvml() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     root.load("580.173.02");
     assert_eq!(library(&root).init(), Err(Status::LibRmVersionMismatch));
@@ -71,7 +71,7 @@ fn what_is_wrong_with_the_driver_is_said_as_nvml_says_it() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     fs::remove_file(root.path("dev/nvidiactl")).unwrap();
     assert_eq!(library(&root).init(), Err(Status::DriverNotLoaded));
-    // A refused init leaves no lock behind.
+    // A failed init leaves no lock behind.
     File::create(root.path("etc/standin/lock/nvml.lock")).unwrap().try_lock().unwrap();
 
     let root = DriverRoot::with_gpus(&["GPU-a"]);
@@ -80,7 +80,7 @@ fn what_is_wrong_with_the_driver_is_said_as_nvml_says_it() {
 }
 
 #[test]
-fn a_handle_stays_with_its_gpu_while_others_come_and_go() {
+fn a_handle_identifies_the_same_gpu_while_gpus_disappear_and_reappear() {
     let root = DriverRoot::with_gpus(&["GPU-a", "GPU-b"]);
     let library = library(&root);
     library.init().unwrap();
@@ -124,7 +124,7 @@ fn an_unhealthy_gpu_is_reported_once_to_each_set_and_again_after_it_recovered() 
 }
 
 #[test]
-fn xids_in_the_list_are_told_to_those_who_were_there_before() {
+fn listed_xids_are_delivered_to_event_sets_that_were_registered_before() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     let library = library(&root);
     library.init().unwrap();
@@ -133,13 +133,16 @@ fn xids_in_the_list_are_told_to_those_who_were_there_before() {
         library.register(library.find_at("0:0:0.0").unwrap(), set).unwrap();
         set
     };
-    let heard = |set| library.wait(set, Duration::ZERO).map(|event| event.xid);
+    let received = |set| library.wait(set, Duration::ZERO).map(|event| event.xid);
     let early = listen();
     root.serve_one(r#""xids":[{"xid":48}]"#);
     let late = listen();
-    assert_eq!((heard(early), heard(early), heard(late)), (Ok(48), Err(Status::Timeout), Err(Status::Timeout)));
+    assert_eq!(
+        (received(early), received(early), received(late)),
+        (Ok(48), Err(Status::Timeout), Err(Status::Timeout))
+    );
     root.serve_one(r#""xids":[{"xid":48},{"xid":48,"id":2}]"#);
-    assert_eq!((heard(early), heard(late)), (Ok(48), Ok(48)));
+    assert_eq!((received(early), received(late)), (Ok(48), Ok(48)));
 
     root.serve_one(r#""xids":[{"xid":31,"perSecond":1000}]"#);
     for _ in 0..50 {
@@ -148,7 +151,7 @@ fn xids_in_the_list_are_told_to_those_who_were_there_before() {
 }
 
 #[test]
-fn a_gpu_with_an_error_answers_it_to_everything_and_init_has_one_of_its_own() {
+fn a_gpu_with_an_error_returns_it_from_every_call_and_init_has_its_own_error() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     let library = library(&root);
     library.init().unwrap();
@@ -170,7 +173,7 @@ fn a_gpu_with_an_error_answers_it_to_everything_and_init_has_one_of_its_own() {
 }
 
 #[test]
-fn calls_block_while_the_file_says_hang_and_go_on_after() {
+fn calls_block_while_the_file_requests_a_hang_and_continue_afterwards() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     let library = library(&root);
     library.init().unwrap();
@@ -188,26 +191,34 @@ fn calls_block_while_the_file_says_hang_and_go_on_after() {
 }
 
 #[test]
-fn a_gpu_with_mig_is_divided_for_all_programs_and_by_nvmls_rules() {
+fn mig_instances_are_visible_to_all_programs_and_follow_the_rules_of_nvml() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     let (one, other) = (library(&root), library(&root));
     one.init().unwrap();
     other.init().unwrap();
     let gpu = || one.device(one.find_at("0:0:0.0").unwrap()).unwrap().1;
-    assert_eq!(one.set_mig_mode(&gpu(), true), Err(Status::NotSupported), "it is off for good");
+    assert_eq!(
+        one.set_mig_mode(&gpu(), true),
+        Err(Status::NotSupported),
+        "MIG cannot be turned on without `mig` in the file"
+    );
     root.serve_one(r#""mig":{}"#);
     assert_eq!(one.create_instance(&gpu(), 19, 0), Err(Status::NotSupported), "MIG is off");
     one.set_mig_mode(&gpu(), true).unwrap();
     let half = one.create_instance(&gpu(), 9, 0).unwrap();
-    assert_eq!(one.create_instance(&gpu(), 19, 3), Err(Status::InsufficientResources), "it lies in the other");
-    assert_eq!(one.create_instance(&gpu(), 9, 2), Err(Status::InsufficientResources), "it begins at 0 or 4");
+    assert_eq!(one.create_instance(&gpu(), 19, 3), Err(Status::InsufficientResources), "the slice is occupied");
+    assert_eq!(
+        one.create_instance(&gpu(), 9, 2),
+        Err(Status::InsufficientResources),
+        "the profile can start only at 0 or 4"
+    );
     one.set_compute(&gpu(), half, true).unwrap();
     assert_eq!(other.division(&gpu()).unwrap(), one.division(&gpu()).unwrap());
-    assert_eq!(other.destroy_instance(&gpu(), half), Err(Status::InUse), "it has a compute instance");
-    assert_eq!(other.set_mig_mode(&gpu(), false), Err(Status::InUse), "it has an instance");
+    assert_eq!(other.destroy_instance(&gpu(), half), Err(Status::InUse), "the instance has a compute instance");
+    assert_eq!(other.set_mig_mode(&gpu(), false), Err(Status::InUse), "the GPU has an instance");
 
     root.serve_one(&format!(r#""mig":{{"clients":[{{"pid":1,"instance":{half}}}]}}"#));
-    assert_eq!(other.set_compute(&gpu(), half, false), Err(Status::InUse), "a program uses it");
+    assert_eq!(other.set_compute(&gpu(), half, false), Err(Status::InUse), "a program uses the instance");
     root.serve_one(r#""mig":{"needsReset":true}"#);
     other.set_compute(&gpu(), half, false).unwrap();
     other.destroy_instance(&gpu(), half).unwrap();
@@ -215,11 +226,11 @@ fn a_gpu_with_mig_is_divided_for_all_programs_and_by_nvmls_rules() {
     let division = one.division(&gpu()).unwrap();
     assert_eq!((division.enabled, division.pending), (true, false));
     root.serve_one(r#""mig":{}"#);
-    assert!(!one.division(&gpu()).unwrap().enabled, "it was reset");
+    assert!(!one.division(&gpu()).unwrap().enabled, "the GPU was reset");
 }
 
 #[test]
-fn a_mode_that_one_program_sets_others_see_unless_the_file_says_otherwise() {
+fn a_mode_set_by_one_program_is_visible_to_others_unless_the_file_overrides_it() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     let (one, other) = (library(&root), library(&root));
     one.init().unwrap();

@@ -29,8 +29,8 @@ struct Gpu {
     minor: u64,
 }
 
-/// Creates missing device nodes of the GPUs in `gpus.json`. A driver container creates no others, because its persistence
-/// daemon needs no others.
+/// Creates missing device nodes of the GPUs in `gpus.json`. A driver container creates no others, because its
+/// persistence daemon needs no others.
 pub(super) fn make(standin: &Path, dev: &Path) -> Result<()> {
     node(&dev.join("nvidiactl"), GPU_MAJOR, CONTROL_MINOR)?;
     // A file that is missing or being written is read at the next check.
@@ -56,5 +56,5 @@ fn node(path: &Path, major: u64, minor: u64) -> Result<()> {
         Err(Errno::EEXIST) => Ok(()),
         Err(error) => Err(io::Error::from(error)),
     }
-    .with_context(|| format!("making {}", path.display()))
+    .with_context(|| format!("creating {}", path.display()))
 }

@@ -1,5 +1,5 @@
-//! The stand-in for an installer that puts a driver on the host and exits. It has the environment, the cache and the effects
-//! on the host of Google's installer for Ubuntu.
+//! The stand-in for an installer that puts a driver on the host and exits. It has the environment, the cache and the
+//! effects on the host of Google's installer for Ubuntu.
 
 use std::{
     env, fs, io,
@@ -25,7 +25,7 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// From the environment.
+    /// Returns the folders and files that the environment sets.
     #[must_use]
     pub fn from_env() -> Self {
         let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
@@ -41,7 +41,7 @@ impl Folders {
 /// Installs a version, unless the cache lists it as installed, and loads it.
 ///
 /// # Errors
-/// If the steering file says so, if another driver is loaded and in use, or if the system refuses something.
+/// If the steering file requests a failure, if another driver is loaded and in use, or if a system call fails.
 pub fn install(folders: &Folders, version: &str) -> Result<()> {
     let standin = folders.root.join("run/nvidia/standin");
     let steering = Steering::read(&standin)?;
@@ -114,14 +114,14 @@ mod tests {
         fs::write(&library, "first").unwrap();
         let program = library.clone();
         let folders = Folders { install: host.path().join("nvidia"), root: host.path().into(), library, program };
-        // Only root can make device nodes; everything before them is there all the same.
+        // Only root can create device nodes; all earlier steps succeed for any user.
         let _ = install(&folders, "460.56");
         let installed = folders.install.join("lib64/libnvidia-ml.so.1");
         assert_eq!(fs::read_to_string(&installed).unwrap(), "first");
         let module = Module::new(&standin);
         assert_eq!(module.version().as_deref(), Some("460.56"));
 
-        assert!(module.unload(Kind::Old).unwrap(), "as a boot does");
+        assert!(module.unload(Kind::Old).unwrap(), "unloaded, as by a reboot");
         fs::write(&folders.library, "second").unwrap();
         let _ = install(&folders, "460.56");
         assert_eq!(

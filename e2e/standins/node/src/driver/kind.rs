@@ -10,12 +10,13 @@ const DEPENDANTS: [&str; 4] = ["nvidia_modeset", "nvidia_uvm", "nvidia_peermem",
 /// A kind of driver image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// Built since 2026-01-15: records the digest of its configuration, and keeps a driver that is loaded with the same.
+    /// Built since 2026-01-15: records the digest of its configuration, and keeps a driver that is loaded with the
+    /// same.
     #[default]
     Current,
     /// Built before: unloads and loads at every start.
     Old,
-    /// With modules for one kernel: unloads and loads at every start, and counts the references in another way.
+    /// With modules for one kernel: unloads and loads at every start, and counts references in a different way.
     Precompiled,
 }
 
@@ -35,12 +36,12 @@ impl Kind {
 
     /// Returns whether the driver counts as used, from the reference counts of `nvidia` and of its loaded dependants.
     pub(super) fn is_in_use(self, nvidia: usize, dependants: &[usize]) -> bool {
-        // Each dependant holds one reference; any other is a user's.
+        // Each dependant holds one reference; any other reference is held by a user of the driver.
         nvidia > dependants.len() || self != Self::Precompiled && dependants.iter().any(|count| *count > 0)
     }
 
-    /// Returns whether a start keeps the loaded driver: `digest` is the one that the container is given, `recorded` the
-    /// text of the state file.
+    /// Returns whether a start keeps the loaded driver. `digest` is the container's own, `recorded` is the content of
+    /// the state file.
     pub(super) fn keeps_driver(self, is_loaded: bool, digest: &str, recorded: Option<&str>) -> bool {
         self.records_digest()
             && is_loaded
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_beyond_those_of_the_dependants_are_users() {
+    fn references_beyond_one_per_dependant_count_as_use() {
         let (modeset, uvm, drm) = (0, 0, 0);
         for (kind, nvidia, dependants, used) in [
             (Kind::Current, 0, vec![], false),
@@ -76,7 +77,7 @@ mod tests {
             (Kind::Current, 3, vec![modeset, uvm], true),
             (Kind::Old, 2, vec![modeset, uvm], false),
             (Kind::Old, 2, vec![modeset, 1], true),
-            // With nvidia_drm, which is not among the dependants that these images know, modeset is referenced too.
+            // These images do not list nvidia_drm as a dependant; when it is loaded, modeset has a reference too.
             (Kind::Old, 3, vec![1, uvm], true),
             (Kind::Precompiled, 3, vec![1, uvm, drm], false),
             (Kind::Precompiled, 4, vec![1, uvm, drm], true),
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_equal_digest_of_a_current_image_keeps_the_driver() {
+    fn only_a_current_image_with_an_equal_digest_keeps_the_driver() {
         for (kind, is_loaded, digest, recorded, kept) in [
             (Kind::Current, true, "abc", Some("abc\n"), true),
             (Kind::Current, true, "abc", Some("abd\n"), false),

@@ -1,8 +1,9 @@
 //! The stand-in driver container.
 //!
-//! To others it behaves as NVIDIA's container does: it replaces the loaded kernel module unless the module is in use, creates
-//! device nodes, and makes its own root filesystem visible on the node under `/run/nvidia/driver`. The behaviour of a second
-//! start depends on the kind of image, see [`Kind`]. `driver.json` in the stand-in's folder controls it, see [`Steering`].
+//! To other components it behaves as NVIDIA's container does: it replaces the loaded kernel module unless the module is
+//! in use, creates device nodes, and makes its own root filesystem visible on the node under `/run/nvidia/driver`. The
+//! behaviour of a second start depends on the kind of image, see [`Kind`]. `driver.json` in the stand-in's folder
+//! controls it, see [`Steering`].
 
 mod devices;
 mod installer;
@@ -34,20 +35,21 @@ const POLL: Duration = Duration::from_millis(200);
 /// The last message of a container that finds the driver in use.
 const IN_USE: &str = "Could not unload NVIDIA driver kernel modules, driver is in use";
 
-/// The container's folders. The defaults are those of the real container; tests set other folders with these environment
-/// variables.
+/// The container's folders. The defaults are those of the real container; tests set other folders with these
+/// environment variables.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// `STANDIN_DIR`, the test harness's folder.
     pub standin: PathBuf,
     /// `STANDIN_OWN_ROOT`, the container's root filesystem.
     pub own_root: PathBuf,
-    /// `STANDIN_RUN`, the folder in which the root filesystem becomes visible on the node; it also has lock and state file.
+    /// `STANDIN_RUN`, the folder in which the root filesystem becomes visible on the node; it also contains the lock
+    /// and state files.
     pub run: PathBuf,
 }
 
 impl Paths {
-    /// From the environment.
+    /// Returns the folders that the environment sets.
     #[must_use]
     pub fn from_env() -> Self {
         let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
@@ -84,7 +86,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// From the environment.
+    /// Returns the container's settings from the environment.
     ///
     /// # Errors
     /// If the version is missing or the kind is unknown.
@@ -100,8 +102,8 @@ impl Image {
 /// Installs the image's driver and keeps it until SIGTERM.
 ///
 /// # Errors
-/// If another container is running, if the steering file requests a failure, if a driver is loaded and in use, or if a system
-/// call fails. The error is meant for the termination message.
+/// If another container is running, if the steering file requests a failure, if a driver is loaded and in use, or if a
+/// system call fails. The error is meant for the termination message.
 pub async fn run(paths: &Paths, image: &Image) -> Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let lock = Lock::take(&paths.run)?;
@@ -146,16 +148,16 @@ impl Container<'_> {
 
     /// Waits while the mode is `hold`, then returns the version to load.
     async fn wait_for_permission(&self, stop: &mut Signal) -> Result<String> {
-        let mut said = false;
+        let mut is_logged = false;
         loop {
             let steering = Steering::read(&self.paths.standin)?;
             match steering.mode {
                 Mode::Crash => bail!(steering.failure()),
                 Mode::Ok | Mode::WrongVersion => return steering.version(&self.image.version),
                 Mode::Hold => {
-                    if !said {
+                    if !is_logged {
                         println!("held back");
-                        said = true;
+                        is_logged = true;
                     }
                 }
             }
@@ -254,6 +256,6 @@ async fn unless_stopped(duration: Duration, stop: &mut Signal) -> Result<()> {
 
 /// `STANDIN_LOAD_MS`, half a second by default.
 fn load_time() -> Duration {
-    let asked = env::var("STANDIN_LOAD_MS").ok().and_then(|text| text.parse().ok());
-    Duration::from_millis(asked.unwrap_or(500))
+    let configured = env::var("STANDIN_LOAD_MS").ok().and_then(|text| text.parse().ok());
+    Duration::from_millis(configured.unwrap_or(500))
 }

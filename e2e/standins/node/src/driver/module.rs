@@ -33,7 +33,7 @@ impl Module {
         }
     }
 
-    /// The version of the loaded module.
+    /// Returns the version of the loaded module.
     pub(super) fn version(&self) -> Option<String> {
         fs::read_to_string(self.folder.join("version")).ok().map(|text| text.trim().to_owned())
     }
@@ -86,13 +86,13 @@ impl Module {
         Ok(true)
     }
 
-    /// The reference count of a module of this name, if one is loaded.
+    /// Returns the reference count of the module with this name, if it is loaded.
     fn references(&self, name: &str) -> Option<usize> {
         let count = fs::read_to_string(self.folder.with_file_name(name).join("refcnt")).ok()?;
         Some(count.trim().parse().unwrap_or_default())
     }
 
-    /// Adds a line to the file `loads`, by which tests see that a driver was not loaded a second time.
+    /// Adds a line to the file `loads`, which shows tests whether a driver was loaded again.
     fn count_load(&self, version: &str) -> io::Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut file = OpenOptions::new().append(true).create(true).open(self.standin.join("loads"))?;
@@ -119,10 +119,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_is_unloaded_only_when_nobody_uses_it() {
+    fn a_module_is_unloaded_only_when_it_is_not_in_use() {
         let folder = tempfile::tempdir().unwrap();
         let module = Module::new(folder.path());
-        assert!(module.unload(Kind::Current).unwrap(), "there is none");
+        assert!(module.unload(Kind::Current).unwrap(), "no module is loaded");
         module.load("1.2").unwrap();
         assert_eq!(module.version().as_deref(), Some("1.2"));
 
@@ -140,7 +140,7 @@ mod tests {
         write("nvidia_uvm", 0);
         assert!(!module.unload(Kind::Current).unwrap());
         write("nvidia_drm", 0);
-        assert!(!module.unload(Kind::Old).unwrap(), "it does not know nvidia_drm");
+        assert!(!module.unload(Kind::Old).unwrap(), "an old image does not expect nvidia_drm");
         assert_eq!(module.version().as_deref(), Some("1.2"));
 
         assert!(module.unload(Kind::Precompiled).unwrap());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn every_load_is_counted_and_the_majors_are_there_while_it_lasts() {
+    fn every_load_is_counted_and_the_majors_are_listed_while_the_module_is_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let module = Module::new(folder.path());
         let majors = || fs::read_to_string(folder.path().join(proc_devices::FILE)).unwrap().contains("nvidia-uvm");
@@ -161,7 +161,7 @@ mod tests {
             assert_eq!(loads.lines().filter(|line| line.starts_with("1.2 ")).count(), count);
             assert!(module.unload(Kind::Current).unwrap());
             assert!(!majors());
-            assert!(!folder.path().join(MODES).exists(), "a driver begins with its own");
+            assert!(!folder.path().join(MODES).exists(), "a loaded driver starts with default modes");
         }
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     const PLAIN: &str = "Character devices:\n  1 mem\n  7 vcs\n\nBlock devices:\n259 blkext\n";
 
     #[test]
-    fn the_drivers_majors_come_and_go_among_the_character_devices() {
+    fn the_drivers_majors_are_added_to_and_removed_from_the_character_devices() {
         let loaded = "Character devices:\n  1 mem\n  7 vcs\n195 nvidia\n195 nvidia-modeset\n195 nvidiactl\n  7 nvidia-uvm\n508 nvidia-caps\n\nBlock devices:\n259 blkext\n";
         for (text, is_loaded, expected) in
             [(PLAIN, true, loaded), (loaded, true, loaded), (loaded, false, PLAIN), (PLAIN, false, PLAIN)]
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_stays_the_same_file() {
+    fn the_file_is_rewritten_in_place() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(FILE);
         fs::write(&file, PLAIN).unwrap();

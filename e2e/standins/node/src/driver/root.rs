@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// The driver's lock file, which also has the data for its library.
+/// The driver's lock file, which also contains the data for its library.
 const LOCK: &str = "etc/standin/lock/nvml.lock";
 /// The maximum number of mounts on one mount point, more than crashed containers can leave.
 const MOST_LAYERS: usize = 64;
@@ -24,11 +24,11 @@ pub(super) fn bind_standin(standin: &Path, etc: &Path) -> Result<()> {
     bind(standin, etc, MsFlags::empty())
 }
 
-/// Makes `own_root` visible under `driver_root` in a single step: a process that sees the libraries also sees the device
-/// nodes.
+/// Makes `own_root` visible under `driver_root` in a single step: a process that sees the libraries also sees the
+/// device nodes.
 ///
-/// Only the mounts of a driver root are bound. Recursing from `/` would include `/run/nvidia` itself: unmounting the copy
-/// later would unmount the originals of everything in it, because those mounts are shared.
+/// Only the mounts of a driver root are bound. Recursing from `/` would include `/run/nvidia` itself: unmounting the
+/// copy later would unmount the originals of everything in it, because those mounts are shared.
 ///
 /// `kernel` is the file that the driver's library reads next to itself where the harness's folder does not exist.
 pub(super) fn show(own_root: &Path, driver_root: &Path, kernel: &Path) -> Result<()> {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_point_with_a_blank_is_recognised() {
+    fn a_mount_point_with_a_space_is_recognised() {
         let table =
             b"36 35 98:0 / /mnt/my\\040disk\\134x rw,noatime shared:1 - ext3 /dev/root rw\n37 1 0:1 / / rw - x y z\n";
         let points: Vec<PathBuf> = mount_points(table).collect();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_file_means_ok_and_a_misspelt_one_is_refused() {
+    fn a_missing_file_means_mode_ok_and_a_misspelt_mode_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Steering::read(folder.path()).unwrap(), Steering::default());
         fs::write(folder.path().join("driver.json"), r#"{"mode":"wrong-version","loads":"1.2"}"#).unwrap();

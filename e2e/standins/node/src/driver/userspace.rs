@@ -1,7 +1,7 @@
 //! The driver's libraries and programs, which are installed when the container starts.
 //!
-//! They are no part of the image's own root: what an installer writes lies in the container's writable layer, and is gone
-//! when the container is removed, whoever still shows its root.
+//! They are not part of the image's own root: an installer writes them to the container's writable layer, and they
+//! disappear when the container is removed, even if its root is still mounted elsewhere.
 
 use std::{
     fs, io,
@@ -30,11 +30,11 @@ pub(super) fn install(own_root: &Path, version: &str) -> Result<()> {
         symlink(&file, &link).with_context(|| format!("linking {}", link.display()))?;
     }
     // `root::show` mounts a file over it.
-    fs::write(own_root.join(kernel(version)), "").context("the stand-in of the kernel")?;
+    fs::write(own_root.join(kernel(version)), "").context("writing the stand-in's kernel file")?;
     copy(&package.join("nvidia-smi"), &own_root.join(PROGRAMS).join("nvidia-smi"))
 }
 
-/// What the library of driver `version` finds beside itself in containers, in place of the harness's folder.
+/// The file that the library of driver `version` reads next to itself in containers, instead of the harness's folder.
 pub(super) fn kernel(version: &str) -> PathBuf {
     Path::new(LIBRARIES).join(format!("libnvidia-standin.so.{version}"))
 }

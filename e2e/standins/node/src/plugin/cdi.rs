@@ -16,10 +16,10 @@ const PROGRAM: &str = "usr/bin/nvidia-smi";
 /// The folder in which the stand-in of the driver's library finds what a real one asks the kernel for.
 const STANDIN: &str = "etc/standin";
 
-/// Device nodes for every GPU beside the control device, which a driver's container does not make.
+/// Device nodes that every GPU needs besides the control device. A driver's container does not create them.
 const OPTIONAL_NODES: [&str; 3] = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 
-/// The full name of the device for this GPU.
+/// Returns the fully qualified name of the CDI device for this GPU.
 pub(super) fn name(uuid: &str) -> String {
     format!("{KIND}={uuid}")
 }
@@ -27,7 +27,7 @@ pub(super) fn name(uuid: &str) -> String {
 /// Writes the specification in one step.
 pub(super) fn write(config: &Config, gpus: &[Gpu], driver: &str) -> io::Result<()> {
     fs::create_dir_all(&config.cdi_root)?;
-    // The runtime reads files whose names end in .json or .yaml, and no others.
+    // The runtime reads only files whose names end in .json or .yaml.
     let unfinished = config.cdi_root.join(format!("{FILE}.new"));
     fs::write(&unfinished, format!("{:#}\n", specification(config, gpus, driver)))?;
     fs::rename(unfinished, config.cdi_root.join(FILE))
@@ -67,7 +67,7 @@ fn specification(config: &Config, gpus: &[Gpu], driver: &str) -> Value {
         let links =
             libraries.iter().flat_map(|name| ["--link".into(), format!("{name}.{driver}::/{LIBRARIES}/{name}.1")]);
         let args: Vec<String> = ["nvidia-cdi-hook".into(), "create-symlinks".into()].into_iter().chain(links).collect();
-        // Programs load the libraries by these names. A toolkit that is not there fails the container, as it should.
+        // Programs load the libraries by these names. If the toolkit is missing, the container fails, as it should.
         edits["hooks"] = json!([{ "hookName": "createContainer", "path": hook, "args": args }]);
     }
     json!({ "cdiVersion": "0.5.0", "kind": KIND, "devices": devices, "containerEdits": edits })
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_specification_names_what_is_on_the_node_and_only_what_is_there() {
+    fn the_specification_lists_exactly_what_exists_on_the_node() {
         let here = tempfile::tempdir().unwrap();
         fs::create_dir_all(here.path().join(LIBRARIES)).unwrap();
         fs::write(here.path().join(LIBRARIES).join("libcuda.so.595.91.07"), "").unwrap();

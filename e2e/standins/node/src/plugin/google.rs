@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 
 use super::{HandOver, Offer, gpus, serve_until_told};
 
-/// Serves until SIGTERM, as these arguments say, by the names of Google's plugin.
+/// Serves until SIGTERM with these arguments, which have the names of Google's plugin.
 ///
 /// # Errors
-/// If an argument is missing or NVML cannot be initialised. A kubelet that is away is waited for.
+/// If an argument is missing or NVML cannot be initialised. If the kubelet is not running, the plugin waits for it.
 pub async fn run(args: &[String]) -> Result<()> {
     let option = |name: &str| {
         let value = args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
@@ -17,7 +17,7 @@ pub async fn run(args: &[String]) -> Result<()> {
     };
     let (host, container) = (option("--host-path")?, option("--container-path")?);
     let kubelet = option("--plugin-directory")?.join("kubelet.sock");
-    // In its own container the folder is where other containers will have it.
+    // The plugin has the folder at the same path as the other containers.
     let gpus = gpus::Session::open(&container)?;
     let devices = gpus.list()?;
     println!("driver {}, {} GPUs", gpus.driver_version()?, devices.len());

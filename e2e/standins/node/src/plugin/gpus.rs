@@ -47,7 +47,7 @@ impl Session {
     }
 
     pub(super) fn driver_version(&self) -> Result<String> {
-        self.0.sys_driver_version().context("asking for the driver's version")
+        self.0.sys_driver_version().context("querying the driver's version")
     }
 
     pub(super) fn list(&self) -> Result<Vec<Gpu>> {
@@ -62,14 +62,14 @@ impl Session {
 
     /// Keeps the driver in use and marks GPUs with critical XIDs, in a thread, because NVML blocks.
     pub(super) fn watch(self, health: watch::Sender<Vec<Gpu>>) -> Watcher {
-        let (told, ended) = oneshot::channel();
+        let (end_sender, ended) = oneshot::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
         thread::spawn(move || {
             watch_until(&self.0, &health, &stopping);
             // Dropping the library shuts it down, which releases the driver.
             drop(self);
-            let _ = told.send(());
+            let _ = end_sender.send(());
         });
         Watcher { stop, ended }
     }
@@ -147,7 +147,7 @@ fn register<'nvml>(nvml: &'nvml Nvml, health: &watch::Sender<Vec<Gpu>>) -> Optio
                 Ok(same) => set = same,
                 // The wrapper frees the set when this fails.
                 Err(error) => {
-                    eprintln!("{}: no events: {error}", gpu.uuid);
+                    eprintln!("{}: cannot register for events: {error}", gpu.uuid);
                     return None;
                 }
             },

@@ -50,7 +50,7 @@ pub async fn serve(kubelet: &Path, offer: &Offer, gpus: &watch::Receiver<Vec<Gpu
     Ok(())
 }
 
-/// The names by which these GPUs are offered.
+/// Returns the resource names under which these GPUs are offered.
 fn resources(offer: &Offer, gpus: &[Gpu]) -> BTreeSet<String> {
     gpus.iter().map(|gpu| offer.resource_of(gpu)).collect()
 }
@@ -76,11 +76,11 @@ async fn serve_one(kubelet: &Path, offer: &Offer, resource: &str, gpus: &watch::
         while identity(kubelet) == Some(this) && own.exists() {
             time::sleep(POLL).await;
         }
-        println!("the kubelet has gone");
+        println!("the kubelet is gone");
     }
 }
 
-/// Removes the plugin's sockets, which tells the kubelet that the plugin has ended.
+/// Removes the plugin's sockets, by which the kubelet detects that the plugin has ended.
 pub(super) fn leave(kubelet: &Path, offer: &Offer, gpus: &[Gpu]) {
     for resource in resources(offer, gpus) {
         if let Err(error) = remove(&own_socket(kubelet, &resource)) {
@@ -127,12 +127,12 @@ fn own_socket(kubelet: &Path, resource: &str) -> PathBuf {
     kubelet.with_file_name(socket(resource))
 }
 
-/// The name of a resource's socket in the kubelet's folder, such as `nvidia-gpu.sock`.
+/// Returns the name of a resource's socket in the kubelet's folder, such as `nvidia-gpu.sock`.
 fn socket(resource: &str) -> String {
     format!("{}.sock", resource.replace(".com/", "-"))
 }
 
-/// The identity of a socket, which differs from that of a later socket of the same name.
+/// Returns the identity of a socket, which differs from that of a later socket of the same name.
 fn identity(socket: &Path) -> Option<(u64, i64, i64)> {
     let file = fs::metadata(socket).ok()?;
     Some((file.ino(), file.ctime(), file.ctime_nsec()))

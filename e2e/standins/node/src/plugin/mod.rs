@@ -1,8 +1,8 @@
 //! The stand-in device plugin. To the kubelet and the container runtime it behaves as NVIDIA's plugin.
 //!
-//! It lists the GPUs that the NVML library in the driver root reports, keeps that library initialised, registers the GPUs as
-//! `nvidia.com/gpu` or under the name of shared GPUs, and answers allocations with CDI devices from a specification that it
-//! writes, or with environment variables.
+//! It lists the GPUs that the NVML library in the driver root reports, keeps that library initialised, registers the
+//! GPUs as `nvidia.com/gpu` or under the name of shared GPUs, and answers allocations with CDI devices from a
+//! specification that it writes, or with environment variables.
 
 mod cdi;
 mod google;
@@ -38,12 +38,12 @@ pub mod api {
 /// The time limit for the exit: a hanging library must not keep the container running.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// Where things are, by the names of NVIDIA's plugin.
+/// The paths that the plugin uses, set by the environment variables of NVIDIA's plugin.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `NVIDIA_DRIVER_ROOT`, the driver root on the node: what the runtime needs to know.
+    /// `NVIDIA_DRIVER_ROOT`, the driver root on the node, as the container runtime sees it.
     pub driver_root: PathBuf,
-    /// `NVIDIA_DEV_ROOT`, the folder on the node whose `dev` has the device nodes; the driver root where it is not set.
+    /// `NVIDIA_DEV_ROOT`, the folder on the node whose `dev` has the device nodes; defaults to the driver root.
     pub dev_root: PathBuf,
     /// `DRIVER_ROOT_CTR_PATH`, the driver root as this process sees it.
     pub driver_root_here: PathBuf,
@@ -56,13 +56,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// Where this process sees the device nodes: a privileged container has those of the node.
+    /// Returns the folder in which this process sees the device nodes: a privileged container has those of the node.
     fn dev_here(&self) -> PathBuf {
         let root = if self.dev_root == self.driver_root { self.driver_root_here.as_path() } else { Path::new("/") };
         root.join("dev")
     }
 
-    /// From the environment.
+    /// Returns the configuration that the environment sets.
     #[must_use]
     pub fn from_env() -> Self {
         let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
@@ -81,7 +81,8 @@ impl Config {
 /// Serves until SIGTERM.
 ///
 /// # Errors
-/// If NVML cannot be initialised or the specification cannot be written. A kubelet that is away is waited for.
+/// If NVML cannot be initialised or the specification cannot be written. If the kubelet is not running, the plugin
+/// waits for it.
 pub async fn run(config: Config) -> Result<()> {
     let offer = Offer::from_env()?;
     let gpus = gpus::Session::open(&config.driver_root_here)?;
@@ -96,8 +97,8 @@ async fn serve_until_told(gpus: gpus::Session, devices: Vec<Gpu>, kubelet: &Path
     let (health, devices) = watch::channel(devices);
     let watcher = gpus.watch(health);
     if devices.borrow().is_empty() {
-        // As NVIDIA's plugin: there is nothing to register, but the process keeps running.
-        println!("no GPUs found, waiting for the end");
+        // As in NVIDIA's plugin, nothing is registered, but the process keeps running.
+        println!("no GPUs found, waiting for SIGTERM");
         terminate.recv().await;
     } else {
         tokio::select! {
@@ -108,7 +109,7 @@ async fn serve_until_told(gpus: gpus::Session, devices: Vec<Gpu>, kubelet: &Path
     println!("terminating");
     kubelet::leave(kubelet, offer, &devices.borrow());
     if time::timeout(FAREWELL, watcher.end()).await.is_err() {
-        eprintln!("NVML hangs; ending without its farewell");
+        eprintln!("NVML hangs; exiting without shutting it down");
     }
     Ok(())
 }

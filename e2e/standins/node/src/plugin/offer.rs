@@ -1,5 +1,5 @@
-//! How GPUs are offered to the kubelet, by the configuration of NVIDIA's plugin: how many pods share one, under which name,
-//! and how containers get access to their GPUs.
+//! How GPUs are offered to the kubelet, as configured for NVIDIA's plugin: how many pods share a GPU, under which
+//! resource name, and how containers get access to their GPUs.
 
 use std::{
     env, fs,
@@ -25,11 +25,11 @@ pub struct Offer {
     pub renamed: bool,
     /// Whether MIG devices are offered under the names of their profiles instead of as GPUs.
     pub by_profile: bool,
-    /// How a container is given its own.
+    /// How a container gets its GPUs.
     pub hand_over: HandOver,
 }
 
-/// How a container is given its GPUs.
+/// How a container gets its GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HandOver {
     /// By CDI devices, for any runtime that knows CDI.
@@ -37,7 +37,7 @@ pub enum HandOver {
     Cdi,
     /// By `NVIDIA_VISIBLE_DEVICES`, for NVIDIA's own runtime.
     Environment,
-    /// By device nodes and the driver's folder, as Google's plugin does: no runtime has to know of it.
+    /// By device nodes and the driver's folder, as Google's plugin does; this works with any runtime.
     Mounts {
         /// The folder on the node.
         host: PathBuf,
@@ -53,13 +53,13 @@ impl Default for Offer {
 }
 
 impl Offer {
-    /// From `DEVICE_LIST_STRATEGY`, `MIG_STRATEGY` and the file that `CONFIG_FILE` names.
+    /// Returns the settings from `DEVICE_LIST_STRATEGY`, `MIG_STRATEGY` and the file that `CONFIG_FILE` names.
     ///
     /// # Errors
     /// If that file cannot be read.
     pub fn from_env() -> Result<Self> {
-        let told = env::var("DEVICE_LIST_STRATEGY").is_ok_and(|strategy| strategy == "envvar");
-        let hand_over = if told { HandOver::Environment } else { HandOver::Cdi };
+        let by_environment = env::var("DEVICE_LIST_STRATEGY").is_ok_and(|strategy| strategy == "envvar");
+        let hand_over = if by_environment { HandOver::Environment } else { HandOver::Cdi };
         let file = env::var_os("CONFIG_FILE").filter(|file| !file.is_empty());
         let offer = file.map_or_else(|| Ok(Self::default()), |file| Self::of_file(Path::new(&file)))?;
         let by_profile = env::var("MIG_STRATEGY").is_ok_and(|strategy| strategy == "mixed");
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_says_how_many_pods_share_a_gpu_and_by_which_name() {
+    fn the_configuration_sets_how_many_pods_share_a_gpu_and_the_resource_name() {
         let of = |text: &str| {
             let offer = Offer::of_config(&serde_json::from_str(text).unwrap());
             let gpu = Gpu { uuid: "GPU-a".into(), minor: 0, profile: None, healthy: true };
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_gpu_is_a_gpu_or_bears_the_name_of_its_profile() {
+    fn a_mig_device_is_offered_as_a_gpu_or_under_the_name_of_its_profile() {
         let part = Gpu { uuid: "MIG-a".into(), minor: 0, profile: Some("1g.10gb".into()), healthy: true };
         let mixed = Offer { by_profile: true, ..Offer::default() };
         assert_eq!(mixed.resource_of(&part), "nvidia.com/mig-1g.10gb");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_stands_for_its_gpu() {
+    fn the_id_of_a_replica_maps_to_its_gpu() {
         let offer = Offer { replicas: 2, ..Offer::default() };
         let ids: Vec<_> = offer.ids("GPU-a").collect();
         assert_eq!(ids, ["GPU-a::0", "GPU-a::1"]);

@@ -1,4 +1,4 @@
-//! A kubelet that only registers plugins, and calls them back.
+//! A fake kubelet that only registers plugins and calls them back.
 
 use std::{
     fs,
@@ -18,10 +18,10 @@ use tonic::{
     transport::{Channel, Endpoint, Server},
 };
 
-/// How long anything may take before a test fails.
+/// The time limit of every wait.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// A running kubelet; dropping it ends it.
+/// A running kubelet. It stops when dropped.
 pub struct Kubelet {
     folder: PathBuf,
     server: JoinHandle<()>,
@@ -39,7 +39,7 @@ impl Registration for Registrar {
 }
 
 impl Kubelet {
-    /// Starts as the real one does: by emptying the folder.
+    /// Starts a kubelet, which first empties its folder, as the real one does.
     pub fn start(folder: &Path) -> Self {
         for file in fs::read_dir(folder).unwrap() {
             fs::remove_file(file.unwrap().path()).unwrap();
@@ -52,7 +52,7 @@ impl Kubelet {
         Self { folder: folder.to_path_buf(), server, registrations }
     }
 
-    /// The next plugin that registers, and a client for it.
+    /// Waits for the next plugin that registers, and returns a client for it.
     pub async fn plugin(&mut self) -> (RegisterRequest, DevicePluginClient<Channel>) {
         let registration = time::timeout(LIMIT, self.registrations.recv()).await.expect("in time").unwrap();
         let socket = self.folder.join(&registration.endpoint);
@@ -67,12 +67,12 @@ impl Drop for Kubelet {
     }
 }
 
-/// Begins to watch the plugin's devices.
+/// Starts watching the plugin's devices.
 pub async fn watch(plugin: &mut DevicePluginClient<Channel>) -> Streaming<ListAndWatchResponse> {
     plugin.list_and_watch(Empty {}).await.unwrap().into_inner()
 }
 
-/// The next list of devices, as `id health`.
+/// Returns the next list of devices, each as `id health`.
 pub async fn next(lists: &mut Streaming<ListAndWatchResponse>) -> Vec<String> {
     let list = time::timeout(LIMIT, lists.message()).await.expect("in time").unwrap().expect("a list");
     list.devices.into_iter().map(|device| format!("{} {}", device.id, device.health)).collect()

@@ -19,8 +19,8 @@ use crate::{
     status::Status,
 };
 
-/// Version 1: number, peer to peer, slices, how many there can be, multiprocessors, and engines for copies, decoding,
-/// encoding, JPEG and optical flow.
+/// Version 1: id, peer-to-peer support, slices, maximum number of instances, multiprocessors, and engines for copies,
+/// decoding, encoding, JPEG and optical flow.
 #[repr(C)]
 struct GpuInstanceProfile {
     numbers: [c_uint; 10],
@@ -35,7 +35,7 @@ struct GpuInstanceProfileV2 {
     name: [u8; 96],
 }
 
-/// The same without what is said of peer to peer, which is a capability.
+/// The same without peer-to-peer support, which is a capability in this version.
 #[repr(C)]
 struct GpuInstanceProfileV3 {
     version: c_uint,
@@ -60,7 +60,7 @@ struct GpuInstanceInfo {
     placement: Placement,
 }
 
-/// Version 1: number, slices, how many there can be, multiprocessors, and the engines as above.
+/// Version 1: id, slices, maximum number of instances, multiprocessors, and the engines as above.
 type ComputeInstanceProfile = [c_uint; 9];
 
 #[repr(C)]
@@ -94,13 +94,13 @@ const _: () = assert!(size_of::<ComputeInstanceProfileV2>() == 136);
 const _: () = assert!(size_of::<ComputeInstanceProfileV3>() == 140);
 const _: () = assert!(size_of::<ComputeInstanceInfo>() == 32);
 
-/// The first words of structures that the caller prepared rightly.
+/// The first words of correctly prepared structures: version and size.
 const GPU_PROFILE_V2: c_uint = 0x0200_0098;
 const GPU_PROFILE_V3: c_uint = 0x0300_0098;
 const COMPUTE_PROFILE_V2: c_uint = 0x0200_0088;
 const COMPUTE_PROFILE_V3: c_uint = 0x0300_008c;
 
-/// Compute slices, by NVML's number of the compute profile that takes as many.
+/// The compute slices of each compute profile, by NVML's number of the profile.
 const COMPUTE_SLICES: [u32; 7] = [1, 2, 3, 4, 7, 8, 6];
 
 export! {
@@ -212,17 +212,17 @@ fn gpu_profile(device: &Device, profile: Profile) -> GpuInstanceProfile {
     }
 }
 
-/// Writes the version of the structure that the caller's first word announces.
+/// Writes the structure in the version that its first word, set by the caller, requests.
 ///
 /// # Safety
-/// `to` is null or valid for reading its first word and writing the structure that this announces.
+/// `to` is null or valid for reading its first word and for writing a structure of that version.
 unsafe fn put_gpu_profile(device: &Device, profile: Profile, to: *mut GpuInstanceProfileV3) -> Result<(), Status> {
     let version = to.cast::<c_uint>();
     // SAFETY: the version is the structure's first word.
     unsafe { expect_version(version, &[GPU_PROFILE_V2, GPU_PROFILE_V3])? };
     let GpuInstanceProfile { numbers, memory_mib } = gpu_profile(device, profile);
     let name = padded(&profile.name(device.memory_mib));
-    // SAFETY: not null; the caller prepared the structure of the version that it announced.
+    // SAFETY: not null; the caller has prepared a structure of the requested version.
     unsafe {
         let version = version.read();
         if version == GPU_PROFILE_V2 {
@@ -233,7 +233,7 @@ unsafe fn put_gpu_profile(device: &Device, profile: Profile, to: *mut GpuInstanc
     }
 }
 
-/// The compute profile at this place of NVML's list. There is only that which takes all of the instance.
+/// Returns the compute profile at this index of NVML's list. Only the profile that uses the whole instance exists.
 fn compute_profile(device: &Device, instance: &Instance, index: c_uint) -> Result<ComputeInstanceProfile, Status> {
     let profile = Profile::numbered(instance.profile)?;
     if whole(profile.slices)? != index {
@@ -243,7 +243,7 @@ fn compute_profile(device: &Device, instance: &Instance, index: c_uint) -> Resul
     Ok([index, profile.slices, 1, multiprocessors, copy, decoders, 0, jpeg, ofa])
 }
 
-/// The number of the compute profile that takes so many slices.
+/// Returns NVML's number of the compute profile with this number of slices.
 fn whole(slices: u32) -> Result<c_uint, Status> {
     let index = COMPUTE_SLICES.iter().position(|those| *those == slices).ok_or(Status::NotSupported)?;
     super::number(index)

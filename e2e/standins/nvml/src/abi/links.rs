@@ -12,7 +12,7 @@ use crate::{
     topology::{End, Level, NvLink, Way},
 };
 
-/// Version 1, which does not say so.
+/// Version 1, which has no version field.
 #[repr(C)]
 struct FabricInfo {
     cluster: [c_uchar; 16],
@@ -44,7 +44,7 @@ const _: () = assert!(size_of::<FabricInfoV3>() == 40);
 const FABRIC_V2: c_uint = 0x0200_0024;
 const FABRIC_V3: c_uint = 0x0300_0028;
 
-/// NVML's kinds of what is at the other end of an NVLink.
+/// NVML's numbers of the device types at the other end of an NVLink.
 const TO_GPU: c_uint = 0;
 const TO_SWITCH: c_uint = 2;
 
@@ -105,7 +105,7 @@ export! {
     };
 }
 
-/// The GPUs, and the places of two of them.
+/// Returns the GPUs, and the indices of two of them.
 fn two(one: Handle, other: Handle) -> Result<(Machine, usize, usize), Status> {
     let (machine, one) = lib().place(one.addr())?;
     let other = Library::place_in(lib(), &machine, other.addr())?;
@@ -121,7 +121,8 @@ fn nvlink(gpu: Handle, link: c_uint) -> Result<NvLink, Status> {
     links.get(link as usize).copied().ok_or(Status::InvalidArgument)
 }
 
-/// The GPU's place in the fabric. There are no fabrics before Hopper, and from then on GPUs may be in none.
+/// Returns the GPU's membership in a fabric. GPUs before Hopper support no fabric; later ones support it, but need not
+/// be in one.
 fn fabric(device: &Device) -> Result<Fabric, Status> {
     let (major, _) = device.capability().ok_or(Status::Unknown)?;
     match device.readings.fabric.clone() {
@@ -132,7 +133,7 @@ fn fabric(device: &Device) -> Result<Fabric, Status> {
     }
 }
 
-/// The bytes that hexadecimal digits mean; zeros where there are none.
+/// Returns the bytes that hexadecimal digits represent; missing digits are zeros.
 fn bytes(digits: &str) -> [c_uchar; 16] {
     let digits: Vec<u32> = digits.chars().filter_map(|digit| digit.to_digit(16)).collect();
     let mut bytes = [0; 16];
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_is_sixteen_bytes() {
+    fn the_uuid_of_a_cluster_has_sixteen_bytes() {
         let cluster = bytes("0102030405060708-090a-0b0c-0d0e-0fff");
         assert_eq!(cluster, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 255]);
         assert_eq!(bytes(""), [0; 16]);

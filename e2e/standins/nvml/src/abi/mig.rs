@@ -1,4 +1,4 @@
-//! NVML's calls for MIG's mode, and for the devices that it makes of a GPU.
+//! NVML's calls for MIG mode and for MIG devices.
 #![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
 
 use std::{
@@ -29,7 +29,7 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 40);
 
-/// The most MIG devices that a GPU is divided into.
+/// The maximum number of MIG devices of a GPU.
 const MOST: c_uint = 7;
 
 export! {
@@ -91,26 +91,26 @@ pub(super) fn with_mig(gpu: Handle) -> Result<Device, Status> {
     device(gpu).and_then(|device| if device.has_mig() { Ok(device) } else { Err(Status::NotSupported) })
 }
 
-/// A MIG device's name; nothing for a GPU's handle.
+/// Returns a MIG device's name; `None` for a GPU's handle.
 pub(super) fn name(handle: Handle) -> Option<Result<String, Status>> {
     mig_device(handle, |device, instance| {
         Ok(format!("{} {}", device.name, Profile::numbered(instance.profile)?.name(device.memory_mib)))
     })
 }
 
-/// A MIG device's UUID; nothing for a GPU's handle.
+/// Returns a MIG device's UUID; `None` for a GPU's handle.
 pub(super) fn uuid(handle: Handle) -> Option<Result<String, Status>> {
     mig_device(handle, |device, instance| Ok(uuid_of(device, instance)))
 }
 
-/// A MIG device's memory, in MiB; nothing for a GPU's handle.
+/// Returns a MIG device's memory, in MiB; `None` for a GPU's handle.
 pub(super) fn memory_mib(handle: Handle) -> Option<Result<u64, Status>> {
     mig_device(handle, |device, instance| {
         Profile::numbered(instance.profile).map(|profile| profile.memory_mib(device.memory_mib))
     })
 }
 
-/// A MIG device's place among those of its GPU; nothing for a GPU's handle.
+/// Returns a MIG device's index among those of its GPU; `None` for a GPU's handle.
 pub(super) fn index(handle: Handle) -> Option<Result<usize, Status>> {
     mig_device(handle, |device, instance| {
         let instances = lib().division(device)?.instances;
@@ -119,7 +119,7 @@ pub(super) fn index(handle: Handle) -> Option<Result<usize, Status>> {
     })
 }
 
-/// The handle of the MIG device with this UUID.
+/// Returns the handle of the MIG device with this UUID.
 pub(super) fn find(uuid: &str) -> Option<usize> {
     let machine = lib().machine().ok()?;
     machine.devices.iter().find_map(|device| {
@@ -129,23 +129,23 @@ pub(super) fn find(uuid: &str) -> Option<usize> {
     })
 }
 
-/// Its GPU's UUID, with the instance's number in place of what stands before the first dash.
+/// Returns the UUID of a MIG device: that of its GPU, with the instance's id instead of the part before the first dash.
 fn uuid_of(device: &Device, instance: &Instance) -> String {
     let gpu = device.uuid.trim_start_matches("GPU-");
     let rest = gpu.split_once('-').map_or(gpu, |(_, rest)| rest);
     format!("MIG-{:08x}-{rest}", instance.id)
 }
 
-/// What `tell` says of a MIG device; nothing for a GPU's handle.
+/// Returns the result of `query` for a MIG device; `None` for a GPU's handle.
 fn mig_device<T>(
     handle: Handle,
-    tell: impl FnOnce(&Device, &Instance) -> Result<T, Status>,
+    query: impl FnOnce(&Device, &Instance) -> Result<T, Status>,
 ) -> Option<Result<T, Status>> {
     handle::is_mig_device(handle.addr())
-        .then(|| instance_of(handle).and_then(|(_, device, instance)| tell(&device, &instance)))
+        .then(|| instance_of(handle).and_then(|(_, device, instance)| query(&device, &instance)))
 }
 
-/// The instance that this handle, or that of its compute instance, means, with its GPU.
+/// Returns the instance with this handle, or whose compute instance has this handle, and its GPU.
 pub(super) fn instance_of(handle: Handle) -> Result<(Handle, Device, Instance), Status> {
     let gpu = ptr::without_provenance_mut(handle::gpu(handle.addr()));
     let device = with_mig(gpu)?;

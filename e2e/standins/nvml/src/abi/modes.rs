@@ -8,7 +8,7 @@ use crate::{modes::Modes, status::Status};
 
 /// NVML's compute modes up to `EXCLUSIVE_PROCESS`.
 const COMPUTE_MODES: c_uint = 4;
-/// NVML's number of a mode that is off, and of a GPU that is no virtual one's.
+/// NVML's number of a mode that is off, and of a GPU that is not virtual.
 const NONE: c_uint = 0;
 
 export! {

@@ -55,7 +55,7 @@ unsafe fn list<T>(gpu: Handle, count: *mut c_uint, to: *mut T, process: impl Fn(
     if clients.is_empty() {
         let there = readings.processes.unwrap_or_default();
         // Only their number is known.
-        // SAFETY: the caller promises what `put` asks.
+        // SAFETY: the caller fulfils the contract of `put`.
         unsafe { put(count, there)? };
         return if there == 0 { Ok(()) } else { Err(Status::InsufficientSize) };
     }
@@ -64,6 +64,6 @@ unsafe fn list<T>(gpu: Handle, count: *mut c_uint, to: *mut T, process: impl Fn(
         unsafe { put(count, number(clients.len())?)? };
         return Err(Status::InsufficientSize);
     }
-    // SAFETY: the caller promises what `fill` asks.
+    // SAFETY: the caller fulfils the contract of `fill`.
     unsafe { fill(clients.iter().map(process).collect(), to, count) }
 }

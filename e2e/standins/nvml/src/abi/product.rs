@@ -1,4 +1,4 @@
-//! NVML's calls for what a GPU is by its model.
+//! NVML's calls for the properties of a GPU's model.
 #![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
@@ -39,13 +39,14 @@ const _: () = assert!(size_of::<Memory>() == 24);
 const _: () = assert!(size_of::<MemoryV2>() == 40);
 const _: () = assert!(size_of::<Bar1Memory>() == 24);
 
-/// The first word of a `MemoryV2` that the caller prepared rightly: the version 2 above its size, 40.
+/// The first word of a correctly prepared `MemoryV2`: version 2 in the upper byte, and its size, 40.
 const MEMORY_V2: c_uint = 0x0200_0028;
 const ADDRESSING_MODE_V1: c_uint = 0x0100_0008;
 const MIB: u64 = 1024 * 1024;
-/// What of the memory that the host can address is always in use.
+/// The part of the host-addressable memory that is always in use, in bytes.
 const BAR1_USED: u64 = 2 * MIB;
-/// Programs share the host's memory by the kernel's help, as the open kernel modules have it.
+/// NVML's number of the addressing mode HMM: programs share the host's memory with the kernel's help, as with the open
+/// kernel modules.
 const HMM: c_uint = 1;
 /// NVML's number of Turing, the first with open kernel modules.
 const TURING: u32 = 6;
@@ -107,7 +108,7 @@ fn capability(gpu: Handle) -> Result<(i32, i32), Status> {
     device(gpu)?.capability().ok_or(Status::Unknown)
 }
 
-/// Memory in all and in use, in bytes, of a GPU or a MIG device.
+/// Returns the total and the used memory of a GPU or a MIG device, in bytes.
 fn memory(gpu: Handle) -> Result<(u64, u64), Status> {
     if let Some(mib) = mig::memory_mib(gpu) {
         return Ok((mib?.saturating_mul(MIB), 0));

@@ -49,50 +49,50 @@ const SIGNED_INT: c_uint = 5;
 
 export! {
     nvmlDeviceGetTemperature (gpu: Handle, sensor: c_uint, to: *mut c_int) => {
-        put(to, told(gpu, |now| now.thermal.gpu.filter(|_| sensor == 0))?)
+        put(to, reading(gpu, |now| now.thermal.gpu.filter(|_| sensor == 0))?)
     };
     nvmlDeviceGetTemperatureThreshold (gpu: Handle, kind: c_uint, to: *mut c_int) => {
-        put(to, told(gpu, |now| match kind {
+        put(to, reading(gpu, |now| match kind {
             0 => now.thermal.shutdown_at,
             1 => now.thermal.slowdown_at,
             _ => None,
         })?)
     };
     nvmlDeviceGetMarginTemperature (gpu: Handle, to: *mut MarginTemperature) => {
-        let margin = told(gpu, |now| now.thermal.margin)?;
+        let margin = reading(gpu, |now| now.thermal.margin)?;
         expect_version((&raw const (*to).version), &[MARGIN_V1])?;
         put(to, MarginTemperature { version: MARGIN_V1, margin })
     };
-    nvmlDeviceGetPowerUsage (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.power_milliwatts)?);
+    nvmlDeviceGetPowerUsage (gpu: Handle, to: *mut c_uint) => put(to, reading(gpu, |now| now.power_milliwatts)?);
     nvmlDeviceGetEnforcedPowerLimit (gpu: Handle, to: *mut c_uint) => {
-        put(to, told(gpu, |now| now.power_limit_milliwatts)?)
+        put(to, reading(gpu, |now| now.power_limit_milliwatts)?)
     };
     nvmlDeviceGetTotalEnergyConsumption (gpu: Handle, to: *mut c_ulonglong) => {
-        put(to, told(gpu, |now| now.energy_millijoules)?)
+        put(to, reading(gpu, |now| now.energy_millijoules)?)
     };
     nvmlDeviceGetClockInfo (gpu: Handle, kind: c_uint, to: *mut c_uint) => {
-        put(to, told(gpu, |now| match kind {
+        put(to, reading(gpu, |now| match kind {
             1 => now.sm_clock_mhz,
             2 => now.memory_clock_mhz,
             _ => None,
         })?)
     };
     nvmlDeviceGetCurrentClocksEventReasons | nvmlDeviceGetCurrentClocksThrottleReasons
-        (gpu: Handle, to: *mut c_ulonglong) => put(to, told(gpu, |now| now.clock_reasons)?);
-    nvmlDeviceGetPerformanceState (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.performance_state)?);
+        (gpu: Handle, to: *mut c_ulonglong) => put(to, reading(gpu, |now| now.clock_reasons)?);
+    nvmlDeviceGetPerformanceState (gpu: Handle, to: *mut c_uint) => put(to, reading(gpu, |now| now.performance_state)?);
     nvmlDeviceGetUtilizationRates (gpu: Handle, to: *mut Utilization) => {
         let (gpu, memory) =
-            told(gpu, |now| now.gpu_utilization_percent.zip(now.memory_utilization_percent))?;
+            reading(gpu, |now| now.gpu_utilization_percent.zip(now.memory_utilization_percent))?;
         put(to, Utilization { gpu, memory })
     };
 
     nvmlDeviceGetEccMode (gpu: Handle, current: *mut c_uint, pending: *mut c_uint) => {
-        let enabled = told(gpu, |now| now.ecc.enabled)?.into();
+        let enabled = reading(gpu, |now| now.ecc.enabled)?.into();
         put(current, enabled)?;
         put(pending, enabled)
     };
     nvmlDeviceGetTotalEccErrors (gpu: Handle, kind: c_uint, counter: c_uint, to: *mut c_ulonglong) => {
-        put(to, told(gpu, |now| match (kind, counter) {
+        put(to, reading(gpu, |now| match (kind, counter) {
             (0, 0) => now.ecc.volatile_corrected,
             (1, 0) => now.ecc.volatile_uncorrected,
             (0, 1) => now.ecc.aggregate_corrected,
@@ -101,13 +101,13 @@ export! {
         })?)
     };
     nvmlDeviceGetSramEccErrorStatus (gpu: Handle, to: *mut SramEccErrorStatus) => {
-        let threshold_exceeded = told(gpu, |now| now.ecc.sram_threshold_exceeded)?.into();
+        let threshold_exceeded = reading(gpu, |now| now.ecc.sram_threshold_exceeded)?.into();
         expect_version((&raw const (*to).version), &[SRAM_V1])?;
         put(to, SramEccErrorStatus { version: SRAM_V1, counts: [0; 11], threshold_exceeded })
     };
     nvmlDeviceGetRetiredPages | nvmlDeviceGetRetiredPages_v2
         (gpu: Handle, cause: c_uint, count: *mut c_uint, addresses: *mut c_ulonglong) => {
-        let pages = told(gpu, |now| now.pages)?;
+        let pages = reading(gpu, |now| now.pages)?;
         let there = if cause == 0 { pages.correctable } else { pages.uncorrectable };
         if count.is_null() {
             return Err(Status::InvalidArgument);
@@ -123,21 +123,21 @@ export! {
         Ok(())
     };
     nvmlDeviceGetRetiredPagesPendingStatus (gpu: Handle, to: *mut c_uint) => {
-        put(to, told(gpu, |now| now.pages?.pending)?.into())
+        put(to, reading(gpu, |now| now.pages?.pending)?.into())
     };
     nvmlDeviceGetRemappedRows
         (gpu: Handle, correctable: *mut c_uint, uncorrectable: *mut c_uint, pending: *mut c_uint, failed: *mut c_uint)
         => {
-        let rows = told(gpu, |now| now.rows)?;
+        let rows = reading(gpu, |now| now.rows)?;
         put(correctable, rows.correctable)?;
         put(uncorrectable, rows.uncorrectable)?;
         put(pending, rows.pending.into())?;
         put(failed, rows.failed.into())
     };
 
-    nvmlDeviceGetPcieReplayCounter (gpu: Handle, to: *mut c_uint) => put(to, told(gpu, |now| now.pcie.replays)?);
+    nvmlDeviceGetPcieReplayCounter (gpu: Handle, to: *mut c_uint) => put(to, reading(gpu, |now| now.pcie.replays)?);
     nvmlDeviceValidateInforom (gpu: Handle) => {
-        if told(gpu, |now| now.inforom_corrupt)? { Err(Status::CorruptedInforom) } else { Ok(()) }
+        if reading(gpu, |now| now.inforom_corrupt)? { Err(Status::CorruptedInforom) } else { Ok(()) }
     };
     nvmlDeviceGetFieldValues (gpu: Handle, count: c_int, values: *mut FieldValue) => {
         let now = device(gpu)?.readings;
@@ -154,14 +154,14 @@ export! {
             let status = if kind == 0 { Status::NotSupported } else { Status::Success };
             (&raw mut (*field).kind).write(kind);
             (&raw mut (*field).status).write(status as c_uint);
-            // The union's parts all begin at its first byte.
+            // All members of the union start at its first byte.
             (&raw mut (*field).value).write(c_longlong::from(value.cast_unsigned()));
         }
         Ok(())
     };
 }
 
-/// One reading of the GPU.
-fn told<T>(gpu: Handle, reading: impl FnOnce(&Readings) -> Option<T>) -> Result<T, Status> {
-    reading(&device(gpu)?.readings).ok_or(Status::NotSupported)
+/// Returns one reading of the GPU.
+fn reading<T>(gpu: Handle, select: impl FnOnce(&Readings) -> Option<T>) -> Result<T, Status> {
+    select(&device(gpu)?.readings).ok_or(Status::NotSupported)
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-/// The root, and what a test may do to it.
+/// A driver root, and the operations of tests on it.
 pub struct DriverRoot {
     folder: tempfile::TempDir,
 }
@@ -10,7 +10,7 @@ pub struct DriverRoot {
 pub const VERSION: &str = "595.91.07";
 
 impl DriverRoot {
-    /// With one GPU per UUID, the driver [`VERSION`] loaded, and a control device that anyone may open.
+    /// Creates a root with one GPU per UUID, the loaded driver [`VERSION`], and a control device that can be opened.
     pub fn with_gpus(uuids: &[&str]) -> Self {
         let root = Self { folder: tempfile::tempdir().unwrap() };
         for folder in ["dev", "etc/standin/lock", "etc/standin/module/nvidia/holders", "usr/lib/x86_64-linux-gnu"] {
@@ -22,7 +22,7 @@ impl DriverRoot {
         root
     }
 
-    /// Replaces `gpus.json`; `extra` is put in front of the devices.
+    /// Replaces `gpus.json`. `extra` has the fields before the devices.
     pub fn serve(&self, uuids: &[&str], extra: &str) {
         let device = |(minor, uuid): (usize, &&str)| {
             format!(
@@ -34,7 +34,7 @@ impl DriverRoot {
         self.write("etc/standin/gpus.json", &format!(r#"{{"cuda":"13.1",{extra}"devices":[{}]}}"#, devices.join(",")));
     }
 
-    /// Replaces `gpus.json` by one with a single GPU, `fields` among its own.
+    /// Replaces `gpus.json` with one that has a single GPU. `fields` are further fields of the GPU.
     pub fn serve_one(&self, fields: &str) {
         let device = format!(
             r#"{{"devices":[{{"pciAddress":"0000:00:00.0","pciDeviceId":"0x233010DE","name":"NVIDIA H100 80GB HBM3",
@@ -48,7 +48,7 @@ impl DriverRoot {
     }
 
     pub fn write(&self, path: &str, content: &str) {
-        // As the test harness does it: a reader sees the old file or the new one.
+        // As in the test harness, readers see either the old or the new file.
         let new = self.path(&format!("{path}.new"));
         fs::write(&new, content).unwrap();
         fs::rename(new, self.path(path)).unwrap();

@@ -1,4 +1,4 @@
-//! MIG devices, as NVIDIA's device plugin and gpu-feature-discovery find out what they are.
+//! MIG devices, queried as by NVIDIA's device plugin and gpu-feature-discovery.
 #![allow(unsafe_code)] // calling C through nvml-wrapper's bindings is this module's subject
 
 use std::{ffi::CString, mem::zeroed, ptr};
@@ -11,11 +11,11 @@ use nvml_wrapper_sys::bindings::{
 
 use super::{common::DriverRoot, init, install, serve};
 
-/// A MIG device of three slices and one of one, of an A100.
+/// The state of an A100 with a MIG device of three slices and one of one slice.
 const DIVIDED: &str = r#"{"0000:00:00.0":{"enabled":true,"pending":true,"instances":[
     {"id":1,"profile":9,"start":0,"compute":true},{"id":2,"profile":19,"start":4,"compute":true}]}}"#;
 
-/// A function of the loaded library.
+/// Calls a function of the loaded library, and asserts that it succeeds.
 macro_rules! call {
     ($nvml:expr, $name:ident ($($arg:expr),*)) => {{
         let function = $nvml.lib().$name.as_ref().unwrap();
@@ -25,16 +25,16 @@ macro_rules! call {
 }
 
 fn handle(device: &Device<'_>) -> nvmlDevice_t {
-    // SAFETY: the handle is used only while the device is there.
+    // SAFETY: the handle is used only while the device exists.
     unsafe { device.handle() }
 }
 
 fn zeros<T>() -> T {
-    // SAFETY: only asked for structures of numbers and pointers.
+    // SAFETY: used only for structures of numbers and pointers.
     unsafe { zeroed() }
 }
 
-/// The numbers of the GPU profile and the compute profile of a MIG device, found as go-nvlib does.
+/// Returns the ids of a MIG device's GPU profile and compute profile, queried as by go-nvlib.
 fn profile(nvml: &Nvml, mig: &Device<'_>) -> (u32, u32) {
     let (mut gi, mut ci) = (0, 0);
     call!(nvml, nvmlDeviceGetGpuInstanceId(handle(mig), &raw mut gi));
@@ -54,7 +54,7 @@ fn profile(nvml: &Nvml, mig: &Device<'_>) -> (u32, u32) {
 }
 
 #[test]
-fn a_mig_device_tells_its_profile_its_memory_and_its_gpu() {
+fn a_mig_device_reports_its_profile_memory_and_gpu() {
     let root = DriverRoot::with_gpus(&[]);
     let nvml = init(&install(&root)).unwrap();
     serve(&root, &[(0x20b2, 1)], r#","mig":{}"#);
@@ -82,7 +82,7 @@ fn a_mig_device_tells_its_profile_its_memory_and_its_gpu() {
         multiprocessorCount, sharedCopyEngineCount, gpuInstanceSliceCount, memorySizeMB, ..
     } = attributes;
     assert_eq!((multiprocessorCount, sharedCopyEngineCount, gpuInstanceSliceCount, memorySizeMB), (42, 3, 3, 40_448));
-    assert!(gpu.attributes().is_err(), "it is no MIG device");
+    assert!(gpu.attributes().is_err(), "the GPU itself is not a MIG device");
 }
 
 #[test]

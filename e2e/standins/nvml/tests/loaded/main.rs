@@ -25,7 +25,7 @@ mod unanswered;
 
 use common::{DriverRoot, VERSION};
 
-/// Puts the library into the root as a driver's package does, and gives the path that programs open.
+/// Installs the library in the root as a driver's package does, and returns the path that programs open.
 fn install(root: &DriverRoot) -> PathBuf {
     let folder = root.path("usr/lib/x86_64-linux-gnu");
     let file = format!("libnvidia-ml.so.{VERSION}");
@@ -34,7 +34,7 @@ fn install(root: &DriverRoot) -> PathBuf {
     folder.join("libnvidia-ml.so.1")
 }
 
-/// Cargo puts the shared object beside the test that depends on its package.
+/// Returns the shared object, which cargo puts next to the test that depends on its package.
 fn built_library() -> PathBuf {
     let test = env::current_exe().unwrap();
     let found =
@@ -42,7 +42,7 @@ fn built_library() -> PathBuf {
     found.expect("the shared object is built with this test")
 }
 
-/// Replaces `gpus.json`: so many GPUs of each model, by their PCI device ids, with more of their fields.
+/// Replaces `gpus.json`. `models` has PCI device ids and numbers of GPUs, `fields` further fields of each GPU.
 fn serve(root: &DriverRoot, models: &[(u16, usize)], fields: &str) {
     let ids = models.iter().flat_map(|(id, count)| std::iter::repeat_n(id, *count));
     let device = |(minor, id): (usize, &u16)| {
@@ -89,7 +89,7 @@ fn nvml_wrapper_reads_the_inventory() {
 }
 
 #[test]
-fn nvml_wrapper_hears_of_an_xid() {
+fn nvml_wrapper_receives_an_xid() {
     let root = DriverRoot::with_gpus(&["GPU-a", "GPU-b"]);
     let nvml = init(&install(&root)).unwrap();
     let gpu = nvml.device_by_index(1).unwrap();
@@ -124,7 +124,7 @@ fn nvml_wrapper_reads_the_state() {
 }
 
 #[test]
-fn dropping_nvml_wrapper_lets_the_driver_go() {
+fn dropping_nvml_wrapper_releases_the_driver() {
     let root = DriverRoot::with_gpus(&["GPU-a"]);
     let nvml = init(&install(&root)).unwrap();
     let lock = File::open(root.path("etc/standin/lock/nvml.lock")).unwrap();
@@ -142,12 +142,12 @@ fn the_version_in_the_file_name_must_be_the_loaded_one() {
 }
 
 #[test]
-fn every_function_of_nvml_is_there() {
+fn every_function_of_nvml_is_exported() {
     let library = fs::read(built_library()).unwrap();
     let functions = include_str!("../../functions.txt").lines().filter(|line| !line.starts_with('#'));
     let mut there = 0;
     for name in functions.filter_map(|line| line.split(' ').nth(1)) {
-        // Each name stands in the table of symbols, between two NULs.
+        // In the symbol table each name is between two NULs.
         let symbol = [b"\0", name.as_bytes(), b"\0"].concat();
         assert!(library.windows(symbol.len()).any(|bytes| bytes == symbol), "{name}");
         there += 1;

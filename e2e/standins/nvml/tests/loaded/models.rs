@@ -1,4 +1,4 @@
-//! What is known of a GPU by its model, and how GPUs are connected.
+//! The properties that depend on the model of a GPU, and the connections between GPUs.
 
 use nvml_wrapper::{
     Device,
@@ -8,14 +8,14 @@ use nvml_wrapper::{
 
 use super::{common::DriverRoot, init, install, serve};
 
-/// How many NVLinks are active, and how many there are.
+/// Returns the number of active NVLinks and of all NVLinks.
 fn nvlinks(gpu: &Device<'_>) -> (usize, usize) {
     let links: Vec<bool> = (0..).map_while(|link| gpu.link_wrapper_for(link).is_active().ok()).collect();
     (links.iter().filter(|active| **active).count(), links.len())
 }
 
 #[test]
-fn a_gpu_is_what_its_model_is() {
+fn a_gpu_has_the_properties_of_its_model() {
     let root = DriverRoot::with_gpus(&[]);
     let nvml = init(&install(&root)).unwrap();
     for (id, brand, capability, links, pcie, bar1_mib, has_mig) in [
@@ -40,7 +40,11 @@ fn a_gpu_is_what_its_model_is() {
         assert_eq!(gpu.mig_mode().is_ok(), has_mig, "{id:x}");
     }
     serve(&root, &[(0x2330, 1)], r#","computeCapability":"8.6""#);
-    assert_eq!(nvml.device_by_index(0).unwrap().cuda_compute_capability().unwrap().minor, 6, "the file is stronger");
+    assert_eq!(
+        nvml.device_by_index(0).unwrap().cuda_compute_capability().unwrap().minor,
+        6,
+        "the file overrides the model"
+    );
 }
 
 #[test]
@@ -65,7 +69,7 @@ fn programs_see_how_gpus_are_connected() {
 }
 
 #[test]
-fn the_compute_mode_is_that_of_one_gpu() {
+fn the_compute_mode_is_set_for_each_gpu_separately() {
     let root = DriverRoot::with_gpus(&[]);
     let nvml = init(&install(&root)).unwrap();
     serve(&root, &[(0x1eb8, 2)], "");
