@@ -21,7 +21,7 @@ pub struct MigArgs {
     /// The driver's root on the host.
     #[arg(long, default_value = CONTAINER_ROOT)]
     driver_root: String,
-    /// How many instances of each profile every GPU with MIG has to have, as a JSON object: `{"1g.10gb": 7}`. An empty
+    /// The number of instances of each profile on every GPU with MIG, as a JSON object: `{"1g.10gb": 7}`. An empty
     /// object disables MIG.
     #[arg(long, value_parser = layout)]
     layout: MigLayout,
