@@ -185,7 +185,7 @@ impl Writer {
     }
 
     fn pod<'a>(&'a self, name: &'a str, pod: &'a Pod) -> Write<'a> {
-        self.write("Pod", format!("make pod {name}"), async move {
+        self.write("Pod", format!("create pod {name}"), async move {
             let params = PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() };
             match Api::<Pod>::namespaced(self.client.clone(), &self.namespace).create(&params, pod).await {
                 // It was created recently, and the watch has not reported it yet.
