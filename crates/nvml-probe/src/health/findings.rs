@@ -160,11 +160,11 @@ impl Evaluation<'_> {
         let finding = |value: u32| {
             let (action, severity, meaning) = match value {
                 0 => return None,
-                1 => (Action::ResetGpu, Severity::Fatal, "reset of the GPU"),
-                2 => (Action::RebootNode, Severity::Fatal, "reboot of the node"),
-                3 => (Action::DrainAndReset, Severity::Warning, "end of all peer-to-peer traffic"),
-                4 => (Action::DrainAndReset, Severity::Warning, "drain and reset of the GPU"),
-                _ => (Action::CheckHardware, Severity::Warning, "unknown to this probe"),
+                1 => (Action::ResetGpu, Severity::Fatal, "reset the GPU"),
+                2 => (Action::RebootNode, Severity::Fatal, "reboot the node"),
+                3 => (Action::DrainAndReset, Severity::Warning, "stop all peer-to-peer traffic"),
+                4 => (Action::DrainAndReset, Severity::Warning, "drain and reset the GPU"),
+                _ => (Action::CheckHardware, Severity::Warning, "unknown to the probe"),
             };
             let finding = Finding::of(rules, kind, format!("NVML's recovery action is {value}: {meaning}"))?;
             Some(Finding { action, ..finding }.severity(rules, severity))
