@@ -46,7 +46,7 @@ impl MigArgs {
         let limits = Limits { answer: nvml_deadline, first_pause: Duration::ZERO, ..Limits::default() };
         let mut supervisor = Supervisor::new(child_command(std::env::current_exe()?), limits);
         let outcome = apply_layout(&HostRoot::new(host_root), !no_chroot, &driver_root, &layout, &mut supervisor).await;
-        // Nothing of this container may hold the driver while the next one starts.
+        // No process of this container may hold the driver while the next container starts.
         if let Err(stuck) = supervisor.end().await {
             tracing::warn!("{stuck}");
         }

@@ -173,7 +173,7 @@ fn look(setup: &Setup) -> Result<(), StepError> {
         return Err(StepError::Drifted(format!("runtime {handler} is no longer in {}", names(setup))));
     }
     let loaded: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
-    // Before version 2.1, containerd lets a whole section of the drop-in override that of the main file, so the
+    // Before version 2.1, containerd replaces a whole section of the main file by that of the drop-in, so the
     // installer's copy hides later changes of the main file.
     let copied = setup.daemon.kind == RuntimeKind::Containerd;
     if copied && loaded.is_some_and(|loaded| loaded.digest != digest(&now)) {
