@@ -7,8 +7,8 @@ const COMPANIONS: [&str; 4] = ["libm.so.6", "libdl.so.2", "libpthread.so.0", "li
 
 /// The NVML child loads libnvidia-ml.so after changing root into the driver's root. The library's dependencies are looked
 /// up first among the libraries that are already loaded, and otherwise in that root, whose C library has another version:
-/// its libm or libpthread would not match the libc of this process. All of them are therefore loaded with the probe itself,
-/// although it uses none of them, which is why the linker has to be told to keep them.
+/// its libm or libpthread would not match the libc of this process. The probe itself therefore loads all of them. It uses
+/// none of them, so the linker must be prevented from dropping them.
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu") {

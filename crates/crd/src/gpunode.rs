@@ -55,7 +55,7 @@ pub struct GpuNodeSpec {
     /// progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// Tells the probe to release the driver. The probe confirms with `status.report.nvml.state: Released`.
+    /// Whether the probe must release the driver. The probe confirms the release with `status.report.nvml.state: Released`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
     /// A directory on the host that contains the driver, in addition to the directories that the probe searches anyway.

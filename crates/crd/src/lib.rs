@@ -50,7 +50,7 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
 /// Returns the content of a CRD's file in `config/crd/`.
 ///
 /// # Errors
-/// If the CRD cannot be written as YAML, which does not happen for the CRDs of this crate.
+/// Returns an error if the CRD cannot be written as YAML, which does not happen for the CRDs of this crate.
 pub fn crd_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_yaml::Error> {
     let mut value = serde_yaml::to_value(crd)?;
     drop_unsigned_formats(&mut value);

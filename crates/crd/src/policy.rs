@@ -37,7 +37,7 @@ pub use proxy::Proxy;
 pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolkit};
 pub use validation::{Validation, ValidationMode};
 
-/// What a user wants of the GPU nodes of a cluster.
+/// The desired configuration of a cluster's GPU nodes.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "gpu.nodestack.dev",

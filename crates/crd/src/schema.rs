@@ -272,7 +272,7 @@ fn rules(rules: &[(&str, &str)]) -> Value {
     rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
 }
 
-/// Adds constraints to a schema of Kubernetes' own: to its properties, by name, and to the whole.
+/// Adds constraints to a schema of Kubernetes: to its properties, by name, and to the whole object.
 fn demand(schema: &mut Schema, of_properties: &BTreeMap<&str, Value>, of_all: &[(&str, &str)]) {
     for (name, more) in of_properties {
         let property = schema.pointer_mut(&format!("/properties/{name}")).and_then(Value::as_object_mut);

@@ -70,7 +70,7 @@ impl Selector {
     }
 
     /// Returns whether every node that `other` matches is matched by this selector too, judged by a comparison of the
-    /// requirements. Two different ways to write the same requirement are not recognized as equal.
+    /// requirements. Requirements that are equal but written differently are not recognized as equal.
     #[must_use]
     pub fn asks_no_more_than(&self, other: &Self) -> bool {
         self.match_labels.iter().all(|(key, value)| other.match_labels.get(key) == Some(value))

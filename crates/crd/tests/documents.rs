@@ -1,5 +1,5 @@
-//! The YAML in README, docs and examples: every block is found, completed to an object and accepted by the schema and its
-//! rules. An end-to-end test applies the same objects.
+//! The YAML in README, docs and examples: every block is found, completed to an object, and valid according to the schema
+//! and its rules. An end-to-end test applies the same objects.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod yaml_blocks;
@@ -50,7 +50,7 @@ fn complaints(object: &Value) -> Vec<String> {
             serde_json::from_value::<ClusterGpuPolicy>(object.clone()).map(drop)
         }
         ("v1", "Pod") => serde_json::from_value::<Pod>(object.clone()).map(drop),
-        (version, kind) => return vec![format!("{version} {kind} is not looked at here: add it")],
+        (version, kind) => return vec![format!("{version} {kind} is not checked here: add it")],
     };
     let mut complaints: Vec<String> = types.err().iter().map(ToString::to_string).collect();
     if kind.1 == "ClusterGpuPolicy" {
@@ -62,7 +62,7 @@ fn complaints(object: &Value) -> Vec<String> {
 }
 
 #[test]
-fn every_object_of_the_pages_fits_its_type_and_breaks_no_rule() {
+fn every_documented_object_is_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let all = objects(&root);
     for Written { at, object } in &all {
@@ -74,7 +74,7 @@ fn every_object_of_the_pages_fits_its_type_and_breaks_no_rule() {
 }
 
 #[test]
-fn what_the_api_server_would_reject_is_found() {
+fn invalid_objects_are_found() {
     for (spec, expected) in [
         (json!({}), 0),
         (json!({"driver": {}}), 1),
@@ -92,16 +92,16 @@ fn what_the_api_server_would_reject_is_found() {
 }
 
 #[test]
-fn no_block_is_forgotten() {
+fn every_block_is_applied_or_listed() {
     let policy = "```yaml\nnodeLabels: [accelerator]\n```\n";
     let config = "```yaml\nversion: 3\nplugins: {}\n```\n";
     let listed = [("page.md", "version: 3", "of containerd")];
     for (text, not_applied, expected) in [
         (policy, &[][..], Ok(1)),
         (config, &listed[..], Ok(0)),
-        (config, &[], Err("list it in NOT_APPLIED with a reason")),
-        ("no block", &listed, Err("listed and not there")),
-        (policy, &[("page.md", "nodeLabels: [accelerator]", "")], Err("remove it there")),
+        (config, &[], Err("add it to NOT_APPLIED with a reason")),
+        ("no block", &listed, Err("listed but missing")),
+        (policy, &[("page.md", "nodeLabels: [accelerator]", "")], Err("remove it from NOT_APPLIED")),
     ] {
         let pages = [("page.md".to_owned(), text.to_owned())];
         let found = std::panic::catch_unwind(|| objects_of(&pages, not_applied).len());
@@ -111,7 +111,7 @@ fn no_block_is_forgotten() {
                 let said = said.downcast_ref::<String>().cloned().unwrap_or_default();
                 assert!(said.contains(words), "{text}: {said}");
             }
-            (found, expected) => panic!("{text}: {found:?} and not {expected:?}"),
+            (found, expected) => panic!("{text}: expected {expected:?}, got {found:?}"),
         }
     }
 }
@@ -121,18 +121,18 @@ fn blocks_of_yaml_are_found_and_others_are_not() {
     let page = "# Title\n\n```sh\nls: here\n```\n\n```yaml\na: 1\n---\nb: 2\n```\n\n    kubectl get gpunodes\n\n- item\n\n      text\n";
     assert_eq!(blocks("page", page), [Block { line: 7, text: "a: 1\n---\nb: 2\n".into() }]);
     for (bad, words) in [
-        ("```\nwhat: is this\n```\n", "a block of \"\""),
-        ("Text.\n\n    defaults: {driver: {source: Auto}}\n", "write it between"),
+        ("```\nwhat: is this\n```\n", "unknown language \"\""),
+        ("Text.\n\n    defaults: {driver: {source: Auto}}\n", "put it between"),
     ] {
         let bad = bad.to_owned();
-        let error = std::panic::catch_unwind(move || blocks("page", &bad)).expect_err("it is rejected");
+        let error = std::panic::catch_unwind(move || blocks("page", &bad)).expect_err("the block is rejected");
         let said = error.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(said.contains(words), "{said}");
     }
 }
 
 #[test]
-fn a_part_of_a_policy_is_made_whole() {
+fn a_part_of_a_policy_is_completed() {
     for (written, spec) in [
         ("spec: {nodeLabels: [a]}", json!({"nodeLabels": ["a"]})),
         ("nodeLabels: [a]", json!({"nodeLabels": ["a"]})),
@@ -179,7 +179,7 @@ fn vocabulary(schema: &Value, words: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_policy_that_says_everything_leaves_nothing_out() {
+fn the_complete_example_in_the_readme_sets_every_field() {
     let mut words = BTreeSet::new();
     vocabulary(&SCHEMA["properties"]["spec"], &mut words);
     assert!(words.contains("RunFile") && words.contains("hostPaths") && words.len() > 80, "{words:?}");
@@ -188,5 +188,5 @@ fn the_policy_that_says_everything_leaves_nothing_out() {
     let text = everything.expect("a block").text;
     let said: BTreeSet<&str> = text.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
     let missing: Vec<_> = words.iter().filter(|word| !said.contains(word.as_str())).collect();
-    assert!(missing.is_empty(), "README's policy of everything lacks {missing:?}");
+    assert!(missing.is_empty(), "policy `everything` in README.md lacks {missing:?}");
 }

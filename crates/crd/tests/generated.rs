@@ -12,10 +12,10 @@ fn the_committed_files_are_what_crdgen_writes() {
     for (file, crd) in gpu_operator_crd::crds() {
         let committed = fs::read_to_string(dir.join(file)).expect("a committed file");
         let generated = gpu_operator_crd::crd_yaml(&crd).expect("YAML");
-        assert_eq!(committed, generated, "{file} drifted: run cargo run -p gpu-operator-crd --bin crdgen");
+        assert_eq!(committed, generated, "{file} is out of date: run cargo run -p gpu-operator-crd --bin crdgen");
     }
     let files = fs::read_dir(&dir).expect("config/crd").count();
-    assert_eq!(files, gpu_operator_crd::crds().len(), "config/crd holds generated files only");
+    assert_eq!(files, gpu_operator_crd::crds().len(), "config/crd must contain generated files only");
 }
 
 #[test]

@@ -37,14 +37,14 @@ fn check_named(name: &str, spec: ClusterGpuPolicySpec) -> Result<(), String> {
 }
 
 #[test]
-fn a_policys_name_fits_a_label() {
+fn a_policy_name_that_is_too_long_for_a_label_is_rejected() {
     assert!(check_named(&"a".repeat(63), ClusterGpuPolicySpec::default()).is_ok());
     let error = check_named(&"a".repeat(64), ClusterGpuPolicySpec::default()).expect_err("too long");
     assert!(error.contains("at most 63 characters"), "{error}");
 }
 
 #[test]
-fn the_longest_duration_that_is_accepted_can_be_read() {
+fn the_longest_accepted_duration_can_be_parsed() {
     // The longest value that the rule of `progressDeadline` accepts.
     let spec = "{readiness: {progressDeadline: 999999h999999h999999h}}";
     let spec: ClusterGpuPolicySpec = serde_yaml::from_str(spec).expect("read");
@@ -52,7 +52,7 @@ fn the_longest_duration_that_is_accepted_can_be_read() {
 }
 
 #[test]
-fn what_users_write_is_accepted() {
+fn valid_specs_are_accepted() {
     for spec in [
         "{}",
         "{nodeLabels: [accelerator, gpu/nividia, example.com/GPU_model]}",
@@ -61,7 +61,7 @@ fn what_users_write_is_accepted() {
         "{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor/lib}}}",
         "{defaults: {driver: {version: 580.173.02, kernelModule: Open, image: {digest: \"sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"}}}}",
         "{defaults: {driver: {version: \"384.66\"}}}",
-        // An installer's image contains no driver, so that its tag needs no version.
+        // An installer's image contains no driver, so a tag does not require a version.
         "{defaults: {driver: {source: RunFile, url: \"https://mirror.example.com/NVIDIA-Linux-x86_64-580.173.02.run\", image: {repository: own/run-file, tag: ubuntu22.04}}}}",
         "{defaults: {driver: {source: GkeUbuntu, image: {repository: own/installer, digest: \"sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"}}}}",
         "{defaults: {driver: {source: GkeCos, version: default, image: {repository: gcr.io/cos-cloud/cos-gpu-installer, tag: v2.3.0}}}}",
@@ -140,8 +140,8 @@ fn dotted(path: &str) -> String {
 fn every_rule_is_in_the_docs() {
     let mut messages = BTreeSet::new();
     collect_messages(&SCHEMA["properties"]["spec"], &mut messages);
-    let told: BTreeSet<_> = rows("By a rule").iter().map(|row| row.text("Message").to_owned()).collect();
-    assert_eq!(told, messages);
+    let documented: BTreeSet<_> = rows("By a rule").iter().map(|row| row.text("Message").to_owned()).collect();
+    assert_eq!(documented, messages);
 }
 
 fn collect_messages(schema: &Value, messages: &mut BTreeSet<String>) {

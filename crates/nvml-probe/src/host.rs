@@ -52,7 +52,7 @@ impl HostRoot {
             }
             links += 1;
             if links > MAX_LINKS {
-                return Err(io::Error::other(format!("too many links on the way to {}", path.as_ref().display())));
+                return Err(io::Error::other(format!("too many symbolic links in path {}", path.as_ref().display())));
             }
             let target = fs::read_link(&here)?;
             if target.is_absolute() {

@@ -55,7 +55,7 @@ async fn an_unchanged_node_makes_no_request() {
     let again = Running::start(&host, existing(false, Some(report)), patient());
     host.gpu("0000:08:00.0", "0x2330");
     again.reports(|report| report.gpus.len() == 3).await;
-    // Restarted, and with many looks, it wrote only for the new GPU.
+    // After its restart the agent has looked many times, but written only once, for the new GPU.
     let asked = again.server.asked();
     assert_eq!(asked.len(), 1, "{asked:?}");
     again.end().await;
@@ -70,7 +70,10 @@ async fn the_driver_is_released_before_the_release_is_reported_and_opened_again_
     let released = agent
         .reports(|report| {
             let released = report.nvml.state == NvmlState::Released;
-            assert!(!released || !host.is_held(CONTAINER_ROOT), "reported before it was let go");
+            assert!(
+                !released || !host.is_held(CONTAINER_ROOT),
+                "the release was reported before the driver was released"
+            );
             released
         })
         .await;

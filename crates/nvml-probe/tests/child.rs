@@ -67,14 +67,14 @@ fn anything() -> Target {
 fn inventory(look: NvmlStatus) -> Inventory {
     match look {
         NvmlStatus::Answering(inventory) => inventory,
-        other => panic!("no answer but {other:?}"),
+        other => panic!("expected an answer, got {other:?}"),
     }
 }
 
 fn failure(look: NvmlStatus) -> String {
     match look {
         NvmlStatus::Failing(why) => why,
-        other => panic!("no failure but {other:?}"),
+        other => panic!("expected a failure, got {other:?}"),
     }
 }
 
@@ -106,7 +106,7 @@ async fn the_inventory_is_nvmls_and_follows_its_changes() {
 #[tokio::test]
 async fn the_child_works_from_inside_the_drivers_root() {
     if !geteuid().is_root() {
-        eprintln!("not tested: changing root takes root");
+        eprintln!("skipped: changing root requires root privileges");
         return;
     }
     for (root, place) in [(CONTAINER_ROOT, CONTAINER_ROOT), (HOST_ROOT, HOST_ROOT), (GKE_ROOT, HOST_ROOT)] {
@@ -283,7 +283,7 @@ async fn a_child_dies_with_a_killed_probe() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let library = target(&host, false, "580.173.02").unwrap().library;
-    // The shell plays the probe. Its child's input stays open, so that only the shell's death can end the child.
+    // The shell takes the probe's place. Its child's input stays open, so that only the shell's death can end the child.
     let parent = std::process::Command::new("/bin/sh")
         .arg("-c")
         .arg("exec 3<&0; \"$0\" nvml-child --parent $$ --library \"$1\" <&3 & echo $!; wait")

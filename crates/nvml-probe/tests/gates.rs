@@ -40,7 +40,7 @@ fn toolkit_with(pid_file: Option<&str>, configured: Option<RuntimeRequirement>) 
     Gate::Toolkit { install_dir, pid_file: pid_file.map(PathBuf::from), configured }
 }
 
-/// The guard of a container that carries the digest `abc`.
+/// The guard of a container with the digest `abc`.
 fn guard(host: &Host, version: &str) -> Gate {
     let takeover = Takeover::Digest { file: host.path("run/nvidia/nvidia-driver.state"), digest: "abc".to_owned() };
     Gate::Guard { version: Some(version.to_owned()), takeover }
@@ -75,7 +75,7 @@ fn the_driver_gate_opens_when_the_wanted_module_is_loaded_and_its_library_instal
     waits_for(&driver(Some("580.173.02")), &host, &["580.173.02", "535.309.01 is loaded"]);
     host.load("580.173.02");
     waits_for(&driver(Some("580.173.02")), &host, &["libnvidia-ml.so.580.173.02", ROOT]);
-    // A library of another version, or of the host, is not the one that will be used.
+    // Neither a library of another version nor the host's library will be used.
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.535.309.01", "");
     host.write("usr/lib64/libnvidia-ml.so.580.173.02", "");
     waits_for(&driver(Some("580.173.02")), &host, &["libnvidia-ml.so.580.173.02"]);
@@ -135,7 +135,7 @@ fn the_toolkit_gate_opens_when_the_hook_is_executable() {
     waits_for(&toolkit(), &host, &["/usr/local/nvidia/toolkit/nvidia-cdi-hook"]);
     host.write(hook, "");
     fs::set_permissions(host.path(hook), fs::Permissions::from_mode(0o644)).unwrap();
-    waits_for(&toolkit(), &host, &["no executable"]);
+    waits_for(&toolkit(), &host, &["not an executable file"]);
     fs::set_permissions(host.path(hook), fs::Permissions::from_mode(0o755)).unwrap();
     is_open(&toolkit(), &host);
 }
@@ -171,7 +171,7 @@ fn a_root_counts_only_with_a_live_container_and_its_device_nodes() {
     let gate = Gate::Driver { root: ROOT.to_owned(), version: None, pid_file: Some(format!("/{pid_file}").into()) };
     host.load("580.173.02");
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.580.173.02", "");
-    // An image without such a file is not waited for, but the device nodes that programs need are.
+    // The gate does not require the lock file, which some images lack, but it requires the device nodes.
     waits_for(&gate, &host, &["/run/nvidia/driver/dev lacks nvidiactl, nvidia-uvm, nvidia-uvm-tools"]);
     host.write(pid_file, "1");
     waits_for(&gate, &host, &["no running container locks /run/nvidia/nvidia-driver.pid"]);
@@ -210,8 +210,8 @@ fn a_guard_with_a_program_becomes_it_and_writes_the_reason_for_waiting_to_its_fi
     host.write("sys/module/nvidia/refcnt", "0");
     let output = guard.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"started\n"[..]));
-    assert!(!waits.exists(), "it waits no more");
-    assert!(!log.exists(), "the termination log is the program's");
+    assert!(!waits.exists(), "the guard no longer waits");
+    assert!(!log.exists(), "the termination log belongs to the program");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_branch_is_sufficient_if_the_full_version_is_not_known() {
 #[test]
 fn a_guard_without_a_version_accepts_no_driver_in_use() {
     let host = Host::new();
-    // An installer that leaves a loaded module as it is.
+    // An installer that keeps a loaded module.
     let guard = |version: Option<&str>| Gate::Guard {
         version: version.map(Into::into),
         takeover: Takeover::Loaded { install_dir: None },

@@ -46,7 +46,7 @@ fn faults() -> Faults {
 }
 
 #[tokio::test]
-async fn each_fault_is_reported_on_its_gpu_and_ends_when_it_is_gone() {
+async fn each_fault_is_reported_on_its_gpu_until_it_is_gone() {
     let host = served();
     let agent = begin(&host, patient(), None);
     becomes(&agent, Healthy, None).await;
@@ -68,24 +68,24 @@ async fn each_fault_is_reported_on_its_gpu_and_ends_when_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_fatal_xid_stands_across_a_crash_and_a_release_until_the_driver_is_reloaded() {
+async fn a_fatal_xid_stays_active_across_a_crash_and_a_release_until_the_driver_is_reloaded() {
     let host = served();
     let agent = begin(&host, Limits { first_pause: Duration::from_millis(1), ..patient() }, None);
     becomes(&agent, Healthy, None).await;
     serve(&host, &json!({"xids": [{"xid": 48}]}));
-    let sick = first(&becomes(&agent, Unhealthy, Some(Xid)).await).clone();
-    assert_eq!((sick.action, sick.causes[0].xid, sick.causes[0].count), (ResetGpu, Some(48), Some(1)));
+    let unhealthy = first(&becomes(&agent, Unhealthy, Some(Xid)).await).clone();
+    assert_eq!((unhealthy.action, unhealthy.causes[0].xid, unhealthy.causes[0].count), (ResetGpu, Some(48), Some(1)));
 
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["crash"] = true.into());
     let crashed = agent.awaits(|report| report.nvml.state == NvmlState::Failing).await;
-    assert_eq!(first(&crashed).causes[0], sick.causes[0]);
+    assert_eq!(first(&crashed).causes[0], unhealthy.causes[0]);
     serve(&host, &json!({}));
     let back = agent.awaits(|report| report.nvml.state == NvmlState::Answering).await;
-    assert_eq!(first(&back).causes[0], sick.causes[0]);
+    assert_eq!(first(&back).causes[0], unhealthy.causes[0]);
 
     agent.releases(true);
     let released = agent.awaits(|report| report.nvml.state == NvmlState::Released).await;
-    assert_eq!(first(&released).causes[0], sick.causes[0]);
+    assert_eq!(first(&released).causes[0], unhealthy.causes[0]);
     assert!(!host.is_held(CONTAINER_ROOT));
     host.reload(VERSION);
     agent.releases(false);
@@ -99,17 +99,17 @@ async fn a_restarted_probe_continues_from_the_report() {
     let agent = begin(&host, patient(), None);
     becomes(&agent, Healthy, None).await;
     serve(&host, &json!({"xids": [{"xid": 79}]}));
-    let sick = becomes(&agent, Unhealthy, Some(Xid)).await;
+    let unhealthy = becomes(&agent, Unhealthy, Some(Xid)).await;
     agent.end().await;
     serve(&host, &json!({}));
 
-    let agent = begin(&host, patient(), Some(sick.clone()));
+    let agent = begin(&host, patient(), Some(unhealthy.clone()));
     // A change of the other GPU is written; the unhealthy one is unchanged.
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
         machine["devices"][1]["readings"] = json!({"rows": {"failed": true}});
     });
     let report = agent.awaits(|report| report.gpus[1].health.state == Unhealthy).await;
-    assert_eq!(first(&report), first(&sick));
+    assert_eq!(first(&report), first(&unhealthy));
     agent.end().await;
 }
 
@@ -123,7 +123,7 @@ async fn a_flood_of_xids_causes_few_writes_and_application_errors_none() {
     serve(&host, &json!({"xids": [flood(63, 100), flood(31, 1000), flood(13, 1000)]}));
     let report = agent.awaits(|report| first(report).causes.iter().any(|cause| cause.count >= Some(100))).await;
     assert_eq!(first(&report).causes.len(), 1);
-    // 1, 2, 5, 10, 20, 50, 100.
+    // The reported counts are 1, 2, 5, 10, 20, 50 and 100.
     let writes = agent.server.asked().len();
     assert!(writes <= 7, "{writes}");
     agent.end().await;

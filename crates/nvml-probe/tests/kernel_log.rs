@@ -38,7 +38,7 @@ use support::{Host, PROBE};
 const LOADED: &str = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.173.02  Release Build";
 
 fn xid(number: u16) -> String {
-    format!("NVRM: Xid (PCI:0000:06:00): {number}, pid=7, name=python3, said of {number}")
+    format!("NVRM: Xid (PCI:0000:06:00): {number}, pid=7, name=python3, details of {number}")
 }
 
 /// Returns log records of these messages, one second apart.
@@ -47,18 +47,18 @@ fn records(messages: &[&str]) -> String {
     records.collect::<Vec<_>>().concat()
 }
 
-/// Writes the log from its beginning.
-fn logged(host: &Host, messages: &[&str]) {
+/// Replaces the log by these messages.
+fn write_log(host: &Host, messages: &[&str]) {
     host.write(KERNEL_LOG, &records(messages));
 }
 
-/// Appends to the log.
-fn goes_on(host: &Host, messages: &[&str]) {
+/// Appends messages to the log.
+fn append(host: &Host, messages: &[&str]) {
     let mut log = OpenOptions::new().append(true).open(host.path(KERNEL_LOG)).unwrap();
     log.write_all(records(messages).as_bytes()).unwrap();
 }
 
-/// A log that can be waited for, and its writer.
+/// Creates a log that can be waited for, and returns its writer.
 fn pipe(host: &Host) -> File {
     let path = host.path(KERNEL_LOG);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -66,8 +66,8 @@ fn pipe(host: &Host) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// An agent whose next look is hours away, and which forgets nothing until then.
-fn seldom(host: &Host) -> Running {
+/// Starts an agent whose next look is hours away, so that no cause expires before the test ends.
+fn begin_seldom(host: &Host) -> Running {
     let hours = Duration::from_hours(5);
     let rules = HealthRules { interval: Some(hours.into()), ..HealthRules::default() };
     let seen = GpuNodeView::Present(Box::new(GpuNodeFields { rules, ..GpuNodeFields::default() }));
@@ -90,19 +90,19 @@ fn outline(health: &GpuHealth) -> Vec<(u16, u64, bool)> {
 #[tokio::test]
 async fn an_xid_from_before_the_start_is_a_cause_and_counts_once_across_restarts() {
     let host = served();
-    logged(&host, &[LOADED, &xid(79), &xid(31)]);
+    write_log(&host, &[LOADED, &xid(79), &xid(31)]);
     let agent = begin(&host, patient(), None);
-    let sick = becomes(&agent, Unhealthy, Some(Xid)).await;
+    let unhealthy = becomes(&agent, Unhealthy, Some(Xid)).await;
     agent.end().await;
-    assert_eq!((first(&sick).action, outline(first(&sick))), (RebootNode, vec![(79, 1, false)]));
-    let evidence = &first(&sick).causes[0].evidence;
-    assert!(evidence.contains("driver message: pid=7, name=python3, said of 79"), "{evidence}");
-    assert_eq!(sick.gpus[1].health.state, Healthy);
+    assert_eq!((first(&unhealthy).action, outline(first(&unhealthy))), (RebootNode, vec![(79, 1, false)]));
+    let evidence = &first(&unhealthy).causes[0].evidence;
+    assert!(evidence.contains("driver message: pid=7, name=python3, details of 79"), "{evidence}");
+    assert_eq!(unhealthy.gpus[1].health.state, Healthy);
 
-    let agent = begin(&host, patient(), Some(sick.clone()));
-    assert_eq!(first(&settles(&host, &agent).await), first(&sick));
+    let agent = begin(&host, patient(), Some(unhealthy.clone()));
+    assert_eq!(first(&settles(&host, &agent).await), first(&unhealthy));
     // Another occurrence is counted.
-    goes_on(&host, &[&xid(79)]);
+    append(&host, &[&xid(79)]);
     agent.awaits(|report| outline(first(report)) == [(79, 2, false)]).await;
     agent.end().await;
 }
@@ -116,20 +116,20 @@ async fn xids_from_before_the_last_driver_load_are_over_and_later_ones_are_not()
     let (old, new) = (old.as_str(), new.as_str());
     for (name, change, log, expected) in [
         ("reloaded", reload, &[LOADED, old, LOADED][..], vec![(48, 1, true)]),
-        ("reloaded, and sick again", reload, &[LOADED, old, LOADED, new], vec![(79, 1, false), (48, 1, true)]),
-        ("reloaded, which the log has lost", reload, &[old], vec![(48, 1, true)]),
+        ("reloaded, and unhealthy again", reload, &[LOADED, old, LOADED, new], vec![(79, 1, false), (48, 1, true)]),
+        ("reloaded, without a log entry", reload, &[old], vec![(48, 1, true)]),
         ("rebooted", reboot, &[LOADED], vec![(48, 1, true)]),
-        ("rebooted, and sick again", reboot, &[LOADED, old], vec![(48, 2, false)]),
+        ("rebooted, and unhealthy again", reboot, &[LOADED, old], vec![(48, 2, false)]),
     ] {
         let host = served();
-        logged(&host, &[LOADED, old]);
+        write_log(&host, &[LOADED, old]);
         let agent = forgetting(1_000_000, &host, patient(), None);
-        let sick = becomes(&agent, Unhealthy, Some(Xid)).await;
+        let unhealthy = becomes(&agent, Unhealthy, Some(Xid)).await;
         agent.end().await;
         change(&host);
-        logged(&host, log);
+        write_log(&host, log);
         // Regardless of how often the probe starts after that.
-        let mut before = sick;
+        let mut before = unhealthy;
         for _ in 0..2 {
             let agent = forgetting(1_000_000, &host, patient(), Some(before));
             before = settles(&host, &agent).await;
@@ -143,7 +143,7 @@ async fn xids_from_before_the_last_driver_load_are_over_and_later_ones_are_not()
 #[tokio::test]
 async fn xids_of_an_earlier_driver_load_never_count() {
     let host = served();
-    logged(&host, &[&xid(48), LOADED]);
+    write_log(&host, &[&xid(48), LOADED]);
     let agent = begin(&host, patient(), None);
     assert_eq!(first(&settles(&host, &agent).await).state, Healthy);
     agent.end().await;
@@ -154,10 +154,10 @@ async fn application_errors_in_the_log_are_ignored() {
     let host = served();
     let errors = [13, 31, 43, 45, 68, 69, 109, 154].map(xid);
     let errors: Vec<&str> = errors.iter().map(String::as_str).cycle().take(4000).collect();
-    logged(&host, &errors);
+    write_log(&host, &errors);
     let agent = begin(&host, patient(), None);
     becomes(&agent, Healthy, None).await;
-    goes_on(&host, &errors);
+    append(&host, &errors);
     agent.server.asked();
     let report = settles(&host, &agent).await;
     assert_eq!((first(&report).state, outline(first(&report))), (Healthy, vec![]));
@@ -169,11 +169,11 @@ async fn application_errors_in_the_log_are_ignored() {
 async fn a_new_xid_is_reported_at_once() {
     let host = served();
     let mut log = pipe(&host);
-    let agent = seldom(&host);
+    let agent = begin_seldom(&host);
     becomes(&agent, Healthy, None).await;
     log.write_all(records(&[&xid(31), &xid(79)]).as_bytes()).unwrap();
-    let sick = becomes(&agent, Unhealthy, Some(Xid)).await;
-    assert_eq!(outline(first(&sick)), [(79, 1, false)]);
+    let unhealthy = becomes(&agent, Unhealthy, Some(Xid)).await;
+    assert_eq!(outline(first(&unhealthy)), [(79, 1, false)]);
     agent.end().await;
 }
 
@@ -181,7 +181,7 @@ async fn a_new_xid_is_reported_at_once() {
 async fn a_driver_load_is_noticed_at_once_and_so_are_xids_right_after_it() {
     let host = served();
     let mut log = pipe(&host);
-    let agent = seldom(&host);
+    let agent = begin_seldom(&host);
     becomes(&agent, Healthy, None).await;
     log.write_all(records(&[&xid(79)]).as_bytes()).unwrap();
     becomes(&agent, Unhealthy, Some(Xid)).await;
@@ -198,13 +198,13 @@ async fn an_xid_reported_by_nvml_and_the_log_counts_once() {
     let second = Duration::from_secs(1);
     for between_looks in [INTERVAL, second] {
         let host = served();
-        logged(&host, &[LOADED]);
+        write_log(&host, &[LOADED]);
         let rules = HealthRules { interval: Some(second.into()), ..HealthRules::default() };
         let seen = GpuNodeView::Present(Box::new(GpuNodeFields { rules, ..GpuNodeFields::default() }));
         let supervisor = Supervisor::new(child_command(PathBuf::from(PROBE)), patient());
         let agent = Running::looking_every(between_looks, &host, seen, supervisor);
         becomes(&agent, Healthy, None).await;
-        goes_on(&host, &[&xid(48)]);
+        append(&host, &[&xid(48)]);
         becomes(&agent, Unhealthy, Some(Xid)).await;
         // The stand-in returns the XIDs of the first GPU first.
         host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
@@ -214,7 +214,7 @@ async fn an_xid_reported_by_nvml_and_the_log_counts_once() {
         });
         let both = agent.awaits(|report| report.gpus[1].health.state == Unhealthy).await;
         assert_eq!(outline(first(&both)), [(48, 1, false)]);
-        assert!(first(&both).causes[0].evidence.contains("said of 48"));
+        assert!(first(&both).causes[0].evidence.contains("details of 48"));
         serve(&host, &json!({"xids": [{"xid": 48, "id": 2}]}));
         agent.awaits(|report| outline(first(report)) == [(48, 2, false)]).await;
         agent.end().await;

@@ -13,9 +13,9 @@ use nvml_probe::{
 };
 
 const DEBIAN: &[u8] = include_bytes!("layouts/debian.ld.so.cache");
-/// The same, with `/opt/appliance/lib` in the linker's configuration.
+/// The same cache, with `/opt/appliance/lib` in the linker's configuration.
 const APPLIANCE: &[u8] = include_bytes!("layouts/appliance.ld.so.cache");
-/// The same with the older format in front of it, as ldconfig wrote both up to glibc 2.31.
+/// The same cache with the older format in front of it, as ldconfig wrote both up to glibc 2.31.
 const COMPAT: &[u8] = include_bytes!("layouts/compat.ld.so.cache");
 
 const TRIPLET: &str = "usr/lib/x86_64-linux-gnu";
@@ -46,7 +46,7 @@ const LAYOUTS: [Layout; 11] = [
         ..NOTHING
     },
     Layout {
-        what: "Debian's packages before ldconfig has run, with the older branch beside",
+        what: "Debian's packages before ldconfig has run, with an older branch installed as well",
         files: &[
             "usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.535.261.03",
             "usr/lib/x86_64-linux-gnu/nvidia/tesla-470/libnvidia-ml.so.470.256.02",
@@ -58,7 +58,7 @@ const LAYOUTS: [Layout; 11] = [
         ..NOTHING
     },
     Layout {
-        what: "a branch of Debian's that only the cache and its links tell of",
+        what: "a branch of Debian's that can only be found through the cache and its links",
         files: &["usr/lib/elsewhere/libnvidia-ml.so.535.261.03"],
         links: &[
             ("/etc/alternatives/nvml", "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
@@ -70,7 +70,7 @@ const LAYOUTS: [Layout; 11] = [
         ..NOTHING
     },
     Layout {
-        what: "an appliance's folder by the linker's cache",
+        what: "an appliance's folder in the linker's cache",
         files: &["opt/appliance/lib/libnvidia-ml.so.470.256.02"],
         links: &[("libnvidia-ml.so.470.256.02", "opt/appliance/lib/libnvidia-ml.so.1")],
         cache: APPLIANCE,
@@ -78,14 +78,14 @@ const LAYOUTS: [Layout; 11] = [
         ..NOTHING
     },
     Layout {
-        what: "the same by an older ldconfig's cache",
+        what: "the same folder in the cache of an older ldconfig",
         files: &["opt/appliance/lib/libnvidia-ml.so.470.256.02"],
         cache: COMPAT,
         found: &["/opt/appliance/lib/libnvidia-ml.so.470.256.02"],
         ..NOTHING
     },
     Layout {
-        what: "the same by the linker's configuration, without a cache",
+        what: "a vendor's folder in the linker's configuration, without a cache",
         files: &["opt/vendor/lib/libnvidia-ml.so.470.256.02"],
         configuration: &[
             ("etc/ld.so.conf", "include ld.so.conf.d/*.conf\ninclude /etc/ld.so.conf\n"),
@@ -167,7 +167,7 @@ fn libraries_are_found_where_hosts_keep_them_and_can_be_loaded() {
 }
 
 #[test]
-fn a_library_of_32_bits_is_ignored() {
+fn a_32_bit_library_is_ignored() {
     let directory = host(&NOTHING);
     let root = directory.path();
     write(root, "usr/lib/libnvidia-ml.so.470.256.02", b"\x7fELF\x01\x01");
@@ -189,7 +189,7 @@ fn libraries_in_an_installers_folder_are_not_the_hosts() {
     let roots =
         |own| -> Vec<String> { all_libraries(&host, own).unwrap().into_iter().map(|library| library.root).collect() };
     assert_eq!(roots(Some("/opt/own")), ["/opt/own", "/run/nvidia/driver", GKE_ROOT]);
-    assert_eq!(roots(None), ["/run/nvidia/driver", HOST_ROOT, GKE_ROOT], "nobody has named /opt/own");
+    assert_eq!(roots(None), ["/run/nvidia/driver", HOST_ROOT, GKE_ROOT], "/opt/own was not requested");
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Asked {
         Self { host, supervisor: Supervisor::new(child_command(PathBuf::from(PROBE)), limits) }
     }
 
-    /// Gives the first GPU these fields.
+    /// Sets these fields of the first GPU.
     fn serve(&self, fields: &Value) {
         self.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
             machine["devices"][0].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -54,7 +54,7 @@ impl Asked {
     async fn inventory(&mut self) -> Inventory {
         match self.look().await {
             NvmlStatus::Answering(inventory) => inventory,
-            other => panic!("no answer but {other:?}"),
+            other => panic!("expected an answer, got {other:?}"),
         }
     }
 }

@@ -135,7 +135,7 @@ fn only_the_installers_import_is_removed_from_the_main_file() {
             "imports = [\"/a\"]\nversion = 3\n",
             "imports = [\"/a\"]\nversion = 3\nx = 1\n",
         ),
-        // It was there before.
+        // The import was there before the installer ran.
         (
             "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
             "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\n",
@@ -247,11 +247,11 @@ fn the_original_survives_an_upgrade_and_an_interrupted_step() {
     // Interrupted before the installer's result was recorded.
     let cut_off = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&record), &entries()).unwrap();
     assert_eq!(cut_off.files[&path].found.as_deref(), Some(found));
-    // An upgrade: nobody else has changed the file.
+    // An upgrade: the file has not been changed by others.
     let settled = cut_off.settle(&texts(&path, Some(&first)));
     let upgrade = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&settled), &entries()).unwrap();
     assert_eq!(upgrade.files[&path].found.as_deref(), Some(found));
-    // Others have changed it: their version is recorded, without NVIDIA's entries.
+    // Others have changed the file: their version is recorded, without NVIDIA's entries.
     let mut changed: Value = serde_json::from_str(&first).unwrap();
     changed["b"] = json!(2);
     let upgrade =
@@ -273,6 +273,7 @@ fn a_drop_in_is_removed_unless_a_third_party_has_replaced_it() {
     assert_eq!(record.revert(&texts(&path, Some("[crio]\n")), &entries()).unwrap(), Texts::new());
 }
 
+/// Generates a `daemon.json` without the installer's entries.
 fn foreign() -> BoxedStrategy<Map<String, Value>> {
     let leaf = prop_oneof![
         any::<bool>().prop_map(Value::from),
@@ -310,7 +311,7 @@ proptest! {
         let left = installed(Some(&found), default);
         let record = record.settle(&texts(&path, Some(&left)));
         if added {
-            // Others write since: key for key.
+            // Another program has added a key since.
             let mut since: Map<String, Value> = serde_json::from_str(&left).unwrap();
             since.insert("Added".into(), json!([1, "x"]));
             let now = texts(&path, Some(&Value::Object(since).to_string()));

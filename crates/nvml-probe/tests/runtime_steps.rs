@@ -24,7 +24,7 @@ use tempfile::TempDir;
 const SOCKET: &str = "FAKE_RUNTIME_SOCKET";
 const CONFIG: &str = "FAKE_RUNTIME_CONFIG";
 
-/// Not a test: the fake runtime, started by the other tests. Like Docker, it answers by accepting connections, and
+/// Not a test: the fake runtime, started by the other tests. Like Docker, it answers by accepting connections. It
 /// prints whether it has loaded NVIDIA's runtime.
 #[test]
 #[ignore = "the fake runtime that the other tests start"]
@@ -130,7 +130,7 @@ async fn a_runtime_loads_a_new_configuration_once_and_gets_its_previous_one_back
     node.install("x");
     steps::apply(&setup).await.unwrap();
     assert_eq!(node.says(), "loaded true");
-    // A new pod without changes: nothing is restarted, as the next line of the runtime shows.
+    // A new pod does not change anything and restarts nothing, as the next line of the runtime shows.
     steps::snapshot(&setup).unwrap();
     node.install("x");
     steps::apply(&setup).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_runtime_that_is_down_is_reported_at_every_attempt_and_its_file_is_res
     let error = steps::apply(&setup).await.unwrap_err().to_string();
     assert!(error.starts_with("RuntimeDown: "), "{error}");
     assert_eq!(node.text().as_deref(), Some(found));
-    assert_eq!(steps::apply(&setup).await.unwrap_err().to_string(), error, "kubelet tries again");
+    assert_eq!(steps::apply(&setup).await.unwrap_err().to_string(), error, "kubelet retries");
 }
 
 #[tokio::test]
@@ -208,7 +208,7 @@ async fn entries_of_a_pod_that_died_are_removed_before_different_ones_are_added(
         steps::apply(&setup).await.unwrap();
         assert_eq!(node.says(), "loaded true");
         let entered = node.text();
-        // Its node crashes, and comes back with a pod of another revision.
+        // The node crashes, and comes back with a pod of another revision.
         let mut next = node.setup(default);
         next.entries.handler = handler.into();
         steps::snapshot(&next).unwrap();

@@ -80,7 +80,7 @@ impl Writer {
         written.extend(carry_out(sets.chain(classes)).await);
         let (unrecorded, specs) = self.gpu_node_specs(plan).await;
         written.extend(specs);
-        // A move that is not recorded would not be assigned the pool's turn.
+        // Labels start a node's update. Other nodes of the pool wait for it only if it is recorded in the GpuNode's spec.
         let labels = plan.labels.iter().filter(|(name, _)| !unrecorded.contains(name.as_str()));
         let health = plan.node_health.iter().flat_map(|(name, write)| self.node_health(name, write));
         written.extend(carry_out(labels.map(|(name, write)| self.labels(name, write)).chain(health)).await);
@@ -105,7 +105,7 @@ impl Writer {
     async fn gpu_node_specs<'p>(&self, plan: &'p Plan) -> (BTreeSet<&'p str>, Vec<Written>) {
         let specs = plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name.as_str(), write.spec.as_ref()?)));
         let begins = |spec: &(GpuNodeSpec, OwnerReference)| spec.0.rollout.is_some();
-        // A node whose move is over releases the turn before another node takes it, so that no reader sees two holders.
+        // Ended updates are written before new ones, so that no reader sees two nodes of a pool being updated.
         let (later, first): (Vec<_>, Vec<_>) = specs.partition(|(_, spec)| begins(spec));
         let named = |(name, write): (_, &'p (GpuNodeSpec, OwnerReference))| async move {
             let (spec, owner) = write;
@@ -116,7 +116,7 @@ impl Writer {
         if ended.iter().all(|(_, written)| written.result.is_ok()) {
             ended.extend(carry_out(later.into_iter().map(named)).await);
         } else {
-            // A node whose write failed may still have the turn on record. The next pass tries again.
+            // If the write of an ended update failed, the update is still recorded. The next pass retries.
             unrecorded.extend(later.into_iter().map(|(name, _)| name));
         }
         unrecorded.extend(ended.iter().filter(|(_, written)| written.result.is_err()).map(|(name, _)| *name));
@@ -185,7 +185,7 @@ impl Writer {
     }
 
     fn pod<'a>(&'a self, name: &'a str, pod: &'a Pod) -> Write<'a> {
-        self.write("Pod", format!("make pod {name}"), async move {
+        self.write("Pod", format!("create pod {name}"), async move {
             let params = PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() };
             match Api::<Pod>::namespaced(self.client.clone(), &self.namespace).create(&params, pod).await {
                 // It was created recently, and the watch has not reported it yet.

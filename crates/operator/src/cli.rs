@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_are_diagnosed_unless_the_chart_says_no() {
+    fn pods_are_diagnosed_unless_the_flag_disables_it() {
         let required = ["gpu-operator", "run", "--namespace", "n", "--probe-image", "i"];
         for (more, off) in [(None, false), (Some("--no-pod-diagnosis"), true)] {
             let Cli { command: Command::Run(run) } = Cli::try_parse_from(required.into_iter().chain(more)).unwrap();

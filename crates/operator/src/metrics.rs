@@ -143,7 +143,7 @@ impl Metrics {
     /// Returns the metrics in the OpenMetrics text format.
     ///
     /// # Errors
-    /// Never when writing to a string.
+    /// Writing to a string never fails.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;

@@ -39,7 +39,7 @@ pub type GpuPods = (BTreeMap<String, Vec<String>>, BTreeMap<String, Vec<String>>
 /// them: pods are not cached.
 ///
 /// # Errors
-/// Fails if the API server does not answer. No node is moved then.
+/// Returns an error if the API server does not answer. The caller then updates no node.
 pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<String>, asks: &GpuAsks) -> Result<GpuPods, Error> {
     let pods = Api::<Pod>::all(client.clone());
     let answers: Vec<_> = stream::iter(nodes.iter().cloned())

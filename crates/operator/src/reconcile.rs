@@ -90,7 +90,7 @@ impl Loop {
         let started = Instant::now();
         let mut plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, &world, now);
         let planning = started.elapsed();
-        self.read_last_words(&mut plan, &mut world, carry, now).await;
+        self.read_log_tails(&mut plan, &mut world, carry, now).await;
         let asks = world.gpu_asks();
         // Each round queries the next few nodes of every pool, and no node twice.
         while !plan.questions.gpu_pods.is_empty() {
@@ -100,7 +100,7 @@ impl Loop {
                     world.gpu_holders.extend(holders);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "failed to list the pods that use GPUs; the rollout waits");
+                    tracing::warn!(%error, "failed to list the pods that use GPUs; the rollout is paused");
                     break;
                 }
             }
@@ -128,7 +128,7 @@ impl Loop {
 
     /// Reads the logs that a plan requests, and plans again with them. Logs that could not be read are retried after some time
     /// instead of in every pass. If there are many, each pass reads different ones.
-    async fn read_last_words(&self, plan: &mut Plan, world: &mut World, carry: &mut LoopState, now: Timestamp) {
+    async fn read_log_tails(&self, plan: &mut Plan, world: &mut World, carry: &mut LoopState, now: Timestamp) {
         carry.unread.retain(|_, (at, _)| !older(*at, ASK_AGAIN, now));
         let asked = std::mem::take(&mut plan.questions.log_tails);
         let (known, unknown): (BTreeSet<_>, BTreeSet<_>) =

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use strum::IntoEnumIterator;
 use tokio::sync::Notify;
 
-/// Far longer than anything here takes.
+/// Far longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_mins(1);
 const PODS: &str = "/api/v1/pods";
 const EVENTS: &str = "/api/v1/events";
@@ -38,7 +38,7 @@ fn line(kind: &str, object: &Value) -> Bytes {
 /// A model of the API server: lists, watches that stay open, and the requests that were made.
 struct Server {
     lists: BTreeMap<&'static str, Vec<Value>>,
-    /// What Events say of any one pod.
+    /// The Events that are listed for any pod.
     pod_events: Vec<Value>,
     watches: Mutex<BTreeMap<String, mpsc::UnboundedSender<Line>>>,
     made: Mutex<Vec<(Method, String)>>,
@@ -59,7 +59,7 @@ impl Server {
             // Without a version, a watch begins with the existing objects.
             let there = self.lists.get(path.as_str()).filter(|_| query.ends_with("resourceVersion="));
             for object in there.into_iter().flatten() {
-                sender.unbounded_send(Ok(line("ADDED", object))).expect("it is open");
+                sender.unbounded_send(Ok(line("ADDED", object))).expect("the watch is open");
             }
             self.watches.lock().expect("the watches").insert(path, sender);
             // The watch stays open when there are no more changes.
@@ -80,7 +80,7 @@ impl Server {
     }
 }
 
-/// The operator's watches and its diagnosis, connected to such a server.
+/// The operator's watches and its diagnosis, connected to a [`Server`].
 struct Scene {
     server: Arc<Server>,
     posts: mpsc::UnboundedReceiver<Value>,
@@ -113,7 +113,7 @@ impl Scene {
         Self { server, posts, metrics, tasks: tasks.into_iter().map(tokio::spawn).collect() }
     }
 
-    /// Returns the next Event that is written: its reason, and the kind and name of its object.
+    /// Returns the reason of the next Event that is written, and the kind and name of its object.
     async fn told(&mut self) -> (String, String) {
         let event = tokio::time::timeout(PATIENCE, self.posts.next()).await.expect("an Event").expect("an Event");
         assert_eq!((&event["action"], &event["regarding"]["namespace"]), (&json!("Diagnose"), &json!("team")));
@@ -122,10 +122,10 @@ impl Scene {
         (word(&event["reason"]), about)
     }
 
-    /// Sends an event on a watch that exists already: the answers to lists come first.
+    /// Sends an event on a watch that is already open.
     fn say(&self, path: &str, kind: &str, object: &Value) {
         let watches = self.server.watches.lock().expect("the watches");
-        watches.get(path).expect("a watch").unbounded_send(Ok(line(kind, object))).expect("it is open");
+        watches.get(path).expect("a watch").unbounded_send(Ok(line(kind, object))).expect("the watch is open");
     }
 }
 
@@ -180,7 +180,7 @@ async fn a_mistake_is_reported_once_on_the_pod_or_its_owner() {
     bound["spec"]["nodeName"] = "somewhere".into();
     scene.say(PODS, "MODIFIED", &bound);
     scene.say(PODS, "ADDED", &legacy("second", 102));
-    assert_eq!(scene.told().await, told("LegacyGpuResource", "Pod second"), "and the first one is not reported again");
+    assert_eq!(scene.told().await, told("LegacyGpuResource", "Pod second"), "the first pod is not reported again");
     let standing = |count: u32| format!("gpu_operator_pod_findings{{reason=\"LegacyGpuResource\"}} {count}\n");
     assert!(scene.metrics.text().expect("a text").contains(&standing(2)));
     // A pod that leaves Pending no longer matches the watch.
@@ -195,11 +195,11 @@ async fn a_mistake_is_reported_once_on_the_pod_or_its_owner() {
     assert!(asked.is_empty(), "no Events are read unless they are needed: {asked:?}");
     let written =
         scene.server.made.lock().expect("the list").iter().filter(|(method, _)| *method != Method::GET).count();
-    assert_eq!(written, 4, "nothing is written but Events");
+    assert_eq!(written, 4, "only Events are written");
 }
 
 #[tokio::test]
-async fn a_pods_own_events_are_read_on_demand_and_of_a_few_pods_at_once() {
+async fn a_pods_own_events_are_read_on_demand_and_those_of_few_pods_at_once() {
     let spec = json!({"nodeName": "n", "runtimeClassName": "nvidia", "containers": [{"name": "main"}]});
     let pods = (0..20).map(|number| pod(&format!("p{number}"), 1, &spec)).collect();
     let voice = json!({
@@ -217,7 +217,7 @@ async fn a_pods_own_events_are_read_on_demand_and_of_a_few_pods_at_once() {
 const NOT_ENDED: &str = "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed";
 
 #[tokio::test]
-async fn what_is_watched_is_bounded_by_the_server() {
+async fn watches_are_restricted_by_field_selectors() {
     let mut scene = Scene::new(vec![legacy("old", 1)], vec![], vec![]);
     scene.told().await;
     let pending = "status.phase%3DPending%2Cmetadata.namespace%21%3Dgpu-operator";

@@ -18,20 +18,20 @@ fn a_node_that_joins_slowly_costs_ten_requests() {
     let joined = sim.now;
     sim.join("new", "2330", 8);
     let (mut pace, start) = (Pace::default(), Instant::now());
-    let mut told = sim.policies["all"].status.clone();
+    let mut written = sim.policies["all"].status.clone();
     let mut policy = 0;
     while sim.status("new").phase != Phase::Ready {
         sim.step();
         let status = sim.plans.last().expect("a plan").statuses["all"].clone();
         let now = start + Duration::try_from(sim.now.duration_since(joined)).expect("time passes");
-        if told.as_ref() != Some(&status) && pace.wait("all", told.as_ref(), &status, now).is_none() {
+        if written.as_ref() != Some(&status) && pace.wait("all", written.as_ref(), &status, now).is_none() {
             pace.written("all", now);
-            told = Some(status);
+            written = Some(status);
             policy += 1;
         }
         sim.sleep(1);
     }
-    // Where it is, stage by stage, its spec and its labels.
+    // The status of each stage, the spec and the labels.
     assert_eq!((sim.writes["node/new"], policy), (6, 2));
     let events = sim.plans[before..].iter().flat_map(|plan| &plan.events).map(|event| event.reason);
     assert_eq!(events.collect::<Vec<_>>(), [Reason::NodesNotReady, Reason::MinimumNodesReady]);

@@ -1,4 +1,5 @@
-//! The rim, against a model of the API server: which requests are made, in which order, and what is learned of them.
+//! The operator's requests, against a model of the API server: which requests are made, in which order, and what their
+//! answers lead to.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../../plan/tests/plan/sim/mod.rs"]
@@ -30,7 +31,7 @@ struct Made {
     body: Value,
 }
 
-/// A client whose server answers by `answer` and keeps what it was asked.
+/// Creates a client whose server answers with `answer` and records the requests.
 fn server(answer: fn(&Made) -> (StatusCode, Value)) -> (Client, Arc<Mutex<Vec<Made>>>) {
     let made = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&made);
@@ -52,7 +53,7 @@ fn server(answer: fn(&Made) -> (StatusCode, Value)) -> (Client, Arc<Mutex<Vec<Ma
     (Client::new(service, "default"), made)
 }
 
-/// Takes every write, answering with the whole object, as the API server does.
+/// Accepts every write and answers with the whole object, as the API server does.
 fn accept(made: &Made) -> (StatusCode, Value) {
     let mut object = made.body.clone();
     if object["spec"].is_null() {
@@ -73,7 +74,7 @@ fn paths(made: &Mutex<Vec<Made>>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_depends_on_other_writes_comes_after_them() {
+async fn writes_come_after_the_writes_that_they_depend_on() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     let (client, made) = server(accept);
     let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan()).await;
@@ -96,8 +97,8 @@ async fn what_depends_on_other_writes_comes_after_them() {
     }
 }
 
-/// A plan in which node a begins its move, and node b has none.
-fn a_begins_to_move() -> Plan {
+/// Returns a plan in which the update of node a begins, and node b has no update in progress.
+fn update_of_a_begins() -> Plan {
     let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
     let mut plan = sim.plan();
     let (spec, _) = plan.gpu_nodes.get_mut("a").and_then(|write| write.spec.as_mut()).expect("a spec");
@@ -106,8 +107,8 @@ fn a_begins_to_move() -> Plan {
 }
 
 #[tokio::test]
-async fn the_end_of_a_move_is_recorded_before_another_begins() {
-    let plan = a_begins_to_move();
+async fn the_end_of_an_update_is_written_before_another_update_begins() {
+    let plan = update_of_a_begins();
     for _ in 0..20 {
         let (client, made) = server(accept);
         Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan).await;
@@ -117,8 +118,8 @@ async fn the_end_of_a_move_is_recorded_before_another_begins() {
 }
 
 #[tokio::test]
-async fn a_move_does_not_begin_where_it_cannot_be_written_that_another_is_over() {
-    let plan = a_begins_to_move();
+async fn an_update_does_not_begin_if_the_end_of_another_cannot_be_written() {
+    let plan = update_of_a_begins();
     let (client, made) = server(|made| {
         if made.path.contains("/gpunodes/b?") { refusal(StatusCode::FORBIDDEN, "Forbidden") } else { accept(made) }
     });
@@ -129,7 +130,7 @@ async fn a_move_does_not_begin_where_it_cannot_be_written_that_another_is_over()
 }
 
 #[tokio::test]
-async fn a_daemon_set_that_others_have_added_to_is_applied_and_then_replaced_as_a_whole() {
+async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_replaced() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     let mut plan = sim.plan();
     plan.daemon_sets.pop_first();
@@ -149,13 +150,13 @@ async fn a_daemon_set_that_others_have_added_to_is_applied_and_then_replaced_as_
     assert_eq!(made[1].body, json!([{"op": "replace", "path": "/spec", "value": spec}]));
     assert!(
         made[1].path.contains("fieldManager=gpu-operator"),
-        "or else it would count as another's: {}",
+        "the fields would belong to another manager: {}",
         made[1].path
     );
 }
 
 #[tokio::test]
-async fn the_labels_of_a_node_are_applied_by_a_manager_of_their_own_and_nothing_else_of_it_is() {
+async fn labels_of_a_node_are_applied_by_a_separate_manager_which_applies_nothing_else() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [accelerator]}");
     let (client, made) = server(accept);
     Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan()).await;
@@ -164,7 +165,7 @@ async fn the_labels_of_a_node_are_applied_by_a_manager_of_their_own_and_nothing_
     assert!(labels.path.contains("fieldManager=gpu-operator%2Flabels"), "{}", labels.path);
     assert!(!labels.path.contains("force=true"), "a user's key is published without force: {}", labels.path);
     let keys: Vec<_> = labels.body["metadata"].as_object().expect("metadata").keys().collect();
-    assert_eq!(keys, ["labels", "uid"], "of this very Node");
+    assert_eq!(keys, ["labels", "uid"], "the uid identifies the Node");
     assert!(labels.body.get("spec").is_none() && labels.body.get("status").is_none());
 }
 
@@ -187,7 +188,7 @@ async fn one_rejected_write_does_not_affect_the_others_and_has_a_class() {
 }
 
 #[tokio::test]
-async fn a_daemon_set_that_is_gone_already_is_pruned_well_enough() {
+async fn pruning_a_daemon_set_that_does_not_exist_succeeds() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     sim.delete_policy("all");
@@ -205,7 +206,7 @@ async fn a_daemon_set_that_is_gone_already_is_pruned_well_enough() {
 }
 
 #[tokio::test]
-async fn only_running_pods_with_a_gpu_are_returned() {
+async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
     fn pods(made: &Made) -> (StatusCode, Value) {
         assert!(made.path.contains("spec.nodeName%3Da"), "{}", made.path);
         let pod = |name: &str, limits: Value, phase: &str| {
@@ -228,7 +229,7 @@ async fn only_running_pods_with_a_gpu_are_returned() {
             pod("slice", json!({"nvidia.com/mig-1g.5gb": "1"}), "Pending"),
             pod("none", json!({"cpu": "1"}), "Running"),
             pod("zero", json!({"nvidia.com/gpu": "0"}), "Running"),
-            pod("theirs", json!({"example.com/gpu": "1"}), "Running"),
+            pod("third-party", json!({"example.com/gpu": "1"}), "Running"),
             pod("other", json!({"example.com/fpga": "1"}), "Running"),
             pod("ended", json!({"nvidia.com/gpu": "1"}), "Succeeded"),
         ];
@@ -236,22 +237,22 @@ async fn only_running_pods_with_a_gpu_are_returned() {
     }
     let (client, made) = server(pods);
     let set = |word: &str| BTreeSet::from([word.to_owned()]);
-    for (asks, told) in [
+    for (asks, expected) in [
         (GpuAsks::default(), &["team/gpu", "team/slice"][..]),
         (
             GpuAsks { resources: set("example.com/gpu"), claims: true },
-            &["team/claim", "team/gpu", "team/slice", "team/theirs"],
+            &["team/claim", "team/gpu", "team/slice", "team/third-party"],
         ),
     ] {
         let (found, holders) = observe::gpu_pods(&client, &set("a"), &asks).await.expect("an answer");
-        assert_eq!(found["a"], told);
+        assert_eq!(found["a"], expected);
         assert!(holders["a"].contains(&"team/gpu".to_owned()) && !holders["a"].contains(&"team/slice".to_owned()));
     }
     assert_eq!(made.lock().expect("the list").len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_tests_log_is_read_and_a_node_that_does_not_answer_does_not_block() {
+async fn the_end_of_a_validation_log_is_read_and_a_node_that_does_not_answer_does_not_block() {
     let made = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&made);
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -278,13 +279,13 @@ async fn the_end_of_a_tests_log_is_read_and_a_node_that_does_not_answer_does_not
     let words = observe::log_tails(&client, "gpu-operator", &pods, now).await;
     assert_eq!(words["passed"], Ok("Test PASSED\nDone\n".to_owned()));
     assert!(words["gone"].as_ref().is_err_and(|why| why.contains("NotFound")), "{words:?}");
-    assert!(words["rotated"].is_err(), "kubelet answers well, and it is no log: {words:?}");
+    assert!(words["rotated"].is_err(), "kubelet answers successfully, but not with a log: {words:?}");
     assert_eq!(words["silent"], Err("no answer within 2 s".to_owned()));
     let asked = std::mem::take(&mut *made.lock().expect("the list"));
     let log = "/api/v1/namespaces/gpu-operator/pods/passed/log?&container=test&limitBytes=4096&tailLines=20";
     assert!(asked.iter().any(|path| path == log), "{asked:?}");
 
-    // However many do not answer, a pass waits once for some, and the others' turn comes in the next.
+    // Regardless of how many do not answer, a pass waits once for some of them; later passes read the others.
     let pods: BTreeSet<String> = (0..100).map(|number| format!("silent-{number}")).collect();
     let began = tokio::time::Instant::now();
     let words = observe::log_tails(&client, "gpu-operator", &pods, now).await;
@@ -294,25 +295,25 @@ async fn the_end_of_a_tests_log_is_read_and_a_node_that_does_not_answer_does_not
         let now = k8s_openapi::jiff::Timestamp::from_second(second).expect("a time");
         asked.extend(observe::log_tails(&client, "gpu-operator", &pods, now).await.into_keys());
     }
-    assert_eq!(asked, pods, "in the end each has been asked for");
+    assert_eq!(asked, pods, "each log has been requested");
 }
 
 #[tokio::test]
-async fn a_pod_that_was_made_already_is_made_well_enough() {
-    fn made_already(made: &Made) -> (StatusCode, Value) {
+async fn creating_a_pod_that_already_exists_succeeds() {
+    fn already_exists(made: &Made) -> (StatusCode, Value) {
         if made.method == Method::POST { refusal(StatusCode::CONFLICT, "AlreadyExists") } else { accept(made) }
     }
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {validation: {mode: OnInstall}}}");
     let plan = (0..60).find_map(|_| {
         let plan = sim.plan();
-        let makes = !plan.pods.is_empty();
+        let creates = !plan.pods.is_empty();
         sim.step_with(plan.clone());
         sim.sleep(1);
-        makes.then_some(plan)
+        creates.then_some(plan)
     });
-    let (client, made) = server(made_already);
+    let (client, made) = server(already_exists);
     let writer = Writer::new(client, "gpu-operator".into(), Arc::<Mirrors>::default());
-    let written = writer.apply(&plan.expect("a test")).await;
+    let written = writer.apply(&plan.expect("a plan that creates a pod")).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
     let pods = paths(&made).into_iter().filter(|path| path == "POST /api/v1/namespaces/gpu-operator/pods");
     assert_eq!(pods.count(), 1);

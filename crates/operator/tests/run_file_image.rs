@@ -1,6 +1,6 @@
-//! The installer of images/run-file, with stand-ins for the `.run` file, for the programs of the kernel and for those that
-//! download: what it does, in which order, and what it does not do again. What a real `.run` file does with its options is
-//! not shown here.
+//! The installer of images/run-file, with stand-ins for the `.run` file, for the programs that manage kernel modules and for
+//! those that download files: what it does, in which order, and what it does not repeat. The behavior of a real `.run` file
+//! is not tested here.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../images/run-file/install.sh");
 const HOST_DIR: &str = "/opt/nvidia";
 
-/// The stand-ins, each a shell script. All of them write down that they were called.
+/// The stand-ins, each a shell script. All of them log their calls.
 const PROGRAMS: [(&str, &str); 9] = [
     ("uname", r#"cat "$NODE/kernel""#),
     (
@@ -25,7 +25,7 @@ const PROGRAMS: [(&str, &str); 9] = [
         "apt-get",
         r#"[ "$1" = update ] || [ ! -e "$NODE/no-headers" ] || { echo "E: Unable to locate package $4" >&2; exit 100; }"#,
     ),
-    // A module is loaded as the driver that its file is of.
+    // The version of a loaded module is the content of its file.
     (
         "insmod",
         r#"name=$(basename "$1" .ko | tr - _); mkdir -p "$SYS_DIR/module/$name"; cp "$1" "$SYS_DIR/module/$name/version""#,
@@ -41,7 +41,7 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("sleep", ""),
 ];
 
-/// What NVIDIA's installer leaves, as far as the script depends on it.
+/// The stand-in for NVIDIA's installer. It creates the files on which the script depends.
 const RUN_FILE: &str = r#"#!/bin/sh
 echo "driver.run $*" >> "$NODE/log"
 for option; do case $option in
@@ -51,7 +51,7 @@ esac; done
 [ ! -e "$NODE/no-compiler" ] || { echo "ERROR: gcc-12: not found" > "$dir/nvidia-installer.log"; exit 1; }
 echo "$VERSION" > "$dir/lib64/libnvidia-ml.so.$VERSION"
 for module in nvidia nvidia-uvm nvidia-modeset nvidia-drm; do echo "$VERSION" > "$drivers/$module.ko"; done
-printf '#!/bin/sh\necho "nvidia-smi $LD_LIBRARY_PATH" >> "$NODE/log"; [ ! -e "$NODE/sick" ]\n' > "$dir/bin/nvidia-smi"
+printf '#!/bin/sh\necho "nvidia-smi $LD_LIBRARY_PATH" >> "$NODE/log"; [ ! -e "$NODE/unhealthy" ]\n' > "$dir/bin/nvidia-smi"
 chmod 755 "$dir/bin/nvidia-smi"
 mkdir -p "$FIRMWARE_DIR/nvidia/$VERSION"; echo gsp > "$FIRMWARE_DIR/nvidia/$VERSION/gsp.bin"
 "#;
@@ -107,8 +107,11 @@ impl Node {
         self.path(path).exists()
     }
 
-    /// Runs the script for a version, if it is known, where the `.run` file is of `version`: what was called, by the first
-    /// words, or what was said to the end.
+    /// Runs the script for the `known` version, if any, with a `.run` file of `version`. Returns the first two words of each
+    /// call.
+    ///
+    /// # Errors
+    /// Returns the standard error output if the script fails.
     fn run_as(&self, known: Option<&str>, version: &str) -> Result<Vec<String>, String> {
         let _ = fs::remove_file(self.path("log"));
         let mut command = Command::new("sh");
@@ -135,15 +138,15 @@ impl Node {
         let log = self.read("log");
         let words = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
         let programs = ["uname", "modprobe", "mknod", "ldconfig", "nvidia-smi"];
-        let told = |line: &&str| !programs.iter().any(|program| line.starts_with(program));
-        Ok(log.lines().filter(told).map(|line| words(line).replace(&self.0.display().to_string(), "")).collect())
+        let relevant = |line: &&str| !programs.iter().any(|program| line.starts_with(program));
+        Ok(log.lines().filter(relevant).map(|line| words(line).replace(&self.0.display().to_string(), "")).collect())
     }
 
     fn run(&self, version: &str) -> Result<Vec<String>, String> {
         self.run_as(Some(version), version)
     }
 
-    /// As after a boot: no module is loaded, and there are no device nodes.
+    /// Reboots the node: no module is loaded, and there are no device nodes.
     fn boot(&self) {
         for name in ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"] {
             self.remove(&format!("sys/module/{name}"));
@@ -201,18 +204,18 @@ fn the_driver_is_downloaded_built_installed_loaded_and_checked() {
 }
 
 #[test]
-fn what_is_there_is_not_done_again() {
+fn completed_steps_are_not_repeated() {
     let node = Node::new("again");
     node.run("535.309.01").expect("installed");
-    assert_eq!(node.run("535.309.01"), Ok(calls(&[])), "it is loaded");
-    // In use, too: nothing is unloaded.
+    assert_eq!(node.run("535.309.01"), Ok(calls(&[])), "the driver is loaded");
+    // The same applies while the driver is in use.
     node.write("busy", "");
     assert_eq!(node.run("535.309.01"), Ok(calls(&[])));
     node.remove("busy");
     node.boot();
-    assert_eq!(node.run("535.309.01"), Ok(calls(&[&LOADS])), "after a boot it is loaded from the cache");
+    assert_eq!(node.run("535.309.01"), Ok(calls(&[&LOADS])), "after a reboot the driver is loaded from the cache");
     assert!(node.has("dev/nvidia-uvm"));
-    // Another kernel needs other modules, and not another download.
+    // Another kernel needs other modules, but no second download.
     node.write("kernel", "6.8.0-62-generic\n");
     node.boot();
     assert_eq!(node.run("535.309.01"), Ok(calls(&[&BUILDS, &LOADS])));
@@ -223,15 +226,15 @@ fn another_version_replaces_an_unused_one() {
     let node = Node::new("version");
     node.run("535.309.01").expect("installed");
     node.write("busy", "");
-    let said = node.run("580.173.02").expect_err("it is in use");
+    let said = node.run("580.173.02").expect_err("the driver is in use");
     assert!(said.contains("driver is in use") && said.contains("535.309.01"), "{said}");
-    assert!(node.has("install/lib64/libnvidia-ml.so.535.309.01"), "what is in use stays whole");
+    assert!(node.has("install/lib64/libnvidia-ml.so.535.309.01"), "the files of a driver in use are kept");
     node.remove("busy");
     assert_eq!(node.run("580.173.02"), Ok(calls(&[&UNLOADS, &["curl --fail"], &BUILDS, &LOADS])));
     assert!(!node.has("install/lib64/libnvidia-ml.so.535.309.01"));
     assert_eq!(node.read("sys/module/nvidia/version"), "580.173.02\n");
     let files = fs::read_dir(node.path("install/.run")).expect("a folder").count();
-    assert_eq!(files, 1, "the file of the other version is gone");
+    assert_eq!(files, 1, "the file of the other version is removed");
 }
 
 #[test]
@@ -248,11 +251,11 @@ fn failures_use_the_messages_that_the_operator_recognizes_and_leave_no_cache() {
         assert!(!node.has("install/.cache"), "{fault}");
         node.remove(fault);
     }
-    let said = node.run_as(Some("535.309.01"), "470.256.02").expect_err("the file is of another version");
+    let said = node.run_as(Some("535.309.01"), "470.256.02").expect_err("the file contains another version");
     assert!(said.contains("driver 470.256.02, and 535.309.01 is wanted"), "{said}");
     assert!(!node.has("install/.cache"));
-    node.run("535.309.01").expect("all faults are gone");
-    node.write("sick", "");
+    node.run("535.309.01").expect("without faults, the installation succeeds");
+    node.write("unhealthy", "");
     assert!(node.run("535.309.01").expect_err("nvidia-smi fails").contains("nvidia-smi fails with driver 535.309.01"));
 }
 
@@ -264,6 +267,6 @@ fn without_a_version_the_driver_is_read_from_the_file() {
     assert_eq!(
         node.run_as(None, "384.111"),
         Ok(calls(&[&UNLOADS, &["curl --fail"], &BUILDS, &LOADS])),
-        "another address"
+        "the URL differs"
     );
 }

@@ -21,7 +21,7 @@ impl Row {
 
     /// Returns the code of a cell that starts with code.
     pub fn text(&self, column: &str) -> &'static str {
-        self.code(column).unwrap_or_else(|| panic!("{column} is no code: {:?}", self.0))
+        self.code(column).unwrap_or_else(|| panic!("column {column} does not start with code: {:?}", self.0))
     }
 }
 

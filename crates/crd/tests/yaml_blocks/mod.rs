@@ -1,5 +1,5 @@
-//! The YAML of README, docs and examples, as objects for the API server: every block is one, or is listed here with the
-//! reason why not.
+//! The YAML in README, docs and examples, as objects for the API server. A block that is not an object is listed here, with
+//! the reason.
 
 use std::{
     fs,
@@ -15,32 +15,32 @@ use serde_json::{Value, json};
 /// Blocks that are not for the API server: the page, the first line of the block, and the reason.
 pub const NOT_APPLIED: [(&str, &str, &str); 0] = [];
 
-/// The languages that mark a block as something else than YAML.
+/// The languages of blocks other than YAML.
 const OTHER_LANGUAGES: [&str; 2] = ["sh", "text"];
 
-/// An object, and where it is written.
+/// An object and its location.
 pub struct Written {
-    /// The page and the line in which its block begins.
+    /// The page, and the line at which the object's block begins.
     pub at: String,
-    /// The object: whole, if the page shows a part of it.
+    /// The object, completed if the page shows only a part of it.
     pub object: Value,
 }
 
-/// All objects of the pages and examples under the repository's root.
+/// Returns all objects in the pages and examples under the repository's root.
 ///
 /// # Panics
-/// As [`objects_of`].
+/// Panics as [`objects_of`] does.
 pub fn objects(root: &Path) -> Vec<Written> {
     let text = |path: PathBuf| fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let pages: Vec<_> = pages(root).into_iter().map(|(page, path)| (page, text(path))).collect();
     objects_of(&pages, &NOT_APPLIED)
 }
 
-/// All objects of these pages, by name and text.
+/// Returns all objects in these pages, which are given by name and text.
 ///
 /// # Panics
-/// If a block is neither an object, nor a part of a policy, nor listed; if a listed one is not there, or is an object; and if a
-/// block has no language, so that nobody can tell.
+/// Panics if a block is neither an object nor a part of a policy and is not listed, if a listed block is missing or is an
+/// object, or if a block has no language.
 pub fn objects_of(pages: &[(String, String)], not_applied: &[(&str, &str, &str)]) -> Vec<Written> {
     let mut listed: Vec<_> = not_applied.iter().collect();
     let mut all = Vec::new();
@@ -52,20 +52,22 @@ pub fn objects_of(pages: &[(String, String)], not_applied: &[(&str, &str, &str)]
             let first = block.text.lines().next().unwrap_or_default();
             let is_listed = listed.iter().position(|(of, begins, _)| of == page && *begins == first);
             match (complete(&block.text), is_listed) {
-                (Ok(_), Some(_)) => panic!("{at}: it is listed as not applied and can be applied: remove it there"),
+                (Ok(_), Some(_)) => {
+                    panic!("{at}: the block is listed as not applied but can be applied: remove it from NOT_APPLIED")
+                }
                 (Err(_), Some(index)) => drop(listed.remove(index)),
                 (Ok(objects), None) => {
                     all.extend(objects.into_iter().map(|object| Written { at: at.clone(), object }));
                 }
-                (Err(why), None) => panic!("{at}: {why}; correct it, or list it in NOT_APPLIED with a reason"),
+                (Err(why), None) => panic!("{at}: {why}; correct the block, or add it to NOT_APPLIED with a reason"),
             }
         }
     }
-    assert!(listed.is_empty(), "these blocks are listed and not there: {listed:?}");
+    assert!(listed.is_empty(), "these blocks are listed but missing: {listed:?}");
     all
 }
 
-/// The pages by their names, and the files that they are in.
+/// Returns the pages, by name, with their files.
 fn pages(root: &Path) -> Vec<(String, PathBuf)> {
     let mut pages = vec![("README.md".to_owned(), root.join("README.md"))];
     for folder in ["docs", "examples"] {
@@ -81,7 +83,7 @@ fn pages(root: &Path) -> Vec<(String, PathBuf)> {
     pages
 }
 
-/// Whether a file's name has this ending.
+/// Returns whether a file's name has this extension.
 fn is(path: &Path, ending: &str) -> bool {
     path.extension().is_some_and(|extension| extension == ending)
 }
@@ -89,16 +91,16 @@ fn is(path: &Path, ending: &str) -> bool {
 /// A block of YAML in a page.
 #[derive(Debug, PartialEq)]
 pub struct Block {
-    /// The line in which it begins.
+    /// The line at which it begins.
     pub line: usize,
-    /// What it says.
+    /// Its content.
     pub text: String,
 }
 
-/// The blocks of YAML in a page of Markdown.
+/// Returns the blocks of YAML in a Markdown page.
 ///
 /// # Panics
-/// If a block has no language, or is indented in place of one and a part of a policy.
+/// Panics if the language of a block is missing or unknown, or if a part of a policy is an indented block.
 pub fn blocks(page: &str, markdown: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = markdown.lines().enumerate().peekable();
@@ -111,7 +113,10 @@ pub fn blocks(page: &str, markdown: &str) -> Vec<Block> {
             match language.trim() {
                 "yaml" => blocks.push(Block { line: line_number, text }),
                 other => {
-                    assert!(OTHER_LANGUAGES.contains(&other), "{page}:{line_number}: a block of {other:?}");
+                    assert!(
+                        OTHER_LANGUAGES.contains(&other),
+                        "{page}:{line_number}: a block with unknown language {other:?}"
+                    );
                 }
             }
         } else if after_blank && line.starts_with("    ") {
@@ -119,24 +124,27 @@ pub fn blocks(page: &str, markdown: &str) -> Vec<Block> {
             while let Some((_, more)) = lines.next_if(|(_, line)| line.starts_with("    ")) {
                 text = text + more + "\n";
             }
-            assert!(complete(&text).is_err(), "{page}:{line_number}: write it between ```yaml and ```");
+            assert!(
+                complete(&text).is_err(),
+                "{page}:{line_number}: the block is part of a policy: put it between ```yaml and ```"
+            );
         }
         after_blank = line.trim().is_empty();
     }
     blocks
 }
 
-/// The objects of a block, made whole: what is a policy's spec, or a part of it, becomes a policy; what stands in a pool or in
-/// `defaults`, such as `driver`, is put into `defaults`.
+/// Returns the complete objects of a block. A policy's spec, or a part of it, becomes a policy; fields of a pool or of
+/// `defaults`, such as `driver`, become part of `defaults`.
 ///
 /// # Errors
-/// If it is no YAML, or not recognised as any of these by its keys.
+/// Returns an error if the text is not YAML, or if its keys match none of these.
 pub fn complete(text: &str) -> Result<Vec<Value>, String> {
     let mut objects = Vec::new();
     for document in serde_yaml::Deserializer::from_str(text) {
         let value = Value::deserialize(document).map_err(|error| error.to_string())?;
         let Some(map) = value.as_object().filter(|map| !map.is_empty()) else {
-            return Err("it is no mapping".to_owned());
+            return Err("the block is not a mapping".to_owned());
         };
         let all_are = |known: &Value| map.keys().all(|key| known.get(key).is_some());
         let spec = &*PROPERTIES;
@@ -150,13 +158,13 @@ pub fn complete(text: &str) -> Result<Vec<Value>, String> {
             policy(&json!({"defaults": value}))
         } else {
             let keys: Vec<_> = map.keys().collect();
-            return Err(format!("{keys:?} are no keys of an object, of a policy's spec, or of its defaults"));
+            return Err(format!("{keys:?} are not keys of an object, of a policy's spec, or of its defaults"));
         });
     }
-    if objects.is_empty() { Err("it is empty".to_owned()) } else { Ok(objects) }
+    if objects.is_empty() { Err("the block is empty".to_owned()) } else { Ok(objects) }
 }
 
-/// The properties of a policy's spec, as the API server has them.
+/// The properties of a policy's spec, as in the CRD.
 static PROPERTIES: LazyLock<Value> = LazyLock::new(|| {
     let mut crd = serde_json::to_value(ClusterGpuPolicy::crd()).expect("JSON");
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].take()

@@ -16,7 +16,7 @@ use crate::{
     report::build::Facts,
 };
 
-/// A fact that could not be read. Nothing is reported in that case: a report with a gap would be taken for proof.
+/// A fact that could not be read. Nothing is reported in that case: what is missing in a report counts as absent.
 #[derive(Debug, thiserror::Error)]
 pub enum FactError {
     /// The PCI bus cannot be read.
@@ -45,8 +45,8 @@ pub(super) fn driver_start(host: &HostRoot) -> Result<DriverStart, FactError> {
     })
 }
 
-/// Collects the remaining facts. The module's use is read last, when the NVML child has settled; before that it would
-/// change from one report to the next.
+/// Collects the remaining facts. The module's use is read last, after the NVML child has started or ended; earlier, it
+/// would change from one report to the next.
 ///
 /// # Errors
 /// Returns an error if a fact cannot be read.

@@ -57,10 +57,11 @@ impl Heartbeat {
         self.state().trouble = None;
     }
 
-    /// Returns whether the agent makes progress. An agent that waits for the API server does: a restart would not help.
+    /// Returns whether the agent makes progress. Waiting for the API server counts as progress, because a restart would
+    /// not help.
     ///
     /// # Errors
-    /// The reason, if it does not.
+    /// Returns the reason if the agent makes no progress.
     pub fn alive(&self, now: Instant) -> Result<(), String> {
         let silence =
             self.state().last_beat.map_or(Duration::ZERO, |last_beat| now.saturating_duration_since(last_beat));
@@ -70,10 +71,10 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Returns whether the GpuNode has what the agent sees.
+    /// Returns whether the GpuNode has the agent's current report.
     ///
     /// # Errors
-    /// The reason, if it does not.
+    /// Returns the reason if it does not.
     pub fn ready(&self, now: Instant) -> Result<(), String> {
         let state = self.state();
         if state.last_beat.is_none() {
@@ -128,7 +129,7 @@ mod tests {
     fn an_agent_whose_looks_do_not_end_is_not_alive() {
         let (heartbeat, begin) = (Heartbeat::new(STALL_TIMEOUT), Instant::now());
         heartbeat.look_started(begin);
-        // A later start is no sign of life: cancelled looks have not ended.
+        // A later start does not count as progress: a cancelled look has not ended.
         heartbeat.look_started(after(begin, 90));
         assert_eq!(heartbeat.alive(after(begin, 100)), Ok(()));
         assert_eq!(heartbeat.alive(after(begin, 101)), Err("no look at the node has ended for 101 s".to_owned()));

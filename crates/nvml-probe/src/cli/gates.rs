@@ -78,7 +78,7 @@ pub struct Guard {
     /// there passes.
     #[arg(long)]
     install_dir: Option<String>,
-    /// A file that holds the reason while the guard waits, for readers who only see that this container runs.
+    /// A file that holds the reason while the guard waits, for users who only see that this container is running.
     #[arg(long)]
     waits_file: Option<PathBuf>,
     /// A mount point where a dead container may have left its root mounted.

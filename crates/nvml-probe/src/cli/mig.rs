@@ -21,7 +21,7 @@ pub struct MigArgs {
     /// The driver's root on the host.
     #[arg(long, default_value = CONTAINER_ROOT)]
     driver_root: String,
-    /// How many instances of each profile every GPU with MIG has to have, as a JSON object: `{"1g.10gb": 7}`. An empty
+    /// The number of instances of each profile on every GPU with MIG, as a JSON object: `{"1g.10gb": 7}`. An empty
     /// object disables MIG.
     #[arg(long, value_parser = layout)]
     layout: MigLayout,
@@ -46,7 +46,7 @@ impl MigArgs {
         let limits = Limits { answer: nvml_deadline, first_pause: Duration::ZERO, ..Limits::default() };
         let mut supervisor = Supervisor::new(child_command(std::env::current_exe()?), limits);
         let outcome = apply_layout(&HostRoot::new(host_root), !no_chroot, &driver_root, &layout, &mut supervisor).await;
-        // Nothing of this container may hold the driver while the next one starts.
+        // No process of this container may hold the driver while the next container starts.
         if let Err(stuck) = supervisor.end().await {
             tracing::warn!("{stuck}");
         }

@@ -1,4 +1,4 @@
-//! The guard: keeps an installer from a driver that programs use.
+//! The guard: keeps an installer from replacing a driver that programs use.
 
 use std::{fs, path::PathBuf};
 
@@ -45,7 +45,8 @@ impl Takeover {
     }
 }
 
-/// Checks whether installing a driver would leave every program its driver. `version` is the one to be installed.
+/// Checks whether a driver can be installed without taking a driver away from a running program. `version` is the
+/// version to install.
 ///
 /// # Errors
 /// Returns an error if the driver's state cannot be read.
@@ -71,8 +72,8 @@ pub(super) fn guard(host: &HostRoot, version: Option<&str>, takeover: &Takeover)
         None => "the version to be installed is not known in advance".to_owned(),
     };
     Ok(GateStatus::Waiting(format!(
-        "DriverInUse: NVIDIA driver {loaded} is loaded and in use; {why}. It is left alone until nothing on this node \
-         uses it: end the pods and programs that hold GPUs (`fuser -v /dev/nvidia*` on the node names them), or reboot \
-         the node"
+        "DriverInUse: NVIDIA driver {loaded} is loaded and in use; {why}. The driver is left unchanged until nothing on \
+         this node uses it: end the pods and programs that use GPUs (`fuser -v /dev/nvidia*` on the node lists them), \
+         or reboot the node"
     )))
 }

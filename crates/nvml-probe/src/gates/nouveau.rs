@@ -18,7 +18,7 @@ const DRIVER: &str = "/sys/bus/pci/drivers/nouveau";
 /// Unloads nouveau, which unbinds all its devices.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses, as it does while the module is in use.
+/// Returns an error if the kernel does not unload it, for example because the module is in use.
 pub fn unload() -> io::Result<()> {
     Ok(delete_module(c"nouveau", DeleteModuleFlags::O_NONBLOCK)?)
 }
@@ -48,7 +48,7 @@ pub fn step(host: &HostRoot, unload: impl Fn() -> io::Result<()>) -> GateStatus 
     ))
 }
 
-/// Checks a nouveau that cannot be unloaded: it is not in the way while no device is bound to it.
+/// Checks a nouveau that cannot be unloaded: the gate is open while no device is bound to it.
 fn step_in_kernel(host: &HostRoot) -> GateStatus {
     let holds = match host.names(DRIVER) {
         Ok(names) => {
@@ -146,7 +146,7 @@ mod tests {
         ];
         for (bus, open, expected) in cases {
             let (_directory, root) = host(true, None, bus);
-            let status = step(&root, || panic!("the kernel was asked to unload it"));
+            let status = step(&root, || panic!("the kernel was requested to unload nouveau"));
             let (GateStatus::Open(text) | GateStatus::Waiting(text)) = &status;
             assert!(text.contains(expected), "{text}");
             assert_eq!(matches!(status, GateStatus::Open(_)), open, "{text}");
@@ -162,7 +162,7 @@ mod tests {
         let loop_of_links = directory.path().join("sys/bus/pci/drivers/nouveau");
         fs::create_dir_all(loop_of_links.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink("nouveau", &loop_of_links).unwrap();
-        let status = step(&root, || panic!("the kernel was asked to unload it"));
+        let status = step(&root, || panic!("the kernel was requested to unload nouveau"));
         assert!(matches!(&status, GateStatus::Waiting(text) if text.contains("cannot be read")), "{status:?}");
     }
 }

@@ -23,8 +23,8 @@ pub struct UnmountError(PathBuf, #[source] rustix::io::Errno);
 /// an image that locks another file is no reason to wait forever.
 pub fn is_locked(host: &HostRoot, file: &Path) -> bool {
     let Ok(file) = host.resolve(file).and_then(fs::File::open) else { return true };
-    // The lock is held only for this check, and only if nobody else holds it. The driver's container takes it without
-    // waiting; in the worst case it is restarted once.
+    // The lock is held only for this check, and only if no other process holds it. The driver's container does not
+    // wait for the lock; in the worst case, it fails to get the lock and is restarted once.
     matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
 }
 

@@ -158,7 +158,7 @@ fn toolkit(
     let waiting = |what: &str| GateStatus::Waiting(format!("waiting for the container toolkit: {what}"));
     match host.resolve(&hook).and_then(fs::metadata) {
         Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => {}
-        Ok(_) => return waiting(&format!("{shown} is no executable file")),
+        Ok(_) => return waiting(&format!("{shown} is not an executable file")),
         Err(error) => return waiting(&format!("{shown}: {error}")),
     }
     if let Some(file) = pid_file.filter(|file| host.resolve(file).is_err()) {

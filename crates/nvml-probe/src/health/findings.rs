@@ -42,7 +42,7 @@ impl Finding {
         Some(Self { kind, xid: None, severity, action, cure, confirm, count: None, evidence: evidence.into() })
     }
 
-    /// Creates a finding for an XID that occurred `count` times, or `None` if it says nothing about the GPU.
+    /// Creates a finding for an XID that occurred `count` times, or `None` if XIDs of this number are ignored.
     #[must_use]
     pub fn of_xid(rules: &Rules, xid: u16, count: u64, message: &str) -> Option<Self> {
         let meaning = rules.xid(xid);
@@ -104,7 +104,7 @@ pub fn findings(rules: &Rules, now: &Readings, baseline: &Baseline) -> Findings 
     heat(&mut evaluation, &now.thermal);
     slowdowns(&mut evaluation, now.clock_reasons);
     evaluation.at(CauseKind::InforomCorrupt, now.inforom_corrupt, |corrupt| {
-        corrupt.then(|| "NVML finds the infoROM corrupt".to_owned())
+        corrupt.then(|| "NVML reports that the infoROM is corrupt".to_owned())
     });
     ecc(&mut evaluation, now);
     if let Some(pages) = now.pages {
@@ -160,11 +160,11 @@ impl Evaluation<'_> {
         let finding = |value: u32| {
             let (action, severity, meaning) = match value {
                 0 => return None,
-                1 => (Action::ResetGpu, Severity::Fatal, "reset of the GPU"),
-                2 => (Action::RebootNode, Severity::Fatal, "reboot of the node"),
-                3 => (Action::DrainAndReset, Severity::Warning, "end of all peer-to-peer traffic"),
-                4 => (Action::DrainAndReset, Severity::Warning, "drain and reset of the GPU"),
-                _ => (Action::CheckHardware, Severity::Warning, "unknown to this probe"),
+                1 => (Action::ResetGpu, Severity::Fatal, "reset the GPU"),
+                2 => (Action::RebootNode, Severity::Fatal, "reboot the node"),
+                3 => (Action::DrainAndReset, Severity::Warning, "stop all peer-to-peer traffic"),
+                4 => (Action::DrainAndReset, Severity::Warning, "drain and reset the GPU"),
+                _ => (Action::CheckHardware, Severity::Warning, "unknown to the probe"),
             };
             let finding = Finding::of(rules, kind, format!("NVML's recovery action is {value}: {meaning}"))?;
             Some(Finding { action, ..finding }.severity(rules, severity))
@@ -271,7 +271,9 @@ fn join(evaluation: &mut Evaluation<'_>, fabric: Fabric) {
     let rules = evaluation.rules;
     evaluation.at(CauseKind::FabricNotReady, Some(fabric.state), |state| {
         matches!(state, 1 | 2).then(|| {
-            format!("the GPU has not joined the NVLink fabric (state {state}): does nvidia-fabricmanager run?")
+            format!(
+                "the GPU has not joined the NVLink fabric (state {state}): check that nvidia-fabricmanager is running"
+            )
         })
     });
     if fabric.state != 3 {

@@ -1,7 +1,7 @@
 //! The state of one GPU, derived from its findings over time. Pure; time is an argument.
 //!
 //! An active `Fatal` cause makes the GPU Unhealthy, an active `Warning` Degraded; only recovering causes make it
-//! Recovering. What cannot be read changes nothing.
+//! Recovering. Values that cannot be read change nothing.
 
 use std::time::Duration;
 

@@ -63,7 +63,7 @@ fn wrong(change: impl FnOnce(&mut Readings)) -> Readings {
     readings
 }
 
-/// A GPU that is looked at every half minute.
+/// A GPU that is observed every half minute.
 struct Watched {
     gpu: Gpu,
     rules: Rules,
@@ -79,20 +79,20 @@ impl Watched {
         Self { gpu: Gpu::default(), rules, now: "2026-01-01T00:00:00Z".parse().unwrap() }
     }
 
-    fn told(&mut self, told: &GpuObservation<'_>, xids: &[XidCount]) -> GpuHealth {
+    fn observe(&mut self, observation: &GpuObservation<'_>, xids: &[XidCount]) -> GpuHealth {
         self.now += Duration::from_secs(30);
-        self.gpu.step(&self.rules, told, xids, self.now);
+        self.gpu.step(&self.rules, observation, xids, self.now);
         self.gpu.health()
     }
 
     fn read(&mut self, readings: &Readings) -> GpuHealth {
-        self.told(&GpuObservation::Read { readings, uuid: Some("GPU-a"), peer_nvlinks: None }, &[])
+        self.observe(&GpuObservation::Read { readings, uuid: Some("GPU-a"), peer_nvlinks: None }, &[])
     }
 
     /// Reads a healthy GPU, together with XIDs.
-    fn hears(&mut self, xids: &[(u16, u64)]) -> GpuHealth {
+    fn read_with_xids(&mut self, xids: &[(u16, u64)]) -> GpuHealth {
         let xids: Vec<XidCount> = xids.iter().map(|(xid, count)| event(*xid, *count)).collect();
-        self.told(&GpuObservation::Read { readings: &well(), uuid: Some("GPU-a"), peer_nvlinks: None }, &xids)
+        self.observe(&GpuObservation::Read { readings: &well(), uuid: Some("GPU-a"), peer_nvlinks: None }, &xids)
     }
 
     /// Restarts the probe.

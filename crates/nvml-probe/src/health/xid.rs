@@ -9,7 +9,7 @@ use gpu_operator_crd::health::Action;
 /// The class of an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// An application error, which says nothing about the GPU.
+    /// An error of an application. The GPU is not affected.
     Ignore,
     /// The GPU continues to work.
     Warn,
@@ -47,7 +47,7 @@ pub fn meaning(xid: u16) -> Meaning {
         48 => (Fatal, ResetGpu, "uncorrectable memory error"),
         54 => (Fatal, CheckHardware, "auxiliary power is not connected"),
         62 => (Fatal, ResetGpu, "a micro-controller of the GPU halted"),
-        63 => (Warn, ResetGpu, "a memory row or page is to be replaced at the next reset"),
+        63 => (Warn, ResetGpu, "a memory row or page will be replaced at the next reset"),
         64 => (Fatal, ResetGpu, "a memory row or page could not be marked for replacement"),
         68 => (Ignore, RestartApplication, "exception of the video decoder"),
         69 => (Ignore, RestartApplication, "error of a program's graphics commands"),

@@ -24,7 +24,7 @@ const ROUNDS: usize = 6;
 pub enum MigError {
     /// What has to be removed is in use.
     #[error(
-        "MigBlocked: GPU {gpu} cannot be repartitioned: {why}; end the processes that use it, and the layout is applied"
+        "MigBlocked: GPU {gpu} cannot be repartitioned: {why}; end the processes that use it, after which the layout is applied"
     )]
     Blocked {
         /// The GPU's PCI address.
@@ -34,7 +34,7 @@ pub enum MigError {
     },
     /// The mode changes only at the next reset.
     #[error(
-        "MigResetNeeded: GPU {0}: MIG is turned on or off by its next reset: reboot the node, or reset the GPU (`nvidia-smi --gpu-reset -i {0}` on the node) while nothing uses it"
+        "MigResetNeeded: GPU {0} must be reset to enable or disable MIG: reboot the node, or reset the GPU (`nvidia-smi --gpu-reset -i {0}` on the node) while nothing uses it"
     )]
     ResetNeeded(String),
     /// The GPU does not support the layout.
@@ -71,7 +71,7 @@ pub enum MigError {
 }
 
 /// Applies the layout to every GPU of the node that supports MIG; an empty layout disables MIG. Does nothing if the
-/// layout is already applied. A GPU that cannot be repartitioned does not prevent the others from it.
+/// layout is already applied. If a GPU cannot be repartitioned, the others still are.
 ///
 /// # Errors
 /// Returns the obstacle of the first GPU that could not be repartitioned.

@@ -76,7 +76,7 @@ fn plan_instances(wanted: &MigLayout, now: &MigState, profiles: &[MigProfile]) -
     }
     let in_use = instances.iter().filter(|instance| fitting.contains(&instance.id) && !instance.clients.is_empty());
     let in_use: BTreeSet<u32> = in_use.map(|instance| instance.id).collect();
-    // Keep all that match; otherwise those in use; otherwise none, to name the users that are in the way.
+    // Keep all that match; otherwise those in use; otherwise none, to report the users that block the layout.
     for kept in [&fitting, &in_use, &BTreeSet::new()] {
         let stay: Vec<_> = instances.iter().filter(|instance| kept.contains(&instance.id)).collect();
         let mut missing = wanted.clone();
@@ -85,9 +85,9 @@ fn plan_instances(wanted: &MigLayout, now: &MigState, profiles: &[MigProfile]) -
         }
         let taken: Vec<Placement> = stay.iter().map(|instance| instance.placement).collect();
         if let Some(created) = place(&missing, taken, profiles)? {
-            let go: Vec<_> = instances.iter().filter(|instance| !kept.contains(&instance.id)).collect();
-            require_unused(go.iter().flat_map(|instance| &instance.clients))?;
-            let destroyed = go.into_iter().map(|instance| MigStep::Destroy(instance.id));
+            let removed: Vec<_> = instances.iter().filter(|instance| !kept.contains(&instance.id)).collect();
+            require_unused(removed.iter().flat_map(|instance| &instance.clients))?;
+            let destroyed = removed.into_iter().map(|instance| MigStep::Destroy(instance.id));
             let created = created.into_iter().map(|(profile, placement)| MigStep::Create { profile, placement });
             return Ok(destroyed.chain(created).collect());
         }

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_how_to_resolve_it() {
+    fn an_error_includes_how_to_resolve_it() {
         assert!(failure(&NvmlError::GpuLost).contains("reboot"));
         assert!(failure(&NvmlError::NoPermission).contains("privileged"));
     }

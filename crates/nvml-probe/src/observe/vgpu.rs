@@ -8,7 +8,7 @@ use gpu_operator_crd::report::VirtualGpus;
 /// The bytes of a device's configuration that are read. Without privileges, the kernel returns only the first 64.
 pub const CONFIG_BYTES: u64 = 256;
 
-/// The status byte, whose bit [`HAS_CAPABILITIES`] says whether there is a list of capabilities, …
+/// The status byte. Its bit [`HAS_CAPABILITIES`] is set if there is a list of capabilities, …
 const STATUS: usize = 0x06;
 const HAS_CAPABILITIES: u8 = 0x10;
 /// … and the byte with the position of the first capability.

@@ -24,7 +24,7 @@ pub enum XidSource {
     Nvml,
     /// Logged by the kernel since the previous look; the time of the last one.
     KernelLog(Timestamp),
-    /// Logged by the kernel before this process started, which may know of it from its report.
+    /// Logged by the kernel before this process started. The previous report may already include it.
     EarlierKernelLog(Timestamp),
 }
 

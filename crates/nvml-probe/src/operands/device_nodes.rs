@@ -1,6 +1,6 @@
 //! The device nodes that programs open in addition to those of the GPUs. NVIDIA's driver container creates the nodes of
-//! the GPUs and loads the modules behind the others, whose nodes nobody creates: CUDA fails without `nvidia-uvm`, and a
-//! CDI specification written before the nodes exist omits them.
+//! the GPUs. It also loads the modules behind the other nodes, but does not create those nodes: CUDA fails without
+//! `nvidia-uvm`, and a CDI specification written before the nodes exist omits them.
 
 use std::{
     fs::{self, Permissions},

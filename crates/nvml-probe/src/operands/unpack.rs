@@ -1,5 +1,5 @@
 //! Unpacks this program for use as the first program of another image's container. An init container runs once in a
-//! pod's lifetime; what must hold before every start of a container requires this program to be the container's first
+//! pod's lifetime; a check before every start of a container therefore requires this program to be the container's first
 //! program, whatever its image contains.
 
 use std::{

@@ -74,7 +74,7 @@ impl Record {
             };
             let known = known.and_then(|known| Some((known.files.get(&file.path)?, known.settled)));
             let found = match known {
-                // Nobody else has changed the file since, or it is not known.
+                // The file is as the installer left it, or it is unknown how the installer left it.
                 Some((kept, settled)) if !settled || present == kept.left => kept.found.clone(),
                 Some((kept, _)) => strip(&kept.found)?,
                 // An unreadable file must not be overwritten. Entries left by a pod without a record are not part of

@@ -90,7 +90,8 @@ pub enum StepError {
 pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
     let mut known: Option<Record> = state::load(&setup.state, RECORD)?;
     let added = AddedEntries { entries: setup.entries.clone(), default: setup.default };
-    // A pod that died with its node has removed nothing, and the installer only adds: a default would stay the default.
+    // A pod that died with its node has not removed its entries, and the installer only adds entries: an earlier default
+    // would remain.
     if let Some(other) = known.take_if(|known| !known.matches(&setup.files, &added)) {
         remove_entries(setup, &other)?;
     }
@@ -143,8 +144,8 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
     }
 }
 
-/// Watches the configuration for as long as it contains NVIDIA's runtime. Checks once per `interval`, reading the files
-/// only if their metadata has changed, so that it cannot have the pod recreated more often than that.
+/// Watches the configuration for as long as it contains NVIDIA's runtime. Checks once per `interval`, so that the pod
+/// is not recreated more often than that, and reads the files only if their metadata has changed.
 ///
 /// # Errors
 /// Returns as soon as NVIDIA's runtime is no longer configured, with a message for the operator.
@@ -172,7 +173,7 @@ fn look(setup: &Setup) -> Result<(), StepError> {
         return Err(StepError::Drifted(format!("runtime {handler} is no longer in {}", names(setup))));
     }
     let loaded: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
-    // Before version 2.1, containerd lets a whole section of the drop-in override that of the main file, so the
+    // Before version 2.1, containerd replaces a whole section of the main file by that of the drop-in, so the
     // installer's copy hides later changes of the main file.
     let copied = setup.daemon.kind == RuntimeKind::Containerd;
     if copied && loaded.is_some_and(|loaded| loaded.digest != digest(&now)) {

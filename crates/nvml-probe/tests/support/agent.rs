@@ -81,7 +81,7 @@ impl Running {
         serde_json::from_value(self.server.object()?.pointer("/status/report")?.clone()).ok()
     }
 
-    /// Returns the report once it is as wanted, and then shows it to the agent as its watch would.
+    /// Returns the first report that satisfies the condition, and shows it to the agent as its watch would.
     pub async fn reports(&self, wanted: impl Fn(&Report) -> bool) -> Report {
         let report = soon(async {
             loop {
@@ -170,7 +170,7 @@ pub fn served() -> Host {
     host
 }
 
-/// Gives the first GPU these fields.
+/// Sets these fields of the first GPU.
 pub fn serve(host: &Host, fields: &Value) {
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
         machine["devices"][0].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

@@ -13,14 +13,14 @@ use tower::service_fn;
 
 const PATH: &str = "/apis/gpu.nodestack.dev/v1alpha1/gpunodes";
 
-/// One request: method and path, its body.
+/// One request: method and path, and its body.
 pub type Asked = (String, Value);
 
 #[derive(Default)]
 struct State {
     asked: Vec<Asked>,
     object: Option<Value>,
-    /// Error codes to answer with instead; the next one is last.
+    /// Error codes to answer with instead, in reverse order.
     failures: Vec<u16>,
     /// Fields of the report that the schema lacks.
     pruned: Vec<&'static str>,

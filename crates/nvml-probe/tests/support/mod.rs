@@ -124,7 +124,7 @@ impl Host {
         self.path(&format!("{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}"))
     }
 
-    /// Removes a function from the stand-in under `root`, as libraries of older drivers lack it, by renaming it.
+    /// Removes a function that libraries of older drivers lack from the stand-in under `root`, by renaming it.
     pub fn hide(&self, root: &str, version: &str, function: &str) {
         let mut bytes = fs::read(self.library(root, version)).unwrap();
         let names: Vec<usize> = bytes

@@ -134,7 +134,7 @@ impl<'w> Host<'w> {
         let choice = if let Some(runtime) = of_host {
             ToolkitChoice::Host(runtime)
         } else {
-            // The label stands for the choice that the policy and the node currently lead to, unless one of them just changed.
+            // The label reflects the choice for the current policy and node, unless one of them has just changed.
             self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
             let wanted = effective_spec::toolkit(self.policy?, self.pool);
             let choice = choice::choose(&wanted, self.node, &[]).ok()?;

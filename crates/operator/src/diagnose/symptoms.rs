@@ -1,4 +1,4 @@
-//! What diagnosis knows beside the fleet.
+//! The facts about pods that diagnosis uses in addition to the fleet.
 
 use std::collections::BTreeMap;
 

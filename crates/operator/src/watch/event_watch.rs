@@ -1,8 +1,8 @@
 //! The watch of Events. The API server keeps no history of Events from which a watch could continue after some minutes, so a
 //! watcher that lists them first would list them over and over.
 //!
-//! A watch without a version begins with the existing Events, at the cost of such a list, but without one. The API server does
-//! not signal the end of this initial part; it is assumed when no Event arrives for some time.
+//! A watch without a version begins with the existing Events. This costs as much as a list, but replaces it. The API server
+//! does not signal the end of this initial part; it is assumed when no Event arrives for some time.
 
 use std::time::Duration;
 

@@ -221,12 +221,12 @@ mod tests {
     fn a_list_replaces_the_known_facts() {
         let mirror = Mirror::default();
         mirror.set("gone".into(), 1, 1);
-        assert!(mirror.facts().is_none(), "one object is no list");
+        assert!(mirror.facts().is_none(), "one object is not a list");
         assert!(list(&mirror, [("here", 2, 2)]));
         assert_eq!(names(&mirror), ["here"]);
-        assert!(!list(&mirror, [("here", 3, 2)]), "the same list again is no change");
-        assert!(list(&mirror, [("here", 4, 3)]), "another fact is one");
-        assert!(list(&mirror, []), "and so is an object that is gone");
+        assert!(!list(&mirror, [("here", 3, 2)]), "the same list is not a change");
+        assert!(list(&mirror, [("here", 4, 3)]), "a different fact is a change");
+        assert!(list(&mirror, []), "a removed object is a change");
         assert!(names(&mirror).is_empty());
     }
 
@@ -235,12 +235,12 @@ mod tests {
         let mirror = Mirror::default();
         list(&mirror, [("a", 1, 1), ("b", 1, 1)]);
         mirror.begin_list();
-        assert!(mirror.list("b".into(), 2, 2), "what is listed is known at once");
+        assert!(mirror.list("b".into(), 2, 2), "a listed object is known immediately");
         assert_eq!(names(&mirror), ["a", "b"]);
         assert_eq!(mirror.get("b").as_deref(), Some(&2));
         // The list is aborted and begins again.
         assert!(list(&mirror, [("a", 3, 1)]));
-        assert_eq!(names(&mirror), ["a"], "objects of the aborted list alone are removed");
+        assert_eq!(names(&mirror), ["a"], "objects that only the aborted list contained are removed");
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         }
         assert!(!mirror.list("a".into(), 2, "listed"), "the answer is newer");
         assert!(mirror.list("b".into(), 8, "listed"), "another client wrote after the answer and before the list");
-        assert!(mirror.end_list(), "what is older than the list and not in it is gone");
+        assert!(mirror.end_list(), "objects that are older than the list and not in it are removed");
         assert_eq!(names(&mirror), ["a", "b", "made"]);
         assert_eq!((mirror.get("a").as_deref(), mirror.get("b").as_deref()), (Some(&"answer"), Some(&"listed")));
     }
@@ -265,7 +265,7 @@ mod tests {
         mirror.remove("b".into(), 11);
         assert!(list(&mirror, [("a", 5, "restored")]));
         assert_eq!(mirror.get("a").as_deref(), Some(&"restored"));
-        assert!(mirror.set("a".into(), 6, "after") && mirror.set("b".into(), 7, "made again"));
+        assert!(mirror.set("a".into(), 6, "after") && mirror.set("b".into(), 7, "recreated"));
     }
 
     #[test]
@@ -283,12 +283,12 @@ mod tests {
     fn objects_beyond_the_maximum_are_ignored() {
         let mirror = Mirror::of_at_most(2);
         assert!(mirror.set("a".into(), 1, 1) && mirror.set("b".into(), 1, 1));
-        assert!(!mirror.set("c".into(), 1, 1), "there is no room");
-        assert!(mirror.set("a".into(), 2, 2), "what is known stays known");
+        assert!(!mirror.set("c".into(), 1, 1), "the mirror is full");
+        assert!(mirror.set("a".into(), 2, 2), "known objects are still updated");
         assert!(mirror.remove("b".into(), 2) && mirror.set("c".into(), 3, 1));
         assert!(
             list(&mirror, [("d", 4, 1), ("e", 4, 1), ("f", 4, 1)]),
-            "the objects that a list replaces need no room"
+            "the objects that a list replaces do not count"
         );
         assert_eq!(names(&mirror), ["d", "e"]);
     }

@@ -18,20 +18,20 @@ use nvml_probe::{
 };
 use serde_json::json;
 
-/// A series' name and what is known of it.
+/// An exposed metric.
 pub struct Metric {
-    /// The name under which it is documented: that of its samples, but for a histogram's.
+    /// The name in the docs: the name of the samples, except for a histogram.
     pub documented: String,
     pub unit: Option<String>,
-    /// The values that each label has.
+    /// The values of each label.
     pub labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// All metrics by the names of their samples.
+/// Returns all metrics, by the names of their samples.
 pub fn all() -> BTreeMap<String, Metric> {
     let mut all = parse(&operator());
     all.extend(parse(&probe()));
-    assert!(all.len() > 40, "the tests would see too little");
+    assert!(all.len() > 40, "only {} metrics are exposed", all.len());
     all
 }
 

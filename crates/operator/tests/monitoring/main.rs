@@ -10,9 +10,9 @@ use exposed::Metric;
 use promql::Matcher;
 use serde_json::Value;
 
-/// What every scrape adds.
+/// The label that every scrape adds.
 const INSTANCE: &str = "instance";
-/// What all metrics of the probe carry, and those of its GPUs beside it.
+/// The labels of all metrics of the probe, and those of its GPU metrics.
 const OF_THE_PROBE: &[&str] = &["node"];
 const OF_A_GPU: &[&str] = &["node", "pci_address", "uuid", "model"];
 
@@ -25,11 +25,11 @@ fn alerts() -> Vec<Value> {
     let file: Value = serde_yaml::from_str(&file("charts/gpu-operator/monitoring/alerts.yaml")).expect("YAML");
     let rules = file["groups"].as_array().expect("groups").iter().filter_map(|group| group["rules"].as_array());
     let rules: Vec<Value> = rules.flatten().cloned().collect();
-    assert!(rules.len() > 5, "there are no alerts");
+    assert!(rules.len() > 5, "only {} alerts", rules.len());
     rules
 }
 
-/// What is wrong with an expression, and with the texts that name labels of its result.
+/// Returns the errors in an expression, and in texts that refer to labels of its result.
 fn faults(metrics: &BTreeMap<String, Metric>, expression: &str, texts: &[&str]) -> Vec<String> {
     let uses = promql::uses(expression);
     let mut faults = Vec::new();
@@ -51,7 +51,7 @@ fn faults(metrics: &BTreeMap<String, Metric>, expression: &str, texts: &[&str]) 
         }
     }
     let grouped = uses.by.iter().chain(&uses.matched);
-    faults.extend(grouped.filter(|by| !labels.contains(&by.as_str())).map(|by| format!("nothing has a label {by}")));
+    faults.extend(grouped.filter(|by| !labels.contains(&by.as_str())).map(|by| format!("no series has label {by}")));
     let left: Vec<&str> = if uses.by.is_empty() { labels } else { uses.by.iter().map(String::as_str).collect() };
     for text in texts {
         for named in named(text) {
@@ -63,7 +63,7 @@ fn faults(metrics: &BTreeMap<String, Metric>, expression: &str, texts: &[&str]) 
     faults
 }
 
-/// The labels that a text names, as an alert does (`{{ $labels.node }}`) or a dashboard (`{{node}}`).
+/// Returns the labels that a text refers to, as in an alert (`{{ $labels.node }}`) or a dashboard (`{{node}}`).
 fn named(text: &str) -> Vec<&str> {
     let braces = text.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim()));
     braces.filter(|word| *word != "$value").map(|word| word.strip_prefix("$labels.").unwrap_or(word)).collect()
@@ -74,7 +74,7 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
 }
 
 #[test]
-fn every_alert_asks_for_what_is_exposed_and_is_in_the_docs() {
+fn every_alert_uses_exposed_metrics_and_is_documented() {
     let metrics = exposed::all();
     for alert in alerts() {
         let texts = [text(&alert, "/annotations/summary"), text(&alert, "/annotations/description")];
@@ -86,15 +86,15 @@ fn every_alert_asks_for_what_is_exposed_and_is_in_the_docs() {
 }
 
 #[test]
-fn every_alert_leads_to_a_heading() {
+fn every_alert_links_to_an_existing_heading() {
     for alert in alerts() {
         let (path, anchor) = text(&alert, "/annotations/runbook_url").split_once('#').expect("an anchor");
         let anchors: Vec<String> = file(path).lines().filter_map(anchor_of).collect();
-        assert!(anchors.iter().any(|there| there == anchor), "{}: {anchor} is none of {anchors:?}", alert["alert"]);
+        assert!(anchors.iter().any(|there| there == anchor), "{}: {anchor} is not one of {anchors:?}", alert["alert"]);
     }
 }
 
-/// The anchor that a heading is reached by.
+/// Returns the anchor of a heading.
 fn anchor_of(line: &str) -> Option<String> {
     let heading = line.strip_prefix('#')?.trim_start_matches('#').trim();
     let kept = heading.chars().filter(|letter| letter.is_alphanumeric() || [' ', '-', '_'].contains(letter));
@@ -102,11 +102,11 @@ fn anchor_of(line: &str) -> Option<String> {
 }
 
 #[test]
-fn every_panel_of_the_dashboard_asks_for_what_is_exposed() {
+fn every_dashboard_panel_uses_exposed_metrics() {
     let metrics = exposed::all();
     let dashboard: Value = serde_json::from_str(&file("charts/gpu-operator/monitoring/gpu-fleet.json")).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
-    assert!(panels.len() > 5, "there are no panels");
+    assert!(panels.len() > 5, "only {} panels", panels.len());
     for panel in panels {
         for target in panel["targets"].as_array().expect("targets") {
             let legend = target["legendFormat"].as_str().unwrap_or_default();
@@ -143,7 +143,7 @@ fn the_docs_list_every_metric_with_its_labels_and_unit_and_no_other() {
     assert!(documented.is_empty(), "documented but not exposed: {documented:?}");
 }
 
-/// A row of the tables: metric, labels (their values in brackets), unit, meaning.
+/// Parses a row of the tables: metric, labels (their values in brackets), unit and meaning.
 fn row(line: &str) -> Option<(String, (Vec<String>, String))> {
     let cells: Vec<&str> = line.strip_prefix("| `")?.split('|').map(str::trim).collect();
     let [name, labels, unit, meaning, ..] = cells[..] else { return None };

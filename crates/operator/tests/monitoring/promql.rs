@@ -1,6 +1,6 @@
-//! As much of `PromQL` as it takes to find what an expression uses.
+//! Parses as much of `PromQL` as is needed to find the series and labels that an expression uses.
 
-/// What a label has to be.
+/// A condition on a label.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Matcher {
     pub label: String,
@@ -8,18 +8,18 @@ pub struct Matcher {
     pub value: String,
 }
 
-/// What an expression uses.
+/// The series and labels that an expression uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// Series, each with its matchers.
+    /// The series, each with its matchers.
     pub series: Vec<(String, Vec<Matcher>)>,
-    /// Labels that results are grouped by.
+    /// The labels by which results are grouped.
     pub by: Vec<String>,
-    /// Labels that two sides are matched by, or that are taken over from one.
+    /// The labels by which two sides of an operator are matched, or that are copied from one side.
     pub matched: Vec<String>,
 }
 
-/// Functions and operators; every other word is taken for a series.
+/// Functions and operators. Any other word is assumed to be a series.
 const WORDS: [&str; 12] =
     ["absent", "and", "avg", "increase", "max", "min", "or", "rate", "sum", "time", "topk", "unless"];
 
@@ -40,7 +40,7 @@ pub fn uses(expression: &str) -> Uses {
                 word => uses.series.push((word.to_owned(), matchers(&mut rest))),
             }
         } else {
-            // Numbers, 1e3 among them, brackets and signs.
+            // Numbers (including 1e3), brackets and signs.
             rest = rest[first.len_utf8()..]
                 .trim_start_matches(|next: char| first.is_ascii_digit() && next.is_alphanumeric());
         }

@@ -52,17 +52,17 @@ const CASES: &[Case] = &[
     (|now| now.recovery_action = Some(9), RecoveryActionNeeded, Warning, CheckHardware, "is 9"),
 ];
 
-#[allow(clippy::unnecessary_wraps, reason = "what a reading holds")]
+#[allow(clippy::unnecessary_wraps, reason = "the type of the field in a reading")]
 fn pages(uncorrectable: u64, pending: Option<bool>) -> Option<RetiredPages> {
     Some(RetiredPages { correctable: 0, uncorrectable, pending })
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "what a reading holds")]
+#[allow(clippy::unnecessary_wraps, reason = "the type of the field in a reading")]
 fn rows(uncorrectable: u64, pending: bool, failed: bool) -> Option<RemappedRows> {
     Some(RemappedRows { correctable: 0, uncorrectable, pending, failed })
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "what a reading holds")]
+#[allow(clippy::unnecessary_wraps, reason = "the type of the field in a reading")]
 fn fabric(state: u32, status: u32, health: Option<u32>) -> Option<Fabric> {
     Some(Fabric { state, status, health })
 }

@@ -14,7 +14,7 @@ const NO_ACTION: Action = Action::None;
 fn a_gpu_is_unknown_until_it_is_read() {
     let mut gpu = Watched::new();
     assert_eq!(gpu.gpu.health(), GpuHealth::default());
-    assert_eq!(outline(&gpu.told(&GpuObservation::NotAnswering(None), &[])), (Unknown, NO_ACTION, vec![]));
+    assert_eq!(outline(&gpu.observe(&GpuObservation::NotAnswering(None), &[])), (Unknown, NO_ACTION, vec![]));
     assert_eq!(outline(&gpu.read(&well())), (Healthy, NO_ACTION, vec![]));
 }
 
@@ -71,7 +71,7 @@ fn a_cause_that_can_no_longer_be_read_stays() {
     gpu.gpu.restarted(gpu.now);
     assert_eq!(gpu.read(&silent).state, Unhealthy);
     let told = GpuObservation::Read { readings: &well(), uuid: Some("GPU-b"), peer_nvlinks: None };
-    assert_eq!(outline(&gpu.told(&told, &[])), (Healthy, NO_ACTION, vec![]));
+    assert_eq!(outline(&gpu.observe(&told, &[])), (Healthy, NO_ACTION, vec![]));
 }
 
 #[test]
@@ -88,17 +88,17 @@ fn application_errors_never_change_anything() {
     let mut gpu = Watched::new();
     let healthy = gpu.read(&well());
     for xid in [13, 31, 43, 45, 68, 69, 109] {
-        assert_eq!(gpu.hears(&[(xid, 10_000)]), healthy, "{xid}");
+        assert_eq!(gpu.read_with_xids(&[(xid, 10_000)]), healthy, "{xid}");
     }
 }
 
 #[test]
 fn a_warning_passes_by_itself_and_a_growing_count_seldom_changes_the_report() {
     let mut gpu = Watched::new();
-    let mut reports = vec![gpu.hears(&[(63, 1)])];
+    let mut reports = vec![gpu.read_with_xids(&[(63, 1)])];
     assert_eq!(outline(&reports[0]), (Degraded, ResetGpu, vec![(Xid, false)]));
     for _ in 0..999 {
-        reports.push(gpu.hears(&[(63, 1)]));
+        reports.push(gpu.read_with_xids(&[(63, 1)]));
     }
     reports.dedup();
     let counts: Vec<_> = reports.iter().map(|health| health.causes[0].count.unwrap()).collect();
@@ -110,22 +110,22 @@ fn a_warning_passes_by_itself_and_a_growing_count_seldom_changes_the_report() {
 }
 
 #[test]
-fn a_fatal_xid_stands_until_the_gpu_is_restarted() {
+fn a_fatal_xid_stays_active_until_the_gpu_is_restarted() {
     for (restart, name) in [
-        ((|gpu| gpu.gpu.restarted(gpu.now)) as fn(&mut Watched), "driver or node"),
-        (|gpu| drop(gpu.read(&wrong(|now| now.energy_millijoules = Some(5)))), "counter of energy"),
+        ((|gpu| gpu.gpu.restarted(gpu.now)) as fn(&mut Watched), "reload or reboot"),
+        (|gpu| drop(gpu.read(&wrong(|now| now.energy_millijoules = Some(5)))), "energy counter"),
     ] {
         let mut gpu = Watched::new();
         gpu.read(&well());
-        let sick = gpu.hears(&[(48, 1)]);
-        assert_eq!(outline(&sick), (Unhealthy, ResetGpu, vec![(Xid, false)]), "{name}");
-        assert_eq!((sick.energy_mark, sick.causes[0].xid), (Some(1_000_000), Some(48)), "{name}");
+        let unhealthy = gpu.read_with_xids(&[(48, 1)]);
+        assert_eq!(outline(&unhealthy), (Unhealthy, ResetGpu, vec![(Xid, false)]), "{name}");
+        assert_eq!((unhealthy.energy_mark, unhealthy.causes[0].xid), (Some(1_000_000), Some(48)), "{name}");
         for _ in 0..50 {
-            assert_eq!(gpu.read(&well()), sick, "{name}");
+            assert_eq!(gpu.read(&well()), unhealthy, "{name}");
         }
         restart(&mut gpu);
         let recovering = gpu.gpu.health();
-        gpu.told(&GpuObservation::NotAnswering(None), &[]);
+        gpu.observe(&GpuObservation::NotAnswering(None), &[]);
         assert_eq!((recovering.causes[0].recovering, recovering.restarted_at.is_some()), (true, true), "{name}");
         for _ in 0..8 {
             assert_eq!(gpu.read(&well()).state, Recovering, "{name}");
@@ -139,7 +139,7 @@ fn a_fatal_xid_stands_until_the_gpu_is_restarted() {
 fn without_persistence_mode_the_energy_counter_proves_nothing() {
     let mut gpu = Watched::new();
     gpu.read(&well());
-    gpu.hears(&[(48, 1)]);
+    gpu.read_with_xids(&[(48, 1)]);
     let reading = wrong(|now| (now.energy_millijoules, now.persistence) = (Some(5), Some(false)));
     assert_eq!(gpu.read(&reading).state, Unhealthy);
 }
@@ -148,7 +148,7 @@ fn without_persistence_mode_the_energy_counter_proves_nothing() {
 fn the_end_of_a_recovery_action_ends_its_cause() {
     let needed = wrong(|now| now.recovery_action = Some(1));
     let mut gpu = Watched::new();
-    gpu.hears(&[(119, 3)]);
+    gpu.read_with_xids(&[(119, 3)]);
     assert_eq!(outline(&gpu.read(&needed)).2, [(Xid, false), (RecoveryActionNeeded, false)]);
     assert_eq!(outline(&gpu.read(&well())).2, [(Xid, true), (RecoveryActionNeeded, true)]);
 }
@@ -157,12 +157,12 @@ fn the_end_of_a_recovery_action_ends_its_cause() {
 fn a_lost_gpu_is_reported_and_earlier_causes_stay() {
     let mut gpu = Watched::new();
     gpu.read(&wrong(|now| now.rows.as_mut().unwrap().failed = true));
-    let lost = gpu.told(&GpuObservation::NotOpened(GpuLost, "fell off the bus"), &[event(79, 1)]);
+    let lost = gpu.observe(&GpuObservation::NotOpened(GpuLost, "fell off the bus"), &[event(79, 1)]);
     assert_eq!(outline(&lost), (Unhealthy, ReplaceGpu, vec![(RowRemapFailed, false), (Xid, false), (GpuLost, false)]));
     for _ in 0..50 {
-        assert_eq!(gpu.told(&GpuObservation::NotOpened(GpuLost, "fell off the bus"), &[]), lost);
+        assert_eq!(gpu.observe(&GpuObservation::NotOpened(GpuLost, "fell off the bus"), &[]), lost);
     }
-    // That the GPU can be opened again proves a restart.
+    // The GPU can be opened again, which proves a restart.
     let back = gpu.read(&well());
     assert!(back.causes.iter().all(|cause| cause.recovering), "{back:?}");
     assert_eq!(back.state, Recovering);
@@ -181,9 +181,9 @@ fn each_failure_to_open_has_its_kind_and_action() {
         let mut gpu = Watched::new();
         gpu.read(&well());
         for _ in 1..looks {
-            assert_eq!(gpu.told(&GpuObservation::NotOpened(kind, "why"), &[]).state, Healthy, "{kind:?}");
+            assert_eq!(gpu.observe(&GpuObservation::NotOpened(kind, "why"), &[]).state, Healthy, "{kind:?}");
         }
-        let health = gpu.told(&GpuObservation::NotOpened(kind, "why"), &[]);
+        let health = gpu.observe(&GpuObservation::NotOpened(kind, "why"), &[]);
         assert_eq!(outline(&health), (state, action, vec![(kind, false)]));
     }
 }
@@ -192,23 +192,23 @@ fn each_failure_to_open_has_its_kind_and_action() {
 fn a_gpu_without_answers_is_unknown_but_an_unhealthy_one_stays_unhealthy() {
     let mut gpu = Watched::new();
     gpu.read(&well());
-    assert_eq!(gpu.told(&GpuObservation::NotAnswering(Some("hung")), &[]).state, Healthy);
+    assert_eq!(gpu.observe(&GpuObservation::NotAnswering(Some("hung")), &[]).state, Healthy);
     assert_eq!(
-        outline(&gpu.told(&GpuObservation::NotAnswering(Some("hung")), &[])),
+        outline(&gpu.observe(&GpuObservation::NotAnswering(Some("hung")), &[])),
         (Unknown, RebootNode, vec![(NotAnswering, false)])
     );
     assert_eq!(outline(&gpu.read(&well())), (Recovering, NO_ACTION, vec![(NotAnswering, true)]));
 
     let mut released = Watched::new();
     released.read(&well());
-    released.told(&GpuObservation::NotAnswering(None), &[]);
-    assert_eq!(outline(&released.told(&GpuObservation::NotAnswering(None), &[])), (Unknown, NO_ACTION, vec![]));
+    released.observe(&GpuObservation::NotAnswering(None), &[]);
+    assert_eq!(outline(&released.observe(&GpuObservation::NotAnswering(None), &[])), (Unknown, NO_ACTION, vec![]));
     assert_eq!(released.read(&well()).state, Healthy);
 
-    let mut sick = Watched::new();
-    let before = sick.hears(&[(48, 1)]);
+    let mut unhealthy = Watched::new();
+    let before = unhealthy.read_with_xids(&[(48, 1)]);
     for _ in 0..5 {
-        assert_eq!(sick.told(&GpuObservation::NotAnswering(None), &[]), before);
+        assert_eq!(unhealthy.observe(&GpuObservation::NotAnswering(None), &[]), before);
     }
 }
 
@@ -216,12 +216,12 @@ fn a_gpu_without_answers_is_unknown_but_an_unhealthy_one_stays_unhealthy() {
 fn a_restart_of_the_probe_changes_nothing() {
     let mut gpu = Watched::new();
     gpu.read(&well());
-    gpu.hears(&[(48, 3), (63, 1)]);
+    gpu.read_with_xids(&[(48, 3), (63, 1)]);
     let before = gpu.read(&wrong(|now| now.rows.as_mut().unwrap().pending = true));
     assert_eq!(before.causes.len(), 3);
     gpu.restored();
     assert_eq!(gpu.gpu.health(), before);
-    gpu.told(&GpuObservation::NotAnswering(None), &[]);
+    gpu.observe(&GpuObservation::NotAnswering(None), &[]);
     assert_eq!(gpu.gpu.health(), before);
     // Restarts during recovery only delay the end.
     gpu.gpu.restarted(gpu.now);
@@ -238,7 +238,7 @@ fn a_restart_of_the_probe_changes_nothing() {
 fn a_reset_while_the_probe_was_down_is_detected_by_the_energy_counter() {
     let mut gpu = Watched::new();
     gpu.read(&well());
-    gpu.hears(&[(48, 1)]);
+    gpu.read_with_xids(&[(48, 1)]);
     gpu.restored();
     assert_eq!(gpu.read(&wrong(|now| now.energy_millijoules = Some(5))).state, Recovering);
 }
@@ -255,20 +255,20 @@ fn only_unknown_and_unresolved_entries_of_the_kernel_log_count() {
     let (long_ago, lately) = (gpu.now - Duration::from_hours(1), gpu.now);
     let told = GpuObservation::NotAnswering(None);
     // An old warning has passed; an old fatal error has not.
-    assert_eq!(gpu.told(&told, &[logged(63, long_ago, true)]).causes, []);
-    let causes = gpu.told(&told, &[logged(48, long_ago, true), logged(63, lately, true)]).causes;
+    assert_eq!(gpu.observe(&told, &[logged(63, long_ago, true)]).causes, []);
+    let causes = gpu.observe(&told, &[logged(48, long_ago, true), logged(63, lately, true)]).causes;
     let outline: Vec<_> = causes.iter().map(|cause| (cause.xid, cause.count, cause.since.0)).collect();
     assert_eq!(outline, [(Some(48), Some(2), long_ago), (Some(63), Some(2), lately)]);
     // Known entries are not counted again, new ones are.
     gpu.restored();
-    gpu.told(&told, &[logged(48, long_ago, true)]);
+    gpu.observe(&told, &[logged(48, long_ago, true)]);
     assert_eq!(gpu.gpu.health().causes, causes);
-    assert_eq!(gpu.told(&told, &[logged(48, lately, false)]).causes[0].count, Some(5));
+    assert_eq!(gpu.observe(&told, &[logged(48, lately, false)]).causes[0].count, Some(5));
     // Entries from before a restart do not count.
     gpu.gpu.restarted(gpu.now);
     gpu.restored();
     for old in [true, false] {
-        let causes = gpu.told(&told, &[logged(48, lately, old)]).causes;
+        let causes = gpu.observe(&told, &[logged(48, lately, old)]).causes;
         assert!(causes.iter().any(|cause| cause.xid == Some(48) && cause.recovering), "{causes:?}");
     }
 }
@@ -278,12 +278,12 @@ fn xids_between_two_readings_are_evaluated_at_once_and_do_not_count_as_a_reading
     let rules = HealthRules { confirm_intervals: Some(1), clean_intervals: Some(1), ..HealthRules::default() };
     let mut gpu = Watched::with(Rules::from(rules));
     gpu.read(&well());
-    assert_eq!(gpu.told(&GpuObservation::NotQueried, &[event(63, 1)]).state, Degraded);
-    // The next reading does not show that it is over; the one after does.
+    assert_eq!(gpu.observe(&GpuObservation::NotQueried, &[event(63, 1)]).state, Degraded);
+    // The next reading does not prove that the problem is gone; the one after it does.
     assert_eq!(gpu.read(&well()).state, Degraded);
     assert_eq!(gpu.read(&well()).state, Recovering);
     for _ in 0..100 {
-        assert_eq!(gpu.told(&GpuObservation::NotQueried, &[event(31, 1)]).state, Recovering);
+        assert_eq!(gpu.observe(&GpuObservation::NotQueried, &[event(31, 1)]).state, Recovering);
     }
     assert_eq!(gpu.read(&well()).state, Healthy);
 }
@@ -303,7 +303,7 @@ fn nvlinks_are_compared_with_earlier_readings_and_with_peers() {
         gpu.read(&links(before));
         let readings = links(now);
         for _ in 0..2 {
-            gpu.told(&GpuObservation::Read { readings: &readings, uuid: None, peer_nvlinks: neighbours }, &[]);
+            gpu.observe(&GpuObservation::Read { readings: &readings, uuid: None, peer_nvlinks: neighbours }, &[]);
         }
         assert_eq!(gpu.gpu.health().state == Unhealthy, down, "{before} {now} {neighbours:?}");
     }
@@ -312,7 +312,7 @@ fn nvlinks_are_compared_with_earlier_readings_and_with_peers() {
 #[test]
 fn changed_rules_apply_to_known_causes() {
     let mut gpu = Watched::new();
-    gpu.hears(&[(48, 1)]);
+    gpu.read_with_xids(&[(48, 1)]);
     let classes = |ignore: &[u16], warn: &[u16]| {
         let xids = XidClasses { ignore: ignore.to_vec(), warn: warn.to_vec(), fatal: vec![] };
         Rules::from(HealthRules { xids, ..HealthRules::default() })
@@ -329,14 +329,14 @@ fn the_report_is_bounded_and_contains_the_most_severe_causes() {
     let said = "ü".repeat(5000);
     let warnings: Vec<XidCount> =
         (200..400).map(|xid| XidCount { xid, count: 1, source: XidSource::Nvml, message: said.clone() }).collect();
-    gpu.told(&GpuObservation::NotAnswering(None), &warnings);
-    let health = gpu.told(&GpuObservation::NotAnswering(None), &[event(79, 1)]);
+    gpu.observe(&GpuObservation::NotAnswering(None), &warnings);
+    let health = gpu.observe(&GpuObservation::NotAnswering(None), &[event(79, 1)]);
     assert_eq!(health.causes.len(), 8);
     assert_eq!((health.causes[0].xid, health.causes[0].severity), (Some(79), Severity::Fatal));
     assert!(health.causes.iter().all(|cause| cause.evidence.chars().count() <= 256));
 }
 
-/// Every kind has a test above; a new kind has to be added to the tests.
+/// Every kind has a test in this module; a new kind must be added to the tests.
 #[test]
 fn every_kind_has_defaults() {
     use strum::IntoEnumIterator;

@@ -57,11 +57,11 @@ fn happens(gpu: &mut Watched, look: &Look) -> GpuHealth {
         Look::RowPending => gpu.read(&wrong(|now| now.rows.as_mut().unwrap().pending = true)),
         Look::RowsUnread => gpu.read(&wrong(|now| now.rows = None)),
         Look::ResetAsked => gpu.read(&wrong(|now| now.recovery_action = Some(1))),
-        Look::Lost => gpu.told(&GpuObservation::NotOpened(CauseKind::GpuLost, "lost"), &[]),
-        Look::Hung => gpu.told(&GpuObservation::NotAnswering(Some("hung")), &[]),
-        Look::Released => gpu.told(&GpuObservation::NotAnswering(None), &[]),
-        Look::Xid(xid) => gpu.hears(&[(*xid, 1)]),
-        Look::XidBetweenLooks(xid) => gpu.told(&GpuObservation::NotQueried, &[event(*xid, 1)]),
+        Look::Lost => gpu.observe(&GpuObservation::NotOpened(CauseKind::GpuLost, "lost"), &[]),
+        Look::Hung => gpu.observe(&GpuObservation::NotAnswering(Some("hung")), &[]),
+        Look::Released => gpu.observe(&GpuObservation::NotAnswering(None), &[]),
+        Look::Xid(xid) => gpu.read_with_xids(&[(*xid, 1)]),
+        Look::XidBetweenLooks(xid) => gpu.observe(&GpuObservation::NotQueried, &[event(*xid, 1)]),
         Look::Restarted => {
             gpu.gpu.restarted(gpu.now);
             gpu.read(&well())
@@ -169,7 +169,7 @@ proptest! {
             happens(&mut gpu, look);
         }
         for xid in xids {
-            let health = gpu.hears(&[(xid, u64::MAX)]);
+            let health = gpu.read_with_xids(&[(xid, u64::MAX)]);
             prop_assert!(health.causes.len() <= 8);
         }
     }

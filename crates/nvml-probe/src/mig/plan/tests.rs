@@ -88,7 +88,7 @@ fn the_mode_is_changed_alone_and_only_if_the_gpu_is_unused() {
     assert_eq!(
         plan(&MigLayout::new(), &set, &profiles()),
         Ok(vec![MigStep::SetMode(false)]),
-        "it was not reset, and does not have to be"
+        "the mode was never applied, so no reset is needed"
     );
     let divided = on(vec![instance(1, "7g.80gb", 0, &[])]);
     assert_eq!(plan(&MigLayout::new(), &divided, &profiles()), Ok(vec![MigStep::Destroy(1), MigStep::SetMode(false)]));
@@ -112,7 +112,7 @@ fn instances_in_the_way_are_moved_only_if_they_are_unused() {
 
 #[test]
 fn impossible_layouts_are_rejected_with_the_reason() {
-    for (wanted, said) in [
+    for (wanted, message) in [
         (
             layout(&[("9g.99gb", 1)]),
             "the GPU has no profile 9g.99gb; it has 1g.10gb, 1g.20gb, 2g.20gb, 3g.40gb, 4g.40gb, 7g.80gb",
@@ -121,11 +121,11 @@ fn impossible_layouts_are_rejected_with_the_reason() {
         (layout(&[("4g.40gb", 1), ("2g.20gb", 2)]), "the GPU has no room for all of these profiles at once"),
         (layout(&[("1g.10gb", u32::MAX)]), "the GPU has no room for all of these profiles at once"),
     ] {
-        assert_eq!(plan(&wanted, &on(vec![]), &profiles()).expect_err("an obstacle").to_string(), said);
+        assert_eq!(plan(&wanted, &on(vec![]), &profiles()).expect_err("an obstacle").to_string(), message);
     }
 }
 
-/// Generates a possible MIG state: some placements in random order, as far as they are free.
+/// Generates a possible MIG state: some placements in random order, as far as their slices are free.
 fn divided() -> impl Strategy<Value = MigState> {
     let places: Vec<(String, Placement)> = profiles()
         .into_iter()

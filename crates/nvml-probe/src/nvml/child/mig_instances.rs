@@ -105,8 +105,8 @@ fn clients(device: &Device<'_>) -> Vec<(Option<u32>, GpuClient)> {
         [lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref(), lib.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref()];
     let mut clients = Vec::new();
     for call in calls.into_iter().flatten() {
-        let nobody = nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
-        let mut found = vec![nobody; 256];
+        let empty = nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
+        let mut found = vec![empty; 256];
         let mut count = 256;
         // SAFETY: the count passed is the size of the buffer.
         if nvml_try(unsafe { call(handle(device), &raw mut count, found.as_mut_ptr()) }).is_ok() {

@@ -84,8 +84,8 @@ pub fn in_use(host: &HostRoot) -> Result<bool, DriverError> {
     Ok(false)
 }
 
-/// Returns whether NVIDIA's container would refuse to unload the module: it ignores three of its own modules as long as
-/// they are unused, and counts every other one, such as `nvidia_drm` or `nvidia_fs`, as a user.
+/// Returns whether NVIDIA's container would not unload the module. The container ignores three of its own
+/// modules as long as they are unused, and counts every other one, such as `nvidia_drm` or `nvidia_fs`, as a user.
 ///
 /// # Errors
 /// When sysfs cannot be read.

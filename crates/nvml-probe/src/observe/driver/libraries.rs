@@ -12,8 +12,8 @@ use super::{
 use crate::host::{HostRoot, present};
 
 const LIBRARY: &str = "libnvidia-ml.so.";
-/// The first bytes of a 32-bit ELF file: the probe cannot load such a library, and many hosts have one beside the
-/// other.
+/// The first bytes of a 32-bit ELF file: the probe cannot load such a library, and many hosts have
+/// both kinds.
 const ELF_32: &[u8] = b"\x7fELF\x01";
 
 /// A `libnvidia-ml.so.<version>` on the host.
@@ -138,7 +138,11 @@ mod tests {
         let found = all_libraries(&HostRoot::new(root), Some("/opt/nvidia")).unwrap();
         let roots: Vec<_> = found.iter().map(|library| library.root.as_str()).collect();
         assert_eq!(roots, ["/opt/nvidia", "/"]);
-        assert_eq!(all_libraries(&HostRoot::new(root), Some(HOST_ROOT)).unwrap().len(), 1, "each once");
+        assert_eq!(
+            all_libraries(&HostRoot::new(root), Some(HOST_ROOT)).unwrap().len(),
+            1,
+            "each library is listed once"
+        );
     }
 
     #[test]

@@ -17,8 +17,8 @@ const CONFIGURATION: &str = "etc/ld.so.conf";
 /// The most files of the linker's configuration that are read, and the most folders that they may name.
 const MOST: usize = 64;
 
-/// Folders that hold a driver's libraries, by who puts them there: first NVIDIA's `.run` file, most packages and
-/// Google's installers, then the packages of RHEL 7 and Debian, WSL and NixOS. Appliances list their folders in the
+/// Folders that hold a driver's libraries, by installer: first NVIDIA's `.run` file, most packages and Google's
+/// installers, then the packages of RHEL 7 and Debian, WSL and NixOS. Appliances list their folders in the
 /// linker's configuration.
 const KNOWN: [&str; 12] = [
     "usr/lib64",

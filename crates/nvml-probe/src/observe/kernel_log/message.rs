@@ -103,7 +103,7 @@ mod tests {
             "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error",
             "NVRM: GPU at PCI:0000:01:00: GPU-0d1e",
             "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.",
-            "usb 1-1: NVRM: Xid (PCI:0000:01:00): 79, said by a device",
+            "usb 1-1: NVRM: Xid (PCI:0000:01:00): 79, written by a device",
             "NVRM: Xid (PCI:0000:01:00) 79",
             "NVRM: Xid (PCI:0000:01:00): seventy-nine",
             "NVRM: Xid (PCI:0000:01:00): 70000, too large",

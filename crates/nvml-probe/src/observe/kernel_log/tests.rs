@@ -54,7 +54,7 @@ fn record(second: u64, message: &str) -> String {
 }
 
 fn xid(second: u64, number: u16) -> String {
-    record(second, &format!("Xid (PCI:0000:01:00): {number}, said at {second}"))
+    record(second, &format!("Xid (PCI:0000:01:00): {number}, logged at {second}"))
 }
 
 /// What was taken of the one GPU: number, count, source and text of each.
@@ -72,11 +72,11 @@ async fn entries_from_before_the_start_are_old_and_later_ones_are_new() {
         let mut log = written.open();
         log.read_all().await;
         let old = |second: i64| XidSource::EarlierKernelLog(at(1000 + second));
-        let expected = [(48, 2, old(4), "said at 4".to_owned()), (79, 1, old(2), "said at 2".to_owned())];
+        let expected = [(48, 2, old(4), "logged at 4".to_owned()), (79, 1, old(2), "logged at 2".to_owned())];
         assert_eq!(taken(&mut log), expected);
         written.append(&xid(9, 48));
         log.read_all().await;
-        assert_eq!(taken(&mut log), [(48, 1, XidSource::KernelLog(at(5000)), "said at 9".to_owned())]);
+        assert_eq!(taken(&mut log), [(48, 1, XidSource::KernelLog(at(5000)), "logged at 9".to_owned())]);
         log.read_all().await;
         assert_eq!(taken(&mut log), []);
     }

@@ -124,7 +124,7 @@ async fn a_runtime_that_does_not_come_back_gets_its_previous_configuration() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_stays_away_is_down() {
+async fn a_runtime_that_never_comes_back_is_down() {
     let fake = Fake::new(true, &[false]);
     let (result, rolled_back) = load_with(&fake, &disk(500), None).await;
     assert!(rolled_back);

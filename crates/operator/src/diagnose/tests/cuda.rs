@@ -46,7 +46,7 @@ fn a_driver_is_too_old_only_if_no_compatibility_mechanism_can_help() {
         ("8.0", "7.5", 352, false, true),
         ("9.2", "9.0", 384, false, true),
         ("11.7", "8.0", 375, false, true),
-        // The forward-compatibility package may be in the image, and helps on cards for data centres.
+        // The image may contain the forward-compatibility package, which works on data center cards.
         ("10.2", "9.0", 384, false, false),
         ("10.2", "9.0", 384, true, true),
         ("10.2", "8.0", 375, false, true),
@@ -56,7 +56,7 @@ fn a_driver_is_too_old_only_if_no_compatibility_mechanism_can_help() {
         ("12.8", "10.2", 440, false, true),
         ("13.0", "12.2", 535, false, false),
         ("13.0", "11.4", 470, false, true),
-        // Within a major version, from 11 on, any driver of it does.
+        // From CUDA 11 on, any driver for the same major version is sufficient.
         ("12.8", "12.2", 535, true, false),
         ("11.8", "11.0", 450, true, false),
         ("10.2", "10.1", 418, true, true),
@@ -70,7 +70,7 @@ fn a_driver_is_too_old_only_if_no_compatibility_mechanism_can_help() {
 }
 
 #[test]
-fn requirements_fail_only_where_no_alternative_may_hold() {
+fn requirements_fail_only_if_no_alternative_can_hold() {
     for (required, expected) in [
         ("cuda>=8.0", false),
         ("cuda>=11.7", true),
@@ -91,7 +91,7 @@ fn requirements_fail_only_where_no_alternative_may_hold() {
     }
 }
 
-/// A P100 whose driver serves so much.
+/// Adds a node with a P100 whose driver supports this CUDA version.
 fn with_driver(world: &mut World, name: &str, loaded: &str, cuda: Option<&str>) {
     node(world, name, "nvidia-tesla-p100", 8);
     edit(world, name, |_, gpu_node| {
@@ -127,7 +127,7 @@ fn an_image_is_compared_with_the_driver_of_the_pods_own_node() {
 }
 
 #[test]
-fn what_the_environment_requires_counts_unless_it_is_switched_off() {
+fn requirements_in_the_environment_apply_unless_they_are_disabled() {
     let mut world = world("{}");
     with_driver(&mut world, "old", "375.26", Some("8.0"));
     let require = "{name: NVIDIA_REQUIRE_CUDA, value: 'cuda>=9.0'}";
@@ -155,6 +155,10 @@ fn an_unscheduled_pod_is_reported_only_if_no_eligible_node_has_a_sufficient_driv
         "{message}"
     );
     with_driver(&mut fleet, "mute", "", None);
-    assert_eq!(reasons(&unbound, &fleet), [], "of one nothing is known");
-    assert_eq!(reasons(&unbound, &world("{}")), [Mistake::NoNodeFits], "of no node there is nothing to say");
+    assert_eq!(reasons(&unbound, &fleet), [], "the CUDA version of one driver is unknown");
+    assert_eq!(
+        reasons(&unbound, &world("{}")),
+        [Mistake::NoNodeFits],
+        "without nodes, there is no driver to compare with"
+    );
 }

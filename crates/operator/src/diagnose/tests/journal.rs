@@ -43,7 +43,7 @@ fn a_job_of_a_thousand_pods_does_not_suppress_a_single_pod() {
     let mut findings: Vec<Finding> = (0..1000).map(|pod| finding(pod, "job")).collect();
     let first = journal.to_tell(&findings, now());
     assert_eq!(first.0.len(), 30);
-    assert_eq!(first.1, Some(later(now(), Duration::from_mins(1))), "the rest has its turn");
+    assert_eq!(first.1, Some(later(now(), Duration::from_mins(1))), "the rest is published later");
     findings.push(finding(0, "single"));
     assert!(told(&mut journal, &findings, 59).is_empty());
     let next = told(&mut journal, &findings, 60);
@@ -51,13 +51,13 @@ fn a_job_of_a_thousand_pods_does_not_suppress_a_single_pod() {
 }
 
 #[test]
-fn a_pods_events_are_read_three_times_at_most_and_a_few_pods_at_once() {
+fn a_pods_events_are_read_at_most_three_times_and_those_of_few_pods_at_once() {
     let mut journal = Journal::default();
     let pods: Vec<PendingPod> =
         (0..20).map(|pod| PendingPod { uid: pod.to_string(), ..PendingPod::default() }).collect();
     let (asked, again) = journal.to_ask(pods.iter(), now());
     assert_eq!(asked.len(), 8);
-    assert!(again.is_some(), "the others have their turn");
+    assert!(again.is_some(), "the others are read later");
     let mut readings = 0;
     let mut at = Some(now());
     while let Some(now) = at {
@@ -65,7 +65,7 @@ fn a_pods_events_are_read_three_times_at_most_and_a_few_pods_at_once() {
         let due = due.len();
         readings += due;
         if due > 0 {
-            // An answer that does not come is an attempt too.
+            // An attempt without an answer counts as well.
             journal.answered("0", (readings > 1).then(Vec::new), now);
         }
         at = if due > 0 { journal.to_ask(pods[..1].iter(), now).1 } else { again };

@@ -103,7 +103,7 @@ fn a_container_that_the_runtime_rejects_for_its_cuda_version_is_reported_on_the_
         let words = format!("container main: its image requires {condition}, and the driver of node n1 does not");
         assert!(finding.message.contains(&words), "{}", finding.message);
     }
-    // Other failures to start are kubelet's to tell.
+    // Other failures to start are not reported, because kubelet's Events suffice.
     let mut event = json!({
         "metadata": {"name": "p.1", "namespace": "team", "creationTimestamp": "2026-01-01T00:50:00Z"},
         "involvedObject": {"kind": "Pod", "namespace": "team", "name": "p", "uid": "uid-p"},
@@ -112,7 +112,10 @@ fn a_container_that_the_runtime_rejects_for_its_cuda_version_is_reported_on_the_
     assert!(RefusedPods::of(&serde_json::from_value(event.clone()).unwrap()).is_none());
     event["involvedObject"]["kind"] = "ReplicaSet".into();
     event["message"] = NO_LIMIT.into();
-    assert!(RefusedPods::of(&serde_json::from_value(event).unwrap()).is_none(), "no controller says it so");
+    assert!(
+        RefusedPods::of(&serde_json::from_value(event).unwrap()).is_none(),
+        "controllers report rejections with another reason"
+    );
 }
 
 #[test]

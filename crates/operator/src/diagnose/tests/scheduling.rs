@@ -201,7 +201,7 @@ fn a_node_whose_gpus_are_unknown_may_have_the_requested_ones() {
     edit(&mut world, "new", |_, gpu_node| {
         gpu_node.status = Some(serde_json::from_value(json!({"report": {"gpus": []}})).unwrap());
     });
-    assert_eq!(reasons(&gpus("", 16), &world), [Mistake::NoNodeFits], "its probe has found none");
+    assert_eq!(reasons(&gpus("", 16), &world), [Mistake::NoNodeFits], "the probe has found no GPUs");
 }
 
 #[test]
@@ -220,9 +220,9 @@ fn a_runtime_handler_that_is_missing_is_read_from_the_pods_own_events() {
         bound.pod_events.insert("uid-p".into(), pod_events.clone());
         let diagnosis = diagnose(&bound, &World::default(), now());
         assert_eq!(diagnosis.findings.len(), expected, "{pod_events:?}");
-        assert_eq!(diagnosis.questions.len(), 1 - expected, "what is not known yet may be said later");
+        assert_eq!(diagnosis.questions.len(), 1 - expected, "without a finding, the pod's Events are read again");
     }
     let other =
         symptoms(&[pod("p", "{nodeName: n, containers: [{name: c, resources: {limits: {nvidia.com/gpu: '1'}}}]}")]);
-    assert_eq!(diagnose(&other, &World::default(), now()), Diagnosis::default(), "it names no RuntimeClass");
+    assert_eq!(diagnose(&other, &World::default(), now()), Diagnosis::default(), "the pod sets no RuntimeClass");
 }

@@ -157,7 +157,7 @@ fn if_gpus_are_injected_by_nvidias_runtime_a_pod_must_select_it() {
     assert!(!said(&asks("runtimeClassName: gpu,"), &world));
     assert!(
         !said(&asks("").replace("nodeName: old,", ""), &world),
-        "it may still get a node that injects them differently"
+        "the pod may still be assigned to a node that injects GPUs differently"
     );
     assert!(!said("{nodeName: old, containers: [{name: c}]}", &world));
     for runtime in ["containerd://2.1.4", "containerd://1.7.27"] {
@@ -168,10 +168,10 @@ fn if_gpus_are_injected_by_nvidias_runtime_a_pod_must_select_it() {
                 node.labels.remove("gpu.nodestack.dev/toolkit");
             }
         });
-        assert!(!said(&asks(""), &other), "by CDI, or by a third-party toolkit");
+        assert!(!said(&asks(""), &other), "GPUs are injected by CDI, or by a third-party toolkit");
     }
-    let everybodys: ClusterGpuPolicy =
+    let default_for_all: ClusterGpuPolicy =
         ClusterGpuPolicy::new("all", serde_yaml::from_str("{defaults: {toolkit: {setAsDefault: true}}}").unwrap());
-    world.policies.insert("all".into(), Arc::new(everybodys));
+    world.policies.insert("all".into(), Arc::new(default_for_all));
     assert!(!said(&asks(""), &world));
 }
