@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
 use futures::{StreamExt, future::BoxFuture, stream};
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, GpuNodeSpec, GpuNodeStatus, VERSION, keys,
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName,
+    VERSION, keys,
 };
 use gpu_operator_plan::{
     Plan,
@@ -81,7 +82,7 @@ impl Writer {
         let (unrecorded, specs) = self.gpu_node_specs(plan).await;
         written.extend(specs);
         // Labels start a node's update. Other nodes of the pool wait for it only if it is recorded in the GpuNode's spec.
-        let labels = plan.labels.iter().filter(|(name, _)| !unrecorded.contains(name.as_str()));
+        let labels = plan.labels.iter().filter(|(name, _)| !unrecorded.contains(name));
         let health = plan.node_health.iter().flat_map(|(name, write)| self.node_health(name, write));
         written.extend(carry_out(labels.map(|(name, write)| self.labels(name, write)).chain(health)).await);
         written.extend(
@@ -102,8 +103,8 @@ impl Writer {
     }
 
     /// Writes the GpuNodes' specs. Returns the nodes whose spec is not written, and the results of the writes.
-    async fn gpu_node_specs<'p>(&self, plan: &'p Plan) -> (BTreeSet<&'p str>, Vec<Written>) {
-        let specs = plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name.as_str(), write.spec.as_ref()?)));
+    async fn gpu_node_specs<'p>(&self, plan: &'p Plan) -> (BTreeSet<&'p NodeName>, Vec<Written>) {
+        let specs = plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name, write.spec.as_ref()?)));
         let begins = |spec: &(GpuNodeSpec, OwnerReference)| spec.0.rollout.is_some();
         // Ended updates are written before new ones, so that no reader sees two nodes of a pool being updated.
         let (later, first): (Vec<_>, Vec<_>) = specs.partition(|(_, spec)| begins(spec));
@@ -123,7 +124,7 @@ impl Writer {
         (unrecorded, ended.into_iter().map(|(_, written)| written).collect())
     }
 
-    fn finalizer<'a>(&'a self, name: &'a str, on: bool) -> Write<'a> {
+    fn finalizer<'a>(&'a self, name: &'a PolicyName, on: bool) -> Write<'a> {
         // A separate field manager, because the next apply by the main one would otherwise remove the finalizer.
         let manager = format!("{}/finalizer", keys::MANAGER);
         let finalizers = if on { vec![keys::FINALIZER] } else { vec![] };
@@ -133,7 +134,7 @@ impl Writer {
         });
         self.write("ClusterGpuPolicy", format!("set the finalizer of policy {name}"), async move {
             let api = Api::<ClusterGpuPolicy>::all(self.client.clone());
-            let policy = api.patch(name, &PatchParams::apply(&manager).force(), &Patch::Apply(&body)).await?;
+            let policy = api.patch(name.as_str(), &PatchParams::apply(&manager).force(), &Patch::Apply(&body)).await?;
             // Removing the last finalizer may delete the policy.
             Ok(if on { Answer::Policy(Box::new(policy)) } else { Answer::Nothing })
         })
@@ -195,32 +196,32 @@ impl Writer {
         })
     }
 
-    fn gpu_node_spec<'a>(&'a self, name: &'a str, spec: &'a GpuNodeSpec, owner: &'a OwnerReference) -> Write<'a> {
-        let mut gpu_node = GpuNode::new(name, spec.clone());
+    fn gpu_node_spec<'a>(&'a self, name: &'a NodeName, spec: &'a GpuNodeSpec, owner: &'a OwnerReference) -> Write<'a> {
+        let mut gpu_node = GpuNode::new(name.as_str(), spec.clone());
         gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
         self.write("GpuNode", format!("apply the spec of GpuNode {name}"), async move {
             let api = Api::<GpuNode>::all(self.client.clone());
-            Ok(Answer::GpuNode(Box::new(api.patch(name, &params(), &Patch::Apply(&gpu_node)).await?)))
+            Ok(Answer::GpuNode(Box::new(api.patch(name.as_str(), &params(), &Patch::Apply(&gpu_node)).await?)))
         })
     }
 
-    fn gpu_node_status<'a>(&'a self, name: &'a str, status: &'a GpuNodeStatus) -> Write<'a> {
-        let body = status_body("GpuNode", name, &json!(status));
+    fn gpu_node_status<'a>(&'a self, name: &'a NodeName, status: &'a GpuNodeStatus) -> Write<'a> {
+        let body = status_body("GpuNode", name.as_str(), &json!(status));
         self.write("GpuNode", format!("apply the status of GpuNode {name}"), async move {
             let api = Api::<GpuNode>::all(self.client.clone());
-            Ok(Answer::GpuNode(Box::new(api.patch_status(name, &params(), &Patch::Apply(&body)).await?)))
+            Ok(Answer::GpuNode(Box::new(api.patch_status(name.as_str(), &params(), &Patch::Apply(&body)).await?)))
         })
     }
 
-    fn policy_status<'a>(&'a self, name: &'a str, status: &'a ClusterGpuPolicyStatus) -> Write<'a> {
-        let body = status_body("ClusterGpuPolicy", name, &json!(status));
+    fn policy_status<'a>(&'a self, name: &'a PolicyName, status: &'a ClusterGpuPolicyStatus) -> Write<'a> {
+        let body = status_body("ClusterGpuPolicy", name.as_str(), &json!(status));
         self.write("ClusterGpuPolicy", format!("apply the status of policy {name}"), async move {
             let api = Api::<ClusterGpuPolicy>::all(self.client.clone());
-            Ok(Answer::Policy(Box::new(api.patch_status(name, &params(), &Patch::Apply(&body)).await?)))
+            Ok(Answer::Policy(Box::new(api.patch_status(name.as_str(), &params(), &Patch::Apply(&body)).await?)))
         })
     }
 
-    fn labels<'a>(&'a self, name: &'a str, planned: &'a LabelWrite) -> Write<'a> {
+    fn labels<'a>(&'a self, name: &'a NodeName, planned: &'a LabelWrite) -> Write<'a> {
         self.write("Node", format!("label node {name}"), async move {
             let labels = (!planned.labels.is_empty()).then(|| planned.labels.clone());
             // Without the uid, apply would try to recreate a deleted Node, and the API server would report a missing permission
@@ -228,17 +229,19 @@ impl Writer {
             let uid = Some(planned.uid.clone());
             let meta = ObjectMeta { labels, uid, ..ObjectMeta::default() }.into_request_partial::<Node>();
             let params = PatchParams { force: planned.force, ..PatchParams::apply(keys::LABEL_MANAGER) };
-            let node = Api::<TrimmedNode>::all(self.client.clone()).patch(name, &params, &Patch::Apply(&meta)).await?;
+            let node = Api::<TrimmedNode>::all(self.client.clone())
+                .patch(name.as_str(), &params, &Patch::Apply(&meta))
+                .await?;
             Ok(Answer::Node(Box::new(node)))
         })
     }
 
-    fn node_health<'a>(&'a self, name: &'a str, write: &'a NodeHealthWrite) -> impl Iterator<Item = Write<'a>> {
+    fn node_health<'a>(&'a self, name: &'a NodeName, write: &'a NodeHealthWrite) -> impl Iterator<Item = Write<'a>> {
         let condition = write.condition.as_ref().map(|condition| self.condition(name, condition.as_ref()));
         condition.into_iter().chain(write.taint.map(|on| self.taint(name, on)))
     }
 
-    fn condition<'a>(&'a self, name: &'a str, condition: Option<&'a HealthCondition>) -> Write<'a> {
+    fn condition<'a>(&'a self, name: &'a NodeName, condition: Option<&'a HealthCondition>) -> Write<'a> {
         let conditions: Vec<_> = condition
             .map(|HealthCondition { status, reason, message, since }| {
                 let kind = keys::HEALTH_CONDITION;
@@ -253,16 +256,16 @@ impl Writer {
         self.write("Node", format!("set the health condition of node {name}"), async move {
             let params = PatchParams::apply(keys::HEALTH_MANAGER).force();
             let api = Api::<TrimmedNode>::all(self.client.clone());
-            Ok(Answer::Node(Box::new(api.patch_status(name, &params, &Patch::Apply(&body)).await?)))
+            Ok(Answer::Node(Box::new(api.patch_status(name.as_str(), &params, &Patch::Apply(&body)).await?)))
         })
     }
 
     /// Sets or removes the health taint. Taints are one list with many writers, so the list is read first, and written only if the
     /// Node has not changed since.
-    fn taint<'a>(&'a self, name: &'a str, on: bool) -> Write<'a> {
+    fn taint<'a>(&'a self, name: &'a NodeName, on: bool) -> Write<'a> {
         self.write("Node", format!("set the health taint of node {name}"), async move {
             let api = Api::<TrimmedNode>::all(self.client.clone());
-            let node = api.get(name).await?;
+            let node = api.get(name.as_str()).await?;
             let others = NodeFacts::taints_of(&node).iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
             let own =
                 Taint { key: keys::UNHEALTHY_TAINT.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
@@ -270,7 +273,7 @@ impl Writer {
             let version = node.resource_version();
             let body = json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
             let params = PatchParams { field_manager: Some(keys::HEALTH_MANAGER.to_owned()), ..PatchParams::default() };
-            Ok(Answer::Node(Box::new(api.patch(name, &params, &Patch::Merge(&body)).await?)))
+            Ok(Answer::Node(Box::new(api.patch(name.as_str(), &params, &Patch::Merge(&body)).await?)))
         })
     }
 

@@ -55,17 +55,17 @@ fn is_warning(reason: Reason) -> bool {
 
 fn reference(subject: &Subject) -> ObjectReference {
     let (api_version, kind, namespace, name, uid) = match subject {
-        Subject::Node(name, uid) => ("v1".to_owned(), "Node", None, name, uid),
-        Subject::Policy(name, uid) => (format!("{GROUP}/{VERSION}"), "ClusterGpuPolicy", None, name, uid),
+        Subject::Node(name, uid) => ("v1".to_owned(), "Node", None, name.as_str(), uid),
+        Subject::Policy(name, uid) => (format!("{GROUP}/{VERSION}"), "ClusterGpuPolicy", None, name.as_str(), uid),
         Subject::Namespaced { api_version, kind, namespace, name, uid } => {
-            (api_version.clone(), kind.as_str(), Some(namespace.clone()), name, uid)
+            (api_version.clone(), kind.as_str(), Some(namespace.clone()), name.as_str(), uid)
         }
     };
     ObjectReference {
         api_version: Some(api_version),
         kind: Some(kind.to_owned()),
         namespace,
-        name: Some(name.clone()),
+        name: Some(name.to_owned()),
         uid: Some(uid.clone()),
         ..ObjectReference::default()
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::atomic::AtomicU64};
 
-use gpu_operator_crd::ClusterGpuPolicyStatus;
+use gpu_operator_crd::{ClusterGpuPolicyStatus, PolicyName};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -86,13 +86,13 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Sets the metrics of the fleet from the policies' statuses.
-    pub fn show(&self, statuses: &BTreeMap<String, ClusterGpuPolicyStatus>) {
+    pub fn show(&self, statuses: &BTreeMap<PolicyName, ClusterGpuPolicyStatus>) {
         // Series of deleted policies and pools must not remain.
         self.nodes.clear();
         self.gpus.clear();
         for (policy, status) in statuses {
             for pool in &status.pools {
-                let labels = |state| PoolState { policy: policy.clone(), pool: pool.name.clone(), state };
+                let labels = |state| PoolState { policy: policy.to_string(), pool: pool.name.to_string(), state };
                 let nodes = &pool.nodes;
                 for (state, count) in [
                     ("ready", nodes.ready),

@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
+use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     container_names::VALIDATION,
     world::{GpuAsks, LogTails, runs_a_container, uses_gpu},
@@ -33,14 +34,14 @@ const LOG_LINES: i64 = 20;
 const LOG_BYTES: i64 = 4096;
 
 /// The pods that use a GPU, by node: all of them, and those that run a container.
-pub type GpuPods = (BTreeMap<String, Vec<String>>, BTreeMap<String, Vec<String>>);
+pub type GpuPods = (BTreeMap<NodeName, Vec<String>>, BTreeMap<NodeName, Vec<String>>);
 
 /// Returns the pods that use a GPU, by node. They are listed only for nodes whose driver is about to be replaced or waits for
 /// them: pods are not cached.
 ///
 /// # Errors
 /// Returns an error if the API server does not answer. The caller then updates no node.
-pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<String>, asks: &GpuAsks) -> Result<GpuPods, Error> {
+pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<NodeName>, asks: &GpuAsks) -> Result<GpuPods, Error> {
     let pods = Api::<Pod>::all(client.clone());
     let answers: Vec<_> = stream::iter(nodes.iter().cloned())
         .map(|node| {

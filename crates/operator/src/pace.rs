@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpu_operator_crd::ClusterGpuPolicyStatus;
+use gpu_operator_crd::{ClusterGpuPolicyStatus, PolicyName};
 
 /// The minimum time between two writes of a policy's status.
 const LEAST: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_mins(1);
 /// The time of the last write of each policy's status.
 #[derive(Debug, Default)]
 pub struct Pace {
-    written: BTreeMap<String, Written>,
+    written: BTreeMap<PolicyName, Written>,
 }
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Pace {
     #[must_use]
     pub fn wait(
         &self,
-        policy: &str,
+        policy: &PolicyName,
         before: Option<&ClusterGpuPolicyStatus>,
         status: &ClusterGpuPolicyStatus,
         now: Instant,
@@ -48,16 +48,16 @@ impl Pace {
     }
 
     /// Records a write.
-    pub fn written(&mut self, policy: &str, now: Instant) {
+    pub fn written(&mut self, policy: &PolicyName, now: Instant) {
         let gap = match self.written.get(policy) {
             Some(last) if now.duration_since(last.at) < QUIET => (last.gap * 2).min(MOST),
             _ => LEAST,
         };
-        self.written.insert(policy.to_owned(), Written { at: now, gap });
+        self.written.insert(policy.clone(), Written { at: now, gap });
     }
 
     /// Removes deleted policies.
-    pub fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
+    pub fn keep(&mut self, is_there: impl Fn(&PolicyName) -> bool) {
         self.written.retain(|policy, _| is_there(policy));
     }
 }
@@ -111,8 +111,8 @@ mod tests {
         let mut writes = Vec::new();
         for second in 0..300 {
             let now = start + Duration::from_secs(second);
-            if pace.wait("all", Some(&status(1, 0)), &status(1, 1), now).is_none() {
-                pace.written("all", now);
+            if pace.wait(&"all".into(), Some(&status(1, 0)), &status(1, 1), now).is_none() {
+                pace.written(&"all".into(), now);
                 writes.push(second);
             }
         }
@@ -124,13 +124,13 @@ mod tests {
     fn changes_that_a_user_may_wait_for_are_written_within_a_second() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         for _ in 0..10 {
-            pace.written("all", start);
+            pace.written(&"all".into(), start);
         }
         let soon = start + Duration::from_millis(400);
-        let wait = |status| pace.wait("all", Some(&self::status(1, 0)), &status, soon);
+        let wait = |status| pace.wait(&"all".into(), Some(&self::status(1, 0)), &status, soon);
         assert_eq!(wait(status(2, 0)), Some(Duration::from_millis(600)));
         assert!(wait(status(1, 1)) > Some(Duration::from_secs(20)));
-        assert_eq!(pace.wait("other", None, &status(1, 0), soon), None);
+        assert_eq!(pace.wait(&"other".into(), None, &status(1, 0), soon), None);
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
                 vec![Attention { node: "a".into(), pool: "p".into(), reason, message: message.into(), since: None }];
             ClusterGpuPolicyStatus { attention, ..status(1, 0) }
         };
-        let wait = |before, after| Pace::default().wait("all", Some(&before), &after, Instant::now());
+        let wait = |before, after| Pace::default().wait(&"all".into(), Some(&before), &after, Instant::now());
         assert_eq!(wait(said(Reason::PodStarting, "x"), said(Reason::DriverInstalling, "y")), Some(LATER));
         assert_eq!(wait(said(Reason::PodStarting, "x"), said(Reason::ImagePullFailed, "y")), None);
         assert_eq!(wait(said(Reason::PodStarting, "x"), status(1, 1)), None);
@@ -150,11 +150,11 @@ mod tests {
     fn after_a_quiet_time_counts_are_written_at_once_again() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         for _ in 0..10 {
-            pace.written("all", start);
+            pace.written(&"all".into(), start);
         }
         let later = start + QUIET;
-        pace.written("all", later);
-        let wait = pace.wait("all", Some(&status(1, 0)), &status(1, 1), later);
+        pace.written(&"all".into(), later);
+        let wait = pace.wait(&"all".into(), Some(&status(1, 0)), &status(1, 1), later);
         assert_eq!(wait, Some(LEAST));
     }
 }

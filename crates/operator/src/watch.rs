@@ -14,7 +14,7 @@ use std::sync::Arc;
 use event_watch::follow_said;
 use follow::{any, follow, valid};
 use futures::future::BoxFuture;
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, keys};
 use gpu_operator_plan::world::{
     DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, TrimmedPod,
 };
@@ -57,21 +57,30 @@ pub fn follow_all(
             watcher(policies, any()),
             mirror(),
             |mirrors| &mirrors.policies,
-            |_, policy| Some(valid(policy)),
+            |_, policy| {
+                let (name, policy) = valid(policy);
+                Some((name.into(), policy))
+            },
             wake(),
         ),
         follow(
             watcher(nodes, any()),
             mirror(),
             |mirrors| &mirrors.nodes,
-            |words, node| Some((node.name_any(), NodeFacts::of(&node, words))),
+            |words, node| {
+                let facts = NodeFacts::of(&node, words);
+                Some((facts.name.clone(), facts))
+            },
             wake(),
         ),
         follow(
             watcher(gpu_nodes, any()),
             mirror(),
             |mirrors| &mirrors.gpu_nodes,
-            |_, gpu_node| Some(valid(gpu_node)),
+            |words, gpu_node| {
+                let (name, gpu_node) = valid(gpu_node);
+                Some((NodeName::interned(&name, words), gpu_node))
+            },
             wake(),
         ),
         follow(

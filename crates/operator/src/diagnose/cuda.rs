@@ -4,6 +4,7 @@ mod image;
 mod require;
 mod version;
 
+use gpu_operator_crd::NodeName;
 use version::Version;
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
 
 /// The driver of a node.
 struct Driver<'w> {
-    node: &'w str,
+    node: &'w NodeName,
     loaded: &'w str,
     cuda: Version,
     consumer: bool,

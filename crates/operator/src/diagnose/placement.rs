@@ -1,5 +1,6 @@
 //! Which nodes a pod may be placed on, according to its spec.
 
+use gpu_operator_crd::NodeName;
 use std::{cmp::Ordering, collections::BTreeMap};
 
 use gpu_operator_plan::world::NodeFacts;
@@ -48,14 +49,14 @@ impl Placement {
     }
 
     /// Returns whether the node selector and the affinity match a node with this name, whose labels `value_of` returns by key.
-    pub fn means<'l>(&self, name: &str, value_of: impl Fn(&str) -> Option<&'l str>) -> bool {
+    pub fn means<'l>(&self, name: &NodeName, value_of: impl Fn(&str) -> Option<&'l str>) -> bool {
         let met = |term: &NodeSelectorTerm| {
             let (labels, fields) = (term.match_expressions.as_deref(), term.match_fields.as_deref());
             let (labels, fields) = (labels.unwrap_or_default(), fields.unwrap_or_default());
             // An empty term matches no node.
             (!labels.is_empty() || !fields.is_empty())
                 && labels.iter().all(|requirement| is_met(requirement, value_of(&requirement.key)))
-                && fields.iter().all(|requirement| is_met(requirement, Some(name)))
+                && fields.iter().all(|requirement| is_met(requirement, Some(name.as_str())))
         };
         self.node_selector.iter().all(|(key, value)| value_of(key) == Some(value))
             && self.terms.as_ref().is_none_or(|terms| terms.iter().any(met))

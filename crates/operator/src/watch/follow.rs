@@ -34,16 +34,17 @@ pub fn valid<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> (Stri
 }
 
 /// Keeps one mirror up to date and wakes the loop when a fact in it changes.
-pub fn follow<K, F>(
+pub fn follow<K, F, N>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     mirrors: Arc<Mirrors>,
-    mirror: fn(&Mirrors) -> &Mirror<F>,
-    fact: fn(&Interner, K) -> Option<(String, F)>,
+    mirror: fn(&Mirrors) -> &Mirror<F, N>,
+    fact: fn(&Interner, K) -> Option<(N, F)>,
     wake: Arc<Notify>,
 ) -> BoxFuture<'static, ()>
 where
     K: Resource<DynamicType = ()> + Send + 'static,
     F: PartialEq + Send + Sync + 'static,
+    N: Ord + Clone + Send + Sync + 'static,
 {
     Box::pin(async move {
         let changed_here = &mirrors.changed;

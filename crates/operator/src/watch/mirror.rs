@@ -1,12 +1,13 @@
 //! A mirror of one kind: the facts of its objects by name.
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 /// The facts of all objects of one kind, by name.
-pub type Facts<F> = BTreeMap<String, Arc<F>>;
+pub type Facts<F, N = String> = BTreeMap<N, Arc<F>>;
 
 /// A resource version. Since 1.35, Kubernetes guarantees what was already true before: the larger number is the newer version.
 /// Zero if the object has none.
@@ -15,44 +16,50 @@ pub type Version = u64;
 /// The maximum number of deleted objects whose versions are kept.
 const MEMORY_OF_DELETED: usize = 1000;
 
-/// A mirror of one kind.
+/// A mirror of one kind, with names of type `N`.
 #[derive(Debug)]
-pub struct Mirror<F> {
-    content: RwLock<Content<F>>,
+pub struct Mirror<F, N = String> {
+    content: RwLock<Content<F, N>>,
     /// The maximum number of objects that it holds; more are ignored.
     most: usize,
 }
 
 #[derive(Debug)]
-struct Content<F> {
+struct Content<F, N> {
     /// Whether the kind has been listed once.
     synced: bool,
     /// The facts of each object, with the version from which they were read.
-    known: BTreeMap<String, (Version, Arc<F>)>,
+    known: BTreeMap<N, (Version, Arc<F>)>,
     /// The last version of deleted objects.
-    deleted: BTreeMap<String, Version>,
+    deleted: BTreeMap<N, Version>,
     /// The list in progress.
-    listing: Option<Listing>,
+    listing: Option<Listing<N>>,
 }
 
 /// A list in progress.
-#[derive(Debug, Default)]
-struct Listing {
+#[derive(Debug)]
+struct Listing<N> {
     /// The objects that were listed so far.
-    listed: BTreeSet<String>,
+    listed: BTreeSet<N>,
     /// The objects that were set since the list began, listed or not.
-    learned: BTreeSet<String>,
+    learned: BTreeSet<N>,
     /// The newest version of all listed objects.
     newest: Version,
 }
 
-impl<F> Default for Mirror<F> {
+impl<N> Default for Listing<N> {
+    fn default() -> Self {
+        Self { listed: BTreeSet::new(), learned: BTreeSet::new(), newest: 0 }
+    }
+}
+
+impl<F, N> Default for Mirror<F, N> {
     fn default() -> Self {
         Self::of_at_most(usize::MAX)
     }
 }
 
-impl<F> Mirror<F> {
+impl<F, N> Mirror<F, N> {
     /// Creates a mirror that holds at most this many objects, for kinds whose number is unbounded and that need not be complete.
     #[must_use]
     pub fn of_at_most(most: usize) -> Self {
@@ -61,18 +68,18 @@ impl<F> Mirror<F> {
     }
 }
 
-impl<F: PartialEq> Mirror<F> {
-    fn read(&self) -> RwLockReadGuard<'_, Content<F>> {
+impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
+    fn read(&self) -> RwLockReadGuard<'_, Content<F, N>> {
         self.content.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Content<F>> {
+    fn write(&self) -> RwLockWriteGuard<'_, Content<F, N>> {
         self.content.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the current facts, or `None` until the kind has been listed.
     #[must_use]
-    pub fn facts(&self) -> Option<Facts<F>> {
+    pub fn facts(&self) -> Option<Facts<F, N>> {
         let content = self.read();
         let facts = || content.known.iter().map(|(name, (_, fact))| (name.clone(), Arc::clone(fact))).collect();
         content.synced.then(facts)
@@ -80,7 +87,10 @@ impl<F: PartialEq> Mirror<F> {
 
     /// Returns the facts of one object, or `None` if they are unknown.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<Arc<F>> {
+    pub fn get<Q: Ord + ?Sized>(&self, name: &Q) -> Option<Arc<F>>
+    where
+        N: Borrow<Q>,
+    {
         self.read().known.get(name).map(|(_, fact)| Arc::clone(fact))
     }
 
@@ -92,7 +102,7 @@ impl<F: PartialEq> Mirror<F> {
 
     /// Sets the facts of one object and returns whether they changed. Versions older than the known one are ignored: the answer
     /// to a write of this operator is known before the watch reports earlier changes.
-    pub fn set(&self, name: String, version: Version, fact: F) -> bool {
+    pub fn set(&self, name: N, version: Version, fact: F) -> bool {
         let content = &mut *self.write();
         let newest = content.known.get(&name).map(|(version, _)| *version).max(content.deleted.get(&name).copied());
         if newest.is_some_and(|newest| newest > version) {
@@ -116,7 +126,7 @@ impl<F: PartialEq> Mirror<F> {
     /// would hold everything twice. Newer facts that were set since the list began are kept.
     ///
     /// In all other cases the list replaces the known facts, even if its versions are older, as after a backup was restored.
-    pub fn list(&self, name: String, version: Version, fact: F) -> bool {
+    pub fn list(&self, name: N, version: Version, fact: F) -> bool {
         let content = &mut *self.write();
         let Some(listing) = content.listing.as_mut().filter(|listing| listing.listed.len() < self.most) else {
             return false;
@@ -144,7 +154,7 @@ impl<F: PartialEq> Mirror<F> {
 
     /// Removes one object and returns whether it was known. Its version is kept: the answer to a write from before the deletion
     /// may still arrive, and must not add the object again.
-    pub fn remove(&self, name: String, version: Version) -> bool {
+    pub fn remove(&self, name: N, version: Version) -> bool {
         let content = &mut *self.write();
         let there = content.known.remove(&name).is_some();
         content.deleted.insert(name, version);
@@ -159,9 +169,9 @@ impl<F: PartialEq> Mirror<F> {
     }
 }
 
-impl<F: PartialEq> Content<F> {
+impl<F: PartialEq, N: Ord> Content<F, N> {
     /// Sets the facts of one object and returns whether they changed.
-    fn put(&mut self, name: String, version: Version, fact: F) -> bool {
+    fn put(&mut self, name: N, version: Version, fact: F) -> bool {
         self.deleted.remove(&name);
         match self.known.get_mut(&name) {
             Some((known_version, known)) if **known == fact => {

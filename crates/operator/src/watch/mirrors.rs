@@ -5,10 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_common::interned::Interner;
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName};
 use gpu_operator_plan::world::{
-    DaemonSetFacts, ForeignPod, ForeignSet, Interner, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode,
-    World,
+    DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
 };
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass},
@@ -36,9 +36,9 @@ pub type Readable<K> = Option<Arc<K>>;
 /// All mirrors.
 #[derive(Debug)]
 pub struct Mirrors {
-    pub(super) policies: Mirror<Readable<ClusterGpuPolicy>>,
-    pub(super) nodes: Mirror<NodeFacts>,
-    pub(super) gpu_nodes: Mirror<Readable<GpuNode>>,
+    pub(super) policies: Mirror<Readable<ClusterGpuPolicy>, PolicyName>,
+    pub(super) nodes: Mirror<NodeFacts, NodeName>,
+    pub(super) gpu_nodes: Mirror<Readable<GpuNode>, NodeName>,
     pub(super) daemon_sets: Mirror<DaemonSetFacts>,
     /// DaemonSets of all namespaces, `None` for those that are not part of a GPU stack, so that a DaemonSet that ceases to be one is
     /// noticed.
@@ -103,13 +103,16 @@ impl Mirrors {
         let changed = match answer {
             Answer::Policy(policy) => {
                 let version = version(&*policy);
-                self.policies.set(policy.name_any(), version, Some(Arc::new(trimmed(*policy))))
+                self.policies.set(policy.name_any().into(), version, Some(Arc::new(trimmed(*policy))))
             }
             Answer::GpuNode(gpu_node) => {
                 let version = version(&*gpu_node);
-                self.gpu_nodes.set(gpu_node.name_any(), version, Some(Arc::new(trimmed(*gpu_node))))
+                self.gpu_nodes.set(self.node_name(&*gpu_node), version, Some(Arc::new(trimmed(*gpu_node))))
             }
-            Answer::Node(node) => self.nodes.set(node.name_any(), version(&*node), NodeFacts::of(&node, &self.words)),
+            Answer::Node(node) => {
+                let facts = NodeFacts::of(&node, &self.words);
+                self.nodes.set(facts.name.clone(), version(&*node), facts)
+            }
             Answer::DaemonSet(set) => self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set)),
             Answer::Pod(pod) => PodFacts::of(&pod, &self.words)
                 .is_some_and(|facts| self.pods.set(pod.name_any(), version(&*pod), facts)),
@@ -121,6 +124,11 @@ impl Mirrors {
         if changed {
             self.changed.notify_one();
         }
+    }
+
+    /// Returns the name of a Node, or of its GpuNode, stored once for all that refer to it.
+    fn node_name(&self, object: &impl ResourceExt) -> NodeName {
+        NodeName::interned(&object.name_any(), &self.words)
     }
 
     /// Waits for the next change of a fact since the last call.
@@ -181,7 +189,7 @@ fn foreign(facts: Facts<Option<ForeignSet>>) -> Facts<ForeignSet> {
 }
 
 /// Returns the objects that could be parsed, and the names of those that could not.
-fn readable<K>(facts: Facts<Readable<K>>) -> (Facts<K>, BTreeSet<String>) {
+fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N>) {
     let mut unreadable = BTreeSet::new();
     let mut readable = BTreeMap::new();
     for (name, fact) in facts {
