@@ -24,8 +24,6 @@ mod harness;
 mod benchmark;
 mod cluster;
 pub mod fleet;
-#[cfg(test)]
-mod layers;
 mod standin;
 mod xtask;
 

@@ -1,6 +1,7 @@
 //! The writes of a plan: labels, DaemonSets, GpuNodes, policies' statuses and Events.
 
 pub mod context;
+pub mod counted;
 pub mod daemon_sets;
 pub mod drift;
 pub mod events;
@@ -55,7 +56,8 @@ pub fn assemble<'f>(
     for policy in world.policies.values() {
         plan.merge(policy_nodes::writes(&context, policy));
     }
-    plan.merge(daemon_sets::writes(&context, &plan.labels));
+    let sets = daemon_sets::writes(&context, &plan.labels);
+    (plan.daemon_sets, plan.prune) = (sets.apply, sets.prune);
     plan.merge(runtime_classes::writes(world, fleet.variants.all()));
     plan.recreate.extend(validation_pods::to_delete(fleet));
     plan.recreate.extend(recreate_pods::pods_to_recreate(world, now));

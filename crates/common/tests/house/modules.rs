@@ -168,6 +168,14 @@ impl Found {
         }
     }
 
+    /// Adds the paths in a macro's arguments, which are tokens without a structure.
+    fn add_tokens(&mut self, tokens: &str) {
+        let text = tokens.replace(" :: ", "::");
+        let words = text.split(|character: char| !character.is_alphanumeric() && !"_:".contains(character));
+        let paths = words.filter(|word| word.contains("::") && !word.starts_with(':'));
+        self.paths.extend(paths.map(|path| path.split("::").map(str::to_owned).collect::<Name>()));
+    }
+
     fn add_function(&mut self, signature: &Signature) {
         let is_tuple = |argument: &FnArg| matches!(argument, FnArg::Typed(PatType { pat, .. }) if matches!(&**pat, Pat::Tuple(tuple) if !tuple.elems.is_empty()));
         if signature.inputs.iter().any(is_tuple) {
@@ -206,6 +214,11 @@ impl<'ast> Visit<'ast> for Found {
             self.paths.insert(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         }
         visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        self.add_tokens(&call.tokens.to_string());
+        visit::visit_macro(self, call);
     }
 
     fn visit_item_fn(&mut self, function: &'ast ItemFn) {

@@ -6,6 +6,8 @@ mod kernel_module;
 mod ld_cache;
 mod libraries;
 pub mod library_directories;
+#[cfg(test)]
+mod test_files;
 
 pub use error::DriverError;
 pub use gpu_operator_crd::report::{CONTAINER_ROOT, DRIVER_ROOTS, GKE_ROOT, HOST_ROOT};

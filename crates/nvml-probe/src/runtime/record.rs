@@ -19,7 +19,7 @@ pub struct Record {
     /// Whether [`Kept::left`] is known: an installer may have run without a record of its result.
     pub settled: bool,
     /// What was added to the configuration. Absent in older records.
-    #[serde(default, rename = "entered")]
+    #[serde(default)]
     pub added: Option<AddedEntries>,
 }
 
@@ -27,7 +27,6 @@ pub struct Record {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct AddedEntries {
     /// Identifies the entries.
-    #[serde(rename = "ours")]
     pub entries: NvidiaEntries,
     /// Whether NVIDIA's runtime is the default.
     pub default: bool,

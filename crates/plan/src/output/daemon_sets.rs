@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     manifests::daemon_set,
-    output::{context::Context, drift, node_labels::LabelWrite, plan::Plan},
+    output::{context::Context, drift, node_labels::LabelWrite},
     revision::{self, groups_of, node_groups},
     world::{DaemonSetFacts, World},
 };
@@ -23,10 +23,19 @@ pub struct DaemonSetWrite {
     pub whole: bool,
 }
 
-/// Returns the writes of DaemonSets that are missing or differ from the desired ones, and of those that no node names and no
-/// policy requires, given the label writes of the same plan.
+/// The writes of DaemonSets.
+#[derive(Debug)]
+pub struct DaemonSetWrites {
+    /// Those to apply, by name.
+    pub apply: BTreeMap<String, DaemonSetWrite>,
+    /// Those to delete: no node names them and no policy requires them.
+    pub prune: BTreeSet<String>,
+}
+
+/// Returns the DaemonSets that are missing or differ from the desired ones, and those that are no longer needed, given the
+/// label writes of the same plan.
 #[must_use]
-pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) -> Plan {
+pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) -> DaemonSetWrites {
     let Context { settings, fleet, .. } = *context;
     let world = fleet.world;
     let mut apply = BTreeMap::new();
@@ -60,7 +69,7 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
         needed.extend(named_sets(&rollout.from));
     }
     let prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
-    Plan { daemon_sets: apply, prune, ..Plan::default() }
+    DaemonSetWrites { apply, prune }
 }
 
 /// Returns whether a repair has been tried without effect, for example because an admission webhook reverts it.

@@ -7,11 +7,11 @@ use super::merge_notes::merge_notes;
 use crate::{
     assess::assessment::Assessment,
     output::{
+        counted::Counted,
         events::{Subject, Transition, node_transition},
         gpu_node::{self, GpuNodeWrite, Published},
         node_health, node_labels,
         plan::Plan,
-        policy::Counted,
         published_labels,
         status_debounce::Pace,
     },

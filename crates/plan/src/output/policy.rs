@@ -3,89 +3,21 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus, NodeName, PoolName, keys,
-    policy_status::{
-        Attention, GpuTotals, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, Summary,
-    },
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, PoolName, keys,
+    policy_status::{Attention, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, Summary},
     reason::Reason,
 };
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::policy_conditions::Trouble;
 use crate::{
-    assess::member::Member,
-    desired::{driver::choice::DriverChoice, fault::Fault},
     note::clip,
-    output::policy_conditions::Verdicts,
-    rollout::pool,
+    output::{
+        counted::{Counted, count},
+        policy_conditions::Verdicts,
+    },
 };
-
-/// Longest message in `attention`, in characters.
-const MAX_MESSAGE: usize = 512;
-
-/// One node as its policy counts it: only a part of its status, because all nodes are held in memory at once.
-#[derive(Clone, Debug)]
-pub struct Counted<'m> {
-    /// Its name.
-    pub node: &'m NodeName,
-    /// Its pool.
-    pub pool: &'m PoolName,
-    /// Its model, if known.
-    pub model: Option<&'m str>,
-    /// Whether it counts towards readiness.
-    pub serves: bool,
-    /// Whether it has the desired revision.
-    pub current: bool,
-    /// Its desired driver version, if this operator installs the driver.
-    pub driver_version: Option<&'m str>,
-    /// Why the policy cannot be applied to it.
-    pub fault: Option<&'m Fault>,
-    /// Whether it is ready, by its present or pending GpuNode status.
-    pub ready: bool,
-    /// The reason of its status.
-    pub reason: Reason,
-    /// Since when it has had this reason.
-    pub since: Option<Time>,
-    /// The message of its status; empty if there is no problem.
-    pub message: String,
-    /// Its GPUs.
-    pub gpus: GpuTotals,
-}
-
-impl<'m> Counted<'m> {
-    /// Returns how a node with this present or pending status counts.
-    #[must_use]
-    pub fn of(member: &'m Member<'_>, status: GpuNodeStatus) -> Self {
-        let reason = status.reason.unwrap_or(Reason::WaitingForReport);
-        let has_problem = !status.is_ready() || reason.is_note();
-        Self {
-            node: &member.node.name,
-            pool: &member.pool,
-            model: member.model(),
-            serves: member.node.serves() && !reason.counts_apart(),
-            // A node without another revision is being installed, not updated.
-            current: member.want().is_none_or(|want| pool::has_nothing_else(&member.have, &want)),
-            driver_version: member.driver().and_then(DriverChoice::version),
-            fault: member.desired.fault(),
-            ready: status.is_ready(),
-            reason,
-            since: status.since,
-            message: if has_problem { status.message.chars().take(MAX_MESSAGE).collect() } else { String::new() },
-            gpus: GpuTotals {
-                expected: status.gpus.expected.filter(|_| !reason.counts_apart()).unwrap_or_default(),
-                allocatable: status.gpus.allocatable,
-                unhealthy: status.gpus.unhealthy,
-                degraded: status.gpus.degraded,
-                unknown: status.gpus.unknown,
-            },
-        }
-    }
-
-    fn failed(&self) -> bool {
-        !self.ready && self.reason.is_failure()
-    }
-}
 
 /// Nodes that a policy selects but does not govern.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +44,7 @@ pub fn status(
     let attention = attention(nodes);
     let verdicts = Verdicts {
         policy,
+        nodes,
         counts: &counts,
         gpus: &gpus,
         pools: &pools,
@@ -133,30 +66,6 @@ pub fn status(
         overlaps,
         attention,
     }
-}
-
-fn count<'c, 'm: 'c>(nodes: impl Iterator<Item = &'c Counted<'m>>) -> (NodeCounts, GpuTotals) {
-    let (mut counts, mut gpus) = (NodeCounts::default(), GpuTotals::default());
-    for node in nodes {
-        counts.total += 1;
-        let class = if !node.serves {
-            &mut counts.excluded
-        } else if node.ready {
-            &mut counts.ready
-        } else if node.failed() {
-            &mut counts.failed
-        } else {
-            &mut counts.progressing
-        };
-        *class += 1;
-        counts.outdated += u32::from(!node.current && node.serves);
-        gpus.expected += node.gpus.expected;
-        gpus.allocatable += node.gpus.allocatable;
-        gpus.unhealthy += node.gpus.unhealthy;
-        gpus.degraded += node.gpus.degraded;
-        gpus.unknown += node.gpus.unknown;
-    }
-    (counts, gpus)
 }
 
 fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>) -> Vec<PoolStatus> {

@@ -12,7 +12,12 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::{int_or_percent, inventory::pool_checks::PoolProblems, note::clip};
+use crate::{
+    int_or_percent,
+    inventory::pool_checks::PoolProblems,
+    note::clip,
+    output::counted::{Counted, by_state},
+};
 
 /// The status of a condition, its reason and its message.
 type Answer = (bool, Reason, String);
@@ -36,6 +41,8 @@ pub struct Trouble<'a> {
 pub struct Verdicts<'a> {
     /// The policy.
     pub policy: &'a ClusterGpuPolicy,
+    /// Its nodes.
+    pub nodes: &'a [Counted<'a>],
     /// Its nodes, counted.
     pub counts: &'a NodeCounts,
     /// Their GPUs.
@@ -95,10 +102,8 @@ impl Verdicts<'_> {
         } else if self.counts.total == 0 {
             (false, Reason::NoMatchingNodes, self.no_nodes())
         } else if self.serving() == 0 {
-            let nodes = format!(
-                "none of {} nodes is eligible: they are NotReady, cordoned, being deleted or served by a DRA driver",
-                self.counts.total
-            );
+            let excluded = by_state(self.nodes.iter().filter_map(|node| node.excluded), |state| state.as_str());
+            let nodes = format!("none of {} nodes is eligible: {excluded}", self.counts.total);
             (false, Reason::NodesNotReady, nodes + &first)
         } else if !self.is_ready() {
             (false, Reason::NodesNotReady, counts + &first)
@@ -133,11 +138,10 @@ impl Verdicts<'_> {
                 format!("{} of {} nodes are not at the desired revision yet", self.counts.outdated, self.serving()),
             )
         } else if self.counts.progressing > 0 {
-            (
-                true,
-                Reason::NodesNotReady,
-                format!("{} of {} nodes are in progress", self.counts.progressing, self.serving()),
-            )
+            let pending = self.nodes.iter().filter(|node| node.in_progress());
+            let phases = by_state(pending.map(|node| node.phase), |phase| phase.as_str());
+            let (count, all) = (self.counts.progressing, self.serving());
+            (true, Reason::NodesNotReady, format!("{count} of {all} nodes are in progress: {phases}"))
         } else {
             (false, Reason::Settled, "no node is being installed or updated".to_owned())
         }

@@ -1,2 +1,3 @@
 mod first;
 mod second;
+mod third;

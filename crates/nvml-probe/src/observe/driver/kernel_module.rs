@@ -109,13 +109,7 @@ pub fn is_kept_loaded(host: &HostRoot) -> Result<bool, DriverError> {
 mod tests {
     use std::path::Path;
 
-    use super::*;
-
-    fn write(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    use super::{super::test_files::write, *};
 
     fn module(root: &Path, name: &str, count: &str, holders: &[&str]) {
         write(root, &format!("sys/module/{name}/refcnt"), &format!("{count}\n"));

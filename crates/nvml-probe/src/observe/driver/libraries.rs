@@ -99,13 +99,7 @@ fn is_version(text: &str) -> bool {
 mod tests {
     use std::{fs, os::unix::fs::symlink, path::Path};
 
-    use super::*;
-
-    fn write(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    use super::{super::test_files::write, *};
 
     #[test]
     fn libraries_are_found_under_every_root_and_versioned_by_their_file_name() {

@@ -1,0 +1,3 @@
+fn text() -> String {
+    format!("{:?}", [crate::first::used as usize])
+}

@@ -1,0 +1,165 @@
+//! Nodes as their policy counts them.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{
+    GpuNodeStatus, NodeName, Phase, PoolName, Reason,
+    policy_status::{GpuTotals, NodeCounts},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::{
+    assess::member::Member,
+    desired::{driver::choice::DriverChoice, fault::Fault},
+    rollout::pool,
+    world::NodeFacts,
+};
+
+/// The maximum length of a node's message, in characters.
+const MAX_MESSAGE: usize = 512;
+
+/// Why a node does not count towards readiness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exclusion {
+    /// The Node is being deleted.
+    Deleting,
+    /// The Node is not Ready.
+    NotReady,
+    /// The Node is cordoned.
+    Cordoned,
+    /// A DRA driver allocates its GPUs.
+    Claims,
+}
+
+impl Exclusion {
+    fn of(node: &NodeFacts, reason: Reason) -> Option<Self> {
+        if node.deleting {
+            Some(Self::Deleting)
+        } else if !node.ready {
+            Some(Self::NotReady)
+        } else if node.cordoned {
+            Some(Self::Cordoned)
+        } else {
+            reason.counts_apart().then_some(Self::Claims)
+        }
+    }
+
+    /// Returns the state of such nodes, for messages.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deleting => "being deleted",
+            Self::NotReady => "NotReady",
+            Self::Cordoned => "cordoned",
+            Self::Claims => "served by a DRA driver",
+        }
+    }
+}
+
+/// One node as its policy counts it: only a part of its status, because all nodes are held in memory at once.
+#[derive(Clone, Debug)]
+pub struct Counted<'m> {
+    /// Its name.
+    pub node: &'m NodeName,
+    /// Its pool.
+    pub pool: &'m PoolName,
+    /// Its model, if known.
+    pub model: Option<&'m str>,
+    /// Why it does not count towards readiness, if it does not.
+    pub excluded: Option<Exclusion>,
+    /// Whether it has the desired revision.
+    pub current: bool,
+    /// Its desired driver version, if this operator installs the driver.
+    pub driver_version: Option<&'m str>,
+    /// Why the policy cannot be applied to it.
+    pub fault: Option<&'m Fault>,
+    /// Whether it is ready, by its present or pending GpuNode status.
+    pub ready: bool,
+    /// The phase of its status.
+    pub phase: Phase,
+    /// The reason of its status.
+    pub reason: Reason,
+    /// Since when it has had this reason.
+    pub since: Option<Time>,
+    /// The message of its status; empty if there is no problem.
+    pub message: String,
+    /// Its GPUs.
+    pub gpus: GpuTotals,
+}
+
+impl<'m> Counted<'m> {
+    /// Returns how a node with this present or pending status counts.
+    #[must_use]
+    pub fn of(member: &'m Member<'_>, status: GpuNodeStatus) -> Self {
+        let reason = status.reason.unwrap_or(Reason::WaitingForReport);
+        let has_problem = !status.is_ready() || reason.is_note();
+        Self {
+            node: &member.node.name,
+            pool: &member.pool,
+            model: member.model(),
+            excluded: Exclusion::of(member.node, reason),
+            // A node without another revision is being installed, not updated.
+            current: member.want().is_none_or(|want| pool::has_nothing_else(&member.have, &want)),
+            driver_version: member.driver().and_then(DriverChoice::version),
+            fault: member.desired.fault(),
+            ready: status.is_ready(),
+            phase: status.phase,
+            reason,
+            since: status.since,
+            message: if has_problem { status.message.chars().take(MAX_MESSAGE).collect() } else { String::new() },
+            gpus: GpuTotals {
+                expected: status.gpus.expected.filter(|_| !reason.counts_apart()).unwrap_or_default(),
+                allocatable: status.gpus.allocatable,
+                unhealthy: status.gpus.unhealthy,
+                degraded: status.gpus.degraded,
+                unknown: status.gpus.unknown,
+            },
+        }
+    }
+
+    /// Returns whether it cannot proceed because of a failure.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        !self.ready && self.reason.is_failure()
+    }
+
+    /// Returns whether it is neither ready, nor failed, nor excluded.
+    #[must_use]
+    pub fn in_progress(&self) -> bool {
+        self.excluded.is_none() && !self.ready && !self.failed()
+    }
+}
+
+/// Returns the counts of nodes and of their GPUs.
+pub fn count<'c, 'm: 'c>(nodes: impl Iterator<Item = &'c Counted<'m>>) -> (NodeCounts, GpuTotals) {
+    let (mut counts, mut gpus) = (NodeCounts::default(), GpuTotals::default());
+    for node in nodes {
+        counts.total += 1;
+        let class = if node.excluded.is_some() {
+            &mut counts.excluded
+        } else if node.ready {
+            &mut counts.ready
+        } else if node.failed() {
+            &mut counts.failed
+        } else {
+            &mut counts.progressing
+        };
+        *class += 1;
+        counts.outdated += u32::from(!node.current && node.excluded.is_none());
+        gpus.expected += node.gpus.expected;
+        gpus.allocatable += node.gpus.allocatable;
+        gpus.unhealthy += node.gpus.unhealthy;
+        gpus.degraded += node.gpus.degraded;
+        gpus.unknown += node.gpus.unknown;
+    }
+    (counts, gpus)
+}
+
+/// Returns how many nodes are in each state, in the order of the states, such as `2 Driver, 1 Toolkit`.
+pub fn by_state<S: Ord>(states: impl Iterator<Item = S>, name: impl Fn(&S) -> &'static str) -> String {
+    let mut counts: BTreeMap<S, u32> = BTreeMap::new();
+    for state in states {
+        *counts.entry(state).or_default() += 1;
+    }
+    counts.iter().map(|(state, count)| format!("{count} {}", name(state))).collect::<Vec<_>>().join(", ")
+}
