@@ -1,6 +1,9 @@
 //! GpuNode: the state of one GPU node. There is one object for each node, with the node's name.
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,8 +37,12 @@ use crate::{
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Health", type_ = "string", json_path = ".status.health"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
+    printcolumn(name = "Since", type_ = "date", json_path = ".status.since"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    selectable = ".spec.pool",
+    selectable = ".status.phase",
+    selectable = ".status.reason"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GpuNodeSpec {
@@ -139,6 +146,15 @@ pub enum RolloutStep {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuNodeStatus {
+    /// The generation of the spec that the status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The conditions `Ready`, `DriverReady`, `ToolkitReady`, `DevicePluginReady` and `Healthy`. Absent if no policy
+    /// governs the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
     /// The facts that the probe reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<Report>,

@@ -28,7 +28,7 @@ pub use health::{GpuHealth, HealthRules};
 pub use names::{NodeName, PolicyName, PoolName, Revision};
 pub use policy::{ClusterGpuPolicy, ClusterGpuPolicySpec};
 pub use policy_status::ClusterGpuPolicyStatus;
-pub use reason::{ConditionType, Phase, Reason};
+pub use reason::{ConditionType, NodeConditionType, Phase, Reason};
 pub use report::Report;
 
 /// The API group of both kinds.

@@ -52,17 +52,13 @@ pub use validation::{Validation, ValidationMode};
     doc = "The desired configuration of a cluster's NVIDIA GPU nodes: driver, container toolkit, device plugin and labels, by pool.",
     validation = Rule::new("self.metadata.name.size() <= 63")
         .message("a policy's name is used as a label value: write a name of at most 63 characters"),
-    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.summary.status"),
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.summary.nodes"),
+    printcolumn(name = "Updated", type_ = "string", json_path = ".status.summary.updated"),
     printcolumn(name = "GPUs", type_ = "string", json_path = ".status.summary.gpus"),
     printcolumn(name = "Unhealthy", type_ = "integer", json_path = ".status.gpus.unhealthy"),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
-    printcolumn(
-        name = "Message",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type=='Ready')].message",
-        priority = 1
-    ),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.summary.reason"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.summary.message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

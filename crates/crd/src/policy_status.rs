@@ -32,7 +32,7 @@ pub struct ClusterGpuPolicyStatus {
     /// Counts of the policy's GPUs.
     #[serde(default)]
     pub gpus: GpuTotals,
-    /// The same counts as text, for display.
+    /// The state of the policy in short, for display.
     #[serde(default)]
     pub summary: Summary,
     /// Status of each pool.
@@ -103,14 +103,30 @@ pub struct GpuTotals {
     pub unknown: u32,
 }
 
-/// Counts as text, for `kubectl get`.
+/// What `kubectl get` shows.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
+    /// The most urgent of `Rejected`, `Stalled`, `NotReady`, `RollingOut`, `Degraded` and `Ready`, in this order.
+    #[schemars(length(max = 32))]
+    #[serde(default)]
+    pub status: String,
+    /// The reason of the condition behind `status`.
+    #[schemars(length(max = 64))]
+    #[serde(default)]
+    pub reason: String,
+    /// The message of the condition behind `status`.
+    #[schemars(length(max = 1024))]
+    #[serde(default)]
+    pub message: String,
     /// Nodes, as `ready/total`.
     #[schemars(length(max = 32))]
     #[serde(default)]
     pub nodes: String,
+    /// Eligible nodes, as `at the wanted revision/all`.
+    #[schemars(length(max = 32))]
+    #[serde(default)]
+    pub updated: String,
     /// GPUs, as `allocatable/expected`.
     #[schemars(length(max = 32))]
     #[serde(default)]

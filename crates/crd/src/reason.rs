@@ -3,7 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strum::IntoStaticStr;
+use strum::{EnumString, IntoStaticStr};
 
 /// The progress of a node. Phases follow each other in this order; a node that cannot proceed remains in its phase.
 #[derive(
@@ -29,7 +29,19 @@ pub enum Phase {
 
 /// The reason for the state of a node or policy.
 #[derive(
-    Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    EnumString,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
 )]
 pub enum Reason {
     // Ready.
@@ -78,6 +90,12 @@ pub enum Reason {
     NodeNotReady,
     /// The Node is being deleted.
     NodeDeleting,
+
+    // Conditions of stages.
+    /// An earlier stage of the node does not work yet.
+    StagePending,
+    /// The stage is proven to work.
+    StageProven,
 
     // Failures.
     /// The probe's pod is not running on the node, or does not report.
@@ -153,6 +171,8 @@ pub enum Reason {
     // Policies and pools.
     /// No node matches the policy.
     NoMatchingNodes,
+    /// No node matches the policy, whose `readiness.minReadyNodes` is 0.
+    NoNodes,
     /// Fewer nodes than `readiness.minReadyNodes` are ready.
     NodesNotReady,
     /// Nodes are being updated to a new revision.
@@ -328,6 +348,29 @@ pub enum ConditionType {
     Degraded,
     /// All settings of the policy are valid for its nodes.
     Accepted,
+}
+
+/// The conditions of a GpuNode.
+#[derive(IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeConditionType {
+    /// GPU pods can be scheduled on the node.
+    Ready,
+    /// The driver works.
+    DriverReady,
+    /// The container runtime can give GPUs to containers.
+    ToolkitReady,
+    /// All expected GPUs are allocatable.
+    DevicePluginReady,
+    /// No GPU has a problem that makes it unusable.
+    Healthy,
+}
+
+impl NodeConditionType {
+    /// Returns the condition's `type`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
 }
 
 impl ConditionType {

@@ -50,12 +50,15 @@ impl Publisher {
 }
 
 fn is_warning(reason: Reason) -> bool {
-    reason.is_failure() || reason.is_note() || matches!(reason, Reason::NodeNotReady | Reason::NodesNotReady)
+    reason.is_failure()
+        || reason.is_note()
+        || matches!(reason, Reason::NodeNotReady | Reason::NodesNotReady | Reason::NoMatchingNodes)
 }
 
 fn reference(subject: &Subject) -> ObjectReference {
     let (api_version, kind, namespace, name, uid) = match subject {
         Subject::Node(name, uid) => ("v1".to_owned(), "Node", None, name.as_str(), uid),
+        Subject::GpuNode(name, uid) => (format!("{GROUP}/{VERSION}"), "GpuNode", None, name.as_str(), uid),
         Subject::Policy(name, uid) => (format!("{GROUP}/{VERSION}"), "ClusterGpuPolicy", None, name.as_str(), uid),
         Subject::Namespaced { api_version, kind, namespace, name, uid } => {
             (api_version.clone(), kind.as_str(), Some(namespace.clone()), name.as_str(), uid)

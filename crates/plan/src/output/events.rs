@@ -1,10 +1,12 @@
 //! Events on transitions of nodes and policies.
 
-use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, reason::Reason};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus, NodeName, PolicyName, reason::Reason,
+};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::{assess::member::Member, inventory::membership::name_of, output::policy};
+use crate::{assess::member::Member, inventory::membership::name_of};
 
 /// A transition that is reported by an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,6 +24,8 @@ pub struct Transition {
 pub enum Subject {
     /// A Node, by name and uid.
     Node(NodeName, String),
+    /// A GpuNode, by name and uid.
+    GpuNode(NodeName, String),
     /// A policy, by name and uid.
     Policy(PolicyName, String),
     /// A third-party object in a namespace, such as a pod.
@@ -44,13 +48,23 @@ impl Subject {
     #[must_use]
     pub fn uid(&self) -> &str {
         match self {
-            Self::Node(_, uid) | Self::Policy(_, uid) | Self::Namespaced { uid, .. } => uid,
+            Self::Node(_, uid) | Self::GpuNode(_, uid) | Self::Policy(_, uid) | Self::Namespaced { uid, .. } => uid,
         }
     }
 }
 
-/// Returns the transition of a node into a failure, or out of one.
-pub fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Transition> {
+/// Returns the transition of a node into a failure, or out of one, as Events on the Node and on its GpuNode.
+pub fn node_transitions(member: &Member<'_>, status: &GpuNodeStatus) -> Vec<Transition> {
+    let node = Subject::Node(member.node.name.clone(), member.node.uid.clone());
+    let gpu_node =
+        member.gpu_node.and_then(|gpu_node| Some(Subject::GpuNode(member.node.name.clone(), gpu_node.uid()?)));
+    let Some(reason) = reported(member, status) else { return Vec::new() };
+    let transition = |subject| Transition { subject, reason, message: status.message.clone() };
+    [node].into_iter().chain(gpu_node).map(transition).collect()
+}
+
+/// Returns the reason of a node's state if its transition to that state is reported.
+fn reported(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Reason> {
     let (before, reason) = (member.status(), status.reason?);
     let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
     let old = before.and_then(|before| before.reason);
@@ -61,21 +75,34 @@ pub fn node_transition(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Tr
         || reason.is_note()
         || was_ready && !status.is_ready()
         || was_in_trouble && status.is_ready();
-    (old != Some(reason) && is_reported).then(|| Transition {
-        subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
-        reason,
-        message: status.message.clone(),
-    })
+    (old != Some(reason) && is_reported).then_some(reason)
 }
 
-/// Returns the transition of a policy that has become ready or is no longer ready.
-#[must_use]
-pub fn ready_transition(policy: &ClusterGpuPolicy, status: &ClusterGpuPolicyStatus) -> Option<Transition> {
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
-    let reason = if policy::is_ready(status) { Reason::MinimumNodesReady } else { Reason::NodesNotReady };
-    Some(Transition {
-        subject: Subject::Policy(name_of(policy), policy.uid().unwrap_or_default()),
-        reason,
-        message: ready.message.clone(),
+/// Returns the transitions of a policy's conditions: of `Ready` when its status changes, and of `Stalled` and `Accepted` when
+/// they become unfavourable, change their reason, or recover.
+pub fn policy_transitions(
+    policy: &ClusterGpuPolicy,
+    before: &ClusterGpuPolicyStatus,
+    status: &ClusterGpuPolicyStatus,
+) -> impl Iterator<Item = Transition> {
+    let kinds = [(ConditionType::Ready, "False"), (ConditionType::Stalled, "True"), (ConditionType::Accepted, "False")];
+    kinds.into_iter().filter_map(move |(kind, unfavourable)| {
+        let find = |status: &ClusterGpuPolicyStatus| {
+            status.conditions.iter().find(|condition| condition.type_ == kind.as_str()).cloned()
+        };
+        let (new, old) = (find(status)?, find(before));
+        let was_unfavourable = old.as_ref().is_none_or(|old| old.status == unfavourable);
+        let is_unfavourable = new.status == unfavourable;
+        let is_reported = match kind {
+            // A new policy is not ready, which is no transition.
+            ConditionType::Ready => was_unfavourable != is_unfavourable,
+            _ if is_unfavourable => {
+                old.is_none_or(|old| (old.status, old.reason) != (new.status.clone(), new.reason.clone()))
+            }
+            _ => old.is_some() && was_unfavourable,
+        };
+        let reason = new.reason.parse().ok().filter(|_| is_reported)?;
+        let subject = Subject::Policy(name_of(policy), policy.uid().unwrap_or_default());
+        Some(Transition { subject, reason, message: new.message })
     })
 }

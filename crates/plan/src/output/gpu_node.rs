@@ -20,11 +20,17 @@ use crate::{
     },
     inventory::membership::{Unmanaged, name_of},
     note::clip,
-    output::status_debounce::{Debounced, Pace, debounced},
+    output::{
+        node_conditions, node_health,
+        status_debounce::{Debounced, Pace, debounced},
+    },
     rollout::decision::Decision,
     time::add,
     world::NodeFacts,
 };
+
+/// The type of the condition about the health of GPUs.
+const HEALTHY: &str = "Healthy";
 
 /// The writes to one GpuNode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -43,13 +49,15 @@ impl GpuNodeWrite {
     }
 }
 
-/// The content of a node's labels.
+/// What else is written for a node.
 #[derive(Debug)]
 pub struct Published<'a> {
     /// The labels that this operator publishes outside its prefix.
     pub labels: &'a Labels,
     /// The highest CUDA version that the node's driver supports.
     pub cuda: Option<String>,
+    /// The generation of the GpuNode, including that of the same plan's write of its spec.
+    pub generation: Option<i64>,
 }
 
 /// Returns the owner of a GpuNode: its Node, with which it is deleted.
@@ -76,6 +84,14 @@ pub fn spec_write(
         gpu_node.spec == spec && gpu_node.owner_references().iter().any(|present| present.uid == owner.uid)
     });
     (!there).then_some((spec, owner))
+}
+
+/// Returns the generation of a GpuNode after a write of its spec, if there is one.
+#[must_use]
+pub fn generation(gpu_node: Option<&GpuNode>, write: Option<&(GpuNodeSpec, OwnerReference)>) -> Option<i64> {
+    let Some(gpu_node) = gpu_node else { return Some(1) };
+    let changes = write.is_some_and(|(spec, _)| *spec != gpu_node.spec);
+    gpu_node.metadata.generation.map(|generation| generation + i64::from(changes))
 }
 
 /// Returns a member's desired spec.
@@ -133,7 +149,11 @@ pub fn member_status(
         .or_else(|| member.report_awaited_since().filter(|_| member.is_awaited(now)).map(Time))
         .unwrap_or(Time(now));
     let gpus = counts(assessment, &verdict);
+    let known = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
+    let health = node_health::condition(member, now);
     let status = GpuNodeStatus {
+        observed_generation: published.generation,
+        conditions: node_conditions::of(&verdict, health, published.generation, known, now),
         report: None,
         model: member.model().map(str::to_owned),
         health: member.health.state,
@@ -249,7 +269,12 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
 pub fn status_write(gpu_node: Option<&GpuNode>, status: GpuNodeStatus) -> Option<GpuNodeStatus> {
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
     // That all GPUs are healthy is not worth a write; it is included in the next one.
-    let health = before.health.or(status.health.filter(|state| *state == HealthState::Healthy));
-    let same = GpuNodeStatus { report: None, health, ..before } == status;
+    let healthy = before.health.is_none() && status.health == Some(HealthState::Healthy);
+    let health = if healthy { status.health } else { before.health };
+    let mut conditions = before.conditions.clone();
+    if healthy && let Some(new) = status.conditions.iter().find(|new| new.type_ == HEALTHY) {
+        conditions.iter_mut().filter(|known| known.type_ == HEALTHY).for_each(|known| known.clone_from(new));
+    }
+    let same = GpuNodeStatus { report: None, health, conditions, ..before } == status;
     (!same).then_some(status)
 }

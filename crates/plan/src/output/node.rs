@@ -8,7 +8,7 @@ use crate::{
     assess::assessment::Assessment,
     output::{
         counted::Counted,
-        events::{Subject, Transition, node_transition},
+        events::{Subject, Transition, node_transitions},
         gpu_node::{self, GpuNodeWrite, Published},
         node_health, node_labels,
         plan::Plan,
@@ -36,16 +36,17 @@ pub fn writes<'m>(
     let known = node_labels::Known { model: member.model(), cuda: of_label.as_deref() };
     let labels = node_labels::of(member.node, known, &member.pool, &decision.labels, &wanted_labels);
     let verdict = merge_notes(assessment, decision, &labels.conflicts, &wanted_labels);
-    let published = Published { labels: &labels.published, cuda };
+    let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
+    let generation = gpu_node::generation(member.gpu_node, spec.as_ref());
+    let published = Published { labels: &labels.published, cuda, generation };
     let (status, again) = gpu_node::member_status(assessment, &verdict, published, pace, now);
     let awaited = member.is_awaited(now);
     plan.check_again = again.into_iter().chain(checks(assessment, &status, now)).min();
-    let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
     let status_write = gpu_node::status_write(member.gpu_node, status.clone());
     let write = GpuNodeWrite { spec, status: status_write };
     if !write.is_empty() && !awaited {
         if write.status.is_some() {
-            plan.events.extend(node_transition(member, &status));
+            plan.events.extend(node_transitions(member, &status));
         }
         plan.gpu_nodes.insert(member.node.name.clone(), write);
     }

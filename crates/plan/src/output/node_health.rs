@@ -52,7 +52,9 @@ pub fn of(member: &Member<'_>, now: Timestamp) -> NodeHealthWrite {
     NodeHealthWrite { condition: wanted.map(Some), taint: wants_taint.filter(|wants| *wants != tainted) }
 }
 
-fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition> {
+/// Returns the health of the node's GPUs as a condition, if it is known.
+#[must_use]
+pub fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition> {
     let state = member.health.state?;
     let (status, reason) = match state {
         HealthState::Unhealthy => ("False", Reason::GpuUnhealthy),

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, PoolName, keys,
-    policy_status::{Attention, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, Summary},
+    policy_status::{
+        Attention, GpuTotals, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, Summary,
+    },
     reason::Reason,
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use kube::ResourceExt;
 
 use super::policy_conditions::Trouble;
@@ -15,6 +17,7 @@ use crate::{
     note::clip,
     output::{
         counted::{Counted, count},
+        headline::{self, Headline},
         policy_conditions::Verdicts,
     },
 };
@@ -53,18 +56,30 @@ pub fn status(
         trouble,
     };
     let conditions = verdicts.conditions(now);
+    let summary = summary(&conditions, &counts, &gpus);
     ClusterGpuPolicyStatus {
         observed_generation: policy.metadata.generation,
         conditions,
-        summary: Summary {
-            nodes: format!("{}/{}", counts.ready, counts.total),
-            gpus: format!("{}/{}", gpus.allocatable, gpus.expected),
-        },
+        summary,
         nodes: counts,
         gpus,
         pools,
         overlaps,
         attention,
+    }
+}
+
+/// Returns what `kubectl get` shows of a policy.
+fn summary(conditions: &[Condition], counts: &NodeCounts, gpus: &GpuTotals) -> Summary {
+    let Headline { status, condition } = headline::of(conditions);
+    let eligible = counts.total - counts.excluded;
+    Summary {
+        status: status.to_owned(),
+        reason: condition.map(|condition| condition.reason.clone()).unwrap_or_default(),
+        message: condition.map(|condition| condition.message.clone()).unwrap_or_default(),
+        nodes: format!("{}/{}", counts.ready, counts.total),
+        updated: format!("{}/{eligible}", eligible.saturating_sub(counts.outdated)),
+        gpus: format!("{}/{}", gpus.allocatable, gpus.expected),
     }
 }
 

@@ -82,7 +82,8 @@ impl Verdicts<'_> {
 
     fn is_ready(&self) -> bool {
         let serving = self.serving();
-        !self.deleting() && serving > 0 && self.counts.ready >= required(self.policy, serving)
+        let required = required(self.policy, serving);
+        !self.deleting() && (serving > 0 || required == 0) && self.counts.ready >= required
     }
 
     fn ready(&self) -> Answer {
@@ -99,9 +100,11 @@ impl Verdicts<'_> {
                 Reason::PodsForbidden,
                 format!("no node is known, because the API server rejects the probe's pods: {refusal}"),
             )
+        } else if self.counts.total == 0 && self.is_ready() {
+            (true, Reason::NoNodes, format!("{}; none is required", self.no_nodes()))
         } else if self.counts.total == 0 {
             (false, Reason::NoMatchingNodes, self.no_nodes())
-        } else if self.serving() == 0 {
+        } else if self.serving() == 0 && !self.is_ready() {
             let excluded = by_state(self.nodes.iter().filter_map(|node| node.excluded), |state| state.as_str());
             let nodes = format!("none of {} nodes is eligible: {excluded}", self.counts.total);
             (false, Reason::NodesNotReady, nodes + &first)
@@ -211,11 +214,15 @@ impl Verdicts<'_> {
     }
 }
 
-/// Returns how many of the serving nodes must be ready: at least one, so that a policy without ready nodes is never
-/// ready.
+/// Returns how many of the serving nodes must be ready. A policy without nodes is ready only if it requires none explicitly.
 fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
     let wanted = policy.spec.readiness.min_ready_nodes.as_ref();
-    wanted.map_or(serving, |wanted| int_or_percent::of(wanted, serving)).max(1)
+    match wanted {
+        // Of no nodes every percentage is zero, which does not mean that none is required.
+        Some(wanted) if int_or_percent::of(wanted, 100) == 0 => 0,
+        Some(wanted) => int_or_percent::of(wanted, serving).max(1),
+        None => serving.max(1),
+    }
 }
 
 fn condition(policy: &ClusterGpuPolicy, kind: ConditionType, answer: Answer, now: Timestamp) -> Condition {

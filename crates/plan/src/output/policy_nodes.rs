@@ -11,7 +11,7 @@ use crate::{
     assess::{PolicyMembers, pod_failure},
     inventory::{membership::name_of, pool_checks},
     output::{
-        context::Context, events::ready_transition, node, plan::Plan, policy, status_debounce::Pace, validation_pods,
+        context::Context, events::policy_transitions, node, plan::Plan, policy, status_debounce::Pace, validation_pods,
     },
     settings::{ASK_AGAIN, PASSING, PROGRESS_DEADLINE},
     time::later,
@@ -67,9 +67,7 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
     let status = policy::status(policy, &counted, others, trouble, now);
     let before = policy.status.clone().unwrap_or_default();
     if before != status {
-        if policy::is_ready(&before) != policy::is_ready(&status) {
-            plan.events.extend(ready_transition(policy, &status));
-        }
+        plan.events.extend(policy_transitions(policy, &before, &status));
         plan.policies.insert(name.clone(), status.clone());
     }
     plan.statuses.insert(name, status);

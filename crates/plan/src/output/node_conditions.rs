@@ -1,0 +1,83 @@
+//! The conditions of a GpuNode: its readiness, its stages and its health, from the same verdict as its phase.
+
+use gpu_operator_crd::{NodeConditionType, Phase, Reason, policy::Stage};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
+
+use crate::{assess::verdict::Verdict, note::clip, world::HealthCondition};
+
+/// A condition's status, reason and message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Answer {
+    status: &'static str,
+    reason: Reason,
+    message: String,
+}
+
+/// Returns the conditions of a governed node. `before` are its previous conditions, `generation` is that of its GpuNode, and
+/// `health` is the health condition of its Node.
+#[must_use]
+pub fn of(
+    verdict: &Verdict,
+    health: Option<HealthCondition>,
+    generation: Option<i64>,
+    before: &[Condition],
+    now: Timestamp,
+) -> Vec<Condition> {
+    let healthy = health.unwrap_or_else(|| HealthCondition {
+        status: "Unknown".to_owned(),
+        reason: Reason::HealthUnknown.as_str().to_owned(),
+        message: "the probe has not reported the health of the GPUs yet".to_owned(),
+        since: None,
+    });
+    let answers = [
+        (NodeConditionType::Ready, ready(verdict)),
+        (NodeConditionType::DriverReady, of_stage(verdict, Stage::Driver)),
+        (NodeConditionType::ToolkitReady, of_stage(verdict, Stage::Toolkit)),
+        (NodeConditionType::DevicePluginReady, of_stage(verdict, Stage::DevicePlugin)),
+    ];
+    let answers = answers.into_iter().map(|(kind, answer)| {
+        let Answer { status, reason, message } = answer;
+        (kind, status.to_owned(), reason.as_str().to_owned(), message)
+    });
+    let healthy = (NodeConditionType::Healthy, healthy.status, healthy.reason, healthy.message);
+    let condition = |(kind, status, reason, message): (NodeConditionType, String, String, String)| {
+        let unchanged = before.iter().find(|known| known.type_ == kind.as_str() && known.status == status);
+        Condition {
+            type_: kind.as_str().to_owned(),
+            status,
+            reason,
+            message: clip(&message),
+            observed_generation: generation,
+            last_transition_time: unchanged.map_or(Time(now), |known| known.last_transition_time.clone()),
+        }
+    };
+    answers.chain([healthy]).map(condition).collect()
+}
+
+fn ready(verdict: &Verdict) -> Answer {
+    let status = if verdict.phase == Phase::Ready { "True" } else { "False" };
+    Answer { status, reason: verdict.reason, message: verdict.message.clone() }
+}
+
+/// Returns whether a stage works. Proof of a later stage implies the earlier ones.
+fn of_stage(verdict: &Verdict, stage: Stage) -> Answer {
+    let of_verdict = |status| Answer { status, reason: verdict.reason, message: verdict.message.clone() };
+    if verdict.reason.is_away() || verdict.phase < Phase::Driver {
+        return of_verdict("Unknown");
+    }
+    let name = stage.as_str();
+    match verdict.phase.cmp(&stage.phase()) {
+        std::cmp::Ordering::Less => Answer {
+            status: "False",
+            reason: Reason::StagePending,
+            message: format!("the {name} is waiting for phase {}", verdict.phase.as_str()),
+        },
+        std::cmp::Ordering::Equal => of_verdict("False"),
+        std::cmp::Ordering::Greater => {
+            Answer { status: "True", reason: Reason::StageProven, message: format!("the {name} works") }
+        }
+    }
+}
