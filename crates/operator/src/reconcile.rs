@@ -227,8 +227,8 @@ mod tests {
         let status = ClusterGpuPolicyStatus::default();
         let subject = Subject::Policy("all".into(), "uid".into());
         Plan {
-            policies: [("all".to_owned(), status.clone())].into(),
-            statuses: [("all".to_owned(), status)].into(),
+            policies: [("all".into(), status.clone())].into(),
+            statuses: [("all".into(), status)].into(),
             events: vec![Transition { subject, reason: Reason::NodesNotReady, message: String::new() }],
             ..Plan::default()
         }

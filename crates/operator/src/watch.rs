@@ -14,7 +14,7 @@ use std::sync::Arc;
 use event_watch::follow_said;
 use follow::{any, follow, valid};
 use futures::future::BoxFuture;
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, keys};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use gpu_operator_plan::world::{
     DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, TrimmedPod,
 };
@@ -57,10 +57,7 @@ pub fn follow_all(
             watcher(policies, any()),
             mirror(),
             |mirrors| &mirrors.policies,
-            |_, policy| {
-                let (name, policy) = valid(policy);
-                Some((name.into(), policy))
-            },
+            |_, policy| Some(valid(policy, PolicyName::from)),
             wake(),
         ),
         follow(
@@ -77,10 +74,7 @@ pub fn follow_all(
             watcher(gpu_nodes, any()),
             mirror(),
             |mirrors| &mirrors.gpu_nodes,
-            |words, gpu_node| {
-                let (name, gpu_node) = valid(gpu_node);
-                Some((NodeName::interned(&name, words), gpu_node))
-            },
+            |words, gpu_node| Some(valid(gpu_node, |name| NodeName::interned(&name, words))),
             wake(),
         ),
         follow(

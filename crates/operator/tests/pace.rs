@@ -18,14 +18,15 @@ fn a_node_that_joins_slowly_costs_ten_requests() {
     let joined = sim.now;
     sim.join("new", "2330", 8);
     let (mut pace, start) = (Pace::default(), Instant::now());
-    let mut written = sim.policies["all"].status.clone();
+    let all = "all".into();
+    let mut written = sim.policies[&all].status.clone();
     let mut policy = 0;
     while sim.status("new").phase != Phase::Ready {
         sim.step();
-        let status = sim.plans.last().expect("a plan").statuses["all"].clone();
+        let status = sim.plans.last().expect("a plan").statuses[&all].clone();
         let now = start + Duration::try_from(sim.now.duration_since(joined)).expect("time passes");
-        if written.as_ref() != Some(&status) && pace.wait("all", written.as_ref(), &status, now).is_none() {
-            pace.written("all", now);
+        if written.as_ref() != Some(&status) && pace.wait(&all, written.as_ref(), &status, now).is_none() {
+            pace.written(&all, now);
             written = Some(status);
             policy += 1;
         }

@@ -16,7 +16,10 @@ use axum::{
     http::{Method, Request, Response, StatusCode},
 };
 use gpu_operator::{apply::Writer, error::Class, observe, watch::Mirrors};
-use gpu_operator_crd::gpunode::{Rollout, RolloutStep, StageRevisions};
+use gpu_operator_crd::{
+    NodeName,
+    gpunode::{Rollout, RolloutStep, StageRevisions},
+};
 use gpu_operator_plan::{Plan, world::GpuAsks};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -101,7 +104,7 @@ async fn writes_come_after_the_writes_that_they_depend_on() {
 fn update_of_a_begins() -> Plan {
     let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
     let mut plan = sim.plan();
-    let (spec, _) = plan.gpu_nodes.get_mut("a").and_then(|write| write.spec.as_mut()).expect("a spec");
+    let (spec, _) = plan.gpu_nodes.get_mut(&"a".into()).and_then(|write| write.spec.as_mut()).expect("a spec");
     spec.rollout = Some(Rollout { step: RolloutStep::Install, from: StageRevisions::default(), since: Time(sim.now) });
     plan
 }
@@ -236,17 +239,17 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
         (StatusCode::OK, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
     }
     let (client, made) = server(pods);
-    let set = |word: &str| BTreeSet::from([word.to_owned()]);
+    let node = NodeName::from("a");
     for (asks, expected) in [
         (GpuAsks::default(), &["team/gpu", "team/slice"][..]),
         (
-            GpuAsks { resources: set("example.com/gpu"), claims: true },
+            GpuAsks { resources: ["example.com/gpu".to_owned()].into(), claims: true },
             &["team/claim", "team/gpu", "team/slice", "team/third-party"],
         ),
     ] {
-        let (found, holders) = observe::gpu_pods(&client, &set("a"), &asks).await.expect("an answer");
-        assert_eq!(found["a"], expected);
-        assert!(holders["a"].contains(&"team/gpu".to_owned()) && !holders["a"].contains(&"team/slice".to_owned()));
+        let (found, holders) = observe::gpu_pods(&client, &[node.clone()].into(), &asks).await.expect("an answer");
+        assert_eq!(found[&node], expected);
+        assert!(holders[&node].contains(&"team/gpu".to_owned()) && !holders[&node].contains(&"team/slice".to_owned()));
     }
     assert_eq!(made.lock().expect("the list").len(), 2);
 }

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicySpec, GpuNode, GpuNodeStatus, Report,
+    ClusterGpuPolicy, ClusterGpuPolicySpec, GpuNode, GpuNodeStatus, NodeName, Report,
     health::{GpuHealth, HealthState},
     policy::Stage,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
@@ -75,10 +75,10 @@ impl Fleet {
         }))?;
         policy.metadata.uid = Some("uid-all".to_owned());
         policy.metadata.creation_timestamp = Some(Time(now));
-        let names = || (0..nodes).map(|index| (index, format!("node-{index:05}")));
+        let names = || (0..nodes).map(|index| (index, NodeName::from(format!("node-{index:05}"))));
         let probes = names().map(|(_, name)| pod("nvml-probe", &name, Role::Probe, None, now));
         let world = World {
-            policies: BTreeMap::from([("all".to_owned(), Arc::new(policy))]),
+            policies: BTreeMap::from([("all".into(), Arc::new(policy))]),
             nodes: names().map(|(_, name)| (name.clone(), Arc::new(node(&name, now)))).collect(),
             gpu_nodes: names().map(|(index, name)| (name.clone(), Arc::new(gpu_node(&name, index)))).collect(),
             pods: probes.map(|pod| (pod.name.clone(), Arc::new(pod))).collect(),
@@ -184,11 +184,11 @@ fn driver_version(set: &DaemonSet, group: &str) -> Option<String> {
     Some(image.rsplit_once(':')?.1.split('-').next()?.to_owned())
 }
 
-fn node(name: &str, now: Timestamp) -> NodeFacts {
+fn node(name: &NodeName, now: Timestamp) -> NodeFacts {
     let label =
         |index| (format!("feature.example.com/label-{index:02}").into(), format!("value-of-label-{index}").into());
     NodeFacts {
-        name: name.to_owned(),
+        name: name.clone(),
         uid: format!("uid-{name}"),
         labels: (0..LABELS).map(label).collect(),
         ready: true,
@@ -199,7 +199,7 @@ fn node(name: &str, now: Timestamp) -> NodeFacts {
     }
 }
 
-fn gpu_node(name: &str, index: usize) -> GpuNode {
+fn gpu_node(name: &NodeName, index: usize) -> GpuNode {
     let gpus = (0..GPUS).map(|gpu| Gpu {
         pci_address: format!("0000:{:02x}:00.0", gpu + 6),
         device_id: MODELS[index % MODELS.len()].to_owned(),
@@ -220,13 +220,13 @@ fn gpu_node(name: &str, index: usize) -> GpuNode {
         gpus: gpus.collect(),
         ..Report::default()
     };
-    let mut gpu_node = GpuNode::new(name, gpu_operator_crd::GpuNodeSpec::default());
+    let mut gpu_node = GpuNode::new(name.as_str(), gpu_operator_crd::GpuNodeSpec::default());
     gpu_node.status = Some(GpuNodeStatus { report: Some(report), ..GpuNodeStatus::default() });
     gpu_node
 }
 
 /// Returns a running pod.
-fn pod(of: &str, node: &str, role: Role, group: Option<&str>, now: Timestamp) -> PodFacts {
+fn pod(of: &str, node: &NodeName, role: Role, group: Option<&str>, now: Timestamp) -> PodFacts {
     let main = ContainerFacts {
         name: "main".into(),
         state: ContainerState::Running(Some(now)),
@@ -235,7 +235,7 @@ fn pod(of: &str, node: &str, role: Role, group: Option<&str>, now: Timestamp) ->
     };
     PodFacts {
         name: format!("{of}-{node}"),
-        node: node.into(),
+        node: node.clone(),
         role,
         group: group.map(Into::into),
         applied: None,

@@ -55,7 +55,7 @@ pub fn reasons(spec: &str, world: &World) -> Vec<Mistake> {
 /// Returns a world with a policy of this spec.
 pub fn world(policy: &str) -> World {
     let policy = ClusterGpuPolicy::new("all", serde_yaml::from_str(policy).unwrap());
-    World { policies: [("all".to_owned(), Arc::new(policy))].into(), ..World::default() }
+    World { policies: [("all".into(), Arc::new(policy))].into(), ..World::default() }
 }
 
 /// Adds a ready node with GPUs of this model.
@@ -77,7 +77,8 @@ pub fn node(world: &mut World, name: &str, model: &str, gpus: u32) {
 
 /// Changes a node's facts.
 pub fn edit(world: &mut World, name: &str, edit: impl FnOnce(&mut NodeFacts, &mut GpuNode)) {
-    let (node, gpu_node) = (world.nodes.get_mut(name).unwrap(), world.gpu_nodes.get_mut(name).unwrap());
+    let name = name.into();
+    let (node, gpu_node) = (world.nodes.get_mut(&name).unwrap(), world.gpu_nodes.get_mut(&name).unwrap());
     edit(Arc::make_mut(node), Arc::make_mut(gpu_node));
 }
 

@@ -24,13 +24,16 @@ pub fn any() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
-/// Returns a custom resource if it can be parsed. An object that cannot be parsed must not stall the watch.
-pub fn valid<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> (String, Readable<K>) {
+/// Returns a custom resource, if it can be parsed, and its name. An object that cannot be parsed must not stall the watch.
+pub fn valid<K, N>(guard: DeserializeGuard<K>, typed: impl FnOnce(String) -> N) -> (N, Readable<K>)
+where
+    K: Resource<DynamicType = ()>,
+{
     let name = guard.name_any();
     let object = guard.0.map(|object| Arc::new(trimmed(object))).inspect_err(|error| {
         tracing::warn!(kind = %K::kind(&()), name, %error, "cannot parse object; leaving what it governs unchanged");
     });
-    (name, object.ok())
+    (typed(name), object.ok())
 }
 
 /// Keeps one mirror up to date and wakes the loop when a fact in it changes.

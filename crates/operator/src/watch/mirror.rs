@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn only_a_different_fact_is_a_change() {
-        let mirror = Mirror::default();
+        let mirror: Mirror<_> = Mirror::default();
         assert!(!mirror.synced());
         assert!(mirror.set("a".into(), 1, 1));
         assert!(!mirror.set("a".into(), 2, 1));
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn versions_older_than_the_answer_to_a_write_are_ignored() {
-        let mirror = Mirror::default();
+        let mirror: Mirror<_> = Mirror::default();
         assert!(mirror.set("a".into(), 10, "answer"));
         assert!(!mirror.set("a".into(), 9, "before"));
         assert!(mirror.set("a".into(), 11, "after"));

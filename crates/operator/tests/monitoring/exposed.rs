@@ -39,7 +39,7 @@ fn operator() -> String {
     let metrics = Metrics::default();
     let pools = json!({"pools": [{"name": "p100"}]});
     let status: ClusterGpuPolicyStatus = serde_json::from_value(pools).expect("a status");
-    metrics.show(&[("all".to_owned(), status)].into());
+    metrics.show(&[("all".into(), status)].into());
     metrics.show_findings(&[]);
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count(&[Written { target: "Node", result: Ok(()) }, Written { target: "Node", result: refused }]);

@@ -195,7 +195,7 @@ mod tests {
     }
 
     /// Returns each stage's group, and its pod with the group's name replaced.
-    fn stages(settings: &Settings, policy: &ClusterGpuPolicy, key: VariantKey) -> Vec<(Stage, String, String)> {
+    fn stages(settings: &Settings, policy: &ClusterGpuPolicy, key: VariantKey) -> Vec<(Stage, Revision, String)> {
         let variant = resolve(policy, None, key);
         let sets = daemon_sets(settings, policy, &variant);
         assert_eq!(sets.len(), variant.stages.len());

@@ -110,8 +110,6 @@ fn write_if_needed(node: &NodeFacts, mut labels: Labels, mut result: NodeLabels)
 mod tests {
     use super::*;
 
-    const KNOWN: Known<'static> = Known { model: Some("m"), cuda: None };
-
     fn node(labels: &[(&str, &str)], owned: &[&str]) -> NodeFacts {
         NodeFacts {
             labels: labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
@@ -120,43 +118,40 @@ mod tests {
         }
     }
 
+    /// Returns the labels of a node of pool `p` with model `m`.
+    fn governed(node: &NodeFacts, published: &Labels) -> NodeLabels {
+        of(node, Known { model: Some("m"), cuda: None }, &"p".into(), &StageRevisions::default(), published)
+    }
+
     fn publish(value: &str) -> Labels {
         Labels::from([("accelerator".to_owned(), value.to_owned())])
     }
 
     #[test]
     fn a_key_with_another_value_is_a_conflict_and_is_kept() {
-        let labels =
-            of(&node(&[("accelerator", "other")], &[]), KNOWN, "p", &StageRevisions::default(), &publish("own"));
+        let labels = governed(&node(&[("accelerator", "other")], &[]), &publish("own"));
         assert_eq!(labels.conflicts, [("accelerator".to_owned(), "other".to_owned())]);
         assert!(!labels.write.expect("a write").labels.contains_key("accelerator"));
     }
 
     #[test]
     fn a_key_with_the_same_value_of_another_writer_keeps_its_owner() {
-        let labels =
-            of(&node(&[("accelerator", "same")], &[]), KNOWN, "p", &StageRevisions::default(), &publish("same"));
+        let labels = governed(&node(&[("accelerator", "same")], &[]), &publish("same"));
         assert_eq!((labels.conflicts.len(), labels.published.len()), (0, 0));
     }
 
     #[test]
     fn a_key_is_published_without_force_and_updated_with_it() {
-        let first = of(&node(&[], &[]), KNOWN, "p", &StageRevisions::default(), &publish("own"));
+        let first = governed(&node(&[], &[]), &publish("own"));
         assert!(!first.write.expect("a write").force);
-        let later = of(
-            &node(&[("accelerator", "own")], &["accelerator"]),
-            KNOWN,
-            "p",
-            &StageRevisions::default(),
-            &publish("new"),
-        );
+        let later = governed(&node(&[("accelerator", "own")], &["accelerator"]), &publish("new"));
         assert!(later.write.expect("a write").force);
     }
 
     #[test]
     fn an_own_key_is_taken_back_before_other_keys_are_published() {
         let taken = node(&[(keys::MODEL, "other")], &[]);
-        let write = of(&taken, KNOWN, "p", &StageRevisions::default(), &publish("own")).write.expect("a write");
+        let write = governed(&taken, &publish("own")).write.expect("a write");
         assert!(write.force && !write.labels.contains_key("accelerator"), "{write:?}");
     }
 
@@ -168,15 +163,14 @@ mod tests {
             let owned = node(&[(keys::DRIVER, &taken.labels[keys::DRIVER])], &[keys::DRIVER]);
             assert_eq!(none(&owned, None).write.expect("a write").labels, Labels::new());
         }
-        let governed = of(&node(&[(keys::DRIVER, "x")], &[]), KNOWN, "p", &StageRevisions::default(), &publish("own"));
-        let write = governed.write.expect("a write");
+        let write = governed(&node(&[(keys::DRIVER, "x")], &[]), &publish("own")).write.expect("a write");
         assert!(write.force && write.labels[keys::DRIVER].is_empty() && !write.labels.contains_key("accelerator"));
     }
 
     #[test]
     fn unchanged_labels_are_not_written() {
         let settled = node(&[(keys::MODEL, "m"), (keys::POOL, "p"), ("x", "y")], &[keys::MODEL, keys::POOL]);
-        assert_eq!(of(&settled, KNOWN, "p", &StageRevisions::default(), &Labels::new()).write, None);
+        assert_eq!(governed(&settled, &Labels::new()).write, None);
     }
 
     #[test]

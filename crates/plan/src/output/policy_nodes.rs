@@ -29,8 +29,8 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
         deadline: SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX),
         debounce: context.debounce.get(&name).copied().unwrap_or(PASSING),
     };
-    let none = PolicyMembers::default();
-    let members = fleet.policies.get(&name).unwrap_or(&none);
+    let no_members = PolicyMembers::default();
+    let members = fleet.policies.get(&name).unwrap_or(&no_members);
     let rollout = context.rollout.get(&name);
     let mut counted = Vec::new();
     let mut halted = BTreeMap::new();

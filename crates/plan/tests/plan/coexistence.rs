@@ -39,7 +39,7 @@ fn label(sim: &mut Sim, node: &str, key: &str) {
 
 /// Returns the stages of this operator that a node's labels select.
 fn managed_stages(sim: &Sim, node: &str) -> Vec<Stage> {
-    Stage::ALL.into_iter().filter(|stage| sim.nodes[node].labels.contains_key(stage.key())).collect()
+    Stage::ALL.into_iter().filter(|stage| sim.node(node).labels.contains_key(stage.key())).collect()
 }
 
 /// Returns a settled fleet of two nodes with host drivers; a static plugin serves the first one, `third-party`.
@@ -65,8 +65,8 @@ fn third_party_plugin_nodes_are_ready_according_to_what_the_plugin_offers() {
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
     assert!(status.message.contains("kube-system/nvidia-device-plugin-daemonset"), "{}", status.message);
     assert_eq!(sim.status("plain").reason, Some(Reason::AllGpusAllocatable));
-    assert_eq!(sim.nodes["third-party"].labels[keys::MODEL], "nvidia-h100-80gb");
-    let policy = sim.policies["all"].status.clone().expect("a status");
+    assert_eq!(sim.node("third-party").labels[keys::MODEL], "nvidia-h100-80gb");
+    let policy = sim.policy_status("all");
     assert_eq!((policy.summary.nodes.as_str(), policy.attention.len()), ("2/2", 0));
 }
 
@@ -180,7 +180,7 @@ fn a_plugin_that_is_added_later_is_reported_and_changes_nothing() {
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
     assert!(status.message.contains("was installed first and stays"), "{}", status.message);
-    assert_eq!(sim.policies["all"].status.clone().expect("a status").attention[0].node, "a");
+    assert_eq!(sim.policy_status("all").attention[0].node, "a");
 }
 
 fn dra_driver(sim: &mut Sim) {
@@ -235,7 +235,7 @@ fn gpu_problems_are_reported_for_nodes_with_a_dra_driver_too() {
     let status = sim.status("claims");
     assert_eq!(status.reason, Some(Reason::ForeignDraDriver));
     assert!(status.message.contains("7 of 8 expected GPUs are on the PCI bus"), "{}", status.message);
-    assert_eq!(sim.policies["all"].status.clone().expect("a status").attention.len(), 1);
+    assert_eq!(sim.policy_status("all").attention.len(), 1);
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn no_device_plugin_is_deployed_beside_a_dra_driver_and_its_node_is_excluded() {
     assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::ForeignDraDriver)));
     assert!(status.message.contains("kube-system/nvidia-dra-driver-gpu-kubelet-plugin"), "{}", status.message);
     assert_eq!(status.deadline, None, "nothing is late");
-    let policy = sim.policies["all"].status.clone().expect("a status");
+    let policy = sim.policy_status("all");
     assert_eq!((policy.nodes.ready, policy.nodes.excluded, policy.attention.len()), (1, 1, 0));
     assert_eq!(sim.condition("all", "Ready").0, "True");
     assert_eq!(sim.condition("all", "Reconciling").0, "False");
@@ -333,10 +333,9 @@ fn no_operand_starts_beside_a_driver_pod_without_a_daemon_set() {
                 status.foreign
             );
             // If the driver was left behind, a device plugin usually was too.
-            sim.nodes.get_mut("third-party").expect("a node").allocatable =
-                [("nvidia.com/gpu", 8)].into_iter().collect();
+            sim.node_mut("third-party").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
             let plan = sim.plan();
-            let status = plan.gpu_nodes["third-party"].status.clone().expect("a status");
+            let status = plan.gpu_nodes[&"third-party".into()].status.clone().expect("a status");
             assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignStack)), "{}", status.message);
             assert!(status.message.contains("pod other/orphan"), "{}", status.message);
             // The pod is deleted.

@@ -99,14 +99,14 @@ fn a_repair_without_effect_is_not_repeated_until_the_object_changes() {
 #[test]
 fn a_deleted_runtime_class_and_an_edited_spec_are_restored() {
     let mut sim = Sim::settled_fleet("{defaults: {toolkit: {injection: Runtime}}}", &["a", "b"]);
-    let (classes, gpu_node) = (sim.runtime_classes.clone(), sim.gpu_nodes["a"].clone());
+    let (classes, spec) = (sim.runtime_classes.clone(), sim.spec("a").clone());
     assert_eq!(classes.len(), 1);
     sim.runtime_classes.clear();
-    let edited = &mut sim.gpu_nodes.get_mut("a").expect("a GpuNode").spec;
+    let edited = &mut sim.gpu_nodes.get_mut(&"a".into()).expect("a GpuNode").spec;
     (edited.pool, edited.release_driver, edited.wanted.driver) = (Some("other".into()), true, None);
     let plan = sim.plan();
     assert_eq!(plan.gpu_nodes.keys().collect::<Vec<_>>(), ["a"]);
     assert!(plan.labels.is_empty() && plan.daemon_sets.is_empty(), "{plan:#?}");
     sim.settle();
-    assert_eq!((&sim.runtime_classes, &sim.gpu_nodes["a"].spec), (&classes, &gpu_node.spec));
+    assert_eq!((&sim.runtime_classes, sim.spec("a")), (&classes, &spec));
 }

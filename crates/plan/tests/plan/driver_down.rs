@@ -17,7 +17,8 @@ fn ready() -> (Sim, World) {
 /// Returns phase, reason, message and allocatable GPUs of the node in a plan, and the pods that the plan recreates.
 fn assessed(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>) {
     let plan = sim.plan_for(world);
-    let status = plan.gpu_nodes.get("a").and_then(|write| write.status.clone()).unwrap_or_else(|| sim.status("a"));
+    let status =
+        plan.gpu_nodes.get(&"a".into()).and_then(|write| write.status.clone()).unwrap_or_else(|| sim.status("a"));
     let reason = status.reason.expect("a reason");
     (status.phase, reason, status.message, status.gpus.allocatable, plan.recreate.into_iter().collect())
 }
@@ -122,13 +123,13 @@ fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
     let mut world = sim.world();
     world.gpu_holders.insert("a".into(), vec![]);
     let plan = sim.plan_for(world.clone());
-    let (spec, _) = plan.gpu_nodes["a"].spec.clone().expect("a spec");
+    let (spec, _) = plan.gpu_nodes[&"a".into()].spec.clone().expect("a spec");
     assert!(spec.release_driver);
     // A user's pod uses the driver: the node waits for the pod, and the probe continues to report the health of the
     // GPUs.
     world.gpu_holders.insert("a".into(), vec!["default/busy".into()]);
     let plan = sim.plan_for(world);
-    let write = &plan.gpu_nodes["a"];
+    let write = &plan.gpu_nodes[&"a".into()];
     assert!(write.spec.is_none(), "{:?}", write.spec);
     let status = write.status.as_ref().expect("a status");
     assert_eq!((status.reason, &status.waits_on), (Some(Reason::DriverInUse), &vec!["default/busy".to_owned()]));
@@ -145,7 +146,7 @@ fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
             (pod.containers[0].last_failure, pod.containers[0].ready) = (Some(crash), false);
         });
         world.gpu_holders.insert("a".into(), holders.iter().map(|pod| (*pod).to_owned()).collect());
-        let spec = sim.plan_for(world).gpu_nodes["a"].spec.clone();
+        let spec = sim.plan_for(world).gpu_nodes[&"a".into()].spec.clone();
         assert_eq!(spec.is_some_and(|(spec, _)| spec.release_driver), released, "{holders:?}");
     }
 }
@@ -157,7 +158,7 @@ fn a_report_from_before_the_driver_was_loaded_is_no_evidence() {
     (driver.loaded, driver.installed) = (None, vec![]);
     let mut world = sim.world();
     let report = sim.report("a").clone();
-    let gpu_node = std::sync::Arc::make_mut(world.gpu_nodes.get_mut("a").expect("a GpuNode"));
+    let gpu_node = std::sync::Arc::make_mut(world.gpu_nodes.get_mut(&"a".into()).expect("a GpuNode"));
     gpu_node.status.as_mut().expect("a status").report = Some(report);
     assert_eq!(assessed(&sim, world).0, Phase::Ready);
 }
@@ -167,19 +168,19 @@ fn users_of_the_driver_are_removed_before_the_container_that_unloads_it() {
     let (mut sim, _) = ready();
     sim.delete_policy("all");
     let plan = sim.plan();
-    let labels: Vec<_> = plan.labels["a"].labels.keys().cloned().collect();
-    assert_eq!(labels, [keys::DRIVER], "{:?}", plan.labels["a"]);
-    assert!(plan.gpu_nodes["a"].spec.as_ref().is_some_and(|(spec, _)| spec.release_driver));
+    let labels: Vec<_> = plan.labels[&"a".into()].labels.keys().cloned().collect();
+    assert_eq!(labels, [keys::DRIVER], "{:?}", plan.labels[&"a".into()]);
+    assert!(plan.gpu_nodes[&"a".into()].spec.as_ref().is_some_and(|(spec, _)| spec.release_driver));
     sim.settle();
-    assert!(!sim.nodes["a"].labels.contains_key(keys::DRIVER));
-    assert!(!sim.gpu_nodes["a"].spec.release_driver, "once the container is gone, the probe may open the driver again");
+    assert!(!sim.node("a").labels.contains_key(keys::DRIVER));
+    assert!(!sim.spec("a").release_driver, "once the container is gone, the probe may open the driver again");
     // The plan waits for a probe that does not release the driver, but not indefinitely.
     let (mut sim, _) = ready();
     sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
     sim.delete_policy("all");
     sim.run(20);
-    assert!(sim.nodes["a"].labels.contains_key(keys::DRIVER));
+    assert!(sim.node("a").labels.contains_key(keys::DRIVER));
     sim.sleep(60);
     sim.settle();
-    assert!(!sim.nodes["a"].labels.contains_key(keys::DRIVER));
+    assert!(!sim.node("a").labels.contains_key(keys::DRIVER));
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use crate::sim::Sim;
 use gpu_operator_crd::{
-    ClusterGpuPolicy,
+    ClusterGpuPolicy, NodeName,
     policy::{Stage, ValidationMode},
 };
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
@@ -33,11 +33,11 @@ fn every_kind() -> Sim {
     let runtimes = ["containerd://2.1.4", "containerd://1.7.27", "docker://27.0.3", "cri-o://1.34.1"];
     for (number, device) in ["102d", "15f9", "13bb", "1eb8", "2330", "2901"].into_iter().enumerate() {
         for (os, (id, version)) in systems.into_iter().enumerate() {
-            let name = format!("n{number}-{id}-{version}");
+            let name = NodeName::from(format!("n{number}-{id}-{version}"));
             sim.join(&name, device, 4);
             let report = sim.report(&name);
             (report.os.id, report.os.version_id) = (id.to_owned(), version.to_owned());
-            let node = sim.nodes.get_mut(&name).expect("a node");
+            let node = sim.node_mut(&name);
             node.runtime = runtimes[(number + os) % runtimes.len()].into();
             for (key, value) in [("gpu/nividia", "P630"), ("kubernetes.azure.com/accelerator", "nvidia")] {
                 node.labels.insert(key.into(), value.into());

@@ -183,7 +183,7 @@ fn the_daemon_sets_on_top_of_a_given_driver_are_as_reviewed() {
             sim.report("a").runtimes = vec![HostRuntime { file, handler, default: true }];
         }
         sim.report("a").os.id = os.into();
-        sim.nodes.get_mut("a").expect("a node").runtime = runtime.into();
+        sim.node_mut("a").runtime = runtime.into();
         sim.apply_policy("all", spec);
         sim.settle();
         review(name, &sim, &[Stage::Toolkit, Stage::Mps, Stage::DevicePlugin]);
@@ -228,7 +228,7 @@ fn the_daemon_sets_of_hosts_with_selinux_or_a_subscription_are_as_reviewed() {
         let mut sim = Sim::new().gpu_node("a", "2330", 1);
         let os = &mut sim.report("a").os;
         (os.id, os.version_id) = (id.into(), version.into());
-        sim.nodes.get_mut("a").expect("a node").runtime = runtime.into();
+        sim.node_mut("a").runtime = runtime.into();
         sim.apply_policy("all", spec);
         sim.settle();
         review(name, &sim, &[Stage::Driver, Stage::Toolkit, Stage::DevicePlugin]);
@@ -241,7 +241,7 @@ fn hosts_with_different_mounts_of_the_subscription_only_differ_in_the_driver_dae
     for (name, runtime) in [("a", "containerd://2.1.4"), ("b", "cri-o://1.34.1")] {
         let os = &mut sim.report(name).os;
         (os.id, os.version_id) = ("rhel".into(), "9.4".into());
-        sim.nodes.get_mut(name).expect("a node").runtime = runtime.into();
+        sim.node_mut(name).runtime = runtime.into();
     }
     sim.apply_policy("all", "{}");
     sim.settle();

@@ -53,12 +53,12 @@ fn a_node_with_one_unhealthy_gpu_of_eight_is_ready_only_if_min_healthy_gpus_allo
         assert!(message.contains("0000:09:00.0") && message.contains("Xid 79: RebootNode"), "{message}");
         assert_eq!(sim.condition("all", "Ready").0, ready, "{policy}");
         assert_eq!(sim.condition("all", "Degraded"), ("True".into(), "GpuUnhealthy".into()));
-        let status = sim.policies["all"].status.clone().expect("a status");
+        let status = sim.policy_status("all");
         assert_eq!((status.gpus.unhealthy, status.attention[0].node.as_str()), (1, "a"));
         assert_eq!(sim.status("a").health, Some(HealthState::Unhealthy));
-        let condition = sim.nodes["a"].health_condition.clone().expect("a condition");
+        let condition = sim.node("a").health_condition.clone().expect("a condition");
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "GpuUnhealthy"));
-        assert!(sim.nodes["b"].health_condition.is_none(), "a healthy node gets no condition");
+        assert!(sim.node("b").health_condition.is_none(), "a healthy node gets no condition");
     }
 }
 
@@ -85,7 +85,7 @@ fn a_degraded_gpu_is_reported_on_a_node_that_stays_ready() {
 
 #[test]
 fn the_taint_changes_only_on_proof_and_is_removed_with_the_policy() {
-    let tainted = |sim: &Sim| sim.nodes["a"].taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT);
+    let tainted = |sim: &Sim| sim.node("a").taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT);
     let mut sim = Sim::settled_fleet("{health: {taintUnhealthy: true, minHealthyGpus: 1}}", &["a"]);
     for (state, wanted) in [
         (HealthState::Unhealthy, true),
@@ -104,7 +104,7 @@ fn the_taint_changes_only_on_proof_and_is_removed_with_the_policy() {
     assert_eq!(reported(&sim).1, Reason::HealthUnknown);
     sim.delete_policy("all");
     sim.settle();
-    assert!(!tainted(&sim) && sim.nodes["a"].health_condition.is_none(), "{:?}", sim.nodes["a"]);
+    assert!(!tainted(&sim) && sim.node("a").health_condition.is_none(), "{:?}", sim.node("a"));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_plugin_that_withholds_a_recovered_gpu_is_restarted_once() {
     sim.sleep(3600);
     sim.settle();
     assert_eq!(restarts(&sim), 1, "the plugin still withholds the GPU, but is restarted only once");
-    sim.faults.remove("a");
+    sim.faults.remove(&"a".into());
     sim.settle();
     assert_eq!(reported(&sim).1, Reason::AllGpusAllocatable);
 }
@@ -137,10 +137,10 @@ fn each_node_gets_the_health_rules_of_its_pool() {
         "{health: {interval: 10s, xids: {fatal: [13]}}, pools: [{name: t4, match: {models: [t4]}, health: {cleanIntervals: 3}}]}",
     );
     sim.settle();
-    let rules = |node: &str| sim.gpu_nodes[node].spec.health.clone().expect("rules");
+    let rules = |node: &str| sim.spec(node).health.clone().expect("rules");
     assert_eq!((rules("a").xids.fatal, rules("a").clean_intervals), (vec![13], None));
     assert_eq!((rules("b").xids.fatal, rules("b").clean_intervals), (vec![13], Some(3)));
     let mut plain = Sim::settled_fleet("{}", &["a"]);
     plain.settle();
-    assert_eq!(plain.gpu_nodes["a"].spec.health, None, "without rules, the probe uses its defaults");
+    assert_eq!(plain.spec("a").health, None, "without rules, the probe uses its defaults");
 }

@@ -1,7 +1,7 @@
 //! Installing: how a policy takes the nodes of a fleet from no operands to ready.
 
 use crate::sim::{Faults, Sim};
-use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 
 #[test]
 fn an_empty_policy_gives_each_model_a_driver_that_supports_it() {
@@ -27,7 +27,7 @@ fn an_empty_policy_gives_each_model_a_driver_that_supports_it() {
     assert_eq!(sim.condition("all", "Ready"), ("True".into(), "AllGpusAllocatable".into()));
     assert_eq!(sim.condition("all", "Reconciling").0, "False");
     assert_eq!(sim.condition("all", "Stalled").0, "False");
-    let status = sim.policies["all"].status.clone().expect("a status");
+    let status = sim.policy_status("all");
     assert_eq!((status.summary.nodes.as_str(), status.summary.gpus.as_str()), ("3/3", "16/16"));
 }
 
@@ -39,23 +39,23 @@ fn every_key_that_the_policy_names_is_published_and_cpu_nodes_get_none() {
     );
     sim.join_plain("cpu");
     sim.settle();
-    assert_eq!(sim.nodes["a"].labels["accelerator"], "nvidia-tesla-p100");
-    assert_eq!(sim.nodes["b"].labels["gpu/nividia"], "P630");
-    assert_eq!(sim.nodes["b"].labels[keys::POOL], "seed");
-    assert!(!sim.nodes["a"].labels.contains_key("gpu/nividia"));
-    assert_eq!(sim.nodes["cpu"].labels.len(), 1);
-    assert!(!sim.gpu_nodes.contains_key("cpu"));
+    assert_eq!(sim.node("a").labels["accelerator"], "nvidia-tesla-p100");
+    assert_eq!(sim.node("b").labels["gpu/nividia"], "P630");
+    assert_eq!(sim.node("b").labels[keys::POOL], "seed");
+    assert!(!sim.node("a").labels.contains_key("gpu/nividia"));
+    assert_eq!(sim.node("cpu").labels.len(), 1);
+    assert!(!sim.gpu_nodes.contains_key(&"cpu".into()));
 }
 
 #[test]
 fn a_gke_label_names_the_model_before_the_probe_reports() {
     let mut sim = Sim::new().policy("all", "{}");
     sim.join_plain("gke");
-    let labels = &mut sim.nodes.get_mut("gke").expect("the node").labels;
+    let labels = &mut sim.node_mut("gke").labels;
     labels.insert("cloud.google.com/gke-accelerator".into(), "nvidia-tesla-k80".into());
     sim.run(3);
-    assert_eq!(sim.nodes["gke"].labels[keys::MODEL], "nvidia-tesla-k80");
-    assert_eq!(sim.policies["all"].status.clone().expect("a status").attention[0].reason, Reason::WaitingForReport);
+    assert_eq!(sim.node("gke").labels[keys::MODEL], "nvidia-tesla-k80");
+    assert_eq!(sim.policy_status("all").attention[0].reason, Reason::WaitingForReport);
     assert!(
         sim.sets.is_empty() && sim.gpu_nodes.is_empty(),
         "the probe creates the GpuNode, unless the probe is missing"
@@ -88,7 +88,7 @@ fn a_host_driver_is_not_replaced_whether_loaded_or_not() {
 fn an_install_costs_at_most_four_writes_per_node() {
     let mut sim = Sim::new().policy("all", "{}");
     for node in 0..20 {
-        sim.join(&format!("n{node}"), "2330", 8);
+        sim.join(format!("n{node}"), "2330", 8);
     }
     sim.settle();
     for node in 0..20 {
@@ -105,11 +105,11 @@ fn phases_are_reported_less_often_while_many_nodes_are_in_progress() {
     for (nodes, reported) in [(4, true), (60, false)] {
         let mut sim = Sim::new().policy("all", "{}");
         for node in 0..nodes {
-            let name = format!("n{node}");
+            let name = NodeName::from(format!("n{node}"));
             sim.faults.insert(name.clone(), Faults { slow: 15, ..Faults::default() });
-            sim.join(&name, "2330", 8);
+            sim.join(name, "2330", 8);
         }
-        while (0..nodes).any(|node| sim.status(&format!("n{node}")).phase != Phase::Ready) {
+        while (0..nodes).any(|node| sim.status(format!("n{node}")).phase != Phase::Ready) {
             sim.step();
             sim.sleep(1);
         }
@@ -164,7 +164,7 @@ fn unhealthy_devices_are_distinguished_from_devices_that_are_not_registered_yet(
     ] {
         let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
         sim.faults.insert("a".into(), Faults { publishes: Some(publishes), ..Faults::default() });
-        sim.nodes.get_mut("a").expect("a node").withheld = withheld.into();
+        sim.node_mut("a").withheld = withheld.into();
         sim.run(40);
         let message = sim.status("a").message;
         assert!(message.starts_with(words), "{message}");
@@ -219,7 +219,7 @@ fn a_node_that_is_not_ready_when_its_policy_is_created_is_not_unmanaged() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.settle();
     assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Unmanaged, Some(Reason::NoPolicy)));
-    sim.nodes.get_mut("a").expect("the node").ready = false;
+    sim.node_mut("a").ready = false;
     sim.apply_policy("all", "{}");
     sim.settle();
     assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Discovery, Some(Reason::NodeNotReady)));
@@ -260,7 +260,7 @@ fn gpus_that_are_still_allocatable_without_a_plugin_make_no_node_ready() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     // Kubelet has not withdrawn the GPUs yet.
     for _ in 0..4 {
-        sim.nodes.get_mut("a").expect("the node").allocatable = 8.into();
+        sim.node_mut("a").allocatable = 8.into();
         let plan = sim.plan();
         let runs = sim.pods.get("device-plugin@a").is_some_and(gpu_operator_plan::world::PodFacts::running);
         assert!(runs || !ready(&plan), "{:?}", plan.statuses);
@@ -272,7 +272,7 @@ fn gpus_that_are_still_allocatable_without_a_plugin_make_no_node_ready() {
 }
 
 fn ready(plan: &gpu_operator_plan::Plan) -> bool {
-    plan.statuses["all"].nodes.ready > 0
+    plan.statuses[&"all".into()].nodes.ready > 0
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn expecting(on_bus: Option<u32>, pool: Option<u32>, annotated: Option<u32>, clo
     if let Some(count) = cloud {
         sim.label("a", "cloud.google.com/gke-accelerator-count", Some(&count.to_string()));
     }
-    sim.nodes.get_mut("a").expect("the node").gpu_count = annotated.map(|count| count.to_string());
+    sim.node_mut("a").gpu_count = annotated.map(|count| count.to_string());
     let expected_resources = pool.map_or_else(String::new, |count| format!(", gpusPerNode: {count}"));
     sim.apply_policy("all", &format!("{{pools: [{{name: p{expected_resources}}}]}}"));
     // This is longer than the operator waits for a probe.
@@ -355,10 +355,10 @@ fn pods_that_a_quota_rejects_are_reported_with_the_api_servers_message() {
 #[test]
 fn a_node_that_is_being_deleted_is_excluded() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
-    sim.nodes.get_mut("b").expect("the node").deleting = true;
+    sim.node_mut("b").deleting = true;
     sim.settle();
     assert_eq!(sim.status("b").reason, Some(Reason::NodeDeleting));
-    let counts = sim.policies["all"].status.clone().expect("a status").nodes;
+    let counts = sim.policy_status("all").nodes;
     assert_eq!((counts.ready, counts.excluded, counts.total), (1, 1, 2));
     assert_eq!(sim.condition("all", "Ready").0, "True", "all remaining nodes are ready");
 }
@@ -376,12 +376,12 @@ fn a_missing_gpu_is_still_expected() {
 #[test]
 fn uninstalling_removes_all_of_the_operators_labels_from_all_nodes() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [accelerator]}");
-    sim.nodes.get_mut("a").expect("the node").labels.insert("mine".into(), "stays".into());
+    sim.node_mut("a").labels.insert("mine".into(), "stays".into());
     sim.settle();
-    assert!(sim.nodes["a"].labels.contains_key("accelerator"));
+    assert!(sim.node("a").labels.contains_key("accelerator"));
     sim.delete_policy("all");
     sim.settle();
-    assert_eq!(sim.nodes["a"].labels.keys().collect::<Vec<_>>(), ["kubernetes.io/hostname", "mine"]);
+    assert_eq!(sim.node("a").labels.keys().collect::<Vec<_>>(), ["kubernetes.io/hostname", "mine"]);
     assert!(sim.sets.is_empty() && sim.policies.is_empty(), "{:?}", sim.sets.keys());
     assert_eq!(sim.status("a").reason, Some(Reason::NoPolicy));
 }
@@ -416,8 +416,8 @@ fn the_daemon_sets_of_a_pool_are_as_reviewed() {
 #[test]
 fn a_phase_that_is_not_reported_has_its_deadline_nevertheless() {
     let mut sim = Sim::new().policy("all", "{readiness: {progressDeadline: 2m}}");
-    let nodes: Vec<String> = (0..100).map(|node| format!("n{node}")).collect();
-    for name in &nodes {
+    for node in 0..100 {
+        let name = NodeName::from(format!("n{node}"));
         sim.faults.insert(name.clone(), Faults { publishes: Some(0), ..Faults::default() });
         sim.join(name, "2330", 8);
     }
@@ -435,9 +435,9 @@ fn a_phase_that_is_not_reported_has_its_deadline_nevertheless() {
 fn published_labels_are_recorded_without_waiting_for_the_next_reported_phase() {
     let mut sim = Sim::new().policy("all", "{}");
     for node in 0..60 {
-        let name = format!("n{node}");
+        let name = NodeName::from(format!("n{node}"));
         sim.faults.insert(name.clone(), Faults { slow: 15, ..Faults::default() });
-        sim.join(&name, "2330", 8);
+        sim.join(name, "2330", 8);
     }
     sim.run(25);
     let before = sim.status("n0");
@@ -445,6 +445,6 @@ fn published_labels_are_recorded_without_waiting_for_the_next_reported_phase() {
     sim.run(2);
     let after = sim.status("n0");
     assert_ne!(before.phase, Phase::Ready);
-    assert_eq!(sim.nodes["n0"].labels["accelerator"], *"nvidia-h100-80gb");
+    assert_eq!(sim.node("n0").labels["accelerator"], *"nvidia-h100-80gb");
     assert!(after.published_labels.contains_key("accelerator"), "{after:?}");
 }

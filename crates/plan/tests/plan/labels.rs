@@ -13,13 +13,13 @@ const DRIVER: &str = "nvidia.com/cuda.driver-version.full";
 
 /// Returns this operator's labels on a node that belong to GPU feature discovery.
 fn discovered(sim: &Sim, node: &str) -> BTreeMap<String, String> {
-    let node = &sim.nodes[node];
+    let node = sim.node(node);
     let owned = node.owned_labels.iter().filter(|key| keys::is_discovered(key));
     owned.map(|key| (key.to_string(), node.labels[key].to_string())).collect()
 }
 
 fn label(sim: &Sim, node: &str, key: &str) -> Option<String> {
-    sim.nodes[node].labels.get(key).map(ToString::to_string)
+    sim.node(node).labels.get(key).map(ToString::to_string)
 }
 
 #[test]
@@ -33,9 +33,9 @@ fn the_labels_are_set_once_nvml_reports_the_gpus_and_removed_with_the_option() {
     insta::assert_yaml_snapshot!("whole", discovered(&sim, "a"));
     assert_eq!(sim.status("a").published_labels, discovered(&sim, "a"));
     // The older policy governs node b, and does not request the labels.
-    assert!(discovered(&sim, "b").is_empty() && sim.nodes["cpu"].labels.len() == 1);
+    assert!(discovered(&sim, "b").is_empty() && sim.node("cpu").labels.len() == 1);
     let others = |sim: &Sim| {
-        let labels = sim.nodes["a"].labels.iter().filter(|(key, _)| !keys::is_discovered(key));
+        let labels = sim.node("a").labels.iter().filter(|(key, _)| !keys::is_discovered(key));
         labels.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
     };
     let before = others(&sim);
@@ -68,7 +68,7 @@ fn the_labels_are_kept_without_a_report_and_updated_once_the_driver_has_changed(
     for _ in 0..60 {
         sim.step();
         sim.sleep(1);
-        let nvml = sim.machines["a"].nvml.state;
+        let nvml = sim.report("a").nvml.state;
         released |= nvml == NvmlState::Released;
         if nvml != NvmlState::Answering {
             assert_eq!(discovered(&sim, "a"), before);
@@ -84,7 +84,7 @@ fn the_labels_are_kept_without_a_report_and_updated_once_the_driver_has_changed(
         sim.settle();
         assert_eq!(discovered(&sim, "a"), now);
     }
-    sim.gpu_nodes.remove("a");
+    sim.gpu_nodes.remove(&"a".into());
     sim.settle();
     assert_eq!(discovered(&sim, "a"), now, "without any report");
 }
@@ -194,7 +194,7 @@ fn no_pool_matches_labels_that_its_policy_publishes() {
     let pool = "pools: [{name: p, match: {nodeSelector: {matchExpressions: [{key: nvidia.com/gpu.product, operator: Exists}]}}}]";
     let mut sim = Sim::settled_fleet(&format!("{{compatibility: {{labels: Gfd}}, {pool}}}"), &["a"]);
     assert_eq!(label(&sim, "a", keys::POOL).as_deref(), Some("nvidia-h100-80gb"));
-    let status = sim.policies["all"].status.clone().expect("a status");
+    let status = sim.policy_status("all");
     let found = status.pools.iter().find(|pool| pool.name == "p").expect("the pool");
     assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");
     assert!(found.message.ends_with("or remove compatibility.labels"), "{found:?}");

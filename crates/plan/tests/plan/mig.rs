@@ -15,7 +15,7 @@ fn mixed(layout: &str) -> String {
 fn partitioned(nodes: &[&str]) -> Sim {
     let mut sim = Sim::new().policy("all", &mixed(SEVENTHS));
     for node in nodes {
-        sim.join(node, "2330", 2);
+        sim.join(*node, "2330", 2);
     }
     sim.settle();
     sim
@@ -62,14 +62,14 @@ fn without_a_layout_the_plugins_pod_does_not_partition_gpus() {
 #[test]
 fn a_change_of_layout_only_updates_the_plugin_one_node_at_a_time_and_waits_for_gpu_pods() {
     let mut sim = partitioned(&["a", "b", "c"]);
-    let drivers = |sim: &Sim| ["a", "b", "c"].map(|node| sim.nodes[node].labels.get(keys::DRIVER).cloned());
+    let drivers = |sim: &Sim| ["a", "b", "c"].map(|node| sim.node(node).labels.get(keys::DRIVER).cloned());
     let before = drivers(&sim);
     sim.gpu_pods.insert("b".into(), vec!["default/training".into()]);
     sim.apply_policy("all", &mixed(HALVES));
     for _ in 0..120 {
         sim.step();
         sim.sleep(1);
-        let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(node).phase != Phase::Ready);
+        let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(*node).phase != Phase::Ready);
         assert!(away.count() <= 1);
     }
     assert_eq!(offers(&sim, "a"), "Ready 4/4 nvidia.com/mig-3g.40gb=4");
@@ -97,11 +97,11 @@ fn a_blocked_layout_is_reported_with_the_original_message_and_no_gpu_is_offered_
         let status = sim.status("a");
         assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(reason)), "{}", status.message);
         assert_eq!(Some(status.message.as_str()), words.split_once(": ").map(|(_, words)| words));
-        assert_eq!(sim.gpu_nodes["a"].spec.release_driver, reason == Reason::MigBlocked);
+        assert_eq!(sim.spec("a").release_driver, reason == Reason::MigBlocked);
         sim.faults.clear();
         sim.settle();
         assert_eq!(offers(&sim, "a"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
-        assert!(!sim.gpu_nodes["a"].spec.release_driver);
+        assert!(!sim.spec("a").release_driver);
     }
 }
 

@@ -1,15 +1,15 @@
 //! Mixed fleets: how nodes are recognized, which policy governs them, and how conflicts are reported.
 
 use crate::sim::Sim;
-use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 
 const GKE: &str = "cloud.google.com/gke-accelerator";
 
 fn label(sim: &mut Sim, node: &str, key: &str, value: &str) {
-    sim.nodes.get_mut(node).expect("a node").labels.insert(key.into(), value.into());
+    sim.node_mut(node).labels.insert(key.into(), value.into());
 }
 
-fn reported(sim: &Sim, node: &str) -> (Phase, Reason, String) {
+fn reported(sim: &Sim, node: impl Into<NodeName>) -> (Phase, Reason, String) {
     let status = sim.status(node);
     (status.phase, status.reason.expect("a reason"), status.message)
 }
@@ -45,7 +45,7 @@ fn an_override_takes_precedence_over_all_labels_and_the_pci_bus() {
     label(&mut sim, "a", keys::MODEL_OVERRIDE, "custom");
     sim.settle();
     assert_eq!(
-        (sim.nodes["a"].labels["accelerator"].as_str(), sim.nodes["a"].labels[keys::POOL].as_str()),
+        (sim.node("a").labels["accelerator"].as_str(), sim.node("a").labels[keys::POOL].as_str()),
         ("custom", "custom")
     );
     let image = Sim::image(sim.sets_of(Stage::Driver)[0]);
@@ -60,9 +60,9 @@ fn a_label_that_contradicts_the_pci_bus_is_reported_and_kept() {
     let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Ready, Reason::LabelMismatch), "{message}");
     assert!(message.contains("nvidia-tesla-k80") && message.contains("nvidia-h100-80gb"), "{message}");
-    assert_eq!(sim.nodes["a"].labels[GKE], "nvidia-tesla-k80");
+    assert_eq!(sim.node("a").labels[GKE], "nvidia-tesla-k80");
     assert_eq!(sim.condition("all", "Ready").0, "True");
-    let status = sim.policies["all"].status.clone().expect("a status");
+    let status = sim.policy_status("all");
     assert_eq!(status.attention[0].reason, Reason::LabelMismatch);
     assert!(sim.plans.iter().flat_map(|plan| &plan.events).any(|event| event.reason == Reason::LabelMismatch));
 }
@@ -75,7 +75,7 @@ fn a_node_with_several_models_gets_a_driver_for_all_of_them_and_the_label_mixed(
     let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Ready, Reason::MixedModels), "{message}");
     assert!(message.contains("nvidia-h100-80gb, nvidia-tesla-p100"), "{message}");
-    assert_eq!(sim.nodes["a"].labels["accelerator"], "mixed");
+    assert_eq!(sim.node("a").labels["accelerator"], "mixed");
     let image = Sim::image(sim.sets_of(Stage::Driver)[0]);
     assert!(image.contains(":580."), "the newest branch for both: {image}");
 }
@@ -86,15 +86,15 @@ fn a_removed_hint_about_the_model_changes_nothing() {
     label(&mut sim, "a", GKE, "nvidia-tesla-t4");
     sim.settle();
     let labels = |sim: &Sim| {
-        let mut labels = sim.nodes["a"].labels.clone();
+        let mut labels = sim.node("a").labels.clone();
         labels.remove(GKE);
         labels
     };
     let before = (labels(&sim), sim.sets.clone());
-    sim.nodes.get_mut("a").expect("a node").labels.remove(GKE);
+    sim.node_mut("a").labels.remove(GKE);
     sim.settle();
     assert_eq!((labels(&sim), sim.sets.clone()), before);
-    sim.gpu_nodes.remove("a");
+    sim.gpu_nodes.remove(&"a".into());
     sim.run(5);
     assert_eq!(labels(&sim), before.0, "without a GpuNode there is no report");
 }
@@ -105,15 +105,15 @@ fn a_label_that_only_announces_a_gpu_is_trusted_until_the_probe_reports() {
     sim.join_plain("a");
     label(&mut sim, "a", "feature.node.kubernetes.io/pci-10de.present", "true");
     sim.run(3);
-    assert!(!sim.nodes["a"].labels.contains_key(keys::POOL), "the model is not known yet: {:?}", sim.nodes["a"].labels);
+    assert!(!sim.node("a").labels.contains_key(keys::POOL), "the model is not known yet: {:?}", sim.node("a").labels);
     sim.sleep(61);
     sim.run(3);
     assert_eq!((reported(&sim, "a").1, sim.status("a").model), (Reason::ProbeMissing, None));
-    assert!(!sim.nodes["a"].labels.contains_key("accelerator"));
+    assert!(!sim.node("a").labels.contains_key("accelerator"));
     sim.report("a").os.id = "ubuntu".into();
     sim.settle();
     assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Unmanaged, Some(Reason::NoPolicy)));
-    assert!(!sim.nodes["a"].labels.keys().any(|key| key.starts_with(keys::PREFIX)));
+    assert!(!sim.node("a").labels.keys().any(|key| key.starts_with(keys::PREFIX)));
 }
 
 #[test]
@@ -122,16 +122,16 @@ fn a_node_that_opts_out_is_not_managed_and_counted_as_such() {
     label(&mut sim, "a", keys::MANAGED, "false");
     sim.settle();
     assert_eq!((reported(&sim, "a").0, reported(&sim, "a").1), (Phase::Unmanaged, Reason::OptedOut));
-    let left: Vec<_> = sim.nodes["a"].labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
+    let left: Vec<_> = sim.node("a").labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
     assert_eq!(left, [keys::MANAGED], "a label that the user set is kept");
-    assert!(!sim.nodes["a"].labels.contains_key("accelerator"));
-    let status = sim.policies["all"].status.clone().expect("a status");
+    assert!(!sim.node("a").labels.contains_key("accelerator"));
+    let status = sim.policy_status("all");
     assert_eq!((status.nodes.total, status.nodes.opted_out, status.summary.nodes.as_str()), (1, 1, "1/1"));
     label(&mut sim, "b", keys::MANAGED, "no");
     sim.settle();
-    let status = sim.policies["all"].status.clone().expect("a status");
+    let status = sim.policy_status("all");
     assert!(status.conditions[0].message.contains(keys::MANAGED), "{:?}", status.conditions[0]);
-    sim.nodes.get_mut("a").expect("a node").labels.insert(keys::MANAGED.into(), "true".into());
+    sim.node_mut("a").labels.insert(keys::MANAGED.into(), "true".into());
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
@@ -146,15 +146,15 @@ fn of_two_policies_the_older_governs_a_node_and_both_report_it() {
     assert_eq!((phase, reason), (Phase::Ready, Reason::PolicyOverlap));
     assert!(message.contains(r#""all" and "newer""#) && message.contains(r#""all" is older"#), "{message}");
     assert_eq!(reported(&sim, "a").1, Reason::AllGpusAllocatable, "only the other node is reported");
-    assert!(!sim.nodes["b"].labels.contains_key("accelerator"));
+    assert!(!sim.node("b").labels.contains_key("accelerator"));
     let overlap = |policy: &str| {
-        let overlaps = sim.policies[policy].status.clone().expect("a status").overlaps;
+        let overlaps = sim.policy_status(policy).overlaps;
         (overlaps[0].policy.clone(), overlaps[0].nodes, overlaps[0].governed_by.clone(), overlaps.len())
     };
     assert_eq!(overlap("all"), ("newer".into(), 1, "all".into(), 1));
     assert_eq!(overlap("newer"), ("all".into(), 1, "all".into(), 1));
     assert_eq!(sim.condition("newer", "Ready"), ("False".into(), "NoMatchingNodes".into()));
-    let status = sim.policies["newer"].status.clone().expect("a status");
+    let status = sim.policy_status("newer");
     assert!(status.conditions[0].message.contains(r#"policy "all", which is older"#), "{:?}", status.conditions[0]);
 }
 
@@ -167,17 +167,17 @@ fn a_gpu_that_is_missing_after_a_reboot_is_reported_by_its_last_address_until_th
     let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::DevicePlugin, Reason::GpuMissing), "{message}");
     assert!(message.contains("7 of 8") && message.contains(&gone) && message.contains(keys::GPU_COUNT), "{message}");
-    sim.nodes.get_mut("a").expect("a node").gpu_count = Some("7".into());
+    sim.node_mut("a").gpu_count = Some("7".into());
     sim.settle();
     assert_eq!(reported(&sim, "a").1, Reason::AllGpusAllocatable);
-    sim.nodes.get_mut("a").expect("a node").gpu_count = None;
+    sim.node_mut("a").gpu_count = None;
     sim.settle();
     assert_eq!(
         (reported(&sim, "a").1, sim.status("a").gpus.most_seen),
         (Reason::AllGpusAllocatable, Some(7)),
         "the former number of GPUs is no longer recorded"
     );
-    sim.nodes.get_mut("a").expect("a node").gpu_count = Some("seven".into());
+    sim.node_mut("a").gpu_count = Some("seven".into());
     sim.settle();
     let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Ready, Reason::InvalidAnnotation), "{message}");
@@ -204,8 +204,7 @@ fn a_taint_that_the_policy_does_not_tolerate_is_named() {
         value: "ml".into(),
         effect: effect.into(),
     };
-    sim.nodes.get_mut("a").expect("a node").taints =
-        vec![taint("nvidia.com/gpu", "NoSchedule"), taint("dedicated", "NoSchedule")];
+    sim.node_mut("a").taints = vec![taint("nvidia.com/gpu", "NoSchedule"), taint("dedicated", "NoSchedule")];
     sim.settle();
     let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Driver, Reason::UntoleratedTaint), "{message}");
@@ -231,26 +230,26 @@ fn nodes_with_different_variants_share_no_daemon_set() {
         sim.join(node, "2330", 8);
         let os_release = &mut sim.report(node).os;
         (os_release.id, os_release.version_id) = (os.into(), version.into());
-        sim.nodes.get_mut(node).expect("a node").arch = arch.into();
+        sim.node_mut(node).arch = arch.into();
     }
     sim.join("host", "2330", 8);
     sim.host_driver("host", "580.1.1", true);
     sim.join("old", "2330", 8);
-    sim.nodes.get_mut("old").expect("a node").runtime = "containerd://1.7.27".into();
+    sim.node_mut("old").runtime = "containerd://1.7.27".into();
     sim.label("old", "zone", Some("old"));
     sim.join("older", "2330", 8);
-    sim.nodes.get_mut("older").expect("a node").runtime = "containerd://1.7.27".into();
+    sim.node_mut("older").runtime = "containerd://1.7.27".into();
     sim.settle();
     let ready = ["arm", "host", "jammy", "noble", "older", "rhel"];
     let groups: std::collections::BTreeSet<_> =
-        ready.iter().map(|node| sim.nodes[*node].labels[keys::DEVICE_PLUGIN].clone()).collect();
+        ready.iter().map(|node| sim.node(*node).labels[keys::DEVICE_PLUGIN].clone()).collect();
     assert_eq!(groups.len(), ready.len(), "{groups:?}");
     for node in ready {
         assert_eq!(sim.status(node).phase, Phase::Ready, "{node}: {:?}", reported(&sim, node));
     }
     for (node, reason) in [("exotic", Reason::NoDriverImageForOS), ("old", Reason::RuntimeUnsupported)] {
         assert_eq!(reported(&sim, node).1, reason, "{node}");
-        assert!(Stage::ALL.iter().all(|stage| !sim.nodes[node].labels.contains_key(stage.key())), "{node}");
+        assert!(Stage::ALL.iter().all(|stage| !sim.node(node).labels.contains_key(stage.key())), "{node}");
     }
 }
 
@@ -261,8 +260,8 @@ fn a_pool_accepts_any_clouds_name_of_a_model_and_an_unknown_name_is_reported() {
         "{pools: [{name: inference, match: {models: [t4]}}, {name: training, match: {models: [nvidia-h100-80g]}}]}",
     );
     sim.settle();
-    assert_eq!(sim.nodes["a"].labels[keys::POOL], "inference");
-    let pool = sim.policies["all"].status.clone().expect("a status").pools[1].clone();
+    assert_eq!(sim.node("a").labels[keys::POOL], "inference");
+    let pool = sim.policy_status("all").pools[1].clone();
     assert_eq!(pool.reason, Some(Reason::UnknownModel));
     assert!(
         pool.message.contains("nvidia-h100-80g ") && pool.message.contains("write nvidia-h100-80gb"),
@@ -286,16 +285,16 @@ fn a_pool_that_matches_a_label_of_its_own_policy_is_reported() {
         );
         let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", &spec);
         sim.settle();
-        assert_eq!(sim.nodes["a"].labels[keys::POOL], pool, "{requirement}");
+        assert_eq!(sim.node("a").labels[keys::POOL], pool, "{requirement}");
         let moves = sim.writes["node/a"];
         sim.sleep(3600);
         sim.settle();
         assert_eq!(
-            (sim.writes["node/a"], &*sim.nodes["a"].labels[keys::POOL]),
+            (sim.writes["node/a"], &*sim.node("a").labels[keys::POOL]),
             (moves, pool),
             "the node does not change pools repeatedly"
         );
-        let status = sim.policies["all"].status.clone().expect("a status");
+        let status = sim.policy_status("all");
         let found = status.pools.iter().find(|pool| pool.name == "by-label").expect("the pool");
         assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");
         assert!(
@@ -310,7 +309,7 @@ fn a_pool_that_matches_a_label_of_its_own_policy_is_reported() {
     let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", spec);
     sim.label("a", "gpu/nividia", Some("P630"));
     sim.settle();
-    assert_eq!(sim.nodes["a"].labels[keys::POOL], "by-label");
+    assert_eq!(sim.node("a").labels[keys::POOL], "by-label");
     let message = sim.status("a").message;
     assert!(message.contains("the node is labelled gpu/nividia=P630, but the GPUs are of model"), "{message}");
 }

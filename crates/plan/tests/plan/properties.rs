@@ -12,7 +12,7 @@ use events::{Event, OnNode, apply_event, apply_to_node, beginning, event, nth, o
 
 use crate::sim::Sim;
 use gpu_operator_crd::{
-    ClusterGpuPolicySpec, GpuNodeSpec,
+    ClusterGpuPolicySpec, GpuNodeSpec, NodeName,
     health::HealthState,
     keys,
     policy::{Defaults, PullPolicy, Stage},
@@ -95,7 +95,7 @@ proptest! {
         }
         let classes: Vec<_> = sim.runtime_classes.iter().filter(|(_, class)| class.managed).collect();
         prop_assert!(classes.is_empty(), "{classes:?}");
-        let pods: Vec<_> = sim.pods.values().filter(|pod| pod.role != Role::Probe && sim.nodes[pod.node.as_str()].ready).collect();
+        let pods: Vec<_> = sim.pods.values().filter(|pod| pod.role != Role::Probe && sim.nodes[&pod.node].ready).collect();
         prop_assert!(pods.is_empty(), "{pods:#?}");
         for gpu_node in sim.gpu_nodes.values() {
             prop_assert_eq!(&gpu_node.spec, &GpuNodeSpec::default(), "{:?}", gpu_node.metadata.name);
@@ -152,7 +152,7 @@ proptest! {
         prop_assert!(others.is_empty(), "{what:?} on {name} changes {others:?}: {plan:#?}");
         let of_health = plan.node_health.keys().find(|node| **node != name);
         let recreated = plan.recreate.iter().find(|pod| sim.pods[*pod].node != name);
-        let tested = plan.pods.values().find(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) != Some(&name));
+        let tested = plan.pods.values().find(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) != Some(name.as_str()));
         prop_assert!(was_moving || (of_health, recreated, tested) == (None, None, None), "{what:?} on {name}: {plan:#?}");
         prop_assert!(plan.prune_classes.is_empty(), "{what:?} on {name}: {plan:#?}");
         for set in plan.daemon_sets.keys() {
@@ -203,14 +203,17 @@ proptest! {
         let tested = sim.plans.iter().any(|plan| !plan.pods.is_empty());
         let (tests, pod) = if tested { (2, 2) } else { (0, 0) };
         // With runtimes that are restarted one by one: the pending restart, and the toolkit label.
-        let turn = |node: &str| if sim.restarts_runtime(node) { 2 } else { 0 };
+        let turn = |node: &NodeName| if sim.restarts_runtime(node) { 2 } else { 0 };
         // With labels of GPU feature discovery: the labels, and their record in the status.
-        let discovered = |node: &str| {
+        let discovered = |node: &NodeName| {
             let policy = oracle::governing(&sim, node);
             if policy.is_some_and(|policy| policy.spec.compatibility.wants_gfd()) { 2 } else { 0 }
         };
         let most = |object: &str| match object.split_once('/') {
-            Some(("node", name)) => 4 + tests + turn(name) + discovered(name),
+            Some(("node", name)) => {
+                let name = name.into();
+                4 + tests + turn(&name) + discovered(&name)
+            }
             Some(("pod", _)) => pod,
             _ => 1,
         };

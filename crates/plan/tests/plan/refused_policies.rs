@@ -7,7 +7,9 @@ mod refused;
 use std::collections::BTreeMap;
 
 use crate::sim::Sim;
-use gpu_operator_crd::{ConditionType, keys, policy::Stage, policy_status::PoolStatus, reason::Reason};
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{ConditionType, NodeName, keys, policy::Stage, policy_status::PoolStatus, reason::Reason};
+use gpu_operator_plan::world::NodeFacts;
 use refused::{Row, rows};
 
 /// Returns the fleet that docs/refused.md describes.
@@ -20,14 +22,14 @@ fn fleet() -> Sim {
         .gpu_node("l4", "27b8", 1)
         .policy("fleet", "{}");
     sim.report("l4").os.version_id = "24.04".into();
-    sim.nodes.get_mut("h100").expect("a node").labels.insert("tier".into(), "gold".into());
+    sim.node_mut("h100").labels.insert("tier".into(), "gold".into());
     sim.settle();
     assert_eq!(sim.condition("fleet", "Ready").1, Reason::AllGpusAllocatable.as_str());
     sim
 }
 
 fn pool(sim: &Sim, name: &str) -> PoolStatus {
-    let pools = sim.policies["fleet"].status.clone().expect("a status").pools;
+    let pools = sim.policy_status("fleet").pools;
     pools.into_iter().find(|pool| pool.name == name).unwrap_or_else(|| panic!("no pool {name}"))
 }
 
@@ -40,7 +42,7 @@ fn reported(sim: &Sim, row: &Row) -> (String, String) {
         "pool" => (word(pool(sim, name).reason), pool(sim, name).message),
         "node" => (word(sim.status(name).reason), sim.status(name).message),
         "second" => {
-            let conditions = sim.policies["second"].status.clone().expect("a status").conditions;
+            let conditions = sim.policy_status("second").conditions;
             let ready = conditions.into_iter().find(|condition| condition.type_ == ConditionType::Ready.as_str());
             ready.map(|ready| (ready.reason, ready.message)).expect("a condition")
         }
@@ -50,17 +52,17 @@ fn reported(sim: &Sim, row: &Row) -> (String, String) {
 
 /// Returns the operand labels and the readiness of all nodes, except those in valid named pools, which the policy may
 /// change.
-fn running(sim: &Sim) -> BTreeMap<String, (Vec<Option<String>>, bool)> {
-    let named = &sim.policies["fleet"].spec.pools;
-    let is_valid = |node: &str| {
-        let pool = &sim.nodes[node].labels[keys::POOL].to_string();
+fn running(sim: &Sim) -> BTreeMap<NodeName, ([Option<Interned>; 4], bool)> {
+    let named = &sim.policies[&"fleet".into()].spec.pools;
+    let is_valid = |node: &&NodeFacts| {
+        let pool = &*node.labels[keys::POOL];
         named.iter().any(|named| named.name == *pool) && self::pool(sim, pool).reason.is_none()
     };
-    let of = |node: &String| {
-        let label = |stage: Stage| sim.nodes[node].labels.get(stage.key()).map(ToString::to_string);
-        (node.clone(), (Stage::ALL.into_iter().map(label).collect(), sim.status(node).is_ready()))
+    let of = |node: &NodeFacts| {
+        let labels = Stage::ALL.map(|stage| node.labels.get(stage.key()).cloned());
+        (node.name.clone(), (labels, sim.status(&node.name).is_ready()))
     };
-    sim.nodes.keys().filter(|node| !is_valid(node)).map(of).collect()
+    sim.nodes.values().filter(|node| !is_valid(node)).map(of).collect()
 }
 
 #[test]

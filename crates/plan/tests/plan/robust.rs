@@ -21,7 +21,7 @@ fn loaded(sim: &mut Sim, node: &str) -> Option<String> {
 }
 
 fn step_until_released(sim: &mut Sim, node: &str) {
-    while sim.gpu_nodes[node].spec.rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
+    while sim.spec(node).rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
         assert!(sim.step(), "the update of the node starts");
     }
 }
@@ -30,7 +30,7 @@ fn step_until_released(sim: &mut Sim, node: &str) {
 fn a_deleted_gpu_node_removes_nothing_from_its_node() {
     let mut sim = fleet(&["a"]);
     busy(&mut sim, "a");
-    sim.gpu_nodes.remove("a");
+    sim.gpu_nodes.remove(&"a".into());
     let plan = sim.plan();
     assert!(plan.labels.is_empty() && plan.prune.is_empty(), "{plan:#?}");
 }
@@ -57,7 +57,7 @@ fn another_edit_during_an_update_checks_for_gpu_pods_again() {
     sim.apply_policy("all", NEW);
     sim.run(30);
     assert_eq!(loaded(&mut sim, "a").as_deref(), Some("590.10.01"));
-    assert!(sim.gpu_nodes["a"].spec.rollout.is_some(), "with 7 of 8 GPUs the update is not complete");
+    assert!(sim.spec("a").rollout.is_some(), "with 7 of 8 GPUs the update is not complete");
     busy(&mut sim, "a");
     sim.apply_policy("all", THIRD);
     sim.run(60);
@@ -94,7 +94,7 @@ fn an_idle_node_is_updated_however_many_nodes_are_busy() {
 #[test]
 fn daemon_sets_that_a_node_may_revert_to_are_not_pruned() {
     let mut sim = fleet(&["a"]);
-    let before = sim.nodes["a"].labels.clone();
+    let before = sim.node("a").labels.clone();
     sim.apply_policy("all", NEW);
     step_until_released(&mut sim, "a");
     // The pod of the old plugin terminates slowly.
@@ -112,8 +112,8 @@ fn daemon_sets_that_a_node_may_revert_to_are_not_pruned() {
     }
     sim.pods.remove("slow");
     sim.run(30);
-    assert_eq!(sim.nodes["a"].labels, before);
-    assert_eq!((sim.status("a").phase, sim.nodes["a"].allocatable.total()), (Phase::Ready, 8));
+    assert_eq!(sim.node("a").labels, before);
+    assert_eq!((sim.status("a").phase, sim.node("a").allocatable.total()), (Phase::Ready, 8));
 }
 
 #[test]
@@ -124,11 +124,11 @@ fn a_replaced_policy_is_kept_until_no_node_refers_to_its_daemon_sets() {
     busy(&mut sim, "a");
     sim.delete_policy("all");
     sim.run(60);
-    assert!(sim.policies.contains_key("all"), "its DaemonSets, which node a uses, would be deleted with it");
-    assert_eq!(sim.nodes["a"].allocatable.total(), 8);
+    assert!(sim.policies.contains_key(&"all".into()), "its DaemonSets, which node a uses, would be deleted with it");
+    assert_eq!(sim.node("a").allocatable.total(), 8);
     sim.gpu_pods.clear();
     sim.settle();
-    assert!(!sim.policies.contains_key("all"));
+    assert!(!sim.policies.contains_key(&"all".into()));
     assert_eq!(sim.condition("other", "Ready").0, "True");
 }
 
@@ -136,11 +136,11 @@ fn a_replaced_policy_is_kept_until_no_node_refers_to_its_daemon_sets() {
 fn a_removed_label_of_the_operator_is_restored_even_on_a_busy_node() {
     let mut sim = fleet(&["a"]);
     busy(&mut sim, "a");
-    let node = sim.nodes.get_mut("a").expect("the node");
+    let node = sim.node_mut("a");
     node.labels.remove(keys::DRIVER);
     node.owned_labels.remove(keys::DRIVER);
     let plan = sim.plan();
-    assert!(plan.labels["a"].labels.contains_key(keys::DRIVER), "{plan:#?}");
+    assert!(plan.labels[&"a".into()].labels.contains_key(keys::DRIVER), "{plan:#?}");
 }
 
 #[test]
@@ -166,13 +166,13 @@ fn a_node_that_becomes_not_ready_during_its_update_is_named_as_the_cause_of_the_
     let mut sim = fleet(&["a", "b"]);
     sim.apply_policy("all", NEW);
     step_until_released(&mut sim, "a");
-    sim.nodes.get_mut("a").expect("the node").ready = false;
+    sim.node_mut("a").ready = false;
     sim.run(20);
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
-    let pools = sim.policies["all"].status.clone().expect("a status").pools;
+    let pools = sim.policy_status("all").pools;
     assert!(pools[0].message.contains("node a") && pools[0].message.contains("NodeNotReady"), "{pools:?}");
     assert!(sim.status("b").message.contains("node a of this pool is being updated"), "{}", sim.status("b").message);
-    sim.nodes.get_mut("a").expect("the node").ready = true;
+    sim.node_mut("a").ready = true;
     sim.settle();
     assert_eq!(loaded(&mut sim, "b").as_deref(), Some("590.10.01"));
 }
@@ -185,7 +185,7 @@ fn a_pool_may_have_the_name_of_a_model() {
     );
     sim.join("a", "2330", 8);
     sim.join("b", "2330", 8);
-    sim.nodes.get_mut("a").expect("the node").labels.insert("zone".into(), "a".into());
+    sim.node_mut("a").labels.insert("zone".into(), "a".into());
     sim.settle();
     let mut images: Vec<_> = sim.sets_of(Stage::DevicePlugin).into_iter().map(Sim::image).collect();
     images.sort();
@@ -217,12 +217,12 @@ fn a_pod_that_cannot_start_is_recreated_when_its_template_has_changed() {
 #[test]
 fn libraries_that_are_added_to_the_host_do_not_remove_a_working_driver() {
     let mut sim = fleet(&["a"]);
-    let before = sim.nodes["a"].labels.clone();
+    let before = sim.node("a").labels.clone();
     let found =
         gpu_operator_crd::report::InstalledDriver { root: "/".into(), version: "550.1.1".into(), ..Default::default() };
     sim.report("a").driver.installed.push(found);
     sim.settle();
-    assert_eq!(sim.nodes["a"].labels, before);
+    assert_eq!(sim.node("a").labels, before);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::sim::{Faults, Sim};
-use gpu_operator_crd::{Phase, gpunode::RolloutStep, policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, policy::Stage, reason::Reason};
 
 const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
@@ -17,8 +17,8 @@ fn loaded(sim: &mut Sim, node: &str) -> String {
 }
 
 /// Returns the nodes on which not all GPUs are allocatable at this time.
-fn unready(sim: &Sim) -> BTreeSet<String> {
-    sim.nodes.keys().filter(|node| sim.nodes[*node].allocatable.total() != 8).cloned().collect()
+fn unready(sim: &Sim) -> BTreeSet<NodeName> {
+    sim.nodes.values().filter(|node| node.allocatable.total() != 8).map(|node| node.name.clone()).collect()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_changed_driver_is_rolled_out_one_node_at_a_time() {
     sim.settle();
     for node in nodes {
         assert_eq!(loaded(&mut sim, node), "590.10.01");
-        assert_eq!(sim.gpu_nodes[node].spec.rollout, None);
+        assert_eq!(sim.spec(node).rollout, None);
     }
     assert_eq!(sim.sets_of(Stage::Driver).len(), 1, "the old revision is pruned");
     assert_eq!(sim.condition("all", "Ready").0, "True");
@@ -55,7 +55,7 @@ fn the_first_failure_halts_the_pool_and_reverting_the_edit_only_affects_updated_
     }
     sim.apply_policy("all", NEW);
     sim.run(120);
-    assert_eq!(unready(&sim), ["a".to_owned()].into());
+    assert_eq!(unready(&sim), ["a".into()].into());
     assert_eq!(sim.status("a").reason, Some(Reason::DriverImageNotFound));
     assert_eq!(sim.status("b").reason, Some(Reason::RolloutPending));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
@@ -63,7 +63,7 @@ fn the_first_failure_halts_the_pool_and_reverting_the_edit_only_affects_updated_
     sim.apply_policy("all", "{pools: [{name: p, driver: {version: 470.256.02}}]}");
     sim.run(20);
     assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
-    let pool = sim.policies["all"].status.as_ref().expect("a status").pools[0].clone();
+    let pool = sim.policy_status("all").pools[0].clone();
     assert_eq!(pool.reason, Some(Reason::DriverUnsupported));
     assert!(pool.message.contains("; node a: "), "{}", pool.message);
     let before = (sim.writes["node/b"], sim.writes["node/c"]);
@@ -111,16 +111,16 @@ fn no_driver_is_replaced_under_a_gpu_pod_and_the_next_idle_node_is_updated_first
 #[test]
 fn a_gpu_pod_that_starts_before_the_driver_is_replaced_reverts_the_node() {
     let mut sim = fleet(&["a"]);
-    let before = sim.nodes["a"].labels.clone();
+    let before = sim.node("a").labels.clone();
     sim.apply_policy("all", NEW);
-    while sim.gpu_nodes["a"].spec.rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
+    while sim.spec("a").rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
         assert!(sim.step(), "the update of the node starts");
     }
     sim.gpu_pods.insert("a".into(), vec!["team/late".into()]);
     sim.run(15);
-    assert_eq!(sim.nodes["a"].labels, before);
+    assert_eq!(sim.node("a").labels, before);
     assert_eq!(sim.status("a").reason, Some(Reason::GpuPodsInUse));
-    assert_eq!(sim.nodes["a"].allocatable.total(), 8);
+    assert_eq!(sim.node("a").allocatable.total(), 8);
 }
 
 #[test]

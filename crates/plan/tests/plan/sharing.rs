@@ -44,8 +44,8 @@ fn the_expected_resources_are_the_gpus_times_the_pods_that_share_each() {
     {
         let sim = Sim::settled_fleet(&policy, &["a", "b"]);
         assert_eq!((sim.status("a").phase, gpus(&sim, "a").as_str()), (Phase::Ready, "32/32"), "{policy}");
-        assert_eq!(sim.nodes["a"].allocatable.amount(resource), 32, "{policy}");
-        let status = sim.policies["all"].status.clone().expect("a status");
+        assert_eq!(sim.node("a").allocatable.amount(resource), 32, "{policy}");
+        let status = sim.policy_status("all");
         assert_eq!(status.summary.gpus, "64/64", "{policy}");
         let resources = sim.status("a").gpus.resources;
         assert_eq!(resources.get(resource).copied(), (resource != "nvidia.com/gpu").then_some(32), "{policy}");
@@ -83,7 +83,7 @@ fn a_change_of_sharing_only_updates_the_plugin_one_node_at_a_time_without_waitin
         sim.gpu_pods.insert(node.into(), vec!["default/training".into()]);
     }
     let below = |sim: &Sim| -> Vec<_> {
-        let label = |node: &str, key: &str| sim.nodes[node].labels.get(key).cloned();
+        let label = |node: &str, key: &str| sim.node(node).labels.get(key).cloned();
         ["a", "b", "c"].into_iter().map(|node| (label(node, keys::DRIVER), label(node, keys::TOOLKIT))).collect()
     };
     let before = below(&sim);
@@ -92,7 +92,7 @@ fn a_change_of_sharing_only_updates_the_plugin_one_node_at_a_time_without_waitin
         for _ in 0..120 {
             sim.step();
             sim.sleep(1);
-            let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(node).phase != Phase::Ready);
+            let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(*node).phase != Phase::Ready);
             assert!(away.count() <= 1, "{policy}: a pending node is assessed by its current layout");
         }
         sim.settle();
@@ -115,11 +115,11 @@ fn mps_has_a_control_daemon_that_a_change_of_the_plugins_environment_does_not_up
     assert_eq!(sim.sets_of(Stage::DevicePlugin).len(), 1);
     sim.apply_policy("all", "{}");
     sim.settle();
-    assert!(sim.sets_of(Stage::Mps).is_empty() && !sim.nodes["a"].labels.contains_key(keys::MPS));
+    assert!(sim.sets_of(Stage::Mps).is_empty() && !sim.node("a").labels.contains_key(keys::MPS));
     assert_eq!(gpus(&sim, "a"), "8/8");
     sim.delete_policy("all");
     sim.settle();
-    assert_eq!(sim.nodes["a"].labels.len(), 1);
+    assert_eq!(sim.node("a").labels.len(), 1);
 }
 
 #[test]
@@ -176,8 +176,8 @@ fn googles_plugin_is_used_with_googles_driver_and_needs_no_toolkit() {
     google(&mut sim, "cos");
     sim.settle();
     assert_eq!((sim.status("cos").phase, gpus(&sim, "cos").as_str()), (Phase::Ready, "6/6"));
-    assert!(!sim.nodes["cos"].labels.contains_key(keys::TOOLKIT));
-    assert!(sim.nodes["other"].labels.contains_key(keys::TOOLKIT));
+    assert!(!sim.node("cos").labels.contains_key(keys::TOOLKIT));
+    assert!(sim.node("other").labels.contains_key(keys::TOOLKIT));
     let images: Vec<String> = sim.sets_of(Stage::DevicePlugin).into_iter().map(Sim::image).collect();
     assert!(
         images.iter().any(|image| image.starts_with("gcr.io/gke-release/nvidia-gpu-device-plugin@sha256:")),
@@ -213,10 +213,10 @@ fn a_node_with_a_third_party_plugin_is_ready_according_to_what_the_plugin_offers
 fn a_plugin_flag_updates_the_plugin_but_not_the_control_daemon() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &mps(2));
     sim.settle();
-    let before = sim.nodes["a"].labels.clone();
+    let before = sim.node("a").labels.clone();
     sim.apply_policy("all", &mps(2).replace("sharing:", "flags: {passDeviceSpecs: true}, sharing:"));
     sim.settle();
-    let changed = |key: &str| sim.nodes["a"].labels.get(key) != before.get(key);
+    let changed = |key: &str| sim.node("a").labels.get(key) != before.get(key);
     assert!(changed(Stage::DevicePlugin.key()) && !changed(Stage::Mps.key()));
 }
 

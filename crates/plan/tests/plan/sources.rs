@@ -216,7 +216,7 @@ fn an_installer_gets_version_and_path_and_the_probe_gets_the_path() {
     ] {
         assert_eq!(env(&installer, name).as_deref(), Some(value), "{name}");
     }
-    assert_eq!(sim.gpu_nodes["a"].spec.driver_root.as_deref(), Some("/opt/nvidia"));
+    assert_eq!(sim.spec("a").driver_root.as_deref(), Some("/opt/nvidia"));
     assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
 }
 
@@ -284,7 +284,7 @@ fn waiting_for_gkes_installation_is_reported() {
         });
         sim.settle();
         assert_eq!(sim.status("a").phase, Phase::Ready, "{source}: {}", sim.status("a").message);
-        assert!(!sim.nodes["a"].labels.contains_key(keys::DRIVER));
+        assert!(!sim.node("a").labels.contains_key(keys::DRIVER));
     }
 }
 
@@ -318,7 +318,7 @@ fn without_a_precompiled_image_the_driver_is_compiled_and_the_node_remembers_it(
     assert_eq!(sim.writes, writes);
     // Another kernel has another image.
     sim.faults.clear();
-    sim.nodes.get_mut("a").expect("a node").kernel = "6.8.0-62-generic".into();
+    sim.node_mut("a").kernel = "6.8.0-62-generic".into();
     sim.reboot("a", 0);
     sim.settle();
     assert_eq!(
@@ -375,12 +375,12 @@ fn five_models_get_drivers_of_three_branches_and_each_unsupported_version_is_rej
                 &format!("{{pools: [{{name: pinned, match: {{models: [{model}]}}, driver: {pin}}}]}}"),
             );
             sim.settle();
-            let status = sim.policies["all"].status.clone().expect("a status");
+            let status = sim.policy_status("all");
             let pool = status.pools.iter().find(|pool| pool.name == "pinned").expect("the pool");
             assert_eq!(pool.reason, Some(Reason::DriverUnsupported), "{name}");
             assert!(pool.message.contains(last), "{name}: {}", pool.message);
             assert_eq!(images(&sim), before, "{name}: nothing changes");
-            assert!(models.iter().all(|(node, _)| sim.status(node).is_ready()), "{name}");
+            assert!(models.iter().all(|(node, _)| sim.status(*node).is_ready()), "{name}");
         }
     }
 }
@@ -393,11 +393,11 @@ fn a_model_that_a_policy_adds_applies_to_all_policies() {
     sim.label("a", "zone", Some("a"));
     sim.report("a").os.version_id = "20.04".into();
     sim.settle();
-    assert_eq!(sim.nodes["a"].labels[keys::MODEL], "nvidia-10de-fff1");
+    assert_eq!(sim.node("a").labels[keys::MODEL], "nvidia-10de-fff1");
     sim.apply_policy("newer", CUSTOM);
     sim.settle();
-    assert_eq!(sim.nodes["a"].labels[keys::MODEL], "nvidia-custom", "{}", sim.status("a").message);
-    assert_eq!(sim.nodes["a"].labels[keys::POOL], "nvidia-custom", "the older policy governs the node");
+    assert_eq!(sim.node("a").labels[keys::MODEL], "nvidia-custom", "{}", sim.status("a").message);
+    assert_eq!(sim.node("a").labels[keys::POOL], "nvidia-custom", "the older policy governs the node");
     assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:470.256.02-ubuntu20.04");
     assert_eq!(sim.condition("newer", "Accepted").0, "True");
 }
@@ -414,12 +414,12 @@ fn a_model_that_is_already_known_is_reported_and_changes_nothing() {
     ] {
         let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
         sim.settle();
-        let before = (sim.sets.clone(), sim.nodes["a"].labels.clone());
+        let before = (sim.sets.clone(), sim.node("a").labels.clone());
         sim.apply_policy("all", &format!("{{models: {models}}}"));
         sim.settle();
-        assert_eq!((sim.sets.clone(), sim.nodes["a"].labels.clone()), before, "{models}");
+        assert_eq!((sim.sets.clone(), sim.node("a").labels.clone()), before, "{models}");
         assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()), "{models}");
-        let conditions = sim.policies["all"].status.clone().expect("a status").conditions;
+        let conditions = sim.policy_status("all").conditions;
         assert!(conditions.iter().any(|condition| condition.message.contains(words)), "{models}: {conditions:?}");
     }
 }
@@ -450,7 +450,7 @@ fn the_highest_cuda_version_is_reported_from_the_start_and_follows_the_driver() 
     let mut sim = node("{}", ("ubuntu", "22.04"), &[]);
     sim.settle();
     let reported = |sim: &Sim| {
-        (sim.nodes["a"].labels[keys::CUDA_VERSION].to_string(), sim.status("a").cuda.expect("a CUDA version"))
+        (sim.node("a").labels[keys::CUDA_VERSION].to_string(), sim.status("a").cuda.expect("a CUDA version"))
     };
     assert_eq!(reported(&sim), ("13.2".into(), "13.2".into()));
     assert!(sim.writes["node/a"] <= 4, "{:?}", sim.writes);
@@ -464,7 +464,7 @@ fn the_highest_cuda_version_is_reported_from_the_start_and_follows_the_driver() 
     assert_eq!(reported(&sim), ("12.2".into(), "12.2".into()));
     sim.delete_policy("all");
     sim.settle();
-    assert!(!sim.nodes["a"].labels.contains_key(keys::CUDA_VERSION));
+    assert!(!sim.node("a").labels.contains_key(keys::CUDA_VERSION));
 }
 
 #[test]
@@ -509,13 +509,16 @@ fn the_probe_releases_the_driver_only_for_a_container_that_waits_at_its_guard() 
     // Driver containers load their module long before they are ready; that does not require a release by the probe.
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.run(3);
-    let released = |sim: &Sim| sim.gpu_nodes["a"].spec.release_driver;
+    let released = |sim: &Sim| sim.spec("a").release_driver;
     let pod = sim.pods.get_mut("driver@a").expect("a pod");
     pod.containers[0].ready = false;
     for _ in 0..60 {
         let plan = sim.plan();
-        let asked =
-            plan.gpu_nodes.get("a").and_then(|write| write.spec.as_ref()).is_some_and(|(spec, _)| spec.release_driver);
+        let asked = plan
+            .gpu_nodes
+            .get(&"a".into())
+            .and_then(|write| write.spec.as_ref())
+            .is_some_and(|(spec, _)| spec.release_driver);
         assert!(!asked, "no container waits for the driver");
         sim.sleep(1);
     }
@@ -553,7 +556,7 @@ fn a_driver_left_in_the_cache_of_googles_installer_is_not_a_host_driver_unless_l
         driver.loaded = loaded.then(|| "580.1.1".into());
         sim.settle();
         assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
-        assert_eq!(sim.nodes["a"].labels.contains_key(keys::DRIVER), managed, "a suitable loaded driver is kept");
+        assert_eq!(sim.node("a").labels.contains_key(keys::DRIVER), managed, "a suitable loaded driver is kept");
     }
 }
 
@@ -564,14 +567,14 @@ fn a_loaded_module_whose_library_is_not_found_is_never_overwritten_by_auto() {
     sim.run(15);
     // The module may belong to an installation in progress.
     assert_eq!(sim.status("a").reason, Some(Reason::DriverInstalling), "{}", sim.status("a").message);
-    assert!(sim.sets_of(Stage::Driver).is_empty() && !sim.nodes["a"].labels.contains_key(keys::DRIVER));
+    assert!(sim.sets_of(Stage::Driver).is_empty() && !sim.node("a").labels.contains_key(keys::DRIVER));
     sim.run(60);
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::DriverLibraryNotFound)));
     for words in ["nvidia 535.261.03", "libnvidia-ml.so.535.261.03", "installDir", "source: Container"] {
         assert!(status.message.contains(words), "{words}: {}", status.message);
     }
-    assert!(sim.sets_of(Stage::Driver).is_empty() && !sim.nodes["a"].labels.contains_key(keys::DRIVER));
+    assert!(sim.sets_of(Stage::Driver).is_empty() && !sim.node("a").labels.contains_key(keys::DRIVER));
     let mut explicit = sim.clone();
     // The installer writes the libraries shortly after it has loaded the module.
     let library = InstalledDriver { root: "/".into(), version: "535.261.03".into(), ..InstalledDriver::default() };
@@ -599,7 +602,7 @@ fn a_module_without_libraries_that_a_container_left_behind_is_not_taken_for_a_ho
     let installs = |sim: &Sim| {
         assert_eq!(sim.status("a").reason, Some(Reason::DriverInstalling), "{}", sim.status("a").message);
         assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
-        assert!(sim.nodes["a"].labels.contains_key(keys::DRIVER));
+        assert!(sim.node("a").labels.contains_key(keys::DRIVER));
     };
     installs(&sim);
     // The pod is killed on a node that still has its label.
@@ -614,7 +617,7 @@ fn the_probe_and_the_plugin_get_the_install_dir_of_the_policy() {
     let spec = "{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor}}}";
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.run(40);
-    assert_eq!(sim.gpu_nodes["a"].spec.driver_root.as_deref(), Some("/opt/vendor"));
+    assert_eq!(sim.spec("a").driver_root.as_deref(), Some("/opt/vendor"));
     assert_eq!(sim.status("a").reason, Some(Reason::DriverNotInstalled), "{}", sim.status("a").message);
     sim.report("a").driver.loaded = Some("535.261.03".into());
     sim.run(40);
@@ -639,7 +642,7 @@ fn a_pool_does_not_inherit_the_install_dir_of_another_source() {
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.host_driver("a", "535.261.03", true);
     sim.settle();
-    assert_eq!(sim.gpu_nodes["a"].spec.driver_root, None);
+    assert_eq!(sim.spec("a").driver_root, None);
     assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
 }
 
@@ -715,7 +718,7 @@ fn gpus_passed_through_to_virtual_machines_are_reported_and_not_counted() {
     assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::GpusPassedThrough)));
     assert!(status.message.contains("2 GPUs are bound to vfio-pci"), "{}", status.message);
     assert_eq!(status.gpus.summary, "1/1");
-    assert!(sim.policies["all"].status.clone().expect("a status").attention.is_empty(), "nothing is wrong");
+    assert!(sim.policy_status("all").attention.is_empty(), "nothing is wrong");
     // The message distinguishes a GPU that is passed through from one that is lost.
     let report = sim.report("a");
     report.passed_through = 3;

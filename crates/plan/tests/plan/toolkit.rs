@@ -1,13 +1,13 @@
 //! How containers get the driver: what is installed for which container runtime, and which failures are reported.
 
 use crate::sim::{Faults, Sim};
-use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
+use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
 use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
 use k8s_openapi::jiff::Timestamp;
 
 fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
-    let node = sim.nodes.get_mut("a").expect("a node");
+    let node = sim.node_mut("a");
     (node.runtime, node.kubelet) = (runtime.into(), kubelet.into());
     sim.settle();
     sim
@@ -83,7 +83,7 @@ fn end_with(sim: &mut Sim, words: &str) {
 }
 
 fn not_allocatable(sim: &mut Sim) {
-    sim.nodes.get_mut("a").expect("a node").allocatable = 0.into();
+    sim.node_mut("a").allocatable = 0.into();
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_runtime_that_rejects_its_configuration_is_reported_with_its_message() {
         end_with(&mut sim, words);
         not_allocatable(&mut sim);
         let plan = sim.plan();
-        let write = plan.gpu_nodes["a"].status.clone().expect("a status");
+        let write = plan.gpu_nodes[&"a".into()].status.clone().expect("a status");
         assert_eq!(write.reason, Some(reason));
         let message = write.message;
         assert!(message.contains("unexpected end of file"), "{message}");
@@ -122,16 +122,16 @@ fn a_runtime_that_was_removed_from_the_configuration_is_restored_by_a_new_pod() 
 fn fresh(nodes: &[&str], toolkit: &str) -> Sim {
     let mut sim = Sim::new().policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
     for node in nodes {
-        sim.join(node, "2330", 8);
-        sim.nodes.get_mut(*node).expect("a node").runtime = "containerd://1.7.27".into();
+        sim.join(*node, "2330", 8);
+        sim.node_mut(*node).runtime = "containerd://1.7.27".into();
     }
     sim
 }
 
 /// Returns the nodes with a toolkit label but no running toolkit: their runtime may be restarted at any time.
-fn restarting(sim: &Sim) -> Vec<String> {
+fn restarting(sim: &Sim) -> Vec<NodeName> {
     let labelled = sim.nodes.values().filter(|node| node.labels.contains_key(keys::TOOLKIT));
-    let runs = |name: &str| sim.pods.get(&format!("toolkit@{name}")).is_some_and(PodFacts::running);
+    let runs = |name: &NodeName| sim.pods.get(&format!("toolkit@{name}")).is_some_and(PodFacts::running);
     labelled.map(|node| node.name.clone()).filter(|name| !runs(name)).collect()
 }
 
@@ -141,11 +141,11 @@ fn a_first_install_restarts_runtimes_one_node_at_a_time() {
     let mut sim = fresh(&nodes, "{}");
     let mut had: Vec<&str> = vec![];
     for _ in 0..200 {
-        let before: Vec<_> = nodes.iter().filter(|node| sim.nodes[**node].labels.contains_key(keys::TOOLKIT)).collect();
+        let before: Vec<_> = nodes.iter().filter(|node| sim.node(**node).labels.contains_key(keys::TOOLKIT)).collect();
         let happened = sim.step();
         sim.sleep(1);
         assert!(restarting(&sim).len() <= 1, "{:?}", restarting(&sim));
-        let after = nodes.iter().filter(|node| sim.nodes[**node].labels.contains_key(keys::TOOLKIT));
+        let after = nodes.iter().filter(|node| sim.node(**node).labels.contains_key(keys::TOOLKIT));
         let new: Vec<_> = after.filter(|node| !before.contains(node)).collect();
         assert!(new.len() <= 1, "{new:?} at once");
         had.extend(new.into_iter().copied());
@@ -219,14 +219,14 @@ fn a_toolkit_is_removed_once_the_previous_one_has_terminated() {
     let by = sim.now + k8s_openapi::jiff::SignedDuration::from_secs(180);
     let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
     pod.gone_by = Some(by);
-    let leaving = |sim: &Sim| -> Vec<String> {
+    let leaving = |sim: &Sim| -> Vec<NodeName> {
         let plan = sim.plan();
         let gone = plan.labels.iter().filter(|(_, write)| !write.labels.contains_key(keys::TOOLKIT));
         gone.map(|(name, _)| name.clone()).filter(|name| name != "a").collect()
     };
     assert!(leaving(&sim).is_empty());
     // The runtime is being restarted, and the node may be NotReady meanwhile.
-    sim.nodes.get_mut("a").expect("a node").ready = false;
+    sim.node_mut("a").ready = false;
     sim.sleep(180 + 119);
     assert!(leaving(&sim).is_empty());
     // A restart that never completes does not block other nodes indefinitely.
@@ -274,21 +274,24 @@ fn a_toolkit_that_is_being_installed_is_removed_once_it_can_restore_the_configur
         sim.delete_policy("all");
         set_progress(&mut sim, &steps, runs);
         let plan = sim.plan();
-        let keeps = plan.labels["a"].labels.contains_key(keys::TOOLKIT);
+        let keeps = plan.labels[&"a".into()].labels.contains_key(keys::TOOLKIT);
         assert_eq!(keeps, stays, "{steps:?} {runs}");
         assert!(!keeps || plan.check_again.is_some());
         // The restart by the toolkit itself may be the cause.
-        sim.nodes.get_mut("a").expect("a node").ready = false;
-        assert_eq!(sim.plan().labels["a"].labels.contains_key(keys::TOOLKIT), stays);
+        sim.node_mut("a").ready = false;
+        assert_eq!(sim.plan().labels[&"a".into()].labels.contains_key(keys::TOOLKIT), stays);
         sim.pods.get_mut("toolkit@a").expect("a pod").created = Some(Timestamp::UNIX_EPOCH);
-        assert!(!sim.plan().labels["a"].labels.contains_key(keys::TOOLKIT), "a pod that is too old is not waited for");
+        assert!(
+            !sim.plan().labels[&"a".into()].labels.contains_key(keys::TOOLKIT),
+            "a pod that is too old is not waited for"
+        );
     }
 }
 
 #[test]
 fn a_toolkit_that_is_being_installed_is_replaced_once_it_can_restore_the_configuration() {
     let mut sim = fleet("containerd://2.1.4", "v1.34.1", "{injection: Runtime}");
-    let first = sim.nodes["a"].labels[keys::TOOLKIT].clone();
+    let first = sim.node("a").labels[keys::TOOLKIT].clone();
     set_progress(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
     sim.apply_policy("all", "{defaults: {toolkit: {injection: Cdi}}}");
     for made in 0..5 {
@@ -297,11 +300,11 @@ fn a_toolkit_that_is_being_installed_is_replaced_once_it_can_restore_the_configu
         assert!(made == 0 || plan.check_again.is_some());
         sim.carry_out(&plan);
         sim.sleep(1);
-        assert_eq!(sim.nodes["a"].labels.get(keys::TOOLKIT), Some(&first));
+        assert_eq!(sim.node("a").labels.get(keys::TOOLKIT), Some(&first));
     }
     set_progress(&mut sim, &[], true);
     sim.settle();
-    assert_ne!(sim.nodes["a"].labels.get(keys::TOOLKIT), Some(&first));
+    assert_ne!(sim.node("a").labels.get(keys::TOOLKIT), Some(&first));
 }
 
 #[test]
@@ -311,7 +314,7 @@ fn no_toolkit_is_removed_while_another_of_its_pool_is_being_installed() {
     sim.delete_policy("all");
     set_progress(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
     let plan = sim.plan();
-    let stays = |node: &str| plan.labels[node].labels.contains_key(keys::TOOLKIT);
+    let stays = |node: &str| plan.labels[&node.into()].labels.contains_key(keys::TOOLKIT);
     assert!(stays("a") && stays("b"), "{:?}", plan.labels);
 }
 
@@ -333,17 +336,17 @@ fn a_runtime_that_does_not_restart_halts_the_rest_of_its_pool() {
         let status = sim.status(node);
         assert_eq!((status.phase, status.reason), (Phase::Toolkit, Some(Reason::RuntimeTurnPending)), "{status:?}");
         assert_eq!(status.deadline, None, "the node waits for another node");
-        assert!(!sim.nodes[node].labels.contains_key(keys::TOOLKIT));
-        assert!(sim.nodes[node].labels.contains_key(keys::DRIVER), "the driver does not wait");
+        assert!(!sim.node(node).labels.contains_key(keys::TOOLKIT));
+        assert!(sim.node(node).labels.contains_key(keys::DRIVER), "the driver does not wait");
     }
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     // A node that joins waits as well, and a policy that changes the runtime's configuration is tried on the failed
     // node first.
     sim.join("b2", "2330", 8);
-    sim.nodes.get_mut("b2").expect("a node").runtime = "containerd://1.7.27".into();
+    sim.node_mut("b2").runtime = "containerd://1.7.27".into();
     sim.label("b2", "zone", Some("p"));
     sim.run(30);
-    assert!(!sim.nodes["b2"].labels.contains_key(keys::TOOLKIT));
+    assert!(!sim.node("b2").labels.contains_key(keys::TOOLKIT));
     sim.apply_policy("all", &spec.replace("{name: p,", "{name: p, toolkit: {runtimeClass: gpu},"));
     sim.run(30);
     assert_eq!(restarting(&sim), ["a"]);
@@ -365,14 +368,14 @@ fn a_fix_for_many_nodes_restarts_their_runtimes_one_by_one() {
         let words = "RuntimeConfigRejected: the container runtime does not start: unknown key".to_owned();
         sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
         sim.pods.remove(&format!("toolkit@{node}"));
-        sim.nodes.get_mut(node).expect("a node").allocatable = 0.into();
+        sim.node_mut(node).allocatable = 0.into();
         sim.pods.remove(&format!("device-plugin@{node}"));
     }
     sim.run(30);
     assert_eq!(restarting(&sim), nodes);
     sim.faults.clear();
     sim.apply_policy("all", "{defaults: {toolkit: {injection: Runtime, runtimeClass: gpu}}}");
-    let labels = |sim: &Sim| nodes.map(|node| sim.nodes[node].labels[keys::TOOLKIT].clone());
+    let labels = |sim: &Sim| nodes.map(|node| sim.node(node).labels[keys::TOOLKIT].clone());
     for _ in 0..60 {
         let before = labels(&sim);
         sim.step();
@@ -389,21 +392,21 @@ fn a_fix_for_many_nodes_restarts_their_runtimes_one_by_one() {
 #[test]
 fn while_a_runtime_does_not_report_its_version_nothing_is_changed() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
-    let (labels, sets, writes) = (sim.nodes["a"].labels.clone(), sim.sets.clone(), sim.writes["node/a"]);
-    sim.nodes.get_mut("a").expect("a node").runtime = "containerd://Unknown".into();
+    let (labels, sets, writes) = (sim.node("a").labels.clone(), sim.sets.clone(), sim.writes["node/a"]);
+    sim.node_mut("a").runtime = "containerd://Unknown".into();
     sim.run(60);
-    assert_eq!((&sim.nodes["a"].labels, sim.writes["node/a"]), (&labels, writes));
+    assert_eq!((&sim.node("a").labels, sim.writes["node/a"]), (&labels, writes));
     assert!(sim.sets == sets);
     assert_eq!(sim.status("a").phase, Phase::Ready, "the phase depends on allocatable alone");
     not_allocatable(&mut sim);
-    let status = sim.plan().gpu_nodes["a"].status.clone().expect("a status");
+    let status = sim.plan().gpu_nodes[&"a".into()].status.clone().expect("a status");
     assert_eq!(status.reason, Some(Reason::NodeNotReady), "{status:?}");
     // A node that joins in this state gets no operands yet.
     let mut sim = fresh(&["a"], "{}");
-    sim.nodes.get_mut("a").expect("a node").runtime = "containerd://Unknown".into();
+    sim.node_mut("a").runtime = "containerd://Unknown".into();
     sim.run(60);
-    assert!(sim.sets.is_empty() && !sim.nodes["a"].labels.contains_key(keys::DRIVER));
-    sim.nodes.get_mut("a").expect("a node").runtime = "containerd://1.7.27".into();
+    assert!(sim.sets.is_empty() && !sim.node("a").labels.contains_key(keys::DRIVER));
+    sim.node_mut("a").runtime = "containerd://1.7.27".into();
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
@@ -460,13 +463,13 @@ fn a_node_that_cannot_restart_its_runtime_or_already_has_does_not_block_others()
         pod.containers[0].ready = false;
         let kept = sim.pods["toolkit@a"].clone();
         sim.join("b", "2330", 8);
-        sim.nodes.get_mut("b").expect("a node").runtime = "containerd://1.7.27".into();
+        sim.node_mut("b").runtime = "containerd://1.7.27".into();
         for _ in 0..30 {
             sim.step();
             sim.sleep(1);
             sim.pods.insert("toolkit@a".into(), kept.clone());
         }
-        assert!(sim.nodes["b"].labels.contains_key(keys::TOOLKIT), "{case}");
+        assert!(sim.node("b").labels.contains_key(keys::TOOLKIT), "{case}");
     }
 }
 
@@ -475,9 +478,9 @@ fn kubelet_must_list_the_runtime_if_it_lists_any() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
     not_allocatable(&mut sim);
     for (known, waits) in [(vec![], false), (vec!["runc"], true), (vec!["runc", "nvidia"], false)] {
-        let node = sim.nodes.get_mut("a").expect("a node");
+        let node = sim.node_mut("a");
         node.runtime_handlers = known.iter().map(|name| (*name).into()).collect();
-        let status = sim.plan().gpu_nodes["a"].status.clone().expect("a status");
+        let status = sim.plan().gpu_nodes[&"a".into()].status.clone().expect("a status");
         assert_eq!(status.phase == Phase::Toolkit, waits, "{known:?}: {status:?}");
     }
 }
@@ -545,7 +548,7 @@ fn a_runtime_of_the_host_is_kept_until_it_is_taken_over_and_then_the_operators_i
     };
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.host_driver("a", "580.95.05", true);
-    sim.nodes.get_mut("a").expect("a node").runtime = "containerd://1.7.27".into();
+    sim.node_mut("a").runtime = "containerd://1.7.27".into();
     sim.report("a").runtimes = host_runtimes();
     sim.apply_policy("all", "{readiness: {validation: {mode: OnInstall}}}");
     let named: Vec<_> = (0..60)
@@ -581,14 +584,14 @@ fn a_runtime_of_the_host_is_kept_until_it_is_taken_over_and_then_the_operators_i
 }
 
 fn member_labels(sim: &Sim, node: &str) -> Vec<(String, String)> {
-    let own = sim.nodes[node].labels.iter().filter(|(key, _)| key.starts_with(keys::PREFIX));
+    let own = sim.node(node).labels.iter().filter(|(key, _)| key.starts_with(keys::PREFIX));
     own.map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
 #[test]
 fn a_runtime_of_the_host_is_kept_only_with_a_driver_of_the_host() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
-    sim.nodes.get_mut("a").expect("a node").runtime = "docker://27.0.3".into();
+    sim.node_mut("a").runtime = "docker://27.0.3".into();
     let (file, handler) = ("/etc/docker/daemon.json".to_owned(), "nvidia".to_owned());
     sim.report("a").runtimes = vec![HostRuntime { file, handler, default: true }];
     sim.apply_policy("all", "{}");
@@ -601,7 +604,7 @@ fn a_runtime_of_the_host_is_kept_only_with_a_driver_of_the_host() {
 /// plugin.
 fn beside_a_folder(runtime: &str, toolkit: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
-    let node = sim.nodes.get_mut("a").expect("a node");
+    let node = sim.node_mut("a");
     (node.runtime, node.kubelet) = (runtime.into(), "v1.33.2".into());
     let driver = &mut sim.report("a").driver;
     driver.loaded = Some("580.1.1".into());
@@ -658,7 +661,7 @@ fn googles_plugin_mounts_kubelets_pod_resources_from_the_distributions_path() {
     ] {
         let mut sim = beside_a_folder("containerd://2.1.4", toolkit);
         sim.settings.kubelet_root = chart.map(str::to_owned);
-        sim.nodes.get_mut("a").expect("a node").kubelet = kubelet.into();
+        sim.node_mut("a").kubelet = kubelet.into();
         sim.apply_policy("all", &format!("{{defaults: {{devicePlugin: {{flavor: Gke}}, toolkit: {toolkit}}}}}"));
         sim.settle();
         let paths = host_paths(&sim, Stage::DevicePlugin);

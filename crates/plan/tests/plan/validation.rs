@@ -308,10 +308,10 @@ fn a_node_that_was_ready_before_is_not_tested() {
     }
     assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Skipped), 0));
     // The node is not tested after an outage and a reboot either.
-    sim.nodes.get_mut("a").expect("a node").ready = false;
+    sim.node_mut("a").ready = false;
     pass(&mut sim, 40);
     assert_eq!(reported(&sim, "a").1, Reason::NodeNotReady);
-    sim.nodes.get_mut("a").expect("a node").ready = true;
+    sim.node_mut("a").ready = true;
     sim.reboot("a", 0);
     sim.settle();
     assert_eq!((reported(&sim, "a").0, tests(&sim)), (Phase::Ready, 0));
@@ -391,7 +391,7 @@ fn two_nodes_are_tested_independently_at_the_same_time() {
     sim.faults.insert("b".into(), hanging());
     pass(&mut sim, 20);
     assert_eq!((sim.tests_on("b").len(), reported(&sim, "a").1), (1, Reason::ValidationFailed));
-    sim.faults.remove("b");
+    sim.faults.remove(&"b".into());
     pass(&mut sim, 20);
     assert_eq!((reported(&sim, "a").1, reported(&sim, "b").0), (Reason::ValidationFailed, Phase::Ready));
 }
@@ -461,7 +461,7 @@ fn the_test_uses_nvidias_runtime_class_if_the_runtime_injects_gpus() {
     ] {
         let spec = format!("{{readiness: {{validation: {{mode: OnInstall}}}}, defaults: {{toolkit: {toolkit}}}}}");
         let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &spec);
-        sim.nodes.get_mut("a").expect("a node").runtime = runtime.into();
+        sim.node_mut("a").runtime = runtime.into();
         sim.settle();
         let pod = test_pod(&sim).spec.expect("a spec");
         assert_eq!(pod.runtime_class_name.as_deref(), class, "{runtime}, {toolkit}");

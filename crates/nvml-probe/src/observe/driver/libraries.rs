@@ -97,7 +97,7 @@ fn is_version(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink, path::Path};
+    use std::os::unix::fs::symlink;
 
     use super::{super::test_files::write, *};
 

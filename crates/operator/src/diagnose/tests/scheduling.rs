@@ -185,7 +185,7 @@ fn the_shared_gpus_of_a_node_in_progress_are_unknown() {
 fn a_gpu_node_that_cannot_be_parsed_may_have_any_gpus() {
     let mut world = fleet();
     node(&mut world, "odd", "x", 0);
-    world.gpu_nodes.remove("odd");
+    world.gpu_nodes.remove(&"odd".into());
     world.unreadable_gpu_nodes.insert("odd".into());
     assert_eq!(reasons(&gpus("", 16), &world), []);
     assert_eq!(reasons(&gpus("nodeSelector: {accelerator: nvidia-tesla-k80},", 1), &world), []);

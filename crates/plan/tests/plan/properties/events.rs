@@ -1,6 +1,6 @@
 //! The events of a fleet, as data, so that a failure shrinks to the few events that cause it.
 
-use gpu_operator_crd::{keys, policy::Stage};
+use gpu_operator_crd::{NodeName, keys, policy::Stage};
 use gpu_operator_plan::world::{TaintFact, TrimmedPod};
 use kube::ResourceExt;
 use proptest::{option, prelude::*, sample::select};
@@ -185,7 +185,7 @@ pub fn policies() -> BoxedStrategy<Vec<Event>> {
 }
 
 /// Returns the name of the n-th node.
-pub fn nth(sim: &Sim, index: usize) -> Option<String> {
+pub fn nth(sim: &Sim, index: usize) -> Option<NodeName> {
     sim.nodes.keys().nth(index % sim.nodes.len().max(1)).cloned()
 }
 
@@ -193,7 +193,8 @@ pub fn nth(sim: &Sim, index: usize) -> Option<String> {
 pub fn apply_event(sim: &mut Sim, oracle: &mut Oracle, event: &Event) {
     match event {
         Event::Joins(machine) if sim.nodes.len() < MAX_NODES => {
-            let name = (0..1000).map(|index| format!("n{index}")).find(|name| !sim.nodes.contains_key(name));
+            let name =
+                (0..1000).map(|index| NodeName::from(format!("n{index}"))).find(|name| !sim.nodes.contains_key(name));
             machine.join(sim, &name.expect("a free name"));
         }
         Event::Joins(_) => {}
@@ -208,8 +209,9 @@ pub fn apply_event(sim: &mut Sim, oracle: &mut Oracle, event: &Event) {
         }
         Event::Policy(which, spec) => sim.apply_spec(POLICIES[*which], spec.0.clone()),
         Event::PolicyDeleted(which) => {
-            if sim.policies.contains_key(POLICIES[*which]) {
-                sim.delete_policy(POLICIES[*which]);
+            let policy = POLICIES[*which].into();
+            if sim.policies.contains_key(&policy) {
+                sim.delete_policy(policy);
             }
         }
         Event::SetEdited(index, edit) => {
@@ -253,7 +255,7 @@ fn edit_set(set: &mut k8s_openapi::api::apps::v1::DaemonSet, edit: Edit) {
 }
 
 /// Applies an event to a node.
-pub fn apply_to_node(sim: &mut Sim, name: &str, what: &OnNode) {
+pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
     let (has_gpus, moving) = (sim.machines.contains_key(name), sim.is_moving(name));
     let foreign_pod_there = sim.foreign_pod_on(name);
     let node = sim.nodes.get_mut(name).expect("a node");
@@ -278,11 +280,11 @@ pub fn apply_to_node(sim: &mut Sim, name: &str, what: &OnNode) {
         }
         OnNode::LosesGpu if has_gpus => drop(sim.report(name).gpus.pop()),
         OnNode::Reboots(lost) => sim.reboot(name, *lost),
-        OnNode::Breaks(fault) => drop(sim.faults.insert(name.into(), faults(*fault))),
+        OnNode::Breaks(fault) => drop(sim.faults.insert(name.clone(), faults(*fault))),
         OnNode::Heals => drop(sim.faults.remove(name)),
         // The scheduler places a GPU pod where it assumes an allocatable GPU; its view of the node may be outdated.
         OnNode::GetsGpuPod if node.allocatable.total() > 0 || moving => {
-            sim.gpu_pods.insert(name.into(), vec!["team/training".into()]);
+            sim.gpu_pods.insert(name.clone(), vec!["team/training".into()]);
         }
         OnNode::LosesGpuPod => drop(sim.gpu_pods.remove(name)),
         OnNode::GpuNodeDeleted => drop(sim.gpu_nodes.remove(name)),
@@ -301,7 +303,7 @@ pub fn apply_to_node(sim: &mut Sim, name: &str, what: &OnNode) {
     }
 }
 
-fn foreign_pod(node: &str) -> TrimmedPod {
+fn foreign_pod(node: &NodeName) -> TrimmedPod {
     let pod = format!(
         "{{metadata: {{name: orphan-{node}, namespace: other, labels: {{app.kubernetes.io/component: nvidia-driver}}}}, spec: {{nodeName: {node}}}}}"
     );

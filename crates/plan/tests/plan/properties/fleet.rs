@@ -1,5 +1,6 @@
 //! Random machines: models, operating systems, runtimes, host drivers, labels, and probes that report or do not report.
 
+use gpu_operator_crd::NodeName;
 use proptest::{prelude::*, sample::select};
 
 use crate::sim::{Faults, Sim};
@@ -41,7 +42,7 @@ enum Probe {
 }
 
 impl Machine {
-    pub fn join(&self, sim: &mut Sim, name: &str) {
+    pub fn join(&self, sim: &mut Sim, name: &NodeName) {
         if self.gpus.is_empty() {
             sim.join_plain(name);
         } else {
@@ -51,12 +52,12 @@ impl Machine {
         }
         let (no_probe, mute_probe) = (matches!(self.probe, Probe::Absent), matches!(self.probe, Probe::Mute));
         if no_probe || mute_probe {
-            sim.faults.insert(name.into(), Faults { no_probe, mute_probe, ..Faults::default() });
+            sim.faults.insert(name.clone(), Faults { no_probe, mute_probe, ..Faults::default() });
         }
         if let Some(loaded) = self.host_driver.filter(|_| !self.gpus.is_empty()) {
             sim.host_driver(name, "550.1.1", loaded);
         }
-        let node = sim.nodes.get_mut(name).expect("a node");
+        let node = sim.node_mut(name);
         (node.arch, node.runtime) = (self.arch.into(), self.runtime.into());
         for (key, value) in &self.labels {
             sim.label(name, key, Some(value));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus,
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, Revision,
     gpunode::GpuCounts,
     keys,
     policy::{Pool, Stage},
@@ -27,7 +27,7 @@ const OWN_LABELS: [&str; 7] =
 /// pass.
 #[derive(Default)]
 pub struct Oracle {
-    moved: BTreeSet<String>,
+    moved: BTreeSet<NodeName>,
     /// The numbers of writes after which the operator is killed, in rotation, before each pass; if empty, it is never
     /// killed.
     kills: Vec<usize>,
@@ -74,7 +74,7 @@ impl Oracle {
     }
 
     /// Drops the record that a node is being updated.
-    pub fn forget(&mut self, name: &str) {
+    pub fn forget(&mut self, name: &NodeName) {
         self.moved.remove(name);
     }
 
@@ -95,10 +95,7 @@ impl Oracle {
         let happened = carry_out(sim, plan);
         for name in before.values().filter(|node| is_taken_out(sim, node)).map(|node| &node.name) {
             if self.moved.insert(name.clone()) {
-                let pool = |name: &str| {
-                    let policy = governing(sim, name).map(ResourceExt::name_any);
-                    (policy, sim.nodes[name].labels.get(keys::POOL).cloned())
-                };
+                let pool = |name: &NodeName| pool_of(sim, &sim.nodes[name]);
                 let other = out_of_service.iter().find(|other| pool(other) == pool(name));
                 assert_eq!(other, None, "{name} is updated while another node of its pool {:?} is", pool(name));
             }
@@ -117,10 +114,10 @@ fn pool_of(sim: &Sim, node: &NodeFacts) -> PoolOf {
 
 /// Returns the nodes whose container runtime may be restarted at any time, by pool: their toolkit restarts it, and has
 /// neither started nor failed yet.
-fn pending_restarts(sim: &Sim) -> BTreeMap<PoolOf, String> {
+fn pending_restarts(sim: &Sim) -> BTreeMap<PoolOf, NodeName> {
     let comes = |node: &&NodeFacts| {
         let pod = sim.pods.get(&format!("toolkit@{}", node.name));
-        let pod = pod.filter(|pod| pod.group.as_ref() == node.labels.get(keys::TOOLKIT));
+        let pod = pod.filter(|pod| is_selected(pod, node, Stage::Toolkit));
         let to_come = pod.map_or(node.ready, |pod| !pod.has_started() && pod.init.is_empty());
         sim.restarts_runtime(&node.name) && to_come
     };
@@ -131,8 +128,8 @@ fn pending_restarts(sim: &Sim) -> BTreeMap<PoolOf, String> {
 /// pool.
 fn runtimes_are_restarted_one_by_one(
     sim: &Sim,
-    before: &BTreeMap<String, NodeFacts>,
-    mut pending_restarts: BTreeMap<PoolOf, String>,
+    before: &BTreeMap<NodeName, NodeFacts>,
+    mut pending_restarts: BTreeMap<PoolOf, NodeName>,
 ) {
     for (name, node) in &sim.nodes {
         let label = |node: &NodeFacts| node.labels.get(keys::TOOLKIT).cloned();
@@ -159,19 +156,24 @@ fn is_taken_out(sim: &Sim, before: &NodeFacts) -> bool {
 }
 
 /// Returns whether a governed node lacks a plugin, or any pod that its labels select.
-fn is_out_of_service(sim: &Sim, name: &str) -> bool {
+fn is_out_of_service(sim: &Sim, name: &NodeName) -> bool {
     governing(sim, name).is_some() && !is_complete(sim, name)
 }
 
 /// Returns whether a node has a plugin, and all pods that its labels select are running.
-fn is_complete(sim: &Sim, name: &str) -> bool {
-    let labels = &sim.nodes[name].labels;
+fn is_complete(sim: &Sim, name: &NodeName) -> bool {
+    let node = &sim.nodes[name];
     let runs = |stage: Stage| {
         let pod = sim.pods.get(&format!("{}@{name}", stage.as_str()));
-        pod.is_some_and(|pod| pod.running() && pod.group.as_ref() == labels.get(stage.key()))
+        pod.is_some_and(|pod| pod.running() && is_selected(pod, node, stage))
     };
-    labels.contains_key(keys::DEVICE_PLUGIN)
-        && Stage::ALL.into_iter().all(|stage| !labels.contains_key(stage.key()) || runs(stage))
+    node.labels.contains_key(keys::DEVICE_PLUGIN)
+        && Stage::ALL.into_iter().all(|stage| !node.labels.contains_key(stage.key()) || runs(stage))
+}
+
+/// Returns whether a pod has the group that its node's label selects.
+fn is_selected(pod: &PodFacts, node: &NodeFacts, stage: Stage) -> bool {
+    pod.group.as_ref().map(Revision::as_str) == node.labels.get(stage.key()).map(Interned::as_str)
 }
 
 /// Checks a plan before it is carried out.
@@ -189,7 +191,7 @@ pub fn check(sim: &Sim, plan: &Plan) {
 /// No driver is replaced under a GPU pod, and no node with a GPU pod loses its plugin, unless a user stops managing the
 /// node.
 fn gpu_pods_keep_driver_and_plugin(sim: &Sim, plan: &Plan) {
-    let used = |name: &String| sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty());
+    let used = |name: &NodeName| sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty());
     for (name, write) in plan.labels.iter().filter(|(name, _)| used(name) && governing(sim, name).is_some()) {
         let had = &sim.nodes[name].labels;
         let driver = had.get(keys::DRIVER);
@@ -220,7 +222,7 @@ fn gpu_pods_keep_driver_and_plugin(sim: &Sim, plan: &Plan) {
 /// Returns whether a pod of the plugin or of the MPS daemon started before the driver container, which may be down or
 /// gone.
 fn holds_an_old_root(sim: &Sim, pod: &PodFacts) -> bool {
-    let has_driver = sim.nodes[pod.node.as_str()].labels.contains_key(keys::DRIVER);
+    let has_driver = sim.nodes[&pod.node].labels.contains_key(keys::DRIVER);
     let started = sim.pods.get(&format!("driver@{}", pod.node)).and_then(PodFacts::running_since);
     matches!(pod.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
         && has_driver
@@ -274,7 +276,7 @@ fn discovered_labels_are_kept_without_a_report(sim: &Sim, plan: &Plan) {
     }
 }
 
-fn nvml_answers(sim: &Sim, name: &str) -> bool {
+fn nvml_answers(sim: &Sim, name: &NodeName) -> bool {
     let report = sim.gpu_nodes.get(name).and_then(|gpu_node| sim.with_report(name, gpu_node).status?.report);
     report.is_some_and(|report| report.nvml.state == NvmlState::Answering)
 }
@@ -309,7 +311,7 @@ pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
 }
 
 /// Returns the policy that governs a node: the oldest that selects it, if it is a GPU node that has not opted out.
-pub fn governing<'s>(sim: &'s Sim, name: &str) -> Option<&'s ClusterGpuPolicy> {
+pub fn governing<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s ClusterGpuPolicy> {
     let node = sim.nodes.get(name)?;
     if node.labels.get(keys::MANAGED).is_some_and(|managed| managed != "true") || !is_gpu_node(sim, name) {
         return None;
@@ -327,7 +329,7 @@ pub fn governing<'s>(sim: &'s Sim, name: &str) -> Option<&'s ClusterGpuPolicy> {
 
 /// Returns whether a node is known to have GPUs: by its probe's last report, otherwise by labels, otherwise by earlier
 /// knowledge.
-fn is_gpu_node(sim: &Sim, name: &str) -> bool {
+fn is_gpu_node(sim: &Sim, name: &NodeName) -> bool {
     let node = &sim.nodes[name];
     let report = reported_gpus(sim, name);
     let had = counts(sim, name).is_some_and(|gpus| gpus.most_seen.is_some()) || annotated(node).is_some();
@@ -348,20 +350,20 @@ fn is_labelled_as_gpu_node(node: &NodeFacts) -> bool {
     keys.iter().any(|key| node.labels.contains_key(*key))
 }
 
-fn was_known(sim: &Sim, name: &str) -> bool {
+fn was_known(sim: &Sim, name: &NodeName) -> bool {
     let node = &sim.nodes[name];
     let model = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref()?.model.as_ref());
     model.is_some() || node.labels.contains_key(keys::MODEL) && node.owned_labels.contains(keys::MODEL)
 }
 
 /// Returns the number of GPUs that a node's probe reported.
-fn reported_gpus(sim: &Sim, name: &str) -> Option<u32> {
+fn reported_gpus(sim: &Sim, name: &NodeName) -> Option<u32> {
     let report = sim.with_report(name, sim.gpu_nodes.get(name)?).status?.report?;
     Some(u32::try_from(report.gpus.len()).expect("few GPUs"))
 }
 
 /// Returns the recorded counts, if they were recorded for this Node object.
-fn counts<'s>(sim: &'s Sim, name: &str) -> Option<&'s GpuCounts> {
+fn counts<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s GpuCounts> {
     let gpus = sim.gpu_nodes.get(name)?.status.as_ref().map(|status| &status.gpus)?;
     (gpus.seen_on.as_ref() == Some(&sim.nodes[name].uid)).then_some(gpus)
 }
@@ -372,7 +374,7 @@ fn annotated(node: &NodeFacts) -> Option<u32> {
 
 /// Returns the expected number of GPUs of a node: from its annotation, otherwise from its pool, otherwise the most that
 /// were seen on it, otherwise from its cloud's label.
-fn expected(sim: &Sim, plan: &Plan, name: &str) -> Option<u32> {
+fn expected(sim: &Sim, plan: &Plan, name: &NodeName) -> Option<u32> {
     let node = &sim.nodes[name];
     let expected_resources = || pool(sim, plan, name)?.gpus_per_node;
     let seen =
@@ -382,7 +384,7 @@ fn expected(sim: &Sim, plan: &Plan, name: &str) -> Option<u32> {
 }
 
 /// Returns the named pool of a node: the first that matches. A user may write a cloud's name of a model.
-fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &str) -> Option<&'s Pool> {
+fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &NodeName) -> Option<&'s Pool> {
     let labels = &sim.nodes[name].labels;
     let written = plan.labels.get(name).map(|write| write.labels.get(keys::MODEL).map(String::as_str));
     let model = written.unwrap_or_else(|| labels.get(keys::MODEL).map(Interned::as_str));
@@ -412,9 +414,9 @@ pub struct Count {
     pub required: u32,
 }
 
-pub fn count(sim: &Sim, plan: &Plan, policy: &str) -> Count {
+pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
     let is_governed =
-        |node: &&NodeFacts| governing(sim, &node.name).is_some_and(|governing| governing.name_any() == policy);
+        |node: &&NodeFacts| governing(sim, &node.name).is_some_and(|governing| *policy == *governing.name_any());
     let serves = |node: &&NodeFacts| node.ready && !node.cordoned && !node.deleting;
     let is_able = |node: &&NodeFacts| {
         let gpus = node.allocatable.total();

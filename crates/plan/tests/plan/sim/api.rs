@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::{Interned, Interner};
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, keys,
+    ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName,
+    PolicyName, keys,
 };
 use gpu_operator_plan::{
     Plan,
@@ -22,13 +23,13 @@ use super::Sim;
 
 /// One write of a plan.
 enum Write<'p> {
-    Finalizer(&'p str, bool),
+    Finalizer(&'p PolicyName, bool),
     DaemonSet(&'p str, &'p DaemonSetWrite),
-    Spec(&'p str, &'p (GpuNodeSpec, OwnerReference)),
-    Labels(&'p str, &'p LabelWrite),
-    Health(&'p str, &'p NodeHealthWrite),
-    Status(&'p str, &'p GpuNodeStatus),
-    Policy(&'p str, &'p ClusterGpuPolicyStatus),
+    Spec(&'p NodeName, &'p (GpuNodeSpec, OwnerReference)),
+    Labels(&'p NodeName, &'p LabelWrite),
+    Health(&'p NodeName, &'p NodeHealthWrite),
+    Status(&'p NodeName, &'p GpuNodeStatus),
+    Policy(&'p PolicyName, &'p ClusterGpuPolicyStatus),
     Prune(&'p str),
     Class(&'p str, &'p RuntimeClass),
     PruneClass(&'p str),
@@ -104,7 +105,7 @@ impl Sim {
         *self.writes.entry(object).or_default() += 1;
     }
 
-    fn put_finalizer(&mut self, name: &str, on: bool) -> bool {
+    fn put_finalizer(&mut self, name: &PolicyName, on: bool) -> bool {
         let policy = self.policies.get_mut(name).expect("404: a finalizer for no policy");
         let before = policy.metadata.finalizers.clone();
         policy.metadata.finalizers = on.then(|| vec![keys::FINALIZER.into()]);
@@ -126,22 +127,22 @@ impl Sim {
 
     fn make_pod(&mut self, name: &str, pod: &Pod) -> bool {
         let mut facts = PodFacts::of(pod, &Interner::default()).expect("a pod of this operator");
-        assert!(self.nodes.contains_key(facts.node.as_str()), "a pod for an unknown node");
+        assert!(self.nodes.contains_key(&facts.node), "a pod for an unknown node");
         facts.created = Some(self.now);
         self.pods.insert(name.into(), facts).is_none()
     }
 
-    fn apply_spec_of(&mut self, name: &str, (spec, owner): &(GpuNodeSpec, OwnerReference)) -> bool {
+    fn apply_spec_of(&mut self, name: &NodeName, (spec, owner): &(GpuNodeSpec, OwnerReference)) -> bool {
         let before = self.gpu_nodes.get(name).cloned();
-        let mut gpu_node = before.clone().unwrap_or_else(|| GpuNode::new(name, GpuNodeSpec::default()));
+        let mut gpu_node = before.clone().unwrap_or_else(|| GpuNode::new(name.as_str(), GpuNodeSpec::default()));
         gpu_node.spec = spec.clone();
         gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
         let changed = before.as_ref() != Some(&gpu_node);
-        self.gpu_nodes.insert(name.into(), gpu_node);
+        self.gpu_nodes.insert(name.clone(), gpu_node);
         changed
     }
 
-    fn apply_health(&mut self, name: &str, write: &NodeHealthWrite) -> bool {
+    fn apply_health(&mut self, name: &NodeName, write: &NodeHealthWrite) -> bool {
         let node = self.nodes.get_mut(name).expect("404: health of no node");
         let before = node.clone();
         if let Some(condition) = &write.condition {
@@ -158,7 +159,7 @@ impl Sim {
         before != *node
     }
 
-    fn apply_status_of(&mut self, name: &str, status: &GpuNodeStatus) -> bool {
+    fn apply_status_of(&mut self, name: &NodeName, status: &GpuNodeStatus) -> bool {
         let gpu_node = self.gpu_nodes.get_mut(name).expect("404: a status for no GpuNode");
         let before = gpu_node.status.clone();
         let report = before.as_ref().and_then(|status| status.report.clone());
@@ -168,10 +169,10 @@ impl Sim {
 
     /// Server-side apply of a node's labels: a label that is no longer applied is removed unless another manager owns
     /// it as well, and a label that another manager has set to another value is a conflict unless the write is forced.
-    fn apply_labels(&mut self, name: &str, write: &LabelWrite) -> bool {
+    fn apply_labels(&mut self, name: &NodeName, write: &LabelWrite) -> bool {
         let node = self.nodes.get_mut(name).expect("404: labels for no node");
         let before = node.clone();
-        let users = self.user_labels.entry(name.into()).or_default();
+        let users = self.user_labels.entry(name.clone()).or_default();
         for key in std::mem::take(&mut node.owned_labels) {
             if !users.contains_key(&key) {
                 node.labels.remove(&key);
@@ -195,17 +196,18 @@ impl Sim {
 /// Writes by users and other managers.
 impl Sim {
     /// Creates a policy or changes its spec, written as YAML.
-    pub fn apply_policy(&mut self, name: &str, spec: &str) {
+    pub fn apply_policy(&mut self, name: impl Into<PolicyName>, spec: &str) {
         self.apply_spec(name, serde_yaml::from_str(spec).expect("a policy's spec"));
     }
 
-    pub fn apply_spec(&mut self, name: &str, spec: ClusterGpuPolicySpec) {
+    pub fn apply_spec(&mut self, name: impl Into<PolicyName>, spec: ClusterGpuPolicySpec) {
+        let name = name.into();
         let created = Time(self.now + SignedDuration::from_secs(self.created.into()));
         // A policy that is created again has another uid.
         let uid = format!("uid-{name}{}", "'".repeat(self.created as usize));
         let count = &mut self.created;
-        let policy = self.policies.entry(name.into()).or_insert_with(|| {
-            let mut policy = ClusterGpuPolicy::new(name, ClusterGpuPolicySpec::default());
+        let policy = self.policies.entry(name.clone()).or_insert_with(|| {
+            let mut policy = ClusterGpuPolicy::new(name.as_str(), ClusterGpuPolicySpec::default());
             policy.metadata.uid = Some(uid);
             policy.metadata.creation_timestamp = Some(created);
             policy.metadata.generation = Some(0);
@@ -218,14 +220,14 @@ impl Sim {
         }
     }
 
-    pub fn delete_policy(&mut self, name: &str) {
-        let now = Time(self.now);
-        self.policies.get_mut(name).expect("a policy").metadata.deletion_timestamp.get_or_insert(now);
-        self.collect_policy(name);
+    pub fn delete_policy(&mut self, name: impl Into<PolicyName>) {
+        let (name, now) = (name.into(), Time(self.now));
+        self.policies.get_mut(&name).expect("a policy").metadata.deletion_timestamp.get_or_insert(now);
+        self.collect_policy(&name);
     }
 
     /// Removes a deleted policy without finalizers, and its DaemonSets.
-    fn collect_policy(&mut self, name: &str) {
+    fn collect_policy(&mut self, name: &PolicyName) {
         let policy = &self.policies[name];
         if policy.metadata.deletion_timestamp.is_none() || !policy.finalizers().is_empty() {
             return;
@@ -236,12 +238,13 @@ impl Sim {
     }
 
     /// Sets or removes a label as a user. Setting the current value changes nothing, not even the owner.
-    pub fn label(&mut self, node: &str, key: &str, value: Option<&str>) {
-        let facts = self.nodes.get_mut(node).expect("a node");
+    pub fn label(&mut self, node: impl Into<NodeName>, key: &str, value: Option<&str>) {
+        let node = node.into();
+        let facts = self.nodes.get_mut(&node).expect("a node");
         if facts.labels.get(key).map(Interned::as_str) == value {
             return;
         }
-        let users = self.user_labels.entry(node.into()).or_default();
+        let users = self.user_labels.entry(node).or_default();
         facts.owned_labels.remove(key);
         for labels in [users, &mut facts.labels] {
             match value {
@@ -252,7 +255,7 @@ impl Sim {
     }
 
     /// Deletes a Node with everything that belongs to it.
-    pub fn leave(&mut self, node: &str) {
+    pub fn leave(&mut self, node: &NodeName) {
         self.nodes.remove(node);
         self.user_labels.remove(node);
         self.machines.remove(node);
@@ -260,7 +263,7 @@ impl Sim {
         self.gpu_nodes.remove(node);
         self.gpu_pods.remove(node);
         self.faults.remove(node);
-        self.pods.retain(|_, pod| pod.node != node);
+        self.pods.retain(|_, pod| pod.node != *node);
     }
 
     /// Edits a DaemonSet as a user, which increments its generation.

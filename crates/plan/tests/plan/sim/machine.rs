@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, Report,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, Report,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
 use gpu_operator_plan::world::{ContainerState, Exit, NodeFacts, Role};
@@ -80,19 +80,21 @@ fn ubuntu(device_ids: &[&str]) -> &'static str {
 
 impl Sim {
     /// Adds a node with GPUs of one model that has reported.
-    pub fn join(&mut self, name: &str, device_id: &str, count: u32) {
+    pub fn join(&mut self, name: impl Into<NodeName>, device_id: &str, count: u32) {
         self.join_mixed(name, &vec![device_id; count as usize]);
     }
 
     /// Adds a node with a GPU of each PCI device id that has reported.
-    pub fn join_mixed(&mut self, name: &str, device_ids: &[&str]) {
-        self.join_silent(name, device_ids);
-        self.write_report(name);
+    pub fn join_mixed(&mut self, name: impl Into<NodeName>, device_ids: &[&str]) {
+        let name = name.into();
+        self.join_silent(&name, device_ids);
+        self.write_report(&name);
     }
 
     /// Adds a node with GPUs whose probe has not reported yet.
-    pub fn join_silent(&mut self, name: &str, device_ids: &[&str]) {
-        self.join_plain(name);
+    pub fn join_silent(&mut self, name: impl Into<NodeName>, device_ids: &[&str]) {
+        let name = name.into();
+        self.join_plain(&name);
         let gpus = device_ids.iter().enumerate().map(|(index, device_id)| Gpu {
             pci_address: format!("0000:{:02x}:00.0", index + 6),
             device_id: (*device_id).into(),
@@ -104,14 +106,15 @@ impl Sim {
             gpus: gpus.collect(),
             ..Report::default()
         };
-        self.machines.insert(name.into(), machine);
+        self.machines.insert(name, machine);
     }
 
     /// Adds a node without GPUs.
-    pub fn join_plain(&mut self, name: &str) {
-        let labels = BTreeMap::from([("kubernetes.io/hostname".into(), name.into())]);
+    pub fn join_plain(&mut self, name: impl Into<NodeName>) {
+        let name = name.into();
+        let labels = BTreeMap::from([("kubernetes.io/hostname".into(), name.as_str().into())]);
         let node = NodeFacts {
-            name: name.into(),
+            name: name.clone(),
             uid: format!("uid-{name}-{}", self.now),
             ready: true,
             created: Some(self.now),
@@ -121,18 +124,19 @@ impl Sim {
             labels: labels.clone(),
             ..NodeFacts::default()
         };
-        self.user_labels.insert(name.into(), labels);
-        self.nodes.insert(name.into(), node);
+        self.user_labels.insert(name.clone(), labels);
+        self.nodes.insert(name, node);
     }
 
     /// Returns the state of a machine, which the probe reports, so that a test can change it.
-    pub fn report(&mut self, node: &str) -> &mut Report {
+    pub fn report(&mut self, node: impl Into<NodeName>) -> &mut Report {
         self.machines.entry(node.into()).or_default()
     }
 
     /// Installs a host driver of this version, and loads it now and on every start if `loaded`.
-    pub fn host_driver(&mut self, node: &str, version: &str, loaded: bool) {
-        let driver = &mut self.report(node).driver;
+    pub fn host_driver(&mut self, node: impl Into<NodeName>, version: &str, loaded: bool) {
+        let node = node.into();
+        let driver = &mut self.report(&node).driver;
         driver.installed.push(InstalledDriver {
             root: HOST_ROOT.into(),
             version: version.into(),
@@ -140,21 +144,21 @@ impl Sim {
         });
         if loaded {
             driver.loaded = Some(version.into());
-            self.boots_with.insert(node.into(), version.into());
+            self.boots_with.insert(node, version.into());
         }
     }
 
     /// Reboots a machine, with `lost` GPUs missing afterwards.
-    pub fn reboot(&mut self, node: &str, lost: usize) {
-        let boots = self.now.to_string();
-        let Some(machine) = self.machines.get_mut(node) else { return };
+    pub fn reboot(&mut self, node: impl Into<NodeName>, lost: usize) {
+        let (node, boots) = (node.into(), self.now.to_string());
+        let Some(machine) = self.machines.get_mut(&node) else { return };
         machine.boot_id = boots;
         machine.gpus.truncate(machine.gpus.len().saturating_sub(lost));
         machine.nvml.state = NvmlState::Absent;
         machine.driver.installed.retain(|installed| installed.root != CONTAINER_ROOT);
         machine.driver.container_ran = false;
-        machine.driver.loaded = self.boots_with.get(node).cloned();
-        self.gpu_pods.remove(node);
+        machine.driver.loaded = self.boots_with.get(&node).cloned();
+        self.gpu_pods.remove(&node);
         for pod in self.pods.values_mut().filter(|pod| pod.node == node) {
             if pod.role == Role::Validation {
                 let exit = Exit { code: 255, message: String::new() };
@@ -166,25 +170,25 @@ impl Sim {
                 container.ready = false;
             }
         }
-        let facts = self.nodes.get_mut(node).expect("a node");
+        let facts = self.node_mut(node);
         facts.allocatable = facts.allocatable.withdrawn();
     }
 
     /// Lets the probe, if it works, write its report, and create the GpuNode if the machine has GPUs.
-    pub(super) fn write_report(&mut self, node: &str) {
+    pub(super) fn write_report(&mut self, node: &NodeName) {
         let works = self.faults.get(node).is_none_or(Faults::probe_reports) && self.nodes[node].ready;
         let Some(machine) = self.machines.get(node).filter(|_| works) else { return };
         if !machine.gpus.is_empty() {
-            self.gpu_nodes.entry(node.into()).or_insert_with(|| GpuNode::new(node, GpuNodeSpec::default()));
+            self.gpu_nodes.entry(node.clone()).or_insert_with(|| GpuNode::new(node.as_str(), GpuNodeSpec::default()));
         }
         if let Some(gpu_node) = self.gpu_nodes.get(node) {
             let reported = self.with_report(node, gpu_node);
-            self.gpu_nodes.insert(node.into(), reported);
+            self.gpu_nodes.insert(node.clone(), reported);
         }
     }
 
     /// Returns a GpuNode with the current report of its probe, if the probe works.
-    pub fn with_report(&self, node: &str, gpu_node: &GpuNode) -> GpuNode {
+    pub fn with_report(&self, node: &NodeName, gpu_node: &GpuNode) -> GpuNode {
         let works = self.faults.get(node).is_none_or(Faults::probe_reports)
             && self.nodes.get(node).is_some_and(|node| node.ready);
         let mut gpu_node = gpu_node.clone();

@@ -10,15 +10,19 @@ mod plugin;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Report, policy::Stage};
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName, Report,
+    policy::Stage,
+};
 use gpu_operator_plan::{
     Plan,
     catalogue::Catalogue,
     plan,
     settings::Settings,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, Interned, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
-        RuntimeClassFacts, TrimmedPod, World,
+        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts,
+        TrimmedPod, World,
     },
 };
 use k8s_openapi::{
@@ -35,17 +39,17 @@ pub struct Sim {
     pub settings: Settings,
     pub catalogue: Arc<Catalogue>,
     pub now: Timestamp,
-    pub policies: BTreeMap<String, ClusterGpuPolicy>,
-    pub nodes: BTreeMap<String, NodeFacts>,
+    pub policies: BTreeMap<PolicyName, ClusterGpuPolicy>,
+    pub nodes: BTreeMap<NodeName, NodeFacts>,
     /// The labels of each node that managers other than the operator own.
-    pub user_labels: BTreeMap<String, NodeLabels>,
+    pub user_labels: BTreeMap<NodeName, NodeLabels>,
     /// The state of each machine with GPUs, whether or not its probe has reported it.
-    pub machines: BTreeMap<String, Report>,
+    pub machines: BTreeMap<NodeName, Report>,
     /// The container runtimes of nodes where the runtime does not respond.
-    silent: BTreeMap<String, Interned>,
+    silent: BTreeMap<NodeName, Interned>,
     /// The driver that each machine's host loads on boot.
-    boots_with: BTreeMap<String, String>,
-    pub gpu_nodes: BTreeMap<String, GpuNode>,
+    boots_with: BTreeMap<NodeName, String>,
+    pub gpu_nodes: BTreeMap<NodeName, GpuNode>,
     pub sets: BTreeMap<String, DaemonSet>,
     /// The resource name under which third-party device plugins offer GPUs.
     pub foreign_resource: String,
@@ -58,10 +62,10 @@ pub struct Sim {
     /// The template from which each pod was created: its DaemonSet may have changed since.
     templates: BTreeMap<String, PodSpec>,
     pub refusals: BTreeMap<String, Refusal>,
-    pub gpu_pods: BTreeMap<String, Vec<String>>,
+    pub gpu_pods: BTreeMap<NodeName, Vec<String>>,
     /// The log of successful tests, or the error on reading it.
     pub test_log: Result<String, String>,
-    pub faults: BTreeMap<String, Faults>,
+    pub faults: BTreeMap<NodeName, Faults>,
     /// Writes so far, by object.
     pub writes: BTreeMap<String, u32>,
     /// All plans that were carried out, newest last.
@@ -110,41 +114,59 @@ impl Sim {
     pub fn settled_fleet(spec: &str, nodes: &[&str]) -> Self {
         let mut sim = Self::new().policy("all", spec);
         for node in nodes {
-            sim.join(node, "2330", 8);
+            sim.join(*node, "2330", 8);
         }
         sim.settle();
         sim
     }
 
     /// Adds a node with `count` GPUs of a PCI device id that has reported.
-    pub fn gpu_node(mut self, name: &str, device_id: &str, count: u32) -> Self {
+    pub fn gpu_node(mut self, name: impl Into<NodeName>, device_id: &str, count: u32) -> Self {
         self.join(name, device_id, count);
         self
     }
 
-    pub fn policy(mut self, name: &str, spec: &str) -> Self {
+    pub fn policy(mut self, name: impl Into<PolicyName>, spec: &str) -> Self {
         self.apply_policy(name, spec);
         self
     }
 
-    pub fn status(&self, node: &str) -> GpuNodeStatus {
-        self.gpu_nodes[node].status.clone().unwrap_or_default()
+    pub fn node(&self, name: impl Into<NodeName>) -> &NodeFacts {
+        &self.nodes[&name.into()]
+    }
+
+    pub fn node_mut(&mut self, name: impl Into<NodeName>) -> &mut NodeFacts {
+        self.nodes.get_mut(&name.into()).expect("a node")
+    }
+
+    /// Returns the spec of a node's GpuNode.
+    pub fn spec(&self, node: impl Into<NodeName>) -> &GpuNodeSpec {
+        &self.gpu_nodes[&node.into()].spec
+    }
+
+    /// Returns the status of a node's GpuNode.
+    pub fn status(&self, node: impl Into<NodeName>) -> GpuNodeStatus {
+        self.gpu_nodes[&node.into()].status.clone().unwrap_or_default()
+    }
+
+    pub fn policy_status(&self, policy: impl Into<PolicyName>) -> ClusterGpuPolicyStatus {
+        self.policies[&policy.into()].status.clone().expect("a status")
     }
 
     /// Returns the name of the pod on a node that installs a driver and belongs to no DaemonSet.
-    pub fn foreign_pod_on(&self, node: &str) -> Option<String> {
+    pub fn foreign_pod_on(&self, node: &NodeName) -> Option<String> {
         let mut pods = self.foreign_pods.iter().filter_map(ForeignPod::of);
         pods.find(|(key, _)| key.starts_with(&ForeignPod::prefix(node))).map(|(_, pod)| pod.name)
     }
 
     /// Returns whether a node is being updated.
-    pub fn is_moving(&self, node: &str) -> bool {
-        self.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.rollout.is_some())
+    pub fn is_moving(&self, node: impl Into<NodeName>) -> bool {
+        self.gpu_nodes.get(&node.into()).is_some_and(|gpu_node| gpu_node.spec.rollout.is_some())
     }
 
     /// Returns the world as the operator's mirrors show it.
     pub fn world(&self) -> World {
-        fn arcs<T: Clone>(map: &BTreeMap<String, T>) -> BTreeMap<String, Arc<T>> {
+        fn arcs<N: Ord + Clone, T: Clone>(map: &BTreeMap<N, T>) -> BTreeMap<N, Arc<T>> {
             map.iter().map(|(name, value)| (name.clone(), Arc::new(value.clone()))).collect()
         }
         let gpu_nodes =
@@ -188,7 +210,7 @@ impl Sim {
             if plan.questions.is_empty() {
                 return plan;
             }
-            let answer = |node: &String| {
+            let answer = |node: &NodeName| {
                 let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
                 let tests = tests.map(|pod| format!("gpu-operator/{}", pod.name));
                 let users = self.gpu_pods.get(node).cloned().unwrap_or_default();
@@ -244,7 +266,8 @@ impl Sim {
     }
 
     /// Returns the pods that validate a node.
-    pub fn tests_on(&self, node: &str) -> Vec<&PodFacts> {
+    pub fn tests_on(&self, node: impl Into<NodeName>) -> Vec<&PodFacts> {
+        let node = node.into();
         self.pods.values().filter(|pod| pod.role == Role::Validation && pod.node == node).collect()
     }
 
@@ -261,8 +284,8 @@ impl Sim {
     }
 
     /// Returns status and reason of a policy's condition.
-    pub fn condition(&self, policy: &str, kind: &str) -> (String, String) {
-        let status = self.policies[policy].status.clone().unwrap_or_default();
+    pub fn condition(&self, policy: impl Into<PolicyName>, kind: &str) -> (String, String) {
+        let status = self.policies[&policy.into()].status.clone().unwrap_or_default();
         let condition = status.conditions.into_iter().find(|condition| condition.type_ == kind);
         condition.map(|condition| (condition.status, condition.reason)).unwrap_or_default()
     }

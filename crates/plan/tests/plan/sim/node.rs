@@ -1,13 +1,15 @@
 //! The rest of a node's environment: the DaemonSet controller, kubelet, and the programs in the pods.
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
+    NodeName, Revision,
     health::HealthState,
     keys,
     policy::Stage,
     report::{InstalledDriver, MigAttributes, MigDevices, NvmlState, Report},
 };
 use gpu_operator_plan::world::{
-    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, Interned, PodEnd, PodFacts, Refusal, Resources, Role,
+    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodEnd, PodFacts, Refusal, Resources, Role,
 };
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec},
@@ -30,7 +32,7 @@ impl Sim {
             (sim.nodes.clone(), sim.gpu_nodes.clone(), sim.machines.clone(), pods)
         };
         let before = facts(self);
-        let names: Vec<String> = self.nodes.keys().cloned().collect();
+        let names: Vec<_> = self.nodes.keys().cloned().collect();
         for name in &names {
             if self.nodes[name].ready {
                 self.place_probe(name);
@@ -43,12 +45,12 @@ impl Sim {
         before != facts(self)
     }
 
-    fn faults_of(&self, node: &str) -> Faults {
+    fn faults_of(&self, node: &NodeName) -> Faults {
         self.faults.get(node).cloned().unwrap_or_default()
     }
 
     /// Creates the probe pod, which the chart deploys.
-    fn place_probe(&mut self, node: &str) {
+    fn place_probe(&mut self, node: &NodeName) {
         let name = format!("nvml-probe@{node}");
         if self.faults_of(node).no_probe {
             self.pods.remove(&name);
@@ -60,9 +62,10 @@ impl Sim {
     }
 
     /// Creates and deletes pods according to the node's labels and the existing DaemonSets.
-    fn place_pods(&mut self, node: &str) {
+    fn place_pods(&mut self, node: &NodeName) {
         for stage in Stage::ALL {
-            let group = self.nodes[node].labels.get(stage.key()).filter(|group| !group.is_empty()).cloned();
+            let group = self.nodes[node].labels.get(stage.key()).filter(|group| !group.is_empty());
+            let group = group.map(|group| Revision::from(group.as_str()));
             let set = group.as_ref().map(|group| format!("{}-{group}", stage.as_str()));
             let set = set.filter(|set| self.sets.contains_key(set));
             let name = format!("{}@{node}", stage.as_str());
@@ -89,33 +92,33 @@ impl Sim {
     }
 
     /// Returns whether a node's label selects a toolkit that restarts the container runtime.
-    pub fn restarts_runtime(&self, node: &str) -> bool {
+    pub fn restarts_runtime(&self, node: &NodeName) -> bool {
         let group = self.nodes[node].labels.get(keys::TOOLKIT);
         let set = group.map(|group| format!("{}-{group}", Stage::Toolkit.as_str()));
         set.filter(|set| self.sets.contains_key(set)).is_some_and(|set| restarts_runtime(self.template(&set)))
     }
 
     /// Returns the number of pods that share a GPU of a node, according to the plugin that its label selects.
-    pub fn replicas(&self, node: &str) -> u32 {
+    pub fn replicas(&self, node: &NodeName) -> u32 {
         let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
         let set = group.map(|group| format!("{}-{group}", Stage::DevicePlugin.as_str()));
         set.filter(|set| self.sets.contains_key(set)).map_or(1, |set| replicas(self.template(&set)))
     }
 
     /// Returns whether a node's label selects an existing DaemonSet of a device plugin.
-    pub fn has_plugin(&self, node: &str) -> bool {
+    pub fn has_plugin(&self, node: &NodeName) -> bool {
         let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
         group.is_some_and(|group| self.sets.contains_key(&format!("{}-{group}", Stage::DevicePlugin.as_str())))
     }
 
     /// Returns whether the pods of a DaemonSet tolerate the taints of a node.
-    fn tolerates(&self, set: &str, node: &str) -> bool {
+    fn tolerates(&self, set: &str, node: &NodeName) -> bool {
         let tolerations = self.template(set).tolerations.clone().unwrap_or_default();
         let mut taints = self.nodes[node].taints.iter();
         taints.all(|taint| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
     }
 
-    fn run_node(&mut self, node: &str) {
+    fn run_node(&mut self, node: &NodeName) {
         let Some(machine) = self.machines.get(node) else { return };
         let on_bus = u32::try_from(machine.gpus.len()).expect("few GPUs");
         let faults = self.faults_of(node);
@@ -153,14 +156,14 @@ impl Sim {
     }
 
     /// Returns whether a third-party device plugin has a pod and a loaded driver on a node.
-    fn foreign_plugin_serves(&self, node: &str) -> bool {
+    fn foreign_plugin_serves(&self, node: &NodeName) -> bool {
         let plugin = ForeignPart::Stage(Stage::DevicePlugin);
         let sets = self.foreign_sets.values().filter_map(ForeignSet::of).filter(|set| set.part == plugin);
         self.machines[node].driver.loaded.is_some() && sets.into_iter().any(|set| set.reaches(&self.nodes[node]))
     }
 
     /// Lets the probe hold NVML while a driver is loaded, and release it on request.
-    fn hold_or_release(&mut self, node: &str, faults: &Faults) {
+    fn hold_or_release(&mut self, node: &NodeName, faults: &Faults) {
         let release = self.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.release_driver);
         let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
         let report = self.report(node);
@@ -180,7 +183,7 @@ impl Sim {
 
     /// Returns the version of a driver pod: from its installer's environment or arguments, otherwise from the image's
     /// tag.
-    pub fn driver_version(&self, node: &str) -> Option<String> {
+    pub fn driver_version(&self, node: &NodeName) -> Option<String> {
         let template = self.templates.get(&format!("driver@{node}"))?;
         if let Some(installer) = installer(template) {
             let args = installer.args.iter().flatten().find_map(|arg| arg.strip_prefix("--version="));
@@ -195,19 +198,19 @@ impl Sim {
     }
 
     /// Returns the directory into which a driver pod installs the driver.
-    fn driver_root(&self, node: &str) -> String {
+    fn driver_root(&self, node: &NodeName) -> String {
         let installer = self.templates.get(&format!("driver@{node}")).and_then(installer);
         let root = installer.and_then(|installer| env_value(installer, "NVIDIA_INSTALL_DIR_HOST"));
         root.unwrap_or(CONTAINER_ROOT).to_owned()
     }
 
     /// Returns the tag of a driver pod's image.
-    fn driver_tag(&self, node: &str) -> String {
+    fn driver_tag(&self, node: &NodeName) -> String {
         let image = self.templates.get(&format!("driver@{node}")).and_then(|pod| pod.containers[0].image.clone());
         image.and_then(|image| Some(image.rsplit_once(':')?.1.to_owned())).unwrap_or_default()
     }
 
-    fn run_driver(&mut self, node: &str, faults: &Faults) {
+    fn run_driver(&mut self, node: &NodeName, faults: &Faults) {
         let version = self.driver_version(node);
         let root = self.driver_root(node);
         let missing = faults.missing_images.contains(&self.driver_tag(node));
@@ -268,11 +271,11 @@ impl Sim {
     }
 
     /// Schedules validation tests if a GPU is free, starts them, and ends them one step later.
-    fn run_tests(&mut self, node: &str, faults: &Faults) {
+    fn run_tests(&mut self, node: &NodeName, faults: &Faults) {
         let now = self.now;
         let there = &self.nodes[node].allocatable;
         let free = there.names().any(|name| there.amount(name) > 0) && faults.test != Test::Unschedulable;
-        let tests = self.pods.values_mut().filter(|pod| pod.role == Role::Validation && pod.node == node);
+        let tests = self.pods.values_mut().filter(|pod| pod.role == Role::Validation && pod.node == *node);
         for pod in tests.filter(|pod| pod.end.is_none()) {
             if pod.containers.is_empty() && !free {
                 pod.unschedulable = Some("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.".into());
@@ -289,7 +292,7 @@ impl Sim {
     }
 
     /// Applies the MIG layout before the plugin starts, and returns whether the plugin may start.
-    fn apply_mig_layout(&mut self, plugin: &str, node: &str, faults: &Faults) -> bool {
+    fn apply_mig_layout(&mut self, plugin: &str, node: &NodeName, faults: &Faults) -> bool {
         let runs = self.driver_runs(node);
         let template = self.templates.get(plugin).filter(|template| gate_opens(template, &self.machines[node], runs));
         let wanted = template.and_then(layout);
@@ -331,8 +334,7 @@ impl Sim {
         let Some(pod) = self.pods.get_mut(toolkit).filter(|_| restarts).filter(first) else { return false };
         pod.init.clear();
         let Some(message) = faults.restart.clone() else {
-            let node = pod.node.to_string();
-            if let Some((facts, runtime)) = self.nodes.get_mut(&node).zip(self.silent.remove(&node)) {
+            if let Some((facts, runtime)) = self.nodes.get_mut(&pod.node).zip(self.silent.remove(&pod.node)) {
                 facts.runtime = runtime;
             }
             return false;
@@ -344,20 +346,20 @@ impl Sim {
     }
 
     /// Sets an unknown version for a runtime that is down, as kubelet does.
-    fn silence(&mut self, node: &str, faults: &Faults) {
+    fn silence(&mut self, node: &NodeName, faults: &Faults) {
         let down = faults.restart.as_ref().is_some_and(|words| words.starts_with("RuntimeDown"));
         let facts = self.nodes.get_mut(node).expect("a node");
         if down && !facts.runtime_is_silent() {
-            self.silent.insert(node.into(), std::mem::replace(&mut facts.runtime, "containerd://Unknown".into()));
+            self.silent.insert(node.clone(), std::mem::replace(&mut facts.runtime, "containerd://Unknown".into()));
         }
     }
 
     /// Returns whether the driver container runs, which gates detect by its lock.
-    fn driver_runs(&self, node: &str) -> bool {
+    fn driver_runs(&self, node: &NodeName) -> bool {
         self.pods.get(&format!("driver@{node}")).is_some_and(PodFacts::has_started)
     }
 
-    fn run_behind_gate(&mut self, pod: &str, node: &str, faults: &Faults) {
+    fn run_behind_gate(&mut self, pod: &str, node: &NodeName, faults: &Faults) {
         let (now, templates, machine) = (self.now, &self.templates, &self.machines[node]);
         let runs = self.driver_runs(node);
         let open = templates.get(pod).is_some_and(|template| gate_opens(template, machine, runs));
@@ -465,12 +467,12 @@ fn gate_opens(template: &PodSpec, machine: &Report, driver_runs: bool) -> bool {
             .any(|found| Some(&found.root) == value("--driver-root") && found.version == *loaded)
 }
 
-fn new_pod(name: &str, node: &str, role: Role, now: Timestamp) -> PodFacts {
+fn new_pod(name: &str, node: &NodeName, role: Role, now: Timestamp) -> PodFacts {
     let state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
     let main = ContainerFacts { name: "main".into(), state, last_failure: None, ready: false };
     PodFacts {
         name: name.into(),
-        node: node.into(),
+        node: node.clone(),
         role,
         group: None,
         applied: None,
