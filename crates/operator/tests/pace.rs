@@ -35,5 +35,5 @@ fn a_node_that_joins_slowly_costs_ten_requests() {
     // The status of each stage, the spec and the labels.
     assert_eq!((sim.writes["node/new"], policy), (6, 2));
     let events = sim.plans[before..].iter().flat_map(|plan| &plan.events).map(|event| event.reason);
-    assert_eq!(events.collect::<Vec<_>>(), [Reason::NodesNotReady, Reason::MinimumNodesReady]);
+    assert_eq!(events.collect::<Vec<_>>(), [Reason::NodesNotReady, Reason::AllGpusAllocatable]);
 }

@@ -238,10 +238,26 @@ fn waiting_for_a_report_is_reported_once() {
 
 #[test]
 fn a_policy_without_gpu_nodes_is_not_ready() {
-    let mut sim = Sim::new().policy("all", "{readiness: {minReadyNodes: 0}}");
-    sim.join_plain("cpu");
-    sim.settle();
-    assert_eq!(sim.condition("all", "Ready"), ("False".into(), "NoMatchingNodes".into()));
+    for least in ["", "minReadyNodes: 1", "minReadyNodes: 1%"] {
+        let mut sim = Sim::new().policy("all", &format!("{{readiness: {{{least}}}}}"));
+        sim.join_plain("cpu");
+        sim.settle();
+        assert_eq!(sim.condition("all", "Ready"), ("False".into(), "NoMatchingNodes".into()), "{least}");
+    }
+}
+
+#[test]
+fn a_policy_that_requires_no_node_is_ready_without_any() {
+    for none in ["0", "0%"] {
+        let mut sim = Sim::new().policy("all", &format!("{{readiness: {{minReadyNodes: {none}}}}}"));
+        sim.join_plain("cpu");
+        sim.settle();
+        assert_eq!(sim.condition("all", "Ready"), ("True".into(), "NoNodes".into()), "{none}");
+        // A node in progress counts, but need not be ready.
+        sim.join_silent("a", &["2330"]);
+        sim.run(1);
+        assert_eq!(sim.condition("all", "Ready").0, "True", "{none}");
+    }
 }
 
 #[test]

@@ -20,7 +20,8 @@ use gpu_operator_crd::{
 use gpu_operator_plan::world::Role;
 use k8s_openapi::{
     api::core::v1::ResourceRequirements,
-    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time, util::intstr::IntOrString},
+    jiff::Timestamp,
 };
 use oracle::{Oracle, count, discovered_labels_are_those_of_the_policy, reports_ready};
 use proptest::{
@@ -62,6 +63,7 @@ fn settle(sim: &mut Sim, oracle: &mut Oracle) {
     let plan = sim.plan();
     assert!(plan.is_empty(), "an hour later: {plan:#?}");
     discovered_labels_are_those_of_the_policy(sim);
+    every_generation_is_observed(sim);
     for (name, status) in &plan.statuses {
         let count = count(sim, &plan, name);
         let deleting = sim.policies[name].metadata.deletion_timestamp.is_some();
@@ -266,6 +268,14 @@ fn heal(sim: &mut Sim) {
     }
 }
 
+/// The status of every governed node describes the last generation of its spec, which kstatus requires.
+fn every_generation_is_observed(sim: &Sim) {
+    for (name, gpu_node) in sim.gpu_nodes.iter().filter(|(_, gpu_node)| gpu_node.spec.policy.is_some()) {
+        let Some(status) = gpu_node.status.as_ref().filter(|status| !status.conditions.is_empty()) else { continue };
+        assert_eq!(status.observed_generation, gpu_node.metadata.generation, "{name}: {status:#?}");
+    }
+}
+
 /// Returns the end state as text, without times and what depends on them, such as which of several nodes is named
 /// first.
 fn end(sim: &Sim) -> String {
@@ -283,6 +293,12 @@ fn end(sim: &Sim) -> String {
         (status.since, status.deadline) = (None, None);
         // A healthy state is only written together with the next change.
         status.health = status.health.filter(|health| *health != HealthState::Healthy);
+        status.conditions.retain(|condition| condition.type_ != "Healthy" || condition.status == "False");
+        status.conditions.iter_mut().for_each(|condition| condition.last_transition_time = Time(Timestamp::UNIX_EPOCH));
+        // The number of writes of the spec depends on time; that the last one is observed is checked elsewhere.
+        gpu_node.metadata.generation = None;
+        status.observed_generation = None;
+        status.conditions.iter_mut().for_each(|condition| condition.observed_generation = None);
         // Whether a node was ready before its test also depends on time.
         status.validation = None;
         add(&gpu_node);
@@ -292,6 +308,7 @@ fn end(sim: &Sim) -> String {
         let mut status = policy.status.clone().unwrap_or_default();
         status.conditions.iter().for_each(|condition| add(&(&condition.type_, &condition.status)));
         status.conditions.clear();
+        status.summary.message.clear();
         status.attention.iter_mut().for_each(|attention| attention.since = None);
         status.attention.sort_by(|one, other| one.node.cmp(&other.node));
         add(&status);

@@ -8,6 +8,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
+    output::events::{Subject, Transition},
     world::{ContainerState, Exit, Role},
 };
 use k8s_openapi::api::core::v1::Pod;
@@ -186,7 +187,8 @@ fn a_failure_is_reported_with_the_tests_log_and_retried_with_backoff() {
     assert!(status.message.contains("exit code 1: Failed to allocate device vector A"), "{}", status.message);
     assert_eq!((sim.condition("all", "Ready").0, tests(&sim)), ("False".into(), 1));
     let events = sim.plans.iter().flat_map(|plan| &plan.events);
-    assert_eq!(events.filter(|event| event.reason == Reason::ValidationFailed).count(), 1);
+    let of_node = |event: &&Transition| matches!(event.subject, Subject::Node(..));
+    assert_eq!(events.filter(of_node).filter(|event| event.reason == Reason::ValidationFailed).count(), 1);
     let (mut last, mut waits) = (record(&sim, "a").since.0, Vec::new());
     for _ in 0..2000 {
         let before = tests(&sim);

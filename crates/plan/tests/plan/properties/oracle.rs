@@ -425,16 +425,17 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
     let few = |count: usize| u32::try_from(count).expect("few nodes");
     let serving: Vec<_> = sim.nodes.values().filter(is_governed).filter(serves).collect();
     let able: Vec<_> = serving.iter().copied().filter(is_able).collect();
+    let all = few(serving.len());
     let required = match sim.policies[policy].spec.readiness.min_ready_nodes.clone() {
-        None => few(serving.len()),
+        None => all.max(1),
         Some(IntOrString::Int(least)) => u32::try_from(least).expect("a number of nodes"),
         Some(IntOrString::String(percent)) => {
             let percent: u32 = percent.trim_end_matches('%').parse().expect("a percentage");
-            (few(serving.len()) * percent).div_ceil(100)
+            (all * percent).div_ceil(100).max(u32::from(percent > 0))
         }
     };
     let moving = |node: &&&NodeFacts| sim.is_moving(&node.name);
-    Count { able: few(able.len()), moving: few(able.iter().filter(moving).count()), required: required.max(1) }
+    Count { able: few(able.len()), moving: few(able.iter().filter(moving).count()), required }
 }
 
 pub fn reports_ready(status: &ClusterGpuPolicyStatus) -> bool {

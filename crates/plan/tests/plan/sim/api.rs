@@ -59,6 +59,14 @@ fn writes(plan: &Plan) -> Vec<Write<'_>> {
     writes
 }
 
+/// Returns a GpuNode as the API server creates it.
+pub fn new_gpu_node(name: &NodeName) -> GpuNode {
+    let mut gpu_node = GpuNode::new(name.as_str(), GpuNodeSpec::default());
+    gpu_node.metadata.generation = Some(1);
+    gpu_node.metadata.uid = Some(format!("uid-gpu-node-{name}"));
+    gpu_node
+}
+
 /// The operator's writes. A write that the API server would reject, or that changes nothing, is a defect.
 impl Sim {
     pub fn carry_out(&mut self, plan: &Plan) {
@@ -134,7 +142,10 @@ impl Sim {
 
     fn apply_spec_of(&mut self, name: &NodeName, (spec, owner): &(GpuNodeSpec, OwnerReference)) -> bool {
         let before = self.gpu_nodes.get(name).cloned();
-        let mut gpu_node = before.clone().unwrap_or_else(|| GpuNode::new(name.as_str(), GpuNodeSpec::default()));
+        let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name));
+        if before.is_some() && gpu_node.spec != *spec {
+            gpu_node.metadata.generation = gpu_node.metadata.generation.map(|generation| generation + 1);
+        }
         gpu_node.spec = spec.clone();
         gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
         let changed = before.as_ref() != Some(&gpu_node);

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, Report,
+    GpuNode, GpuNodeStatus, NodeName, Report,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
 use gpu_operator_plan::world::{ContainerState, Exit, NodeFacts, Role};
 
-use super::{Sim, node::end_test};
+use super::{Sim, api::new_gpu_node, node::end_test};
 
 pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
 pub const HOST_ROOT: &str = "/";
@@ -179,7 +179,7 @@ impl Sim {
         let works = self.faults.get(node).is_none_or(Faults::probe_reports) && self.nodes[node].ready;
         let Some(machine) = self.machines.get(node).filter(|_| works) else { return };
         if !machine.gpus.is_empty() {
-            self.gpu_nodes.entry(node.clone()).or_insert_with(|| GpuNode::new(node.as_str(), GpuNodeSpec::default()));
+            self.gpu_nodes.entry(node.clone()).or_insert_with(|| new_gpu_node(node));
         }
         if let Some(gpu_node) = self.gpu_nodes.get(node) {
             let reported = self.with_report(node, gpu_node);
