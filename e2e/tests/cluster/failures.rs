@@ -6,18 +6,23 @@ use gpu_operator_crd::reason::Reason;
 
 use crate::support::{DEFAULT_DRIVER, Fixture, READY, SHOWN, alone, test};
 
-/// Checks that node and policy report the failure, and that the Node has a Warning Event.
+/// Checks that node and policy report the failure, and that `kubectl describe` shows it as an Event with the Node, the GpuNode and
+/// the policy.
 async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
     let message = f.wait_for_reason(reason).await?;
     ensure!(message.contains(words), "{message}");
     f.wait_for_condition("Stalled", "True").await?;
     f.wait_for_condition("Ready", "False").await?;
-    let of_node =
-        format!("--field-selector=type=Warning,involvedObject.kind=Node,involvedObject.name={}", f.host.name());
+    let (node, policy) = (f.host.name(), f.policy());
+    let objects = [("node", &node), ("gpunode", &node), ("clustergpupolicy", &policy)];
     // Events are written after the statuses.
-    eventually(SHOWN, "the Event", || async {
-        let events = f.cluster.kubectl(&["get", "events", "-A", &of_node])?;
-        ensure!(events.contains(reason.as_str()), "no Warning {reason} on the Node:\n{events}");
+    eventually(SHOWN, "the Events", || async {
+        for (kind, name) in objects {
+            let description = f.cluster.kubectl(&["describe", kind, name])?;
+            let events = description.split("\nEvents:").nth(1).unwrap_or_default();
+            let shown = events.lines().any(|line| line.contains("Warning") && line.contains(reason.as_str()));
+            ensure!(shown, "no Warning {reason} on the {kind}:\n{events}");
+        }
         Ok(())
     })
     .await

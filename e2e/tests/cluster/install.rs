@@ -25,10 +25,22 @@ fn a_bare_node_becomes_schedulable_and_kubectl_can_wait_for_it() {
         let table = cluster.kubectl(&["get", "clustergpupolicy", "fleet", "--no-headers"])?;
         let (count, gpus) = (names.len(), names.len() * usize::try_from(GPUS)?);
         let counts = [format!("{count}/{count}"), format!("{gpus}/{gpus}")];
-        ensure!(table.contains("True") && counts.iter().all(|count| table.contains(count)), "{table}");
+        let columns: Vec<&str> = table.split_whitespace().collect();
+        let shown = ["fleet", "Ready", &counts[0], &counts[0], &counts[1], "0", "AllGpusAllocatable"];
+        ensure!(columns.starts_with(&shown), "{table}");
         let gpu_nodes = cluster.kubectl(&["get", "gpunodes", "--no-headers"])?;
         let ready = gpu_nodes.lines().filter(|line| line.contains("nvidia-h100-80gb") && line.contains("Ready"));
         ensure!(ready.count() == count, "{gpu_nodes}");
+        let all: Vec<String> = names.iter().map(|name| format!("gpunode/{name}")).collect();
+        for condition in ["Ready", "DriverReady", "ToolkitReady", "DevicePluginReady"] {
+            let wait = format!("--for=condition={condition}");
+            let args = ["wait", &wait, "--timeout=60s"].into_iter().chain(all.iter().map(String::as_str));
+            cluster.kubectl(&args.collect::<Vec<_>>())?;
+        }
+        for selector in ["status.reason=AllGpusAllocatable", "status.phase=Ready", "spec.pool=nvidia-h100-80gb"] {
+            let selected = cluster.kubectl(&["get", "gn", "--no-headers", "--field-selector", selector])?;
+            ensure!(selected.lines().count() == count, "{selector}: {selected}");
+        }
         Ok(())
     });
 }
