@@ -13,7 +13,7 @@ async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
     ensure!(message.contains(words), "{message}");
     f.wait_for_condition("Stalled", "True").await?;
     f.wait_for_condition("Ready", "False").await?;
-    let (node, policy) = (f.host.name(), f.policy());
+    let (node, policy) = (f.host.name(), f.policy.clone());
     let objects = [("node", &node), ("gpunode", &node), ("clustergpupolicy", &policy)];
     // Events are written after the statuses.
     eventually(SHOWN, "the Events", || async {
