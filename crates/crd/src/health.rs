@@ -82,12 +82,16 @@ pub enum Action {
     /// Let the programs that use the GPU finish, then reset it.
     DrainAndReset,
     /// Reset the GPU; the programs that use it no longer work.
+    #[serde(rename = "ResetGPU")]
+    #[strum(serialize = "ResetGPU")]
     ResetGpu,
     /// Reboot the node; a reset of the GPU is not enough.
     RebootNode,
     /// Check the machine: power, cooling, slot, cables and bridges.
     CheckHardware,
     /// Replace the GPU.
+    #[serde(rename = "ReplaceGPU")]
+    #[strum(serialize = "ReplaceGPU")]
     ReplaceGpu,
 }
 
@@ -294,7 +298,7 @@ pub struct Thresholds {
     pub below_shutdown_celsius: Option<u32>,
     /// The number of uncorrectable memory errors since the driver was loaded from which they are `UncorrectableEcc`.
     /// Defaults to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "uncorrectableECCErrors", default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub uncorrectable_ecc_errors: Option<u64>,
     /// The number of rows remapped because of uncorrectable errors from which they are `TooManyRemappedRows`. Defaults

@@ -30,7 +30,7 @@ pub struct Report {
     pub probe_version: String,
     /// The kernel's boot ID (`/proc/sys/kernel/random/boot_id`), which changes with every boot.
     #[schemars(length(max = 64))]
-    #[serde(default)]
+    #[serde(rename = "bootID", default)]
     pub boot_id: String,
     /// The host's operating system, from `/etc/os-release`.
     #[serde(default)]
@@ -92,7 +92,7 @@ pub struct OsRelease {
     pub id: String,
     /// `VERSION_ID`, such as `22.04`.
     #[schemars(length(max = 64))]
-    #[serde(default)]
+    #[serde(rename = "versionID", default)]
     pub version_id: String,
 }
 
@@ -123,7 +123,7 @@ pub struct Gpu {
     pub pci_address: String,
     /// PCI device ID without the vendor, four hexadecimal digits, such as `102d`.
     #[schemars(length(max = 8))]
-    #[serde(default)]
+    #[serde(rename = "deviceID", default)]
     pub device_id: String,
     /// PCI class, six hexadecimal digits: `030200` is a 3D controller, `030000` a VGA controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ pub struct Gpu {
     #[schemars(length(max = 96))]
     pub uuid: Option<String>,
     /// Memory (frame buffer), in MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "memoryMiB", default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     /// CUDA compute capability, such as `9.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -187,7 +187,7 @@ pub struct MigDevices {
 #[serde(rename_all = "camelCase")]
 pub struct MigAttributes {
     /// Memory, in MiB.
-    #[serde(default)]
+    #[serde(rename = "memoryMiB", default)]
     pub memory_mib: u64,
     /// The number of streaming multiprocessors.
     #[serde(default)]
@@ -224,7 +224,7 @@ pub struct DriverFacts {
     #[schemars(length(max = 64))]
     pub loaded: Option<String>,
     /// Identifies one load of the module within a boot (the inode of `/sys/module/nvidia`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "loadID", default, skip_serializing_if = "Option::is_none")]
     pub load_id: Option<u64>,
     /// Whether the loaded module is used by anything but the driver's own modules.
     #[serde(default)]

@@ -42,7 +42,7 @@ text! {
     "!self.split('/')[0].endsWith('kubernetes.io') && !self.split('/')[0].endsWith('k8s.io') && !self.split('/')[0].endsWith('nodestack.dev')" =>
         "keys of kubernetes.io, k8s.io and gpu.nodestack.dev are reserved: write a different key, such as accelerator or example.com/gpu",
     "!self.matches('^nvidia[.]com/(gpu[.](present|product|count|replicas|sharing-strategy|memory|family|machine|mode|clique|multiprocessors|(compute|slices|engines)[.].+)|mig[.](capable|strategy)|mig-.+|mps[.]capable|cuda[.].+|vgpu[.](present|host-driver-.+))$')" =>
-        "this key belongs to NVIDIA's GPU feature discovery: write compatibility: {labels: Gfd} to publish all of its keys, or a different key, such as example.com/gpu",
+        "this key belongs to NVIDIA's GPU feature discovery: write compatibility: {labels: GFD} to publish all of its keys, or a different key, such as example.com/gpu",
 }
 
 text! {

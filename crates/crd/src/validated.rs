@@ -30,7 +30,7 @@ pub struct Validated {
     #[schemars(length(max = 1024))]
     pub image: Option<String>,
     /// The boot ID of the node when the test failed. After a reboot the test is repeated immediately.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "bootID", default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
 }

@@ -57,7 +57,7 @@ fn the_probe_can_write_only_its_own_report() {
         let api = Api::<GpuNode>::all(probe(&f).await?);
         let status =
             |status: Value| json!({"apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "status": status});
-        let report = |boot: &str| status(json!({"report": {"bootId": boot}}));
+        let report = |boot: &str| status(json!({"report": {"bootID": boot}}));
         let apply = PatchParams::apply("nvml-probe").force();
         let create = PostParams::default();
 

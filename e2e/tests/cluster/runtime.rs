@@ -97,7 +97,7 @@ fn nvidias_nri_plugin_works_without_configuration_or_restart_of_containerd() {
         let found = configuration(&f)?;
         let before = f.host.containerd_starts()?;
         let restarts = || anyhow::Ok(f.host.containerd_starts()? - before);
-        f.apply("{defaults: {toolkit: {injection: Nri}}}").await?;
+        f.apply("{defaults: {toolkit: {injection: NRI}}}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("nri").await?;
         f.sees_one_gpu("nri")?;

@@ -28,9 +28,9 @@ fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
     driver.as_object_mut().expect("an object").extend(module.as_object().expect("an object").clone());
     json!({
         "probeVersion": env!("CARGO_PKG_VERSION"),
-        "bootId": "11111111-2222-3333-4444-555555555555",
-        "os": {"id": "debian", "versionId": "12"},
-        "gpus": [{"pciAddress": GPU, "deviceId": "102d", "pciClass": "030200", "health": {"state": "Unknown", "action": "None"}}],
+        "bootID": "11111111-2222-3333-4444-555555555555",
+        "os": {"id": "debian", "versionID": "12"},
+        "gpus": [{"pciAddress": GPU, "deviceID": "102d", "pciClass": "030200", "health": {"state": "Unknown", "action": "None"}}],
         "driver": driver,
         "nvml": nvml,
     })
@@ -42,7 +42,7 @@ fn facts(host: &Host) -> Value {
     for gpu in report["gpus"].as_array_mut().expect("a list") {
         gpu["health"].as_object_mut().expect("an object").remove("since");
     }
-    report["driver"].as_object_mut().expect("an object").remove("loadId");
+    report["driver"].as_object_mut().expect("an object").remove("loadID");
     report
 }
 

@@ -29,5 +29,6 @@ pub enum CompatibleLabels {
     #[default]
     None,
     /// The labels of NVIDIA's GPU feature discovery, such as `nvidia.com/gpu.product`, and `nvidia.com/gpu.present`.
+    #[serde(rename = "GFD")]
     Gfd,
 }

@@ -27,8 +27,8 @@ use crate::{
         "url is valid only with source: RunFile; add source: RunFile, or remove url"
     ),
     validation = (
-        "!has(self.url) || !self.url.startsWith('http://') || (has(self.allowPlainHttp) && self.allowPlainHttp)",
-        "url uses plain HTTP, which does not protect the driver against tampering: write an https:// url, or add allowPlainHttp: true"
+        "!has(self.url) || !self.url.startsWith('http://') || (has(self.allowPlainHTTP) && self.allowPlainHTTP)",
+        "url uses plain HTTP, which does not protect the driver against tampering: write an https:// url, or add allowPlainHTTP: true"
     ),
     validation = (
         "!has(self.installDir) || (has(self.source) && self.source in ['GkeCos', 'GkeUbuntu', 'RunFile', 'Preinstalled'])",
@@ -95,7 +95,7 @@ pub struct Driver {
     ))]
     pub url: Option<String>,
     /// Whether `url` may use plain HTTP, which does not protect the download against tampering. Defaults to `false`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "allowPlainHTTP", default, skip_serializing_if = "Option::is_none")]
     pub allow_plain_http: Option<bool>,
     /// The directory on the host in which the installers of `GkeCos`, `GkeUbuntu` and `RunFile` place the driver.
     /// Defaults to `/home/kubernetes/bin/nvidia`. With `Preinstalled`, the directory of the driver's libraries, if they

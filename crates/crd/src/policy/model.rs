@@ -23,11 +23,12 @@ pub struct Model {
     /// The PCI device IDs of the model: four hexadecimal digits each, without NVIDIA's vendor ID `10de`.
     #[schemars(with = "Vec<PciId>", length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
+    #[serde(rename = "pciIDs")]
     pub pci_ids: Vec<String>,
     /// The GPU's architecture, which determines the supported drivers and kernel modules.
     pub architecture: Architecture,
     /// Memory of one GPU, in MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "memoryMiB", default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub memory_mib: Option<u32>,
     /// The driver branches that support the model. Defaults to those of its architecture.

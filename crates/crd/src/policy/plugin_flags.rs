@@ -35,6 +35,7 @@ pub struct PluginFlags {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceIdStrategy {
     /// By UUID.
+    #[serde(rename = "UUID")]
     Uuid,
     /// By index, which may change when the node reboots.
     Index,

@@ -15,12 +15,12 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = (
-        "!has(self.runtime) || self.runtime != 'Docker' || !has(self.injection) || !(self.injection in ['Cdi', 'Nri'])",
+        "!has(self.runtime) || self.runtime != 'Docker' || !has(self.injection) || !(self.injection in ['CDI', 'NRI'])",
         "Docker supports neither CDI devices from kubelet nor NRI plugins: write injection: Runtime, or remove injection"
     ),
     validation = (
-        "!has(self.setAsDefault) || !self.setAsDefault || !has(self.injection) || !(self.injection in ['Cdi', 'Nri', 'None'])",
-        "setAsDefault has no effect with injection: Cdi, Nri or None, which configure no runtime; remove setAsDefault, or write injection: Runtime"
+        "!has(self.setAsDefault) || !self.setAsDefault || !has(self.injection) || !(self.injection in ['CDI', 'NRI', 'None'])",
+        "setAsDefault has no effect with injection: CDI, NRI or None, which configure no runtime; remove setAsDefault, or write injection: Runtime"
     ),
     validation = (
         "!has(self.runtime) || self.runtime != 'Docker' || !has(self.hostPaths) || !has(self.hostPaths.dropIn)",
@@ -72,20 +72,23 @@ pub enum ContainerRuntime {
     /// Docker, with cri-dockerd.
     Docker,
     /// CRI-O.
+    #[serde(rename = "CRIO")]
     CriO,
 }
 
 /// The mechanism that gives containers their GPUs.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Injection {
-    /// `Cdi` if the runtime supports CDI devices by itself (containerd 2.0 and later, CRI-O), otherwise `Runtime`.
+    /// `CDI` if the runtime supports CDI devices by itself (containerd 2.0 and later, CRI-O), otherwise `Runtime`.
     #[default]
     Auto,
     /// CDI devices, which kubelet passes to the runtime. The runtime is neither configured nor restarted.
+    #[serde(rename = "CDI")]
     Cdi,
-    /// CDI devices, as with `Cdi`. In addition, NVIDIA's NRI plugin adds CDI devices to those pods of the operator's
+    /// CDI devices, as with `CDI`. In addition, NVIDIA's NRI plugin adds CDI devices to those pods of the operator's
     /// namespace that request them in an annotation. Requires containerd 2.1, or CRI-O 1.34 or later. The runtime is
     /// neither configured nor restarted.
+    #[serde(rename = "NRI")]
     Nri,
     /// The host's own mechanism: the toolkit is not installed. For machine images whose container runtime already uses
     /// NVIDIA's runtime. The device plugin sets the environment variables that this runtime reads.
@@ -106,6 +109,7 @@ pub enum Distribution {
     /// k3s.
     K3s,
     /// RKE2.
+    #[serde(rename = "RKE2")]
     Rke2,
     /// `MicroK8s`.
     MicroK8s,

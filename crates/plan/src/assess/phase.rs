@@ -72,9 +72,9 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
         .unwrap_or_else(|| device_plugin(member, world, now))
 }
 
-/// A limitation of `injection: Nri` that users may not expect. The device plugin's response to kubelet cannot be read by NRI
+/// A limitation of `injection: NRI` that users may not expect. The device plugin's response to kubelet cannot be read by NRI
 /// plugins: it annotates containers, but NVIDIA's NRI plugin reads annotations of pods.
-const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as with injection: Cdi: NVIDIA's NRI plugin serves only pods in this operator's namespace that list devices in an annotation";
+const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as with injection: CDI: NVIDIA's NRI plugin serves only pods in this operator's namespace that list devices in an annotation";
 
 /// Returns the message of a ready node.
 fn allocatable(member: &Member<'_>) -> String {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage, reason::Reason, report::NvmlState};
 
-const GFD: &str = "{compatibility: {labels: Gfd}}";
+const GFD: &str = "{compatibility: {labels: GFD}}";
 const PRODUCT: &str = "nvidia.com/gpu.product";
 const REPLICAS: &str = "nvidia.com/gpu.replicas";
 const DRIVER: &str = "nvidia.com/cuda.driver-version.full";
@@ -60,10 +60,10 @@ fn before_a_driver_works_only_the_presence_of_gpus_is_labelled() {
 #[test]
 fn the_labels_are_kept_without_a_report_and_updated_once_the_driver_has_changed() {
     let mut sim =
-        Sim::settled_fleet("{compatibility: {labels: Gfd}, defaults: {driver: {version: 590.10.01}}}", &["a"]);
+        Sim::settled_fleet("{compatibility: {labels: GFD}, defaults: {driver: {version: 590.10.01}}}", &["a"]);
     let before = discovered(&sim, "a");
     assert_eq!(before[DRIVER], "590.10.01");
-    sim.apply_policy("all", "{compatibility: {labels: Gfd}, defaults: {driver: {version: 580.173.02}}}");
+    sim.apply_policy("all", "{compatibility: {labels: GFD}, defaults: {driver: {version: 580.173.02}}}");
     let mut released = false;
     for _ in 0..60 {
         sim.step();
@@ -105,7 +105,7 @@ fn the_sharing_labels_are_those_of_the_nodes_current_plugin() {
     assert_eq!(both(&sim, REPLICAS), ["1", "1"]);
     sim.apply_policy(
         "all",
-        "{compatibility: {labels: Gfd}, defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}",
+        "{compatibility: {labels: GFD}, defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}",
     );
     let mut one_by_one = false;
     for _ in 0..120 {
@@ -121,7 +121,7 @@ fn the_sharing_labels_are_those_of_the_nodes_current_plugin() {
     assert_eq!(both(&sim, "nvidia.com/mps.capable"), ["true", "true"]);
     sim.apply_policy(
         "all",
-        "{compatibility: {labels: Gfd}, defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}}}",
+        "{compatibility: {labels: GFD}, defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}}}",
     );
     sim.settle();
     assert_eq!(both(&sim, "nvidia.com/gpu.sharing-strategy"), ["time-slicing", "time-slicing"]);
@@ -132,7 +132,7 @@ fn the_sharing_labels_are_those_of_the_nodes_current_plugin() {
 fn the_labels_of_mig_devices_follow_the_layout() {
     let mig = |layout: &str| {
         format!(
-            "{{compatibility: {{labels: Gfd}}, defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {layout}}}}}}}}}"
+            "{{compatibility: {{labels: GFD}}, defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {layout}}}}}}}}}"
         )
     };
     let mut sim = Sim::settled_fleet(&mig("[{profile: 1g.10gb, count: 7}]"), &["a"]);
@@ -192,7 +192,7 @@ fn labels_that_gpu_feature_discovery_has_written_are_kept() {
 #[test]
 fn no_pool_matches_labels_that_its_policy_publishes() {
     let pool = "pools: [{name: p, match: {nodeSelector: {matchExpressions: [{key: nvidia.com/gpu.product, operator: Exists}]}}}]";
-    let mut sim = Sim::settled_fleet(&format!("{{compatibility: {{labels: Gfd}}, {pool}}}"), &["a"]);
+    let mut sim = Sim::settled_fleet(&format!("{{compatibility: {{labels: GFD}}, {pool}}}"), &["a"]);
     assert_eq!(label(&sim, "a", keys::POOL).as_deref(), Some("nvidia-h100-80gb"));
     let status = sim.policy_status("all");
     let found = status.pools.iter().find(|pool| pool.name == "p").expect("the pool");

@@ -218,7 +218,7 @@ fn a_taint_that_the_policy_does_not_tolerate_is_named() {
 fn nodes_with_different_variants_share_no_daemon_set() {
     let mut sim = Sim::new().policy(
         "all",
-        "{pools: [{name: old, match: {nodeSelector: {matchLabels: {zone: old}}}, toolkit: {injection: Cdi}}]}",
+        "{pools: [{name: old, match: {nodeSelector: {matchLabels: {zone: old}}}, toolkit: {injection: CDI}}]}",
     );
     for (node, os, version, arch) in [
         ("jammy", "ubuntu", "22.04", "amd64"),

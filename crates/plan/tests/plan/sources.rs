@@ -51,7 +51,7 @@ fn a_node_becomes_ready_with_every_driver_source() {
             "registry.example.com:5000/nvidia-install:20.04",
         ),
         (
-            "{defaults: {driver: {source: RunFile, url: \"http://10.0.0.1/a.run\", allowPlainHttp: true, installDir: /opt/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
+            "{defaults: {driver: {source: RunFile, url: \"http://10.0.0.1/a.run\", allowPlainHTTP: true, installDir: /opt/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
             ("ubuntu", "16.04"),
             "own/run-file:ubuntu22.04",
         ),
@@ -385,7 +385,7 @@ fn five_models_get_drivers_of_three_branches_and_each_unsupported_version_is_rej
     }
 }
 
-const CUSTOM: &str = "{models: [{name: nvidia-custom, pciIds: [fff1], architecture: Kepler, memoryMib: 4096}], pools: [{name: p, match: {models: [nvidia-custom]}}]}";
+const CUSTOM: &str = "{models: [{name: nvidia-custom, pciIDs: [fff1], architecture: Kepler, memoryMiB: 4096}], pools: [{name: p, match: {models: [nvidia-custom]}}]}";
 
 #[test]
 fn a_model_that_a_policy_adds_applies_to_all_policies() {
@@ -405,10 +405,10 @@ fn a_model_that_a_policy_adds_applies_to_all_policies() {
 #[test]
 fn a_model_that_is_already_known_is_reported_and_changes_nothing() {
     for (models, words) in [
-        ("[{name: nvidia-tesla-t4, pciIds: [fff1], architecture: Ada}]", "nvidia-tesla-t4 is already in the catalogue"),
-        ("[{name: custom, pciIds: [1eb8], architecture: Ada}]", "PCI id 1eb8 of custom belongs to nvidia-tesla-t4"),
+        ("[{name: nvidia-tesla-t4, pciIDs: [fff1], architecture: Ada}]", "nvidia-tesla-t4 is already in the catalogue"),
+        ("[{name: custom, pciIDs: [1eb8], architecture: Ada}]", "PCI id 1eb8 of custom belongs to nvidia-tesla-t4"),
         (
-            "[{name: custom, pciIds: [fff1], architecture: Ada}, {name: other, pciIds: [fff1], architecture: Ada}]",
+            "[{name: custom, pciIDs: [fff1], architecture: Ada}, {name: other, pciIDs: [fff1], architecture: Ada}]",
             "PCI id fff1 of other belongs to custom",
         ),
     ] {

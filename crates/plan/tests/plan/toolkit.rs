@@ -16,7 +16,7 @@ fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
 #[test]
 fn the_pods_for_every_runtime_and_distribution_are_as_reviewed() {
     for (name, runtime, kubelet, toolkit) in [
-        ("nri", "containerd://2.1.4", "v1.34.1", "{injection: Nri}"),
+        ("nri", "containerd://2.1.4", "v1.34.1", "{injection: NRI}"),
         ("containerd", "containerd://1.7.27", "v1.34.1", "{}"),
         ("containerd-default", "containerd://1.7.27", "v1.34.1", "{setAsDefault: true}"),
         ("docker", "docker://27.0.3", "v1.34.1", "{runtimeClass: gpu}"),
@@ -47,7 +47,7 @@ fn host_paths(sim: &Sim, stage: Stage) -> Vec<String> {
 fn only_a_toolkit_that_configures_the_runtime_mounts_its_socket() {
     for (runtime, toolkit, mounts) in [
         ("containerd://2.1.4", "{}", None),
-        ("containerd://2.1.4", "{injection: Nri}", Some("/var/run/nri")),
+        ("containerd://2.1.4", "{injection: NRI}", Some("/var/run/nri")),
         ("containerd://1.7.27", "{}", Some("/run/containerd")),
     ] {
         let sim = fleet(runtime, "v1.34.1", toolkit);
@@ -61,7 +61,7 @@ fn only_a_toolkit_that_configures_the_runtime_mounts_its_socket() {
 
 #[test]
 fn a_node_with_nri_reports_which_pods_the_nri_plugin_serves() {
-    for (toolkit, reported) in [("{injection: Nri}", true), ("{injection: Cdi}", false)] {
+    for (toolkit, reported) in [("{injection: NRI}", true), ("{injection: CDI}", false)] {
         let sim = fleet("containerd://2.1.4", "v1.34.1", toolkit);
         let status = sim.status("a");
         assert_eq!(status.phase, Phase::Ready, "{toolkit}: {}", status.message);
@@ -200,7 +200,7 @@ fn where_nvidias_runtime_is_the_default_toolkits_are_removed_one_node_at_a_time(
 fn a_toolkit_that_configures_a_runtime_has_no_owner_and_is_removed_only_by_the_operator() {
     for (runtime, toolkit, owned) in [
         ("containerd://2.1.4", "{}", true),
-        ("containerd://2.1.4", "{injection: Nri}", true),
+        ("containerd://2.1.4", "{injection: NRI}", true),
         ("containerd://1.7.27", "{}", false),
         ("containerd://1.7.27", "{setAsDefault: true}", false),
     ] {
@@ -293,7 +293,7 @@ fn a_toolkit_that_is_being_installed_is_replaced_once_it_can_restore_the_configu
     let mut sim = fleet("containerd://2.1.4", "v1.34.1", "{injection: Runtime}");
     let first = sim.node("a").labels[keys::TOOLKIT].clone();
     set_progress(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
-    sim.apply_policy("all", "{defaults: {toolkit: {injection: Cdi}}}");
+    sim.apply_policy("all", "{defaults: {toolkit: {injection: CDI}}}");
     for made in 0..5 {
         let plan = sim.plan();
         // The first plan creates the DaemonSets.
@@ -537,7 +537,7 @@ fn a_third_party_runtime_class_is_not_changed() {
 #[test]
 fn without_a_configured_runtime_no_runtime_class_is_created() {
     assert!(fleet("containerd://2.1.4", "v1.34.1", "{}").runtime_classes.is_empty());
-    assert!(fleet("containerd://2.1.4", "v1.34.1", "{injection: Nri}").runtime_classes.is_empty());
+    assert!(fleet("containerd://2.1.4", "v1.34.1", "{injection: NRI}").runtime_classes.is_empty());
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub enum ToolkitChoice {
     Host(HostRuntime),
     /// The runtime supports CDI devices: NVIDIA's hooks are installed and nothing is configured.
     Cdi,
-    /// As `Cdi`, and NVIDIA's NRI plugin runs.
+    /// As `CDI`, and NVIDIA's NRI plugin runs.
     Nri {
         /// The host's socket for NRI plugins.
         socket: String,
@@ -145,7 +145,7 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, host_runtimes: &[HostRuntime]
         Injection::Auto | Injection::Runtime => {
             let kind = runtime.kind.or(toolkit.runtime.and_then(named)).ok_or_else(|| {
                 fault(format!(
-                    "the node's container runtime, {runtime}, cannot be configured by this operator; write toolkit.injection: Cdi"
+                    "the node's container runtime, {runtime}, cannot be configured by this operator; write toolkit.injection: CDI"
                 ))
             })?;
             let setup = setup(toolkit, kind, node);
@@ -262,7 +262,7 @@ mod tests {
             ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", true), "Host"),
             // The file is of another runtime than kubelet's.
             ("{}", "containerd://1.7.27", on_host(docker, "nvidia", true), "Runtime"),
-            ("{}", "containerd://2.1.4", on_host("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
+            ("{}", "containerd://2.1.4", on_host("/etc/containerd/config.toml", "nvidia", true), "CDI"),
             // The policy requires this operator's runtime.
             ("{injection: Runtime}", "docker://27.0.3", on_host(docker, "nvidia", true), "Runtime"),
             ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", false), "Runtime"),
@@ -280,18 +280,18 @@ mod tests {
     #[test]
     fn the_least_disruptive_option_that_works_is_chosen() {
         for (toolkit, runtime, expected) in [
-            ("{}", "containerd://2.0.0", "Cdi"),
-            ("{}", "containerd://2.1.4-k3s1", "Cdi"),
-            ("{}", "cri-o://1.34.1", "Cdi"),
-            ("{}", "of-tomorrow://1.0", "Cdi"),
+            ("{}", "containerd://2.0.0", "CDI"),
+            ("{}", "containerd://2.1.4-k3s1", "CDI"),
+            ("{}", "cri-o://1.34.1", "CDI"),
+            ("{}", "of-tomorrow://1.0", "CDI"),
             ("{}", "containerd://1.7.27", "Runtime"),
             ("{}", "containerd://1.6.9~ds1", "Runtime"),
             ("{}", "docker://27.0.3", "Runtime"),
             ("{injection: Runtime}", "containerd://2.1.4", "Runtime"),
             ("{setAsDefault: true}", "containerd://2.1.4", "Runtime"),
-            ("{setAsDefault: false}", "containerd://2.1.4", "Cdi"),
-            ("{injection: Nri}", "containerd://2.1.0", "Nri"),
-            ("{injection: Nri}", "cri-o://1.34.0", "Nri"),
+            ("{setAsDefault: false}", "containerd://2.1.4", "CDI"),
+            ("{injection: NRI}", "containerd://2.1.0", "NRI"),
+            ("{injection: NRI}", "cri-o://1.34.0", "NRI"),
             ("{runtime: Docker}", "docker://27.0.3", "Runtime"),
             ("{injection: None}", "containerd://1.7.27", "None"),
             ("{injection: None}", "containerd://2.1.4", "None"),
@@ -304,12 +304,12 @@ mod tests {
     #[test]
     fn unsupported_settings_are_rejected_with_what_to_write_instead() {
         for (toolkit, runtime, words) in [
-            ("{injection: Cdi}", "containerd://1.7.27", "write toolkit.injection: Runtime or Auto"),
-            ("{injection: Cdi}", "docker://27.0.3", "write toolkit.injection: Runtime or Auto"),
-            ("{injection: Nri}", "containerd://2.0.5", "containerd 2.1 or later"),
-            ("{injection: Nri}", "cri-o://1.33.9", "CRI-O 1.34 or later"),
-            ("{injection: Nri}", "docker://27.0.3", "does not support NRI plugins"),
-            ("{injection: Runtime}", "of-tomorrow://1.0", "write toolkit.injection: Cdi"),
+            ("{injection: CDI}", "containerd://1.7.27", "write toolkit.injection: Runtime or Auto"),
+            ("{injection: CDI}", "docker://27.0.3", "write toolkit.injection: Runtime or Auto"),
+            ("{injection: NRI}", "containerd://2.0.5", "containerd 2.1 or later"),
+            ("{injection: NRI}", "cri-o://1.33.9", "CRI-O 1.34 or later"),
+            ("{injection: NRI}", "docker://27.0.3", "does not support NRI plugins"),
+            ("{injection: Runtime}", "of-tomorrow://1.0", "write toolkit.injection: CDI"),
             ("{runtime: Docker}", "containerd://1.7.27", "requires Docker, but the node runs containerd 1.7.27"),
         ] {
             let error = chosen(toolkit, runtime, "v1.34.0").unwrap_err();
