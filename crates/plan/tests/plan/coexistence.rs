@@ -183,7 +183,7 @@ fn a_plugin_that_is_added_later_is_reported_and_changes_nothing() {
     assert_eq!(sim.policy_status("all").attention[0].node, "a");
 }
 
-fn dra_driver(sim: &mut Sim) {
+pub(crate) fn dra_driver(sim: &mut Sim) {
     let pod = "{nodeSelector: {dra: \"true\"}, volumes: [{name: r, hostPath: {path: /var/lib/kubelet/plugins_registry}}], containers: [{name: gpus, image: nvcr.io/nvidia/k8s-dra-driver-gpu:v1}]}";
     set(sim, "nvidia-dra-driver-gpu-kubelet-plugin", "{}", pod);
 }

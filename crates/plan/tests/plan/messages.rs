@@ -9,9 +9,9 @@ mod stages;
 
 use std::collections::BTreeSet;
 
-use crate::sim::Sim;
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{NodeName, keys, reason::Reason};
-use gpu_operator_plan::{Plan, output::events::Subject};
+use gpu_operator_plan::{Plan, output::events::Subject, world::World};
 use strum::IntoEnumIterator;
 
 /// The place where a reason is reported.
@@ -51,11 +51,14 @@ trait Steps {
     /// Applies a change.
     fn then(self, change: impl FnOnce(&mut Sim)) -> Self;
 
+    /// Sets the faults of node `a`.
+    fn faulty(self, faults: Faults) -> Self;
+
     /// Runs for at most this number of seconds, until nothing changes.
     fn run_for(self, seconds: u32) -> Self;
 
     /// Makes and keeps the plan for the current state, with a change that is not part of the simulation's state.
-    fn plan_with(self, change: impl FnOnce(&mut gpu_operator_plan::world::World)) -> Self;
+    fn plan_with(self, change: impl FnOnce(&mut World)) -> Self;
 }
 
 impl Steps for Sim {
@@ -64,11 +67,15 @@ impl Steps for Sim {
         self
     }
 
+    fn faulty(self, faults: Faults) -> Self {
+        self.then(|sim| drop(sim.faults.insert("a".into(), faults)))
+    }
+
     fn run_for(self, seconds: u32) -> Self {
         self.then(|sim| sim.run(seconds))
     }
 
-    fn plan_with(self, change: impl FnOnce(&mut gpu_operator_plan::world::World)) -> Self {
+    fn plan_with(self, change: impl FnOnce(&mut World)) -> Self {
         let mut world = self.world();
         change(&mut world);
         let plan = self.plan_for(world);
@@ -109,7 +116,16 @@ fn entry(plan: &Plan, reason: Reason, place: Place) -> Option<String> {
             (format!("Node, condition {}={}", keys::HEALTH_CONDITION, found.status), found.message)
         }
     };
-    Some(format!("{reason} ({origin}): {}", message.replace('\n', "\n    ")))
+    Some(format!("{reason} ({origin}): {}", without_hash(&message).replace('\n', "\n    ")))
+}
+
+/// Returns a message without the hash in the name of a validation pod, which changes with every operand.
+fn without_hash(message: &str) -> String {
+    let prefix = "pod validation-";
+    message.split_once(prefix).map_or_else(
+        || message.to_owned(),
+        |(before, after)| format!("{before}{prefix}HASH{}", after.trim_start_matches(|c: char| c.is_ascii_hexdigit())),
+    )
 }
 
 /// Runs a scenario and returns the last entry for its reason.
@@ -117,7 +133,7 @@ fn entry(plan: &Plan, reason: Reason, place: Place) -> Option<String> {
 /// # Errors
 /// Returns the state of the nodes if the reason is not reported.
 fn run((reason, place, build): &Scenario) -> Result<String, String> {
-    let sim = build().run_for(60);
+    let sim = build().run_for(40);
     let found = sim.plans.iter().rev().find_map(|plan| entry(plan, *reason, *place));
     found.ok_or_else(|| {
         let nodes = sim.gpu_nodes.keys().map(|node| (node, sim.status(node)));

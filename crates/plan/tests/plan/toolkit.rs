@@ -235,7 +235,7 @@ fn a_toolkit_is_removed_once_the_previous_one_has_terminated() {
 }
 
 /// Sets the progress of the toolkit pod on node `a`: its init containers so far, and whether its main container runs.
-fn set_progress(sim: &mut Sim, steps: &[(&str, ContainerState)], runs: bool) {
+pub(crate) fn set_progress(sim: &mut Sim, steps: &[(&str, ContainerState)], runs: bool) {
     let step = |(name, state): &(&str, ContainerState)| ContainerFacts {
         name: (*name).into(),
         state: state.clone(),

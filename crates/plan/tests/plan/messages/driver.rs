@@ -5,22 +5,20 @@ use crate::{
     sim::{Faults, Sim},
     sources::{GKE_DRIVER, NODE_POOL, bound_to_nouveau, node},
 };
-use gpu_operator_crd::reason::Reason;
+use gpu_operator_crd::{reason::Reason, report::DriverFacts};
 use gpu_operator_plan::world::ContainerState;
 
 const UBUNTU: (&str, &str) = ("ubuntu", "22.04");
 
 /// Returns a node whose driver container crashes with this message.
 fn crashing(words: &str) -> Sim {
-    node("{}", UBUNTU, &[]).then(|sim| {
-        drop(sim.faults.insert("a".into(), Faults { driver_crash: Some(words.into()), ..Faults::default() }))
-    })
+    node("{}", UBUNTU, &[]).faulty(Faults { driver_crash: Some(words.into()), ..Faults::default() })
 }
 
 /// Returns a node where these driver images do not exist.
 fn without_image(spec: &str, os: (&str, &str), tag: &str) -> Sim {
     let missing_images = [tag.to_owned()].into();
-    node(spec, os, &[]).then(|sim| drop(sim.faults.insert("a".into(), Faults { missing_images, ..Faults::default() })))
+    node(spec, os, &[]).faulty(Faults { missing_images, ..Faults::default() })
 }
 
 /// Returns a node whose module is loaded in this version, while a pod uses it.
@@ -42,6 +40,12 @@ fn incomplete(seconds: i64) -> Sim {
 }
 
 pub const SCENARIOS: &[Scenario] = &[
+    (Reason::DriverInstalling, A, || {
+        node("{}", UBUNTU, &[]).run_for(60).then(|sim| {
+            sim.report("a").driver = DriverFacts::default();
+            sim.node_mut("a").allocatable = 0.into();
+        })
+    }),
     (Reason::DriverInstalling, A, || incomplete(0)),
     (Reason::DriverInstalling, A, || node("{}", ("cos", "117"), &[(NODE_POOL, "gpus"), (GKE_DRIVER, "latest")])),
     (Reason::DriverInstalling, A, || {
@@ -57,9 +61,7 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     (Reason::DriverRootIncomplete, A, || incomplete(600)),
     (Reason::DriverVersionMismatch, A, || {
-        node("{}", UBUNTU, &[]).then(|sim| {
-            drop(sim.faults.insert("a".into(), Faults { loads_instead: Some("570.1.1".into()), ..Faults::default() }))
-        })
+        node("{}", UBUNTU, &[]).faulty(Faults { loads_instead: Some("570.1.1".into()), ..Faults::default() })
     }),
     (Reason::RebootNeeded, A, || {
         node("{}", UBUNTU, &[]).then(|sim| {
@@ -99,11 +101,9 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     (Reason::DriverUnsupported, A, || node("{defaults: {driver: {version: 390.157}}}", UBUNTU, &[])),
     (Reason::DriverUnsupported, A, || {
-        Sim::new().policy("all", "{}").then(|sim| {
-            sim.join("a", "102d", 4);
-            sim.host_driver("a", "550.54.14", true);
-            sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
-        })
+        let faults = Faults { publishes: Some(0), ..Faults::default() };
+        let kepler = Sim::new().gpu_node("a", "102d", 4).policy("all", "{}").faulty(faults);
+        kepler.then(|sim| sim.host_driver("a", "550.54.14", true))
     }),
     (Reason::DevicePluginUnsupported, A, || {
         node(

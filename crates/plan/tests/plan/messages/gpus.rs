@@ -23,12 +23,12 @@ fn recovered(state: HealthState) -> Sim {
 
 pub const SCENARIOS: &[Scenario] = &[
     (Reason::GpuMissing, A, || Sim::settled_fleet("{}", &["a"]).then(|sim| drop(sim.report("a").gpus.pop()))),
+    (Reason::GpuMissing, A, || Sim::settled_fleet("{}", &["a"]).then(|sim| sim.report("a").gpus.clear())),
     (Reason::GpuUnhealthy, A, || with_gpu(HealthState::Unhealthy)),
     (Reason::GpuUnhealthy, Condition("Degraded"), || with_gpu(HealthState::Unhealthy)),
     (Reason::GpuDegraded, A, || with_gpu(HealthState::Degraded)),
     (Reason::HealthUnknown, A, || {
-        Sim::settled_fleet("{}", &["a"])
-            .then(|sim| drop(sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() })))
+        Sim::settled_fleet("{}", &["a"]).faulty(Faults { no_probe: true, ..Faults::default() })
     }),
     (Reason::NvmlFailed, A, || {
         Sim::settled_fleet("{}", &["a"]).then(|sim| {

@@ -2,7 +2,7 @@
 
 use super::{A, Attention, GpuNode, Scenario, Steps};
 use crate::{
-    coexistence::{beside_a_dra_driver, beside_a_static_plugin, label, nvidias_operator, static_plugin},
+    coexistence::{beside_a_dra_driver, beside_a_static_plugin, dra_driver, label, nvidias_operator, static_plugin},
     robust::{NEW, OLD, add_leaving_plugin, busy, step_until_released},
     sim::{Faults, Sim},
     validation::node,
@@ -21,23 +21,16 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     (Reason::GpusPassedThrough, A, || ready().then(|sim| sim.report("a").passed_through = 2)),
     (Reason::RolloutPending, GpuNode("b"), || {
-        Sim::settled_fleet(OLD, &["a", "b"]).then(|sim| {
-            sim.apply_policy("all", NEW);
-            sim.faults.insert("a".into(), Faults { publishes: Some(7), ..Faults::default() });
-        })
+        let faults = Faults { publishes: Some(7), ..Faults::default() };
+        Sim::settled_fleet(OLD, &["a", "b"]).faulty(faults).policy("all", NEW)
     }),
     (Reason::RolloutPending, A, || {
-        Sim::settled_fleet(OLD, &["a"]).then(|sim| {
-            sim.node_mut("a").cordoned = true;
-            sim.apply_policy("all", NEW);
-        })
+        Sim::settled_fleet(OLD, &["a"]).then(|sim| sim.node_mut("a").cordoned = true).policy("all", NEW)
     }),
-    (Reason::GpuPodsInUse, A, || {
-        Sim::settled_fleet(OLD, &["a"]).then(|sim| busy(sim, "a")).then(|sim| sim.apply_policy("all", NEW))
-    }),
+    (Reason::GpuPodsInUse, A, || Sim::settled_fleet(OLD, &["a"]).then(|sim| busy(sim, "a")).policy("all", NEW)),
     (Reason::ReleasingGpus, A, || {
         Sim::settled_fleet(OLD, &["a"])
-            .then(|sim| sim.apply_policy("all", NEW))
+            .policy("all", NEW)
             .then(|sim| step_until_released(sim, "a"))
             .then(add_leaving_plugin)
     }),
@@ -53,6 +46,7 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     (Reason::ForeignDraDriver, GpuNode("claims"), || beside_a_dra_driver("{}")),
     (Reason::StackConflict, A, || ready().then(static_plugin).then(|sim| sim.label("a", "static", Some("yes")))),
+    (Reason::StackConflict, A, || ready().then(dra_driver).then(|sim| label(sim, "a", "dra"))),
     (Reason::NoPolicy, A, || Sim::new().gpu_node("a", "2330", 8)),
     (Reason::OptedOut, A, || ready().then(|sim| sim.label("a", keys::MANAGED, Some("false")))),
     (Reason::PolicyOverlap, A, || ready().policy("newer", "{}")),
@@ -63,10 +57,15 @@ pub const SCENARIOS: &[Scenario] = &[
         })
     }),
     (Reason::ProbeMissing, A, || {
-        ready().then(|sim| {
-            sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() });
+        ready().faulty(Faults { no_probe: true, ..Faults::default() }).then(|sim| {
             sim.gpu_nodes.clear();
             label(sim, "a", "feature.node.kubernetes.io/pci-10de.present");
+            sim.sleep(61);
+        })
+    }),
+    (Reason::ProbeMissing, A, || {
+        ready().faulty(Faults { mute_probe: true, ..Faults::default() }).then(|sim| {
+            sim.gpu_nodes.clear();
             sim.sleep(61);
         })
     }),
@@ -95,9 +94,7 @@ pub const SCENARIOS: &[Scenario] = &[
         ready().then(|sim| sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-k80")))
     }),
     (Reason::LabelConflict, A, || {
-        ready().then(|sim| sim.label("a", "accelerator", Some("gold"))).then(|sim| {
-            sim.apply_policy("all", "{nodeLabels: [accelerator]}");
-        })
+        ready().then(|sim| sim.label("a", "accelerator", Some("gold"))).policy("all", "{nodeLabels: [accelerator]}")
     }),
     (Reason::InvalidAnnotation, A, || ready().then(|sim| sim.node_mut("a").gpu_count = Some("seven".into()))),
     (Reason::MixedModels, A, || ready().then(|sim| sim.report("a").gpus[1].device_id = "15f9".into())),

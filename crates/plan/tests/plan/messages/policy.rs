@@ -7,7 +7,7 @@ use crate::{
 };
 use gpu_operator_crd::reason::Reason;
 
-/// Returns two nodes of which one has no driver image.
+/// Returns two nodes, of which one does not publish all of its GPUs.
 fn one_of_two(spec: &str) -> Sim {
     Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", spec).then(|sim| {
         sim.faults.insert("b".into(), Faults { publishes: Some(7), ..Faults::default() });
@@ -16,11 +16,8 @@ fn one_of_two(spec: &str) -> Sim {
 
 /// Returns two nodes that are updated to a driver image that does not exist.
 fn halted() -> Sim {
-    Sim::settled_fleet(OLD, &["a", "b"]).then(|sim| {
-        let missing_images = ["590.10.01".to_owned()].into();
-        sim.faults.insert("a".into(), Faults { missing_images, ..Faults::default() });
-        sim.apply_policy("all", NEW);
-    })
+    let missing_images = ["590.10.01".to_owned()].into();
+    Sim::settled_fleet(OLD, &["a", "b"]).faulty(Faults { missing_images, ..Faults::default() }).policy("all", NEW)
 }
 
 /// Returns a ready node under a policy with these pools.
@@ -31,6 +28,7 @@ fn pools(pools: &str) -> Sim {
 pub const SCENARIOS: &[Scenario] = &[
     (Reason::NoMatchingNodes, Condition("Ready"), || Sim::new().policy("all", "{}")),
     (Reason::NodesNotReady, Condition("Ready"), || one_of_two("{}")),
+    (Reason::NodesNotReady, Condition("Ready"), || pools("[]").then(|sim| sim.node_mut("a").deleting = true)),
     (Reason::NodesNotReady, Condition("Reconciling"), || one_of_two("{}")),
     (Reason::MinimumNodesReady, Condition("Ready"), || one_of_two("{readiness: {minReadyNodes: 1}}")),
     (Reason::AllGpusAllocatable, Condition("Ready"), || pools("[]")),

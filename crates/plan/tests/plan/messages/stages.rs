@@ -4,7 +4,7 @@ use super::{A, GpuNode, Scenario, Steps};
 use crate::{
     mig::{SEVENTHS, change_manually, mixed, partitioned},
     sim::{Faults, Sim, machine::MigOutcome},
-    toolkit::{end_with, fleet, fresh, not_allocatable},
+    toolkit::{end_with, fleet, fresh, not_allocatable, set_progress},
     validation::{ON_INSTALL, failing, hanging, node},
 };
 use gpu_operator_crd::reason::Reason;
@@ -20,8 +20,16 @@ fn unpartitioned(words: &str) -> Sim {
     node(&mixed(SEVENTHS), Faults { mig: MigOutcome::Fails(words.into()), ..Faults::default() })
 }
 
+/// Returns a node whose toolkit is at this init container.
+fn at(container: &str) -> Sim {
+    let steps = [(container, ContainerState::Running(None))];
+    fleet("containerd://1.7.27", "v1.34.1", "{}").then(|sim| set_progress(sim, &steps, false)).then(not_allocatable)
+}
+
 pub const SCENARIOS: &[Scenario] = &[
     (Reason::PodStarting, A, || node("{}", Faults { slow: 600, ..Faults::default() })),
+    (Reason::PodStarting, A, || at("wait-for-driver")),
+    (Reason::ToolkitInstalling, A, || at("install-toolkit")),
     (Reason::ToolkitInstalling, A, || {
         fleet("containerd://1.7.27", "v1.34.1", "{}").then(not_allocatable).then(|sim| {
             sim.node_mut("a").runtime_handlers = ["runc".into()].into();
@@ -29,8 +37,7 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     (Reason::RuntimeTurnPending, GpuNode("b"), || {
         let restart = Some("RuntimeDown: the container runtime does not start: unknown key".to_owned());
-        fresh(&["a", "b"], "{}")
-            .then(|sim| drop(sim.faults.insert("a".into(), Faults { restart, ..Faults::default() })))
+        fresh(&["a", "b"], "{}").faulty(Faults { restart, ..Faults::default() })
     }),
     (Reason::RuntimeConfigDrifted, A, || {
         ended("RuntimeConfigDrifted: runtime nvidia is no longer in /etc/containerd/config.toml")
