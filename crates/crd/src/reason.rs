@@ -3,7 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strum::IntoStaticStr;
+use strum::{EnumIter, IntoStaticStr};
 
 /// The progress of a node. Phases follow each other in this order; a node that cannot proceed remains in its phase.
 #[derive(
@@ -29,7 +29,19 @@ pub enum Phase {
 
 /// The reason for the state of a node or policy.
 #[derive(
-    Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    EnumIter,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
 )]
 pub enum Reason {
     // Ready.
