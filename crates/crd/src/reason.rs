@@ -3,7 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strum::{EnumString, IntoStaticStr};
+use strum::{EnumIter, EnumString, IntoStaticStr};
 
 /// The progress of a node. Phases follow each other in this order; a node that cannot proceed remains in its phase.
 #[derive(
@@ -33,6 +33,7 @@ pub enum Phase {
     Deserialize,
     JsonSchema,
     IntoStaticStr,
+    EnumIter,
     EnumString,
     Clone,
     Copy,

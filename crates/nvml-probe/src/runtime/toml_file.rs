@@ -1,5 +1,7 @@
-//! TOML files of containerd and CRI-O: detects and removes NVIDIA's entries. Edits the text, so that comments, order
-//! and spacing of other content are kept. Pure.
+//! TOML files of containerd and CRI-O: detects and removes NVIDIA's entries. Pure.
+//!
+//! Edits the text, so that every byte of other content is kept. `toml_edit`'s `DocumentMut` changes other content when
+//! it writes a file: it groups dotted keys (`a.b`, `c`, `a.d`), writes CRLF as LF and adds a last newline.
 
 use std::ops::Range;
 
@@ -13,13 +15,13 @@ type Edit = (Range<usize>, String);
 /// Returns whether NVIDIA's runtime is configured: in every schema, a string contains the program's path.
 #[must_use]
 pub fn contains_entries(text: &str, entries: &NvidiaEntries) -> bool {
-    Document::parse(text).is_ok_and(|document| {
-        let mut found = false;
-        visit(document.as_table(), &mut vec![], &mut |path, table| {
-            found |= path.last() == Some(&entries.handler.as_str()) && is_nvidias(table, entries);
-        });
-        found
-    })
+    Document::parse(text).is_ok_and(|document| contains_handler(document.as_table(), entries))
+}
+
+fn contains_handler(table: &Table, entries: &NvidiaEntries) -> bool {
+    let mut tables = table.iter().filter_map(|(key, item)| Some((key, item.as_table()?)));
+    tables
+        .any(|(key, below)| key == entries.handler && names_program(below, entries) || contains_handler(below, entries))
 }
 
 /// Returns the configuration's version as containerd reads it: version 1 if there is none.
@@ -40,21 +42,12 @@ pub fn without_entries(
     import: Option<&str>,
     entries: &NvidiaEntries,
 ) -> Result<Option<String>, FormatError> {
-    let before = tree(parse(found.unwrap_or_default())?.as_table());
-    let mut text = text.to_owned();
-    let edits = {
-        let document = parse(&text)?;
-        let root = document.as_table();
-        let mut edits: Vec<Edit> =
-            import.and_then(|import| import_edit(&text, root, &before, import)).into_iter().collect();
-        edits.extend(runtime_edits(&text, root, &before, entries));
-        edits
-    };
-    apply(&mut text, edits);
-    while let Some(edit) = empty_table(&text, &before)? {
-        apply(&mut text, vec![edit]);
-    }
-    let rest = tree(parse(&text)?.as_table());
+    let before = parse(found.unwrap_or_default())?;
+    let document = parse(text)?;
+    let mut edits = Vec::from_iter(import.and_then(|import| import_edit(text, &document, &before, import)));
+    runtime_edits(text, document.as_table(), Some(before.as_table()), entries, &mut edits);
+    let text = apply(text, edits);
+    let (rest, before) = (tree(parse(&text)?.as_table()), tree(before.as_table()));
     // The installer writes a version into a new file.
     let only_version = found.is_none() && rest.as_object().is_some_and(|rest| rest.keys().all(|key| key == "version"));
     if rest == before || only_version {
@@ -68,15 +61,16 @@ fn parse(text: &str) -> Result<Document<&str>, FormatError> {
 }
 
 /// Removes the installer's pattern from `imports`.
-fn import_edit(text: &str, root: &Table, before: &Json, import: &str) -> Option<Edit> {
-    if before["imports"].as_array().is_some_and(|imports| imports.iter().any(|known| known == import)) {
+fn import_edit(text: &str, root: &Table, before: &Table, import: &str) -> Option<Edit> {
+    let known = before.get("imports").and_then(Item::as_array);
+    if known.is_some_and(|known| known.iter().any(|known| known.as_str() == Some(import))) {
         return None;
     }
     let (key, item) = root.get_key_value("imports")?;
     let imports: Vec<&Value> = item.as_array()?.iter().collect();
     let at = imports.iter().position(|value| value.as_str() == Some(import))?;
     let span = |at: usize| imports.get(at).and_then(|value| value.span());
-    if imports.len() == 1 && before.get("imports").is_none() {
+    if imports.len() == 1 && known.is_none() {
         return Some((whole_lines(text, key.span()?.start..item.span()?.end), String::new()));
     }
     let range = match at.checked_sub(1) {
@@ -86,33 +80,53 @@ fn import_edit(text: &str, root: &Table, before: &Json, import: &str) -> Option<
     Some((range, String::new()))
 }
 
-/// Removes NVIDIA's runtimes from a file that contains them itself, and restores the default.
-fn runtime_edits(text: &str, root: &Table, before: &Json, entries: &NvidiaEntries) -> Vec<Edit> {
-    let mut edits = Vec::new();
-    visit(root, &mut vec![], &mut |path, table| {
-        let [above @ .., runtimes, name] = path else { return };
-        let is_added = *runtimes == "runtimes" && entries.is_name(name) && is_nvidias(table, entries);
-        if is_added && at(before, path).is_none() {
-            sections(text, table, &mut edits);
-            let default = at_table(root, above).and_then(|above| above.get_key_value("default_runtime_name"));
-            if let Some((key, item)) = default.filter(|(_, item)| item.as_str() == Some(name)) {
-                edits.extend(default_edit(text, key.span(), item.span(), at(before, above)));
+/// Removes NVIDIA's runtimes from a file that contains them itself, with the parents that the installer created for
+/// them, and restores the default. Returns whether the table had nothing else.
+fn runtime_edits(
+    text: &str,
+    table: &Table,
+    before: Option<&dyn TableLike>,
+    entries: &NvidiaEntries,
+    edits: &mut Vec<Edit>,
+) -> bool {
+    let mut has_only_nvidias = !table.is_empty();
+    for (key, item) in table {
+        let known = before.and_then(|before| before.get(key));
+        has_only_nvidias &= known.is_none();
+        match item {
+            Item::Table(runtime) if known.is_none() && is_nvidias(key, runtime, entries) => {
+                sections(text, runtime, edits);
             }
+            Item::Table(below) => {
+                let is_bare = runtime_edits(text, below, known.and_then(Item::as_table_like), entries, edits);
+                if is_bare && known.is_none() {
+                    edits.extend(below.span().map(|header| (table_lines(text, header), String::new())));
+                }
+                has_only_nvidias &= is_bare;
+            }
+            _ if key == "default_runtime_name" && names_added(item, table, before, entries) => {
+                edits.extend(default_edit(text, table, known));
+            }
+            _ => has_only_nvidias = false,
         }
-    });
-    edits
+    }
+    has_only_nvidias
 }
 
-fn default_edit(
-    text: &str,
-    key: Option<Range<usize>>,
-    value: Option<Range<usize>>,
-    before: Option<&Json>,
-) -> Option<Edit> {
-    let (key, value) = (key?, value?);
-    Some(match before.and_then(|before| before.get("default_runtime_name")).and_then(Json::as_str) {
-        Some(name) => (value, Json::from(name).to_string()),
-        None => (whole_lines(text, key.start..value.end), String::new()),
+/// Returns whether a default is one of the runtimes that are removed.
+fn names_added(default: &Item, table: &Table, before: Option<&dyn TableLike>, entries: &NvidiaEntries) -> bool {
+    default.as_str().is_some_and(|name| {
+        let runtime = table.get("runtimes").and_then(|runtimes| runtimes.get(name)?.as_table());
+        let known = before.and_then(|before| before.get("runtimes")?.get(name));
+        known.is_none() && runtime.is_some_and(|runtime| is_nvidias(name, runtime, entries))
+    })
+}
+
+fn default_edit(text: &str, table: &Table, before: Option<&Item>) -> Option<Edit> {
+    let (key, value) = table.get_key_value("default_runtime_name")?;
+    Some(match before.and_then(Item::as_str) {
+        Some(name) => (value.span()?, Json::from(name).to_string()),
+        None => (whole_lines(text, key.span()?.start..value.span()?.end), String::new()),
     })
 }
 
@@ -122,7 +136,7 @@ fn sections(text: &str, table: &Table, edits: &mut Vec<Edit>) {
     if let Some(header) = table.span() {
         let values = table.iter().filter_map(|(_, item)| item.as_value().and_then(Value::span));
         let end = values.map(|span| span.end).max().unwrap_or(header.end).max(header.end);
-        edits.push((whole_lines(text, header.start..end), String::new()));
+        edits.push((table_lines(text, header.start..end), String::new()));
     }
     for (_, item) in table {
         if let Item::Table(below) = item {
@@ -131,46 +145,18 @@ fn sections(text: &str, table: &Table, edits: &mut Vec<Edit>) {
     }
 }
 
-/// Returns a table that is empty and was not there before: the installer creates every parent of its own tables.
-fn empty_table(text: &str, before: &Json) -> Result<Option<Edit>, FormatError> {
-    let document = parse(text)?;
-    let mut edit = None;
-    visit(document.as_table(), &mut vec![], &mut |path, table| {
-        let is_bare = table.is_empty() && path.first() == Some(&"plugins") && at(before, path).is_none();
-        if let Some(header) = table.span().filter(|_| is_bare && edit.is_none()) {
-            edit = Some((whole_lines(text, header), String::new()));
-        }
-    });
-    Ok(edit)
+/// Returns whether a table is one of the installer's runtimes.
+fn is_nvidias(name: &str, runtime: &Table, entries: &NvidiaEntries) -> bool {
+    entries.is_name(name) && names_program(runtime, entries)
 }
 
 /// Returns whether a runtime's table names one of the installer's programs, in itself or among its options.
-fn is_nvidias(table: &Table, entries: &NvidiaEntries) -> bool {
-    table.iter().any(|(_, item)| match item {
+fn names_program(runtime: &Table, entries: &NvidiaEntries) -> bool {
+    runtime.iter().any(|(_, item)| match item {
         Item::Value(value) => value.as_str().is_some_and(|path| entries.is_program(path)),
-        Item::Table(below) => is_nvidias(below, entries),
+        Item::Table(below) => names_program(below, entries),
         _ => false,
     })
-}
-
-/// Visits every subtable with its path.
-fn visit<'t>(table: &'t Table, path: &mut Vec<&'t str>, seen: &mut impl FnMut(&[&'t str], &'t Table)) {
-    for (key, item) in table {
-        if let Item::Table(below) = item {
-            path.push(key);
-            seen(path, below);
-            visit(below, path, seen);
-            path.pop();
-        }
-    }
-}
-
-fn at_table<'t>(root: &'t Table, path: &[&str]) -> Option<&'t Table> {
-    path.iter().try_fold(root, |table, key| table.get(key)?.as_table())
-}
-
-fn at<'j>(tree: &'j Json, path: &[&str]) -> Option<&'j Json> {
-    path.iter().try_fold(tree, |tree, key| tree.get(key))
 }
 
 /// Extends a range to whole lines, assuming that nothing else is on them.
@@ -181,12 +167,21 @@ fn whole_lines(text: &str, range: Range<usize>) -> Range<usize> {
     start..end
 }
 
+/// Extends a table's range to whole lines, and to the empty line that the installer writes before each table.
+fn table_lines(text: &str, range: Range<usize>) -> Range<usize> {
+    let Range { start, end } = whole_lines(text, range);
+    let above = text.get(..start).and_then(|head| head.split_inclusive('\n').next_back());
+    let empty = above.filter(|line| ["\n", "\r\n"].contains(line));
+    start - empty.map_or(0, str::len)..end
+}
+
 /// Applies edits that do not overlap.
-fn apply(text: &mut String, mut edits: Vec<Edit>) {
+fn apply(text: &str, mut edits: Vec<Edit>) -> String {
     edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
-    for (range, new) in edits {
+    edits.into_iter().fold(text.to_owned(), |mut text, (range, new)| {
         text.replace_range(range, &new);
-    }
+        text
+    })
 }
 
 /// Returns the content of a file independent of its formatting. Empty tables are dropped.

@@ -12,7 +12,7 @@ fn set(sim: &mut Sim, name: &str, labels: &str, pod: &str) {
     sim.foreign_sets.insert(format!("kube-system/{name}"), serde_yaml::from_str(&file).expect("a DaemonSet"));
 }
 
-fn static_plugin(sim: &mut Sim) {
+pub(crate) fn static_plugin(sim: &mut Sim) {
     let pod = "{nodeSelector: {static: \"yes\"}, volumes: [{name: s, hostPath: {path: /var/lib/kubelet/device-plugins}}], containers: [{name: c, image: nvcr.io/nvidia/k8s-device-plugin:v0.13.0}]}";
     set(sim, "nvidia-device-plugin-daemonset", "{name: nvidia-device-plugin-ds}", pod);
 }
@@ -22,7 +22,7 @@ fn gke_plugin(sim: &mut Sim) {
     set(sim, "nvidia-gpu-device-plugin-small-cos", "{k8s-app: nvidia-gpu-device-plugin}", pod);
 }
 
-fn nvidias_operator(sim: &mut Sim) {
+pub(crate) fn nvidias_operator(sim: &mut Sim) {
     for (name, what) in [
         ("nvidia-driver-daemonset", "driver"),
         ("nvidia-container-toolkit-daemonset", "container-toolkit"),
@@ -33,7 +33,7 @@ fn nvidias_operator(sim: &mut Sim) {
     }
 }
 
-fn label(sim: &mut Sim, node: &str, key: &str) {
+pub(crate) fn label(sim: &mut Sim, node: &str, key: &str) {
     sim.label(node, key, Some("true"));
 }
 
@@ -43,7 +43,7 @@ fn managed_stages(sim: &Sim, node: &str) -> Vec<Stage> {
 }
 
 /// Returns a settled fleet of two nodes with host drivers; a static plugin serves the first one, `third-party`.
-fn beside_a_static_plugin(policy: &str) -> Sim {
+pub(crate) fn beside_a_static_plugin(policy: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("third-party", "2330", 8).gpu_node("plain", "2330", 8).policy("all", policy);
     for node in ["third-party", "plain"] {
         sim.host_driver(node, "580.1.1", true);
@@ -183,13 +183,13 @@ fn a_plugin_that_is_added_later_is_reported_and_changes_nothing() {
     assert_eq!(sim.policy_status("all").attention[0].node, "a");
 }
 
-fn dra_driver(sim: &mut Sim) {
+pub(crate) fn dra_driver(sim: &mut Sim) {
     let pod = "{nodeSelector: {dra: \"true\"}, volumes: [{name: r, hostPath: {path: /var/lib/kubelet/plugins_registry}}], containers: [{name: gpus, image: nvcr.io/nvidia/k8s-dra-driver-gpu:v1}]}";
     set(sim, "nvidia-dra-driver-gpu-kubelet-plugin", "{}", pod);
 }
 
 /// Returns a settled fleet of node `claims`, which a DRA driver serves, and node `plain`.
-fn beside_a_dra_driver(policy: &str) -> Sim {
+pub(crate) fn beside_a_dra_driver(policy: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("claims", "2330", 8).gpu_node("plain", "2330", 8);
     dra_driver(&mut sim);
     label(&mut sim, "claims", "dra");

@@ -11,7 +11,7 @@ use gpu_operator_crd::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// Lets the probe report a new health state for a GPU of node `a`.
-fn set_health(sim: &mut Sim, gpu: usize, state: HealthState) {
+pub(crate) fn set_health(sim: &mut Sim, gpu: usize, state: HealthState) {
     let now = Time(sim.now);
     let health = &mut sim.report("a").gpus[gpu].health;
     (health.state, health.since) = (state, Some(now.clone()));
@@ -30,7 +30,7 @@ fn set_health(sim: &mut Sim, gpu: usize, state: HealthState) {
     }
 }
 
-fn publishes(sim: &mut Sim, gpus: u32) {
+pub(crate) fn publishes(sim: &mut Sim, gpus: u32) {
     sim.faults.insert("a".into(), Faults { publishes: Some(gpus), ..Faults::default() });
 }
 

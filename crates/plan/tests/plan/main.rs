@@ -10,6 +10,7 @@ mod golden;
 mod health;
 mod install;
 mod labels;
+mod messages;
 mod mig;
 mod mixed;
 mod properties;

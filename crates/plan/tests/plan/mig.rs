@@ -4,15 +4,15 @@
 use crate::sim::{Faults, Sim, machine::MigOutcome};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
 
-const SEVENTHS: &str = "[{profile: 1g.10gb, count: 7}]";
+pub(crate) const SEVENTHS: &str = "[{profile: 1g.10gb, count: 7}]";
 const HALVES: &str = "[{profile: 3g.40gb, count: 2}]";
 
-fn mixed(layout: &str) -> String {
+pub(crate) fn mixed(layout: &str) -> String {
     format!("{{defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {layout}}}}}}}}}")
 }
 
 /// Returns a settled fleet of nodes with two GPUs each, partitioned into sevenths.
-fn partitioned(nodes: &[&str]) -> Sim {
+pub(crate) fn partitioned(nodes: &[&str]) -> Sim {
     let mut sim = Sim::new().policy("all", &mixed(SEVENTHS));
     for node in nodes {
         sim.join(*node, "2330", 2);
@@ -28,7 +28,7 @@ fn offers(sim: &Sim, node: &str) -> String {
     format!("{:?} {} {}", status.phase, status.gpus.summary, resources.collect::<Vec<_>>().join(" "))
 }
 
-fn change_manually(sim: &mut Sim, node: &str) {
+pub(crate) fn change_manually(sim: &mut Sim, node: &str) {
     let halves = vec![MigDevices { profile: "3g.40gb".into(), count: 2, attributes: None }];
     sim.report(node).gpus[1].mig_devices = Some(halves);
 }

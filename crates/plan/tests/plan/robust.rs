@@ -4,15 +4,15 @@ use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::world::{PodFacts, Role};
 
-const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
-const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
+pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
+pub(crate) const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
 const THIRD: &str = "{pools: [{name: p, driver: {version: 580.173.02}}]}";
 
 fn fleet(nodes: &[&str]) -> Sim {
     Sim::settled_fleet(OLD, nodes)
 }
 
-fn busy(sim: &mut Sim, node: &str) {
+pub(crate) fn busy(sim: &mut Sim, node: &str) {
     sim.gpu_pods.insert(node.into(), vec!["team/training".into()]);
 }
 
@@ -20,10 +20,24 @@ fn loaded(sim: &mut Sim, node: &str) -> Option<String> {
     sim.report(node).driver.loaded.clone()
 }
 
-fn step_until_released(sim: &mut Sim, node: &str) {
+pub(crate) fn step_until_released(sim: &mut Sim, node: &str) {
     while sim.spec(node).rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
         assert!(sim.step(), "the update of the node starts");
     }
+}
+
+const LEAVING_PLUGIN: &str = "old-device-plugin@a";
+
+/// Adds the pod of an old device plugin to node `a` that terminates slowly.
+pub(crate) fn add_leaving_plugin(sim: &mut Sim) {
+    let slow = PodFacts {
+        name: LEAVING_PLUGIN.into(),
+        role: Role::Operand(Stage::DevicePlugin),
+        group: Some("old".into()),
+        gone_by: Some(sim.now),
+        ..sim.pods["driver@a"].clone()
+    };
+    sim.pods.insert(LEAVING_PLUGIN.into(), slow);
 }
 
 #[test]
@@ -97,20 +111,12 @@ fn daemon_sets_that_a_node_may_revert_to_are_not_pruned() {
     let before = sim.node("a").labels.clone();
     sim.apply_policy("all", NEW);
     step_until_released(&mut sim, "a");
-    // The pod of the old plugin terminates slowly.
-    let slow = PodFacts {
-        name: "slow".into(),
-        role: Role::Operand(Stage::DevicePlugin),
-        group: Some("old".into()),
-        gone_by: Some(sim.now),
-        ..sim.pods["driver@a"].clone()
-    };
-    sim.pods.insert("slow".into(), slow);
+    add_leaving_plugin(&mut sim);
     busy(&mut sim, "a");
     for _ in 0..5 {
         sim.step();
     }
-    sim.pods.remove("slow");
+    sim.pods.remove(LEAVING_PLUGIN);
     sim.run(30);
     assert_eq!(sim.node("a").labels, before);
     assert_eq!((sim.status("a").phase, sim.node("a").allocatable.total()), (Phase::Ready, 8));

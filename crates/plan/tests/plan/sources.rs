@@ -5,12 +5,12 @@ use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
 use k8s_openapi::api::core::v1::Container;
 
-const NODE_POOL: &str = "cloud.google.com/gke-nodepool";
-const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
+pub(crate) const NODE_POOL: &str = "cloud.google.com/gke-nodepool";
+pub(crate) const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
 const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
 
 /// Returns a node with one T4, this operating system and these labels, under a policy of this spec.
-fn node(spec: &str, os: (&str, &str), labels: &[(&str, &str)]) -> Sim {
+pub(crate) fn node(spec: &str, os: (&str, &str), labels: &[(&str, &str)]) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy("all", spec);
     let release = &mut sim.report("a").os;
     (release.id, release.version_id) = (os.0.into(), os.1.into());
@@ -647,7 +647,7 @@ fn a_pool_does_not_inherit_the_install_dir_of_another_source() {
 }
 
 /// Returns a node whose GPU is bound to nouveau.
-fn bound_to_nouveau(spec: &str) -> Sim {
+pub(crate) fn bound_to_nouveau(spec: &str) -> Sim {
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.report("a").gpus[0].held_by = Some("nouveau".into());
     sim

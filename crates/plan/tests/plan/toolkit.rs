@@ -5,7 +5,7 @@ use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason, rep
 use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
 use k8s_openapi::jiff::Timestamp;
 
-fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
+pub(crate) fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
     let node = sim.node_mut("a");
     (node.runtime, node.kubelet) = (runtime.into(), kubelet.into());
@@ -75,14 +75,14 @@ fn a_node_with_nri_reports_which_pods_the_nri_plugin_serves() {
 }
 
 /// Ends the main container of the node's toolkit pod with this message.
-fn end_with(sim: &mut Sim, words: &str) {
+pub(crate) fn end_with(sim: &mut Sim, words: &str) {
     let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
     let container = &mut pod.containers[0];
     container.state = ContainerState::Ended(Exit { code: 1, message: words.into() });
     container.ready = false;
 }
 
-fn not_allocatable(sim: &mut Sim) {
+pub(crate) fn not_allocatable(sim: &mut Sim) {
     sim.node_mut("a").allocatable = 0.into();
 }
 
@@ -119,7 +119,7 @@ fn a_runtime_that_was_removed_from_the_configuration_is_restored_by_a_new_pod() 
 }
 
 /// Returns a fleet that has not been installed yet and whose container runtimes must be restarted.
-fn fresh(nodes: &[&str], toolkit: &str) -> Sim {
+pub(crate) fn fresh(nodes: &[&str], toolkit: &str) -> Sim {
     let mut sim = Sim::new().policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
     for node in nodes {
         sim.join(*node, "2330", 8);
@@ -235,7 +235,7 @@ fn a_toolkit_is_removed_once_the_previous_one_has_terminated() {
 }
 
 /// Sets the progress of the toolkit pod on node `a`: its init containers so far, and whether its main container runs.
-fn set_progress(sim: &mut Sim, steps: &[(&str, ContainerState)], runs: bool) {
+pub(crate) fn set_progress(sim: &mut Sim, steps: &[(&str, ContainerState)], runs: bool) {
     let step = |(name, state): &(&str, ContainerState)| ContainerFacts {
         name: (*name).into(),
         state: state.clone(),

@@ -13,7 +13,7 @@ use gpu_operator_plan::{
 };
 use k8s_openapi::api::core::v1::Pod;
 
-const ON_INSTALL: &str = "{readiness: {validation: {mode: OnInstall}}}";
+pub(crate) const ON_INSTALL: &str = "{readiness: {validation: {mode: OnInstall}}}";
 const ON_UPGRADE: &str = "{readiness: {validation: {mode: OnUpgrade}}}";
 const UPGRADED: &str =
     "{readiness: {validation: {mode: OnUpgrade}}, defaults: {devicePlugin: {image: {tag: v0.21.0}}}}";
@@ -43,11 +43,11 @@ fn reported(sim: &Sim, node: &str) -> (Phase, Reason) {
     (status.phase, status.reason.expect("a reason"))
 }
 
-fn failing() -> Faults {
+pub(crate) fn failing() -> Faults {
     Faults { test: Test::Fails("Failed to allocate device vector A".into()), ..Faults::default() }
 }
 
-fn hanging() -> Faults {
+pub(crate) fn hanging() -> Faults {
     Faults { test: Test::Hangs, ..Faults::default() }
 }
 
@@ -56,7 +56,7 @@ fn full() -> Faults {
 }
 
 /// Returns an H100 node with faults under a policy.
-fn node(spec: &str, faults: Faults) -> Sim {
+pub(crate) fn node(spec: &str, faults: Faults) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", spec);
     sim.faults.insert("a".into(), faults);
     sim

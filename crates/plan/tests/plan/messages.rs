@@ -1,0 +1,159 @@
+//! The message of every reason, as one document. Each scenario leads to a reason; the snapshot contains the message with
+//! which the reason is reported.
+
+mod driver;
+mod gpus;
+mod node;
+mod policy;
+mod stages;
+
+use std::collections::BTreeSet;
+
+use crate::sim::{Faults, Sim};
+use gpu_operator_crd::{NodeName, keys, reason::Reason};
+use gpu_operator_plan::{Plan, output::events::Subject, world::World};
+use strum::IntoEnumIterator;
+
+/// The place where a reason is reported.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// The status of the GpuNode of this name.
+    GpuNode(&'static str),
+    /// The condition of this type of policy `all`.
+    Condition(&'static str),
+    /// The pool of this name of policy `all`.
+    Pool(&'static str),
+    /// The nodes of policy `all` that need attention.
+    Attention,
+    /// An Event of a Node.
+    NodeEvent,
+    /// The condition of the Node of this name.
+    NodeCondition(&'static str),
+}
+
+use Place::{Attention, Condition, GpuNode, NodeCondition, NodeEvent, Pool};
+
+/// The GpuNode of the only node in most scenarios.
+const A: Place = GpuNode("a");
+
+/// A reason, the place where it is reported, and a simulation that leads to it.
+type Scenario = (Reason, Place, fn() -> Sim);
+
+/// Reasons that no state of the cluster leads to, and why.
+const UNREACHABLE: [(Reason, &str); 1] = [(
+    Reason::ExpectedUnknown,
+    "assess/phase.rs reports it for a node with a report and an unknown number of GPUs; but such a node has GPUs on its \
+     bus, had some before, or has an annotation with their number: otherwise it has no GPU for inventory/gpus.rs",
+)];
+
+/// The steps of a scenario.
+trait Steps {
+    /// Applies a change.
+    fn then(self, change: impl FnOnce(&mut Sim)) -> Self;
+
+    /// Sets the faults of node `a`.
+    fn faulty(self, faults: Faults) -> Self;
+
+    /// Runs for at most this number of seconds, until nothing changes.
+    fn run_for(self, seconds: u32) -> Self;
+
+    /// Makes and keeps the plan for the current state, with a change that is not part of the simulation's state.
+    fn plan_with(self, change: impl FnOnce(&mut World)) -> Self;
+}
+
+impl Steps for Sim {
+    fn then(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    fn faulty(self, faults: Faults) -> Self {
+        self.then(|sim| drop(sim.faults.insert("a".into(), faults)))
+    }
+
+    fn run_for(self, seconds: u32) -> Self {
+        self.then(|sim| sim.run(seconds))
+    }
+
+    fn plan_with(self, change: impl FnOnce(&mut World)) -> Self {
+        let mut world = self.world();
+        change(&mut world);
+        let plan = self.plan_for(world);
+        self.then(|sim| sim.plans.push(plan))
+    }
+}
+
+/// Returns the entry of the document for a reason if a plan reports the reason at a place.
+fn entry(plan: &Plan, reason: Reason, place: Place) -> Option<String> {
+    let of_policy = || plan.policies.get(&"all".into());
+    let (origin, message) = match place {
+        GpuNode(node) => {
+            let status = plan.gpu_nodes.get(&NodeName::from(node))?.status.as_ref()?;
+            let origin = format!("GpuNode, phase {}", status.phase.as_str());
+            (status.reason == Some(reason)).then(|| (origin, status.message.clone()))?
+        }
+        Condition(kind) => {
+            let mut conditions = of_policy()?.conditions.iter();
+            let found = conditions.find(|found| found.type_ == kind && found.reason == reason.as_str())?;
+            (format!("policy, condition {kind}={}", found.status), found.message.clone())
+        }
+        Pool(name) => {
+            let found = of_policy()?.pools.iter().find(|pool| pool.name == name && pool.reason == Some(reason))?;
+            ("pool".to_owned(), found.message.clone())
+        }
+        Attention => {
+            let found = of_policy()?.attention.iter().find(|node| node.reason == reason)?;
+            ("policy, attention".to_owned(), found.message.clone())
+        }
+        NodeEvent => {
+            let is_of_node = |subject: &Subject| matches!(subject, Subject::Node(..));
+            let found = plan.events.iter().find(|event| event.reason == reason && is_of_node(&event.subject))?;
+            ("Event of a Node".to_owned(), found.message.clone())
+        }
+        NodeCondition(node) => {
+            let written = plan.node_health.get(&NodeName::from(node))?.condition.clone()?;
+            let found = written.filter(|found| found.reason == reason.as_str())?;
+            (format!("Node, condition {}={}", keys::HEALTH_CONDITION, found.status), found.message)
+        }
+    };
+    Some(format!("{reason} ({origin}): {}", without_hash(&message).replace('\n', "\n    ")))
+}
+
+/// Returns a message without the hash in the name of a validation pod, which changes with every operand.
+fn without_hash(message: &str) -> String {
+    let prefix = "pod validation-";
+    message.split_once(prefix).map_or_else(
+        || message.to_owned(),
+        |(before, after)| format!("{before}{prefix}HASH{}", after.trim_start_matches(|c: char| c.is_ascii_hexdigit())),
+    )
+}
+
+/// Runs a scenario and returns the last entry for its reason.
+///
+/// # Errors
+/// Returns the state of the nodes if the reason is not reported.
+fn run((reason, place, build): &Scenario) -> Result<String, String> {
+    let sim = build().run_for(40);
+    let found = sim.plans.iter().rev().find_map(|plan| entry(plan, *reason, *place));
+    found.ok_or_else(|| {
+        let nodes = sim.gpu_nodes.keys().map(|node| (node, sim.status(node)));
+        let nodes: Vec<_> = nodes.map(|(node, status)| (node, status.reason, status.message)).collect();
+        format!("{reason} is not reported at {place:?}: {nodes:?}")
+    })
+}
+
+#[test]
+fn every_reason_is_reported_with_the_reviewed_message() {
+    let scenarios = [node::SCENARIOS, driver::SCENARIOS, stages::SCENARIOS, gpus::SCENARIOS, policy::SCENARIOS];
+    let scenarios = scenarios.concat();
+    let covered: BTreeSet<Reason> = scenarios.iter().map(|(reason, ..)| *reason).collect();
+    let uncovered: Vec<_> = Reason::iter().filter(|reason| !covered.contains(reason)).collect();
+    assert_eq!(uncovered, UNREACHABLE.map(|(reason, _)| reason), "reasons without a scenario");
+    let (mut entries, failed): (Vec<_>, Vec<_>) = scenarios.iter().map(run).partition(Result::is_ok);
+    assert!(failed.is_empty(), "{failed:#?}");
+    entries.sort();
+    let document = entries.into_iter().flatten().collect::<Vec<_>>().join("\n");
+    insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
+        insta::assert_snapshot!("messages", document);
+    });
+}

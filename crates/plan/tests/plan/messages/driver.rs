@@ -1,0 +1,115 @@
+//! Drivers: where they come from, and why they do not work.
+
+use super::{A, Scenario, Steps};
+use crate::{
+    sim::{Faults, Sim},
+    sources::{GKE_DRIVER, NODE_POOL, bound_to_nouveau, node},
+};
+use gpu_operator_crd::{reason::Reason, report::DriverFacts};
+use gpu_operator_plan::world::ContainerState;
+
+const UBUNTU: (&str, &str) = ("ubuntu", "22.04");
+
+/// Returns a node whose driver container crashes with this message.
+fn crashing(words: &str) -> Sim {
+    node("{}", UBUNTU, &[]).faulty(Faults { driver_crash: Some(words.into()), ..Faults::default() })
+}
+
+/// Returns a node where these driver images do not exist.
+fn without_image(spec: &str, os: (&str, &str), tag: &str) -> Sim {
+    let missing_images = [tag.to_owned()].into();
+    node(spec, os, &[]).faulty(Faults { missing_images, ..Faults::default() })
+}
+
+/// Returns a node whose module is loaded in this version, while a pod uses it.
+fn in_use(spec: &str, loaded: &str) -> Sim {
+    node(spec, UBUNTU, &[]).then(|sim| {
+        sim.report("a").driver.loaded = Some(loaded.into());
+        sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
+    })
+}
+
+/// Returns a ready node with a change in the root of its driver, at a later time.
+fn incomplete(seconds: i64) -> Sim {
+    node("{}", UBUNTU, &[]).run_for(60).then(|sim| {
+        sim.sleep(60);
+        sim.report("a").driver.installed[0].missing_devices = vec!["nvidia-uvm".into()];
+        sim.run(5);
+        sim.sleep(seconds);
+    })
+}
+
+pub const SCENARIOS: &[Scenario] = &[
+    (Reason::DriverInstalling, A, || {
+        node("{}", UBUNTU, &[]).run_for(60).then(|sim| {
+            sim.report("a").driver = DriverFacts::default();
+            sim.node_mut("a").allocatable = 0.into();
+        })
+    }),
+    (Reason::DriverInstalling, A, || incomplete(0)),
+    (Reason::DriverInstalling, A, || node("{}", ("cos", "117"), &[(NODE_POOL, "gpus"), (GKE_DRIVER, "latest")])),
+    (Reason::DriverInstalling, A, || {
+        node("{}", UBUNTU, &[]).then(|sim| sim.report("a").driver.loaded = Some("535.261.03".into())).run_for(5)
+    }),
+    (Reason::DriverInUse, A, || in_use("{defaults: {driver: {source: Container, version: 535.309.01}}}", "470.256.02")),
+    (Reason::DriverDown, A, || {
+        node("{}", UBUNTU, &[]).run_for(60).plan_with(|world| {
+            let pod = world.pods.get_mut("driver@a").map(std::sync::Arc::make_mut).expect("a pod");
+            let (reason, message) = ("ContainerCreating".into(), String::new());
+            pod.containers[0].state = ContainerState::Waiting { reason, message };
+        })
+    }),
+    (Reason::DriverRootIncomplete, A, || incomplete(600)),
+    (Reason::DriverVersionMismatch, A, || {
+        node("{}", UBUNTU, &[]).faulty(Faults { loads_instead: Some("570.1.1".into()), ..Faults::default() })
+    }),
+    (Reason::RebootNeeded, A, || {
+        node("{}", UBUNTU, &[]).then(|sim| {
+            sim.host_driver("a", "535.309.01", false);
+            sim.report("a").driver.loaded = Some("470.256.02".into());
+        })
+    }),
+    (Reason::RebootNeeded, A, || crashing("Failed to initialize NVML: Driver/library version mismatch")),
+    (Reason::KernelHeadersUnavailable, A, || crashing("E: Unable to locate package linux-headers-6.8.0-60-generic")),
+    (Reason::DownloadFailed, A, || crashing("curl: (6) Could not resolve host: us.download.nvidia.com")),
+    (Reason::DownloadFailed, A, || crashing("curl: (22) The requested URL returned error: 404")),
+    (Reason::ContainerCrashed, A, || crashing("cc1: internal compiler error")),
+    (Reason::DriverImageNotFound, A, || without_image("{}", UBUNTU, "595.91.07")),
+    (Reason::PrecompiledImageMissing, A, || {
+        without_image(
+            "{defaults: {driver: {precompiled: true}}}",
+            ("ubuntu", "24.04"),
+            "595-6.8.0-60-generic-ubuntu24.04",
+        )
+    }),
+    (Reason::DriverNotLoaded, A, || node("{}", UBUNTU, &[]).then(|sim| sim.host_driver("a", "580.1.1", false))),
+    (Reason::DriverNotInstalled, A, || node("{defaults: {driver: {source: Preinstalled}}}", UBUNTU, &[])),
+    (Reason::DriverNotInstalled, A, || {
+        node("{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor}}}", UBUNTU, &[])
+    }),
+    (Reason::DriverLibraryNotFound, A, || {
+        node("{}", UBUNTU, &[]).then(|sim| sim.report("a").driver.loaded = Some("535.261.03".into())).run_for(60)
+    }),
+    (Reason::DriverLibraryNotFound, A, || {
+        node("{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor}}}", UBUNTU, &[])
+            .then(|sim| sim.report("a").driver.loaded = Some("535.261.03".into()))
+    }),
+    (Reason::NouveauLoaded, A, || bound_to_nouveau("{}").then(|sim| sim.host_driver("a", "580.173.02", false))),
+    (Reason::NoDriverImageForOS, A, || node("{}", ("centos", "7"), &[])),
+    (Reason::NoDriverImageForOS, A, || {
+        node("{defaults: {driver: {source: RunFile, version: 450.66}}}", ("centos", "7"), &[])
+    }),
+    (Reason::DriverUnsupported, A, || node("{defaults: {driver: {version: 390.157}}}", UBUNTU, &[])),
+    (Reason::DriverUnsupported, A, || {
+        let faults = Faults { publishes: Some(0), ..Faults::default() };
+        let kepler = Sim::new().gpu_node("a", "102d", 4).policy("all", "{}").faulty(faults);
+        kepler.then(|sim| sim.host_driver("a", "550.54.14", true))
+    }),
+    (Reason::DevicePluginUnsupported, A, || {
+        node(
+            "{defaults: {driver: {source: GkeCos}, devicePlugin: {sharing: {mps: {replicas: 4}}}}}",
+            ("cos", "117"),
+            &[],
+        )
+    }),
+];

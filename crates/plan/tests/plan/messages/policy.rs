@@ -1,0 +1,64 @@
+//! Conditions and pools of policies.
+
+use super::{Condition, Pool, Scenario, Steps};
+use crate::{
+    robust::{NEW, OLD},
+    sim::{Faults, Sim},
+};
+use gpu_operator_crd::reason::Reason;
+
+/// Returns two nodes, of which one does not publish all of its GPUs.
+fn one_of_two(spec: &str) -> Sim {
+    Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", spec).then(|sim| {
+        sim.faults.insert("b".into(), Faults { publishes: Some(7), ..Faults::default() });
+    })
+}
+
+/// Returns two nodes that are updated to a driver image that does not exist.
+fn halted() -> Sim {
+    let missing_images = ["590.10.01".to_owned()].into();
+    Sim::settled_fleet(OLD, &["a", "b"]).faulty(Faults { missing_images, ..Faults::default() }).policy("all", NEW)
+}
+
+/// Returns a ready node under a policy with these pools.
+fn pools(pools: &str) -> Sim {
+    Sim::settled_fleet(&format!("{{pools: {pools}}}"), &["a"])
+}
+
+pub const SCENARIOS: &[Scenario] = &[
+    (Reason::NoMatchingNodes, Condition("Ready"), || Sim::new().policy("all", "{}")),
+    (Reason::NodesNotReady, Condition("Ready"), || one_of_two("{}")),
+    (Reason::NodesNotReady, Condition("Ready"), || pools("[]").then(|sim| sim.node_mut("a").deleting = true)),
+    (Reason::NodesNotReady, Condition("Reconciling"), || one_of_two("{}")),
+    (Reason::MinimumNodesReady, Condition("Ready"), || one_of_two("{readiness: {minReadyNodes: 1}}")),
+    (Reason::AllGpusAllocatable, Condition("Ready"), || pools("[]")),
+    (Reason::Settled, Condition("Reconciling"), || pools("[]")),
+    (Reason::Settled, Condition("Stalled"), || pools("[]")),
+    (Reason::PolicyAccepted, Condition("Accepted"), || pools("[]")),
+    (Reason::RollingOut, Condition("Reconciling"), halted),
+    (Reason::RolloutHalted, Condition("Stalled"), halted),
+    (Reason::RolloutHalted, Pool("p"), halted),
+    (Reason::Deleting, Condition("Ready"), || pools("[]").then(|sim| sim.delete_policy("all"))),
+    (Reason::Deleting, Condition("Reconciling"), || pools("[]").then(|sim| sim.delete_policy("all"))),
+    (Reason::ApplyFailed, Condition("Stalled"), || {
+        pools("[]").plan_with(|world| {
+            world
+                .refused_writes
+                .push("DaemonSet driver-1: admission webhook \"policy.example.com\" denied the request".into());
+        })
+    }),
+    (Reason::PodsForbidden, Condition("Ready"), || {
+        let message = "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
+        Sim::new().policy("all", "{}").then(|sim| {
+            let refusal = gpu_operator_plan::world::Refusal { message, at: None };
+            sim.refusals.insert("nvml-probe".into(), refusal);
+        })
+    }),
+    (Reason::InvalidPolicy, Condition("Accepted"), || pools("[{name: p, match: {models: [nvidia-h100-80g]}}]")),
+    (Reason::UnknownModel, Pool("p"), || pools("[{name: p, match: {models: [nvidia-h100-80g]}}]")),
+    (Reason::PoolShadowed, Pool("b"), || pools("[{name: a}, {name: b, match: {models: [t4]}}]")),
+    (Reason::PoolMatchesOwnLabel, Pool("p"), || {
+        pools("[{name: p, match: {nodeSelector: {matchLabels: {team: x}}}, nodeLabels: [{key: team, value: x}]}]")
+    }),
+    (Reason::DriverUnsupported, Pool("p"), || pools("[{name: p, driver: {version: 470.256.02}}]")),
+];
