@@ -95,6 +95,22 @@ pub enum Action {
     ReplaceGpu,
 }
 
+impl Action {
+    /// Returns the action as an instruction, for messages.
+    #[must_use]
+    pub fn advice(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::RestartApplication => Some("restart the programs that use it"),
+            Self::DrainAndReset => Some("let the programs that use it finish, then reset it"),
+            Self::ResetGpu => Some("reset it"),
+            Self::RebootNode => Some("reboot the node"),
+            Self::CheckHardware => Some("check the machine's power, cooling, slot and cables"),
+            Self::ReplaceGpu => Some("replace it"),
+        }
+    }
+}
+
 /// A problem of a GPU.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

@@ -158,8 +158,6 @@ pub enum Reason {
     PodUnschedulable,
     /// The API server rejects the operand's pods.
     PodsForbidden,
-    /// The expected number of GPUs is unknown.
-    ExpectedUnknown,
     /// Fewer GPUs than expected are on the PCI bus.
     GpuMissing,
     /// A GPU must not be used, as judged by the probe.
@@ -276,7 +274,6 @@ impl Reason {
                 | Self::DevicePluginUnsupported
                 | Self::PodUnschedulable
                 | Self::PodsForbidden
-                | Self::ExpectedUnknown
                 | Self::GpuMissing
                 | Self::GpuUnhealthy
                 | Self::ValidationFailed

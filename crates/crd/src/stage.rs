@@ -33,6 +33,17 @@ impl Stage {
         }
     }
 
+    /// Returns the stage's component, for messages.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Toolkit => "container toolkit",
+            Self::Mps => "MPS daemon",
+            Self::DevicePlugin => "device plugin",
+        }
+    }
+
     /// Returns the stage with a name that [`Self::as_str`] returns.
     #[must_use]
     pub fn named(word: &str) -> Option<Self> {

@@ -133,15 +133,14 @@ fn rank(state: HealthState) -> u8 {
 
 fn line(gpu: &Gpu) -> String {
     let health = &gpu.health;
-    let state: &str = health.state.into();
-    let action: &str = health.action.into();
+    let state = <&str>::from(health.state).to_lowercase();
     let cause = health.causes.first().map_or_else(String::new, |cause| {
         let kind: &str = cause.kind.into();
         let number = cause.xid.map(|xid| format!(" {xid}")).unwrap_or_default();
         let evidence = if cause.evidence.is_empty() { String::new() } else { format!(" ({})", cause.evidence) };
         format!(", {kind}{number}{evidence}")
     });
-    let advice = if health.action == Action::None { String::new() } else { format!(": {action}") };
+    let advice = health.action.advice().map_or_else(String::new, |advice| format!(": {advice}"));
     format!("GPU {} is {state}{cause}{advice}", gpu.pci_address)
 }
 
@@ -237,7 +236,7 @@ mod tests {
         let note = of(Some(&report), Some(&probe(1000, true)), 0, now()).note.unwrap();
         assert_eq!(
             note.message,
-            "GPU 0000:01:00.0 is Unhealthy, Xid 79 (fell off the bus): RebootNode; GPU 0000:00:00.0 is Degraded, Xid 63 (fell off the bus)"
+            "GPU 0000:01:00.0 is unhealthy, Xid 79 (fell off the bus): reboot the node; GPU 0000:00:00.0 is degraded, Xid 63 (fell off the bus)"
         );
     }
 

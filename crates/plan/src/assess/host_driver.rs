@@ -34,7 +34,5 @@ pub fn problem(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
     let version = installed.version.as_str();
     let mut accelerators = member.discovery.accelerators.iter().filter(|accelerator| !served(accelerator));
     let error = accelerators.find_map(|accelerator| catalogue.supports(accelerator, version).err())?;
-    Some(format!(
-        "driver {version} is installed on the host under {root}, but {error}; install that version on the host"
-    ))
+    Some(format!("driver {version} is installed on the host under {root}, but {error}, installed on the host"))
 }

@@ -223,16 +223,15 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
             Err(verdict) => return verdict,
         }
     };
-    let Some(expected) = member.expected else {
-        let message = "the expected number of GPUs is unknown, because none is on the PCI bus; set gpusPerNode in the node's pool";
-        return Verdict::new(phase, Reason::ExpectedUnknown, message);
-    };
+    // It is known for every node with a report: the GPUs on the bus count, and a node without any is no GPU node.
+    let expected = member.expected.unwrap_or_default();
     if let Some(verdict) = gpu_missing(member, phase) {
         return verdict;
     }
     let nvml = member.report().map(|report| &report.nvml);
     if let Some(nvml) = nvml.filter(|nvml| nvml.state == NvmlState::Failing) {
-        let message = nvml.message.as_deref().unwrap_or("NVML does not answer");
+        let error = nvml.message.as_deref().unwrap_or("no answer");
+        let message = format!("NVML fails: {error}; search the node's kernel log for NVRM and Xid");
         return Verdict::new(phase, Reason::NvmlFailed, message);
     }
     if member.health.unhealthy > 0 {

@@ -90,7 +90,7 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) ->
     });
     match refusal {
         Some(words) => Verdict::new(phase, Reason::PodsForbidden, words),
-        None => Verdict::new(phase, Reason::PodStarting, format!("waiting for the {} pod", stage.as_str())),
+        None => Verdict::new(phase, Reason::PodStarting, format!("waiting for the pod of the {}", stage.title())),
     }
 }
 

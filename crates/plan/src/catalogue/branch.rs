@@ -21,7 +21,7 @@ pub enum DriverUnsupported {
         suggestion: String,
     },
     /// The driver no longer supports the model.
-    #[error("{model} is supported up to branch {last}; write a version such as {suggestion}")]
+    #[error("{model} is supported up to branch {last}; use a version such as {suggestion}")]
     TooNew {
         /// Name and architecture of the model.
         model: String,
@@ -31,7 +31,7 @@ pub enum DriverUnsupported {
         suggestion: String,
     },
     /// The driver does not support the model yet.
-    #[error("{model} is supported from {first} on; write a version such as {suggestion}")]
+    #[error("{model} is supported from {first} on; use a version such as {suggestion}")]
     TooOld {
         /// Name and architecture of the model.
         model: String,

@@ -196,7 +196,7 @@ impl ExternalStack {
             let way_off = owner.way_off.as_deref().unwrap_or_default();
             let message = format!(
                 "{owner} serves this node in addition to the {} of this operator, which was installed first and stays; {way_off}",
-                stage.as_str()
+                stage.title()
             );
             Note::new(Reason::StackConflict, message)
         });
@@ -224,12 +224,12 @@ impl ExternalStack {
         let of_sets = owners.iter().filter(|(_, owner)| owner.kind == Kind::DaemonSet);
         let notes = of_sets.map(|(stage, owner)| match &owner.way_off {
             Some(way_off) if self.take_over => {
-                format!("this operator takes over the {} once {owner} is gone from the node: {way_off}", stage.as_str())
+                format!("this operator takes over the {} once {owner} is gone from the node: {way_off}", stage.title())
             }
-            Some(_) => format!("the {} is managed by {owner} and left unchanged", stage.as_str()),
+            Some(_) => format!("the {} is managed by {owner} and left unchanged", stage.title()),
             None => format!(
                 "the {} was managed by DaemonSet {}, which is gone; write foreignStack: TakeOver to let this operator install its own",
-                stage.as_str(),
+                stage.title(),
                 owner.set
             ),
         });

@@ -218,7 +218,10 @@ pub fn unmanaged_status(
     let before = gpu_node.status.as_ref();
     let (reason, message) = match why {
         Unmanaged::NoGpu => (Reason::NoPolicy, "the node has no NVIDIA GPU".to_owned()),
-        Unmanaged::NoPolicy => (Reason::NoPolicy, "no policy governs this node".to_owned()),
+        Unmanaged::NoPolicy => (
+            Reason::NoPolicy,
+            "no policy governs this node; create a ClusterGpuPolicy whose nodeSelector matches it".to_owned(),
+        ),
         Unmanaged::OptedOut => (
             Reason::OptedOut,
             format!(

@@ -22,9 +22,9 @@ pub fn merge_notes(
     let in_turn = decision.note.as_ref().is_some_and(|note| note.reason == Reason::RuntimeTurnPending);
     let gentle = ready || !verdict.reason.is_failure() && (decision.rollout.is_some() || in_turn);
     let conflict = conflicts.first().map(|(key, value)| {
-        let from = if keys::is_discovered(key) { "remove compatibility.labels" } else { "from the policy" };
+        let or = if keys::is_discovered(key) { "remove compatibility.labels from" } else { "remove it from nodeLabels of" };
         let message = format!(
-            "label {key} already has value {value:?} and is left unchanged; remove the label from the node, or {from}"
+            "label {key} already has value {value:?} and is left unchanged; remove the label from the node, or {or} the policy"
         );
         Note::new(Reason::LabelConflict, message)
     });

@@ -68,7 +68,7 @@ fn of_stage(verdict: &Verdict, stage: Stage) -> Answer {
     if verdict.reason.is_away() || verdict.phase < Phase::Driver {
         return of_verdict("Unknown");
     }
-    let name = stage.as_str();
+    let name = stage.title();
     match verdict.phase.cmp(&stage.phase()) {
         std::cmp::Ordering::Less => Answer {
             status: "False",

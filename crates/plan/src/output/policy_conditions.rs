@@ -91,7 +91,7 @@ impl Verdicts<'_> {
         let first = self
             .attention
             .first()
-            .map_or_else(String::new, |node| format!("; {}: {}: {}", node.node, node.reason, node.message));
+            .map_or_else(String::new, |node| format!("; node {}: {}: {}", node.node, node.reason, node.message));
         if self.deleting() {
             (false, Reason::Deleting, "the policy is being deleted".to_owned())
         } else if let Some(refusal) = self.trouble.probe_refusal.filter(|_| self.counts.total == 0) {
@@ -177,7 +177,10 @@ impl Verdicts<'_> {
         let counts: Vec<_> = counts
             .iter()
             .filter(|(count, _)| *count > 0)
-            .map(|(count, how)| format!("{count} GPUs are {how}"))
+            .map(|(count, how)| match count {
+                1 => format!("1 GPU is {how}"),
+                _ => format!("{count} GPUs are {how}"),
+            })
             .collect();
         let reason = match (unhealthy, degraded, unknown) {
             (0, 0, 0) => return (false, Reason::AllGpusHealthy, "no GPU has a known problem".to_owned()),

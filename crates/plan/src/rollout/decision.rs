@@ -62,5 +62,5 @@ pub fn halts(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
 /// Returns whether the reason is a missing or unhealthy GPU, which is not caused by the update.
 #[must_use]
 pub fn missed_a_gpu_before(verdict: &Verdict) -> bool {
-    matches!(verdict.reason, Reason::GpuMissing | Reason::GpuUnhealthy | Reason::ExpectedUnknown)
+    matches!(verdict.reason, Reason::GpuMissing | Reason::GpuUnhealthy)
 }

@@ -185,7 +185,10 @@ fn is_done(member: &Member<'_>, verdict: &Verdict, want: &StageRevisions) -> boo
 fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     let old = |stage| member.pods_of(stage).find(|pod| pod.group.as_ref() != want.get(stage));
     if let Some(pod) = [Stage::DevicePlugin, Stage::Mps].into_iter().find_map(old) {
-        return Some(format!("waiting for pod {} to terminate", pod.name));
+        return Some(format!(
+            "releasing the GPUs before the driver is replaced: waiting for pod {} to terminate",
+            pod.name
+        ));
     }
     let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);
     let probe_runs = member.probe_pod().is_none_or(PodFacts::running);
@@ -214,7 +217,8 @@ fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<NodeName>, p
         return pending(format!("update pending: node {other} of this pool is being updated"));
     }
     if !nothing_to_lose && !member.node.serves() {
-        return pending("update pending: the node is NotReady or cordoned".to_owned());
+        let state = if member.node.cordoned { "cordoned" } else { "NotReady" };
+        return pending(format!("update pending: the node is {state}"));
     }
     if driver_moves || mig::differs(member).is_some() {
         match gpu_pods.get(&member.node.name) {

@@ -50,7 +50,7 @@ fn a_node_with_one_unhealthy_gpu_of_eight_is_ready_only_if_min_healthy_gpus_allo
         sim.settle();
         let (found, reason, message) = reported(&sim);
         assert_eq!((found, reason), (phase, Reason::GpuUnhealthy), "{policy}: {message}");
-        assert!(message.contains("0000:09:00.0") && message.contains("Xid 79: RebootNode"), "{message}");
+        assert!(message.contains("0000:09:00.0") && message.contains("Xid 79: reboot the node"), "{message}");
         assert_eq!(sim.condition("all", "Ready").0, ready, "{policy}");
         assert_eq!(sim.condition("all", "Degraded"), ("True".into(), "GpuUnhealthy".into()));
         let status = sim.policy_status("all");

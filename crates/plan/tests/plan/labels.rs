@@ -166,7 +166,7 @@ fn labels_that_gpu_feature_discovery_has_written_are_kept() {
     assert_eq!((status.reason, status.is_ready()), (Some(Reason::LabelConflict), true));
     assert_eq!(
         status.message,
-        "label nvidia.com/gpu.replicas already has value \"4\" and is left unchanged; remove the label from the node, or remove compatibility.labels"
+        "label nvidia.com/gpu.replicas already has value \"4\" and is left unchanged; remove the label from the node, or remove compatibility.labels from the policy"
     );
     // GPU feature discovery takes over one of this operator's labels, and changes one of its own.
     sim.label("a", "nvidia.com/gpu.count", Some("7"));

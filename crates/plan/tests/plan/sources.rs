@@ -189,7 +189,7 @@ fn a_host_driver_that_no_longer_supports_the_gpus_is_reported_unless_they_work()
         let status = sim.status("a");
         assert_eq!(status.reason, Some(reason), "{version}: {}", status.message);
         let expected = match reason {
-            Reason::DriverUnsupported => "write a version such as 470.256.02",
+            Reason::DriverUnsupported => "use a version such as 470.256.02",
             Reason::AllGpusAllocatable => "driver 550.54.14 is installed on the host and left unchanged",
             _ => "0 of 4 GPUs",
         };

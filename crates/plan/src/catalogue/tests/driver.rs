@@ -129,7 +129,7 @@ fn a_common_branch_that_is_not_recommended_can_still_be_written() {
     assert!(matches!(error, NoCommonDriver::NotRecommended { .. }), "{error}");
     assert!(error.to_string().contains("set driver.version"), "{error}");
     let k80 = catalogue.model("nvidia-tesla-k80").unwrap();
-    assert!(catalogue.supports(k80, "595").unwrap_err().to_string().ends_with("write a version such as 470"));
+    assert!(catalogue.supports(k80, "595").unwrap_err().to_string().ends_with("use a version such as 470"));
 }
 
 #[test]
@@ -138,15 +138,15 @@ fn a_driver_that_does_not_support_a_model_is_rejected_with_a_suggestion() {
     assert_eq!(supports("nvidia-tesla-k80", "470"), Ok(()));
     assert_eq!(
         supports("nvidia-tesla-k80", "595.91.07").unwrap_err(),
-        "nvidia-tesla-k80 (Kepler) is supported up to branch 470; write a version such as 470.256.02"
+        "nvidia-tesla-k80 (Kepler) is supported up to branch 470; use a version such as 470.256.02"
     );
     assert_eq!(
         supports("nvidia-h100-80gb", "470.256.02").unwrap_err(),
-        "nvidia-h100-80gb (Hopper) is supported from branch 525 on; write a version such as 595.91.07"
+        "nvidia-h100-80gb (Hopper) is supported from branch 525 on; use a version such as 595.91.07"
     );
     assert_eq!(
         supports("nvidia-b200", "570.124.06").unwrap_err(),
-        "nvidia-b200 (Blackwell) is supported from version 570.133.20 on; write a version such as 595.91.07"
+        "nvidia-b200 (Blackwell) is supported from version 570.133.20 on; use a version such as 595.91.07"
     );
     assert_eq!(supports("nvidia-b200", "570.133.20"), Ok(()));
     assert_eq!(supports("nvidia-b200", "570"), Ok(()));

@@ -27,6 +27,7 @@ fn pools(pools: &str) -> Sim {
 
 pub const SCENARIOS: &[Scenario] = &[
     (Reason::NoMatchingNodes, Condition("Ready"), || Sim::new().policy("all", "{}")),
+    (Reason::NoNodes, Condition("Ready"), || Sim::new().policy("all", "{readiness: {minReadyNodes: 0}}")),
     (Reason::NodesNotReady, Condition("Ready"), || one_of_two("{}")),
     (Reason::NodesNotReady, Condition("Ready"), || pools("[]").then(|sim| sim.node_mut("a").deleting = true)),
     (Reason::NodesNotReady, Condition("Reconciling"), || one_of_two("{}")),

@@ -1,6 +1,6 @@
 //! The stages after the driver: container toolkit, device plugin and validation, and their pods.
 
-use super::{A, GpuNode, Scenario, Steps};
+use super::{A, GpuNode, NodeStage, Scenario, Steps};
 use crate::{
     mig::{SEVENTHS, change_manually, mixed, partitioned},
     sim::{Faults, Sim, machine::MigOutcome},
@@ -29,6 +29,10 @@ fn at(container: &str) -> Sim {
 pub const SCENARIOS: &[Scenario] = &[
     (Reason::PodStarting, A, || node("{}", Faults { slow: 600, ..Faults::default() })),
     (Reason::PodStarting, A, || at("wait-for-driver")),
+    (Reason::StageProven, NodeStage("DriverReady"), || at("wait-for-driver")),
+    (Reason::PodStarting, NodeStage("ToolkitReady"), || at("wait-for-driver")),
+    (Reason::StagePending, NodeStage("DevicePluginReady"), || at("wait-for-driver")),
+    (Reason::PodStarting, NodeStage("Ready"), || at("wait-for-driver")),
     (Reason::ToolkitInstalling, A, || at("install-toolkit")),
     (Reason::ToolkitInstalling, A, || {
         fleet("containerd://1.7.27", "v1.34.1", "{}").then(not_allocatable).then(|sim| {
@@ -46,7 +50,7 @@ pub const SCENARIOS: &[Scenario] = &[
         ended("RuntimeConfigRejected: the container runtime does not start: unexpected end of file")
     }),
     (Reason::RuntimeDown, A, || ended("RuntimeDown: the container runtime does not start: unexpected end of file")),
-    (Reason::RuntimeUnsupported, A, || fleet("containerd://1.7.27", "v1.34.1", "{injection: Cdi}")),
+    (Reason::RuntimeUnsupported, A, || fleet("containerd://1.7.27", "v1.34.1", "{injection: CDI}")),
     (Reason::WaitingForAllocatable, A, || node("{}", Faults { publishes: Some(7), ..Faults::default() })),
     (Reason::WaitingForAllocatable, A, || {
         node("{}", Faults { publishes: Some(7), ..Faults::default() }).then(|sim| sim.node_mut("a").withheld = 1.into())
