@@ -2,7 +2,7 @@
 //! writes the message, and returns the number of healthy GPUs that the policy requires.
 
 use gpu_operator_crd::{
-    health::{Action, HealthState},
+    health::HealthState,
     policy::Health,
     reason::Reason,
     report::{Gpu, NvmlState, Report},
@@ -157,7 +157,7 @@ fn count(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> u32 {
 #[cfg(test)]
 mod tests {
     use gpu_operator_crd::{
-        health::{Cause, CauseKind, GpuHealth, Severity},
+        health::{Action, Cause, CauseKind, GpuHealth, Severity},
         report::NvmlFacts,
     };
     use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};

@@ -54,6 +54,7 @@ impl Subject {
 }
 
 /// Returns the transition of a node into a failure, or out of one, as Events on the Node and on its GpuNode.
+#[must_use]
 pub fn node_transitions(member: &Member<'_>, status: &GpuNodeStatus) -> Vec<Transition> {
     let node = Subject::Node(member.node.name.clone(), member.node.uid.clone());
     let gpu_node =
