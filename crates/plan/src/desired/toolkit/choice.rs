@@ -31,7 +31,7 @@ pub enum ToolkitChoice {
     Host(HostRuntime),
     /// The runtime supports CDI devices: NVIDIA's hooks are installed and nothing is configured.
     Cdi,
-    /// As `CDI`, and NVIDIA's NRI plugin runs.
+    /// As [`Self::Cdi`], and NVIDIA's NRI plugin runs.
     Nri {
         /// The host's socket for NRI plugins.
         socket: String,
@@ -262,7 +262,7 @@ mod tests {
             ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", true), "Host"),
             // The file is of another runtime than kubelet's.
             ("{}", "containerd://1.7.27", on_host(docker, "nvidia", true), "Runtime"),
-            ("{}", "containerd://2.1.4", on_host("/etc/containerd/config.toml", "nvidia", true), "CDI"),
+            ("{}", "containerd://2.1.4", on_host("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
             // The policy requires this operator's runtime.
             ("{injection: Runtime}", "docker://27.0.3", on_host(docker, "nvidia", true), "Runtime"),
             ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", false), "Runtime"),
@@ -280,18 +280,18 @@ mod tests {
     #[test]
     fn the_least_disruptive_option_that_works_is_chosen() {
         for (toolkit, runtime, expected) in [
-            ("{}", "containerd://2.0.0", "CDI"),
-            ("{}", "containerd://2.1.4-k3s1", "CDI"),
-            ("{}", "cri-o://1.34.1", "CDI"),
-            ("{}", "of-tomorrow://1.0", "CDI"),
+            ("{}", "containerd://2.0.0", "Cdi"),
+            ("{}", "containerd://2.1.4-k3s1", "Cdi"),
+            ("{}", "cri-o://1.34.1", "Cdi"),
+            ("{}", "of-tomorrow://1.0", "Cdi"),
             ("{}", "containerd://1.7.27", "Runtime"),
             ("{}", "containerd://1.6.9~ds1", "Runtime"),
             ("{}", "docker://27.0.3", "Runtime"),
             ("{injection: Runtime}", "containerd://2.1.4", "Runtime"),
             ("{setAsDefault: true}", "containerd://2.1.4", "Runtime"),
-            ("{setAsDefault: false}", "containerd://2.1.4", "CDI"),
-            ("{injection: NRI}", "containerd://2.1.0", "NRI"),
-            ("{injection: NRI}", "cri-o://1.34.0", "NRI"),
+            ("{setAsDefault: false}", "containerd://2.1.4", "Cdi"),
+            ("{injection: NRI}", "containerd://2.1.0", "Nri"),
+            ("{injection: NRI}", "cri-o://1.34.0", "Nri"),
             ("{runtime: Docker}", "docker://27.0.3", "Runtime"),
             ("{injection: None}", "containerd://1.7.27", "None"),
             ("{injection: None}", "containerd://2.1.4", "None"),
