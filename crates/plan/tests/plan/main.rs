@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod coexistence;
+mod columns;
 mod drift;
 mod driver_down;
 mod examples;
