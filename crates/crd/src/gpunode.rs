@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     health::{HealthRules, HealthState},
     names::{PolicyName, PoolName, Revision},
+    open::Open,
     reason::Phase,
     report::{HostRuntime, Report},
     skip::is_default,
@@ -184,7 +185,7 @@ pub struct GpuNodeStatus {
     pub phase: Phase,
     /// A one-word reason for the node's state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<crate::reason::Reason>,
+    pub reason: Option<Open<crate::Reason>>,
     /// A human-readable explanation of the node's state, with the object to inspect or the action to take.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
@@ -225,6 +226,12 @@ impl GpuNodeStatus {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
+    }
+
+    /// Returns the reason, if this version knows it.
+    #[must_use]
+    pub fn reason(&self) -> Option<crate::Reason> {
+        self.reason.as_ref()?.known()
     }
 
     /// Returns `since` as a timestamp.

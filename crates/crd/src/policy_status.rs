@@ -4,7 +4,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::names::{NodeName, PolicyName, PoolName};
+use crate::{
+    names::{NodeName, PolicyName, PoolName},
+    open::Open,
+};
 
 /// The maximum number of nodes listed in `attention`. The GpuNodes hold the state of all nodes.
 pub const MAX_ATTENTION: usize = 10;
@@ -152,11 +155,19 @@ pub struct PoolStatus {
     pub driver_version: Option<String>,
     /// The reason why the pool cannot proceed. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<crate::reason::Reason>,
+    pub reason: Option<Open<crate::Reason>>,
     /// A human-readable explanation of the reason, with the action to take.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,
+}
+
+impl PoolStatus {
+    /// Returns the reason, if the pool has one that this version knows.
+    #[must_use]
+    pub fn reason(&self) -> Option<crate::Reason> {
+        self.reason.as_ref()?.known()
+    }
 }
 
 /// Nodes that another policy selects as well. The older of the two policies governs them.
@@ -185,11 +196,19 @@ pub struct Attention {
     #[schemars(length(max = 63))]
     pub pool: PoolName,
     /// A one-word reason for the node's state.
-    pub reason: crate::reason::Reason,
+    pub reason: Open<crate::Reason>,
     /// A human-readable explanation of the node's state.
     #[schemars(length(max = 512))]
     pub message: String,
     /// The time since which the node is in this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
+}
+
+impl Attention {
+    /// Returns the reason, if this version knows it.
+    #[must_use]
+    pub fn reason(&self) -> Option<crate::Reason> {
+        self.reason.known()
+    }
 }

@@ -70,8 +70,11 @@ fn is_worth_it(before: &ClusterGpuPolicyStatus, after: &ClusterGpuPolicyStatus) 
             .iter()
             .map(|p| (p.nodes.clone(), p.gpus.clone(), p.driver_version.clone(), p.message.clone()))
             .collect();
-        let needy = status.attention.iter().filter(|node| node.reason.is_failure() || node.reason.is_note());
-        let needy: Vec<_> = needy.map(|node| (node.node.clone(), node.reason, node.message.clone())).collect();
+        let needy = status
+            .attention
+            .iter()
+            .filter(|node| node.reason().is_none_or(|reason| reason.is_failure() || reason.is_note()));
+        let needy: Vec<_> = needy.map(|node| (node.node.clone(), node.reason.clone(), node.message.clone())).collect();
         (status.nodes.clone(), status.gpus.clone(), status.overlaps.clone(), pools, needy)
     };
     tells_more(before, after) || figures(before) != figures(after)
@@ -82,7 +85,7 @@ fn tells_more(before: &ClusterGpuPolicyStatus, after: &ClusterGpuPolicyStatus) -
     let words = |status: &ClusterGpuPolicyStatus| {
         let conditions = status.conditions.iter();
         let conditions: Vec<_> = conditions.map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone())).collect();
-        let pools: Vec<_> = status.pools.iter().map(|pool| (pool.name.clone(), pool.reason)).collect();
+        let pools: Vec<_> = status.pools.iter().map(|pool| (pool.name.clone(), pool.reason.clone())).collect();
         (status.observed_generation, conditions, pools)
     };
     words(before) != words(after)
@@ -136,8 +139,13 @@ mod tests {
     #[test]
     fn a_changed_message_of_a_node_in_progress_is_written_with_the_next_change() {
         let said = |reason: Reason, message: &str| {
-            let attention =
-                vec![Attention { node: "a".into(), pool: "p".into(), reason, message: message.into(), since: None }];
+            let attention = vec![Attention {
+                node: "a".into(),
+                pool: "p".into(),
+                reason: reason.into(),
+                message: message.into(),
+                since: None,
+            }];
             ClusterGpuPolicyStatus { attention, ..status(1, 0) }
         };
         let wait = |before, after| Pace::default().wait(&"all".into(), Some(&before), &after, Instant::now());

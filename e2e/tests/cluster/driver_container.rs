@@ -66,7 +66,7 @@ async fn wait_for_restart(f: &Fixture, wanted: i32) -> Result<()> {
 async fn is_out_of_service(f: &Fixture, reason: Reason) -> Result<()> {
     f.wait_for_status("a node out of service", |status| {
         ensure!(
-            status.phase == Phase::Driver && status.reason == Some(reason),
+            status.phase == Phase::Driver && status.reason() == Some(reason),
             "{:?}: {}",
             status.reason,
             status.message

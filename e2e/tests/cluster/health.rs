@@ -234,7 +234,7 @@ fn xid_79_on_one_of_eight_gpus_leaves_seven_and_a_reboot_restores_the_eighth() {
         f.set_faults(&Map::from_iter([("xids".to_owned(), json!([{"xid": 79}]))]))?;
         let message = f.wait_for_reason(Reason::GpuUnhealthy).await?;
         ensure!(message.contains("0000:09:00.0") && message.contains("Xid 79"), "{message}");
-        ensure!(message.contains("RebootNode"), "{message}");
+        ensure!(message.contains("reboot the node"), "{message}");
         f.wait_for_condition("Ready", "False").await?;
         f.wait_for_allocatable(7, SHOWN).await?;
         f.run_gpu_pod("on-one-of-seven").await?;
@@ -352,7 +352,7 @@ fn gpus_are_unknown_while_the_probe_hangs_until_it_is_restarted() {
         f.host.exec(&["/bin/sh", "-c", script])?;
         let message = eventually(READY, "a probe that does not answer", || async {
             let status = f.status().await?;
-            ensure!(status.reason == Some(Reason::HealthUnknown), "{:?}: {}", status.reason, status.message);
+            ensure!(status.reason() == Some(Reason::HealthUnknown), "{:?}: {}", status.reason(), status.message);
             Ok(status.message)
         })
         .await?;

@@ -99,7 +99,7 @@ async fn wait_for_mark(f: &Fixture, row: &Row) -> Result<()> {
     eventually(SHOWN, &format!("the mark on pool {name}"), || async move {
         let pools = f.policies().get(&f.policy).await?.status.context("no status")?.pools;
         let pool: PoolStatus = pools.into_iter().find(|pool| pool.name == name).context("no such pool")?;
-        let reason = pool.reason.map(Reason::as_str);
+        let reason = pool.reason().map(Reason::as_str);
         ensure!(reason == Some(row.text("Reason")) && pool.message == *message, "{reason:?}: {}", pool.message);
         Ok(())
     })

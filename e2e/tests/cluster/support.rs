@@ -383,7 +383,7 @@ impl Fixture {
     pub async fn wait_for_reason(&self, reason: Reason) -> Result<String> {
         eventually(SHOWN, &format!("reason {reason}"), || async move {
             let status = self.status().await?;
-            ensure!(status.reason == Some(reason), "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            ensure!(status.reason() == Some(reason), "{:?} {:?}: {}", status.phase, status.reason(), status.message);
             Ok(status.message)
         })
         .await

@@ -63,7 +63,7 @@ fn a_policy_without_any_pods_can_be_deleted() {
         // operator.
         f.apply("{defaults: {driver: {version: 470.256.02}}}").await?;
         let message = f.wait_for_reason(Reason::DriverUnsupported).await?;
-        ensure!(message.contains("write"), "the message does not contain what to write instead: {message}");
+        ensure!(message.contains("use a version such as"), "the message does not name a version that works: {message}");
         f.wait_for_condition("Accepted", "False").await?;
         f.wait_until_settled(Duration::from_secs(2)).await?;
         f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=20s"])?;

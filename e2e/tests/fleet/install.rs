@@ -38,7 +38,7 @@ fn kinds() -> Vec<(FleetNode, Option<(Phase, Reason)>)> {
 async fn state_of(f: &Fixture, node: &str) -> Result<Option<(Phase, Reason)>> {
     let Some(gpu_node) = f.gpu_nodes().get_opt(node).await? else { return Ok(None) };
     let status = gpu_node.status.context("no status")?;
-    Ok(Some((status.phase, status.reason.context("no reason")?)))
+    Ok(Some((status.phase, status.reason().context("no reason")?)))
 }
 
 #[test]

@@ -68,12 +68,12 @@ fn a_pool_is_updated_alone_one_node_at_a_time_halts_at_a_failure_and_can_be_roll
         );
         let statuses = f.statuses().await?;
         ensure!(statuses["h100-0"].phase == Phase::Ready && statuses["h100-2"].phase == Phase::Ready, "{statuses:?}");
-        ensure!(statuses["h100-1"].reason == Some(Reason::DriverImageNotFound), "{:?}", statuses["h100-1"]);
+        ensure!(statuses["h100-1"].reason() == Some(Reason::DriverImageNotFound), "{:?}", statuses["h100-1"]);
         let policy = f.policy().await?.status.context("no status")?;
         let stalled: Vec<_> = policy.pools.iter().filter(|pool| pool.reason.is_some()).collect();
         ensure!(stalled.len() == 1 && stalled[0].name == "h100", "{stalled:?}");
         ensure!(
-            stalled[0].reason == Some(Reason::RolloutHalted) && stalled[0].message.contains("h100-1"),
+            stalled[0].reason() == Some(Reason::RolloutHalted) && stalled[0].message.contains("h100-1"),
             "{stalled:?}"
         );
         let now = f.generations().await?;

@@ -130,7 +130,7 @@ impl Fixture {
     pub async fn until_reason(&self, node: &str, reason: Reason) -> Result<()> {
         eventually(DEADLINE, &format!("{node}: {reason}"), || async {
             let status = self.gpu_nodes().get(node).await?.status.unwrap_or_default();
-            ensure!(status.reason == Some(reason), "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            ensure!(status.reason() == Some(reason), "{:?} {:?}: {}", status.phase, status.reason(), status.message);
             Ok(())
         })
         .await
@@ -303,7 +303,7 @@ impl Seen<GpuNode> {
         let mut lasting = 0;
         for gpu_node in self.end() {
             let Some(status) = &gpu_node.status else { continue };
-            let (Some(since), Some(reason)) = (status.since(), status.reason) else { continue };
+            let (Some(since), Some(reason)) = (status.since(), status.reason()) else { continue };
             let passing = !matches!(status.phase, Phase::Ready | Phase::Unmanaged) && !reason.is_failure();
             let since = since.as_duration();
             let before = last.insert(gpu_node.name_any(), (since, passing));

@@ -312,7 +312,7 @@ fn a_third_party_device_plugin_is_left_unchanged_until_the_operator_takes_over_i
         );
         s.f.until_condition("Ready", "True").await?;
         let status = s.f.gpu_nodes().get("third-party").await?.status.unwrap_or_default();
-        ensure!(status.reason == Some(Reason::ForeignDevicePlugin), "{:?}: {}", status.reason, status.message);
+        ensure!(status.reason() == Some(Reason::ForeignDevicePlugin), "{:?}: {}", status.reason(), status.message);
         ensure!(
             s.label("third-party", keys::DEVICE_PLUGIN).await?.is_none(),
             "the operator's plugin runs next to a third-party one"
@@ -335,7 +335,12 @@ fn a_third_party_device_plugin_is_left_unchanged_until_the_operator_takes_over_i
         eventually(DEADLINE, "the operator's plugin instead of the third-party one", || async {
             let status = s.f.gpu_nodes().get("third-party").await?.status.unwrap_or_default();
             let all = status.is_ready() && status.foreign.is_empty();
-            ensure!(all && status.reason == Some(Reason::AllGpusAllocatable), "{:?} {}", status.reason, status.message);
+            ensure!(
+                all && status.reason() == Some(Reason::AllGpusAllocatable),
+                "{:?} {}",
+                status.reason(),
+                status.message
+            );
             let pods = Api::<Pod>::namespaced(s.f.cluster.client(), s.f.cluster.namespace());
             let plugins = format!("{}={}", keys::STAGE, Stage::DevicePlugin.as_str());
             let here = ListParams::default().labels(&plugins).fields("spec.nodeName=third-party,status.phase=Running");

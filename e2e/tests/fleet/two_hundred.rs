@@ -116,7 +116,7 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
         let found = f.statuses().await?;
         for (node, wanted) in nodes {
             let status = found.get(&node.name);
-            let reason = status.and_then(|status| status.reason);
+            let reason = status.and_then(|status| status.reason());
             ensure!(reason == *wanted, "{}: {reason:?}, expected {wanted:?}: {status:?}", node.name);
             let ready = status.is_some_and(GpuNodeStatus::is_ready);
             ensure!(ready == (*wanted == Some(Reason::AllGpusAllocatable)), "{}", node.name);
@@ -207,7 +207,7 @@ async fn changes_of_a_node_affect_only_that_node(f: &Fixture) -> Result<()> {
     f.only_touches("is relabelled", &[&name], f.fleet.relabel(&name, &[("zone", Some("b"))])).await?;
     f.only_touches("gets a cloud label", &[&name], f.fleet.relabel(&name, &[(GKE, Some("nvidia-h100-80gb"))])).await?;
     f.only_touches("loses the cloud label", &[&name], f.fleet.relabel(&name, &[(GKE, None)])).await?;
-    ensure!(f.statuses().await?[&name].reason == Some(Reason::AllGpusAllocatable));
+    ensure!(f.statuses().await?[&name].reason() == Some(Reason::AllGpusAllocatable));
     f.only_touches("reboots with fewer GPUs", &[&name], async {
         f.fleet.reboot(&name, 7);
         f.until_reason(&name, Reason::GpuMissing).await
@@ -259,7 +259,10 @@ async fn changes_of_a_node_affect_only_that_node(f: &Fixture) -> Result<()> {
     // The GPUs of this node are known only from the cloud's label. The model remains known without it.
     f.only_touches("loses its only GPU label", &["n022"], f.fleet.relabel("n022", &[(GKE, None)])).await?;
     let lost = f.statuses().await?.remove("n022").context("no status")?;
-    ensure!((lost.reason, lost.model.as_deref()) == (Some(Reason::ProbeMissing), Some("nvidia-tesla-t4")), "{lost:?}");
+    ensure!(
+        (lost.reason(), lost.model.as_deref()) == (Some(Reason::ProbeMissing), Some("nvidia-tesla-t4")),
+        "{lost:?}"
+    );
     f.only_touches("gets the label back", &["n022"], f.fleet.relabel("n022", &[(GKE, Some("nvidia-tesla-t4"))])).await
 }
 

@@ -169,7 +169,7 @@ impl<'w> Host<'w> {
     pub fn may_offer(&self, resource: &str) -> Option<u64> {
         let now = self.offers(resource);
         match self.status() {
-            Some(status) if status.is_ready() || status.reason.is_some_and(Reason::counts_apart) => Some(now),
+            Some(status) if status.is_ready() || status.reason().is_some_and(Reason::counts_apart) => Some(now),
             // A third-party plugin, and no GpuNode: only the current amount is known.
             None => (self.gpu_node.is_none() && !self.unread).then_some(now),
             Some(status) if resource == keys::GPU_RESOURCE => Some(now.max(status.gpus.expected?.into())),

@@ -135,7 +135,7 @@ fn nearest(later: &[&Host<'_>]) -> Option<String> {
         1 => format!("node {name}, the only eligible one, does not offer its GPUs yet; it is"),
         count => format!("none of the {count} eligible nodes offers its GPUs yet; the nearest, node {name}, is"),
     };
-    let reason = status.reason.map(|reason| format!(", {reason}")).unwrap_or_default();
+    let reason = status.reason.as_ref().map(|reason| format!(", {reason}")).unwrap_or_default();
     let message = if status.message.is_empty() { String::new() } else { format!(": {}", status.message) };
     Some(format!("{which} in phase {}{reason}{message}", status.phase.as_str()))
 }

@@ -34,7 +34,7 @@ use crate::{
 #[must_use]
 pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
     let before = member.status().filter(|before| before.phase == Phase::Driver);
-    let waited = before.is_some_and(|before| match before.reason {
+    let waited = before.is_some_and(|before| match before.reason() {
         Some(Reason::DriverInstalling) => before.since().is_some_and(|since| older(since, GRACE, now)),
         reason => reason == Some(fault.reason),
     });

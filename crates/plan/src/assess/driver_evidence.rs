@@ -38,7 +38,7 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
     let lacks = lacking(facts, pod)?;
     // A container that has just started is still creating its root. Until a plugin has found it, nothing is lost.
     let was_there = member.pod(Stage::DevicePlugin).is_some_and(PodFacts::has_started);
-    let known = member.status().is_some_and(|status| status.reason == Some(Reason::DriverRootIncomplete));
+    let known = member.status().is_some_and(|status| status.reason() == Some(Reason::DriverRootIncomplete));
     let is_lost = known || was_there && older(since, ROOT_GRACE, now);
     let reason = if is_lost { Reason::DriverRootIncomplete } else { Reason::DriverInstalling };
     let message = match reason {

@@ -265,7 +265,7 @@ impl<'w> Member<'w> {
     /// Returns whether the node's last reason is a failure: an update then disturbs no workload.
     #[must_use]
     pub fn was_failing(&self) -> bool {
-        self.status().is_some_and(|status| !status.is_ready() && status.reason.is_some_and(Reason::is_failure))
+        self.status().is_some_and(|status| !status.is_ready() && status.reason().is_some_and(Reason::is_failure))
     }
 
     /// Returns the stage's pod of the group in the node's label.

@@ -91,7 +91,7 @@ impl<'m> Counted<'m> {
     /// Returns how a node with this present or pending status counts.
     #[must_use]
     pub fn of(member: &'m Member<'_>, status: GpuNodeStatus) -> Self {
-        let reason = status.reason.unwrap_or(Reason::WaitingForReport);
+        let reason = status.reason().unwrap_or(Reason::WaitingForReport);
         let has_problem = !status.is_ready() || reason.is_note();
         Self {
             node: &member.node.name,

@@ -66,9 +66,9 @@ pub fn node_transitions(member: &Member<'_>, status: &GpuNodeStatus) -> Vec<Tran
 
 /// Returns the reason of a node's state if its transition to that state is reported.
 fn reported(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Reason> {
-    let (before, reason) = (member.status(), status.reason?);
+    let (before, reason) = (member.status(), status.reason()?);
     let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
-    let old = before.and_then(|before| before.reason);
+    let old = before.and_then(GpuNodeStatus::reason);
     // That a node has become ready is reported only after trouble; in an install, it would be one more write for every
     // node.
     let was_in_trouble = old.is_some_and(|old| old.is_failure() || old.is_note() || old == Reason::NodeNotReady);

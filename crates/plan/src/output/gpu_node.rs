@@ -143,7 +143,7 @@ pub fn member_status(
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
     }
     let since = same_phase
-        .filter(|before| before.reason == Some(verdict.reason))
+        .filter(|before| before.reason() == Some(verdict.reason))
         .and_then(|before| before.since.clone())
         // A status that is not written yet must not differ in every plan, because the policy already reports it.
         .or_else(|| member.report_awaited_since().filter(|_| member.is_awaited(now)).map(Time))
@@ -161,7 +161,7 @@ pub fn member_status(
         missing_image: missing_image.clone(),
         gpus,
         phase: verdict.phase,
-        reason: Some(verdict.reason),
+        reason: Some(verdict.reason.into()),
         message: clip(&verdict.message),
         waits_on: verdict.waits_on,
         since: Some(since),
@@ -200,7 +200,7 @@ fn remember_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
 
 /// Returns whether a phase restarts although it is the same: a failure is resolved, or another revision is desired.
 fn restarts(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> bool {
-    let failed = before.reason.filter(|reason| reason.is_failure() && *reason != Reason::ProgressDeadlineExceeded);
+    let failed = before.reason().filter(|reason| reason.is_failure() && *reason != Reason::ProgressDeadlineExceeded);
     let cured = failed.is_some() && !verdict.reason.is_failure();
     let known = member.gpu_node.map(|gpu_node| &gpu_node.spec.wanted);
     cured || member.want().is_some_and(|want| known != Some(&want))
@@ -230,7 +230,7 @@ pub fn unmanaged_status(
             ),
         ),
     };
-    let same = before.filter(|before| before.reason == Some(reason));
+    let same = before.filter(|before| before.reason() == Some(reason));
     let mut gpus = before.map(|before| before.gpus.clone()).unwrap_or_default();
     gpus.allocatable = node.allocatable.total();
     gpus.expected = None;
@@ -240,7 +240,7 @@ pub fn unmanaged_status(
         model,
         gpus,
         phase: Phase::Unmanaged,
-        reason: Some(reason),
+        reason: Some(reason.into()),
         message,
         since: same.and_then(|before| before.since.clone()).or(Some(Time(now))),
         ..GpuNodeStatus::default()

@@ -75,7 +75,7 @@ fn checks(assessment: &Assessment<'_>, status: &GpuNodeStatus, now: Timestamp) -
     let member = &assessment.member;
     let ahead = move |at: &Timestamp| now < *at;
     // A verdict that is neither final nor a failure may change with the time.
-    let passing = !status.is_ready() && status.reason.is_some_and(|reason| !reason.is_failure());
+    let passing = !status.is_ready() && status.reason().is_some_and(|reason| !reason.is_failure());
     let report = member.is_awaited(now).then(|| member.report_due().unwrap_or(now));
     let single = [member.health.check_again, passing.then(|| later(now, ASK_AGAIN)), report];
     let timed = [assessment.validation.check_again, member.driver_waits_until()];

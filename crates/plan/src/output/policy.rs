@@ -110,7 +110,7 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
                 nodes: counts,
                 gpus,
                 driver_version: members.iter().find_map(|node| node.driver_version).map(str::to_owned),
-                reason: errors.first().map(|(reason, _)| *reason),
+                reason: errors.first().map(|(reason, _)| (*reason).into()),
                 message: clip(&message),
             }
         })
@@ -137,7 +137,7 @@ fn attention(nodes: &[Counted<'_>]) -> Vec<Attention> {
         .map(|node| Attention {
             node: node.node.clone(),
             pool: node.pool.clone(),
-            reason: node.reason,
+            reason: node.reason.into(),
             message: node.message.clone(),
             since: node.since.clone(),
         })

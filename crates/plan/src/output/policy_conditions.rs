@@ -159,13 +159,17 @@ impl Verdicts<'_> {
         if let Some(refusal) = self.trouble.probe_refusal {
             return (true, Reason::PodsForbidden, format!("the API server rejects the probe's pods: {refusal}"));
         }
-        if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason?))) {
+        if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason()?))) {
             return (true, reason, format!("pool {}: {}", pool.name, pool.message));
         }
-        let failed = self.attention.iter().find(|node| node.reason.is_failure());
+        let failed = self
+            .attention
+            .iter()
+            .filter_map(|node| Some((node, node.reason()?)))
+            .find(|(_, reason)| reason.is_failure());
         // A node that is ready may also have a reason of a failure, as a note.
         match failed.filter(|_| !self.is_ready() && self.counts.failed > 0) {
-            Some(node) => (true, node.reason, format!("node {}: {}", node.node, node.message)),
+            Some((node, reason)) => (true, reason, format!("node {}: {}", node.node, node.message)),
             None => (false, Reason::Settled, "nothing is stalled".to_owned()),
         }
     }
@@ -196,7 +200,7 @@ impl Verdicts<'_> {
     fn accepted(&self) -> Answer {
         let fault = self.pools.iter().find(|pool| {
             matches!(
-                pool.reason,
+                pool.reason(),
                 Some(
                     Reason::DriverUnsupported
                         | Reason::NoDriverImageForOS

@@ -34,7 +34,7 @@ pub fn debounce_by_policy<'w>(
     };
     // Pending nodes are not counted: they do not delay other nodes.
     let is_in_progress = |status: &GpuNodeStatus| {
-        status.reason.is_some_and(|reason| is_passing(status.phase, reason) && !reason.stops_the_clock())
+        status.reason().is_some_and(|reason| is_passing(status.phase, reason) && !reason.stops_the_clock())
     };
     let mut nodes: HashMap<&PolicyName, u32> = HashMap::new();
     for gpu_node in gpu_nodes {
@@ -74,13 +74,13 @@ pub fn debounced<'s>(
     debounce: Duration,
 ) -> Option<Debounced<'s>> {
     let since = before.since()?;
-    let both = is_passing(before.phase, before.reason?) && is_passing(verdict.phase, verdict.reason);
+    let both = is_passing(before.phase, before.reason()?) && is_passing(verdict.phase, verdict.reason);
     let health = &member.health;
     if !both || (before.gpus.unhealthy, before.gpus.degraded) != (health.unhealthy, health.degraded) {
         return None;
     }
     let began = member.last_stir().map_or(since, |stir| stir.max(since));
-    if before.phase == verdict.phase && before.reason == Some(verdict.reason) {
+    if before.phase == verdict.phase && before.reason() == Some(verdict.reason) {
         // Only the message differs, for example by the current container of a pod, or the number of allocatable GPUs,
         // which is written after the debounce time.
         let same = before.gpus.allocatable == member.allocatable();

@@ -54,7 +54,7 @@ pub fn halts(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
             "node {name} is being updated and has reason {reason}; bring it back, or delete the Node"
         ));
     }
-    let overdue = member.status().is_some_and(|status| status.reason == Some(Reason::ProgressDeadlineExceeded));
+    let overdue = member.status().is_some_and(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded));
     (verdict.reason.is_failure() && !missed_a_gpu_before(verdict) || overdue)
         .then(|| format!("node {name}: {}: {}", verdict.reason, verdict.message))
 }

@@ -62,9 +62,9 @@ fn third_party_plugin_nodes_are_ready_according_to_what_the_plugin_offers() {
         (vec![], vec![Stage::Toolkit, Stage::DevicePlugin])
     );
     let status = sim.status("third-party");
-    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
     assert!(status.message.contains("kube-system/nvidia-device-plugin-daemonset"), "{}", status.message);
-    assert_eq!(sim.status("plain").reason, Some(Reason::AllGpusAllocatable));
+    assert_eq!(sim.status("plain").reason(), Some(Reason::AllGpusAllocatable));
     assert_eq!(sim.node("third-party").labels[keys::MODEL], "nvidia-h100-80gb");
     let policy = sim.policy_status("all");
     assert_eq!((policy.summary.nodes.as_str(), policy.attention.len()), ("2/2", 0));
@@ -95,12 +95,12 @@ fn third_party_stages_are_kept_until_one_field_takes_them_over() {
     sim.run(40);
     assert!(managed_stages(&sim, "third-party").is_empty(), "a plugin is also absent for a moment during its upgrade");
     let status = sim.status("third-party");
-    assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::WaitingForAllocatable)));
+    assert_eq!((status.phase, status.reason()), (Phase::DevicePlugin, Some(Reason::WaitingForAllocatable)));
     assert!(status.message.contains("foreignStack: TakeOver"), "{}", status.message);
     sim.apply_policy("all", TAKE_OVER);
     sim.settle();
     assert_eq!(managed_stages(&sim, "third-party"), [Stage::Toolkit, Stage::DevicePlugin]);
-    assert_eq!(sim.status("third-party").reason, Some(Reason::AllGpusAllocatable));
+    assert_eq!(sim.status("third-party").reason(), Some(Reason::AllGpusAllocatable));
     assert!(sim.status("third-party").foreign.is_empty());
 }
 
@@ -120,7 +120,7 @@ fn a_takeover_waits_until_the_third_party_daemon_set_is_gone_and_reports_how_to_
         add(&mut sim);
         sim.settle();
         let status = sim.status("a");
-        assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
+        assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
         assert!(status.message.contains(way_off), "{}", status.message);
         assert!(managed_stages(&sim, "a").is_empty());
         match opt_out {
@@ -129,7 +129,7 @@ fn a_takeover_waits_until_the_third_party_daemon_set_is_gone_and_reports_how_to_
         }
         sim.settle();
         assert_eq!(managed_stages(&sim, "a"), [Stage::Toolkit, Stage::DevicePlugin], "{way_off}");
-        assert_eq!(sim.status("a").reason, Some(Reason::AllGpusAllocatable));
+        assert_eq!(sim.status("a").reason(), Some(Reason::AllGpusAllocatable));
     }
 }
 
@@ -151,7 +151,7 @@ fn nodes_that_nvidias_operator_deploys_to_stay_with_it_and_are_taken_over_stage_
     assert!(managed_stages(&sim, "third-party").is_empty());
     assert_eq!(managed_stages(&sim, "managed"), [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin]);
     let status = sim.status("third-party");
-    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignStack)));
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::ForeignStack)));
     assert_eq!(status.foreign.len(), 3);
     sim.apply_policy("all", TAKE_OVER);
     for what in ["container-toolkit", "device-plugin"] {
@@ -164,7 +164,7 @@ fn nodes_that_nvidias_operator_deploys_to_stay_with_it_and_are_taken_over_stage_
         "the driver still belongs to NVIDIA's operator"
     );
     let status = sim.status("third-party");
-    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignStack)));
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::ForeignStack)));
     assert!(status.message.contains("nvidia.com/gpu.deploy.driver=false"), "{}", status.message);
 }
 
@@ -178,7 +178,7 @@ fn a_plugin_that_is_added_later_is_reported_and_changes_nothing() {
     sim.settle();
     assert_eq!(managed_stages(&sim, "a"), before);
     let status = sim.status("a");
-    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::StackConflict)));
     assert!(status.message.contains("was installed first and stays"), "{}", status.message);
     assert_eq!(sim.policy_status("all").attention[0].node, "a");
 }
@@ -205,7 +205,7 @@ fn a_dra_driver_that_is_added_later_is_reported_and_changes_nothing() {
     dra_driver(&mut sim);
     label(&mut sim, "a", "dra");
     sim.settle();
-    assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Ready, Some(Reason::StackConflict)));
+    assert_eq!((sim.status("a").phase, sim.status("a").reason()), (Phase::Ready, Some(Reason::StackConflict)));
     assert_eq!(managed_stages(&sim, "a").len(), 3);
 }
 
@@ -233,7 +233,7 @@ fn gpu_problems_are_reported_for_nodes_with_a_dra_driver_too() {
     sim.report("claims").gpus.pop();
     sim.run(40);
     let status = sim.status("claims");
-    assert_eq!(status.reason, Some(Reason::ForeignDraDriver));
+    assert_eq!(status.reason(), Some(Reason::ForeignDraDriver));
     assert!(status.message.contains("7 of 8 expected GPUs are on the PCI bus"), "{}", status.message);
     assert_eq!(sim.policy_status("all").attention.len(), 1);
 }
@@ -258,7 +258,7 @@ fn no_device_plugin_is_deployed_beside_a_dra_driver_and_its_node_is_excluded() {
         "this operator still installs the driver"
     );
     let status = sim.status("claims");
-    assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::ForeignDraDriver)));
+    assert_eq!((status.phase, status.reason()), (Phase::DevicePlugin, Some(Reason::ForeignDraDriver)));
     assert!(status.message.contains("kube-system/nvidia-dra-driver-gpu-kubelet-plugin"), "{}", status.message);
     assert_eq!(status.deadline, None, "nothing is late");
     let policy = sim.policy_status("all");
@@ -271,21 +271,21 @@ fn no_device_plugin_is_deployed_beside_a_dra_driver_and_its_node_is_excluded() {
     sim.run(40);
     let status = sim.status("claims");
     assert_eq!(
-        (managed_stages(&sim, "claims"), status.reason),
+        (managed_stages(&sim, "claims"), status.reason()),
         (vec![Stage::Driver], Some(Reason::WaitingForAllocatable))
     );
     assert!(status.message.contains("foreignStack: TakeOver"), "{}", status.message);
     assert_eq!(sim.condition("all", "Ready").0, "False");
     sim.foreign_sets = before;
     sim.settle();
-    assert_eq!(sim.status("claims").reason, Some(Reason::ForeignDraDriver));
+    assert_eq!(sim.status("claims").reason(), Some(Reason::ForeignDraDriver));
     sim.apply_policy("all", TAKE_OVER);
     sim.settle();
     assert!(sim.status("claims").message.contains("delete it"), "{}", sim.status("claims").message);
     sim.foreign_sets.clear();
     sim.settle();
     assert_eq!(
-        (managed_stages(&sim, "claims").len(), sim.status("claims").reason),
+        (managed_stages(&sim, "claims").len(), sim.status("claims").reason()),
         (3, Some(Reason::AllGpusAllocatable))
     );
 }
@@ -336,14 +336,19 @@ fn no_operand_starts_beside_a_driver_pod_without_a_daemon_set() {
             sim.node_mut("third-party").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
             let plan = sim.plan();
             let status = plan.gpu_nodes[&"third-party".into()].status.clone().expect("a status");
-            assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::ForeignStack)), "{}", status.message);
+            assert_eq!(
+                (status.phase, status.reason()),
+                (Phase::Ready, Some(Reason::ForeignStack)),
+                "{}",
+                status.message
+            );
             assert!(status.message.contains("pod other/orphan"), "{}", status.message);
             // The pod is deleted.
             sim.foreign_pods.clear();
             sim.gpu_pods.clear();
             sim.settle();
             assert_eq!(managed_stages(&sim, "third-party").len(), 3, "{labels} {busy}");
-            assert_eq!(sim.status("third-party").reason, Some(Reason::AllGpusAllocatable));
+            assert_eq!(sim.status("third-party").reason(), Some(Reason::AllGpusAllocatable));
         }
     }
 }
@@ -356,7 +361,7 @@ fn a_driver_pod_that_is_added_later_changes_nothing() {
     sim.settle();
     assert_eq!(managed_stages(&sim, "a").len(), 3);
     let status = sim.status("a");
-    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::StackConflict)));
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::StackConflict)));
     assert!(
         status.message.contains("pod other/orphan serves this node in addition to the driver of this operator"),
         "{}",
@@ -374,6 +379,6 @@ fn a_daemon_set_of_any_name_that_mounts_a_driver_into_the_host_is_recognized_as_
     assert!(!managed_stages(&sim, "a").contains(&Stage::Driver));
     // The installation is in progress: the module is not loaded yet.
     let status = sim.status("a");
-    assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::DriverInstalling)), "{}", status.message);
+    assert_eq!((status.phase, status.reason()), (Phase::Driver, Some(Reason::DriverInstalling)), "{}", status.message);
     assert!(status.message.contains("DaemonSet kube-system/vendor-gpu installs the driver"), "{}", status.message);
 }

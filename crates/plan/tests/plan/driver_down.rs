@@ -19,7 +19,7 @@ fn assessed(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>
     let plan = sim.plan_for(world);
     let status =
         plan.gpu_nodes.get(&"a".into()).and_then(|write| write.status.clone()).unwrap_or_else(|| sim.status("a"));
-    let reason = status.reason.expect("a reason");
+    let reason = status.reason().expect("a reason");
     (status.phase, reason, status.message, status.gpus.allocatable, plan.recreate.into_iter().collect())
 }
 
@@ -132,7 +132,7 @@ fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
     let write = &plan.gpu_nodes[&"a".into()];
     assert!(write.spec.is_none(), "{:?}", write.spec);
     let status = write.status.as_ref().expect("a status");
-    assert_eq!((status.reason, &status.waits_on), (Some(Reason::DriverInUse), &vec!["default/busy".to_owned()]));
+    assert_eq!((status.reason(), &status.waits_on), (Some(Reason::DriverInUse), &vec!["default/busy".to_owned()]));
 }
 
 #[test]

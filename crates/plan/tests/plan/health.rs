@@ -36,7 +36,7 @@ pub(crate) fn publishes(sim: &mut Sim, gpus: u32) {
 
 fn reported(sim: &Sim) -> (Phase, Reason, String) {
     let status = sim.status("a");
-    (status.phase, status.reason.expect("a reason"), status.message)
+    (status.phase, status.reason().expect("a reason"), status.message)
 }
 
 #[test]

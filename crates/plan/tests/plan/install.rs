@@ -64,7 +64,7 @@ fn a_gke_label_names_the_model_before_the_probe_reports() {
     sim.run(2);
     assert_eq!(sim.status("gke").model.as_deref(), Some("nvidia-tesla-k80"));
     assert_eq!(
-        sim.status("gke").reason,
+        sim.status("gke").reason(),
         Some(Reason::ProbeMissing),
         "{:#?} {:#?}",
         sim.status("gke"),
@@ -80,7 +80,7 @@ fn a_host_driver_is_not_replaced_whether_loaded_or_not() {
     sim.run(60);
     assert!(sim.sets_of(Stage::Driver).is_empty());
     assert_eq!(sim.status("loaded").phase, Phase::Ready);
-    assert_eq!(sim.status("idle").reason, Some(Reason::DriverNotLoaded));
+    assert_eq!(sim.status("idle").reason(), Some(Reason::DriverNotLoaded));
     assert_eq!(sim.report("idle").driver.loaded, None);
 }
 
@@ -138,7 +138,7 @@ fn failures_are_reported_with_the_pods_message_and_recover_without_intervention(
         sim.faults.insert("bad".into(), faults);
         sim.run(40);
         let status = sim.status("bad");
-        assert_eq!(status.reason, Some(reason), "{status:#?}");
+        assert_eq!(status.reason(), Some(reason), "{status:#?}");
         assert!(status.message.contains(words), "{}", status.message);
         assert_eq!(sim.status("good").phase, Phase::Ready, "{reason}: the other node is not affected");
         assert_eq!(sim.condition("all", "Ready").0, "False");
@@ -196,7 +196,7 @@ fn a_phase_that_exceeds_its_deadline_is_a_failure_with_the_last_state() {
     sim.sleep(300);
     sim.run(3);
     let status = sim.status("a");
-    assert_eq!(status.reason, Some(Reason::ProgressDeadlineExceeded));
+    assert_eq!(status.reason(), Some(Reason::ProgressDeadlineExceeded));
     assert!(status.message.contains("0 of 8"), "{}", status.message);
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "ProgressDeadlineExceeded".into()));
 }
@@ -208,7 +208,7 @@ fn an_unsupported_driver_is_rejected_with_a_suggestion_and_other_nodes_continue(
         .gpu_node("new", "2330", 2)
         .policy("all", "{pools: [{name: k80, match: {models: [nvidia-tesla-k80]}, driver: {version: 595.91.07}}]}");
     sim.settle();
-    assert_eq!(sim.status("old").reason, Some(Reason::DriverUnsupported));
+    assert_eq!(sim.status("old").reason(), Some(Reason::DriverUnsupported));
     assert!(sim.status("old").message.contains("470.256.02"), "{}", sim.status("old").message);
     assert_eq!(sim.status("new").phase, Phase::Ready);
     assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
@@ -218,11 +218,11 @@ fn an_unsupported_driver_is_rejected_with_a_suggestion_and_other_nodes_continue(
 fn a_node_that_is_not_ready_when_its_policy_is_created_is_not_unmanaged() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.settle();
-    assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Unmanaged, Some(Reason::NoPolicy)));
+    assert_eq!((sim.status("a").phase, sim.status("a").reason()), (Phase::Unmanaged, Some(Reason::NoPolicy)));
     sim.node_mut("a").ready = false;
     sim.apply_policy("all", "{}");
     sim.settle();
-    assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Discovery, Some(Reason::NodeNotReady)));
+    assert_eq!((sim.status("a").phase, sim.status("a").reason()), (Phase::Discovery, Some(Reason::NodeNotReady)));
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn a_rejection_from_before_a_pod_was_accepted_does_not_apply_to_the_next_one() {
     for _ in 0..20 {
         sim.step();
         sim.sleep(1);
-        assert_ne!(sim.status("b").reason, Some(Reason::PodsForbidden));
+        assert_ne!(sim.status("b").reason(), Some(Reason::PodsForbidden));
     }
     assert_eq!(sim.status("b").phase, Phase::Ready);
 }
@@ -347,7 +347,7 @@ fn the_expected_gpus_come_from_annotation_pool_history_or_cloud_in_this_order() 
     ] {
         let sim = expecting(on_bus, pool, annotated, cloud);
         let status = sim.status("a");
-        let found = (status.gpus.expected, status.reason);
+        let found = (status.gpus.expected, status.reason());
         assert_eq!(found, (expected, Some(reason)), "{on_bus:?} {pool:?} {annotated:?} {cloud:?}: {status:?}");
         assert_eq!(status.phase == Phase::Ready, reason == ready, "a node with unknown GPUs is not ready");
         assert_eq!(sim.condition("all", "Ready").0, if reason == ready { "True" } else { "False" });
@@ -363,7 +363,7 @@ fn pods_that_a_quota_rejects_are_reported_with_the_api_servers_message() {
     sim.join("b", "2330", 8);
     sim.run(60);
     let status = sim.status("b");
-    assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::PodsForbidden)));
+    assert_eq!((status.phase, status.reason()), (Phase::Driver, Some(Reason::PodsForbidden)));
     assert!(status.message.contains("exceeded quota: gpu-operator"), "{}", status.message);
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
@@ -373,7 +373,7 @@ fn a_node_that_is_being_deleted_is_excluded() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
     sim.node_mut("b").deleting = true;
     sim.settle();
-    assert_eq!(sim.status("b").reason, Some(Reason::NodeDeleting));
+    assert_eq!(sim.status("b").reason(), Some(Reason::NodeDeleting));
     let counts = sim.policy_status("all").nodes;
     assert_eq!((counts.ready, counts.excluded, counts.total), (1, 1, 2));
     assert_eq!(sim.condition("all", "Ready").0, "True", "all remaining nodes are ready");
@@ -386,7 +386,7 @@ fn a_missing_gpu_is_still_expected() {
     sim.report("a").gpus.pop();
     sim.run(30);
     let status = sim.status("a");
-    assert_eq!((status.reason, status.gpus.expected), (Some(Reason::GpuMissing), Some(8)));
+    assert_eq!((status.reason(), status.gpus.expected), (Some(Reason::GpuMissing), Some(8)));
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn uninstalling_removes_all_of_the_operators_labels_from_all_nodes() {
     sim.settle();
     assert_eq!(sim.node("a").labels.keys().collect::<Vec<_>>(), ["kubernetes.io/hostname", "mine"]);
     assert!(sim.sets.is_empty() && sim.policies.is_empty(), "{:?}", sim.sets.keys());
-    assert_eq!(sim.status("a").reason, Some(Reason::NoPolicy));
+    assert_eq!(sim.status("a").reason(), Some(Reason::NoPolicy));
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn a_phase_that_is_not_reported_has_its_deadline_nevertheless() {
         sim.faults.insert(name.clone(), Faults { publishes: Some(0), ..Faults::default() });
         sim.join(name, "2330", 8);
     }
-    let late = |sim: &Sim| sim.status("n0").reason == Some(Reason::ProgressDeadlineExceeded);
+    let late = |sim: &Sim| sim.status("n0").reason() == Some(Reason::ProgressDeadlineExceeded);
     while !late(&sim) {
         sim.step();
         sim.sleep(1);

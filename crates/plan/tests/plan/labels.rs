@@ -163,7 +163,7 @@ fn labels_that_gpu_feature_discovery_has_written_are_kept() {
         assert!(!owned.contains_key(key) && !sim.status("a").published_labels.contains_key(key), "{key}");
     }
     let status = sim.status("a");
-    assert_eq!((status.reason, status.is_ready()), (Some(Reason::LabelConflict), true));
+    assert_eq!((status.reason(), status.is_ready()), (Some(Reason::LabelConflict), true));
     assert_eq!(
         status.message,
         "label nvidia.com/gpu.replicas already has value \"4\" and is left unchanged; remove the label from the node, or remove compatibility.labels from the policy"
@@ -180,7 +180,7 @@ fn labels_that_gpu_feature_discovery_has_written_are_kept() {
     }
     sim.settle();
     let status = sim.status("a");
-    assert!(status.is_ready() && status.reason != Some(Reason::LabelConflict), "{status:?}");
+    assert!(status.is_ready() && status.reason() != Some(Reason::LabelConflict), "{status:?}");
     assert_eq!(label(&sim, "a", REPLICAS).as_deref(), Some("1"));
     sim.label("a", REPLICAS, Some("9"));
     sim.delete_policy("all");
@@ -196,7 +196,7 @@ fn no_pool_matches_labels_that_its_policy_publishes() {
     assert_eq!(label(&sim, "a", keys::POOL).as_deref(), Some("nvidia-h100-80gb"));
     let status = sim.policy_status("all");
     let found = status.pools.iter().find(|pool| pool.name == "p").expect("the pool");
-    assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");
+    assert_eq!(found.reason(), Some(Reason::PoolMatchesOwnLabel), "{found:?}");
     assert!(found.message.ends_with("or remove compatibility.labels"), "{found:?}");
     // If the policy does not publish these labels, pools match labels of other users.
     sim.apply_policy("all", &format!("{{{pool}}}"));

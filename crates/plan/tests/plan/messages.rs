@@ -85,7 +85,7 @@ fn entry(plan: &Plan, reason: Reason, place: Place) -> Option<String> {
         GpuNode(node) => {
             let status = plan.gpu_nodes.get(&NodeName::from(node))?.status.as_ref()?;
             let origin = format!("GpuNode, phase {}", status.phase.as_str());
-            (status.reason == Some(reason)).then(|| (origin, status.message.clone()))?
+            (status.reason() == Some(reason)).then(|| (origin, status.message.clone()))?
         }
         NodeStage(kind) => {
             let mut conditions = plan.gpu_nodes.get(&"a".into())?.status.as_ref()?.conditions.iter();
@@ -98,7 +98,7 @@ fn entry(plan: &Plan, reason: Reason, place: Place) -> Option<String> {
             (format!("policy, condition {kind}={}", found.status), found.message.clone())
         }
         Pool(name) => {
-            let found = of_policy()?.pools.iter().find(|pool| pool.name == name && pool.reason == Some(reason))?;
+            let found = of_policy()?.pools.iter().find(|pool| pool.name == name && pool.reason() == Some(reason))?;
             ("pool".to_owned(), found.message.clone())
         }
         Attention => {

@@ -75,7 +75,7 @@ fn a_change_of_layout_only_updates_the_plugin_one_node_at_a_time_and_waits_for_g
     assert_eq!(offers(&sim, "a"), "Ready 4/4 nvidia.com/mig-3g.40gb=4");
     assert_eq!(offers(&sim, "c"), offers(&sim, "a"));
     let status = sim.status("b");
-    assert_eq!((status.reason, status.waits_on), (Some(Reason::GpuPodsInUse), vec!["default/training".to_owned()]));
+    assert_eq!((status.reason(), status.waits_on), (Some(Reason::GpuPodsInUse), vec!["default/training".to_owned()]));
     assert_eq!(offers(&sim, "b"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
     sim.gpu_pods.clear();
     sim.run(120);
@@ -95,7 +95,7 @@ fn a_blocked_layout_is_reported_with_the_original_message_and_no_gpu_is_offered_
         sim.faults.insert("a".into(), Faults { mig: MigOutcome::Fails(words.into()), ..Faults::default() });
         sim.run(40);
         let status = sim.status("a");
-        assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(reason)), "{}", status.message);
+        assert_eq!((status.phase, status.reason()), (Phase::DevicePlugin, Some(reason)), "{}", status.message);
         assert_eq!(Some(status.message.as_str()), words.split_once(": ").map(|(_, words)| words));
         assert_eq!(sim.spec("a").release_driver, reason == Reason::MigBlocked);
         sim.faults.clear();
@@ -127,7 +127,7 @@ fn a_manually_changed_layout_is_restored_once_no_pod_uses_the_gpus() {
     sim.sleep(601);
     sim.run(20);
     let status = sim.status("a");
-    assert_eq!(status.reason, Some(Reason::MigLayoutDiffers), "{}", status.message);
+    assert_eq!(status.reason(), Some(Reason::MigLayoutDiffers), "{}", status.message);
     assert!(status.message.contains("has 2 x 3g.40gb, but the policy requests 7 x 1g.10gb"), "{}", status.message);
     assert_eq!(status.waits_on, ["default/training"]);
     assert_eq!(plugin_created(&sim, "a"), before, "a pod that uses a GPU is not disturbed");

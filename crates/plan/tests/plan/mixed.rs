@@ -11,7 +11,7 @@ fn label(sim: &mut Sim, node: &str, key: &str, value: &str) {
 
 fn reported(sim: &Sim, node: impl Into<NodeName>) -> (Phase, Reason, String) {
     let status = sim.status(node);
-    (status.phase, status.reason.expect("a reason"), status.message)
+    (status.phase, status.reason().expect("a reason"), status.message)
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_label_that_only_announces_a_gpu_is_trusted_until_the_probe_reports() {
     assert!(!sim.node("a").labels.contains_key("accelerator"));
     sim.report("a").os.id = "ubuntu".into();
     sim.settle();
-    assert_eq!((sim.status("a").phase, sim.status("a").reason), (Phase::Unmanaged, Some(Reason::NoPolicy)));
+    assert_eq!((sim.status("a").phase, sim.status("a").reason()), (Phase::Unmanaged, Some(Reason::NoPolicy)));
     assert!(!sim.node("a").labels.keys().any(|key| key.starts_with(keys::PREFIX)));
 }
 
@@ -262,7 +262,7 @@ fn a_pool_accepts_any_clouds_name_of_a_model_and_an_unknown_name_is_reported() {
     sim.settle();
     assert_eq!(sim.node("a").labels[keys::POOL], "inference");
     let pool = sim.policy_status("all").pools[1].clone();
-    assert_eq!(pool.reason, Some(Reason::UnknownModel));
+    assert_eq!(pool.reason(), Some(Reason::UnknownModel));
     assert!(
         pool.message.contains("nvidia-h100-80g ") && pool.message.contains("write nvidia-h100-80gb"),
         "{}",
@@ -296,7 +296,7 @@ fn a_pool_that_matches_a_label_of_its_own_policy_is_reported() {
         );
         let status = sim.policy_status("all");
         let found = status.pools.iter().find(|pool| pool.name == "by-label").expect("the pool");
-        assert_eq!(found.reason, Some(Reason::PoolMatchesOwnLabel), "{found:?}");
+        assert_eq!(found.reason(), Some(Reason::PoolMatchesOwnLabel), "{found:?}");
         assert!(
             found.message.contains("gpu/nividia") && found.message.contains("match by models"),
             "{}",

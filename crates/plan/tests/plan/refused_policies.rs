@@ -39,8 +39,8 @@ fn reported(sim: &Sim, row: &Row) -> (String, String) {
     let name = name.trim_matches('`');
     let word = |reason: Option<Reason>| reason.map(Reason::as_str).unwrap_or_default().to_owned();
     match what {
-        "pool" => (word(pool(sim, name).reason), pool(sim, name).message),
-        "node" => (word(sim.status(name).reason), sim.status(name).message),
+        "pool" => (word(pool(sim, name).reason()), pool(sim, name).message),
+        "node" => (word(sim.status(name).reason()), sim.status(name).message),
         "second" => {
             let conditions = sim.policy_status("second").conditions;
             let ready = conditions.into_iter().find(|condition| condition.type_ == ConditionType::Ready.as_str());
@@ -129,6 +129,6 @@ fn a_pool_is_shadowed_only_if_earlier_pools_match_all_of_its_nodes() {
         let mut sim = Sim::new().policy("fleet", &format!("{{pools: {pools}}}"));
         sim.settle();
         let expected = shadowed.then_some(Reason::PoolShadowed);
-        assert_eq!(pool(&sim, "b").reason, expected, "{pools}: {}", pool(&sim, "b").message);
+        assert_eq!(pool(&sim, "b").reason(), expected, "{pools}: {}", pool(&sim, "b").message);
     }
 }

@@ -1,7 +1,7 @@
 //! Failures around the operator, and changes that others make to its objects, do not harm working nodes.
 
 use crate::sim::{Faults, Sim};
-use gpu_operator_crd::{Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{Open, Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::world::{PodFacts, Role};
 
 pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
@@ -89,7 +89,7 @@ fn a_gpu_that_was_missing_before_does_not_halt_the_pool() {
     sim.run(30);
     sim.apply_policy("all", NEW);
     sim.run(150);
-    assert_eq!(sim.status("a").reason, Some(Reason::GpuMissing));
+    assert_eq!(sim.status("a").reason(), Some(Reason::GpuMissing));
     assert_eq!(loaded(&mut sim, "b").as_deref(), Some("590.10.01"));
 }
 
@@ -157,12 +157,12 @@ fn a_late_fix_has_its_own_deadline() {
     sim.run(30);
     sim.sleep(3600);
     sim.run(3);
-    assert_eq!(sim.status("a").reason, Some(Reason::DriverImageNotFound));
+    assert_eq!(sim.status("a").reason(), Some(Reason::DriverImageNotFound));
     sim.apply_policy("all", OLD);
     for _ in 0..10 {
         sim.step();
         sim.sleep(1);
-        assert_ne!(sim.status("a").reason, Some(Reason::ProgressDeadlineExceeded));
+        assert_ne!(sim.status("a").reason(), Some(Reason::ProgressDeadlineExceeded));
     }
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
@@ -240,4 +240,22 @@ fn a_pool_with_a_driver_of_its_own_does_not_inherit_the_image_of_another() {
     );
     sim.settle();
     assert_eq!(Sim::image(sim.sets_of(Stage::Driver)[0]), "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04");
+}
+
+#[test]
+fn a_reason_of_a_newer_version_keeps_nothing_from_being_served() {
+    let unknown = || serde_json::from_str::<Open<Reason>>("\"OfTomorrow\"").expect("a reason");
+    for (phase, served) in [(Phase::Ready, "8/8"), (Phase::Driver, "8/8")] {
+        let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+        let status = sim.gpu_nodes.get_mut(&"a".into()).and_then(|gpu_node| gpu_node.status.as_mut());
+        let status = status.expect("a status");
+        (status.phase, status.reason) = (phase, Some(unknown()));
+        let policy = sim.policies.get_mut(&"all".into()).and_then(|policy| policy.status.as_mut());
+        policy.expect("a status").pools.iter_mut().for_each(|pool| pool.reason = Some(unknown()));
+        sim.settle();
+        let status = sim.status("a");
+        assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::AllGpusAllocatable)));
+        assert_eq!(status.gpus.summary, served);
+        assert_eq!(sim.condition("all", "Stalled").0, "False");
+    }
 }

@@ -56,15 +56,15 @@ fn the_first_failure_halts_the_pool_and_reverting_the_edit_only_affects_updated_
     sim.apply_policy("all", NEW);
     sim.run(120);
     assert_eq!(unready(&sim), ["a".into()].into());
-    assert_eq!(sim.status("a").reason, Some(Reason::DriverImageNotFound));
-    assert_eq!(sim.status("b").reason, Some(Reason::RolloutPending));
+    assert_eq!(sim.status("a").reason(), Some(Reason::DriverImageNotFound));
+    assert_eq!(sim.status("b").reason(), Some(Reason::RolloutPending));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     // A spec that cannot be satisfied is reported as such, together with the halt.
     sim.apply_policy("all", "{pools: [{name: p, driver: {version: 470.256.02}}]}");
     sim.run(20);
     assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
     let pool = sim.policy_status("all").pools[0].clone();
-    assert_eq!(pool.reason, Some(Reason::DriverUnsupported));
+    assert_eq!(pool.reason(), Some(Reason::DriverUnsupported));
     assert!(pool.message.contains("; node a: "), "{}", pool.message);
     let before = (sim.writes["node/b"], sim.writes["node/c"]);
     sim.apply_policy("all", OLD);
@@ -85,8 +85,8 @@ fn another_revision_with_the_loaded_version_is_not_proven_by_the_previous_instal
     }
     sim.apply_policy("all", "{pools: [{name: p, driver: {version: 595.91.07, env: [{name: A, value: b}]}}]}");
     sim.run(60);
-    assert_eq!(sim.status("a").reason, Some(Reason::DriverImageNotFound));
-    assert_eq!(sim.status("b").reason, Some(Reason::RolloutPending));
+    assert_eq!(sim.status("a").reason(), Some(Reason::DriverImageNotFound));
+    assert_eq!(sim.status("b").reason(), Some(Reason::RolloutPending));
     sim.faults.clear();
     sim.settle();
     assert!(unready(&sim).is_empty() && sim.gpu_nodes.values().all(|gpu_node| gpu_node.spec.rollout.is_none()));
@@ -101,7 +101,7 @@ fn no_driver_is_replaced_under_a_gpu_pod_and_the_next_idle_node_is_updated_first
     assert_eq!(loaded(&mut sim, "a"), "595.91.07");
     assert_eq!(loaded(&mut sim, "b"), "590.10.01");
     let status = sim.status("a");
-    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::GpuPodsInUse)));
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::GpuPodsInUse)));
     assert_eq!(status.waits_on, ["team/training"]);
     sim.gpu_pods.clear();
     sim.settle();
@@ -119,7 +119,7 @@ fn a_gpu_pod_that_starts_before_the_driver_is_replaced_reverts_the_node() {
     sim.gpu_pods.insert("a".into(), vec!["team/late".into()]);
     sim.run(15);
     assert_eq!(sim.node("a").labels, before);
-    assert_eq!(sim.status("a").reason, Some(Reason::GpuPodsInUse));
+    assert_eq!(sim.status("a").reason(), Some(Reason::GpuPodsInUse));
     assert_eq!(sim.node("a").allocatable.total(), 8);
 }
 
@@ -179,10 +179,10 @@ fn nothing_is_removed_for_a_daemon_set_that_the_api_server_rejects() {
         }
         assert_eq!((&sim.pods, &sim.sets), (&pods, &sets), "{spec}");
         assert_eq!(sim.condition("all", "Ready").0, "True", "{spec}");
-        assert_eq!(sim.status("a").reason, Some(Reason::RolloutPending), "{spec}");
+        assert_eq!(sim.status("a").reason(), Some(Reason::RolloutPending), "{spec}");
         sim.settle();
         assert_eq!(
-            sim.status("a").reason,
+            sim.status("a").reason(),
             Some(Reason::AllGpusAllocatable),
             "{spec}: the node is updated once the DaemonSet is accepted"
         );

@@ -69,7 +69,7 @@ fn a_node_whose_plugin_does_not_share_gpus_as_specified_is_not_ready() {
     sim.run(40);
     let status = sim.status("a");
     assert_eq!(
-        status.reason,
+        status.reason(),
         Some(Reason::WaitingForAllocatable),
         "8 are allocatable, which is sufficient only without sharing"
     );
@@ -159,7 +159,7 @@ fn a_node_with_mig_enabled_is_not_ready_until_it_has_mig_devices() {
     partition(&mut sim, "a", 0, &[]);
     sim.run(40);
     let status = sim.status("a");
-    assert_eq!(status.reason, Some(Reason::WaitingForAllocatable));
+    assert_eq!(status.reason(), Some(Reason::WaitingForAllocatable));
     assert!(status.message.contains("have no MIG device"), "{}", status.message);
     partition(&mut sim, "a", 0, &[("3g.40gb", 2)]);
     sim.settle();
@@ -189,7 +189,7 @@ fn googles_plugin_is_used_with_googles_driver_and_needs_no_toolkit() {
 fn a_plugin_that_does_not_support_the_driver_is_rejected() {
     let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy("all", "{defaults: {devicePlugin: {flavor: Gke}}}");
     sim.run(20);
-    assert_eq!(sim.status("a").reason, Some(Reason::DevicePluginUnsupported));
+    assert_eq!(sim.status("a").reason(), Some(Reason::DevicePluginUnsupported));
     assert_eq!(sim.condition("all", "Accepted").0, "False");
     assert!(sim.sets.is_empty());
 }
@@ -201,7 +201,7 @@ fn a_node_with_a_third_party_plugin_is_ready_according_to_what_the_plugin_offers
     assert!(sim.sets_of(Stage::DevicePlugin).is_empty());
     assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
     let status = sim.status("a");
-    assert_eq!((status.phase, status.reason), (Phase::DevicePlugin, Some(Reason::WaitingForAllocatable)));
+    assert_eq!((status.phase, status.reason()), (Phase::DevicePlugin, Some(Reason::WaitingForAllocatable)));
     assert!(status.message.contains("flavor: External"), "{}", status.message);
     let file = "{metadata: {name: plugin, namespace: kube-system}, spec: {selector: {}, template: {spec: {volumes: [{name: s, hostPath: {path: /var/lib/kubelet/device-plugins}}], containers: [{name: c, image: nvidia/k8s-device-plugin:v1}]}}}}";
     sim.foreign_sets.insert("kube-system/plugin".into(), serde_yaml::from_str(file).expect("a DaemonSet"));

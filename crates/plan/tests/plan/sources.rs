@@ -59,7 +59,7 @@ fn a_node_becomes_ready_with_every_driver_source() {
         let mut sim = node(spec, os, &[]);
         sim.settle();
         let status = sim.status("a");
-        assert_eq!(status.reason, Some(Reason::AllGpusAllocatable), "{spec}: {}", status.message);
+        assert_eq!(status.reason(), Some(Reason::AllGpusAllocatable), "{spec}: {}", status.message);
         assert_eq!(installer(&sim).image.as_deref(), Some(image), "{spec}");
         assert!(sim.writes["node/a"] <= 4, "{spec}: {:?}", sim.writes);
     }
@@ -82,7 +82,7 @@ fn an_installer_without_a_complete_image_in_the_policy_is_rejected() {
         let mut sim = node(&format!("{{defaults: {{driver: {driver}}}}}"), os, &[]);
         sim.run(40);
         let status = sim.status("a");
-        assert_eq!(status.reason, Some(Reason::NoDriverImageForOS), "{driver}: {}", status.message);
+        assert_eq!(status.reason(), Some(Reason::NoDriverImageForOS), "{driver}: {}", status.message);
         assert!(status.message.contains(words), "{driver}: {}", status.message);
         assert!(sim.sets_of(Stage::Driver).is_empty(), "{driver}");
     }
@@ -146,7 +146,7 @@ fn no_driver_is_guessed_for_a_gpu_that_is_not_in_the_catalogue() {
         match expected {
             Ok(image) => assert_eq!(installer(&sim).image.as_deref(), Some(image), "{driver}: {}", status.message),
             Err(way_out) => {
-                assert_eq!(status.reason, Some(Reason::UnknownGpu), "{driver}: {}", status.message);
+                assert_eq!(status.reason(), Some(Reason::UnknownGpu), "{driver}: {}", status.message);
                 assert!(
                     status.message.contains("nvidia-10de-fff1") && status.message.contains("spec.models"),
                     "{driver}"
@@ -187,7 +187,7 @@ fn a_host_driver_that_no_longer_supports_the_gpus_is_reported_unless_they_work()
         sim.apply_policy("all", "{}");
         sim.run(60);
         let status = sim.status("a");
-        assert_eq!(status.reason, Some(reason), "{version}: {}", status.message);
+        assert_eq!(status.reason(), Some(reason), "{version}: {}", status.message);
         let expected = match reason {
             Reason::DriverUnsupported => "use a version such as 470.256.02",
             Reason::AllGpusAllocatable => "driver 550.54.14 is installed on the host and left unchanged",
@@ -272,7 +272,7 @@ fn waiting_for_gkes_installation_is_reported() {
         let mut sim = node(&spec, ("cos", "117"), &[(NODE_POOL, "gpus"), (GKE_DRIVER, "latest")]);
         sim.run(40);
         let status = sim.status("a");
-        assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::DriverInstalling)), "{source}");
+        assert_eq!((status.phase, status.reason()), (Phase::Driver, Some(Reason::DriverInstalling)), "{source}");
         assert!(status.message.contains("GKE installs") && status.message.contains("latest"), "{}", status.message);
         assert!(sim.sets_of(Stage::Driver).is_empty());
         let driver = &mut sim.report("a").driver;
@@ -308,7 +308,7 @@ fn without_a_precompiled_image_the_driver_is_compiled_and_the_node_remembers_it(
     sim.settle();
     let status = sim.status("a");
     assert_eq!(status.missing_image.as_deref(), Some(missing.as_str()));
-    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::PrecompiledImageMissing)));
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::PrecompiledImageMissing)));
     assert!(status.message.contains(&missing), "{}", status.message);
     assert_eq!(sim.condition("all", "Ready").0, "True");
     // The node does not switch back and forth: neither a restart of the operator nor time changes anything.
@@ -342,7 +342,7 @@ fn the_end_of_an_installers_log_determines_the_reason() {
         sim.faults.insert("a".into(), Faults { driver_crash: Some(words.into()), ..Faults::default() });
         sim.run(40);
         let status = sim.status("a");
-        assert_eq!(status.reason, Some(reason), "{words}: {}", status.message);
+        assert_eq!(status.reason(), Some(reason), "{words}: {}", status.message);
         assert!(status.message.contains(words) && status.message.contains(advice), "{}", status.message);
     }
 }
@@ -377,7 +377,7 @@ fn five_models_get_drivers_of_three_branches_and_each_unsupported_version_is_rej
             sim.settle();
             let status = sim.policy_status("all");
             let pool = status.pools.iter().find(|pool| pool.name == "pinned").expect("the pool");
-            assert_eq!(pool.reason, Some(Reason::DriverUnsupported), "{name}");
+            assert_eq!(pool.reason(), Some(Reason::DriverUnsupported), "{name}");
             assert!(pool.message.contains(last), "{name}: {}", pool.message);
             assert_eq!(images(&sim), before, "{name}: nothing changes");
             assert!(models.iter().all(|(node, _)| sim.status(*node).is_ready()), "{name}");
@@ -498,7 +498,7 @@ fn an_installed_driver_other_than_the_loaded_one_requires_a_reboot() {
         sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
         sim.run(60);
         let status = sim.status("a");
-        assert_eq!(status.reason, Some(Reason::RebootNeeded), "{spec}: {}", status.message);
+        assert_eq!(status.reason(), Some(Reason::RebootNeeded), "{spec}: {}", status.message);
         assert!(status.message.contains("470.256.02") && status.message.contains("reboot"), "{}", status.message);
     }
 }
@@ -538,7 +538,7 @@ fn the_probe_releases_the_driver_only_for_a_container_that_waits_at_its_guard() 
     sim.report("a").driver.loaded = Some("470.256.02".into());
     sim.gpu_pods.insert("a".into(), vec!["default/training".into()]);
     sim.run(60);
-    assert_eq!(sim.status("a").reason, Some(Reason::DriverInUse), "{:?}", sim.status("a"));
+    assert_eq!(sim.status("a").reason(), Some(Reason::DriverInUse), "{:?}", sim.status("a"));
     assert!(released(&sim));
     assert!(sim.writes["node/a"] <= 5, "{:?}", sim.writes);
 }
@@ -566,11 +566,11 @@ fn a_loaded_module_whose_library_is_not_found_is_never_overwritten_by_auto() {
     sim.report("a").driver.loaded = Some("535.261.03".into());
     sim.run(15);
     // The module may belong to an installation in progress.
-    assert_eq!(sim.status("a").reason, Some(Reason::DriverInstalling), "{}", sim.status("a").message);
+    assert_eq!(sim.status("a").reason(), Some(Reason::DriverInstalling), "{}", sim.status("a").message);
     assert!(sim.sets_of(Stage::Driver).is_empty() && !sim.node("a").labels.contains_key(keys::DRIVER));
     sim.run(60);
     let status = sim.status("a");
-    assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::DriverLibraryNotFound)));
+    assert_eq!((status.phase, status.reason()), (Phase::Driver, Some(Reason::DriverLibraryNotFound)));
     for words in ["nvidia 535.261.03", "libnvidia-ml.so.535.261.03", "installDir", "source: Container"] {
         assert!(status.message.contains(words), "{words}: {}", status.message);
     }
@@ -600,7 +600,7 @@ fn a_module_without_libraries_that_a_container_left_behind_is_not_taken_for_a_ho
     sim.apply_policy("all", "{}");
     sim.run(60);
     let installs = |sim: &Sim| {
-        assert_eq!(sim.status("a").reason, Some(Reason::DriverInstalling), "{}", sim.status("a").message);
+        assert_eq!(sim.status("a").reason(), Some(Reason::DriverInstalling), "{}", sim.status("a").message);
         assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
         assert!(sim.node("a").labels.contains_key(keys::DRIVER));
     };
@@ -618,11 +618,11 @@ fn the_probe_and_the_plugin_get_the_install_dir_of_the_policy() {
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.run(40);
     assert_eq!(sim.spec("a").driver_root.as_deref(), Some("/opt/vendor"));
-    assert_eq!(sim.status("a").reason, Some(Reason::DriverNotInstalled), "{}", sim.status("a").message);
+    assert_eq!(sim.status("a").reason(), Some(Reason::DriverNotInstalled), "{}", sim.status("a").message);
     sim.report("a").driver.loaded = Some("535.261.03".into());
     sim.run(40);
     let status = sim.status("a");
-    assert_eq!(status.reason, Some(Reason::DriverLibraryNotFound));
+    assert_eq!(status.reason(), Some(Reason::DriverLibraryNotFound));
     assert!(status.message.contains("libnvidia-ml.so.535.261.03 is not under /opt/vendor"), "{}", status.message);
     let library =
         InstalledDriver { root: "/opt/vendor".into(), version: "535.261.03".into(), ..InstalledDriver::default() };
@@ -664,20 +664,20 @@ fn gpus_bound_to_nouveau_are_reported_with_instructions() {
         sim.faults.insert("a".into(), Faults { driver_crash: Some(crash.into()), ..Faults::default() });
         sim.run(60);
         let status = sim.status("a");
-        assert_eq!((status.phase, status.reason), (Phase::Driver, Some(Reason::NouveauLoaded)), "{}", status.message);
+        assert_eq!((status.phase, status.reason()), (Phase::Driver, Some(Reason::NouveauLoaded)), "{}", status.message);
         for words in ["GPU 0000:06:00.0 is bound to kernel driver nouveau", "driver@a", "modprobe.d", "reboot"] {
             assert!(status.message.contains(words), "{words}: {}", status.message);
         }
         // Once nouveau is gone, other problems are reported.
         sim.report("a").gpus[0].held_by = None;
         sim.run(60);
-        assert_ne!(sim.status("a").reason, Some(Reason::NouveauLoaded));
+        assert_ne!(sim.status("a").reason(), Some(Reason::NouveauLoaded));
     }
     let mut sim = bound_to_nouveau("{}");
     sim.host_driver("a", "580.173.02", false);
     sim.run(40);
     let status = sim.status("a");
-    assert_eq!(status.reason, Some(Reason::NouveauLoaded), "{}", status.message);
+    assert_eq!(status.reason(), Some(Reason::NouveauLoaded), "{}", status.message);
     assert!(status.message.contains("the host's NVIDIA driver cannot be loaded"), "{}", status.message);
 }
 
@@ -715,7 +715,7 @@ fn gpus_passed_through_to_virtual_machines_are_reported_and_not_counted() {
     sim.report("a").passed_through = 2;
     sim.settle();
     let status = sim.status("a");
-    assert_eq!((status.phase, status.reason), (Phase::Ready, Some(Reason::GpusPassedThrough)));
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::GpusPassedThrough)));
     assert!(status.message.contains("2 GPUs are bound to vfio-pci"), "{}", status.message);
     assert_eq!(status.gpus.summary, "1/1");
     assert!(sim.policy_status("all").attention.is_empty(), "nothing is wrong");
@@ -725,6 +725,6 @@ fn gpus_passed_through_to_virtual_machines_are_reported_and_not_counted() {
     report.gpus.clear();
     sim.run(60);
     let status = sim.status("a");
-    assert_eq!(status.reason, Some(Reason::GpuMissing));
+    assert_eq!(status.reason(), Some(Reason::GpuMissing));
     assert!(status.message.contains("3 GPUs are bound to vfio-pci"), "{}", status.message);
 }

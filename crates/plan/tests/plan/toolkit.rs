@@ -101,7 +101,7 @@ fn a_runtime_that_rejects_its_configuration_is_reported_with_its_message() {
         not_allocatable(&mut sim);
         let plan = sim.plan();
         let write = plan.gpu_nodes[&"a".into()].status.clone().expect("a status");
-        assert_eq!(write.reason, Some(reason));
+        assert_eq!(write.reason(), Some(reason));
         let message = write.message;
         assert!(message.contains("unexpected end of file"), "{message}");
         assert!(plan.recreate.is_empty(), "a rejected configuration is not retried indefinitely");
@@ -330,11 +330,11 @@ fn a_runtime_that_does_not_restart_halts_the_rest_of_its_pool() {
     }
     sim.run(120);
     assert_eq!(restarting(&sim), ["a"]);
-    assert_eq!(sim.status("a").reason, Some(Reason::RuntimeDown));
+    assert_eq!(sim.status("a").reason(), Some(Reason::RuntimeDown));
     assert_eq!(sim.status("d").phase, Phase::Ready, "other pools continue");
     for node in ["b", "c"] {
         let status = sim.status(node);
-        assert_eq!((status.phase, status.reason), (Phase::Toolkit, Some(Reason::RuntimeTurnPending)), "{status:?}");
+        assert_eq!((status.phase, status.reason()), (Phase::Toolkit, Some(Reason::RuntimeTurnPending)), "{status:?}");
         assert_eq!(status.deadline, None, "the node waits for another node");
         assert!(!sim.node(node).labels.contains_key(keys::TOOLKIT));
         assert!(sim.node(node).labels.contains_key(keys::DRIVER), "the driver does not wait");
@@ -400,7 +400,7 @@ fn while_a_runtime_does_not_report_its_version_nothing_is_changed() {
     assert_eq!(sim.status("a").phase, Phase::Ready, "the phase depends on allocatable alone");
     not_allocatable(&mut sim);
     let status = sim.plan().gpu_nodes[&"a".into()].status.clone().expect("a status");
-    assert_eq!(status.reason, Some(Reason::NodeNotReady), "{status:?}");
+    assert_eq!(status.reason(), Some(Reason::NodeNotReady), "{status:?}");
     // A node that joins in this state gets no operands yet.
     let mut sim = fresh(&["a"], "{}");
     sim.node_mut("a").runtime = "containerd://Unknown".into();
@@ -641,7 +641,7 @@ fn a_toolkit_that_only_finds_device_nodes_in_the_drivers_directory_is_rejected()
         let mut sim = beside_a_folder(runtime, toolkit);
         sim.run(40);
         let status = sim.status("a");
-        assert_eq!(status.reason, Some(Reason::RuntimeUnsupported), "{runtime} {toolkit}: {}", status.message);
+        assert_eq!(status.reason(), Some(Reason::RuntimeUnsupported), "{runtime} {toolkit}: {}", status.message);
         assert!(status.message.contains(words), "{}", status.message);
     }
     let mut sim = beside_a_folder("containerd://2.1.4", "{}");

@@ -40,7 +40,7 @@ fn result(sim: &Sim, node: &str) -> Option<ValidationResult> {
 
 fn reported(sim: &Sim, node: &str) -> (Phase, Reason) {
     let status = sim.status(node);
-    (status.phase, status.reason.expect("a reason"))
+    (status.phase, status.reason().expect("a reason"))
 }
 
 pub(crate) fn failing() -> Faults {

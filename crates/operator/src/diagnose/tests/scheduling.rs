@@ -67,7 +67,7 @@ fn a_node_whose_gpus_are_allocated_for_claims_never_offers_them_as_a_resource() 
     edit(&mut world, "h100", |node, gpu_node| {
         node.allocatable = Resources::default();
         let status = gpu_node.status.as_mut().unwrap();
-        (status.phase, status.reason) = (Phase::DevicePlugin, Some(Reason::ForeignDraDriver));
+        (status.phase, status.reason) = (Phase::DevicePlugin, Some(Reason::ForeignDraDriver.into()));
     });
     let found = found(&gpus("nodeSelector: {accelerator: nvidia-h100-80gb},", 1), &world);
     assert_eq!(found.iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), [Mistake::NoNodeFits]);
