@@ -116,7 +116,7 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
         let found = f.statuses().await?;
         for (node, wanted) in nodes {
             let status = found.get(&node.name);
-            let reason = status.and_then(|status| status.reason());
+            let reason = status.and_then(GpuNodeStatus::reason);
             ensure!(reason == *wanted, "{}: {reason:?}, expected {wanted:?}: {status:?}", node.name);
             let ready = status.is_some_and(GpuNodeStatus::is_ready);
             ensure!(ready == (*wanted == Some(Reason::AllGpusAllocatable)), "{}", node.name);
