@@ -49,7 +49,7 @@ fn table(rows: &[(&str, Vec<String>)]) -> String {
     text
 }
 
-fn shown<K: CustomResourceExt, O: Serialize>(name: &str, states: Vec<(&'static str, O)>) {
+fn shown<K: CustomResourceExt, O: Serialize>(name: &str, states: &[(&'static str, O)]) {
     let headings = states.first().map(|(_, object)| ("", row::<K>(object).0));
     let rows = states.iter().map(|(state, object)| (*state, row::<K>(object).1));
     let rows: Vec<_> = headings.into_iter().chain(rows).collect();
@@ -115,14 +115,13 @@ fn kubectl_prints_the_state_of_a_policy() {
         ("being deleted", after(two("{}"), |sim| sim.delete_policy("all"))),
     ];
     let policies = states.iter().filter_map(|(state, sim)| {
-        let plans = sim.plans.iter().rev();
-        let status = plans.filter_map(|plan| plan.statuses.get(&"all".into())).next()?;
+        let shown = sim.plans.iter().rev().find_map(|plan| plan.statuses.get(&"all".into()))?;
         let policy = sim.policies.get(&"all".into()).cloned();
         let mut policy = policy.unwrap_or_else(|| ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default()));
-        policy.status = Some(status.clone());
+        policy.status = Some(shown.clone());
         Some((*state, policy))
     });
-    shown::<ClusterGpuPolicy, _>("columns", policies.collect());
+    shown::<ClusterGpuPolicy, _>("columns", &policies.collect::<Vec<_>>());
 }
 
 #[test]
@@ -131,12 +130,12 @@ fn kubectl_prints_the_state_of_a_node() {
     let mut without = two("{}");
     without.delete_policy("all");
     without.run(120);
-    let states = vec![
+    let states = [
         ("ready", node(&two("{}"))),
         ("a GPU with a problem", node(&after(two("{}"), |sim| set_health(sim, 3, HealthState::Degraded)))),
         ("away", node(&after(two("{}"), |sim| sim.node_mut("a").ready = false))),
         ("a GPU is missing", node(&after(two("{}"), |sim| sim.reboot("a", 1)))),
         ("without a policy", node(&without)),
     ];
-    shown::<GpuNode, _>("columns-gpunodes", states);
+    shown::<GpuNode, _>("columns-gpunodes", &states);
 }
