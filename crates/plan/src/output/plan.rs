@@ -87,36 +87,37 @@ impl Plan {
     /// Adds the part of another writer.
     pub fn merge(&mut self, part: Self) {
         let Self {
-            mut daemon_sets,
-            mut prune,
-            mut recreate,
-            mut pods,
-            mut runtime_classes,
-            mut prune_classes,
-            mut labels,
-            mut node_health,
-            mut gpu_nodes,
-            mut policies,
-            mut finalizers,
-            mut events,
+            daemon_sets,
+            prune,
+            recreate,
+            pods,
+            runtime_classes,
+            prune_classes,
+            labels,
+            node_health,
+            gpu_nodes,
+            policies,
+            finalizers,
+            events,
             questions,
             check_again,
-            mut statuses,
+            statuses,
         } = part;
-        self.daemon_sets.append(&mut daemon_sets);
-        self.prune.append(&mut prune);
-        self.recreate.append(&mut recreate);
-        self.pods.append(&mut pods);
-        self.runtime_classes.append(&mut runtime_classes);
-        self.prune_classes.append(&mut prune_classes);
-        self.labels.append(&mut labels);
-        self.node_health.append(&mut node_health);
-        self.gpu_nodes.append(&mut gpu_nodes);
-        self.policies.append(&mut policies);
-        self.finalizers.append(&mut finalizers);
-        self.events.append(&mut events);
+        // Not `append`, which rebuilds the whole map: parts are small and many.
+        self.daemon_sets.extend(daemon_sets);
+        self.prune.extend(prune);
+        self.recreate.extend(recreate);
+        self.pods.extend(pods);
+        self.runtime_classes.extend(runtime_classes);
+        self.prune_classes.extend(prune_classes);
+        self.labels.extend(labels);
+        self.node_health.extend(node_health);
+        self.gpu_nodes.extend(gpu_nodes);
+        self.policies.extend(policies);
+        self.finalizers.extend(finalizers);
+        self.events.extend(events);
         self.questions.merge(questions);
         self.check_again = self.check_again.into_iter().chain(check_again).min();
-        self.statuses.append(&mut statuses);
+        self.statuses.extend(statuses);
     }
 }

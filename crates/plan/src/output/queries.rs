@@ -24,8 +24,8 @@ impl Questions {
 
     /// Adds other queries.
     pub fn merge(&mut self, other: Self) {
-        let Self { mut gpu_pods, mut log_tails } = other;
-        self.gpu_pods.append(&mut gpu_pods);
-        self.log_tails.append(&mut log_tails);
+        let Self { gpu_pods, log_tails } = other;
+        self.gpu_pods.extend(gpu_pods);
+        self.log_tails.extend(log_tails);
     }
 }
