@@ -185,7 +185,7 @@ pub struct GpuNodeStatus {
     pub phase: Phase,
     /// A one-word reason for the node's state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Open<crate::Reason>>,
+    pub reason: Option<Open<crate::reason::Reason>>,
     /// A human-readable explanation of the node's state, with the object to inspect or the action to take.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
@@ -230,7 +230,7 @@ impl GpuNodeStatus {
 
     /// Returns the reason, if this version knows it.
     #[must_use]
-    pub fn reason(&self) -> Option<crate::Reason> {
+    pub fn reason(&self) -> Option<crate::reason::Reason> {
         self.reason.as_ref()?.known()
     }
 

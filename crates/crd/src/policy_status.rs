@@ -155,7 +155,7 @@ pub struct PoolStatus {
     pub driver_version: Option<String>,
     /// The reason why the pool cannot proceed. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Open<crate::Reason>>,
+    pub reason: Option<Open<crate::reason::Reason>>,
     /// A human-readable explanation of the reason, with the action to take.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
@@ -165,7 +165,7 @@ pub struct PoolStatus {
 impl PoolStatus {
     /// Returns the reason, if the pool has one that this version knows.
     #[must_use]
-    pub fn reason(&self) -> Option<crate::Reason> {
+    pub fn reason(&self) -> Option<crate::reason::Reason> {
         self.reason.as_ref()?.known()
     }
 }
@@ -196,7 +196,7 @@ pub struct Attention {
     #[schemars(length(max = 63))]
     pub pool: PoolName,
     /// A one-word reason for the node's state.
-    pub reason: Open<crate::Reason>,
+    pub reason: Open<crate::reason::Reason>,
     /// A human-readable explanation of the node's state.
     #[schemars(length(max = 512))]
     pub message: String,
@@ -208,7 +208,7 @@ pub struct Attention {
 impl Attention {
     /// Returns the reason, if this version knows it.
     #[must_use]
-    pub fn reason(&self) -> Option<crate::Reason> {
+    pub fn reason(&self) -> Option<crate::reason::Reason> {
         self.reason.known()
     }
 }

@@ -5,12 +5,17 @@ use std::fmt;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{EnumIter, EnumString, IntoStaticStr};
 
-use crate::skip::is_default;
+use crate::{open::Open, skip::is_default};
 
 /// A GPU model that the built-in catalogue lacks. It applies to all policies.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = (
+    "self.architecture in ['Kepler', 'Maxwell', 'Pascal', 'Volta', 'Turing', 'Ampere', 'Ada', 'Hopper', 'Blackwell'] || (has(self.modules) && has(self.driver) && has(self.driver.firstBranch))",
+    "this version does not know the architecture: write Kepler, Maxwell, Pascal, Volta, Turing, Ampere, Ada, Hopper or Blackwell, or add driver.firstBranch and modules"
+))]
 pub struct Model {
     /// Name of the model, as it is set in node labels and used in `match.models` of pools. It may contain lower-case
     /// letters, digits and `-`.
@@ -25,8 +30,9 @@ pub struct Model {
     #[x_kube(merge_strategy = ListMerge::Set)]
     #[serde(rename = "pciIDs")]
     pub pci_ids: Vec<String>,
-    /// The GPU's architecture, which determines the supported drivers and kernel modules.
-    pub architecture: Architecture,
+    /// The GPU's architecture, such as `Blackwell`, which determines the supported drivers and kernel modules. For an
+    /// architecture that this version does not know, `driver.firstBranch` and `modules` are required.
+    pub architecture: Open<Architecture>,
     /// Memory of one GPU, in MiB.
     #[serde(rename = "memoryMiB", default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
@@ -78,7 +84,21 @@ impl JsonSchema for PciId {
 }
 
 /// NVIDIA's GPU architectures, oldest first.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    EnumIter,
+    EnumString,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+)]
 #[allow(missing_docs, reason = "NVIDIA's own names")]
 pub enum Architecture {
     Kepler,

@@ -60,13 +60,13 @@ impl Catalogue {
 
     fn accelerator(&self, model: &Model) -> Accelerator {
         let Model { name, pci_ids, architecture, memory_mib, driver, modules } = model;
-        let known = self.architectures.iter().find(|known| known.name == *architecture);
+        let known = self.architectures.iter().find(|known| *architecture == known.name);
         let (first, last) = (known.and_then(|known| known.first.as_ref()), known.and_then(|known| known.last.as_ref()));
         let ids = pci_ids.iter().filter_map(|id| u16::from_str_radix(id, 16).ok());
         Accelerator {
             name: name.clone(),
             aliases: Vec::new(),
-            architecture: *architecture,
+            architecture: architecture.clone(),
             devices: ids.map(|device_id| PciDevice { device_id, subsystem: None, memory_mib: *memory_mib }).collect(),
             memory_mib: *memory_mib,
             driver: BranchRange {

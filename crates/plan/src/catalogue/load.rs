@@ -106,7 +106,7 @@ fn accelerator(entry: ModelEntry, architectures: &[ArchitectureEntry]) -> Result
         desktop: entry.desktop.unwrap_or_else(|| name::is_desktop(&entry.name)),
         name: entry.name,
         aliases: entry.aliases,
-        architecture: entry.architecture,
+        architecture: entry.architecture.into(),
         // Variants with different sizes have no common size.
         memory_mib: if sizes.len() == 1 { sizes.into_iter().next().flatten() } else { None },
         devices,

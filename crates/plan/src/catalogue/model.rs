@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
-use gpu_operator_crd::policy::{Architecture, ModuleSupport};
+use gpu_operator_crd::{
+    Open,
+    policy::{Architecture, ModuleSupport},
+};
 use serde::Deserialize;
 
 /// A GPU model, with one canonical name.
@@ -14,7 +17,7 @@ pub struct Accelerator {
     /// Other clouds' label values for this model.
     pub aliases: Vec<String>,
     /// The architecture.
-    pub architecture: Architecture,
+    pub architecture: Open<Architecture>,
     /// The PCI devices that it appears as.
     pub devices: Vec<PciDevice>,
     /// Nominal memory of one GPU in MiB, if known and the same for all of [`Self::devices`].

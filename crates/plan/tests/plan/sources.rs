@@ -403,6 +403,20 @@ fn a_model_that_a_policy_adds_applies_to_all_policies() {
 }
 
 #[test]
+fn a_model_of_an_architecture_that_this_version_does_not_know_gets_the_driver_that_the_policy_describes() {
+    let added = "{models: [{name: nvidia-r100, pciIDs: [fff1], architecture: Rubin, driver: {firstBranch: 590}, modules: OpenOnly}]}";
+    let mut sim = Sim::new().gpu_node("a", "fff1", 2).policy("all", added);
+    sim.settle();
+    assert_eq!(sim.node("a").labels[keys::MODEL], "nvidia-r100", "{}", sim.status("a").message);
+    assert!(sim.status("a").is_ready(), "{}", sim.status("a").message);
+    let pinned = added.replacen('{', "{defaults: {driver: {version: 580.173.02}}, ", 1);
+    sim.apply_policy("all", &pinned);
+    sim.settle();
+    let pool = &sim.policy_status("all").pools[0];
+    assert!(pool.message.contains("nvidia-r100 (Rubin) is supported from branch 590 on"), "{}", pool.message);
+}
+
+#[test]
 fn a_model_that_is_already_known_is_reported_and_changes_nothing() {
     for (models, words) in [
         ("[{name: nvidia-tesla-t4, pciIDs: [fff1], architecture: Ada}]", "nvidia-tesla-t4 is already in the catalogue"),

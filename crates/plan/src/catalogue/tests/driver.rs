@@ -49,14 +49,15 @@ fn every_model_has_a_default_driver_that_supports_it_with_a_flavour_that_runs_it
 #[test]
 fn modules_follow_the_architecture() {
     for model in catalogue().models() {
-        let expected = match model.architecture {
+        let architecture = model.architecture.known().unwrap();
+        let expected = match architecture {
             Kepler | Maxwell | Pascal | Volta => ModuleSupport::ProprietaryOnly,
             Hopper if model.name.starts_with("nvidia-gh200") => ModuleSupport::OpenOnly,
             Turing | Ampere | Ada | Hopper => ModuleSupport::Either,
             Blackwell => ModuleSupport::OpenOnly,
         };
         assert_eq!(model.modules, expected, "{}", model.name);
-        let last = match model.architecture {
+        let last = match architecture {
             Kepler => Some(470),
             Maxwell | Pascal | Volta => Some(580),
             _ => None,
@@ -82,7 +83,7 @@ fn any_two_models_get_a_driver_and_a_flavour_that_run_both_or_an_error_that_name
     let mut kinds: Vec<&Accelerator> = Vec::new();
     for model in catalogue.models() {
         let same = |kind: &&Accelerator| {
-            (kind.architecture, kind.modules, &kind.driver) == (model.architecture, model.modules, &model.driver)
+            (&kind.architecture, kind.modules, &kind.driver) == (&model.architecture, model.modules, &model.driver)
         };
         if !kinds.iter().any(same) {
             kinds.push(model);

@@ -96,7 +96,7 @@ fn every_known_pci_id_is_its_model() {
     for (ids, name, architecture) in KNOWN {
         for id in *ids {
             let model = catalogue.model_of_pci(*id, None).unwrap_or_else(|| panic!("{id:04x} is unknown"));
-            assert_eq!((model.name.as_str(), model.architecture), (*name, *architecture), "{id:04x}");
+            assert_eq!((model.name.as_str(), model.architecture.known()), (*name, Some(*architecture)), "{id:04x}");
         }
     }
 }
@@ -125,7 +125,7 @@ const RANGES: &[(Architecture, &[(u16, u16)])] = &[
 fn every_desktop_card_has_an_id_of_its_architecture() {
     let catalogue = catalogue();
     for model in catalogue.models().filter(|model| model.desktop) {
-        let ranges = RANGES.iter().find(|(architecture, _)| *architecture == model.architecture).unwrap().1;
+        let ranges = RANGES.iter().find(|(architecture, _)| model.architecture == *architecture).unwrap().1;
         for device in &model.devices {
             let inside = ranges.iter().any(|(first, last)| (*first..=*last).contains(&device.device_id));
             assert!(inside, "{} {:04x} is not of {}", model.name, device.device_id, model.architecture);
