@@ -306,14 +306,16 @@ async fn unavailable_nodes_are_excluded(f: &Fixture) -> Result<()> {
     f.until_condition("Ready", "True").await?;
     f.fleet.revive("n001").await?;
     excluded(0).await?;
-    // Without any eligible node the policy is not ready, however few nodes are required.
-    let none = serde_json::json!({"spec": {
-        "nodeSelector": {"matchLabels": {"no": "node"}}, "readiness": {"minReadyNodes": 0},
-    }});
-    f.policies().patch(POLICY, &PatchParams::default(), &Patch::Merge(&none)).await?;
-    f.until_condition("Ready", "False").await?;
-    let ready = f.policy().await?.status.context("no status")?.conditions.into_iter().find(|c| c.type_ == "Ready");
-    ensure!(ready.clone().is_some_and(|ready| ready.reason == Reason::NoMatchingNodes.as_str()), "{ready:?}");
+    // A policy without nodes is ready only if it requires none.
+    for (least, ready, reason) in [(1, "False", Reason::NoMatchingNodes), (0, "True", Reason::NoNodes)] {
+        let none = serde_json::json!({"spec": {
+            "nodeSelector": {"matchLabels": {"no": "node"}}, "readiness": {"minReadyNodes": least},
+        }});
+        f.policies().patch(POLICY, &PatchParams::default(), &Patch::Merge(&none)).await?;
+        f.until_condition("Ready", ready).await?;
+        let found = f.policy().await?.status.context("no status")?.conditions.into_iter().find(|c| c.type_ == "Ready");
+        ensure!(found.clone().is_some_and(|found| found.reason == reason.as_str()), "{found:?}");
+    }
     f.fleet.until("nodes without stages", DEADLINE, |_, node| !node.labels.contains_key(keys::DRIVER)).await?;
     let statuses = f.statuses().await?;
     let left = statuses.values().find(|status| !matches!(status.phase, Phase::Unmanaged | Phase::Discovery));
