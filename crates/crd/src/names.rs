@@ -47,12 +47,6 @@ macro_rules! name {
             }
         }
 
-        impl From<&$name> for String {
-            fn from(name: &$name) -> Self {
-                name.as_str().to_owned()
-            }
-        }
-
         impl PartialEq<str> for $name {
             fn eq(&self, other: &str) -> bool {
                 self.as_str() == other

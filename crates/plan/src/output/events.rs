@@ -56,10 +56,10 @@ impl Subject {
 /// Returns the transition of a node into a failure, or out of one, as Events on the Node and on its GpuNode.
 #[must_use]
 pub fn node_transitions(member: &Member<'_>, status: &GpuNodeStatus) -> Vec<Transition> {
+    let Some(reason) = reported(member, status) else { return Vec::new() };
     let node = Subject::Node(member.node.name.clone(), member.node.uid.clone());
     let gpu_node =
         member.gpu_node.and_then(|gpu_node| Some(Subject::GpuNode(member.node.name.clone(), gpu_node.uid()?)));
-    let Some(reason) = reported(member, status) else { return Vec::new() };
     let transition = |subject| Transition { subject, reason, message: status.message.clone() };
     [node].into_iter().chain(gpu_node).map(transition).collect()
 }

@@ -1,11 +1,11 @@
 //! The writes for one node: its GpuNode's spec and status.
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, Phase, gpunode::GpuCounts, health::HealthState, keys,
-    policy::Labels, reason::Reason,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, NodeConditionType, Phase, gpunode::GpuCounts,
+    health::HealthState, keys, policy::Labels, reason::Reason,
 };
 use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
+    apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time},
     jiff::Timestamp,
 };
 use kube::ResourceExt;
@@ -21,16 +21,13 @@ use crate::{
     inventory::membership::{Unmanaged, name_of},
     note::clip,
     output::{
-        node_conditions, node_health,
+        node_conditions,
         status_debounce::{Debounced, Pace, debounced},
     },
     rollout::decision::Decision,
     time::add,
-    world::NodeFacts,
+    world::{HealthCondition, NodeFacts},
 };
-
-/// The type of the condition about the health of GPUs.
-const HEALTHY: &str = "Healthy";
 
 /// The writes to one GpuNode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -58,6 +55,8 @@ pub struct Published<'a> {
     pub cuda: Option<String>,
     /// The generation of the GpuNode, including that of the same plan's write of its spec.
     pub generation: Option<i64>,
+    /// The health of its GPUs, if it is known.
+    pub health: Option<&'a HealthCondition>,
 }
 
 /// Returns the owner of a GpuNode: its Node, with which it is deleted.
@@ -150,10 +149,9 @@ pub fn member_status(
         .unwrap_or(Time(now));
     let gpus = counts(assessment, &verdict);
     let known = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
-    let health = node_health::condition(member, now);
     let status = GpuNodeStatus {
         observed_generation: published.generation,
-        conditions: node_conditions::of(&verdict, health, published.generation, known, now),
+        conditions: node_conditions::of(&verdict, published.health, published.generation, known, now),
         report: None,
         model: member.model().map(str::to_owned),
         health: member.health.state,
@@ -275,8 +273,9 @@ pub fn status_write(gpu_node: Option<&GpuNode>, status: GpuNodeStatus) -> Option
     let healthy = before.health.is_none() && status.health == Some(HealthState::Healthy);
     let health = if healthy { status.health } else { before.health };
     let mut conditions = before.conditions.clone();
-    if healthy && let Some(new) = status.conditions.iter().find(|new| new.type_ == HEALTHY) {
-        conditions.iter_mut().filter(|known| known.type_ == HEALTHY).for_each(|known| known.clone_from(new));
+    let is_health = |condition: &Condition| condition.type_ == NodeConditionType::Healthy.as_str();
+    if healthy && let Some(new) = status.conditions.iter().find(|new| is_health(new)) {
+        conditions.iter_mut().filter(|known| is_health(known)).for_each(|known| known.clone_from(new));
     }
     let same = GpuNodeStatus { report: None, health, conditions, ..before } == status;
     (!same).then_some(status)

@@ -38,7 +38,8 @@ pub fn writes<'m>(
     let verdict = merge_notes(assessment, decision, &labels.conflicts, &wanted_labels);
     let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
     let generation = gpu_node::generation(member.gpu_node, spec.as_ref());
-    let published = Published { labels: &labels.published, cuda, generation };
+    let health = node_health::condition(member, now);
+    let published = Published { labels: &labels.published, cuda, generation, health: health.as_ref() };
     let (status, again) = gpu_node::member_status(assessment, &verdict, published, pace, now);
     let awaited = member.is_awaited(now);
     plan.check_again = again.into_iter().chain(checks(assessment, &status, now)).min();
@@ -50,9 +51,9 @@ pub fn writes<'m>(
         }
         plan.gpu_nodes.insert(member.node.name.clone(), write);
     }
-    let health = node_health::of(member, now);
-    if !health.is_empty() {
-        plan.node_health.insert(member.node.name.clone(), health);
+    let health_write = node_health::of(member, health);
+    if !health_write.is_empty() {
+        plan.node_health.insert(member.node.name.clone(), health_write);
     }
     plan.recreate.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(|pod| pod.name.clone()));
     if let Some(pod) = node_health::plugin_to_restart(member, now) {

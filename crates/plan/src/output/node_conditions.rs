@@ -21,12 +21,12 @@ struct Answer {
 #[must_use]
 pub fn of(
     verdict: &Verdict,
-    health: Option<HealthCondition>,
+    health: Option<&HealthCondition>,
     generation: Option<i64>,
     before: &[Condition],
     now: Timestamp,
 ) -> Vec<Condition> {
-    let healthy = health.unwrap_or_else(|| HealthCondition {
+    let healthy = health.cloned().unwrap_or_else(|| HealthCondition {
         status: "Unknown".to_owned(),
         reason: Reason::HealthUnknown.as_str().to_owned(),
         message: "the probe has not reported the health of the GPUs yet".to_owned(),

@@ -39,11 +39,11 @@ pub fn none(node: &NodeFacts) -> NodeHealthWrite {
     }
 }
 
-/// Returns the write for a node of a policy.
+/// Returns the write for a node of a policy, given the health of its GPUs.
 #[must_use]
-pub fn of(member: &Member<'_>, now: Timestamp) -> NodeHealthWrite {
+pub fn of(member: &Member<'_>, health: Option<HealthCondition>) -> NodeHealthWrite {
     let present = &member.node.health_condition;
-    let wanted = condition(member, now).filter(|wanted| match present {
+    let wanted = health.filter(|wanted| match present {
         Some(present) => !present.says(wanted),
         // The condition is written from the first problem on, so a healthy fleet costs no write.
         None => wanted.status != "True",

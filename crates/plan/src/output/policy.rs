@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, ConditionType, PoolName, keys,
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, PoolName, keys,
     policy_status::{
         Attention, GpuTotals, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, Summary,
     },
@@ -148,13 +148,4 @@ fn attention(nodes: &[Counted<'_>]) -> Vec<Attention> {
 #[must_use]
 pub fn has_finalizer(policy: &ClusterGpuPolicy) -> bool {
     policy.finalizers().iter().any(|finalizer| finalizer == keys::FINALIZER)
-}
-
-/// Returns whether the policy is ready by a status.
-#[must_use]
-pub fn is_ready(status: &ClusterGpuPolicyStatus) -> bool {
-    status
-        .conditions
-        .iter()
-        .any(|condition| condition.type_ == ConditionType::Ready.as_str() && condition.status == "True")
 }
