@@ -32,14 +32,17 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
     {
         return None;
     }
+    // Until a plugin has found the driver, nothing is lost: a container that has just started is still creating its root, and
+    // the probe may see the module before kubelet reports that the container runs.
+    let was_there = member.pod(Stage::DevicePlugin).is_some_and(PodFacts::has_started);
+    let known = |reason| member.status().is_some_and(|status| status.reason() == Some(reason));
     let Some((pod, since)) = pod.and_then(|pod| Some((pod, pod.running_since()?))) else {
-        return facts.loaded.is_some().then(|| Note::new(Reason::DriverDown, down(pod)));
+        let has_failed = pod.is_some_and(PodFacts::has_failed);
+        let is_lost = was_there || has_failed || member.allocatable() > 0 || known(Reason::DriverDown);
+        return (facts.loaded.is_some() && is_lost).then(|| Note::new(Reason::DriverDown, down(pod)));
     };
     let lacks = lacking(facts, pod)?;
-    // A container that has just started is still creating its root. Until a plugin has found it, nothing is lost.
-    let was_there = member.pod(Stage::DevicePlugin).is_some_and(PodFacts::has_started);
-    let known = member.status().is_some_and(|status| status.reason() == Some(Reason::DriverRootIncomplete));
-    let is_lost = known || was_there && older(since, ROOT_GRACE, now);
+    let is_lost = known(Reason::DriverRootIncomplete) || was_there && older(since, ROOT_GRACE, now);
     let reason = if is_lost { Reason::DriverRootIncomplete } else { Reason::DriverInstalling };
     let message = match reason {
         Reason::DriverInstalling => format!("pod {} is installing the driver: {lacks}", pod.name),

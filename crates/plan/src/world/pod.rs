@@ -156,6 +156,15 @@ impl PodFacts {
         self.containers.iter().any(|container| matches!(container.state, ContainerState::Running(_)))
     }
 
+    /// Returns whether a main container has ended, or has failed before its current run.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        let failed = |container: &ContainerFacts| {
+            matches!(container.state, ContainerState::Ended(_)) || container.last_failure.is_some()
+        };
+        self.containers.iter().any(failed)
+    }
+
     /// Returns whether it belongs to a stage that has the driver open while it runs: the device plugin, or the MPS daemon.
     #[must_use]
     pub fn holds_driver(&self) -> bool {

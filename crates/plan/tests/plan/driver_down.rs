@@ -152,6 +152,33 @@ fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
 }
 
 #[test]
+fn while_a_driver_is_installed_for_the_first_time_a_report_of_its_module_is_no_evidence() {
+    let waiting = |reason: &str| ContainerState::Waiting { reason: reason.into(), message: String::new() };
+    for (allocatable, known, crashed, reason) in [
+        (0u32, None, false, Reason::PodStarting),
+        (1, None, false, Reason::DriverDown),
+        (0, Some(Reason::DriverDown), false, Reason::DriverDown),
+        (0, None, true, Reason::DriverDown),
+    ] {
+        let (sim, mut world) = ready();
+        edit_driver_pod(&mut world, |pod| {
+            pod.containers[0].state = waiting("PodInitializing");
+            pod.containers[0].ready = false;
+            pod.containers[0].last_failure =
+                crashed.then(|| gpu_operator_plan::world::Exit { code: 1, message: "no headers".into() });
+        });
+        let plugin = std::sync::Arc::make_mut(world.pods.get_mut("device-plugin@a").expect("the plugin's pod"));
+        plugin.containers[0].state = waiting("PodInitializing");
+        let node = std::sync::Arc::make_mut(world.nodes.get_mut(&"a".into()).expect("the Node"));
+        node.allocatable = allocatable.into();
+        let gpu_node = std::sync::Arc::make_mut(world.gpu_nodes.get_mut(&"a".into()).expect("a GpuNode"));
+        let status = gpu_node.status.as_mut().expect("a status");
+        (status.phase, status.reason) = (Phase::Driver, known.map(Into::into));
+        assert_eq!(assessed(&sim, world).1, reason, "{allocatable} {known:?} {crashed}");
+    }
+}
+
+#[test]
 fn a_report_from_before_the_driver_was_loaded_is_no_evidence() {
     let (mut sim, _) = ready();
     let driver = &mut sim.report("a").driver;
