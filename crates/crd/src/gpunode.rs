@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     health::{HealthRules, HealthState},
     names::{PolicyName, PoolName, Revision},
-    open::Open,
+    open::{self, Open},
     reason::Phase,
     report::{HostRuntime, Report},
     skip::is_default,
@@ -125,6 +125,7 @@ impl StageRevisions {
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
     /// The current step.
+    #[serde(deserialize_with = "open::or_default")]
     pub step: RolloutStep,
     /// The groups that the node had before. The node returns to them if a GPU pod starts before the driver has been
     /// replaced.
@@ -135,11 +136,12 @@ pub struct Rollout {
 }
 
 /// The steps of a node's update, in order.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RolloutStep {
     /// The device plugin is removed and the probe releases the driver, so that no component of the operator uses it.
     Release,
     /// The pods of the new revision are being installed on the node.
+    #[default]
     Install,
 }
 
@@ -172,7 +174,7 @@ pub struct GpuNodeStatus {
     #[serde(default)]
     pub gpus: GpuCounts,
     /// The health of the node's GPUs: the worst state among them. `Unknown` while the probe does not report.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "open::some_or_default", skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthState>,
     /// The precompiled driver image that does not exist for this node. The driver is compiled on the node for as long
     /// as the policy would use this image.
@@ -181,7 +183,7 @@ pub struct GpuNodeStatus {
     pub missing_image: Option<String>,
     /// The node's progress. Short phases may be skipped; if many nodes start at the same time, phases of a few minutes
     /// may be skipped too.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "open::or_default")]
     pub phase: Phase,
     /// A one-word reason for the node's state.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,20 +4,24 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strum::{EnumIter, IntoStaticStr};
+use strum::{EnumIter, EnumString, IntoStaticStr};
 
-use crate::skip::is_default;
+use crate::{
+    open::{self, Open},
+    skip::is_default,
+};
 
 /// Health of one GPU: its state, the causes, and the recommended action.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuHealth {
     /// The state of the GPU.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "open::or_default")]
     pub state: HealthState,
     /// The recommended action: the most thorough one that any of the causes requires.
     #[serde(default)]
-    pub action: Action,
+    #[schemars(with = "Action")]
+    pub action: Open<Action>,
     /// The time of the last change of state. Absent while nothing is known about the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
@@ -63,6 +67,7 @@ pub enum HealthState {
     JsonSchema,
     IntoStaticStr,
     EnumIter,
+    EnumString,
     Clone,
     Copy,
     Debug,
@@ -116,8 +121,10 @@ impl Action {
 #[serde(rename_all = "camelCase")]
 pub struct Cause {
     /// The kind of problem.
-    pub kind: CauseKind,
+    #[schemars(with = "CauseKind")]
+    pub kind: Open<CauseKind>,
     /// The severity of the problem.
+    #[serde(deserialize_with = "open::or_default")]
     pub severity: Severity,
     /// NVIDIA's number of the error. Only set for kind `Xid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,10 +147,11 @@ pub struct Cause {
 
 /// The severity of a cause.
 #[derive(
-    Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+    Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
 pub enum Severity {
     /// The GPU still works.
+    #[default]
     Warning,
     /// The GPU must not be used.
     Fatal,
@@ -156,6 +164,7 @@ pub enum Severity {
     JsonSchema,
     IntoStaticStr,
     EnumIter,
+    EnumString,
     Clone,
     Copy,
     Debug,
@@ -283,19 +292,19 @@ pub struct XidClasses {
 pub struct CauseClasses {
     /// Kinds that are ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(with = "Vec<CauseKind>", length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
-    pub ignore: Vec<CauseKind>,
+    pub ignore: Vec<Open<CauseKind>>,
     /// Kinds that are of severity `Warning`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(with = "Vec<CauseKind>", length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
-    pub warn: Vec<CauseKind>,
+    pub warn: Vec<Open<CauseKind>>,
     /// Kinds that are of severity `Fatal`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(with = "Vec<CauseKind>", length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
-    pub fatal: Vec<CauseKind>,
+    pub fatal: Vec<Open<CauseKind>>,
 }
 
 /// Thresholds above which a reading is a cause.

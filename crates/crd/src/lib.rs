@@ -46,6 +46,9 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
     descriptions::restore::<ClusterGpuPolicyStatus>(&mut policy, "status");
     descriptions::restore::<GpuNodeSpec>(&mut node, "spec");
     descriptions::restore::<GpuNodeStatus>(&mut node, "status");
+    let schemas =
+        node.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut());
+    schemas.for_each(open::open_enumerations);
     vec![("clustergpupolicies.yaml", policy), ("gpunodes.yaml", node)]
 }
 

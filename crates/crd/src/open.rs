@@ -3,8 +3,15 @@
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{DeserializeOwned, IntoDeserializer},
+};
+
+const MAX_LENGTH: i64 = 64;
+const PATTERN: &str = "^[A-Z][A-Za-z0-9]*$";
 
 /// A value of a vocabulary that grows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,6 +20,34 @@ pub enum Open<T> {
     Known(T),
     /// A value that only another version knows.
     Other(Box<str>),
+}
+
+/// Reads a value that this version does not need to keep, because its writer judges it again. An unknown value is read as the
+/// default.
+///
+/// # Errors
+/// Returns an error for anything but a string.
+pub fn or_default<'de, T: DeserializeOwned + Default, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let text = Cow::<str>::deserialize(deserializer)?;
+    let known: Result<T, serde::de::value::Error> = T::deserialize(text.into_deserializer());
+    Ok(known.unwrap_or_default())
+}
+
+/// As [`or_default`], for an optional field.
+///
+/// # Errors
+/// Returns an error for anything but a string or null.
+pub fn some_or_default<'de, T: DeserializeOwned + Default, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let text = Option::<Cow<'_, str>>::deserialize(deserializer)?;
+    text.map(|text| or_default(text.into_deserializer())).transpose()
+}
+
+impl<T: Default> Default for Open<T> {
+    fn default() -> Self {
+        Self::Known(T::default())
+    }
 }
 
 impl<T: Copy> Open<T> {
@@ -78,7 +113,23 @@ impl<T> JsonSchema for Open<T> {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "maxLength": 64, "pattern": "^[A-Z][A-Za-z0-9]*$"})
+        json_schema!({"type": "string", "maxLength": MAX_LENGTH, "pattern": PATTERN})
+    }
+}
+
+/// Replaces the enumerations in a schema by patterns, so that an object of a newer version is accepted.
+pub(crate) fn open_enumerations(schema: &mut JSONSchemaProps) {
+    if let Some(values) = schema.enum_.take() {
+        (schema.max_length, schema.pattern) = (Some(MAX_LENGTH), Some(PATTERN.to_owned()));
+        let known: Vec<_> = values.iter().filter_map(|value| value.0.as_str()).collect();
+        let description = schema.description.get_or_insert_default();
+        if !description.contains("\n- ") {
+            *description = format!("{description} Known values: {}.", known.join(", "));
+        }
+    }
+    schema.properties.iter_mut().flatten().for_each(|(_, property)| open_enumerations(property));
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        open_enumerations(items);
     }
 }
 
@@ -87,7 +138,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Reason;
+    use crate::{GpuHealth, GpuNodeStatus, Reason, health::HealthState};
+
+    #[test]
+    fn an_unknown_value_that_its_writer_judges_again_is_the_default() {
+        let read =
+            |state: &str| serde_json::from_value::<GpuHealth>(json!({"state": state, "action": "CleanConnector"}));
+        assert_eq!(read("Degraded").unwrap().state, HealthState::Degraded);
+        let unknown = read("Remediating").unwrap();
+        assert_eq!((unknown.state, unknown.action.as_str()), (HealthState::Unknown, "CleanConnector"));
+        let read = |health: serde_json::Value| serde_json::from_value::<GpuNodeStatus>(json!({"health": health}));
+        assert_eq!(read(json!("Remediating")).unwrap().health, Some(HealthState::Unknown));
+        assert_eq!(read(json!(null)).unwrap().health, None);
+        assert!(read(json!(1)).is_err());
+    }
 
     #[test]
     fn an_unknown_value_is_kept() {

@@ -40,12 +40,12 @@ impl Health {
     }
 }
 
+fn list<T: Clone>(own: &[T], policy: &[T]) -> Vec<T> {
+    if own.is_empty() { policy.to_vec() } else { own.to_vec() }
+}
+
 fn rules(own: &HealthRules, policy: &HealthRules) -> HealthRules {
-    let list = |own: &[u16], policy: &[u16]| if own.is_empty() { policy.to_vec() } else { own.to_vec() };
     let (xids, defaults) = (&own.xids, &policy.xids);
-    let kinds = |own: &[crate::health::CauseKind], policy: &[crate::health::CauseKind]| {
-        if own.is_empty() { policy.to_vec() } else { own.to_vec() }
-    };
     let (causes, default_causes) = (&own.causes, &policy.causes);
     let (limits, default_limits) = (&own.thresholds, &policy.thresholds);
     HealthRules {
@@ -58,9 +58,9 @@ fn rules(own: &HealthRules, policy: &HealthRules) -> HealthRules {
             fatal: list(&xids.fatal, &defaults.fatal),
         },
         causes: CauseClasses {
-            ignore: kinds(&causes.ignore, &default_causes.ignore),
-            warn: kinds(&causes.warn, &default_causes.warn),
-            fatal: kinds(&causes.fatal, &default_causes.fatal),
+            ignore: list(&causes.ignore, &default_causes.ignore),
+            warn: list(&causes.warn, &default_causes.warn),
+            fatal: list(&causes.fatal, &default_causes.fatal),
         },
         thresholds: Thresholds {
             below_slowdown_celsius: limits.below_slowdown_celsius.or(default_limits.below_slowdown_celsius),

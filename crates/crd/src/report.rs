@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, IntoStaticStr};
 
-use crate::{health::GpuHealth, skip::is_default};
+use crate::{health::GpuHealth, open, skip::is_default};
 
 /// The directory on the host at which NVIDIA's driver container mounts its root.
 pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
@@ -273,7 +273,7 @@ pub struct InstalledDriver {
 #[serde(rename_all = "camelCase")]
 pub struct NvmlFacts {
     /// The state of the probe's NVML process.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "open::or_default")]
     pub state: NvmlState,
     /// The number of GPUs that NVML counts, including those that it cannot open.
     #[serde(default, skip_serializing_if = "Option::is_none")]

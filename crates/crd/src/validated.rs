@@ -5,13 +5,14 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::skip::is_default;
+use crate::{open, skip::is_default};
 
 /// The result of a node's last validation.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Validated {
     /// The result.
+    #[serde(deserialize_with = "open::or_default")]
     pub result: ValidationResult,
     /// The validated state of the node: a hash of its DaemonSet groups.
     #[schemars(length(max = 32))]
@@ -36,12 +37,13 @@ pub struct Validated {
 }
 
 /// The result of a validation.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ValidationResult {
     /// The test passed.
     Passed,
     /// The test failed, or could not be run.
     Failed,
     /// No test was run: all GPUs were in use, or the node was ready before validation was enabled.
+    #[default]
     Skipped,
 }

@@ -3,6 +3,8 @@
 
 use std::{fs, path::Path};
 
+use serde_json::Value;
+
 /// The maximum size of a CRD. Client-side apply stores the object in an annotation, which is limited to this size.
 const MAX_CRD_BYTES: usize = 256 * 1024;
 
@@ -23,13 +25,39 @@ fn an_optional_field_keeps_its_description_and_lists_its_values() {
     let (_, policy) = gpu_operator_crd::crds().into_iter().next().expect("the policy");
     let policy = serde_json::to_value(&policy.spec.versions[0].schema).expect("JSON");
     let driver = "/openAPIV3Schema/properties/spec/properties/defaults/properties/driver/properties";
-    let source = policy.pointer(&format!("{driver}/source/description")).and_then(serde_json::Value::as_str);
+    let source = policy.pointer(&format!("{driver}/source/description")).and_then(Value::as_str);
     let source = source.expect("a description");
     assert!(source.starts_with("The source of the driver. Defaults to `Auto`."), "{source}");
     assert!(source.contains("\n- GkeCos: Google's installer for Container-Optimized OS."), "{source}");
     let selector = policy.pointer("/openAPIV3Schema/properties/spec/properties/nodeSelector/description");
-    let selector = selector.and_then(serde_json::Value::as_str).expect("a description");
+    let selector = selector.and_then(Value::as_str).expect("a description");
     assert!(selector.starts_with("Selects the nodes that the policy governs."), "{selector}");
+}
+
+#[test]
+fn vocabularies_of_objects_that_a_newer_version_writes_are_open() {
+    let (_, node) = gpu_operator_crd::crds().remove(1);
+    let json = serde_json::to_value(&node.spec.versions[0].schema).expect("JSON");
+    assert!(!json.to_string().contains("\"enum\":"), "an enumeration in the schema of GpuNodes");
+    let action =
+        "/openAPIV3Schema/properties/status/properties/report/properties/gpus/items/properties/health/properties";
+    let kind = json.pointer(&format!("{action}/causes/items/properties/kind/description"));
+    let kind = kind.and_then(Value::as_str).expect("a description");
+    assert!(kind.contains("Known values: Xid, GpuLost, "), "{kind}");
+}
+
+#[test]
+fn kubectl_explains_every_field() {
+    for (file, crd) in gpu_operator_crd::crds() {
+        let json = serde_json::to_value(&crd.spec.versions[0].schema).expect("JSON");
+        let mut unexplained = Vec::new();
+        visit(&json["openAPIV3Schema"], "", &[], &mut |path, schema| {
+            let is_field = !path.ends_with("[]");
+            let is_explained = schema["description"].as_str().is_some_and(|text| !text.trim().is_empty());
+            unexplained.extend((is_field && !is_explained).then(|| path.to_owned()));
+        });
+        assert_eq!(unexplained, Vec::<String>::new(), "{file}");
+    }
 }
 
 #[test]
@@ -48,24 +76,28 @@ fn every_string_list_and_map_is_bounded() {
     for (file, crd) in gpu_operator_crd::crds() {
         let json = serde_json::to_value(&crd.spec.versions[0].schema).expect("JSON");
         let mut unbounded = Vec::new();
-        visit(&json["openAPIV3Schema"], "", &foreign, &mut unbounded);
+        visit(&json["openAPIV3Schema"], "", &foreign, &mut |path, schema| {
+            let has = |key: &str| schema.get(key).is_some();
+            let is_unbounded = match schema["type"].as_str() {
+                Some("string") => !has("maxLength") && !has("enum") && !has("format"),
+                Some("array") => !has("maxItems"),
+                _ => false,
+            };
+            unbounded.extend(is_unbounded.then(|| path.to_owned()));
+        });
         assert_eq!(unbounded, Vec::<String>::new(), "{file}");
     }
 }
 
-fn visit(schema: &serde_json::Value, path: &str, foreign: &[&str], unbounded: &mut Vec<String>) {
-    let has = |key: &str| schema.get(key).is_some();
-    match schema["type"].as_str() {
-        Some("string") if !has("maxLength") && !has("enum") && !has("format") => unbounded.push(path.to_owned()),
-        Some("array") if !has("maxItems") => unbounded.push(path.to_owned()),
-        _ => {}
-    }
+/// Calls a function with the path and the schema of every field and list item, except for these fields.
+fn visit(schema: &Value, path: &str, except: &[&str], found: &mut impl FnMut(&str, &Value)) {
+    found(path, schema);
     if let Some(items) = schema.get("items") {
-        visit(items, &format!("{path}[]"), foreign, unbounded);
+        visit(items, &format!("{path}[]"), except, found);
     }
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        if !foreign.contains(&name.as_str()) {
-            visit(property, &format!("{path}.{name}"), foreign, unbounded);
+        if !except.contains(&name.as_str()) {
+            visit(property, &format!("{path}.{name}"), except, found);
         }
     }
 }

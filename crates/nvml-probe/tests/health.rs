@@ -74,7 +74,10 @@ async fn a_fatal_xid_stays_active_across_a_crash_and_a_release_until_the_driver_
     becomes(&agent, Healthy, None).await;
     serve(&host, &json!({"xids": [{"xid": 48}]}));
     let unhealthy = first(&becomes(&agent, Unhealthy, Some(Xid)).await).clone();
-    assert_eq!((unhealthy.action, unhealthy.causes[0].xid, unhealthy.causes[0].count), (ResetGpu, Some(48), Some(1)));
+    assert_eq!(
+        (unhealthy.action, unhealthy.causes[0].xid, unhealthy.causes[0].count),
+        (ResetGpu.into(), Some(48), Some(1))
+    );
 
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["crash"] = true.into());
     let crashed = agent.awaits(|report| report.nvml.state == NvmlState::Failing).await;

@@ -238,7 +238,7 @@ mod tests {
         let mut unhealthy: BTreeSet<(usize, usize)> = BTreeSet::new();
         for _ in 0..2_000 {
             let Change { node, gpu, health } = faults.next(now);
-            kinds.extend(health.causes.iter().map(|cause| cause.kind));
+            kinds.extend(health.causes.iter().filter_map(|cause| cause.kind.known()));
             if health.state == HealthState::Healthy {
                 recovered += 1;
                 unhealthy.remove(&(node, gpu));

@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod install;
+mod newer;
 mod rollout;
 mod support;
 mod systems;

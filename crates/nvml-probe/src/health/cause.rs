@@ -47,12 +47,13 @@ impl TrackedCause {
         Self { finding, is_fresh: true, since: now, phase }
     }
 
-    /// Restores a reported cause.
-    pub(super) fn restore(rules: &Rules, cause: &Cause) -> Self {
+    /// Restores a reported cause, unless only another version of the probe knows its kind.
+    pub(super) fn restore(rules: &Rules, cause: &Cause) -> Option<Self> {
+        let kind = cause.kind.known()?;
         let finding = cause.xid.and_then(|xid| Finding::of_xid(rules, xid, 0, "")).unwrap_or_else(|| {
-            let defaults = defaults(cause.kind);
+            let defaults = defaults(kind);
             Finding {
-                kind: cause.kind,
+                kind,
                 xid: cause.xid,
                 severity: cause.severity,
                 action: defaults.action,
@@ -64,14 +65,14 @@ impl TrackedCause {
         });
         let finding = Finding { count: cause.count, evidence: cause.evidence.clone(), ..finding };
         let phase = if cause.recovering { Phase::Recovering { clean: 0, found: 0 } } else { Phase::Standing(0) };
-        Self { finding, is_fresh: false, since: cause.since.0, phase }
+        Some(Self { finding, is_fresh: false, since: cause.since.0, phase })
     }
 
     /// Returns the cause to report; `None` while it is only suspected.
     pub(super) fn cause(&self) -> Option<Cause> {
         let is_reported = !matches!(self.phase, Phase::Suspected(_));
         is_reported.then(|| Cause {
-            kind: self.finding.kind,
+            kind: self.finding.kind.into(),
             severity: self.finding.severity,
             xid: self.finding.xid,
             count: self.finding.count.map(bucket),

@@ -69,7 +69,7 @@ impl Gpu {
         Self {
             state: reported.state,
             since: reported.since.as_ref().map(|time| time.0),
-            causes: reported.causes.iter().map(|cause| TrackedCause::restore(rules, cause)).collect(),
+            causes: reported.causes.iter().filter_map(|cause| TrackedCause::restore(rules, cause)).collect(),
             known: reported.state != HealthState::Unknown,
             uuid: uuid.map(str::to_owned),
             energy_mark: reported.energy_mark,
@@ -84,7 +84,7 @@ impl Gpu {
         let standing = self.causes.iter().filter(|cause| cause.stands());
         GpuHealth {
             state: self.state,
-            action: standing.map(|cause| cause.finding.action).max().unwrap_or(Action::None),
+            action: standing.map(|cause| cause.finding.action).max().unwrap_or(Action::None).into(),
             since: self.since.map(Time),
             causes: self.causes.iter().filter_map(TrackedCause::cause).take(MAX_CAUSES).collect(),
             energy_mark: self.energy_mark,

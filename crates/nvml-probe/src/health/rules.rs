@@ -101,11 +101,11 @@ impl Rules {
     #[must_use]
     pub fn severity_over(&self, kind: CauseKind, default: Severity) -> Option<Severity> {
         let lists = &self.0.causes;
-        if lists.fatal.contains(&kind) {
+        if lists.fatal.contains(&kind.into()) {
             Some(Severity::Fatal)
-        } else if lists.warn.contains(&kind) {
+        } else if lists.warn.contains(&kind.into()) {
             Some(Severity::Warning)
-        } else if lists.ignore.contains(&kind) {
+        } else if lists.ignore.contains(&kind.into()) {
             None
         } else {
             Some(default)
@@ -180,9 +180,9 @@ mod tests {
         let rules = Rules::from(HealthRules {
             xids: XidClasses { ignore: vec![79, 31, 48], warn: vec![79, 31], fatal: vec![31] },
             causes: CauseClasses {
-                ignore: vec![CauseKind::PowerBrake, CauseKind::NvLinkDown],
-                warn: vec![CauseKind::NvLinkDown],
-                fatal: vec![CauseKind::Overheating],
+                ignore: vec![CauseKind::PowerBrake.into(), CauseKind::NvLinkDown.into()],
+                warn: vec![CauseKind::NvLinkDown.into()],
+                fatal: vec![CauseKind::Overheating.into()],
             },
             ..HealthRules::default()
         });

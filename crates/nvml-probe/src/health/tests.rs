@@ -107,6 +107,6 @@ fn event(xid: u16, count: u64) -> XidCount {
 
 /// The state, the action, and each cause with whether it is recovering.
 fn outline(health: &GpuHealth) -> (HealthState, Action, Vec<(CauseKind, bool)>) {
-    let causes = health.causes.iter().map(|cause| (cause.kind, cause.recovering)).collect();
-    (health.state, health.action, causes)
+    let causes = health.causes.iter().filter_map(|cause| Some((cause.kind.known()?, cause.recovering))).collect();
+    (health.state, health.action.known().unwrap_or_default(), causes)
 }

@@ -200,7 +200,7 @@ pub async fn becomes(agent: &Running, state: HealthState, kind: Option<CauseKind
     agent
         .awaits(|report| {
             let health = &report.gpus[0].health;
-            health.state == state && health.causes.first().map(|cause| cause.kind) == kind
+            health.state == state && health.causes.first().and_then(|cause| cause.kind.known()) == kind
         })
         .await
 }

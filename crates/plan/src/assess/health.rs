@@ -2,6 +2,7 @@
 //! writes the message, and returns the number of healthy GPUs that the policy requires.
 
 use gpu_operator_crd::{
+    Open,
     health::HealthState,
     policy::Health,
     reason::Reason,
@@ -135,12 +136,15 @@ fn line(gpu: &Gpu) -> String {
     let health = &gpu.health;
     let state = <&str>::from(health.state).to_lowercase();
     let cause = health.causes.first().map_or_else(String::new, |cause| {
-        let kind: &str = cause.kind.into();
+        let kind = cause.kind.as_str();
         let number = cause.xid.map(|xid| format!(" {xid}")).unwrap_or_default();
         let evidence = if cause.evidence.is_empty() { String::new() } else { format!(" ({})", cause.evidence) };
         format!(", {kind}{number}{evidence}")
     });
-    let advice = health.action.advice().map_or_else(String::new, |advice| format!(": {advice}"));
+    let advice = match &health.action {
+        Open::Known(action) => action.advice().map_or_else(String::new, |advice| format!(": {advice}")),
+        Open::Other(action) => format!("; required action: {action}"),
+    };
     format!("GPU {} is {state}{cause}{advice}", gpu.pci_address)
 }
 
@@ -193,7 +197,7 @@ mod tests {
         let gpu = |(index, state): (usize, &HealthState)| {
             let fatal = *state == HealthState::Unhealthy;
             let cause = Cause {
-                kind: CauseKind::Xid,
+                kind: CauseKind::Xid.into(),
                 severity: if fatal { Severity::Fatal } else { Severity::Warning },
                 xid: Some(if fatal { 79 } else { 63 }),
                 count: None,
@@ -203,7 +207,7 @@ mod tests {
             };
             let causes = if *state == HealthState::Healthy { vec![] } else { vec![cause] };
             let action = if fatal { Action::RebootNode } else { Action::None };
-            let health = GpuHealth { state: *state, action, causes, ..GpuHealth::default() };
+            let health = GpuHealth { state: *state, action: action.into(), causes, ..GpuHealth::default() };
             Gpu { pci_address: format!("0000:0{index}:00.0"), health, ..Gpu::default() }
         };
         let nvml = NvmlFacts { state: NvmlState::Answering, ..NvmlFacts::default() };

@@ -15,11 +15,11 @@ pub(crate) fn set_health(sim: &mut Sim, gpu: usize, state: HealthState) {
     let now = Time(sim.now);
     let health = &mut sim.report("a").gpus[gpu].health;
     (health.state, health.since) = (state, Some(now.clone()));
-    (health.action, health.causes) = (Action::None, vec![]);
+    (health.action, health.causes) = (Action::None.into(), vec![]);
     if state == HealthState::Unhealthy {
-        health.action = Action::RebootNode;
+        health.action = Action::RebootNode.into();
         health.causes = vec![Cause {
-            kind: CauseKind::Xid,
+            kind: CauseKind::Xid.into(),
             severity: Severity::Fatal,
             xid: Some(79),
             count: None,

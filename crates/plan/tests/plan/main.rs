@@ -5,6 +5,7 @@ mod coexistence;
 mod columns;
 mod drift;
 mod driver_down;
+mod earlier_chart;
 mod examples;
 mod gfd;
 mod golden;

@@ -9,7 +9,10 @@ mod stages;
 
 use std::collections::BTreeSet;
 
-use crate::sim::{Faults, Sim};
+use crate::{
+    earlier_chart,
+    sim::{Faults, Sim},
+};
 use gpu_operator_crd::{NodeName, keys, reason::Reason};
 use gpu_operator_plan::{Plan, output::events::Subject, world::World};
 use strum::IntoEnumIterator;
@@ -131,9 +134,12 @@ fn without_hash(message: &str) -> String {
 /// Runs a scenario and returns the last entry for its reason.
 ///
 /// # Errors
-/// Returns the state of the nodes if the reason is not reported.
+/// Returns the state of the nodes if the reason is not reported, and an object that the schema of an earlier chart rejects.
 fn run((reason, place, build): &Scenario) -> Result<String, String> {
     let sim = build().run_for(40);
+    if let Some(error) = sim.plans.iter().find_map(earlier_chart::rejection) {
+        return Err(format!("{reason}: {error}"));
+    }
     let found = sim.plans.iter().rev().find_map(|plan| entry(plan, *reason, *place));
     found.ok_or_else(|| {
         let nodes = sim.gpu_nodes.keys().map(|node| (node, sim.status(node)));

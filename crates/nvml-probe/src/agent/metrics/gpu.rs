@@ -161,7 +161,9 @@ const FAMILIES: &[Family] = &[
     gauge("gpu_health", "1 for the current health state of the GPU, 0 for the others.", |gpu| {
         states("state", gpu.health.state)
     }),
-    gauge("gpu_action", "1 for the recommended action, 0 for the others.", |gpu| states("action", gpu.health.action)),
+    gauge("gpu_action", "1 for the recommended action, 0 for the others.", |gpu| {
+        states("action", gpu.health.action.known().unwrap_or_default())
+    }),
     gauge("gpu_cause", "1 for each cause that affects the health of the GPU.", causes),
     counter("gpu_xids", "XIDs since the probe started.", |gpu| {
         let number = |xid: Option<u16>| xid.map_or_else(|| "other".to_owned(), |xid| xid.to_string());
@@ -301,9 +303,8 @@ fn states<T: IntoEnumIterator + Into<&'static str> + PartialEq + Copy>(label: &'
 
 fn causes(gpu: &GpuSeries) -> Samples {
     let labels = |cause: &Cause| {
-        let kind: &'static str = cause.kind.into();
         let severity: &'static str = cause.severity.into();
-        let mut labels = vec![("kind", kind.to_owned()), ("severity", severity.to_owned())];
+        let mut labels = vec![("kind", cause.kind.as_str().to_owned()), ("severity", severity.to_owned())];
         labels.push(("recovering", cause.recovering.to_string()));
         labels.extend(cause.xid.map(|xid| ("xid", xid.to_string())));
         labels

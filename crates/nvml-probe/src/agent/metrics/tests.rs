@@ -165,8 +165,8 @@ fn each_cause_is_a_series_of_its_own() {
         recovering,
     };
     let causes = vec![
-        cause(CauseKind::Xid, Some(79), Severity::Fatal, false),
-        cause(CauseKind::Overheating, None, Severity::Warning, true),
+        cause(CauseKind::Xid.into(), Some(79), Severity::Fatal, false),
+        cause(CauseKind::Overheating.into(), None, Severity::Warning, true),
     ];
     let health = GpuHealth { state: HealthState::Unhealthy, causes, ..GpuHealth::default() };
     let gpu = Gpu { pci_address: SIX.into(), health, ..Gpu::default() };

@@ -154,9 +154,9 @@ fn thresholds_change_what_is_found() {
 #[test]
 fn rules_change_the_severity_of_a_kind_or_ignore_it() {
     let classes = gpu_operator_crd::health::CauseClasses {
-        ignore: vec![PowerBrake],
-        warn: vec![RowRemapFailed, Overheating],
-        fatal: vec![RowRemapPending],
+        ignore: vec![PowerBrake.into()],
+        warn: vec![RowRemapFailed.into(), Overheating.into()],
+        fatal: vec![RowRemapPending.into()],
     };
     let rules = Rules::from(HealthRules { causes: classes, ..HealthRules::default() });
     let severity = |change| found(&rules, &wrong(change)).first().map(|found| found.severity);

@@ -1,0 +1,53 @@
+//! The statuses and GpuNodes of this version are accepted by the CRDs of earlier charts: those of a cluster may be upgraded after
+//! the operator, and a status that is rejected keeps a node from being served.
+
+use std::sync::LazyLock;
+
+use gpu_operator_plan::Plan;
+use jsonschema::Validator;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The CRDs of the first chart of this API version.
+const POLICIES: &str = include_str!("earlier_chart/clustergpupolicies.yaml");
+const GPU_NODES: &str = include_str!("earlier_chart/gpunodes.yaml");
+
+static POLICY_STATUS: LazyLock<Validator> = LazyLock::new(|| schema(POLICIES, "status"));
+static GPU_NODE_SPEC: LazyLock<Validator> = LazyLock::new(|| schema(GPU_NODES, "spec"));
+static GPU_NODE_STATUS: LazyLock<Validator> = LazyLock::new(|| schema(GPU_NODES, "status"));
+
+/// Returns the schema of a field of a CRD's objects.
+fn schema(crd: &str, field: &str) -> Validator {
+    let crd: Value = serde_yaml::from_str(crd).expect("YAML");
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][field];
+    jsonschema::validator_for(schema).expect("a schema")
+}
+
+/// Returns the error of the first object of a plan that an earlier schema rejects.
+pub fn rejection(plan: &Plan) -> Option<String> {
+    let nodes = plan.gpu_nodes.values();
+    let specs = nodes.clone().filter_map(|write| check(&GPU_NODE_SPEC, &write.spec.as_ref()?.0));
+    let statuses = nodes.filter_map(|write| check(&GPU_NODE_STATUS, write.status.as_ref()?));
+    let policies = plan.policies.values().filter_map(|status| check(&POLICY_STATUS, status));
+    specs.chain(statuses).chain(policies).next()
+}
+
+fn check(schema: &Validator, object: &impl Serialize) -> Option<String> {
+    let object = serde_json::to_value(object).expect("JSON");
+    let error = schema.iter_errors(&object).next()?;
+    Some(format!("{}: {error}", error.instance_path()))
+}
+
+#[test]
+fn earlier_schemas_accept_values_that_they_do_not_know() {
+    let unknown = serde_json::json!({
+        "phase": "Remediation", "reason": "WaitingForOptics", "health": "Remediating",
+        "report": {"gpus": [{"pciAddress": "0000:06:00.0", "health": {
+            "state": "Remediating", "action": "CleanConnector",
+            "causes": [{"kind": "OpticalLinkFlapping", "severity": "Notice", "since": "2026-01-01T00:00:00Z"}],
+        }}], "nvml": {"state": "Restarting"}},
+        "validation": {"result": "Inconclusive", "of": "a", "since": "2026-01-01T00:00:00Z"},
+    });
+    assert_eq!(check(&GPU_NODE_STATUS, &unknown), None);
+    assert!(check(&GPU_NODE_STATUS, &serde_json::json!({"phase": "not a word"})).is_some());
+}
