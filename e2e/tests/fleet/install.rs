@@ -7,7 +7,7 @@ use e2e::{
 };
 use gpu_operator_crd::{Phase, reason::Reason};
 
-use crate::support::{DEADLINE, Fixture, QUIET, test};
+use crate::support::{DEADLINE, Fixture, POLICY, QUIET, test};
 
 /// Nodes of one kind, and their expected state.
 fn kinds() -> Vec<(FleetNode, Option<(Phase, Reason)>)> {
@@ -61,6 +61,29 @@ fn every_node_reaches_the_state_that_its_own_hardware_and_images_allow() {
             let gpus = f.fleet.observe(&node.name).context("no such node")?.gpus;
             ensure!((gpus == Some(8) || gpus == Some(4)) == wanted.is_some_and(|(phase, _)| phase == Phase::Ready));
         }
+        kubectl_waits_and_selects(&f)?;
         Ok(f)
     });
+}
+
+/// Checks the commands that users and scripts wait and search with.
+fn kubectl_waits_and_selects(f: &Fixture) -> Result<()> {
+    f.cluster.kubectl(&["wait", "--for=condition=Ready", "gpunode/h100", "gpunode/k80", "--timeout=10s"])?;
+    let waits = f.cluster.kubectl(&["wait", "--for=condition=Ready", "gpunode/driver-crashes", "--timeout=1s"]);
+    ensure!(waits.is_err(), "a node without a driver is Ready");
+    for (selector, wanted) in [
+        ("status.reason=ContainerCrashed", &["driver-crashes"][..]),
+        ("status.phase=DevicePlugin", &["publishes-few"]),
+        ("spec.pool=nvidia-tesla-k80", &["k80"]),
+    ] {
+        let found = f.cluster.kubectl(&["get", "gn", "--field-selector", selector, "-o", "name"])?;
+        let found: Vec<_> = found.lines().filter_map(|line| line.split('/').nth(1)).collect();
+        ensure!(found == wanted, "{selector}: {found:?}");
+    }
+    let (headings, row) = (["NAME", "STATUS", "NODES"], [POLICY, "Stalled", "3/7"]);
+    let shown = f.cluster.kubectl(&["get", "cgp", POLICY])?;
+    for (line, wanted) in shown.lines().zip([headings, row]) {
+        ensure!(line.split_whitespace().take(3).eq(wanted), "{shown}");
+    }
+    Ok(())
 }
