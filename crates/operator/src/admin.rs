@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{metrics::Metrics, watch::Mirrors};
+use tokio::time::Instant;
+
+use crate::{metrics::Metrics, progress::Progress, watch::Mirrors};
 
 /// The state that the endpoints report.
 #[derive(Clone, Debug)]
@@ -11,9 +13,15 @@ pub struct Admin {
     pub mirrors: Arc<Mirrors>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
+    /// The progress of the reconcile loop.
+    pub progress: Arc<Progress>,
 }
 
 impl gpu_operator_common::admin::Admin for Admin {
+    fn alive(&self) -> Result<(), String> {
+        self.progress.alive(Instant::now())
+    }
+
     fn ready(&self) -> Result<(), String> {
         let missing = self.mirrors.missing();
         if missing.is_empty() {
@@ -35,7 +43,7 @@ mod tests {
 
     #[test]
     fn before_anything_is_listed_the_operator_is_alive_and_lists_the_missing_kinds() {
-        let admin = Admin { mirrors: Arc::default(), metrics: Arc::default() };
+        let admin = Admin { mirrors: Arc::default(), metrics: Arc::default(), progress: Arc::default() };
         assert_eq!(admin.alive(), Ok(()));
         let missing = admin.ready().expect_err("nothing has been listed");
         assert!(missing.contains("ClusterGpuPolicy, Node, GpuNode"), "{missing}");

@@ -36,12 +36,13 @@ pub struct Adviser {
     pub mirrors: Arc<Mirrors>,
     /// The metrics to update.
     pub metrics: Arc<Metrics>,
+    /// The publisher of the findings.
+    pub publisher: Publisher,
 }
 
 impl Adviser {
     /// Runs until dropped.
     pub async fn run(self) {
-        let publisher = Publisher::new(self.client.clone());
         let mut journal = Journal::default();
         let (mut pause, mut gather) = (IDLE, GATHER);
         loop {
@@ -55,7 +56,7 @@ impl Adviser {
                 IDLE
             } else if let Some(world) = self.mirrors.world() {
                 let again;
-                (again, gather) = self.pass(&publisher, &mut journal, symptoms, &world).await;
+                (again, gather) = self.pass(&mut journal, symptoms, &world).await;
                 again
             } else {
                 IDLE
@@ -64,13 +65,7 @@ impl Adviser {
     }
 
     /// Diagnoses all pods once. Returns how long to wait for the next diagnosis if nothing changes, and how long at least.
-    async fn pass(
-        &self,
-        publisher: &Publisher,
-        journal: &mut Journal,
-        mut symptoms: Symptoms,
-        world: &World,
-    ) -> (Duration, Duration) {
+    async fn pass(&self, journal: &mut Journal, mut symptoms: Symptoms, world: &World) -> (Duration, Duration) {
         let now = Timestamp::now();
         journal.keep(&symptoms);
         symptoms.pod_events = journal.pod_events();
@@ -93,7 +88,7 @@ impl Adviser {
         self.metrics.show_findings(&diagnosis.findings);
         let (telling, tell_again) = journal.to_tell(&diagnosis.findings, now);
         for finding in &telling {
-            publisher.publish_finding(finding).await;
+            self.publisher.publish_finding(finding);
         }
         let again = [diagnosis.check_again, ask_again, tell_again].into_iter().flatten().min();
         let pause = again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());

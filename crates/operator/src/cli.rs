@@ -16,7 +16,9 @@ use tokio::{net::TcpListener, signal::unix};
 use crate::{
     admin::Admin,
     advise::Adviser,
+    events::Publisher,
     metrics::Metrics,
+    progress::Progress,
     reconcile::Loop,
     watch::{self, Mirrors},
 };
@@ -112,19 +114,28 @@ impl Run {
         let mirrors = Arc::<Mirrors>::default();
         let metrics = Arc::<Metrics>::default();
         let wake = Arc::default();
+        let progress = Arc::<Progress>::default();
+        let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
         let mut follow = watch::follow_all(&client, &namespace, &mirrors, &wake);
+        follow.push(Box::pin(publishing));
         if !no_pod_diagnosis {
             follow.extend(watch::follow_pods(&client, &namespace, &mirrors));
-            let adviser =
-                Adviser { client: client.clone(), mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics) };
+            let adviser = Adviser {
+                client: client.clone(),
+                mirrors: Arc::clone(&mirrors),
+                metrics: Arc::clone(&metrics),
+                publisher: publisher.clone(),
+            };
             follow.push(Box::pin(adviser.run()));
         }
         let probe_pull_policy = probe_image_pull_policy;
         let settings = Settings { namespace, probe_image, probe_pull_policy, image_pull_secrets, kubelet_root };
-        let admin = Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics) };
+        let admin =
+            Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics), progress: Arc::clone(&progress) };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let served = serve(listener, admin);
-        let reconcile = Loop { settings, catalogue: Catalogue::builtin()?, client, mirrors, wake, metrics };
+        let reconcile =
+            Loop { settings, catalogue: Catalogue::builtin()?, client, mirrors, wake, metrics, publisher, progress };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator started");
         // Every write is complete in itself, so stopping at any time loses nothing.
         tokio::select! {

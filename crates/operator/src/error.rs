@@ -21,7 +21,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// There was no answer in time.
-    #[error("failed to {what}: no answer within {} s", REQUEST_DEADLINE.as_secs())]
+    #[error("failed to {what}: no answer in time")]
     NoAnswer {
         /// The action.
         what: String,

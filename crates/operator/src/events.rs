@@ -1,5 +1,8 @@
 //! Events on the objects that they concern: transitions of Nodes and policies, and mistakes in pods.
 
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream};
 use gpu_operator_crd::{GROUP, VERSION, reason::Reason};
 use gpu_operator_plan::output::events::{Subject, Transition};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -8,34 +11,49 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 
-use crate::diagnose::Finding;
+use tokio::{sync::mpsc, time::timeout};
 
-/// Publishes Events. There is one publisher for the whole process, so that repeated Events are counted instead of listed.
-#[derive(Clone)]
+use crate::{diagnose::Finding, metrics::Metrics};
+
+/// The maximum number of Events that wait to be published. At most this many are lost with the process, and their memory is bounded.
+const WAITING: usize = 4096;
+/// The maximum number of Events that are published concurrently.
+const AT_ONCE: usize = 4;
+/// The time limit for one Event, with the client's own retries.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// An Event, and the object that it concerns.
+type Report = (Event, ObjectReference);
+
+/// Hands Events to a task of their own, so that nothing waits for them. Events that cannot be published are only counted: the status
+/// shows the same.
+#[derive(Clone, Debug)]
 pub struct Publisher {
-    recorder: Recorder,
+    waiting: mpsc::Sender<Report>,
+    metrics: Arc<Metrics>,
 }
 
 impl Publisher {
-    /// Creates a publisher that writes through `client`.
-    #[must_use]
-    pub fn new(client: Client) -> Self {
-        Self { recorder: Recorder::new(client, Reporter::from(gpu_operator_crd::keys::MANAGER)) }
+    /// Creates a publisher that writes through `client`, and the task that publishes, which ends with the last clone of the publisher.
+    /// There is one for the whole process, so that repeated Events are counted instead of listed.
+    pub fn new(client: Client, metrics: Arc<Metrics>) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (waiting, queue) = mpsc::channel(WAITING);
+        (Self { waiting, metrics: Arc::clone(&metrics) }, publish_all(client, metrics, queue))
     }
 
-    /// Publishes one transition. If that fails, it is only logged: the status shows the same.
-    pub async fn publish(&self, transition: &Transition) {
+    /// Publishes one transition.
+    pub fn publish(&self, transition: &Transition) {
         let Transition { subject, reason, message } = transition;
-        self.tell(subject, is_warning(*reason), reason.as_str(), message, "Reconcile").await;
+        self.send(subject, is_warning(*reason), reason.as_str(), message, "Reconcile");
     }
 
-    /// Publishes a mistake in a pod. If that fails, it is not retried: the pod may be gone with its namespace.
-    pub async fn publish_finding(&self, finding: &Finding) {
+    /// Publishes a mistake in a pod.
+    pub fn publish_finding(&self, finding: &Finding) {
         let Finding { subject, reason, message, .. } = finding;
-        self.tell(subject, reason.is_warning(), reason.as_str(), message, "Diagnose").await;
+        self.send(subject, reason.is_warning(), reason.as_str(), message, "Diagnose");
     }
 
-    async fn tell(&self, subject: &Subject, warning: bool, reason: &str, message: &str, action: &str) {
+    fn send(&self, subject: &Subject, warning: bool, reason: &str, message: &str, action: &str) {
         let event = Event {
             type_: if warning { EventType::Warning } else { EventType::Normal },
             reason: reason.to_owned(),
@@ -43,10 +61,27 @@ impl Publisher {
             action: action.to_owned(),
             secondary: None,
         };
-        if let Err(error) = self.recorder.publish(&event, &reference(subject)).await {
-            tracing::warn!(%error, reason, "failed to publish an Event");
+        if self.waiting.try_send((event, reference(subject))).is_err() {
+            self.metrics.count_event("Dropped");
         }
     }
+}
+
+async fn publish_all(client: Client, metrics: Arc<Metrics>, queue: mpsc::Receiver<Report>) {
+    let recorder = Recorder::new(client, Reporter::from(gpu_operator_crd::keys::MANAGER));
+    let waiting = stream::unfold(queue, |mut queue| async move { Some((queue.recv().await?, queue)) });
+    let publish = async |(event, about): Report| {
+        let result = match timeout(DEADLINE, recorder.publish(&event, &about)).await {
+            Ok(Ok(())) => "Published",
+            Ok(Err(error)) => {
+                tracing::warn!(%error, reason = event.reason, "failed to publish an Event");
+                "Failed"
+            }
+            Err(_) => "Failed",
+        };
+        metrics.count_event(result);
+    };
+    waiting.for_each_concurrent(AT_ONCE, publish).await;
 }
 
 fn is_warning(reason: Reason) -> bool {

@@ -29,6 +29,11 @@ struct FindingLabels {
 }
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct EventLabels {
+    result: &'static str,
+}
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct WriteLabels {
     kind: &'static str,
     result: &'static str,
@@ -42,6 +47,7 @@ pub struct Metrics {
     gpus: Family<PoolState, Gauge>,
     pod_findings: Family<FindingLabels, Gauge>,
     writes: Family<WriteLabels, Counter>,
+    events: Family<EventLabels, Counter>,
     passes: Counter,
     planning: Histogram,
     last_pass: Gauge<f64, AtomicU64>,
@@ -55,6 +61,7 @@ impl Default for Metrics {
             gpus: Family::default(),
             pod_findings: Family::default(),
             writes: Family::default(),
+            events: Family::default(),
             passes: Counter::default(),
             planning: Histogram::new([0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0]),
             last_pass: Gauge::default(),
@@ -68,6 +75,7 @@ impl Default for Metrics {
             metrics.pod_findings.clone(),
         );
         registry.register("writes", "Number of writes to the API server, by kind and result", metrics.writes.clone());
+        registry.register("events", "Number of Events, by result", metrics.events.clone());
         registry.register("passes", "Number of reconcile passes over the fleet", metrics.passes.clone());
         registry.register_with_unit(
             "planning",
@@ -129,8 +137,13 @@ impl Metrics {
     pub fn count(&self, written: &[Written]) {
         for write in written {
             let result = write.result.as_ref().err().map_or("Written", |error| error.class().as_str());
-            self.writes.get_or_create(&WriteLabels { kind: write.target, result }).inc();
+            self.writes.get_or_create(&WriteLabels { kind: write.kind, result }).inc();
         }
+    }
+
+    /// Counts an Event: `Published`, `Failed`, or `Dropped` because too many were waiting.
+    pub fn count_event(&self, result: &'static str) {
+        self.events.get_or_create(&EventLabels { result }).inc();
     }
 
     /// Records a pass: the duration of its planning, and when it ended, in seconds since the epoch.

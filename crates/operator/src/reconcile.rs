@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{StreamExt, stream};
 use gpu_operator_crd::keys;
 use gpu_operator_plan::{
     Plan,
@@ -22,12 +21,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::Notify;
 
 use crate::{
-    apply::{Writer, Written},
-    error::{Class, Error},
-    events::Publisher,
-    metrics::Metrics,
-    observe,
-    pace::Pace,
+    apply::Writer, backoff::Backoff, events::Publisher, metrics::Metrics, observe, pace::Pace, progress::Progress,
     watch::Mirrors,
 };
 
@@ -50,12 +44,16 @@ pub struct Loop {
     pub wake: Arc<Notify>,
     /// The metrics to update.
     pub metrics: Arc<Metrics>,
+    /// The publisher of transitions.
+    pub publisher: Publisher,
+    /// The progress to record.
+    pub progress: Arc<Progress>,
 }
 
 /// The state that one pass leaves for the next.
 #[derive(Debug, Default)]
 struct LoopState {
-    refused: Vec<String>,
+    backoff: Backoff,
     futile: BTreeMap<String, i64>,
     /// Validation pods whose logs could not be read, with the time and the error of the last attempt.
     unread: BTreeMap<String, (Timestamp, String)>,
@@ -66,7 +64,6 @@ impl Loop {
     /// Runs until dropped.
     pub async fn run(self) {
         let writer = Writer::new(self.client.clone(), self.settings.namespace.clone(), Arc::clone(&self.mirrors));
-        let publisher = Publisher::new(self.client.clone());
         let mut carry = LoopState::default();
         let mut pause = IDLE;
         loop {
@@ -78,14 +75,16 @@ impl Loop {
             let Some(mut world) = self.mirrors.world() else {
                 continue;
             };
-            world.refused_writes.clone_from(&carry.refused);
+            world.refused_writes = carry.backoff.refused();
             world.futile_repairs.clone_from(&carry.futile);
-            pause = self.pass(&writer, &publisher, world, &mut carry).await;
+            self.progress.began(tokio::time::Instant::now());
+            pause = self.pass(&writer, world, &mut carry).await;
+            self.progress.ended();
         }
     }
 
     /// Runs one pass. Returns how long to wait for the next if nothing wakes the loop.
-    async fn pass(&self, writer: &Writer, publisher: &Publisher, mut world: World, carry: &mut LoopState) -> Duration {
+    async fn pass(&self, writer: &Writer, mut world: World, carry: &mut LoopState) -> Duration {
         let now = now();
         let started = Instant::now();
         let mut plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, &world, now);
@@ -112,16 +111,21 @@ impl Loop {
         // world would keep the remaining fields until the end of the function.)
         let daemon_sets = std::mem::take(&mut world.daemon_sets);
         drop(world);
-        let written = writer.apply(&plan).await;
+        let written = writer.apply(&plan, &mut carry.backoff).await;
         self.note_futile_repairs(&plan, &daemon_sets, carry);
-        stream::iter(&plan.events).for_each_concurrent(4, |transition| publisher.publish(transition)).await;
+        for transition in &plan.events {
+            self.publisher.publish(transition);
+        }
         self.metrics.count(&written);
         self.metrics.passed(planning, now.as_duration().as_secs_f64());
         // A mirror that was updated from the answer to a write does not wake the loop when the watch reports the same change.
         if written.iter().any(|write| write.result.is_ok()) {
             self.wake.notify_one();
         }
-        let retry = refusals(&written, carry);
+        for error in written.iter().filter_map(|write| write.result.as_ref().err()) {
+            tracing::warn!(class = error.class().as_str(), %error, "a write failed");
+        }
+        let retry = carry.backoff.next().map(|at| at.saturating_duration_since(tokio::time::Instant::now()));
         tracing::debug!(?planning, writes = written.len(), "pass finished");
         next_pass(&plan, now, held, retry)
     }
@@ -187,20 +191,6 @@ fn hold_back(plan: &mut Plan, world: &World, pace: &mut Pace, now: Instant) -> O
     plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if waits.contains_key(name)));
     pace.keep(|name| plan.statuses.contains_key(name));
     waits.into_values().min()
-}
-
-/// Logs failed writes and keeps them for the next plan. Returns how soon to retry.
-fn refusals(written: &[Written], carry: &mut LoopState) -> Option<Duration> {
-    let errors: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
-    for error in &errors {
-        tracing::warn!(class = error.class().as_str(), %error, "a write failed");
-    }
-    // Errors that resolve by themselves are retried and not reported.
-    let lasting = |error: &&&Error| matches!(error.class(), Class::Forbidden | Class::Invalid);
-    carry.refused = errors.iter().filter(lasting).map(ToString::to_string).collect();
-    carry.refused.sort();
-    carry.refused.truncate(3);
-    errors.iter().map(|error| error.retry_after()).min()
 }
 
 fn next_pass(plan: &Plan, now: Timestamp, held: Option<Duration>, retry: Option<Duration>) -> Duration {

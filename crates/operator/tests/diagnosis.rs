@@ -15,6 +15,7 @@ use futures::{StreamExt, channel::mpsc, future::BoxFuture, stream};
 use gpu_operator::{
     advise::Adviser,
     diagnose::Mistake,
+    events::Publisher,
     metrics::Metrics,
     watch::{self, Mirrors},
 };
@@ -108,8 +109,10 @@ impl Scene {
         let (mirrors, metrics) = (Arc::<Mirrors>::default(), Arc::<Metrics>::default());
         let mut tasks = watch::follow_all(&client, "gpu-operator", &mirrors, &Arc::<Notify>::default());
         tasks.extend(watch::follow_pods(&client, "gpu-operator", &mirrors));
-        let adviser = Adviser { client, mirrors, metrics: Arc::clone(&metrics) };
+        let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
+        let adviser = Adviser { client, mirrors, metrics: Arc::clone(&metrics), publisher };
         tasks.push(Box::pin(adviser.run()) as BoxFuture<'static, ()>);
+        tasks.push(Box::pin(publishing));
         Self { server, posts, metrics, tasks: tasks.into_iter().map(tokio::spawn).collect() }
     }
 

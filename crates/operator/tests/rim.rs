@@ -15,16 +15,23 @@ use axum::{
     body::Body,
     http::{Method, Request, Response, StatusCode},
 };
-use gpu_operator::{apply::Writer, error::Class, observe, watch::Mirrors};
+use gpu_operator::{
+    apply::Writer, backoff::Backoff, error::Class, events::Publisher, metrics::Metrics, observe, watch::Mirrors,
+};
 use gpu_operator_crd::{
-    NodeName,
+    NodeName, Reason,
     gpunode::{Rollout, RolloutStep, StageRevisions},
 };
-use gpu_operator_plan::{Plan, world::GpuAsks};
+use gpu_operator_plan::{
+    Plan,
+    output::events::{Subject, Transition},
+    world::{Concern, GpuAsks},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use serde_json::{Value, json};
 use sim::Sim;
+use tokio::time::Instant;
 
 /// A request as it was made: method, path with query, body.
 #[derive(Clone, Debug)]
@@ -33,6 +40,11 @@ struct Made {
     path: String,
     body: Value,
 }
+
+/// In place of an answer: the server does not answer at all.
+const NO_ANSWER: StatusCode = StatusCode::REQUEST_TIMEOUT;
+/// A success after 0.9 seconds.
+const LATE: StatusCode = StatusCode::ACCEPTED;
 
 /// Creates a client whose server answers with `answer` and records the requests.
 fn server(answer: fn(&Made) -> (StatusCode, Value)) -> (Client, Arc<Mutex<Vec<Made>>>) {
@@ -50,6 +62,11 @@ fn server(answer: fn(&Made) -> (StatusCode, Value)) -> (Client, Arc<Mutex<Vec<Ma
             };
             let (status, value) = answer(&made);
             kept.lock().expect("the list").push(made);
+            match status {
+                NO_ANSWER => std::future::pending::<()>().await,
+                LATE => tokio::time::sleep(Duration::from_millis(900)).await,
+                _ => {}
+            }
             Response::builder().status(status).body(Body::from(value.to_string()))
         }
     });
@@ -80,7 +97,8 @@ fn paths(made: &Mutex<Vec<Made>>) -> Vec<String> {
 async fn writes_come_after_the_writes_that_they_depend_on() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     let (client, made) = server(accept);
-    let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan()).await;
+    let written =
+        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Backoff::default()).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
     let paths = paths(&made);
     let at =
@@ -100,12 +118,16 @@ async fn writes_come_after_the_writes_that_they_depend_on() {
     }
 }
 
-/// Returns a plan in which the update of node a begins, and node b has no update in progress.
+/// Returns a plan in which the update of node a begins, and one of node b in the same pool ends.
 fn update_of_a_begins() -> Plan {
     let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
     let mut plan = sim.plan();
-    let (spec, _) = plan.gpu_nodes.get_mut(&"a".into()).and_then(|write| write.spec.as_mut()).expect("a spec");
-    spec.rollout = Some(Rollout { step: RolloutStep::Install, from: StageRevisions::default(), since: Time(sim.now) });
+    let write = plan.gpu_nodes.get_mut(&"a".into()).and_then(|write| write.spec.as_mut()).expect("a spec");
+    write.spec.rollout =
+        Some(Rollout { step: RolloutStep::Install, from: StageRevisions::default(), since: Time(sim.now) });
+    let pool = write.spec.policy.clone().zip(write.spec.pool.clone());
+    let write = plan.gpu_nodes.get_mut(&"b".into()).and_then(|write| write.spec.as_mut()).expect("a spec");
+    write.ends = pool;
     plan
 }
 
@@ -114,7 +136,7 @@ async fn the_end_of_an_update_is_written_before_another_update_begins() {
     let plan = update_of_a_begins();
     for _ in 0..20 {
         let (client, made) = server(accept);
-        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan).await;
+        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut Backoff::default()).await;
         let specs = paths(&made).into_iter().filter(|path| path.contains("/gpunodes/") && !path.ends_with("/status"));
         assert!(specs.map(|path| path.chars().last()).eq([Some('b'), Some('a')]));
     }
@@ -122,14 +144,85 @@ async fn the_end_of_an_update_is_written_before_another_update_begins() {
 
 #[tokio::test]
 async fn an_update_does_not_begin_if_the_end_of_another_cannot_be_written() {
-    let plan = update_of_a_begins();
+    let mut plan = update_of_a_begins();
     let (client, made) = server(|made| {
         if made.path.contains("/gpunodes/b?") { refusal(StatusCode::FORBIDDEN, "Forbidden") } else { accept(made) }
     });
-    let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan).await;
+    let writer = Writer::new(client, "gpu-operator".into(), Arc::default());
+    let written = writer.apply(&plan, &mut Backoff::default()).await;
     assert_eq!(written.iter().filter(|write| write.result.is_err()).count(), 1, "{written:?}");
     let of_a = |path: &String| path.ends_with("/gpunodes/a") || path.ends_with("/nodes/a");
     assert!(!paths(&made).iter().any(of_a), "{:?}", paths(&made));
+
+    // Without an update of node b, its spec concerns only node b.
+    plan.gpu_nodes.get_mut(&"b".into()).and_then(|write| write.spec.as_mut()).expect("a spec").ends = None;
+    made.lock().expect("the list").clear();
+    writer.apply(&plan, &mut Backoff::default()).await;
+    assert_eq!(paths(&made).iter().filter(|path| of_a(path)).count(), 2, "{:?}", paths(&made));
+    assert!(!paths(&made).iter().any(|path| path.ends_with("/nodes/b")), "{:?}", paths(&made));
+}
+
+#[tokio::test]
+async fn labels_that_name_a_daemon_set_that_cannot_be_written_are_not_written() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "1eb8", 8).policy("all", "{}");
+    let plan = sim.plan();
+    let (client, made) = server(|made| {
+        let of_h100 = made.path.contains("/daemonsets/driver-") && made.path.contains("h100");
+        if of_h100 { refusal(StatusCode::FORBIDDEN, "Forbidden") } else { accept(made) }
+    });
+    let mut backoff = Backoff::default();
+    Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut backoff).await;
+    let labelled: Vec<_> = paths(&made).into_iter().filter(|path| path.starts_with("PATCH /api/v1/nodes/")).collect();
+    assert_eq!(labelled, ["PATCH /api/v1/nodes/b"]);
+    let refused = backoff.refused();
+    assert_eq!(refused.iter().map(|refused| &refused.concerns).collect::<Vec<_>>(), [&Concern::Policy("all".into())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_without_an_answer_delay_only_the_writes_that_depend_on_them() {
+    const HANG: usize = 60;
+    let mut sim = Sim::new().policy("all", "{}");
+    for node in 0..100 {
+        sim.join(format!("n{node:02}"), "2330", 8);
+    }
+    let plan = sim.plan();
+    let (client, made) = server(|made| {
+        let number = |path: &str| path.split_once("/gpunodes/n")?.1.get(..2)?.parse::<usize>().ok();
+        let hangs = !made.path.contains("/status") && number(&made.path).is_some_and(|number| number < HANG);
+        if hangs { (NO_ANSWER, json!({})) } else { accept(made) }
+    });
+    let writer = Writer::new(client, "gpu-operator".into(), Arc::default());
+    let labelled = || paths(&made).iter().filter(|path| path.starts_with("PATCH /api/v1/nodes/n")).count();
+    let (mut backoff, mut pauses) = (Backoff::default(), Vec::new());
+    for _ in 0..3 {
+        made.lock().expect("the list").clear();
+        let began = Instant::now();
+        let written = writer.apply(&plan, &mut backoff).await;
+        assert!(began.elapsed() <= Duration::from_secs(10), "{:?}", began.elapsed());
+        assert_eq!(written.iter().filter(|write| write.result.is_err()).count(), HANG);
+        assert_eq!(labelled(), 100 - HANG, "all other nodes have been labelled");
+        let ended = Instant::now();
+        let (none, next) = (writer.apply(&plan, &mut backoff).await, backoff.next().expect("an attempt"));
+        assert!(none.iter().all(|write| write.result.is_ok()) && Instant::now() == ended, "they are not attempted yet");
+        pauses.push((next - ended).as_secs());
+        tokio::time::sleep_until(next).await;
+    }
+    assert_eq!(pauses, [5, 10, 20]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_is_carried_out_for_ten_seconds_at_most() {
+    let mut sim = Sim::new().policy("all", "{}");
+    for node in 0..300 {
+        sim.join(format!("n{node:03}"), "2330", 8);
+    }
+    let (client, made) = server(|made| (LATE, accept(made).1));
+    let began = Instant::now();
+    let writer = Writer::new(client, "gpu-operator".into(), Arc::default());
+    let written = writer.apply(&sim.plan(), &mut Backoff::default()).await;
+    assert!(written.iter().all(|write| write.result.is_ok()) && written.len() < 300, "{}", written.len());
+    assert!(began.elapsed() <= Duration::from_secs(11), "{:?}", began.elapsed());
+    assert!(!paths(&made).iter().any(|path| path.contains("/nodes/")), "labels come after all specs");
 }
 
 #[tokio::test]
@@ -145,7 +238,8 @@ async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_repl
     plan.gpu_nodes.clear();
     let (client, made) =
         server(|made| if made.body.is_array() { (StatusCode::OK, json!({"metadata": {}})) } else { accept(made) });
-    let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan).await;
+    let written =
+        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut Backoff::default()).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
     assert_eq!(paths(&made), [path.clone(), path]);
     let made = made.lock().expect("the list");
@@ -162,7 +256,7 @@ async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_repl
 async fn labels_of_a_node_are_applied_by_a_separate_manager_which_applies_nothing_else() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [accelerator]}");
     let (client, made) = server(accept);
-    Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan()).await;
+    Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Backoff::default()).await;
     let made = made.lock().expect("the list");
     let labels = made.iter().find(|made| made.path.starts_with("/api/v1/nodes/")).expect("a label write");
     assert!(labels.path.contains("fieldManager=gpu-operator%2Flabels"), "{}", labels.path);
@@ -183,7 +277,8 @@ async fn one_rejected_write_does_not_affect_the_others_and_has_a_class() {
     }
     let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
     let (client, made) = server(refuse_nodes);
-    let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan()).await;
+    let written =
+        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Backoff::default()).await;
     let failed: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
     assert_eq!(failed.iter().map(|error| error.class()).collect::<Vec<_>>(), [Class::Forbidden]);
     assert!(failed[0].to_string().contains("label node a"), "{}", failed[0]);
@@ -204,8 +299,40 @@ async fn pruning_a_daemon_set_that_does_not_exist_succeeds() {
                 if made.method == Method::DELETE { refusal(StatusCode::NOT_FOUND, "NotFound") } else { accept(made) }
             },
         );
-    let written = Writer::new(client, "gpu-operator".into(), Arc::<Mirrors>::default()).apply(&plan).await;
+    let written = Writer::new(client, "gpu-operator".into(), Arc::<Mirrors>::default())
+        .apply(&plan, &mut Backoff::default())
+        .await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_hang_delay_nothing_and_are_counted() {
+    let (client, made) = server(|_| (NO_ANSWER, json!({})));
+    let metrics = Arc::<Metrics>::default();
+    let (publisher, publishing) = Publisher::new(client, Arc::clone(&metrics));
+    let publishing = tokio::spawn(publishing);
+    let transition = |node: usize| Transition {
+        subject: Subject::Node(format!("n{node}").as_str().into(), "uid".into()),
+        reason: Reason::GpuMissing,
+        message: String::new(),
+    };
+    let began = Instant::now();
+    (0..5000).for_each(|node| publisher.publish(&transition(node)));
+    assert_eq!(Instant::now(), began);
+    let count = |result: &str| {
+        let text = metrics.text().expect("text");
+        let line =
+            text.lines().find(|line| line.starts_with(&format!("gpu_operator_events_total{{result=\"{result}\"}}")));
+        line.and_then(|line| line.split(' ').nth(1)?.parse::<usize>().ok()).unwrap_or_default()
+    };
+    assert_eq!(count("Dropped"), 5000 - 4096);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!((count("Failed"), count("Published")), (8, 0), "four at once, five seconds each");
+    assert!(made.lock().expect("the list").len() <= 12);
+    // The task ends with the last publisher.
+    drop(publisher);
+    publishing.await.expect("the task");
+    assert_eq!(count("Failed"), 4096);
 }
 
 #[tokio::test]
@@ -290,7 +417,7 @@ async fn the_end_of_a_validation_log_is_read_and_a_node_that_does_not_answer_doe
 
     // Regardless of how many do not answer, a pass waits once for some of them; later passes read the others.
     let pods: BTreeSet<String> = (0..100).map(|number| format!("silent-{number}")).collect();
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let words = observe::log_tails(&client, "gpu-operator", &pods, now).await;
     assert!(began.elapsed() < Duration::from_secs(3) && (1..100).contains(&words.len()), "{}", words.len());
     let mut asked: BTreeSet<String> = words.into_keys().collect();
@@ -316,7 +443,7 @@ async fn creating_a_pod_that_already_exists_succeeds() {
     });
     let (client, made) = server(already_exists);
     let writer = Writer::new(client, "gpu-operator".into(), Arc::<Mirrors>::default());
-    let written = writer.apply(&plan.expect("a plan that creates a pod")).await;
+    let written = writer.apply(&plan.expect("a plan that creates a pod"), &mut Backoff::default()).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
     let pods = paths(&made).into_iter().filter(|path| path == "POST /api/v1/namespaces/gpu-operator/pods");
     assert_eq!(pods.count(), 1);

@@ -23,6 +23,7 @@ pub mod runtime_classes;
 pub mod status_debounce;
 pub mod unmanaged;
 pub mod validation_pods;
+pub mod writes;
 
 use gpu_operator_crd::PolicyName;
 use std::{collections::BTreeMap, sync::Arc};

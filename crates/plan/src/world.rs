@@ -6,6 +6,7 @@ mod foreign;
 mod foreign_pod;
 mod node;
 mod pod;
+mod refused;
 mod resources;
 
 use std::{
@@ -22,6 +23,7 @@ pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, runs_a_container, uses_gpu};
+pub use refused::{Concern, RefusedWrite};
 pub use resources::{ResourceLayout, Resources, is_gpu};
 
 /// The ends of the logs of validation pods, or why they cannot be read, by pod.
@@ -58,8 +60,8 @@ pub struct World {
     pub log_tails: LogTails,
     /// DaemonSets whose repair had no effect, with their generation at the time: another component reverts it at once.
     pub futile_repairs: BTreeMap<String, i64>,
-    /// The errors of this operator's writes that the API server rejected in the last pass.
-    pub refused_writes: Vec<String>,
+    /// This operator's writes that the API server rejects, and will reject again unless something changes.
+    pub refused_writes: Vec<RefusedWrite>,
     /// Policies that exist but cannot be parsed, because they are of another version of the API. The nodes that they govern are left
     /// unchanged.
     pub unreadable_policies: BTreeSet<PolicyName>,

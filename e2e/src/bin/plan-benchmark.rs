@@ -20,6 +20,7 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{
     Plan,
     catalogue::Catalogue,
+    output::gpu_node::SpecWrite,
     plan,
     settings::Settings,
     world::{ContainerFacts, ContainerState, DaemonSetFacts, NodeFacts, PodFacts, Role, World},
@@ -135,7 +136,7 @@ impl Fleet {
         }
         for (name, write) in &plan.gpu_nodes {
             let gpu_node = Arc::make_mut(world.gpu_nodes.get_mut(name).context("a GpuNode")?);
-            if let Some((spec, owner)) = &write.spec {
+            if let Some(SpecWrite { spec, owner, .. }) = &write.spec {
                 gpu_node.spec = spec.clone();
                 gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
             }

@@ -1,8 +1,8 @@
 //! The writes for one node: its GpuNode's spec and status.
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, NodeConditionType, Phase, gpunode::GpuCounts,
-    health::HealthState, keys, policy::Labels, reason::Reason,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, NodeConditionType, Phase, PolicyName, PoolName,
+    gpunode::GpuCounts, health::HealthState, keys, policy::Labels, reason::Reason,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time},
@@ -33,9 +33,21 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GpuNodeWrite {
     /// Spec and owner; creates the object if it does not exist.
-    pub spec: Option<(GpuNodeSpec, OwnerReference)>,
+    pub spec: Option<SpecWrite>,
     /// Status without the report.
     pub status: Option<GpuNodeStatus>,
+}
+
+/// The write of a GpuNode's spec.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SpecWrite {
+    /// The spec.
+    pub spec: GpuNodeSpec,
+    /// The owner: the Node.
+    pub owner: OwnerReference,
+    /// The policy and pool whose update of this node ends with the write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends: Option<(PolicyName, PoolName)>,
 }
 
 impl GpuNodeWrite {
@@ -73,23 +85,22 @@ pub fn owner(node: &NodeFacts) -> OwnerReference {
 
 /// Returns spec and owner, if they differ from the desired ones.
 #[must_use]
-pub fn spec_write(
-    gpu_node: Option<&GpuNode>,
-    node: &NodeFacts,
-    spec: GpuNodeSpec,
-) -> Option<(GpuNodeSpec, OwnerReference)> {
+pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpec) -> Option<SpecWrite> {
     let owner = owner(node);
+    let before = gpu_node.map(|gpu_node| &gpu_node.spec);
+    let ended = before.filter(|before| before.rollout.is_some() && spec.rollout.is_none());
+    let ends = ended.and_then(|before| before.policy.clone().zip(before.pool.clone()));
     let there = gpu_node.is_some_and(|gpu_node| {
         gpu_node.spec == spec && gpu_node.owner_references().iter().any(|present| present.uid == owner.uid)
     });
-    (!there).then_some((spec, owner))
+    (!there).then_some(SpecWrite { spec, owner, ends })
 }
 
 /// Returns the generation of a GpuNode after a write of its spec, if there is one.
 #[must_use]
-pub fn generation(gpu_node: Option<&GpuNode>, write: Option<&(GpuNodeSpec, OwnerReference)>) -> Option<i64> {
+pub fn generation(gpu_node: Option<&GpuNode>, write: Option<&SpecWrite>) -> Option<i64> {
     let Some(gpu_node) = gpu_node else { return Some(1) };
-    let changes = write.is_some_and(|(spec, _)| *spec != gpu_node.spec);
+    let changes = write.is_some_and(|write| write.spec != gpu_node.spec);
     gpu_node.metadata.generation.map(|generation| generation + i64::from(changes))
 }
 

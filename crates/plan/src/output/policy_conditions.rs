@@ -31,8 +31,8 @@ pub struct Trouble<'a> {
     pub pool_problems: &'a PoolProblems,
     /// Why one of the policy's models cannot be added.
     pub models: Option<&'a str>,
-    /// The API server's messages on this operator's rejected writes.
-    pub refused_writes: &'a [String],
+    /// The API server's message on a write for this policy that it rejects.
+    pub refused_write: Option<&'a str>,
     /// The API server's message on the probe's pods, if it rejects them: without them no node is known.
     pub probe_refusal: Option<&'a str>,
 }
@@ -153,8 +153,8 @@ impl Verdicts<'_> {
     /// Returns whether the policy is stalled. A failed node stalls a policy only while the policy is not ready; a
     /// halted rollout or an invalid pool always does.
     fn stalled(&self) -> Answer {
-        if let Some(refused) = self.trouble.refused_writes.first() {
-            return (true, Reason::ApplyFailed, refused.clone());
+        if let Some(refused) = self.trouble.refused_write {
+            return (true, Reason::ApplyFailed, refused.to_owned());
         }
         if let Some(refusal) = self.trouble.probe_refusal {
             return (true, Reason::PodsForbidden, format!("the API server rejects the probe's pods: {refusal}"));

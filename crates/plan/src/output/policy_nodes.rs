@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName};
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 
@@ -55,11 +55,13 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
     }
     let pool_problems = pool_checks::pool_problems(fleet.catalogue, policy, &context.models);
     plan.finalizers.extend(finalizer(policy, fleet.world).map(|present| (name.clone(), present)));
+    let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
+    let refused = fleet.world.refused_writes.iter().find(|refused| refused.concerns.is_of(&name, is_member));
     let trouble = policy_conditions::Trouble {
         halted: &halted,
         pool_problems: &pool_problems,
         models: context.model_conflicts.get(&name).map(String::as_str),
-        refused_writes: &fleet.world.refused_writes,
+        refused_write: refused.map(|refused| refused.error.as_str()),
         probe_refusal: pod_failure::probe_refusal(fleet.world),
     };
     let others =

@@ -3,7 +3,10 @@
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, reason::Reason, report::InstalledDriver};
-use gpu_operator_plan::world::{ContainerState, World};
+use gpu_operator_plan::{
+    output::gpu_node::SpecWrite,
+    world::{ContainerState, World},
+};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// Returns a fleet of one ready node, and its world.
@@ -123,7 +126,7 @@ fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
     let mut world = sim.world();
     world.gpu_holders.insert("a".into(), vec![]);
     let plan = sim.plan_for(world.clone());
-    let (spec, _) = plan.gpu_nodes[&"a".into()].spec.clone().expect("a spec");
+    let SpecWrite { spec, .. } = plan.gpu_nodes[&"a".into()].spec.clone().expect("a spec");
     assert!(spec.release_driver);
     // A user's pod uses the driver: the node waits for the pod, and the probe continues to report the health of the
     // GPUs.
@@ -147,7 +150,7 @@ fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
         });
         world.gpu_holders.insert("a".into(), holders.iter().map(|pod| (*pod).to_owned()).collect());
         let spec = sim.plan_for(world).gpu_nodes[&"a".into()].spec.clone();
-        assert_eq!(spec.is_some_and(|(spec, _)| spec.release_driver), released, "{holders:?}");
+        assert_eq!(spec.is_some_and(|write| write.spec.release_driver), released, "{holders:?}");
     }
 }
 
@@ -197,7 +200,7 @@ fn users_of_the_driver_are_removed_before_the_container_that_unloads_it() {
     let plan = sim.plan();
     let labels: Vec<_> = plan.labels[&"a".into()].labels.keys().cloned().collect();
     assert_eq!(labels, [keys::DRIVER], "{:?}", plan.labels[&"a".into()]);
-    assert!(plan.gpu_nodes[&"a".into()].spec.as_ref().is_some_and(|(spec, _)| spec.release_driver));
+    assert!(plan.gpu_nodes[&"a".into()].spec.as_ref().is_some_and(|write| write.spec.release_driver));
     sim.settle();
     assert!(!sim.node("a").labels.contains_key(keys::DRIVER));
     assert!(!sim.spec("a").release_driver, "once the container is gone, the probe may open the driver again");

@@ -26,7 +26,7 @@ fn schema(crd: &str, field: &str) -> Validator {
 /// Returns the error of the first object of a plan that an earlier schema rejects.
 pub fn rejection(plan: &Plan) -> Option<String> {
     let nodes = plan.gpu_nodes.values();
-    let specs = nodes.clone().filter_map(|write| check(&GPU_NODE_SPEC, &write.spec.as_ref()?.0));
+    let specs = nodes.clone().filter_map(|write| check(&GPU_NODE_SPEC, &write.spec.as_ref()?.spec));
     let statuses = nodes.filter_map(|write| check(&GPU_NODE_STATUS, write.status.as_ref()?));
     let policies = plan.policies.values().filter_map(|status| check(&POLICY_STATUS, status));
     specs.chain(statuses).chain(policies).next()

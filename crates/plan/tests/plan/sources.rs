@@ -532,7 +532,7 @@ fn the_probe_releases_the_driver_only_for_a_container_that_waits_at_its_guard() 
             .gpu_nodes
             .get(&"a".into())
             .and_then(|write| write.spec.as_ref())
-            .is_some_and(|(spec, _)| spec.release_driver);
+            .is_some_and(|write| write.spec.release_driver);
         assert!(!asked, "no container waits for the driver");
         sim.sleep(1);
     }

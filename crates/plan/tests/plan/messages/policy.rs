@@ -6,6 +6,7 @@ use crate::{
     sim::{Faults, Sim},
 };
 use gpu_operator_crd::reason::Reason;
+use gpu_operator_plan::world::{Concern, RefusedWrite};
 
 /// Returns two nodes, of which one does not publish all of its GPUs.
 fn one_of_two(spec: &str) -> Sim {
@@ -43,9 +44,9 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::Deleting, Condition("Reconciling"), || pools("[]").then(|sim| sim.delete_policy("all"))),
     (Reason::ApplyFailed, Condition("Stalled"), || {
         pools("[]").plan_with(|world| {
-            world
-                .refused_writes
-                .push("DaemonSet driver-1: admission webhook \"policy.example.com\" denied the request".into());
+            let error =
+                "failed to apply DaemonSet driver-1: admission webhook \"policy.example.com\" denied the request";
+            world.refused_writes.push(RefusedWrite { concerns: Concern::Policy("all".into()), error: error.into() });
         })
     }),
     (Reason::PodsForbidden, Condition("Ready"), || {

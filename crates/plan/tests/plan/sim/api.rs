@@ -4,60 +4,17 @@ use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::{Interned, Interner};
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName,
-    PolicyName, keys,
+    ClusterGpuPolicy, ClusterGpuPolicySpec, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName, keys,
 };
 use gpu_operator_plan::{
     Plan,
-    output::{daemon_sets::DaemonSetWrite, node_health::NodeHealthWrite, node_labels::LabelWrite},
-    world::{PodFacts, RuntimeClassFacts, TaintFact},
+    output::{daemon_sets::DaemonSetWrite, gpu_node::SpecWrite, node_labels::LabelWrite, writes::Write},
+    world::{HealthCondition, PodFacts, RuntimeClassFacts, TaintFact},
 };
-use k8s_openapi::{
-    api::{core::v1::Pod, node::v1::RuntimeClass},
-    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
-    jiff::SignedDuration,
-};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
 use kube::ResourceExt;
 
 use super::Sim;
-
-/// One write of a plan.
-enum Write<'p> {
-    Finalizer(&'p PolicyName, bool),
-    DaemonSet(&'p str, &'p DaemonSetWrite),
-    Spec(&'p NodeName, &'p (GpuNodeSpec, OwnerReference)),
-    Labels(&'p NodeName, &'p LabelWrite),
-    Health(&'p NodeName, &'p NodeHealthWrite),
-    Status(&'p NodeName, &'p GpuNodeStatus),
-    Policy(&'p PolicyName, &'p ClusterGpuPolicyStatus),
-    Prune(&'p str),
-    Class(&'p str, &'p RuntimeClass),
-    PruneClass(&'p str),
-    Recreate(&'p str),
-    Pod(&'p str, &'p Pod),
-}
-
-/// Returns the writes of a plan in the order in which the operator makes them.
-fn writes(plan: &Plan) -> Vec<Write<'_>> {
-    let finalizers = |on| {
-        let these = plan.finalizers.iter().filter(move |(_, put)| **put == on);
-        these.map(move |(name, _)| Write::Finalizer(name, on))
-    };
-    let mut writes: Vec<_> = finalizers(true).collect();
-    writes.extend(plan.daemon_sets.iter().map(|(name, write)| Write::DaemonSet(name, write)));
-    writes.extend(plan.runtime_classes.iter().map(|(name, class)| Write::Class(name, class)));
-    writes.extend(plan.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Spec(name, write.spec.as_ref()?))));
-    writes.extend(plan.labels.iter().map(|(name, write)| Write::Labels(name, write)));
-    writes.extend(plan.node_health.iter().map(|(name, write)| Write::Health(name, write)));
-    writes.extend(plan.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Status(name, write.status.as_ref()?))));
-    writes.extend(plan.policies.iter().map(|(name, status)| Write::Policy(name, status)));
-    writes.extend(plan.prune.iter().map(|name| Write::Prune(name)));
-    writes.extend(plan.prune_classes.iter().map(|name| Write::PruneClass(name)));
-    writes.extend(plan.recreate.iter().map(|name| Write::Recreate(name)));
-    writes.extend(plan.pods.iter().map(|(name, pod)| Write::Pod(name, pod)));
-    writes.extend(finalizers(false));
-    writes
-}
 
 /// Returns a GpuNode as the API server creates it.
 pub fn new_gpu_node(name: &NodeName) -> GpuNode {
@@ -70,33 +27,31 @@ pub fn new_gpu_node(name: &NodeName) -> GpuNode {
 /// The operator's writes. A write that the API server would reject, or that changes nothing, is a defect.
 impl Sim {
     pub fn carry_out(&mut self, plan: &Plan) {
-        for write in writes(plan) {
-            self.write(&write);
-        }
+        self.carry_out_first(plan, usize::MAX);
     }
 
     /// Carries out the first writes of a plan, like an operator that is killed during a pass.
     pub fn carry_out_first(&mut self, plan: &Plan, count: usize) {
-        for write in writes(plan).into_iter().take(count) {
-            self.write(&write);
-        }
+        plan.stages().iter().flatten().take(count).for_each(|write| self.write(write));
     }
 
     fn write(&mut self, write: &Write<'_>) {
         let (object, changed) = match write {
-            Write::Finalizer(name, on) => (format!("policy/{name}"), self.put_finalizer(name, *on)),
+            Write::AddFinalizer(name) => (format!("policy/{name}"), self.put_finalizer(name, true)),
+            Write::RemoveFinalizer(name) => (format!("policy/{name}"), self.put_finalizer(name, false)),
             Write::DaemonSet(name, write) => (format!("daemonset/{name}"), self.apply_set(name, write)),
             Write::Spec(name, write) => (format!("node/{name}"), self.apply_spec_of(name, write)),
             Write::Labels(name, write) => (format!("node/{name}"), self.apply_labels(name, write)),
-            Write::Health(name, write) => (format!("health/{name}"), self.apply_health(name, write)),
+            Write::Condition(name, condition) => (format!("health/{name}"), self.apply_condition(name, *condition)),
+            Write::Taint(name, on) => (format!("health/{name}"), self.apply_taint(name, *on)),
             Write::Status(name, status) => (format!("node/{name}"), self.apply_status_of(name, status)),
-            Write::Policy(name, status) => {
+            Write::PolicyStatus(name, status) => {
                 let policy = self.policies.get_mut(*name).expect("404: a status for no policy");
                 let before = policy.status.replace((*status).clone());
                 (format!("policy/{name}"), before.as_ref() != Some(*status))
             }
             Write::Prune(name) => (format!("daemonset/{name}"), self.sets.remove(*name).is_some()),
-            Write::Class(name, class) => {
+            Write::RuntimeClass(name, class) => {
                 let facts = RuntimeClassFacts::of(class);
                 let before = self.runtime_classes.insert((*name).into(), facts.clone());
                 assert!(before.as_ref().is_none_or(|before| before.managed), "409: a third-party RuntimeClass");
@@ -140,7 +95,7 @@ impl Sim {
         self.pods.insert(name.into(), facts).is_none()
     }
 
-    fn apply_spec_of(&mut self, name: &NodeName, (spec, owner): &(GpuNodeSpec, OwnerReference)) -> bool {
+    fn apply_spec_of(&mut self, name: &NodeName, SpecWrite { spec, owner, .. }: &SpecWrite) -> bool {
         let before = self.gpu_nodes.get(name).cloned();
         let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name));
         if before.is_some() && gpu_node.spec != *spec {
@@ -153,21 +108,22 @@ impl Sim {
         changed
     }
 
-    fn apply_health(&mut self, name: &NodeName, write: &NodeHealthWrite) -> bool {
+    fn apply_condition(&mut self, name: &NodeName, condition: Option<&HealthCondition>) -> bool {
         let node = self.nodes.get_mut(name).expect("404: health of no node");
-        let before = node.clone();
-        if let Some(condition) = &write.condition {
-            node.health_condition.clone_from(condition);
-        }
-        if let Some(on) = write.taint {
-            node.taints.retain(|taint| taint.key != keys::UNHEALTHY_TAINT);
-            node.taints.extend(on.then(|| TaintFact {
-                key: keys::UNHEALTHY_TAINT.into(),
-                value: String::new(),
-                effect: "NoSchedule".into(),
-            }));
-        }
-        before != *node
+        let before = std::mem::replace(&mut node.health_condition, condition.cloned());
+        before != node.health_condition
+    }
+
+    fn apply_taint(&mut self, name: &NodeName, on: bool) -> bool {
+        let node = self.nodes.get_mut(name).expect("404: a taint of no node");
+        let before = node.taints.clone();
+        node.taints.retain(|taint| taint.key != keys::UNHEALTHY_TAINT);
+        node.taints.extend(on.then(|| TaintFact {
+            key: keys::UNHEALTHY_TAINT.into(),
+            value: String::new(),
+            effect: "NoSchedule".into(),
+        }));
+        before != node.taints
     }
 
     fn apply_status_of(&mut self, name: &NodeName, status: &GpuNodeStatus) -> bool {

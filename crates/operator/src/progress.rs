@@ -1,0 +1,62 @@
+//! Whether the reconcile loop makes progress, for /livez.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// The time after which a pass counts as stuck. Every request in it has a deadline, so that a pass ends within a minute or two even
+/// if the API server answers nothing.
+const STUCK: Duration = Duration::from_mins(5);
+
+/// The start of the pass that is in progress.
+#[derive(Debug, Default)]
+pub struct Progress(Mutex<Option<Instant>>);
+
+impl Progress {
+    /// Records that a pass begins.
+    pub fn began(&self, now: Instant) {
+        self.set(Some(now));
+    }
+
+    /// Records that the pass has ended.
+    pub fn ended(&self) {
+        self.set(None);
+    }
+
+    fn set(&self, began: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = began;
+    }
+
+    /// Returns whether passes end. A loop that waits for a change is alive.
+    ///
+    /// # Errors
+    /// Returns the reason if a pass does not end.
+    pub fn alive(&self, now: Instant) -> Result<(), String> {
+        let began = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lasts = began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
+        if lasts > STUCK {
+            return Err(format!("a reconcile pass has not ended for {} s", lasts.as_secs()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_is_alive_while_it_waits_and_not_while_a_pass_does_not_end() {
+        let (progress, now) = (Progress::default(), Instant::now());
+        let later = |seconds| now + Duration::from_secs(seconds);
+        assert_eq!(progress.alive(later(10_000)), Ok(()));
+        progress.began(now);
+        assert_eq!(progress.alive(later(300)), Ok(()));
+        assert_eq!(progress.alive(later(301)), Err("a reconcile pass has not ended for 301 s".to_owned()));
+        progress.ended();
+        assert_eq!(progress.alive(later(301)), Ok(()));
+    }
+}
