@@ -12,7 +12,7 @@ mod pods;
 use std::sync::Arc;
 
 use event_watch::follow_said;
-use follow::{any, follow, valid};
+use follow::{any, follow, present, valid};
 use futures::future::BoxFuture;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use gpu_operator_plan::world::{
@@ -57,7 +57,7 @@ pub fn follow_all(
             watcher(policies, any()),
             mirror(),
             |mirrors| &mirrors.policies,
-            |_, policy| Some(valid(policy, PolicyName::from)),
+            |_, policy| Some(present(valid(policy, PolicyName::from))),
             wake(),
         ),
         follow(
@@ -66,7 +66,7 @@ pub fn follow_all(
             |mirrors| &mirrors.nodes,
             |words, node| {
                 let facts = NodeFacts::of(&node, words);
-                Some((facts.name.clone(), facts))
+                Some((facts.name.clone(), Some(facts)))
             },
             wake(),
         ),
@@ -74,14 +74,14 @@ pub fn follow_all(
             watcher(gpu_nodes, any()),
             mirror(),
             |mirrors| &mirrors.gpu_nodes,
-            |words, gpu_node| Some(valid(gpu_node, |name| NodeName::interned(&name, words))),
+            |words, gpu_node| Some(present(valid(gpu_node, |name| NodeName::interned(&name, words)))),
             wake(),
         ),
         follow(
             watcher(daemon_sets, own),
             mirror(),
             |mirrors| &mirrors.daemon_sets,
-            |_, set| Some((set.name_any(), DaemonSetFacts::of(&set))),
+            |_, set| Some((set.name_any(), Some(DaemonSetFacts::of(&set)))),
             wake(),
         ),
         follow(
@@ -90,7 +90,7 @@ pub fn follow_all(
             |mirrors| &mirrors.foreign_sets,
             |_, set| {
                 let name = format!("{}/{}", set.namespace().unwrap_or_default(), set.name_any());
-                Some((name, ForeignSet::of(&set)))
+                Some((name, Some(ForeignSet::of(&set))))
             },
             wake(),
         ),
@@ -100,23 +100,23 @@ pub fn follow_all(
             watcher(foreign_pods, any().fields("status.phase!=Succeeded,status.phase!=Failed")),
             mirror(),
             |mirrors| &mirrors.foreign_pods,
-            |_, pod| ForeignPod::of(&pod),
+            |_, pod| Some((ForeignPod::key(&pod)?, ForeignPod::of(&pod))),
             wake(),
         ),
         follow(
             watcher(pods, any()),
             mirror(),
             |mirrors| &mirrors.pods,
-            |words, pod| Some((pod.name_any(), PodFacts::of(&pod, words)?)),
+            |words, pod| Some((pod.name_any(), PodFacts::of(&pod, words))),
             wake(),
         ),
         follow(
             watcher(runtime_classes, any()),
             mirror(),
             |mirrors| &mirrors.runtime_classes,
-            |_, class| Some((class.name_any(), RuntimeClassFacts::of(&class))),
+            |_, class| Some((class.name_any(), Some(RuntimeClassFacts::of(&class)))),
             wake(),
         ),
-        follow(refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event), wake()),
+        follow(refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event).map(present), wake()),
     ]
 }

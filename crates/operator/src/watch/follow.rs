@@ -24,6 +24,11 @@ pub fn any() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
+/// Returns the reading of an object that has facts.
+pub fn present<N, F>((name, fact): (N, F)) -> (N, Option<F>) {
+    (name, Some(fact))
+}
+
 /// Returns a custom resource, if it can be parsed, and its name. An object that cannot be parsed must not stall the watch.
 pub fn valid<K, N>(guard: DeserializeGuard<K>, typed: impl FnOnce(String) -> N) -> (N, Readable<K>)
 where
@@ -36,12 +41,15 @@ where
     (typed(name), object.ok())
 }
 
+/// What an object says about the entry of this name: its facts, or that there are none. `None` if it concerns no entry.
+pub type Reading<N, F> = Option<(N, Option<F>)>;
+
 /// Keeps one mirror up to date and wakes the loop when a fact in it changes.
 pub fn follow<K, F, N>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     mirrors: Arc<Mirrors>,
     mirror: fn(&Mirrors) -> &Mirror<F, N>,
-    fact: fn(&Interner, K) -> Option<(N, F)>,
+    read: fn(&Interner, K) -> Reading<N, F>,
     wake: Arc<Notify>,
 ) -> BoxFuture<'static, ()>
 where
@@ -52,7 +60,7 @@ where
     Box::pin(async move {
         let changed_here = &mirrors.changed;
         let mirror = mirror(&mirrors);
-        let fact = |object| fact(&mirrors.words, object);
+        let read = |object| read(&mirrors.words, object);
         let mut events = events.default_backoff().boxed();
         while let Some(event) = events.next().await {
             let changed = match event {
@@ -62,16 +70,22 @@ where
                 }
                 Ok(watcher::Event::InitApply(object)) => {
                     let version = version(&object);
-                    fact(object).is_some_and(|(name, fact)| mirror.list(name, version, fact))
+                    let listed = read(object).and_then(|(name, fact)| Some((name, fact?)));
+                    listed.is_some_and(|(name, fact)| mirror.list(name, version, fact))
                 }
                 Ok(watcher::Event::InitDone) => mirror.end_list(),
                 Ok(watcher::Event::Apply(object)) => {
                     let version = version(&object);
-                    fact(object).is_some_and(|(name, fact)| mirror.set(name, version, fact))
+                    match read(object) {
+                        Some((name, Some(fact))) => mirror.set(name, version, fact),
+                        // An object may have had facts before, such as a pod that has lost its label.
+                        Some((name, None)) => mirror.get(&name).is_some() && mirror.remove(name, version),
+                        None => false,
+                    }
                 }
                 Ok(watcher::Event::Delete(object)) => {
                     let version = version(&object);
-                    fact(object).is_some_and(|(name, _)| mirror.remove(name, version))
+                    read(object).is_some_and(|(name, _)| mirror.remove(name, version))
                 }
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "watch failed; retrying");
@@ -84,4 +98,39 @@ where
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::keys;
+    use gpu_operator_plan::world::PodFacts;
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(version: &str, labels: &serde_json::Value) -> Pod {
+        let meta = json!({"name": "p", "namespace": "n", "resourceVersion": version, "labels": labels});
+        serde_json::from_value(json!({"metadata": meta, "spec": {"nodeName": "a", "containers": []}})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_object_that_is_no_fact_any_more_is_removed() {
+        use watcher::Event::{Apply, Delete, Init, InitDone};
+        let own = json!({keys::STAGE: "driver"});
+        let (labelled, bare) = (|version| pod(version, &own), |version| pod(version, &json!({})));
+        for (events, known) in [
+            (vec![Apply(labelled("1"))], true),
+            (vec![Apply(labelled("1")), Apply(bare("2"))], false),
+            (vec![Apply(labelled("1")), Apply(bare("2")), Delete(bare("3"))], false),
+            (vec![Apply(labelled("1")), Delete(bare("3"))], false),
+            (vec![Apply(bare("1")), Apply(labelled("2"))], true),
+        ] {
+            let (mirrors, wake) = (Arc::<Mirrors>::default(), Arc::<Notify>::default());
+            let events = [Init, InitDone].into_iter().chain(events).map(Ok);
+            let read = |words: &Interner, pod: Pod| Some((pod.name_any(), PodFacts::of(&pod, words)));
+            follow(futures::stream::iter(events), Arc::clone(&mirrors), |mirrors| &mirrors.pods, read, wake).await;
+            assert_eq!(mirrors.pods.get("p").is_some(), known);
+        }
+    }
 }

@@ -42,6 +42,7 @@ fn operator() -> String {
     metrics.show(&[("all".into(), status)].into());
     metrics.show_findings(&[]);
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
+    metrics.count_event("Published");
     metrics.count(&[Written { kind: "Node", result: Ok(()) }, Written { kind: "Node", result: refused }]);
     metrics.text().expect("a text")
 }

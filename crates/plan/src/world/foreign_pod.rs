@@ -78,12 +78,18 @@ pub struct ForeignPod {
 }
 
 impl ForeignPod {
-    /// Returns the pod with its key of node, namespace and name. Returns `None` if it belongs to this operator, has no node,
-    /// installs no driver, or belongs to a DaemonSet, which is recognized by itself.
+    /// Returns the key of a pod: node, namespace and name. Returns `None` if it has no node.
     #[must_use]
-    pub fn of(pod: &TrimmedPod) -> Option<(String, Self)> {
-        let TrimmedSpec { node_name, volumes, containers, init_containers } = &pod.spec;
-        let node = node_name.as_deref().filter(|node| !node.is_empty())?;
+    pub fn key(pod: &TrimmedPod) -> Option<String> {
+        let node = pod.spec.node_name.as_deref().filter(|node| !node.is_empty())?;
+        Some(format!("{}{}/{}", Self::prefix(&node.into()), pod.namespace().unwrap_or_default(), pod.name_any()))
+    }
+
+    /// Returns the facts of a pod. Returns `None` if it belongs to this operator, installs no driver, or belongs to a DaemonSet,
+    /// which is recognized by itself.
+    #[must_use]
+    pub fn of(pod: &TrimmedPod) -> Option<Self> {
+        let TrimmedSpec { volumes, containers, init_containers, .. } = &pod.spec;
         if pod.labels().contains_key(keys::STAGE)
             || pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet")
         {
@@ -94,8 +100,7 @@ impl ForeignPod {
         if !nvidias && !shows_driver(volumes, mounts()) {
             return None;
         }
-        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        Some((format!("{}{namespace}/{name}", Self::prefix(&node.into())), Self { namespace, name }))
+        Some(Self { namespace: pod.namespace().unwrap_or_default(), name: pod.name_any() })
     }
 
     /// Returns the prefix of the keys of a node's pods.
@@ -139,7 +144,7 @@ mod tests {
             "{{metadata: {{name: p, namespace: n, labels: {labels}{owners}}}, spec: {{nodeName: a, volumes: [{{name: v, hostPath: {{path: {path}}}}}], initContainers: [{{name: i}}], containers: [{{name: c, image: x, volumeMounts: [{{name: v, mountPath: /m, mountPropagation: {propagation}}}]}}]}}}}"
         );
         let pod: TrimmedPod = serde_yaml::from_str(&pod).unwrap();
-        ForeignPod::of(&pod).map(|(key, _)| key)
+        ForeignPod::of(&pod).and_then(|_| ForeignPod::key(&pod))
     }
 
     #[test]
@@ -167,6 +172,6 @@ mod tests {
     #[test]
     fn a_pod_without_a_node_is_ignored() {
         let pod = "{metadata: {name: p, namespace: n, labels: {app.kubernetes.io/component: nvidia-driver}}, spec: {containers: []}}";
-        assert_eq!(ForeignPod::of(&serde_yaml::from_str(pod).unwrap()), None);
+        assert_eq!(ForeignPod::key(&serde_yaml::from_str(pod).unwrap()), None);
     }
 }

@@ -155,8 +155,8 @@ impl Sim {
 
     /// Returns the name of the pod on a node that installs a driver and belongs to no DaemonSet.
     pub fn foreign_pod_on(&self, node: &NodeName) -> Option<String> {
-        let mut pods = self.foreign_pods.iter().filter_map(ForeignPod::of);
-        pods.find(|(key, _)| key.starts_with(&ForeignPod::prefix(node))).map(|(_, pod)| pod.name)
+        let on_node = |pod: &&_| ForeignPod::key(pod).is_some_and(|key| key.starts_with(&ForeignPod::prefix(node)));
+        self.foreign_pods.iter().filter(on_node).find_map(ForeignPod::of).map(|pod| pod.name)
     }
 
     /// Returns whether a node is being updated.
@@ -188,8 +188,7 @@ impl Sim {
             foreign_pods: self
                 .foreign_pods
                 .iter()
-                .filter_map(ForeignPod::of)
-                .map(|(key, pod)| (key, Arc::new(pod)))
+                .filter_map(|pod| Some((ForeignPod::key(pod)?, Arc::new(ForeignPod::of(pod)?))))
                 .collect(),
             pods: arcs(&self.pods),
             runtime_classes: arcs(&self.runtime_classes),
