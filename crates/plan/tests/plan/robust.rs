@@ -1,8 +1,10 @@
 //! Failures around the operator, and changes that others make to its objects, do not harm working nodes.
 
 use crate::sim::{Faults, Sim};
-use gpu_operator_crd::{Open, Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
-use gpu_operator_plan::world::{PodFacts, Role};
+use gpu_operator_crd::{
+    ClusterGpuPolicyStatus, Open, Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason,
+};
+use gpu_operator_plan::world::{Concern, PodFacts, RefusedWrite, Role};
 
 pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 pub(crate) const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
@@ -258,4 +260,30 @@ fn values_of_a_newer_version_keep_nothing_from_being_served() {
         assert_eq!(status.gpus.summary, served);
         assert_eq!(sim.condition("all", "Stalled").0, "False");
     }
+}
+
+#[test]
+fn a_rejected_write_stalls_only_the_policy_that_it_concerns() {
+    let mut sim = Sim::new()
+        .policy("one", "{nodeSelector: {matchLabels: {team: one}}}")
+        .policy("two", "{nodeSelector: {matchLabels: {team: two}}}");
+    for (node, team) in [("a", "one"), ("b", "two")] {
+        sim.join(node, "2330", 8);
+        sim.label(node, "team", Some(team));
+    }
+    sim.settle();
+    let stalled = |concerns: Concern| {
+        let mut world = sim.world();
+        world.refused_writes.push(RefusedWrite { concerns, error: "no".into() });
+        let plan = sim.plan_for(world);
+        let is_stalled = |status: &ClusterGpuPolicyStatus| {
+            status.conditions.iter().any(|found| found.type_ == "Stalled" && found.reason == "ApplyFailed")
+        };
+        let stalled = plan.statuses.iter().filter(|(_, status)| is_stalled(status));
+        stalled.map(|(name, _)| name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(stalled(Concern::Node("a".into())), ["one"]);
+    assert_eq!(stalled(Concern::Policy("two".into())), ["two"]);
+    assert_eq!(stalled(Concern::Node("unknown".into())), [""; 0]);
+    assert_eq!(stalled(Concern::Fleet), ["one", "two"]);
 }
