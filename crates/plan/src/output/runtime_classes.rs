@@ -7,7 +7,12 @@ use gpu_operator_crd::ClusterGpuPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
-use crate::{desired::variant::Variant, manifests::runtime_class::runtime_class, output::plan::Plan, world::World};
+use crate::{
+    desired::{toolkit::choice::is_class_name, variant::Variant},
+    manifests::runtime_class::runtime_class,
+    output::plan::Plan,
+    world::World,
+};
 
 /// Returns the writes of RuntimeClasses that are missing or differ from the desired ones, and of those of this operator whose
 /// policies are gone. A policy that has needed one keeps it: pods may use it, and whether a policy can be applied to a node may
@@ -20,7 +25,7 @@ pub fn writes<'w>(world: &World, variants: impl Iterator<Item = (&'w ClusterGpuP
         live.filter_map(|policy| policy.owner_ref(&())).map(|owner| (owner.uid.clone(), owner)).collect();
     let mut wanted: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for (policy, variant) in variants {
-        if let Some(handler) = variant.key.toolkit.handler() {
+        if let Some(handler) = variant.key.toolkit.handler().filter(|handler| is_class_name(handler)) {
             wanted.entry(handler).or_default().extend(policy.uid());
         }
     }

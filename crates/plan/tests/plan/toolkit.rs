@@ -589,6 +589,21 @@ fn member_labels(sim: &Sim, node: &str) -> Vec<(String, String)> {
 }
 
 #[test]
+fn no_runtime_class_is_written_for_a_runtime_of_the_host_that_none_can_name() {
+    for (handler, classes) in [("nvidia-x", &["nvidia-x"][..]), ("nvidia_x", &[])] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        sim.host_driver("a", "580.95.05", true);
+        sim.node_mut("a").runtime = "docker://27.0.3".into();
+        let (file, handler) = ("/etc/docker/daemon.json".to_owned(), handler.to_owned());
+        sim.report("a").runtimes = vec![HostRuntime { file, handler, default: true }];
+        sim.apply_policy("all", "{}");
+        sim.settle();
+        assert_eq!(sim.status("a").phase, Phase::Ready);
+        assert_eq!(sim.runtime_classes.keys().collect::<Vec<_>>(), classes);
+    }
+}
+
+#[test]
 fn a_runtime_of_the_host_is_kept_only_with_a_driver_of_the_host() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.node_mut("a").runtime = "docker://27.0.3".into();

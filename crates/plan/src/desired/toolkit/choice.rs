@@ -191,11 +191,20 @@ fn of_host(toolkit: &Toolkit, own: &RuntimeSetup, host_runtimes: &[HostRuntime])
         return None;
     }
     let fits = |runtime: &&HostRuntime| {
-        own.config.as_ref() == Some(&runtime.file) && set_as_default.is_none_or(|default| default == runtime.default)
+        own.config.as_ref() == Some(&runtime.file)
+            && set_as_default.is_none_or(|default| default == runtime.default)
+            && (runtime.default || is_class_name(&runtime.handler))
     };
     let found =
         host_runtimes.iter().filter(fits).max_by_key(|runtime| (runtime.default, runtime.handler == HANDLER))?;
     Some(ToolkitChoice::Host(found.clone()))
+}
+
+/// Returns whether a RuntimeClass can name this runtime: only lower-case letters, digits and `-`.
+#[must_use]
+pub fn is_class_name(handler: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !handler.is_empty() && handler.len() <= 63 && handler.chars().all(is_part) && handler.trim_matches('-') == handler
 }
 
 fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
@@ -260,6 +269,9 @@ mod tests {
             ),
             ("{setAsDefault: false}", "docker://27.0.3", on_host(docker, "gpu", false), "Host"),
             ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", true), "Host"),
+            // No RuntimeClass can name it.
+            ("{}", "docker://27.0.3", on_host(docker, "nvidia_x", false), "Runtime"),
+            ("{}", "docker://27.0.3", on_host(docker, "nvidia_x", true), "Host"),
             // The file is of another runtime than kubelet's.
             ("{}", "containerd://1.7.27", on_host(docker, "nvidia", true), "Runtime"),
             ("{}", "containerd://2.1.4", on_host("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
