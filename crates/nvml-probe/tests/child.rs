@@ -206,6 +206,7 @@ async fn the_end_of_a_child_is_reported_with_its_cause() {
         ("read line; kill -SEGV $$", "signal 11 (SIGSEGV)"),
         ("read line; exit 3", "exit code 3"),
         ("read line; echo nonsense; read line", "cannot parse"),
+        ("read line; tr '\\0' a < /dev/zero", "longer than 4194304 bytes"),
         ("read line; echo '{\"failed\":\"no driver\"}'; read line", "no driver"),
         ("exec 1>&-; read line; exec sleep 1000", "closed its output"),
     ] {

@@ -17,6 +17,7 @@ use gpu_operator_plan::{
         daemon_sets::DaemonSetWrite,
         gpu_node::SpecWrite,
         node_labels::LabelWrite,
+        plan::FinalizerWrite,
         writes::{Unwritten, Write},
     },
     world::{HealthCondition, NodeFacts, TrimmedNode},
@@ -128,8 +129,7 @@ impl Writer {
 
     async fn make(&self, write: Write<'_>) -> Result<Answer, kube::Error> {
         match write {
-            Write::AddFinalizer(name) => self.finalizer(name, true).await,
-            Write::RemoveFinalizer(name) => self.finalizer(name, false).await,
+            Write::Finalizer(name, write) => self.finalizer(name, write).await,
             Write::DaemonSet(name, write) => self.daemon_set(name, write).await,
             Write::Prune(name) => {
                 let params = DeleteParams::default();
@@ -157,18 +157,18 @@ impl Writer {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    async fn finalizer(&self, name: &PolicyName, on: bool) -> Result<Answer, kube::Error> {
+    async fn finalizer(&self, name: &PolicyName, write: &FinalizerWrite) -> Result<Answer, kube::Error> {
         // A separate field manager, because the next apply by the main one would otherwise remove the finalizer.
         let manager = format!("{}/finalizer", keys::MANAGER);
-        let finalizers = if on { vec![keys::FINALIZER] } else { vec![] };
+        let finalizers = if write.present { vec![keys::FINALIZER] } else { vec![] };
         let body = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ClusterGpuPolicy",
-            "metadata": {"name": name, "finalizers": finalizers},
+            "metadata": {"name": name, "uid": write.uid, "finalizers": finalizers},
         });
         let params = PatchParams::apply(&manager).force();
         let policy = self.all::<ClusterGpuPolicy>().patch(name.as_str(), &params, &Patch::Apply(&body)).await?;
         // Removing the last finalizer may delete the policy.
-        Ok(if on { Answer::Policy(Box::new(policy)) } else { Answer::Nothing })
+        Ok(if write.present { Answer::Policy(Box::new(policy)) } else { Answer::Nothing })
     }
 
     async fn daemon_set(&self, name: &str, write: &DaemonSetWrite) -> Result<Answer, kube::Error> {

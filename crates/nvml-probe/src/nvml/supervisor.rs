@@ -9,7 +9,7 @@ use std::{
 use gpu_operator_crd::report::NvmlState;
 use nix::sys::signal::Signal;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
@@ -94,6 +94,9 @@ pub enum StepError {
     Failed(String),
 }
 
+/// The maximum length of a response, in bytes: many times that of the readings of sixteen GPUs.
+const MAX_RESPONSE: u64 = 4 * 1024 * 1024;
+
 /// Builds the command that starts the child.
 pub type ChildCommand = Box<dyn Fn(&Target) -> Command + Send>;
 
@@ -131,6 +134,8 @@ enum ChildFailure {
     Ended(String),
     #[error("cannot parse the NVML process's response: {0}")]
     Decode(serde_json::Error),
+    #[error("the NVML process's response is longer than {MAX_RESPONSE} bytes")]
+    TooLong,
     #[error("{0}")]
     Nvml(String),
     #[error("a process that called NVML is stuck in the driver and cannot be killed; reboot the node")]
@@ -292,6 +297,9 @@ impl Supervisor {
                 status.ok().and_then(Result::ok).map_or("closed its output".into(), exit_description),
             ));
         };
+        if !line.ends_with('\n') {
+            return Err(ChildFailure::TooLong);
+        }
         let response = serde_json::from_str(&line).map_err(ChildFailure::Decode)?;
         child.awaiting_response = false;
         Ok(response)
@@ -299,14 +307,15 @@ impl Supervisor {
 }
 
 impl Running {
-    /// Returns the response line, or `None` once the child has closed its output.
+    /// Returns the response line, at most [`MAX_RESPONSE`] of it, or `None` once the child has closed its output.
     async fn exchange(&mut self, request: String) -> Option<String> {
         let input = self.input.as_mut()?;
         input.write_all((request + "\n").as_bytes()).await.ok()?;
         input.flush().await.ok()?;
         let mut line = String::new();
-        let read = self.output.read_line(&mut line).await.ok()?;
-        (read > 0 && line.ends_with('\n')).then_some(line)
+        (&mut self.output).take(MAX_RESPONSE).read_line(&mut line).await.ok()?;
+        let is_complete = line.ends_with('\n') || line.len() as u64 == MAX_RESPONSE;
+        is_complete.then_some(line)
     }
 }
 

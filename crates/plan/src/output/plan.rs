@@ -38,8 +38,8 @@ pub struct Plan {
     pub gpu_nodes: BTreeMap<NodeName, GpuNodeWrite>,
     /// Policy statuses to write, by policy.
     pub policies: BTreeMap<PolicyName, ClusterGpuPolicyStatus>,
-    /// Finalizers to add (true) or remove (false), by policy.
-    pub finalizers: BTreeMap<PolicyName, bool>,
+    /// Finalizers to add or remove, by policy.
+    pub finalizers: BTreeMap<PolicyName, FinalizerWrite>,
     /// Transitions to report as Events.
     pub events: Vec<Transition>,
     /// Queries that must be answered before more can be decided.
@@ -49,6 +49,15 @@ pub struct Plan {
     /// Every policy's desired status, written or not, for metrics.
     #[serde(skip)]
     pub statuses: BTreeMap<PolicyName, ClusterGpuPolicyStatus>,
+}
+
+/// The write of a policy's finalizer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FinalizerWrite {
+    /// The UID of the policy, because it may have been deleted and created again by the same name.
+    pub uid: String,
+    /// Whether to add or remove it.
+    pub present: bool,
 }
 
 impl Plan {

@@ -11,7 +11,13 @@ use crate::{
     assess::{PolicyMembers, pod_failure},
     inventory::{membership::name_of, pool_checks},
     output::{
-        context::Context, events::policy_transitions, node, plan::Plan, policy, status_debounce::Pace, validation_pods,
+        context::Context,
+        events::policy_transitions,
+        node,
+        plan::{FinalizerWrite, Plan},
+        policy,
+        status_debounce::Pace,
+        validation_pods,
     },
     settings::{ASK_AGAIN, PASSING, PROGRESS_DEADLINE},
     time::later,
@@ -54,7 +60,9 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
         }
     }
     let pool_problems = pool_checks::pool_problems(fleet.catalogue, policy, &context.models);
-    plan.finalizers.extend(finalizer(policy, fleet.world).map(|present| (name.clone(), present)));
+    let finalizer = finalizer(policy, fleet.world);
+    let finalizer = finalizer.map(|present| FinalizerWrite { uid: policy.uid().unwrap_or_default(), present });
+    plan.finalizers.extend(finalizer.map(|write| (name.clone(), write)));
     let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
     let refused = fleet.world.refused_writes.iter().find(|refused| refused.concerns.is_of(&name, is_member));
     let trouble = policy_conditions::Trouble {

@@ -8,7 +8,12 @@ use gpu_operator_crd::{
 use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::ResourceExt;
 
-use super::{daemon_sets::DaemonSetWrite, gpu_node::SpecWrite, node_labels::LabelWrite, plan::Plan};
+use super::{
+    daemon_sets::DaemonSetWrite,
+    gpu_node::SpecWrite,
+    node_labels::LabelWrite,
+    plan::{FinalizerWrite, Plan},
+};
 use crate::{
     revision::{daemon_set_name, groups_of},
     world::{Concern, HealthCondition},
@@ -17,8 +22,8 @@ use crate::{
 /// One write of a plan.
 #[derive(Clone, Copy, Debug)]
 pub enum Write<'p> {
-    /// Add the finalizer of a policy.
-    AddFinalizer(&'p PolicyName),
+    /// Add or remove the finalizer of a policy.
+    Finalizer(&'p PolicyName, &'p FinalizerWrite),
     /// Apply a DaemonSet.
     DaemonSet(&'p str, &'p DaemonSetWrite),
     /// Apply a RuntimeClass.
@@ -43,8 +48,6 @@ pub enum Write<'p> {
     Pod(&'p str, &'p Pod),
     /// Apply the status of a policy.
     PolicyStatus(&'p PolicyName, &'p ClusterGpuPolicyStatus),
-    /// Remove the finalizer of a policy.
-    RemoveFinalizer(&'p PolicyName),
 }
 
 impl Plan {
@@ -56,7 +59,8 @@ impl Plan {
     /// nodes of a pool being updated. A status comes after everything that it reports, and that of a policy summarizes its nodes.
     #[must_use]
     pub fn stages(&self) -> [Vec<Write<'_>>; 8] {
-        let finalizers = |on| self.finalizers.iter().filter(move |(_, add)| **add == on).map(|(name, _)| name);
+        let finalizers = self.finalizers.iter().map(|(name, write)| Write::Finalizer(name, write));
+        let (first, last) = finalizers.partition(|write| matches!(write, Write::Finalizer(_, write) if write.present));
         let sets = self.daemon_sets.iter().map(|(name, write)| Write::DaemonSet(name, write));
         let classes = self.runtime_classes.iter().map(|(name, class)| Write::RuntimeClass(name, class));
         let specs = self.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Spec(name, write.spec.as_ref()?)));
@@ -74,14 +78,14 @@ impl Plan {
         let recreate = self.recreate.iter().map(|name| Write::Recreate(name));
         let pods = self.pods.iter().map(|(name, pod)| Write::Pod(name, pod));
         [
-            finalizers(true).map(Write::AddFinalizer).collect(),
+            first,
             sets.chain(classes).collect(),
             end,
             begin,
             labels.chain(conditions).chain(taints).collect(),
             statuses.chain(prune).chain(prune_classes).chain(recreate).chain(pods).collect(),
             self.policies.iter().map(|(name, status)| Write::PolicyStatus(name, status)).collect(),
-            finalizers(false).map(Write::RemoveFinalizer).collect(),
+            last,
         ]
     }
 }
@@ -91,7 +95,7 @@ impl Write<'_> {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::AddFinalizer(_) | Self::RemoveFinalizer(_) | Self::PolicyStatus(..) => "ClusterGpuPolicy",
+            Self::Finalizer(..) | Self::PolicyStatus(..) => "ClusterGpuPolicy",
             Self::DaemonSet(..) | Self::Prune(_) => "DaemonSet",
             Self::RuntimeClass(..) | Self::PruneClass(_) => "RuntimeClass",
             Self::Spec(..) | Self::Status(..) => "GpuNode",
@@ -104,9 +108,7 @@ impl Write<'_> {
     #[must_use]
     pub fn concerns(&self) -> Concern {
         match self {
-            Self::AddFinalizer(name) | Self::RemoveFinalizer(name) | Self::PolicyStatus(name, _) => {
-                Concern::Policy((*name).clone())
-            }
+            Self::Finalizer(name, _) | Self::PolicyStatus(name, _) => Concern::Policy((*name).clone()),
             Self::Spec(name, _)
             | Self::Status(name, _)
             | Self::Labels(name, _)
@@ -133,8 +135,9 @@ impl Write<'_> {
 impl fmt::Display for Write<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AddFinalizer(name) => write!(f, "add the finalizer of policy {name}"),
-            Self::RemoveFinalizer(name) => write!(f, "remove the finalizer of policy {name}"),
+            Self::Finalizer(name, write) => {
+                write!(f, "{} the finalizer of policy {name}", if write.present { "add" } else { "remove" })
+            }
             Self::PolicyStatus(name, _) => write!(f, "apply the status of policy {name}"),
             Self::DaemonSet(name, _) => write!(f, "apply DaemonSet {name}"),
             Self::Prune(name) => write!(f, "delete DaemonSet {name}"),

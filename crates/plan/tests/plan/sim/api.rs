@@ -8,7 +8,9 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    output::{daemon_sets::DaemonSetWrite, gpu_node::SpecWrite, node_labels::LabelWrite, writes::Write},
+    output::{
+        daemon_sets::DaemonSetWrite, gpu_node::SpecWrite, node_labels::LabelWrite, plan::FinalizerWrite, writes::Write,
+    },
     world::{HealthCondition, PodFacts, RuntimeClassFacts, TaintFact},
 };
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
@@ -37,8 +39,7 @@ impl Sim {
 
     fn write(&mut self, write: &Write<'_>) {
         let (object, changed) = match write {
-            Write::AddFinalizer(name) => (format!("policy/{name}"), self.put_finalizer(name, true)),
-            Write::RemoveFinalizer(name) => (format!("policy/{name}"), self.put_finalizer(name, false)),
+            Write::Finalizer(name, write) => (format!("policy/{name}"), self.put_finalizer(name, write)),
             Write::DaemonSet(name, write) => (format!("daemonset/{name}"), self.apply_set(name, write)),
             Write::Spec(name, write) => (format!("node/{name}"), self.apply_spec_of(name, write)),
             Write::Labels(name, write) => (format!("node/{name}"), self.apply_labels(name, write)),
@@ -68,10 +69,11 @@ impl Sim {
         *self.writes.entry(object).or_default() += 1;
     }
 
-    fn put_finalizer(&mut self, name: &PolicyName, on: bool) -> bool {
+    fn put_finalizer(&mut self, name: &PolicyName, write: &FinalizerWrite) -> bool {
         let policy = self.policies.get_mut(name).expect("404: a finalizer for no policy");
+        assert_eq!(policy.uid().as_ref(), Some(&write.uid), "409: a finalizer for another policy");
         let before = policy.metadata.finalizers.clone();
-        policy.metadata.finalizers = on.then(|| vec![keys::FINALIZER.into()]);
+        policy.metadata.finalizers = write.present.then(|| vec![keys::FINALIZER.into()]);
         let changed = before != policy.metadata.finalizers;
         self.collect_policy(name);
         changed
