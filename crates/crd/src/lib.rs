@@ -21,8 +21,9 @@ mod skip;
 pub mod stage;
 pub mod validated;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON};
 use kube::CustomResourceExt;
+use serde_json::json;
 
 pub use gpunode::{GpuNode, GpuNodeSpec, GpuNodeStatus};
 pub use health::{GpuHealth, HealthRules};
@@ -46,7 +47,17 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
     descriptions::restore::<ClusterGpuPolicyStatus>(&mut policy, "status");
     descriptions::restore::<GpuNodeSpec>(&mut node, "spec");
     descriptions::restore::<GpuNodeStatus>(&mut node, "status");
-    vec![("clustergpupolicies.yaml", policy), ("gpunodes.yaml", node)]
+    vec![("clustergpupolicies.yaml", with_initial_status(policy)), ("gpunodes.yaml", with_initial_status(node))]
+}
+
+/// Adds the status that an object has until the operator writes it. Without it, kstatus considers a new object current.
+fn with_initial_status(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    let schemas =
+        crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut());
+    for status in schemas.filter_map(|schema| schema.properties.as_mut()?.get_mut("status")) {
+        status.default = Some(JSON(json!({"observedGeneration": -1})));
+    }
+    crd
 }
 
 /// Returns the content of a CRD's file in `config/crd/`.

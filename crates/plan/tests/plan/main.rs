@@ -21,5 +21,6 @@ mod rollout;
 mod sharing;
 mod sim;
 mod sources;
+mod states;
 mod toolkit;
 mod validation;

@@ -19,7 +19,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::Sim;
+use super::{Sim, kstatus};
 
 /// One write of a plan.
 enum Write<'p> {
@@ -93,6 +93,7 @@ impl Sim {
             Write::Policy(name, status) => {
                 let policy = self.policies.get_mut(*name).expect("404: a status for no policy");
                 let before = policy.status.replace((*status).clone());
+                kstatus::check_policy(policy);
                 (format!("policy/{name}"), before.as_ref() != Some(*status))
             }
             Write::Prune(name) => (format!("daemonset/{name}"), self.sets.remove(*name).is_some()),
@@ -175,6 +176,7 @@ impl Sim {
         let before = gpu_node.status.clone();
         let report = before.as_ref().and_then(|status| status.report.clone());
         gpu_node.status = Some(GpuNodeStatus { report, ..status.clone() });
+        kstatus::check_gpu_node(gpu_node);
         before != gpu_node.status
     }
 
