@@ -7,6 +7,7 @@ mod drift;
 mod driver_down;
 mod examples;
 mod gfd;
+mod gitops;
 mod golden;
 mod health;
 mod install;
