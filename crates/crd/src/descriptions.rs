@@ -9,6 +9,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::Value;
 
+use crate::structural::field;
+
 /// Enumerations with more values than this are not described value by value, to limit the size of the CRD.
 const MAX_VALUES: usize = 10;
 
@@ -16,12 +18,8 @@ const MAX_VALUES: usize = 10;
 pub fn restore<T: JsonSchema>(crd: &mut CustomResourceDefinition, property: &str) {
     let settings = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
     let complete = settings.into_generator().into_root_schema_for::<T>().to_value();
-    let schemas =
-        crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut());
-    for schema in schemas {
-        if let Some(schema) = schema.properties.as_mut().and_then(|properties| properties.get_mut(property)) {
-            describe(schema, &complete);
-        }
+    for schema in field(crd, property) {
+        describe(schema, &complete);
     }
 }
 

@@ -152,8 +152,8 @@ pub struct GpuNodeStatus {
     /// The generation of the spec that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The conditions `Ready`, `DriverReady`, `ToolkitReady`, `DevicePluginReady` and `Healthy`. Absent if no policy
-    /// governs the node. `Healthy` becomes `True` together with the next change of the status.
+    /// The conditions `Ready` and `Stalled` (as defined by kstatus), `DriverReady`, `ToolkitReady`, `DevicePluginReady` and
+    /// `Healthy`. Absent if no policy governs the node. `Healthy` becomes `True` together with the next change of the status.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -19,10 +19,14 @@ mod schema;
 pub mod selector;
 mod skip;
 pub mod stage;
+mod structural;
 pub mod validated;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON};
 use kube::CustomResourceExt;
+use serde_json::json;
+
+use structural::field;
 
 pub use gpunode::{GpuNode, GpuNodeSpec, GpuNodeStatus};
 pub use health::{GpuHealth, HealthRules};
@@ -46,9 +50,14 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
     descriptions::restore::<ClusterGpuPolicyStatus>(&mut policy, "status");
     descriptions::restore::<GpuNodeSpec>(&mut node, "spec");
     descriptions::restore::<GpuNodeStatus>(&mut node, "status");
-    let schemas =
-        node.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut());
-    schemas.for_each(open::open_enumerations);
+    for name in ["spec", "status"] {
+        field(&mut node, name).for_each(open::open_enumerations);
+    }
+    for crd in [&mut policy, &mut node] {
+        // The status until the operator writes it. Without it, kstatus considers a new object current.
+        let initial = Some(JSON(json!({"observedGeneration": -1})));
+        field(crd, "status").for_each(|status| status.default.clone_from(&initial));
+    }
     vec![("clustergpupolicies.yaml", policy), ("gpunodes.yaml", node)]
 }
 

@@ -338,7 +338,7 @@ impl std::fmt::Display for Reason {
 pub enum ConditionType {
     /// Enough nodes can run GPU pods.
     Ready,
-    /// The operator is making changes.
+    /// The operator is making changes that users should wait for. Never together with `Stalled`.
     Reconciling,
     /// The operator cannot proceed until a user, or time, resolves a problem.
     Stalled,
@@ -348,11 +348,13 @@ pub enum ConditionType {
     Accepted,
 }
 
-/// The conditions of a GpuNode.
+/// The conditions of a GpuNode, as defined by kstatus where it defines them.
 #[derive(IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeConditionType {
     /// GPU pods can be scheduled on the node.
     Ready,
+    /// The node cannot proceed until a user, or time, resolves a problem.
+    Stalled,
     /// The driver works.
     DriverReady,
     /// The container runtime can give GPUs to containers.

@@ -158,6 +158,7 @@ fn a_part_of_a_policy_is_completed() {
         "version: 2\nplugins: {}",
         "a: [",
         "nodeLabels: [a]\nkind: b",
+        "apiVersion: example.com/v1\nkind: Other",
     ] {
         assert!(complete(written).is_err(), "{written}");
     }

@@ -13,7 +13,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Blocks that are not for the API server: the page, the first line of the block, and the reason.
-pub const NOT_APPLIED: [(&str, &str, &str); 0] = [];
+pub const NOT_APPLIED: [(&str, &str, &str); 2] = [
+    ("docs/gitops.md", "data:", "a part of a ConfigMap of Argo CD"),
+    ("docs/gitops.md", "apiVersion: kustomize.toolkit.fluxcd.io/v1", "an object of Flux"),
+];
+
+/// The API versions of objects that the tests' cluster accepts.
+const API_VERSIONS: [&str; 2] = ["gpu.nodestack.dev/v1alpha1", "v1"];
 
 /// The languages of blocks other than YAML.
 const OTHER_LANGUAGES: [&str; 2] = ["sh", "text"];
@@ -147,8 +153,12 @@ pub fn complete(text: &str) -> Result<Vec<Value>, String> {
             return Err("the block is not a mapping".to_owned());
         };
         let all_are = |known: &Value| map.keys().all(|key| known.get(key).is_some());
+        let version = value["apiVersion"].as_str().filter(|_| map.contains_key("kind"));
+        if let Some(version) = version.filter(|version| !API_VERSIONS.contains(version)) {
+            return Err(format!("{version} is not an API version of the tests' cluster"));
+        }
         let spec = &*PROPERTIES;
-        objects.push(if map.contains_key("apiVersion") && map.contains_key("kind") {
+        objects.push(if version.is_some() {
             value
         } else if map.keys().eq(["spec"]) {
             policy(&value["spec"])

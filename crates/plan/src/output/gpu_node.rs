@@ -215,7 +215,7 @@ fn restarts(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> b
     cured || member.want().is_some_and(|want| known != Some(&want))
 }
 
-/// Returns the desired status of a GPU node without a policy.
+/// Returns the desired status of a GPU node without a policy, without the generation that it describes.
 #[must_use]
 pub fn unmanaged_status(
     gpu_node: &GpuNode,

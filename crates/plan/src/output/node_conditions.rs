@@ -1,4 +1,5 @@
-//! The conditions of a GpuNode: its readiness, its stages and its health, from the same verdict as its phase.
+//! The conditions of a GpuNode: its readiness, its stages and its health, from the same verdict as its phase. `Ready` and
+//! `Stalled` are compatible with kstatus.
 
 use gpu_operator_crd::{NodeConditionType, Phase, Reason, policy::Stage};
 use k8s_openapi::{
@@ -34,6 +35,7 @@ pub fn of(
     });
     let answers = [
         (NodeConditionType::Ready, ready(verdict)),
+        (NodeConditionType::Stalled, stalled(verdict)),
         (NodeConditionType::DriverReady, of_stage(verdict, Stage::Driver)),
         (NodeConditionType::ToolkitReady, of_stage(verdict, Stage::Toolkit)),
         (NodeConditionType::DevicePluginReady, of_stage(verdict, Stage::DevicePlugin)),
@@ -60,6 +62,14 @@ pub fn of(
 fn ready(verdict: &Verdict) -> Answer {
     let status = if verdict.phase == Phase::Ready { "True" } else { "False" };
     Answer { status, reason: verdict.reason, message: verdict.message.clone() }
+}
+
+/// Returns whether the node cannot proceed until a user, or time, resolves a problem.
+fn stalled(verdict: &Verdict) -> Answer {
+    if verdict.phase != Phase::Ready && verdict.reason.is_failure() {
+        return Answer { status: "True", reason: verdict.reason, message: verdict.message.clone() };
+    }
+    Answer { status: "False", reason: Reason::Settled, message: "nothing is stalled".to_owned() }
 }
 
 /// Returns whether a stage works. Proof of a later stage implies the earlier ones.

@@ -61,10 +61,11 @@ impl Verdicts<'_> {
     /// Returns the conditions, one function each.
     #[must_use]
     pub fn conditions(&self, now: Timestamp) -> Vec<Condition> {
+        let stalled = self.stalled();
         let conditions = [
             (ConditionType::Ready, self.ready()),
-            (ConditionType::Reconciling, self.reconciling()),
-            (ConditionType::Stalled, self.stalled()),
+            (ConditionType::Reconciling, self.reconciling(&stalled)),
+            (ConditionType::Stalled, stalled),
             (ConditionType::Degraded, self.degraded()),
             (ConditionType::Accepted, self.accepted()),
         ];
@@ -131,27 +132,38 @@ impl Verdicts<'_> {
         }
     }
 
-    fn reconciling(&self) -> Answer {
+    /// Returns whether users should wait for changes in progress: not while the policy is stalled, because kstatus would not
+    /// report the failure, nor for nodes that a ready policy does not require.
+    fn reconciling(&self, stalled: &Answer) -> Answer {
+        match (self.changes(), stalled) {
+            (None, _) => (false, Reason::Settled, "no node is being installed or updated".to_owned()),
+            (Some((_, changes)), (true, why, _)) => (false, *why, format!("{changes}; see condition Stalled")),
+            (Some((Reason::NodesNotReady, changes)), _) if self.is_ready() => {
+                (false, Reason::MinimumNodesReady, changes)
+            }
+            (Some((reason, changes)), _) => (true, reason, changes),
+        }
+    }
+
+    /// Returns the changes in progress, with their reason.
+    fn changes(&self) -> Option<(Reason, String)> {
+        let (count, all) = (self.counts.progressing, self.serving());
         if self.deleting() {
-            (true, Reason::Deleting, "labels are being removed from the nodes".to_owned())
+            Some((Reason::Deleting, "labels are being removed from the nodes".to_owned()))
         } else if self.counts.outdated > 0 && self.counts.ready > 0 {
-            (
-                true,
-                Reason::RollingOut,
-                format!("{} of {} nodes are not at the desired revision yet", self.counts.outdated, self.serving()),
-            )
-        } else if self.counts.progressing > 0 {
+            let outdated = self.counts.outdated;
+            Some((Reason::RollingOut, format!("{outdated} of {all} nodes are not at the desired revision yet")))
+        } else if count > 0 {
             let pending = self.nodes.iter().filter(|node| node.in_progress());
             let phases = by_state(pending.map(|node| node.phase), |phase| phase.as_str());
-            let (count, all) = (self.counts.progressing, self.serving());
-            (true, Reason::NodesNotReady, format!("{count} of {all} nodes are in progress: {phases}"))
+            Some((Reason::NodesNotReady, format!("{count} of {all} nodes are in progress: {phases}")))
         } else {
-            (false, Reason::Settled, "no node is being installed or updated".to_owned())
+            None
         }
     }
 
     /// Returns whether the policy is stalled. A failed node stalls a policy only while the policy is not ready; a
-    /// halted rollout or an invalid pool always does.
+    /// halted rollout or an invalid part of the policy always does.
     fn stalled(&self) -> Answer {
         if let Some(refused) = self.trouble.refused_write {
             return (true, Reason::ApplyFailed, refused.to_owned());
@@ -161,6 +173,12 @@ impl Verdicts<'_> {
         }
         if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason()?))) {
             return (true, reason, format!("pool {}: {}", pool.name, pool.message));
+        }
+        if let Some(conflict) = self.trouble.models {
+            return (true, Reason::InvalidPolicy, conflict.to_owned());
+        }
+        if self.counts.total == 0 && !self.overlaps.is_empty() && !self.is_ready() && !self.deleting() {
+            return (true, Reason::PolicyOverlap, self.no_nodes());
         }
         let failed = self
             .attention

@@ -45,7 +45,7 @@ const A: Place = GpuNode("a");
 type Scenario = (Reason, Place, fn() -> Sim);
 
 /// The steps of a scenario.
-trait Steps {
+pub trait Steps {
     /// Applies a change.
     fn then(self, change: impl FnOnce(&mut Sim)) -> Self;
 
@@ -123,7 +123,7 @@ fn entry(plan: &Plan, reason: Reason, place: Place) -> Option<String> {
 }
 
 /// Returns a message without the hash in the name of a validation pod, which changes with every operand.
-fn without_hash(message: &str) -> String {
+pub fn without_hash(message: &str) -> String {
     let prefix = "pod validation-";
     message.split_once(prefix).map_or_else(
         || message.to_owned(),

@@ -33,12 +33,14 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::NodesNotReady, Condition("Ready"), || pools("[]").then(|sim| sim.node_mut("a").deleting = true)),
     (Reason::NodesNotReady, Condition("Reconciling"), || one_of_two("{}")),
     (Reason::MinimumNodesReady, Condition("Ready"), || one_of_two("{readiness: {minReadyNodes: 1}}")),
+    (Reason::MinimumNodesReady, Condition("Reconciling"), || one_of_two("{readiness: {minReadyNodes: 1}}")),
     (Reason::AllGpusAllocatable, Condition("Ready"), || pools("[]")),
     (Reason::Settled, Condition("Reconciling"), || pools("[]")),
     (Reason::Settled, Condition("Stalled"), || pools("[]")),
     (Reason::PolicyAccepted, Condition("Accepted"), || pools("[]")),
     (Reason::RollingOut, Condition("Reconciling"), halted),
     (Reason::RolloutHalted, Condition("Stalled"), halted),
+    (Reason::RolloutHalted, Condition("Reconciling"), halted),
     (Reason::RolloutHalted, Pool("p"), halted),
     (Reason::Deleting, Condition("Ready"), || pools("[]").then(|sim| sim.delete_policy("all"))),
     (Reason::Deleting, Condition("Reconciling"), || pools("[]").then(|sim| sim.delete_policy("all"))),
@@ -57,6 +59,17 @@ pub const SCENARIOS: &[Scenario] = &[
         })
     }),
     (Reason::InvalidPolicy, Condition("Accepted"), || pools("[{name: p, match: {models: [nvidia-h100-80g]}}]")),
+    (Reason::InvalidPolicy, Condition("Stalled"), || {
+        let model = "{name: x, pciIDs: [\"2330\"], architecture: Hopper, memoryMiB: 81559}";
+        Sim::settled_fleet(&format!("{{models: [{model}]}}"), &["a"])
+    }),
+    (Reason::PolicyOverlap, Condition("Stalled"), || {
+        Sim::settled_fleet("{}", &["a"])
+            .then(|sim| sim.delete_policy("all"))
+            .policy("older", "{}")
+            .run_for(200)
+            .policy("all", "{}")
+    }),
     (Reason::UnknownModel, Pool("p"), || pools("[{name: p, match: {models: [nvidia-h100-80g]}}]")),
     (Reason::PoolShadowed, Pool("b"), || pools("[{name: a}, {name: b, match: {models: [t4]}}]")),
     (Reason::PoolMatchesOwnLabel, Pool("p"), || {

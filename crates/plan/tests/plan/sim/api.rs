@@ -16,7 +16,7 @@ use gpu_operator_plan::{
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
 use kube::ResourceExt;
 
-use super::Sim;
+use super::{Sim, kstatus};
 
 /// Returns a GpuNode as the API server creates it.
 pub fn new_gpu_node(name: &NodeName) -> GpuNode {
@@ -49,6 +49,7 @@ impl Sim {
             Write::PolicyStatus(name, status) => {
                 let policy = self.policies.get_mut(*name).expect("404: a status for no policy");
                 let before = policy.status.replace((*status).clone());
+                kstatus::check_policy(policy);
                 (format!("policy/{name}"), before.as_ref() != Some(*status))
             }
             Write::Prune(name) => (format!("daemonset/{name}"), self.sets.remove(*name).is_some()),
@@ -133,6 +134,7 @@ impl Sim {
         let before = gpu_node.status.clone();
         let report = before.as_ref().and_then(|status| status.report.clone());
         gpu_node.status = Some(GpuNodeStatus { report, ..status.clone() });
+        kstatus::check_gpu_node(gpu_node);
         before != gpu_node.status
     }
 

@@ -3,7 +3,8 @@
 #![allow(dead_code, missing_docs, reason = "each test file uses a part")]
 #![allow(clippy::expect_used, reason = "test support fails like a test")]
 
-mod api;
+pub mod api;
+pub mod kstatus;
 pub mod machine;
 pub mod node;
 mod plugin;
