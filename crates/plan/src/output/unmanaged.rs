@@ -37,7 +37,7 @@ pub fn writes<'w>(removals: &mut Removals<'w>, unmanaged: &UnmanagedNode<'w>, no
     let spec = GpuNodeSpec { release_driver: driver_removal::needs_release(node, pods), ..GpuNodeSpec::default() };
     let write = GpuNodeWrite {
         spec: gpu_node::spec_write(Some(gpu_node), node, spec),
-        status: gpu_node::status_write(Some(gpu_node), status),
+        status: gpu_node::status_write(Some(gpu_node), &status),
     };
     if !write.is_empty() {
         plan.gpu_nodes.insert(node.name.clone(), write);
