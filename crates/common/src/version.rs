@@ -51,10 +51,9 @@ impl FromStr for Version {
     type Err = InvalidVersion;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let numbers: Option<Vec<u32>> = text.split('.').map(number).collect();
-        let mut numbers = numbers.into_iter().flatten();
-        let major = numbers.next().ok_or_else(|| InvalidVersion(text.to_owned()))?;
-        Ok(Self { major, rest: numbers.collect() })
+        let mut numbers = text.split('.').map(number);
+        let version = numbers.next().flatten().zip(numbers.collect::<Option<_>>());
+        version.map(|(major, rest)| Self { major, rest }).ok_or_else(|| InvalidVersion(text.to_owned()))
     }
 }
 

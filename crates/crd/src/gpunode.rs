@@ -230,6 +230,34 @@ impl GpuNodeStatus {
         self.phase == Phase::Ready
     }
 
+    /// Returns all fields except the probe's report, the health and the conditions, for comparisons.
+    #[must_use]
+    pub fn progress(&self) -> impl PartialEq {
+        // All fields are listed, so that none is forgotten.
+        let Self {
+            report: _,
+            health: _,
+            conditions: _,
+            observed_generation,
+            model,
+            cuda,
+            gpus,
+            missing_image,
+            phase,
+            reason,
+            message,
+            waits_on,
+            since,
+            deadline,
+            validation,
+            foreign,
+            host_runtime,
+            published_labels,
+        } = self;
+        let state = (observed_generation, phase, reason, message, waits_on, since, deadline);
+        (state, model, cuda, gpus, missing_image, validation, foreign, host_runtime, published_labels)
+    }
+
     /// Returns the reason, if this version knows it.
     #[must_use]
     pub fn reason(&self) -> Option<crate::reason::Reason> {

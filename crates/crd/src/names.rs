@@ -41,6 +41,12 @@ macro_rules! name {
             }
         }
 
+        impl From<&Interned> for $name {
+            fn from(name: &Interned) -> Self {
+                Self(name.clone())
+            }
+        }
+
         impl From<&$name> for $name {
             fn from(name: &$name) -> Self {
                 name.clone()

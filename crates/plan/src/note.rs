@@ -26,6 +26,9 @@ impl Note {
 
 /// Returns a message truncated to the maximum length in the schema.
 #[must_use]
-pub fn clip(message: &str) -> String {
-    message.chars().take(MAX_MESSAGE).collect()
+pub fn clip(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE) {
+        message.truncate(end);
+    }
+    message
 }

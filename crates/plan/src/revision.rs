@@ -1,6 +1,5 @@
 //! Content hashes: they name revisions, and show whether an object has the wanted content.
 
-use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{Revision, gpunode::StageRevisions, policy::Stage};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -25,15 +24,9 @@ pub fn daemon_set_name(stage: Stage, revision: &Revision) -> String {
 /// Returns the groups in a node's labels.
 #[must_use]
 pub fn node_groups(node: &NodeFacts) -> StageRevisions {
-    groups_of(|key| node.labels.get(key).map(Interned::as_str))
-}
-
-/// Returns the groups in labels. `value_of` returns the value of a label key.
-#[must_use]
-pub fn groups_of<'l>(value_of: impl Fn(&str) -> Option<&'l str>) -> StageRevisions {
     let mut groups = StageRevisions::default();
     for stage in Stage::ALL {
-        *groups.get_mut(stage) = value_of(stage.key()).filter(|value| !value.is_empty()).map(Revision::from);
+        *groups.get_mut(stage) = node.labels.get(stage.key()).filter(|value| !value.is_empty()).map(Revision::from);
     }
     groups
 }

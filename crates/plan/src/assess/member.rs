@@ -200,7 +200,7 @@ impl<'w> Member<'w> {
         let there = |address: &str| {
             self.report().is_some_and(|report| report.gpus.iter().any(|gpu| gpu.pci_address == address))
         };
-        self.discovery.seen.at.iter().map(String::as_str).filter(|address| !there(address)).collect()
+        self.discovery.seen.at.iter().copied().filter(|address| !there(address)).collect()
     }
 
     /// Returns the node's allocatable units: a GPU that four pods share counts as four.

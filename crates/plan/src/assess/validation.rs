@@ -135,7 +135,7 @@ fn test(
         result,
         of: revision,
         since: Time(now),
-        message: clip(&message),
+        message: clip(message),
         failures: 0,
         image: None,
         boot_id: None,

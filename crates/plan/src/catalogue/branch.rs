@@ -1,12 +1,13 @@
 //! Driver branches: the recommended version, and whether a version supports a model.
 
+use gpu_operator_common::version::Version;
 use thiserror::Error;
 
 use super::{
     model::{Accelerator, BranchRange, Release},
     modules,
     table::Catalogue,
-    version::{branch_of, parsed},
+    version::parsed,
 };
 
 /// A reason why a driver version does not support a model. The message contains what to write instead.
@@ -106,19 +107,21 @@ impl Catalogue {
     /// # Errors
     /// Fails if it does not, or is not a version. The error contains what to write instead.
     pub fn supports(&self, accelerator: &Accelerator, version: &str) -> Result<(), DriverUnsupported> {
-        let model = accelerator.title();
         let BranchRange { first, first_version, last } = &accelerator.driver;
+        let model = || accelerator.title();
         let suggestion = || match self.default_driver(&[accelerator]) {
             Ok(release) => release.version.clone(),
             // No version is recommended for it: suggest the nearest branch.
             Err(_) => last.or(*first).map(|b| b.to_string()).unwrap_or_default(),
         };
-        match fit(accelerator, version) {
+        match parsed(version).map(|version| fit(accelerator, &version)) {
             Some(Fit::Supported) => Ok(()),
-            Some(Fit::TooNew(last)) => Err(DriverUnsupported::TooNew { model, last, suggestion: suggestion() }),
+            Some(Fit::TooNew(last)) => {
+                Err(DriverUnsupported::TooNew { model: model(), last, suggestion: suggestion() })
+            }
             Some(Fit::TooOld(first)) => {
                 let first = first_version.as_ref().map_or(format!("branch {first}"), |v| format!("version {v}"));
-                Err(DriverUnsupported::TooOld { model, first, suggestion: suggestion() })
+                Err(DriverUnsupported::TooOld { model: model(), first, suggestion: suggestion() })
             }
             None => Err(DriverUnsupported::NotAVersion { version: version.to_owned(), suggestion: suggestion() }),
         }
@@ -127,7 +130,7 @@ impl Catalogue {
 
 /// Returns whether a release supports all the models.
 pub(super) fn supports_all(models: &[&Accelerator], release: &Release) -> bool {
-    models.iter().all(|model| fit(model, &release.version) == Some(Fit::Supported))
+    models.iter().all(|model| fit(model, &release.numbers) == Fit::Supported)
 }
 
 /// Whether a version supports a model.
@@ -140,20 +143,20 @@ enum Fit {
     TooOld(u16),
 }
 
-/// Returns `None` if the text is not a version. A branch alone stands for its newest version.
-fn fit(accelerator: &Accelerator, version: &str) -> Option<Fit> {
-    let (numbers, branch) = (parsed(version)?, branch_of(version)?);
+/// Returns whether a version supports a model. A branch alone stands for its newest version.
+fn fit(accelerator: &Accelerator, version: &Version) -> Fit {
+    let branch = version.major();
     let BranchRange { first, first_version, last } = &accelerator.driver;
-    if let Some(last) = last
-        && branch > *last
+    if let Some(last) = *last
+        && branch > u32::from(last)
     {
-        return Some(Fit::TooNew(*last));
+        return Fit::TooNew(last);
     }
-    if let Some(first) = first {
-        let earlier = |v: &String| numbers.parts() > 1 && parsed(v).is_some_and(|least| numbers < least);
-        if branch < *first || first_version.as_ref().is_some_and(earlier) {
-            return Some(Fit::TooOld(*first));
+    if let Some(first) = *first {
+        let earlier = |v: &String| version.parts() > 1 && parsed(v).is_some_and(|least| *version < least);
+        if branch < u32::from(first) || first_version.as_ref().is_some_and(earlier) {
+            return Fit::TooOld(first);
         }
     }
-    Some(Fit::Supported)
+    Fit::Supported
 }

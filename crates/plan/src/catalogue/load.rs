@@ -142,14 +142,13 @@ fn pci_id(text: &str) -> Result<u16, CatalogueError> {
 fn releases(entries: Vec<DriverEntry>) -> Result<Vec<Release>, CatalogueError> {
     let mut releases = BTreeMap::new();
     for DriverEntry { version, os, source } in entries {
-        let Some((numbers, branch)) = parsed(&version).zip(branch_of(&version)).filter(|_| version.contains('.'))
-        else {
+        let Some(numbers) = parsed(&version).filter(|numbers| numbers.parts() > 1) else {
             return Err(illegal("a full driver version", &version));
         };
         if let Some(nothing) = os.iter().find(|os| !name::is_label_value(os)) {
             return Err(illegal("the name of an operating system in image tags", nothing));
         }
-        let release = Release { branch, version: version.clone(), os, source };
+        let release = Release { version: version.clone(), numbers: numbers.clone(), os, source };
         insert_once(&mut releases, numbers, release, "driver", &version)?;
     }
     Ok(releases.into_values().collect())

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use gpu_operator_common::version::Version;
 use gpu_operator_crd::{
     Open,
     policy::{Architecture, ModuleSupport},
@@ -107,10 +108,10 @@ impl fmt::Display for BranchRange {
 /// A driver version that is recommended, and what its images were built for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// The branch: the first number of the version.
-    pub branch: u16,
     /// The full version, such as `580.173.02`.
     pub version: String,
+    /// The numbers of the version, of which the first is the branch.
+    pub numbers: Version,
     /// The operating systems that NVIDIA built its image for, as the tags name them, such as `ubuntu22.04`. A Red Hat
     /// system is named by its major version, or by its minor one too, such as `rhel8.8`.
     pub os: Vec<String>,

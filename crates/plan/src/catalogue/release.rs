@@ -6,7 +6,7 @@ use super::{
     branch::supports_all,
     model::{Accelerator, Release},
     table::Catalogue,
-    version::{branch_of, parsed},
+    version::parsed,
 };
 
 impl Release {
@@ -107,9 +107,9 @@ impl Catalogue {
 
     /// Returns the release whose images stand for those of a version.
     fn release_like(&self, version: &str) -> Option<&Release> {
-        let branch = branch_of(version)?;
-        let of_branch = || self.releases.iter().filter(|release| release.branch == branch);
-        let before = of_branch().rfind(|release| parsed(&release.version) <= parsed(version));
+        let version = parsed(version)?;
+        let of_branch = || self.releases.iter().filter(|release| release.numbers.major() == version.major());
+        let before = of_branch().rfind(|release| release.numbers <= version);
         before.or_else(|| of_branch().next())
     }
 }

@@ -26,7 +26,7 @@ pub struct Files {
 pub fn of(wanted: Option<Distribution>, node: &NodeFacts) -> Distribution {
     match wanted {
         Some(named) if named != Distribution::Auto => named,
-        _ if node.labels.keys().any(|key| key.as_str() == "microk8s.io/cluster") => Distribution::MicroK8s,
+        _ if node.labels.contains_key("microk8s.io/cluster") => Distribution::MicroK8s,
         _ => {
             let build = node.kubelet.split_once('+').map_or("", |(_, build)| build);
             let by_suffix = [("k3s", Distribution::K3s), ("rke2", Distribution::Rke2), ("k0s", Distribution::K0s)];

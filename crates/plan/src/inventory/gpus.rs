@@ -1,6 +1,8 @@
 //! Discovery: which nodes have GPUs, and of which model. Evidence-based and sticky: what is known stays known until a
 //! live report contradicts it, because a missing label proves nothing.
 
+use std::borrow::Cow;
+
 use gpu_operator_crd::{
     GpuNode, keys,
     reason::Reason,
@@ -28,7 +30,7 @@ pub struct Discovery<'c> {
     /// How many GPUs the node should have, by what is known of the node itself; a pool may set another number.
     pub expected: Expected,
     /// The GPUs seen on this Node's PCI bus.
-    pub seen: Seen,
+    pub seen: Seen<'c>,
     /// Problems that do not keep the node from working.
     pub notes: Vec<Note>,
 }
@@ -44,16 +46,20 @@ pub struct Expected {
 
 /// The GPUs on a Node's PCI bus at the time when it showed the most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct Seen<'r> {
     /// Their number. `None` if the bus has never shown any.
     pub most: Option<u32>,
     /// Their PCI addresses.
-    pub at: Vec<String>,
+    pub at: Vec<&'r str>,
 }
 
 /// Returns what is known of a node's GPUs; `None` for a node without GPUs.
 #[must_use]
-pub fn discover<'c>(catalogue: &'c Catalogue, node: &NodeFacts, gpu_node: Option<&GpuNode>) -> Option<Discovery<'c>> {
+pub fn discover<'c>(
+    catalogue: &'c Catalogue,
+    node: &NodeFacts,
+    gpu_node: Option<&'c GpuNode>,
+) -> Option<Discovery<'c>> {
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let report = status.and_then(|status| status.report.as_ref());
     let on_bus: &[Gpu] = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
@@ -68,23 +74,25 @@ pub fn discover<'c>(catalogue: &'c Catalogue, node: &NodeFacts, gpu_node: Option
     let known = status.and_then(|status| status.model.clone()).or_else(|| own_label(node));
     // While a GPU is missing, the others do not prove the node's model.
     let all_there = remembered.most.is_none_or(|seen| count(on_bus) >= seen);
-    let by_bus = model_on_bus(catalogue, on_bus);
+    let ids = device_ids(on_bus);
+    let names = model_names(catalogue, &ids);
+    let by_bus = one_or_mixed(&names);
     let by_label = signals.named.as_ref().map(|named| named.model.clone());
     let model = signals
         .overridden
         .clone()
         .or(by_label)
-        .or_else(|| by_bus.clone().filter(|_| all_there))
+        .or_else(|| by_bus.filter(|_| all_there).map(str::to_owned))
         .or(known)
-        .or_else(|| by_bus.clone());
+        .or_else(|| by_bus.map(str::to_owned));
     if model.is_none() && !signals.present {
         return None;
     }
     let seen = if annotated.count.is_some() { now_seen(on_bus) } else { most(now_seen(on_bus), remembered) };
     Some(Discovery {
-        accelerators: accelerators(catalogue, on_bus, model.as_deref()),
+        accelerators: accelerators(catalogue, &ids, model.as_deref()),
         expected: Expected { annotated: annotated.count, known: seen.most.or(signals.count) },
-        notes: notes(catalogue, &signals, on_bus, by_bus.as_deref(), annotated),
+        notes: notes(catalogue, &signals, on_bus, &names, annotated),
         seen,
         model,
     })
@@ -111,9 +119,9 @@ impl Annotated {
 
 /// Returns the node's models that are in the catalogue, each once. The bus is more reliable; a name counts only if the
 /// bus shows no known model.
-fn accelerators<'c>(catalogue: &'c Catalogue, on_bus: &[Gpu], model: Option<&str>) -> Vec<&'c Accelerator> {
+fn accelerators<'c>(catalogue: &'c Catalogue, ids: &[Option<u16>], model: Option<&str>) -> Vec<&'c Accelerator> {
     let mut accelerators: Vec<&Accelerator> = Vec::new();
-    for accelerator in on_bus.iter().filter_map(|gpu| catalogue.model_of_pci(device_id(gpu)?, None)) {
+    for accelerator in ids.iter().filter_map(|id| catalogue.model_of_pci((*id)?, None)) {
         if accelerators.iter().all(|known| known.name != accelerator.name) {
             accelerators.push(accelerator);
         }
@@ -124,19 +132,18 @@ fn accelerators<'c>(catalogue: &'c Catalogue, on_bus: &[Gpu], model: Option<&str
     accelerators
 }
 
-/// Returns the model that the bus shows, or [`MIXED`] for several models.
-fn model_on_bus(catalogue: &Catalogue, on_bus: &[Gpu]) -> Option<String> {
-    let mut names = model_names(catalogue, on_bus);
-    if names.len() > 1 { Some(MIXED.to_owned()) } else { names.pop() }
+/// Returns the only one of these models, or [`MIXED`] for several.
+fn one_or_mixed<'n>(names: &'n [Cow<'_, str>]) -> Option<&'n str> {
+    if names.len() > 1 { Some(MIXED) } else { names.first().map(AsRef::as_ref) }
 }
 
 /// Returns the models on the bus, each once. A model that is not in the catalogue is named by its PCI id and not by its
 /// product: NVML reports the product only once a driver works, and a changed name would move the node to another pool.
-fn model_names(catalogue: &Catalogue, on_bus: &[Gpu]) -> Vec<String> {
+fn model_names<'c>(catalogue: &'c Catalogue, ids: &[Option<u16>]) -> Vec<Cow<'c, str>> {
     let mut names = Vec::new();
-    for id in on_bus.iter().map(|gpu| device_id(gpu).unwrap_or_default()) {
-        let known = catalogue.model_of_pci(id, None).map(|model| model.name.clone());
-        let name = known.unwrap_or_else(|| unknown_model_name(id, None));
+    for id in ids.iter().map(|id| id.unwrap_or_default()) {
+        let known = catalogue.model_of_pci(id, None).map(|model| Cow::Borrowed(model.name.as_str()));
+        let name = known.unwrap_or_else(|| unknown_model_name(id, None).into());
         if !names.contains(&name) {
             names.push(name);
         }
@@ -148,7 +155,7 @@ fn notes(
     catalogue: &Catalogue,
     signals: &Signals,
     on_bus: &[Gpu],
-    by_bus: Option<&str>,
+    names: &[Cow<'_, str>],
     annotated: Annotated,
 ) -> Vec<Note> {
     let mut notes = Vec::new();
@@ -157,6 +164,7 @@ fn notes(
             format!("annotation {}: {text:?} is not a number of GPUs; write a number from 1 to 64", keys::GPU_COUNT);
         notes.push(Note::new(Reason::InvalidAnnotation, message));
     }
+    let by_bus = one_or_mixed(names);
     let contradicted = |named: &&node_labels::Named| {
         // Products that share a PCI id are distinguished by their label.
         let model = catalogue.model(&named.model);
@@ -173,7 +181,6 @@ fn notes(
         );
         notes.push(Note::new(Reason::LabelMismatch, message));
     }
-    let names = model_names(catalogue, on_bus);
     if names.len() > 1 {
         let message = format!(
             "the node has GPUs of several models ({}), which share one driver; pools match the node by nodeSelector or by models: [{MIXED}], and pods cannot choose between its GPUs",
@@ -190,19 +197,22 @@ fn own_label(node: &NodeFacts) -> Option<String> {
 }
 
 /// Returns what was seen on this Node (by UID), not on an earlier Node of the same name.
-fn remembered(node: &NodeFacts, gpu_node: Option<&GpuNode>) -> Seen {
+fn remembered<'r>(node: &NodeFacts, gpu_node: Option<&'r GpuNode>) -> Seen<'r> {
     let gpus = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).map(|status| &status.gpus);
     let gpus = gpus.filter(|gpus| gpus.seen_on.as_deref() == Some(node.uid.as_str()));
-    gpus.map_or_else(Seen::default, |gpus| Seen { most: gpus.most_seen, at: gpus.seen_at.clone() })
+    gpus.map_or_else(Seen::default, |gpus| Seen {
+        most: gpus.most_seen,
+        at: gpus.seen_at.iter().map(String::as_str).collect(),
+    })
 }
 
-fn now_seen(on_bus: &[Gpu]) -> Seen {
+fn now_seen(on_bus: &[Gpu]) -> Seen<'_> {
     let count = count(on_bus);
-    Seen { most: (count > 0).then_some(count), at: on_bus.iter().map(|gpu| gpu.pci_address.clone()).collect() }
+    Seen { most: (count > 0).then_some(count), at: on_bus.iter().map(|gpu| gpu.pci_address.as_str()).collect() }
 }
 
 /// Returns the observation with more GPUs, or the newer one if both have the same number.
-fn most(now: Seen, before: Seen) -> Seen {
+fn most<'r>(now: Seen<'r>, before: Seen<'r>) -> Seen<'r> {
     if now.most >= before.most { now } else { before }
 }
 
@@ -224,6 +234,13 @@ fn count(gpus: &[Gpu]) -> u32 {
     u32::try_from(gpus.len()).unwrap_or(u32::MAX)
 }
 
+/// Returns the device ids on the bus, adjacent equal ones once.
+fn device_ids(on_bus: &[Gpu]) -> Vec<Option<u16>> {
+    let mut ids: Vec<_> = on_bus.iter().map(device_id).collect();
+    ids.dedup();
+    ids
+}
+
 fn device_id(gpu: &Gpu) -> Option<u16> {
-    u16::from_str_radix(gpu.device_id.trim_start_matches("0x"), 16).ok()
+    u16::from_str_radix(gpu.device_id.strip_prefix("0x").unwrap_or(&gpu.device_id), 16).ok()
 }

@@ -11,8 +11,13 @@ use crate::world::NodeLabels;
 pub fn remark(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> Option<String> {
     let model = model?.to_lowercase();
     let names_another = |value: &str| {
-        let words: Vec<String> = value.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_lowercase).collect();
-        words.iter().any(|word| is_product(word)) && !words.iter().any(|word| is_product(word) && model.contains(word))
+        // Every product has three digits, and few values have as many.
+        if value.bytes().filter(u8::is_ascii_digit).count() < 3 {
+            return false;
+        }
+        let words = value.split(|c: char| !c.is_ascii_alphanumeric());
+        let mut products = words.filter(|word| is_product(word)).peekable();
+        products.peek().is_some() && products.all(|word| !model.contains(&word.to_lowercase()))
     };
     // Labels that are derived from the report are of the GPUs themselves, and also name the machine.
     let named = published.iter().filter(|(key, _)| !keys::is_discovered(key));
@@ -20,7 +25,8 @@ pub fn remark(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> 
     let by_policy: Vec<String> =
         published_labels.filter(|(_, value)| names_another(value)).map(|(key, value)| written(key, value)).collect();
     let others = on_node.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let others = others.filter(|(key, value)| !published.contains_key(*key) && is_of_gpus(key) && names_another(value));
+    // Few values name a product, so they are checked first.
+    let others = others.filter(|(key, value)| names_another(value) && !published.contains_key(*key) && is_of_gpus(key));
     let by_user: Vec<String> = others.map(|(key, value)| written(key, value)).collect();
     let by_policy = (!by_policy.is_empty()).then(|| format!("the policy publishes {}", by_policy.join(" and ")));
     let by_user = (!by_user.is_empty()).then(|| format!("the node is labelled {}", by_user.join(" and ")));
@@ -44,18 +50,19 @@ fn is_of_gpus(key: &str) -> bool {
     !a_programs && (word(prefix) || word(name))
 }
 
-/// Returns whether a word, in lower case, looks like a product's name: a letter and three digits, or `rtx` or `gtx` and
-/// three or four digits. Shorter names, such as `t4`, are too ambiguous.
+/// Returns whether a word looks like a product's name: a letter and three digits, or `rtx` or `gtx` and three or four
+/// digits, and up to two letters. Shorter names, such as `t4`, are too ambiguous.
 fn is_product(word: &str) -> bool {
-    let (digits, counts) = match word.strip_prefix("rtx").or_else(|| word.strip_prefix("gtx")) {
-        Some(rest) => (rest, 3..=4),
-        None => (word.trim_start_matches(|c: char| c.is_ascii_lowercase()), 3..=3),
+    let is_letter = |c: char| c.is_ascii_alphabetic();
+    let digits = word.trim_start_matches(is_letter);
+    let counts = match &word[..word.len() - digits.len()] {
+        letters if letters.len() == 1 => 3..=3,
+        letters if ["rtx", "gtx"].iter().any(|line| letters.eq_ignore_ascii_case(line)) => 3..=4,
+        _ => return false,
     };
-    let letters = word.len() - digits.len();
-    let number = digits.trim_end_matches(|c: char| c.is_ascii_lowercase());
+    let number = digits.trim_end_matches(is_letter);
     let rest = digits.len() - number.len();
-    let named = letters == 1 || letters == 3 && counts != (3..=3);
-    named && rest <= 2 && counts.contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
+    rest <= 2 && counts.contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -68,6 +75,7 @@ mod tests {
             ("P630", "nvidia-quadro-k620", true),
             ("nvidia-tesla-p100", "nvidia-tesla-v100", true),
             ("rtx4090", "nvidia-geforce-rtx-2080-ti", true),
+            ("RTX4090", "nvidia-geforce-rtx-2080-ti", true),
             ("K620", "nvidia-quadro-k620", false),
             ("H100-80GB", "nvidia-h100-80gb", false),
             ("nvidia-tesla-k80", "nvidia-tesla-k80", false),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Stage};
+use gpu_operator_crd::{NodeName, keys, policy::Stage};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{
     manifests::daemon_set,
     output::{context::Context, drift, node_labels::LabelWrite},
-    revision::{self, groups_of, node_groups},
+    revision,
     world::{DaemonSetFacts, World},
 };
 
@@ -58,16 +58,18 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
             }
         }
     }
+    let mut named: BTreeSet<(Stage, &str)> = BTreeSet::new();
     for node in world.nodes.values() {
-        needed.extend(named_sets(&node_groups(node)));
+        named.extend(groups(|stage| Some(node.labels.get(stage.key())?.as_str())));
     }
     for write in labels.values() {
-        needed.extend(named_sets(&groups_of(|key| write.labels.get(key).map(String::as_str))));
+        named.extend(groups(|stage| Some(write.labels.get(stage.key())?.as_str())));
     }
     // A node that may have to be rolled back also needs its previous DaemonSets.
     for rollout in world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.spec.rollout.as_ref()) {
-        needed.extend(named_sets(&rollout.from));
+        named.extend(groups(|stage| Some(rollout.from.get(stage)?.as_str())));
     }
+    needed.extend(named.into_iter().map(|(stage, group)| revision::daemon_set_name(stage, &group.into())));
     let prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
     DaemonSetWrites { apply, prune }
 }
@@ -87,7 +89,7 @@ fn mark(set: &mut DaemonSet, hash: &str) {
     }
 }
 
-/// Returns the names of the DaemonSets of these groups.
-fn named_sets(groups: &StageRevisions) -> impl Iterator<Item = String> {
-    Stage::ALL.into_iter().filter_map(|stage| Some(revision::daemon_set_name(stage, groups.get(stage)?)))
+/// Returns the group of each stage that has one.
+fn groups<'g>(of_stage: impl Fn(Stage) -> Option<&'g str>) -> impl Iterator<Item = (Stage, &'g str)> {
+    Stage::ALL.into_iter().filter_map(move |stage| Some((stage, of_stage(stage)?)))
 }

@@ -86,14 +86,15 @@ pub fn owner(node: &NodeFacts) -> OwnerReference {
 /// Returns spec and owner, if they differ from the desired ones.
 #[must_use]
 pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpec) -> Option<SpecWrite> {
-    let owner = owner(node);
-    let before = gpu_node.map(|gpu_node| &gpu_node.spec);
-    let ended = before.filter(|before| before.rollout.is_some() && spec.rollout.is_none());
-    let ends = ended.and_then(|before| before.policy.clone().zip(before.pool.clone()));
     let there = gpu_node.is_some_and(|gpu_node| {
-        gpu_node.spec == spec && gpu_node.owner_references().iter().any(|present| present.uid == owner.uid)
+        gpu_node.spec == spec && gpu_node.owner_references().iter().any(|present| present.uid == node.uid)
     });
-    (!there).then_some(SpecWrite { spec, owner, ends })
+    (!there).then(|| {
+        let before = gpu_node.map(|gpu_node| &gpu_node.spec);
+        let ended = before.filter(|before| before.rollout.is_some() && spec.rollout.is_none());
+        let ends = ended.and_then(|before| before.policy.clone().zip(before.pool.clone()));
+        SpecWrite { spec, owner: owner(node), ends }
+    })
 }
 
 /// Returns the generation of a GpuNode after a write of its spec, if there is one.
@@ -107,15 +108,15 @@ pub fn generation(gpu_node: Option<&GpuNode>, write: Option<&SpecWrite>) -> Opti
 /// Returns a member's desired spec.
 #[must_use]
 pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
-    let before = member.gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
+    let before = || member.gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
     let root = |choice: &DriverChoice| Some(choice.root().to_owned()).filter(|root| !is_known_root(root));
     GpuNodeSpec {
         policy: Some(name_of(member.policy)),
         pool: Some(member.pool.clone()),
-        wanted: member.want().unwrap_or(before.wanted),
+        wanted: member.want().unwrap_or_else(|| before().wanted),
         rollout: decision.rollout.clone(),
         release_driver: decision.release,
-        driver_root: member.driver().map_or(before.driver_root, root),
+        driver_root: member.driver().map_or_else(|| before().driver_root, root),
         health: (member.health_policy.rules != HealthRules::default()).then(|| member.health_policy.rules.clone()),
     }
 }
@@ -124,14 +125,13 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
 #[must_use]
 pub fn member_status(
     assessment: &Assessment<'_>,
-    verdict: &Verdict,
+    mut verdict: Verdict,
     published: Published<'_>,
     pace: Pace,
     now: Timestamp,
 ) -> (GpuNodeStatus, Option<Timestamp>) {
     let Assessment { member, validation, missing_image, .. } = assessment;
     let before = member.status();
-    let mut verdict = verdict.clone();
     let waits = verdict.phase != Phase::Ready && !verdict.reason.stops_the_clock();
     let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
     // The phase's deadline is kept as long as the phase lasts, whatever its reasons, unless the phase restarts.
@@ -171,7 +171,7 @@ pub fn member_status(
         gpus,
         phase: verdict.phase,
         reason: Some(verdict.reason.into()),
-        message: clip(&verdict.message),
+        message: clip(verdict.message),
         waits_on: verdict.waits_on,
         since: Some(since),
         deadline: waits.then_some(Time(due)),
@@ -267,7 +267,7 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
         allocatable,
         resources: member.expected_resources.as_ref().map(ExpectedResources::named).unwrap_or_default(),
         most_seen: member.discovery.seen.most,
-        seen_at: member.discovery.seen.at.clone(),
+        seen_at: member.discovery.seen.at.iter().map(|at| (*at).to_owned()).collect(),
         seen_on: member.discovery.seen.most.map(|_| member.node.uid.clone()),
         unhealthy: member.health.unhealthy,
         degraded: member.health.degraded,
@@ -278,16 +278,16 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
 
 /// Returns the status, if anything but the report differs.
 #[must_use]
-pub fn status_write(gpu_node: Option<&GpuNode>, status: GpuNodeStatus) -> Option<GpuNodeStatus> {
-    let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
+pub fn status_write(gpu_node: Option<&GpuNode>, status: &GpuNodeStatus) -> Option<GpuNodeStatus> {
+    let none = GpuNodeStatus::default();
+    let before = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).unwrap_or(&none);
     // That all GPUs are healthy is not worth a write; it is included in the next one.
     let healthy = before.health.is_none() && status.health == Some(HealthState::Healthy);
-    let health = if healthy { status.health } else { before.health };
-    let mut conditions = before.conditions.clone();
     let is_health = |condition: &Condition| condition.type_ == NodeConditionType::Healthy.as_str();
-    if healthy && let Some(new) = status.conditions.iter().find(|new| is_health(new)) {
-        conditions.iter_mut().filter(|known| is_health(known)).for_each(|known| known.clone_from(new));
-    }
-    let same = GpuNodeStatus { report: None, health, conditions, ..before } == status;
-    (!same).then_some(status)
+    let holds = |(known, new): (&Condition, &Condition)| known == new || healthy && is_health(known) && is_health(new);
+    let same = before.progress() == status.progress()
+        && (before.health == status.health || healthy)
+        && before.conditions.len() == status.conditions.len()
+        && before.conditions.iter().zip(&status.conditions).all(holds);
+    (!same).then(|| status.clone())
 }

@@ -38,11 +38,11 @@ pub fn merge_notes(
     let model = member.model().filter(|model| ready && Some(*model) == known);
     let hint = label_hints::remark(published, &member.node.labels, model);
     let Some(first) = standing.first() else {
-        let message = [Some(verdict.message.clone()), hint].into_iter().flatten().collect::<Vec<_>>().join("; ");
-        return Verdict { message, ..verdict.clone() };
+        let message = hint.map_or_else(|| verdict.message.clone(), |hint| format!("{}; {hint}", verdict.message));
+        return Verdict { phase: verdict.phase, reason: verdict.reason, message, waits_on: verdict.waits_on.clone() };
     };
     // One reason, but all messages.
     let sentences = standing.iter().map(|note| note.message.as_str()).chain(hint.as_deref());
     let message = sentences.collect::<Vec<_>>().join("; ");
-    Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), ..verdict.clone() }
+    Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), phase: verdict.phase }
 }

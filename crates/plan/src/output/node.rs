@@ -40,11 +40,10 @@ pub fn writes<'m>(
     let generation = gpu_node::generation(member.gpu_node, spec.as_ref());
     let health = node_health::condition(member, now);
     let published = Published { labels: &labels.published, cuda, generation, health: health.as_ref() };
-    let (status, again) = gpu_node::member_status(assessment, &verdict, published, pace, now);
+    let (status, again) = gpu_node::member_status(assessment, verdict, published, pace, now);
     let awaited = member.is_awaited(now);
     plan.check_again = again.into_iter().chain(checks(assessment, &status, now)).min();
-    let status_write = gpu_node::status_write(member.gpu_node, status.clone());
-    let write = GpuNodeWrite { spec, status: status_write };
+    let write = GpuNodeWrite { spec, status: gpu_node::status_write(member.gpu_node, &status) };
     if !write.is_empty() && !awaited {
         if write.status.is_some() {
             plan.events.extend(node_transitions(member, &status));

@@ -51,7 +51,7 @@ pub fn of(
             type_: kind.as_str().to_owned(),
             status,
             reason,
-            message: clip(&message),
+            message: clip(message),
             observed_generation: generation,
             last_transition_time: unchanged.map_or(Time(now), |known| known.last_transition_time.clone()),
         }

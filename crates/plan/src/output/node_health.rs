@@ -72,7 +72,7 @@ pub fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition>
     Some(HealthCondition {
         status: status.to_owned(),
         reason: reason.as_str().to_owned(),
-        message: clip(&message),
+        message: clip(message),
         since: Some(since),
     })
 }

@@ -1,6 +1,8 @@
 //! The labels that this operator sets on a Node: its own, and those that the policy publishes. A published key with a
 //! value of another writer is left unchanged.
 
+use std::collections::BTreeMap;
+
 use gpu_operator_crd::{
     PoolName, Revision,
     gpunode::StageRevisions,
@@ -36,7 +38,7 @@ pub struct NodeLabels {
 /// Returns the labels of a node that no policy governs: only those of the stages that the node keeps for now.
 #[must_use]
 pub fn none<'a>(node: &NodeFacts, kept: impl IntoIterator<Item = (&'a str, &'a Revision)>) -> NodeLabels {
-    let kept = kept.into_iter().map(|(key, group)| (key.to_owned(), group.to_string()));
+    let kept = kept.into_iter().map(|(key, group)| (key, group.as_str()));
     write_if_needed(node, kept.collect(), NodeLabels::default())
 }
 
@@ -58,14 +60,10 @@ pub fn of(
     groups: &StageRevisions,
     published: &Labels,
 ) -> NodeLabels {
-    let mut labels = Labels::from([(keys::POOL.to_owned(), pool.to_string())]);
-    labels.extend(known.model.map(|model| (keys::MODEL.to_owned(), model.to_owned())));
-    labels.extend(known.cuda.map(|cuda| (keys::CUDA_VERSION.to_owned(), cuda.to_owned())));
-    for stage in Stage::ALL {
-        if let Some(group) = groups.get(stage) {
-            labels.insert(stage.key().to_owned(), group.to_string());
-        }
-    }
+    let mut labels = BTreeMap::from([(keys::POOL, pool.as_str())]);
+    labels.extend(known.model.map(|model| (keys::MODEL, model)));
+    labels.extend(known.cuda.map(|cuda| (keys::CUDA_VERSION, cuda)));
+    labels.extend(Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), groups.get(stage)?.as_str()))));
     let mut result = NodeLabels::default();
     for (key, value) in published {
         match node.labels.get(key.as_str()).filter(|_| !node.owned_labels.contains(key.as_str())) {
@@ -80,26 +78,27 @@ pub fn of(
     write_if_needed(node, labels, result)
 }
 
-fn write_if_needed(node: &NodeFacts, mut labels: Labels, mut result: NodeLabels) -> NodeLabels {
+fn write_if_needed<'a>(node: &NodeFacts, mut labels: BTreeMap<&'a str, &'a str>, mut result: NodeLabels) -> NodeLabels {
     // One of this operator's keys that another writer set and that is not needed is first taken over with another
     // value, because it would otherwise keep its owner, and removed by the next write.
     for key in keys::NODE_LABELS.into_iter().filter(|key| !node.owned_labels.contains(*key)) {
         if let Some(present) = node.labels.get(key).filter(|_| !labels.contains_key(key)) {
-            labels.insert(key.to_owned(), if present.is_empty() { "none" } else { "" }.to_owned());
+            labels.insert(key, if present.is_empty() { "none" } else { "" });
         }
     }
     // If another writer changed one of this operator's keys, the key is first taken back by force; the published keys
     // follow in a write without force.
-    let taken = |(key, value): (&String, &String)| {
-        !node.owned_labels.contains(key.as_str())
-            && node.labels.get(key.as_str()).is_some_and(|present| present != value)
+    let taken = |(key, value): (&&str, &&str)| {
+        !node.owned_labels.contains(*key) && node.labels.get(*key).is_some_and(|present| present != value)
     };
     if labels.iter().any(taken) {
         result.published.retain(|key, _| node.owned_labels.contains(key.as_str()));
     }
-    labels.extend(result.published.clone());
+    let mut labels: BTreeMap<&str, &str> = labels;
+    labels.extend(result.published.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     let owned = node.owned_labels.iter().filter_map(|key| Some((key.as_str(), node.labels.get(key)?.as_str())));
-    if !owned.eq(labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))) {
+    if !owned.eq(labels.iter().map(|(key, value)| (*key, *value))) {
+        let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let force = result.published.keys().all(|key| node.owned_labels.contains(key.as_str()));
         result.write = Some(LabelWrite { uid: node.uid.clone(), labels, force });
     }

@@ -111,7 +111,7 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
                 gpus,
                 driver_version: members.iter().find_map(|node| node.driver_version).map(str::to_owned),
                 reason: errors.first().map(|(reason, _)| (*reason).into()),
-                message: clip(&message),
+                message: clip(message),
             }
         })
         .collect()

@@ -259,7 +259,7 @@ fn condition(policy: &ClusterGpuPolicy, kind: ConditionType, answer: Answer, now
         type_: kind.as_str().to_owned(),
         status: status.to_owned(),
         reason: reason.as_str().to_owned(),
-        message: clip(&message),
+        message: clip(message),
         observed_generation: policy.metadata.generation,
         last_transition_time: unchanged.map_or(Time(now), |condition| condition.last_transition_time.clone()),
     }

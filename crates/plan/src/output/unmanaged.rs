@@ -38,7 +38,7 @@ pub fn writes<'w>(removals: &mut Removals<'w>, unmanaged: &UnmanagedNode<'w>, no
     let spec = gpu_node::spec_write(Some(gpu_node), node, spec);
     let observed_generation = gpu_node::generation(Some(gpu_node), spec.as_ref());
     let status = GpuNodeStatus { observed_generation, ..status };
-    let write = GpuNodeWrite { spec, status: gpu_node::status_write(Some(gpu_node), status) };
+    let write = GpuNodeWrite { spec, status: gpu_node::status_write(Some(gpu_node), &status) };
     if !write.is_empty() {
         plan.gpu_nodes.insert(node.name.clone(), write);
     }

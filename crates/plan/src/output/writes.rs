@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, PoolName, gpunode::StageRevisions, policy::Stage,
+    ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, PoolName, Revision, policy::Stage,
 };
 use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::ResourceExt;
@@ -15,7 +15,7 @@ use super::{
     plan::{FinalizerWrite, Plan},
 };
 use crate::{
-    revision::{daemon_set_name, groups_of},
+    revision::daemon_set_name,
     world::{Concern, HealthCondition},
 };
 
@@ -184,19 +184,21 @@ impl<'p> Unwritten<'p> {
         match write {
             Write::Spec(_, write) if write.spec.rollout.is_some() => {
                 let pool = write.spec.policy.clone().zip(write.spec.pool.clone());
-                pool.is_some_and(|pool| self.pools.contains(&pool)) || self.lacks(&write.spec.wanted)
+                pool.is_some_and(|pool| self.pools.contains(&pool))
+                    || self.lacks(|stage| write.spec.wanted.get(stage).cloned())
             }
             // A label that names a DaemonSet that does not exist would remove the pods that the node has.
             Write::Labels(node, write) => {
-                self.nodes.contains(node) || self.lacks(&groups_of(|key| write.labels.get(key).map(String::as_str)))
+                let named = |stage: Stage| write.labels.get(stage.key()).map(|group| group.as_str().into());
+                self.nodes.contains(node) || self.lacks(named)
             }
             _ => false,
         }
     }
 
-    fn lacks(&self, groups: &StageRevisions) -> bool {
+    fn lacks(&self, named: impl Fn(Stage) -> Option<Revision>) -> bool {
         let is_unwritten =
-            |stage| groups.get(stage).is_some_and(|group| self.sets.contains(daemon_set_name(stage, group).as_str()));
+            |stage| named(stage).is_some_and(|group| self.sets.contains(daemon_set_name(stage, &group).as_str()));
         !self.sets.is_empty() && Stage::ALL.into_iter().any(is_unwritten)
     }
 }

@@ -77,9 +77,13 @@ pub fn is_to_be_recreated(world: &World, pod: &PodFacts, now: Timestamp) -> bool
 /// failure, and no running container is disturbed.
 fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let Role::Operand(stage) = pod.role else { return false };
+    // Checked first, because most pods have.
+    if pod.has_started() {
+        return false;
+    }
     let set = pod.group.as_ref().and_then(|group| world.daemon_sets.get(&revision::daemon_set_name(stage, group)));
     let outdated = set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref());
-    outdated && !pod.has_started() && pod_failure::pod_failure(pod, now).is_some()
+    outdated && pod_failure::pod_failure(pod, now).is_some()
 }
 
 /// Returns whether a toolkit pod reported that its configuration was removed: only its init containers restore it, and they run

@@ -8,9 +8,12 @@ use crate::catalogue::{
     *,
 };
 
-fn default_of(names: &[&str]) -> Result<u16, String> {
+fn default_of(names: &[&str]) -> Result<u32, String> {
     let catalogue = catalogue();
-    catalogue.default_driver(&models(&catalogue, names)).map(|release| release.branch).map_err(|e| e.to_string())
+    catalogue
+        .default_driver(&models(&catalogue, names))
+        .map(|release| release.numbers.major())
+        .map_err(|e| e.to_string())
 }
 
 fn supports(name: &str, version: &str) -> Result<(), String> {
@@ -33,14 +36,14 @@ fn every_model_has_a_default_driver_that_supports_it_with_a_flavour_that_runs_it
     for model in catalogue.models() {
         let release = catalogue.default_driver(&[model]).unwrap();
         assert_eq!(catalogue.supports(model, &release.version), Ok(()), "{}", model.name);
-        assert_eq!(branch_of(&release.version), Some(release.branch));
+        assert_eq!(branch_of(&release.version).map(u32::from), Some(release.numbers.major()));
         let flavour = module_flavour(model, &release.version, KernelModule::Auto).unwrap();
         match model.modules {
             ModuleSupport::ProprietaryOnly => assert_eq!(flavour, Flavour::Proprietary, "{}", model.name),
             ModuleSupport::OpenOnly => assert_eq!(flavour, Flavour::Open, "{}", model.name),
             ModuleSupport::Either => assert_eq!(flavour, Flavour::Open, "{}: newest branch", model.name),
         }
-        for newer in catalogue.releases().filter(|newer| newer.branch > release.branch) {
+        for newer in catalogue.releases().filter(|newer| newer.numbers.major() > release.numbers.major()) {
             assert!(catalogue.supports(model, &newer.version).is_err(), "{} could have {}", model.name, newer.version);
         }
     }
