@@ -305,7 +305,7 @@ fn a_scrape_never_misses_the_state_of_nvml() {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..2_000 {
+            for _ in 0..100_000 {
                 show(&metrics, &[SIX], &NvmlStatus::Released);
             }
             done.store(true, std::sync::atomic::Ordering::Relaxed);
