@@ -5,6 +5,7 @@
 
 #[cfg(feature = "admin")]
 pub mod admin;
+pub mod build_info;
 pub mod interned;
 pub mod quantity;
 pub mod version;

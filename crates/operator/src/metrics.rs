@@ -1,11 +1,13 @@
 //! Metrics of the fleet, by policy and pool, and of the operator itself. Label values are bounded: no node names.
 
-use std::{collections::BTreeMap, sync::atomic::AtomicU64};
+use std::sync::{Mutex, PoisonError, atomic::AtomicU64};
 
-use gpu_operator_crd::{ClusterGpuPolicyStatus, PolicyName};
+use gpu_operator_common::build_info;
+use gpu_operator_crd::policy_status::PoolStatus;
+use gpu_operator_plan::Plan;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
 
@@ -17,9 +19,23 @@ use crate::{
 };
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
-struct PoolState {
+struct ConditionLabels {
+    policy: String,
+    condition: String,
+    status: String,
+    reason: String,
+}
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct PoolLabels {
     policy: String,
     pool: String,
+}
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct StateLabels {
+    #[prometheus(flatten)]
+    pool: PoolLabels,
     state: &'static str,
 }
 
@@ -42,9 +58,14 @@ struct WriteLabels {
 /// All metrics of the operator.
 #[derive(Debug)]
 pub struct Metrics {
-    registry: Registry,
-    nodes: Family<PoolState, Gauge>,
-    gpus: Family<PoolState, Gauge>,
+    /// It is locked while the series of the fleet are replaced, so that no scrape misses one: an alert on it would start over.
+    registry: Mutex<Registry>,
+    conditions: Family<ConditionLabels, Gauge>,
+    halted: Family<PoolLabels, Gauge>,
+    nodes: Family<StateLabels, Gauge>,
+    expected_gpus: Family<PoolLabels, Gauge>,
+    allocatable_gpus: Family<PoolLabels, Gauge>,
+    gpus_with_problems: Family<StateLabels, Gauge>,
     pod_findings: Family<FindingLabels, Gauge>,
     writes: Family<WriteLabels, Counter>,
     events: Family<EventLabels, Counter>,
@@ -57,18 +78,43 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("gpu_operator");
         let metrics = Self {
+            conditions: Family::default(),
+            halted: Family::default(),
             nodes: Family::default(),
-            gpus: Family::default(),
+            expected_gpus: Family::default(),
+            allocatable_gpus: Family::default(),
+            gpus_with_problems: Family::default(),
             pod_findings: Family::default(),
             writes: Family::default(),
             events: Family::default(),
             passes: Counter::default(),
             planning: Histogram::new([0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0]),
             last_pass: Gauge::default(),
-            registry: Registry::default(),
+            registry: Mutex::default(),
         };
+        registry.register("build", "The version and the revision of the sources", Info::new(build_info::LABELS));
+        registry.register(
+            "policy_condition",
+            "A condition of a policy with its status and reason, as labels. Always 1",
+            metrics.conditions.clone(),
+        );
+        registry.register("rollout_halted", "Whether the rollout of a pool is halted", metrics.halted.clone());
         registry.register("pool_nodes", "Number of nodes per pool and state", metrics.nodes.clone());
-        registry.register("pool_gpus", "Number of GPUs per pool and state", metrics.gpus.clone());
+        registry.register(
+            "pool_gpus_expected",
+            "Number of units that the nodes of a pool should offer",
+            metrics.expected_gpus.clone(),
+        );
+        registry.register(
+            "pool_gpus_allocatable",
+            "Number of units of a pool that are allocatable",
+            metrics.allocatable_gpus.clone(),
+        );
+        registry.register(
+            "pool_gpus_with_problems",
+            "Number of GPUs per pool that are not known to be healthy, by state",
+            metrics.gpus_with_problems.clone(),
+        );
         registry.register(
             "pod_findings",
             "Number of current mistakes in pods, by reason",
@@ -78,7 +124,7 @@ impl Default for Metrics {
         registry.register("events", "Number of Events, by result", metrics.events.clone());
         registry.register("passes", "Number of reconcile passes over the fleet", metrics.passes.clone());
         registry.register_with_unit(
-            "planning",
+            "plan_duration",
             "Duration of planning for the fleet",
             Unit::Seconds,
             metrics.planning.clone(),
@@ -88,39 +134,57 @@ impl Default for Metrics {
             "Time at which the last pass ended, in seconds since the epoch",
             metrics.last_pass.clone(),
         );
-        Self { registry, ..metrics }
+        Self { registry: Mutex::new(registry), ..metrics }
     }
 }
 
 impl Metrics {
-    /// Sets the metrics of the fleet from the policies' statuses.
-    pub fn show(&self, statuses: &BTreeMap<PolicyName, ClusterGpuPolicyStatus>) {
-        // Series of deleted policies and pools must not remain.
-        self.nodes.clear();
-        self.gpus.clear();
-        for (policy, status) in statuses {
-            for pool in &status.pools {
-                let labels = |state| PoolState { policy: policy.to_string(), pool: pool.name.to_string(), state };
-                let nodes = &pool.nodes;
-                for (state, count) in [
-                    ("ready", nodes.ready),
-                    ("progressing", nodes.progressing),
-                    ("failed", nodes.failed),
-                    ("excluded", nodes.excluded),
-                ] {
-                    self.nodes.get_or_create(&labels(state)).set(count.into());
-                }
-                let gpus = &pool.gpus;
-                for (state, count) in [
-                    ("expected", gpus.expected),
-                    ("allocatable", gpus.allocatable),
-                    ("unhealthy", gpus.unhealthy),
-                    ("degraded", gpus.degraded),
-                    ("unknown", gpus.unknown),
-                ] {
-                    self.gpus.get_or_create(&labels(state)).set(count.into());
-                }
+    /// Sets the metrics of the fleet.
+    pub fn show(&self, plan: &Plan) {
+        let _no_scrape = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        // Series of deleted policies and pools, and of previous conditions, must not remain.
+        self.conditions.clear();
+        for family in [&self.halted, &self.expected_gpus, &self.allocatable_gpus] {
+            family.clear();
+        }
+        for family in [&self.nodes, &self.gpus_with_problems] {
+            family.clear();
+        }
+        for (policy, status) in &plan.statuses {
+            for condition in &status.conditions {
+                let labels = ConditionLabels {
+                    policy: policy.to_string(),
+                    condition: condition.type_.clone(),
+                    status: condition.status.clone(),
+                    reason: condition.reason.clone(),
+                };
+                self.conditions.get_or_create(&labels).set(1);
             }
+            let halted = plan.halted.get(policy);
+            for pool in &status.pools {
+                let labels = PoolLabels { policy: policy.to_string(), pool: pool.name.to_string() };
+                let is_halted = halted.is_some_and(|pools| pools.contains(&pool.name));
+                self.halted.get_or_create(&labels).set(is_halted.into());
+                self.show_pool(pool, &labels);
+            }
+        }
+    }
+
+    /// Sets the counts of a pool.
+    fn show_pool(&self, pool: &PoolStatus, labels: &PoolLabels) {
+        let PoolStatus { nodes, gpus, .. } = pool;
+        self.expected_gpus.get_or_create(labels).set(gpus.expected.into());
+        self.allocatable_gpus.get_or_create(labels).set(gpus.allocatable.into());
+        for (family, state, count) in [
+            (&self.nodes, "ready", nodes.ready),
+            (&self.nodes, "progressing", nodes.progressing),
+            (&self.nodes, "failed", nodes.failed),
+            (&self.nodes, "excluded", nodes.excluded),
+            (&self.gpus_with_problems, "unhealthy", gpus.unhealthy),
+            (&self.gpus_with_problems, "degraded", gpus.degraded),
+            (&self.gpus_with_problems, "unknown", gpus.unknown),
+        ] {
+            family.get_or_create(&StateLabels { pool: labels.clone(), state }).set(count.into());
         }
     }
 
@@ -159,7 +223,54 @@ impl Metrics {
     /// Writing to a string never fails.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
-        encode(&mut text, &self.registry)?;
+        encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;
         Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::ClusterGpuPolicyStatus;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn plan(status: Value, halted: &[&str]) -> Plan {
+        let status: ClusterGpuPolicyStatus = serde_json::from_value(status).unwrap();
+        let halted = halted.iter().map(|pool| (*pool).into()).collect();
+        Plan { statuses: [("all".into(), status)].into(), halted: [("all".into(), halted)].into(), ..Plan::default() }
+    }
+
+    fn lines(metrics: &Metrics, name: &str) -> Vec<String> {
+        let text = metrics.text().unwrap();
+        text.lines()
+            .filter_map(|line| line.strip_prefix("gpu_operator_")?.strip_prefix(name))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    #[test]
+    fn a_condition_is_one_series_with_its_current_status_and_reason() {
+        let metrics = Metrics::default();
+        for (status, reason) in [("True", "AllGpusAllocatable"), ("False", "NodesNotReady")] {
+            let ready = json!({
+                "type": "Ready", "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            });
+            metrics.show(&plan(json!({"conditions": [ready]}), &[]));
+            let expected = format!(r#"{{policy="all",condition="Ready",status="{status}",reason="{reason}"}} 1"#);
+            assert_eq!(lines(&metrics, "policy_condition"), [expected]);
+        }
+        metrics.show(&Plan::default());
+        assert_eq!(lines(&metrics, "policy_condition"), [""; 0]);
+    }
+
+    #[test]
+    fn a_halted_pool_is_shown_as_such_whatever_its_reason() {
+        let metrics = Metrics::default();
+        let pools = json!([{"name": "h100", "reason": "DriverUnsupported"}, {"name": "p100"}]);
+        metrics.show(&plan(json!({"pools": pools}), &["h100"]));
+        let mut shown = lines(&metrics, "rollout_halted");
+        shown.sort();
+        assert_eq!(shown, [r#"{policy="all",pool="h100"} 1"#, r#"{policy="all",pool="p100"} 0"#]);
     }
 }

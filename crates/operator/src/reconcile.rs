@@ -105,7 +105,7 @@ impl Loop {
             }
             plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, &world, now);
         }
-        self.metrics.show(&plan.statuses);
+        self.metrics.show(&plan);
         let held = hold_back(&mut plan, &world, &mut carry.pace, started);
         // The mirrors are updated while the plan is written, and only the world keeps their old facts in memory. (Destructuring the
         // world would keep the remaining fields until the end of the function.)

@@ -127,6 +127,19 @@ fn the_permissions_of_googles_device_plugin_exist_only_if_requested() {
 }
 
 #[test]
+fn alerts_without_a_location_of_the_docs_have_no_links() {
+    let set = ["image.repository=example.com/x", "monitoring.prometheusRule.enabled=true"];
+    let rendered = template(&cluster(), &set).expect("a chart");
+    let rules = documents(&rendered).expect("YAML").into_iter().find(|document| document["kind"] == "PrometheusRule");
+    let rules = rules.expect("rules")["spec"]["groups"][0]["rules"].as_array().cloned().expect("rules");
+    assert!(rules.len() > 5, "{rules:?}");
+    for rule in rules {
+        let annotations = &rule["annotations"];
+        assert!(annotations["summary"].is_string() && annotations["runbook_url"].is_null(), "{rule}");
+    }
+}
+
+#[test]
 fn alerts_and_dashboard_are_rendered_unchanged_from_their_files() {
     let cluster = cluster();
     let file = |name: &str| std::fs::read_to_string(cluster.chart().join("monitoring").join(name)).expect("a file");

@@ -119,7 +119,10 @@ impl Fixture {
             let metrics = self.ask_operator("/metrics").await?;
             for (state, count) in [("unhealthy", wanted.0), ("degraded", wanted.1), ("unknown", wanted.2)] {
                 let line = format!(r#"{{policy="{}",pool="nvidia-h100-80gb",state="{state}"}} {count}"#, self.policy);
-                ensure!(metrics.contains(&format!("gpu_operator_pool_gpus{line}")), "no {line} in {metrics}");
+                ensure!(
+                    metrics.contains(&format!("gpu_operator_pool_gpus_with_problems{line}")),
+                    "no {line} in {metrics}"
+                );
             }
             Ok(())
         })

@@ -129,6 +129,8 @@ fn the_operator_serves_health_endpoints_and_metrics_of_the_fleet() {
             let metrics = f.ask_operator("/metrics").await?;
             let labels = format!(r#"{{policy="{}",pool="nvidia-h100-80gb",state="ready"}}"#, f.policy);
             ensure!(metrics.contains(&format!("gpu_operator_pool_nodes{labels} 1")), "{metrics}");
+            let condition = format!(r#"{{policy="{}",condition="Ready",status="True","#, f.policy);
+            ensure!(metrics.contains(&format!("gpu_operator_policy_condition{condition}")), "{metrics}");
             ensure!(!metrics.contains(&f.host.name()), "the metrics contain a node's name: {metrics}");
             Ok(())
         })

@@ -5,15 +5,14 @@
 
 mod gpu;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use gpu_operator_crd::report::NvmlState;
+use gpu_operator_common::build_info;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
     registry::Registry,
 };
-use strum::IntoEnumIterator;
 
 use self::gpu::Gpus;
 use crate::{
@@ -41,7 +40,8 @@ struct DriverLabels {
 /// All metrics of the probe.
 #[derive(Debug)]
 pub struct Metrics {
-    registry: Registry,
+    /// It is locked while series are replaced, so that no scrape misses one: an alert on it would start over.
+    registry: Mutex<Registry>,
     gpus: Arc<Gpus>,
     looks: Family<ResultLabel, Counter>,
     writes: Family<ResultLabel, Counter>,
@@ -66,11 +66,12 @@ impl Metrics {
             writes: Family::default(),
             nvml: Family::default(),
             driver: Family::default(),
-            registry: Registry::default(),
+            registry: Mutex::default(),
         };
+        registry.register("build", "The version and the revision of the sources", Info::new(build_info::LABELS));
         registry.register("looks", "Looks at the node by result", metrics.looks.clone());
         registry.register("report_writes", "Writes of the report by result", metrics.writes.clone());
-        registry.register("nvml_state", "1 for the state that NVML is in, 0 for the others", metrics.nvml.clone());
+        registry.register("nvml_state", "The state of NVML, as label. Always 1", metrics.nvml.clone());
         registry.register("driver_info", "The driver that answers", metrics.driver.clone());
         registry.register_collector(Box::new(Arc::clone(&metrics.gpus)));
         // Counters start at zero, so that the first failure is an increase.
@@ -80,17 +81,16 @@ impl Metrics {
         for result in [WRITTEN, FAILED] {
             drop(metrics.writes.get_or_create(&result));
         }
-        Self { registry, ..metrics }
+        Self { registry: Mutex::new(registry), ..metrics }
     }
 
     /// Shows the result of a look, the resulting health, and the XIDs since the previous look.
     pub fn show(&self, on_bus: &[PciGpu], nvml: &NvmlStatus, health: &NodeHealth, xids: &XidsByGpu) {
-        let now = nvml.state();
-        for state in NvmlState::iter() {
-            self.nvml.get_or_create(&StateLabel { state: state.into() }).set((state == now).into());
-        }
+        let _no_scrape = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let inventory = nvml.inventory();
         // Outdated series must not linger.
+        self.nvml.clear();
+        self.nvml.get_or_create(&StateLabel { state: nvml.state().into() }).set(1);
         self.driver.clear();
         if let Some(inventory) = inventory {
             let labels = DriverLabels {
@@ -124,7 +124,7 @@ impl Metrics {
     /// Writing to a string never fails.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
-        encode(&mut text, &self.registry)?;
+        encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;
         Ok(text)
     }
 }

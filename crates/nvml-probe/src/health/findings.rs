@@ -179,10 +179,7 @@ fn heat(evaluation: &mut Evaluation<'_>, thermal: &Thermal) {
     let kind = CauseKind::Overheating;
     let rules = evaluation.rules;
     let (slow, shut) = (rules.below_slowdown(), rules.below_shutdown());
-    // Degrees left until each threshold; newer cards report margins, older ones temperatures.
-    let until_slowdown = thermal.margin.or(difference(thermal.slowdown_at, thermal.gpu));
-    let until_shutdown =
-        difference(thermal.margin, thermal.shutdown_margin).or(difference(thermal.shutdown_at, thermal.gpu));
+    let (until_slowdown, until_shutdown) = (thermal.until_slowdown(), thermal.until_shutdown());
     if until_slowdown.is_none() && until_shutdown.is_none() {
         return;
     }
@@ -196,10 +193,6 @@ fn heat(evaluation: &mut Evaluation<'_>, thermal: &Thermal) {
         None
     };
     evaluation.note(kind, finding);
-}
-
-fn difference(high: Option<i64>, low: Option<i64>) -> Option<i64> {
-    high.zip(low).map(|(high, low)| high - low)
 }
 
 fn slowdowns(evaluation: &mut Evaluation<'_>, reasons: Option<u64>) {

@@ -75,6 +75,25 @@ pub struct Thermal {
     pub shutdown_margin: Option<i64>,
 }
 
+/// Newer cards report margins, older ones temperatures.
+impl Thermal {
+    /// Returns how many degrees are left until the GPU slows down.
+    #[must_use]
+    pub fn until_slowdown(&self) -> Option<i64> {
+        self.margin.or(difference(self.slowdown_at, self.gpu))
+    }
+
+    /// Returns how many degrees are left until the GPU shuts down.
+    #[must_use]
+    pub fn until_shutdown(&self) -> Option<i64> {
+        difference(self.margin, self.shutdown_margin).or(difference(self.shutdown_at, self.gpu))
+    }
+}
+
+fn difference(high: Option<i64>, low: Option<i64>) -> Option<i64> {
+    high.zip(low).map(|(high, low)| high - low)
+}
+
 /// Memory errors since the driver was loaded (volatile) and over the GPU's lifetime (aggregate).
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]

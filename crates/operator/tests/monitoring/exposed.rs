@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator::{apply::Written, error::Error, metrics::Metrics};
 use gpu_operator_crd::{
-    ClusterGpuPolicyStatus,
+    ClusterGpuPolicyStatus, ConditionType,
     health::{HealthRules, HealthState},
     report::Report,
 };
+use gpu_operator_plan::Plan;
 use nvml_probe::{
     health::{node::NodeHealth, rules::Rules},
     nvml::{inventory::Inventory, supervisor::NvmlStatus},
@@ -16,7 +17,7 @@ use nvml_probe::{
         xids::{XidCount, XidSource, XidsByGpu},
     },
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// An exposed metric.
 pub struct Metric {
@@ -36,10 +37,15 @@ pub fn all() -> BTreeMap<String, Metric> {
 }
 
 fn operator() -> String {
+    use ConditionType::{Accepted, Degraded, Ready, Reconciling, Stalled};
     let metrics = Metrics::default();
-    let pools = json!({"pools": [{"name": "p100"}]});
-    let status: ClusterGpuPolicyStatus = serde_json::from_value(pools).expect("a status");
-    metrics.show(&[("all".into(), status)].into());
+    let conditions: Vec<Value> = [Ready, Reconciling, Stalled, Degraded, Accepted]
+        .iter()
+        .flat_map(|kind| ["True", "False"].map(|status| condition(kind.as_str(), status)))
+        .collect();
+    let status = json!({"conditions": conditions, "pools": [{"name": "p100"}]});
+    let status: ClusterGpuPolicyStatus = serde_json::from_value(status).expect("a status");
+    metrics.show(&Plan { statuses: [("all".into(), status)].into(), ..Plan::default() });
     metrics.show_findings(&[]);
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count_event("Published");
@@ -47,7 +53,13 @@ fn operator() -> String {
     metrics.text().expect("a text")
 }
 
+fn condition(kind: &str, status: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+}
+
+/// Returns the responses of a probe to several scrapes: with all readings, and with NVML in each state.
 fn probe() -> String {
+    use HealthState::{Degraded, Healthy, Recovering, Unhealthy};
     const GPU: &str = "0000:06:00.0";
     let metrics = nvml_probe::agent::metrics::Metrics::new("n1");
     let inventory: Inventory = serde_json::from_value(json!({
@@ -74,17 +86,25 @@ fn probe() -> String {
     let cause = |kind: &str, severity: &str, recovering: bool| json!({"kind": kind, "severity": severity, "recovering": recovering, "since": "2026-01-01T00:00:00Z"});
     let mut xid = cause("Xid", "Fatal", false);
     xid["xid"] = 79.into();
-    let health = json!({"state": HealthState::Unhealthy, "causes": [xid, cause("Overheating", "Warning", true)]});
-    let report: Report =
-        serde_json::from_value(json!({"gpus": [{"pciAddress": GPU, "health": health}]})).expect("a report");
+    let causes = json!([xid, cause("Overheating", "Warning", true)]);
     let seen = XidCount { xid: 79, count: 1, source: XidSource::Nvml, message: String::new() };
-    metrics.show(
-        &[PciGpu { address: GPU.to_owned(), device_id: "2330".to_owned(), ..PciGpu::default() }],
-        &NvmlStatus::Answering(inventory),
-        &NodeHealth::restore(&Rules::from(HealthRules::default()), &report),
-        &XidsByGpu::from([(GPU.to_owned(), vec![seen])]),
-    );
-    metrics.text().expect("a text")
+    let on_bus = [PciGpu { address: GPU.to_owned(), device_id: "2330".to_owned(), ..PciGpu::default() }];
+    let nvml = [
+        NvmlStatus::Answering(inventory),
+        NvmlStatus::Failing(String::new()),
+        NvmlStatus::Released,
+        NvmlStatus::Absent(None),
+    ];
+    let xids = XidsByGpu::from([(GPU.to_owned(), vec![seen])]);
+    let mut text = String::new();
+    for (nvml, state) in nvml.iter().zip([Unhealthy, Degraded, Recovering, Healthy]) {
+        let health = json!({"state": state, "causes": causes});
+        let report: Report =
+            serde_json::from_value(json!({"gpus": [{"pciAddress": GPU, "health": health}]})).expect("a report");
+        metrics.show(&on_bus, nvml, &NodeHealth::restore(&Rules::from(HealthRules::default()), &report), &xids);
+        text += &metrics.text().expect("a text");
+    }
+    text
 }
 
 fn parse(text: &str) -> BTreeMap<String, Metric> {

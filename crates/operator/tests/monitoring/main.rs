@@ -3,6 +3,7 @@
 
 mod exposed;
 mod promql;
+mod promtool_tests;
 
 use std::{collections::BTreeMap, fs, path::Path};
 

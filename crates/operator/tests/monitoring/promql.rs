@@ -15,7 +15,7 @@ pub struct Uses {
     pub series: Vec<(String, Vec<Matcher>)>,
     /// The labels by which results are grouped.
     pub by: Vec<String>,
-    /// The labels by which two sides of an operator are matched, or that are copied from one side.
+    /// The labels by which two sides of an operator are matched, that are copied from one side, or that are removed.
     pub matched: Vec<String>,
 }
 
@@ -35,7 +35,9 @@ pub fn uses(expression: &str) -> Uses {
             rest = rest[end..].trim_start();
             match word {
                 "by" => uses.by.append(&mut list(&mut rest)),
-                "on" | "ignoring" | "group_left" | "group_right" => uses.matched.append(&mut list(&mut rest)),
+                "on" | "ignoring" | "without" | "group_left" | "group_right" => {
+                    uses.matched.append(&mut list(&mut rest));
+                }
                 word if WORDS.contains(&word) => {}
                 word => uses.series.push((word.to_owned(), matchers(&mut rest))),
             }

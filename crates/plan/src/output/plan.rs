@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{ClusterGpuPolicyStatus, NodeName, PolicyName};
+use gpu_operator_crd::{ClusterGpuPolicyStatus, NodeName, PolicyName, PoolName};
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
     jiff::Timestamp,
@@ -49,6 +49,9 @@ pub struct Plan {
     /// Every policy's desired status, written or not, for metrics.
     #[serde(skip)]
     pub statuses: BTreeMap<PolicyName, ClusterGpuPolicyStatus>,
+    /// The pools whose rollout is halted, by policy, for metrics. A pool's status has one reason, which may be another.
+    #[serde(skip)]
+    pub halted: BTreeMap<PolicyName, BTreeSet<PoolName>>,
 }
 
 /// The write of a policy's finalizer.
@@ -111,6 +114,7 @@ impl Plan {
             questions,
             check_again,
             statuses,
+            halted,
         } = part;
         // Not `append`, which rebuilds the whole map: parts are small and many.
         self.daemon_sets.extend(daemon_sets);
@@ -128,5 +132,6 @@ impl Plan {
         self.questions.merge(questions);
         self.check_again = self.check_again.into_iter().chain(check_again).min();
         self.statuses.extend(statuses);
+        self.halted.extend(halted);
     }
 }

@@ -80,6 +80,7 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
         plan.events.extend(policy_transitions(policy, &before, &status));
         plan.policies.insert(name.clone(), status.clone());
     }
+    plan.halted.insert(name.clone(), halted.into_keys().collect());
     plan.statuses.insert(name, status);
     plan
 }

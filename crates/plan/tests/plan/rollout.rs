@@ -66,11 +66,13 @@ fn the_first_failure_halts_the_pool_and_reverting_the_edit_only_affects_updated_
     let pool = sim.policy_status("all").pools[0].clone();
     assert_eq!(pool.reason(), Some(Reason::DriverUnsupported));
     assert!(pool.message.contains("; node a: "), "{}", pool.message);
+    assert_eq!(sim.plan().halted[&"all".into()], [pool.name].into());
     let before = (sim.writes["node/b"], sim.writes["node/c"]);
     sim.apply_policy("all", OLD);
     sim.settle();
     assert!(unready(&sim).is_empty());
     assert_eq!(sim.condition("all", "Stalled").0, "False");
+    assert!(sim.plan().halted[&"all".into()].is_empty());
     // The only change for the other nodes is that they no longer wait.
     let after = (sim.writes["node/b"], sim.writes["node/c"]);
     assert!(after.0 <= before.0 + 2 && after.1 <= before.1 + 2, "{before:?} {after:?}");

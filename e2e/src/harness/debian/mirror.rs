@@ -28,7 +28,7 @@ impl Mirrors {
     /// Returns the mirrors in the machine's apt sources, or the one in the environment.
     pub(super) fn of_this_machine(paths: &Paths) -> Result<Self> {
         if !Path::new(HELPER).is_file() || find("dpkg-deb").is_none() {
-            bail!("these tests use NVIDIA's libraries from Debian packages: install apt and dpkg-deb");
+            bail!("these tests use Debian packages: install apt and dpkg-deb");
         }
         let folder = paths.debian();
         fs::create_dir_all(&folder)?;
@@ -55,7 +55,10 @@ impl Mirrors {
         }
         let remedy = match self.roots.iter().find_map(|root| self.current_line(root, package)) {
             Some(line) => format!("Replace its line with\n  {line}"),
-            None => format!("Set {VARIABLE} to the URL of a Debian mirror that has the non-free component"),
+            None => format!(
+                "Set {VARIABLE} to the URL of a Debian mirror that has the component {}",
+                package.component().unwrap_or_default()
+            ),
         };
         let (name, version) = package.name().unwrap_or_default();
         bail!(
@@ -66,7 +69,7 @@ impl Mirrors {
 
     /// Returns the line for the version of a package that a mirror has now.
     fn current_line(&self, root: &str, package: &Package<'_>) -> Option<String> {
-        let component = package.path.split('/').nth(1)?;
+        let component = package.component()?;
         let url =
             format!("{}/dists/{}/{component}/binary-amd64/Packages.xz", root.trim_end_matches('/'), package.suite);
         let file = self.folder.join("Packages.xz");

@@ -1,4 +1,4 @@
-//! NVIDIA's own libraries and programs, as packaged by Debian, for tests. They are never shipped. The packages are
+//! NVIDIA's own libraries and programs, and promtool, as packaged by Debian, for tests. They are never shipped. The packages are
 //! fetched from the mirrors in the machine's apt sources, compared with pinned checksums and unpacked in `target/e2e`;
 //! the machine's apt sources and its dpkg database stay unchanged.
 
@@ -41,26 +41,41 @@ pub struct Driver {
 /// If `e2e/debian.txt` lists no package of the branch, or if a package cannot be fetched, differs from the pinned
 /// checksum, or cannot be unpacked. The error describes what to change.
 pub fn driver(branch: &str) -> Result<Driver> {
-    // Tests call this at the same time.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let paths = Paths::new();
     let packages = package::of_branch(TABLE, branch)?;
     let Some(version) = packages.first().and_then(Package::driver) else {
         bail!("{TABLE_FILE} lists no package of branch {branch}");
     };
-    let driver = Driver { version: version.to_owned(), root: paths.debian().join(version) };
+    let root = unpacked(version, &format!("NVIDIA's driver {version}"), &packages)?;
+    Ok(Driver { version: version.to_owned(), root })
+}
+
+/// Returns the path of promtool, which checks and tests alerts. Its package is fetched and unpacked once.
+///
+/// # Errors
+/// As for [`driver`].
+pub fn promtool() -> Result<PathBuf> {
+    let package = package::named(TABLE, "prometheus")?;
+    Ok(unpacked("prometheus", "promtool", &[package])?.join("usr/bin/promtool"))
+}
+
+/// Returns the folder `name`, into which packages have been unpacked. `what` describes them.
+fn unpacked(name: &str, what: &str, packages: &[Package<'_>]) -> Result<PathBuf> {
+    // Tests call this at the same time.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let paths = Paths::new();
+    let root = paths.debian().join(name);
     let stamp = hex(&Sha256::digest(format!("{packages:?}")));
-    let stamp_file = paths.stamps().join(format!("debian-{version}"));
-    if driver.root.is_dir() && fs::read_to_string(&stamp_file).is_ok_and(|old| old == stamp) {
-        return Ok(driver);
+    let stamp_file = paths.stamps().join(format!("debian-{name}"));
+    if root.is_dir() && fs::read_to_string(&stamp_file).is_ok_and(|old| old == stamp) {
+        return Ok(root);
     }
-    let step = Step::start(format!("fetching NVIDIA's driver {version} from a Debian mirror"));
-    unpack(&paths, &packages, &driver.root)?;
+    let step = Step::start(format!("fetching {what} from a Debian mirror"));
+    unpack(&paths, packages, &root)?;
     fs::create_dir_all(paths.stamps())?;
     fs::write(stamp_file, stamp)?;
     step.done();
-    Ok(driver)
+    Ok(root)
 }
 
 /// Unpacks packages into the folder `root`, which appears only once it is complete.

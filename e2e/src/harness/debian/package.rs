@@ -20,21 +20,30 @@ pub(super) struct Package<'t> {
     sha256: &'t str,
 }
 
-/// Returns the packages of one branch. All of them must belong to one driver version.
+/// Returns the packages of one branch of the driver. All of them must belong to one version.
 pub(super) fn of_branch<'t>(table: &'t str, branch: &str) -> Result<Vec<Package<'t>>> {
-    let mut found: Vec<Package<'t>> = Vec::new();
-    for line in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let package = Package::parse(line).with_context(|| {
-            format!("invalid line in {TABLE_FILE}; the format is described at the top of the file: {line}")
-        })?;
-        if package.driver().is_some_and(|version| version.split('.').next() == Some(branch)) {
-            found.push(package);
-        }
-    }
+    let mut found = all(table)?;
+    found.retain(|package| package.driver().is_some_and(|version| version.split('.').next() == Some(branch)));
     if let Some(other) = found.iter().find(|package| package.driver() != found[0].driver()) {
         bail!("{TABLE_FILE} lists two versions of branch {branch}: {} and {}", found[0].path, other.path);
     }
     Ok(found)
+}
+
+/// Returns the package with a name.
+pub(super) fn named<'t>(table: &'t str, name: &str) -> Result<Package<'t>> {
+    let found = all(table)?.into_iter().find(|package| package.name().is_some_and(|(known, _)| known == name));
+    found.with_context(|| format!("{TABLE_FILE} does not list package {name}"))
+}
+
+fn all(table: &str) -> Result<Vec<Package<'_>>> {
+    let lines = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let packages = lines.map(|line| {
+        Package::parse(line).with_context(|| {
+            format!("invalid line in {TABLE_FILE}; the format is described at the top of the file: {line}")
+        })
+    });
+    packages.collect()
 }
 
 impl<'t> Package<'t> {
@@ -43,7 +52,7 @@ impl<'t> Package<'t> {
         let (suite, path) = (words.next()?, words.next()?);
         let (size, sha256) = (words.next()?.parse().ok()?, words.next()?);
         let package = Self { suite, path, size, sha256 };
-        (words.next().is_none() && sha256.len() == 64 && package.driver().is_some()).then_some(package)
+        (words.next().is_none() && sha256.len() == 64 && package.version().is_some()).then_some(package)
     }
 
     /// Returns its name and version, from `…/NAME_VERSION_ARCHITECTURE.deb`.
@@ -52,9 +61,19 @@ impl<'t> Package<'t> {
         Some((words.next()?, words.next()?))
     }
 
-    /// Returns the driver's version: Debian's version without the Debian revision.
-    pub(super) fn driver(&self) -> Option<&'t str> {
+    /// Returns the component of Debian that it belongs to, from `pool/COMPONENT/…`.
+    pub(super) fn component(&self) -> Option<&'t str> {
+        self.path.split('/').nth(1)
+    }
+
+    /// Returns the version of its sources: Debian's version without the Debian revision.
+    pub(super) fn version(&self) -> Option<&'t str> {
         Some(self.name()?.1.rsplit_once('-')?.0)
+    }
+
+    /// Returns the driver's version, if it is a package of NVIDIA's driver.
+    pub(super) fn driver(&self) -> Option<&'t str> {
+        self.version().filter(|_| self.path.contains("/nvidia-graphics-drivers"))
     }
 
     /// Fails if `bytes` differ from the pinned size or checksum.
@@ -80,16 +99,19 @@ mod tests {
                         ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn every_line_of_the_table_belongs_to_a_driver_that_tests_use() {
-        let of_all: usize = ["470", "535", "550"].map(|branch| of_branch(TABLE, branch).unwrap().len()).iter().sum();
-        assert_eq!(of_all, TABLE.lines().filter(|line| !line.starts_with('#')).count());
+    fn every_line_of_the_table_belongs_to_a_driver_or_a_program_that_tests_use() {
+        let of_drivers: usize =
+            ["470", "535", "550"].map(|branch| of_branch(TABLE, branch).unwrap().len()).iter().sum();
+        let prometheus = named(TABLE, "prometheus").unwrap();
+        assert_eq!((prometheus.component(), prometheus.driver()), (Some("main"), None));
+        assert_eq!(of_drivers + 1, TABLE.lines().filter(|line| !line.starts_with('#')).count());
     }
 
     #[test]
     fn a_line_has_name_version_and_driver_and_invalid_lines_are_rejected() {
         let package = Package::parse(LINE).unwrap();
         assert_eq!(package.name(), Some(("libnvidia-ml1", "535.261.03-1~deb12u1")));
-        assert_eq!(package.driver(), Some("535.261.03"));
+        assert_eq!((package.driver(), package.component()), (Some("535.261.03"), Some("non-free")));
         for damaged in [&LINE[..LINE.len() - 1], &LINE.replace(" 3 ", " three "), &format!("{LINE} more"), "bookworm"] {
             let error = of_branch(damaged, "535").unwrap_err().to_string();
             assert!(error.contains(TABLE_FILE), "{error}");

@@ -14,13 +14,12 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Unit,
 };
-use strum::IntoEnumIterator;
 
 use crate::{
     health::node::NodeHealth,
     nvml::{
         inventory::Inventory,
-        readings::{Readings, Thermal, clocks},
+        readings::{Pcie, Readings, Thermal, clocks},
     },
     observe::{
         pci::PciGpu,
@@ -158,11 +157,12 @@ impl Family {
 }
 
 const FAMILIES: &[Family] = &[
-    gauge("gpu_health", "1 for the current health state of the GPU, 0 for the others.", |gpu| {
-        states("state", gpu.health.state)
+    gauge("gpu_info", "Settings, limits and pending repairs of the GPU, as labels. Always 1.", |gpu| {
+        read(gpu, |now| vec![(properties(now), 1.0)])
     }),
-    gauge("gpu_action", "1 for the recommended action, 0 for the others.", |gpu| {
-        states("action", gpu.health.action.known().unwrap_or_default())
+    gauge("gpu_health", "The health state of the GPU and the recommended action, as labels. Always 1.", |gpu| {
+        let state: &'static str = gpu.health.state.into();
+        vec![(vec![("state", state.to_owned()), ("action", gpu.health.action.as_str().to_owned())], 1.0)]
     }),
     gauge("gpu_cause", "1 for each cause that affects the health of the GPU.", causes),
     counter("gpu_xids", "XIDs since the probe started.", |gpu| {
@@ -173,15 +173,8 @@ const FAMILIES: &[Family] = &[
         read(gpu, |now| each("sensor", [("gpu", degrees(now.thermal.gpu)), ("memory", degrees(now.thermal.memory))]))
     })
     .of("celsius"),
-    gauge("gpu_temperature_limit", "Temperatures at which the GPU slows down and shuts down.", |gpu| {
-        read(gpu, |now| {
-            let Thermal { slowdown_at, shutdown_at, .. } = now.thermal;
-            each("limit", [("slowdown", degrees(slowdown_at)), ("shutdown", degrees(shutdown_at))])
-        })
-    })
-    .of("celsius"),
     gauge("gpu_temperature_margin", "Degrees left until the GPU slows down.", |gpu| {
-        read(gpu, |now| one(degrees(now.thermal.margin)))
+        read(gpu, |now| one(degrees(now.thermal.until_slowdown())))
     })
     .of("celsius"),
     gauge("gpu_power", "Power drawn by the GPU.", |gpu| {
@@ -203,10 +196,8 @@ const FAMILIES: &[Family] = &[
         })
     })
     .of("hertz"),
-    gauge("gpu_clock_event", "1 for each reason for the current clocks, 0 for the others.", |gpu| {
-        read(gpu, |now| {
-            each("reason", clocks::NAMES.map(|(bit, name)| (name, flag(now.clock_reasons.map(|now| now & bit != 0)))))
-        })
+    gauge("gpu_clock_event", "A reason for the current clocks, or None. Always 1.", |gpu| {
+        read(gpu, |now| now.clock_reasons.map(clock_events).unwrap_or_default())
     }),
     gauge("gpu_performance_state", "Performance state: 0 is the fastest, 15 the slowest.", |gpu| {
         read(gpu, |now| one(now.performance_state.map(f64::from)))
@@ -230,50 +221,31 @@ const FAMILIES: &[Family] = &[
     counter("gpu_ecc_aggregate_errors", "Memory errors over the lifetime of the GPU.", |gpu| {
         read(gpu, |now| errors(now.ecc.aggregate_corrected, now.ecc.aggregate_uncorrected))
     }),
-    gauge("gpu_ecc_enabled", "Whether memory errors are corrected.", |gpu| read(gpu, |now| one(flag(now.ecc.enabled)))),
     gauge("gpu_remapped_rows", "Replaced memory rows, by kind of error.", |gpu| {
         read(gpu, |now| errors(now.rows.map(|rows| rows.correctable), now.rows.map(|rows| rows.uncorrectable)))
-    }),
-    gauge("gpu_row_remap_pending", "Whether a memory row is replaced at the next reset.", |gpu| {
-        read(gpu, |now| one(flag(now.rows.map(|rows| rows.pending))))
-    }),
-    gauge("gpu_row_remap_failed", "Whether a memory row could not be replaced.", |gpu| {
-        read(gpu, |now| one(flag(now.rows.map(|rows| rows.failed))))
     }),
     gauge("gpu_retired_pages", "Retired memory pages, by kind of error.", |gpu| {
         read(gpu, |now| errors(now.pages.map(|pages| pages.correctable), now.pages.map(|pages| pages.uncorrectable)))
     }),
-    gauge("gpu_page_retirement_pending", "Whether a memory page is retired at the next reboot.", |gpu| {
-        read(gpu, |now| one(flag(now.pages.and_then(|pages| pages.pending))))
-    }),
-    gauge("gpu_nvlinks", "NVLinks of the GPU by whether they are active.", |gpu| {
+    gauge("gpu_active_nvlinks", "Active NVLinks. The label is the number of all NVLinks of the GPU.", |gpu| {
         read(gpu, |now| {
-            let count = |wanted| u32::try_from(now.nvlinks.iter().filter(|active| **active == wanted).count()).ok();
-            let some = |wanted| count(wanted).filter(|_| !now.nvlinks.is_empty()).map(f64::from);
-            each("active", [("true", some(true)), ("false", some(false))])
+            let active = now.active_nvlinks().and_then(|active| u32::try_from(active).ok());
+            labelled(vec![("total", now.nvlinks.len().to_string())], whole(active))
         })
     }),
     gauge(
         "gpu_pcie_generation",
-        "Generation of the PCIe link: current, and the highest that GPU and slot support.",
+        "Generation of the PCIe link. The labels are its lanes, and the most that GPU and slot support.",
         |gpu| {
             read(gpu, |now| {
-                each("link", [("current", whole(now.pcie.generation)), ("max", whole(now.pcie.max_generation))])
+                let Pcie { generation, width, max_generation, max_width, .. } = now.pcie;
+                let labels = reported([("lanes", width), ("max_generation", max_generation), ("max_lanes", max_width)]);
+                labelled(labels, whole(generation))
             })
         },
     ),
-    gauge("gpu_pcie_lanes", "Lanes of the PCIe link: current, and the most that GPU and slot support.", |gpu| {
-        read(gpu, |now| each("link", [("current", whole(now.pcie.width)), ("max", whole(now.pcie.max_width))]))
-    }),
     counter("gpu_pcie_replays", "Packets repeated on the PCIe link since the driver was loaded.", |gpu| {
         read(gpu, |now| one(now.pcie.replays.map(real)))
-    }),
-    gauge("gpu_persistence_mode", "Whether the driver keeps the GPU initialised while no one uses it.", |gpu| {
-        read(gpu, |now| one(flag(now.persistence)))
-    }),
-    gauge("gpu_mig_mode", "Whether MIG is enabled.", |gpu| read(gpu, |now| one(flag(now.mig)))),
-    gauge("gpu_compute_mode", "Who may use the GPU: 0 anyone, 2 no one, 3 one process.", |gpu| {
-        read(gpu, |now| one(whole(now.compute_mode)))
     }),
 ];
 
@@ -283,7 +255,16 @@ fn read(gpu: &GpuSeries, samples: fn(&Readings) -> Samples) -> Samples {
 }
 
 fn one(value: Option<f64>) -> Samples {
-    value.map(|value| (Labels::new(), value)).into_iter().collect()
+    labelled(Labels::new(), value)
+}
+
+fn labelled(labels: Labels, value: Option<f64>) -> Samples {
+    value.map(|value| (labels, value)).into_iter().collect()
+}
+
+/// Returns the labels whose values are reported.
+fn reported<T: ToString, const N: usize>(values: [(&'static str, Option<T>); N]) -> Labels {
+    values.into_iter().filter_map(|(name, value)| Some((name, value?.to_string()))).collect()
 }
 
 fn each<const N: usize>(label: &'static str, values: [(&'static str, Option<f64>); N]) -> Samples {
@@ -295,10 +276,31 @@ fn errors(correctable: Option<u64>, uncorrectable: Option<u64>) -> Samples {
     each("error", [("correctable", correctable.map(real)), ("uncorrectable", uncorrectable.map(real))])
 }
 
-/// Returns a sample for every value of an enumeration, so that a value that no longer applies becomes 0 instead of
-/// disappearing.
-fn states<T: IntoEnumIterator + Into<&'static str> + PartialEq + Copy>(label: &'static str, now: T) -> Samples {
-    T::iter().map(|state| (vec![(label, state.into().to_owned())], f64::from(state == now))).collect()
+/// Returns a sample for each reason in NVML's bits. Without a reason there is a sample as well: no reason is not the same as
+/// no reading.
+fn clock_events(reasons: u64) -> Samples {
+    let mut names: Vec<_> = clocks::NAMES.iter().filter(|(bit, _)| reasons & bit != 0).map(|(_, name)| *name).collect();
+    if names.is_empty() {
+        names.push("None");
+    }
+    names.into_iter().map(|name| (vec![("reason", name.to_owned())], 1.0)).collect()
+}
+
+/// Returns what rarely changes: a series for each would have the same value most of the time.
+fn properties(now: &Readings) -> Labels {
+    let rows = now.rows.as_ref();
+    let mut labels = reported([
+        ("ecc", now.ecc.enabled),
+        ("mig", now.mig),
+        ("persistence", now.persistence),
+        ("row_remap_pending", rows.map(|rows| rows.pending)),
+        ("row_remap_failed", rows.map(|rows| rows.failed)),
+        ("page_retirement_pending", now.pages.and_then(|pages| pages.pending)),
+    ]);
+    labels.extend(reported([("compute_mode", now.compute_mode)]));
+    let Thermal { slowdown_at, shutdown_at, .. } = now.thermal;
+    labels.extend(reported([("slowdown_celsius", slowdown_at), ("shutdown_celsius", shutdown_at)]));
+    labels
 }
 
 fn causes(gpu: &GpuSeries) -> Samples {
@@ -323,8 +325,4 @@ fn whole(value: Option<u32>) -> Option<f64> {
 
 fn degrees(value: Option<i64>) -> Option<f64> {
     value.and_then(|degrees| i32::try_from(degrees).ok()).map(f64::from)
-}
-
-fn flag(value: Option<bool>) -> Option<f64> {
-    value.map(f64::from)
 }

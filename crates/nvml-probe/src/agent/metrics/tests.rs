@@ -7,7 +7,7 @@ use crate::{
     health::rules::Rules,
     nvml::{
         inventory::{Inventory, NvmlGpu},
-        readings::{Readings, Thermal},
+        readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks},
     },
     observe::xids::{XidCount, XidSource},
 };
@@ -72,11 +72,8 @@ fn readings_are_in_base_units_and_labelled_with_node_and_gpu() {
         ("gpu_memory_used_bytes", "", "1048576.0"),
         ("gpu_temperature_celsius", r#",sensor="gpu""#, "41.0"),
         ("gpu_clock_event", r#",reason="HwThermalSlowdown""#, "1.0"),
-        ("gpu_clock_event", r#",reason="GpuIdle""#, "0.0"),
-        ("gpu_nvlinks", r#",active="true""#, "2.0"),
-        ("gpu_health", r#",state="Unknown""#, "1.0"),
-        ("gpu_health", r#",state="Healthy""#, "0.0"),
-        ("gpu_action", r#",action="None""#, "1.0"),
+        ("gpu_active_nvlinks", r#",total="3""#, "2.0"),
+        ("gpu_health", r#",state="Unknown",action="None""#, "1.0"),
     ] {
         let line = format!("nvml_probe_{name}{gpu}{labels}}} {value}");
         assert!(text.lines().any(|there| there == line), "{line}\n{text}");
@@ -92,7 +89,7 @@ fn values_that_a_card_does_not_provide_are_absent() {
     let text = metrics.text().unwrap();
     let told: Vec<_> = samples(&text, &["pci_address"])
         .into_iter()
-        .filter(|line| !line.contains("gpu_health") && !line.contains("gpu_action"))
+        .filter(|line| !line.contains("gpu_health{") && !line.contains("gpu_info{"))
         .collect();
     assert_eq!(told, [""; 0]);
 }
@@ -104,9 +101,8 @@ fn a_gpu_that_nvml_does_not_report_stays_the_same_series_without_readings() {
     show(&metrics, &[SIX], &NvmlStatus::Failing("hung".into()));
     let text = metrics.text().unwrap();
     assert_eq!(samples(&text, &["temperature"]), [""; 0]);
-    assert_eq!(samples(&text, &["gpu_health", r#"uuid="GPU-six",model="NVIDIA H100""#]).len(), 5, "{text}");
-    assert_eq!(samples(&text, &["nvml_state", "\"Failing\"} 1"]).len(), 1, "{text}");
-    assert_eq!(samples(&text, &["nvml_state", "\"Answering\"} 0"]).len(), 1, "{text}");
+    assert_eq!(samples(&text, &["gpu_health", r#"uuid="GPU-six",model="NVIDIA H100""#]).len(), 1, "{text}");
+    assert_eq!(samples(&text, &["nvml_state"]), [r#"nvml_probe_nvml_state{node="n1",state="Failing"} 1"#]);
     assert_eq!(samples(&text, &["driver_info"]), [""; 0]);
 }
 
@@ -115,7 +111,7 @@ fn a_removed_gpu_leaves_no_series_and_one_without_a_driver_has_its_pci_id_as_mod
     let metrics = Metrics::new("n1");
     show(&metrics, &[SIX, SEVEN], &answering(vec![known(SIX, "GPU-six", warm(41))]));
     let text = metrics.text().unwrap();
-    assert_eq!(samples(&text, &[SEVEN, r#"model="10de:2330""#, "gpu_health"]).len(), 5, "{text}");
+    assert_eq!(samples(&text, &[SEVEN, r#"model="10de:2330""#, "gpu_health"]).len(), 1, "{text}");
     show(&metrics, &[SEVEN], &NvmlStatus::Absent(None));
     let text = metrics.text().unwrap();
     assert_eq!(samples(&text, &[SIX]), [""; 0]);
@@ -177,8 +173,8 @@ fn each_cause_is_a_series_of_its_own() {
     assert_eq!(causes.len(), 2, "{text}");
     assert!(causes[0].ends_with(r#",kind="Xid",severity="Fatal",recovering="false",xid="79"} 1.0"#), "{text}");
     assert!(causes[1].ends_with(r#",kind="Overheating",severity="Warning",recovering="true"} 1.0"#), "{text}");
-    assert_eq!(samples(&text, &["gpu_health", "\"Unhealthy\"} 1"]).len(), 1, "{text}");
-    assert_eq!(samples(&text, &["gpu_action", "\"RebootNode\"} 1"]).len(), 1, "{text}");
+    let [health] = samples(&text, &["gpu_health{"])[..] else { panic!("{text}") };
+    assert!(health.ends_with(r#",state="Unhealthy",action="RebootNode"} 1.0"#), "{health}");
 }
 
 #[test]
@@ -197,4 +193,127 @@ fn looks_and_writes_are_counted_by_result() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
+}
+
+/// Readings in which a card reports every value, which no real one does: newer ones remap rows, older ones retire pages.
+fn everything() -> Readings {
+    Readings {
+        thermal: Thermal {
+            gpu: Some(41),
+            memory: Some(46),
+            slowdown_at: Some(87),
+            shutdown_at: Some(92),
+            margin: Some(46),
+            shutdown_margin: Some(-5),
+        },
+        power_milliwatts: Some(71_000),
+        power_limit_milliwatts: Some(700_000),
+        energy_millijoules: Some(5_000_000),
+        sm_clock_mhz: Some(1980),
+        memory_clock_mhz: Some(2619),
+        clock_reasons: Some(clocks::IDLE),
+        performance_state: Some(0),
+        gpu_utilization_percent: Some(97),
+        memory_utilization_percent: Some(33),
+        memory_used_bytes: Some(1),
+        memory_total_bytes: Some(2),
+        ecc: Ecc {
+            enabled: Some(true),
+            volatile_corrected: Some(1),
+            volatile_uncorrected: Some(2),
+            aggregate_corrected: Some(3),
+            aggregate_uncorrected: Some(4),
+            sram_threshold_exceeded: Some(false),
+        },
+        pages: Some(RetiredPages { correctable: 5, uncorrectable: 6, pending: Some(true) }),
+        rows: Some(RemappedRows { correctable: 7, uncorrectable: 8, pending: true, failed: false }),
+        nvlinks: vec![true, true, false],
+        fabric: Some(Fabric::default()),
+        pcie: Pcie {
+            generation: Some(4),
+            max_generation: Some(5),
+            width: Some(8),
+            max_width: Some(16),
+            replays: Some(9),
+        },
+        mig: Some(false),
+        compute_mode: Some(0),
+        persistence: Some(true),
+        recovery_action: Some(0),
+        inforom_corrupt: Some(false),
+        processes: Some(1),
+    }
+}
+
+#[test]
+fn a_gpu_that_reports_everything_has_few_series() {
+    let metrics = Metrics::new("n1");
+    show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", everything())]));
+    let text = metrics.text().unwrap();
+    let series = samples(&text, &[SIX]);
+    println!("{} series:\n{}", series.len(), series.join("\n"));
+    // With a series for each member of every set, each setting and each limit, there would be 59.
+    assert!(series.len() <= 59 / 2, "{}", series.len());
+}
+
+#[test]
+fn settings_limits_and_maxima_are_labels() {
+    let metrics = Metrics::new("n1");
+    show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", everything())]));
+    let text = metrics.text().unwrap();
+    for (name, end) in [
+        (
+            "gpu_info",
+            r#",ecc="true",mig="false",persistence="true",row_remap_pending="true",row_remap_failed="false",page_retirement_pending="true",compute_mode="0",slowdown_celsius="87",shutdown_celsius="92"} 1.0"#,
+        ),
+        ("gpu_pcie_generation", r#",lanes="8",max_generation="5",max_lanes="16"} 4.0"#),
+        ("gpu_active_nvlinks", r#",total="3"} 2.0"#),
+    ] {
+        let [line] = samples(&text, &[&format!("{name}{{")])[..] else { panic!("{name}: {text}") };
+        assert!(line.ends_with(end), "{line}");
+    }
+}
+
+#[test]
+fn each_reason_for_the_clocks_is_a_series_and_none_is_one_as_well() {
+    for (reasons, names) in [(0, vec!["None"]), (0x28, vec!["HwSlowdown", "SwThermalSlowdown"])] {
+        let metrics = Metrics::new("n1");
+        let readings = Readings { clock_reasons: Some(reasons), ..Readings::default() };
+        show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", readings)]));
+        let text = metrics.text().unwrap();
+        let shown: Vec<_> = samples(&text, &["gpu_clock_event{"])
+            .into_iter()
+            .filter_map(|line| line.split("reason=\"").nth(1)?.split('"').next())
+            .collect();
+        assert_eq!(shown, names, "{text}");
+    }
+}
+
+#[test]
+fn the_margin_of_a_card_that_reports_temperatures_is_computed() {
+    let metrics = Metrics::new("n1");
+    let mut readings = warm(41);
+    readings.thermal.slowdown_at = Some(87);
+    show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", readings)]));
+    let text = metrics.text().unwrap();
+    assert_eq!(samples(&text, &["gpu_temperature_margin_celsius{", "} 46.0"]).len(), 1, "{text}");
+}
+
+#[test]
+fn a_scrape_never_misses_the_state_of_nvml() {
+    let metrics = Metrics::new("n1");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..100_000 {
+                show(&metrics, &[SIX], &NvmlStatus::Released);
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        show(&metrics, &[SIX], &NvmlStatus::Released);
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            let text = metrics.text().unwrap();
+            assert_eq!(samples(&text, &["nvml_state"]).len(), 1, "{text}");
+        }
+    });
 }
