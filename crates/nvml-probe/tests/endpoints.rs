@@ -44,7 +44,7 @@ async fn a_fault_reaches_the_metrics_while_the_api_server_rejects_reports() {
         agent.server.fails_next_with(500);
     }
     shows(&agent, &["report_writes_total", "\"Failed\"} 1"]).await;
-    shows(&agent, &["gpu_health", "0000:06:00.0", "\"Unhealthy\"} 1"]).await;
+    shows(&agent, &["gpu_health", "0000:06:00.0", "state=\"Unhealthy\",action="]).await;
     shows(&agent, &["gpu_cause", "0000:06:00.0", "GpuLost"]).await;
     shows(&agent, &["gpu_temperature_celsius", "0000:07:00.0", "41"]).await;
     assert_eq!(agent.report(), None);
