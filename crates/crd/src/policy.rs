@@ -25,7 +25,11 @@ use crate::{
     schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
     skip::is_default,
 };
-pub use crate::{policy_health::Health, selector::Selector, stage::Stage};
+pub use crate::{
+    policy_health::{Health, OnUnhealthy, TaintEffect, UnhealthyTaint},
+    selector::Selector,
+    stage::Stage,
+};
 pub use compatibility::{Compatibility, CompatibleLabels};
 pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
 pub use driver::{ConfigMapFiles, Driver, DriverConfigMaps, DriverSource, KernelModule};

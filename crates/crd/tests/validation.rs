@@ -6,16 +6,14 @@ mod refused;
 use std::{collections::BTreeSet, sync::LazyLock};
 
 use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicySpec, policy::NodeLabel};
-use kube::{
-    CustomResourceExt,
-    core::cel::{CompiledSchema, ValidationError, ValidationErrors, Validator, compile_schema},
-};
+use kube::core::cel::{CompiledSchema, ValidationError, ValidationErrors, Validator, compile_schema};
 use refused::rows;
 use serde_json::{Value, json};
 
-/// The schema, as in the CRD.
+/// The schema, as in the file of the CRD.
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    let mut crd = serde_json::to_value(ClusterGpuPolicy::crd()).expect("JSON");
+    let (_, crd) = gpu_operator_crd::crds().into_iter().next().expect("the policy");
+    let mut crd = serde_json::to_value(crd).expect("JSON");
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take()
 });
 static RULES: LazyLock<CompiledSchema> = LazyLock::new(|| compile_schema(&SCHEMA));
@@ -71,6 +69,9 @@ fn valid_specs_are_accepted() {
         "{images: {registry: \"registry.example.com:5000/mirror\", pullSecrets: [a], pullPolicy: Always}}",
         "{defaults: {devicePlugin: {mig: {strategy: Mixed, layout: [{profile: 1g.24gb, count: 1}, {profile: 1g.24gb+me, count: 1}, {profile: 1g.24gb+gfx, count: 1}, {profile: 1g.24gb-me, count: 1}]}}}}",
         "{defaults: {devicePlugin: {mig: {strategy: Mixed, layout: [{profile: 1g.24gb+me.all, count: 1}, {profile: 2g.48gb.me.all, count: 1}, {profile: 1g.24gb.gfx, count: 1}, {profile: 1g.10gb.me, count: 1}]}}}}",
+        "{health: {onUnhealthy: {taint: {}}}, pools: [{name: a, health: {onUnhealthy: {}}}]}",
+        "{health: {onUnhealthy: {taint: {effect: PreferNoSchedule, key: nvidia.com/gpu}}}}",
+        "{health: {onUnhealthy: {taint: {effect: NoExecute, key: gpu-unhealthy}}}}",
         "{readiness: {minReadyNodes: 3, progressDeadline: 45m}}",
         "{readiness: {minReadyNodes: 90%}}",
         "{readiness: {minReadyNodes: 0}}",

@@ -11,12 +11,12 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{
     Plan,
     output::{daemon_sets::DaemonSetWrite, node_health::NodeHealthWrite, node_labels::LabelWrite},
-    world::{HealthCondition, NodeFacts, TrimmedNode},
+    world::{HealthCondition, TaintFact, TrimmedNode},
 };
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
-        core::v1::{Node, Pod, Taint},
+        core::v1::{Node, Pod},
         node::v1::RuntimeClass,
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
@@ -238,7 +238,7 @@ impl Writer {
 
     fn node_health<'a>(&'a self, name: &'a NodeName, write: &'a NodeHealthWrite) -> impl Iterator<Item = Write<'a>> {
         let condition = write.condition.as_ref().map(|condition| self.condition(name, condition.as_ref()));
-        condition.into_iter().chain(write.taint.map(|on| self.taint(name, on)))
+        condition.into_iter().chain(write.taint.as_ref().map(|own| self.taint(name, own.as_ref())))
     }
 
     fn condition<'a>(&'a self, name: &'a NodeName, condition: Option<&'a HealthCondition>) -> Write<'a> {
@@ -260,18 +260,17 @@ impl Writer {
         })
     }
 
-    /// Sets or removes the health taint. Taints are one list with many writers, so the list is read first, and written only if the
-    /// Node has not changed since.
-    fn taint<'a>(&'a self, name: &'a NodeName, on: bool) -> Write<'a> {
+    /// Sets or removes the health taint, with the annotation that records it. Taints are one list with many writers, so the list is
+    /// read first, and written only if the Node has not changed since.
+    fn taint<'a>(&'a self, name: &'a NodeName, own: Option<&'a TaintFact>) -> Write<'a> {
         self.write("Node", format!("set the health taint of node {name}"), async move {
             let api = Api::<TrimmedNode>::all(self.client.clone());
             let node = api.get(name.as_str()).await?;
-            let others = NodeFacts::taints_of(&node).iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
-            let own =
-                Taint { key: keys::UNHEALTHY_TAINT.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
-            let taints: Vec<Taint> = others.cloned().chain(on.then_some(own)).collect();
-            let version = node.resource_version();
-            let body = json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
+            let record = json!({keys::OWN_TAINT: own.map(ToString::to_string)});
+            let body = json!({
+                "metadata": {"resourceVersion": node.resource_version(), "annotations": record},
+                "spec": {"taints": node.taints_with(own)},
+            });
             let params = PatchParams { field_manager: Some(keys::HEALTH_MANAGER.to_owned()), ..PatchParams::default() };
             Ok(Answer::Node(Box::new(api.patch(name.as_str(), &params, &Patch::Merge(&body)).await?)))
         })

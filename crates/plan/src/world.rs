@@ -7,6 +7,7 @@ mod foreign_pod;
 mod node;
 mod pod;
 mod resources;
+mod taint;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,9 +21,10 @@ use kube::ResourceExt;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
-pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
+pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, runs_a_container, uses_gpu};
 pub use resources::{ResourceLayout, Resources, is_gpu};
+pub use taint::TaintFact;
 
 /// The ends of the logs of validation pods, or why they cannot be read, by pod.
 pub type LogTails = BTreeMap<String, Result<String, String>>;

@@ -10,7 +10,7 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{
     Plan,
     output::{daemon_sets::DaemonSetWrite, node_health::NodeHealthWrite, node_labels::LabelWrite},
-    world::{PodFacts, RuntimeClassFacts, TaintFact},
+    world::{PodFacts, RuntimeClassFacts},
 };
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
@@ -159,13 +159,11 @@ impl Sim {
         if let Some(condition) = &write.condition {
             node.health_condition.clone_from(condition);
         }
-        if let Some(on) = write.taint {
-            node.taints.retain(|taint| taint.key != keys::UNHEALTHY_TAINT);
-            node.taints.extend(on.then(|| TaintFact {
-                key: keys::UNHEALTHY_TAINT.into(),
-                value: String::new(),
-                effect: "NoSchedule".into(),
-            }));
+        if let Some(own) = &write.taint {
+            node.taints.retain(|taint| !before.owns(taint));
+            assert!(!node.taints.iter().any(|taint| own.as_ref().is_some_and(|own| own.same(taint))), "422: {own:?}");
+            node.taints.extend(own.clone());
+            node.own_taint.clone_from(own);
         }
         before != *node
     }
