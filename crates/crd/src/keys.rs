@@ -62,8 +62,11 @@ pub const LABEL_MANAGER: &str = "gpu-operator/labels";
 /// Field manager of `GpuNode.status.report`.
 pub const PROBE_MANAGER: &str = "nvml-probe";
 
-/// Taint (`NoSchedule`) of nodes with an unhealthy GPU, if their policy requests it.
+/// The default key of the taint of nodes with an unhealthy GPU, if their policy requests one.
 pub const UNHEALTHY_TAINT: &str = "gpu.nodestack.dev/unhealthy";
+/// Node annotation: that taint, as `key:effect`. It is written together with the taint, so that the operator removes its
+/// own taint, and no other one, after the policy has changed.
+pub const OWN_TAINT: &str = "gpu.nodestack.dev/taint";
 /// Condition of a Node: whether its GPUs are healthy. It is added when the first problem occurs.
 pub const HEALTH_CONDITION: &str = "gpu.nodestack.dev/GpuHealthy";
 /// Field manager of that condition. It owns nothing else, so that the condition can be removed again.

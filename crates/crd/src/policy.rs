@@ -25,7 +25,11 @@ use crate::{
     schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
     skip::is_default,
 };
-pub use crate::{policy_health::Health, selector::Selector, stage::Stage};
+pub use crate::{
+    policy_health::{Health, OnUnhealthy, TaintEffect, UnhealthyTaint},
+    selector::Selector,
+    stage::Stage,
+};
 pub use compatibility::{Compatibility, CompatibleLabels};
 pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
 pub use driver::{ConfigMapFiles, Driver, DriverConfigMaps, DriverSource, KernelModule};
@@ -63,8 +67,8 @@ pub use validation::{Validation, ValidationMode};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.nodeLabels) || !has(self.pools) || self.pools.all(pool, !has(pool.nodeLabels) || pool.nodeLabels.all(label, !(label.key in self.nodeLabels)))")
-        .message("a key cannot be both in spec.nodeLabels, where its value is the model's name, and in a pool's nodeLabels: remove it from spec.nodeLabels and write it in the nodeLabels of each pool")
+    validation = Rule::new("!has(self.nodeLabels) || !has(self.pools) || self.pools.all(pool, !has(pool.nodeLabels) || pool.nodeLabels.all(label, !self.nodeLabels.exists(of_all, of_all.key == label.key)))")
+        .message("a key cannot be both in spec.nodeLabels, which applies to all pools, and in a pool's nodeLabels: remove it from spec.nodeLabels and write it in the nodeLabels of each pool")
         .field_path(".nodeLabels"),
     validation = Rule::new("!has(self.pools) || !has(self.defaults) || !has(self.defaults.driver) || !has(self.defaults.driver.source) || self.defaults.driver.source != 'Preinstalled' || self.pools.all(pool, !has(pool.driver) || has(pool.driver.source) || (!has(pool.driver.version) && !has(pool.driver.image) && !has(pool.driver.kernelModule)))")
         .message("a pool's version, image and kernelModule have no effect with defaults.driver.source: Preinstalled; add source: Container to the pool's driver, or remove them")
@@ -80,12 +84,12 @@ pub struct ClusterGpuPolicySpec {
     /// Selects the nodes that the policy governs. Defaults to every node with an NVIDIA GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<Selector>,
-    /// Additional label keys that are set on every node, with the name of its model as value, such as `accelerator`.
-    /// The label `gpu.nodestack.dev/model` is always set.
+    /// Additional labels that are set on every node, such as `accelerator` with the name of the node's model. The label
+    /// `gpu.nodestack.dev/model` is always set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<PublishedKey>", length(max = 16))]
-    #[x_kube(merge_strategy = ListMerge::Set)]
-    pub node_labels: Vec<String>,
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into()]))]
+    pub node_labels: Vec<NodeLabel>,
     /// Settings for compatibility with programs that expect the output of other GPU components.
     #[serde(default, skip_serializing_if = "is_default")]
     pub compatibility: Compatibility,
@@ -116,6 +120,13 @@ pub struct ClusterGpuPolicySpec {
     /// The rules by which the health of GPUs is judged, and the consequences for the node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,
+}
+
+impl ClusterGpuPolicySpec {
+    /// Returns the labels that are set on the nodes of these pools.
+    pub fn labels_of<'s>(&'s self, pools: impl IntoIterator<Item = &'s Pool>) -> impl Iterator<Item = &'s NodeLabel> {
+        self.node_labels.iter().chain(pools.into_iter().flat_map(|pool| &pool.node_labels))
+    }
 }
 
 /// Settings that apply to every pool that does not override them.

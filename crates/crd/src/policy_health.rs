@@ -2,9 +2,15 @@
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
-use crate::health::{CauseClasses, HealthRules, Thresholds, XidClasses};
+use crate::{
+    health::{CauseClasses, HealthRules, Thresholds, XidClasses},
+    keys,
+    schema::TaintKey,
+};
 
 /// The rules by which the health of GPUs is judged, and the consequences for the node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -19,13 +25,55 @@ pub struct Health {
         "write a number of GPUs, such as 7, or a percentage from \"0%\" to \"100%\""
     ))]
     pub min_healthy_gpus: Option<IntOrString>,
-    /// Whether a node with an unhealthy GPU is tainted with `gpu.nodestack.dev/unhealthy:NoSchedule` until the GPU has
-    /// recovered. Defaults to false.
+    /// What happens to a node with an unhealthy GPU until the GPU has recovered, beside the condition
+    /// `gpu.nodestack.dev/GpuHealthy`. Defaults to nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub taint_unhealthy: Option<bool>,
+    pub on_unhealthy: Option<OnUnhealthy>,
     /// The rules for the probe.
     #[serde(flatten)]
     pub rules: HealthRules,
+}
+
+/// What happens to a node with an unhealthy GPU until the GPU has recovered.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct OnUnhealthy {
+    /// Taints the node. `{}` adds the taint `gpu.nodestack.dev/unhealthy:NoSchedule`. Not set by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taint: Option<UnhealthyTaint>,
+}
+
+/// The taint of a node with an unhealthy GPU. The operator's pods tolerate it.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct UnhealthyTaint {
+    /// The effect. Defaults to `NoSchedule`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<TaintEffect>,
+    /// The key. Defaults to `gpu.nodestack.dev/unhealthy`. Keys of kubernetes.io and k8s.io are reserved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<TaintKey>")]
+    pub key: Option<String>,
+}
+
+impl UnhealthyTaint {
+    /// Returns the key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.key.as_deref().unwrap_or(keys::UNHEALTHY_TAINT)
+    }
+}
+
+/// The effect of a taint on pods that do not tolerate it.
+#[derive(Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaintEffect {
+    /// No new pods are scheduled on the node.
+    #[default]
+    NoSchedule,
+    /// New pods are scheduled on the node only if they fit on no other.
+    PreferNoSchedule,
+    /// No new pods are scheduled on the node, and running pods are evicted, including those that use healthy GPUs.
+    NoExecute,
 }
 
 impl Health {
@@ -34,7 +82,7 @@ impl Health {
     pub fn over(&self, policy: &Self) -> Self {
         Self {
             min_healthy_gpus: self.min_healthy_gpus.clone().or_else(|| policy.min_healthy_gpus.clone()),
-            taint_unhealthy: self.taint_unhealthy.or(policy.taint_unhealthy),
+            on_unhealthy: self.on_unhealthy.clone().or_else(|| policy.on_unhealthy.clone()),
             rules: rules(&self.rules, &policy.rules),
         }
     }

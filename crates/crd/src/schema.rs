@@ -52,6 +52,14 @@ text! {
 }
 
 text! {
+    /// The key of a taint that the operator sets. Reserved keys are rejected.
+    TaintKey: 317 bytes,
+    "!format.qualifiedName().validate(self).hasValue()" => ILLEGAL_KEY,
+    "!self.split('/')[0].endsWith('kubernetes.io') && !self.split('/')[0].endsWith('k8s.io')" =>
+        "taint keys of kubernetes.io and k8s.io are reserved: write a different key, such as example.com/gpu-unhealthy, or remove key to use gpu.nodestack.dev/unhealthy",
+}
+
+text! {
     /// The value of a label or taint.
     LabelValue: 63 bytes,
     "!format.labelValue().validate(self).hasValue()" =>
@@ -158,8 +166,8 @@ impl JsonSchema for Resources {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         // A fraction that YAML parses as a number, such as `cpu: 0.15`, is rejected, although a Pod accepts it: the type
-        // integer-or-string of a custom resource excludes fractions, and the rules below cannot read any other type. The docs
-        // tell users to quote it.
+        // integer-or-string of a custom resource excludes fractions, no rule can read a value without a type, and the message
+        // about the type is the API server's own. The descriptions and docs/refused.md show how to write it.
         let quantities = |description: &str| {
             json!({
                 "description": description,
@@ -182,8 +190,8 @@ impl JsonSchema for Resources {
         json_schema!({
             "type": "object",
             "properties": {
-                "limits": quantities("The maximum amount of each resource that the container may use."),
-                "requests": quantities("The amount of each resource that is reserved for the container. Defaults to its limit."),
+                "limits": quantities("The maximum amount of each resource that the container may use. Fractions must be quoted or written with a suffix: cpu: \"0.15\" or 150m."),
+                "requests": quantities("The amount of each resource that is reserved for the container. Defaults to its limit. Fractions must be quoted or written with a suffix: cpu: \"0.15\" or 150m."),
             },
             "x-kubernetes-validations": rules(&[(
                 "!has(self.limits) || !has(self.requests) || self.requests.all(name, !(name in self.limits) || quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",

@@ -93,7 +93,7 @@ fn invalid_objects_are_found() {
 
 #[test]
 fn every_block_is_applied_or_listed() {
-    let policy = "```yaml\nnodeLabels: [accelerator]\n```\n";
+    let policy = "```yaml\nnodeLabels: [{key: accelerator}]\n```\n";
     let config = "```yaml\nversion: 3\nplugins: {}\n```\n";
     let listed = [("page.md", "version: 3", "of containerd")];
     for (text, not_applied, expected) in [
@@ -101,7 +101,7 @@ fn every_block_is_applied_or_listed() {
         (config, &listed[..], Ok(0)),
         (config, &[], Err("add it to NOT_APPLIED with a reason")),
         ("no block", &listed, Err("listed but missing")),
-        (policy, &[("page.md", "nodeLabels: [accelerator]", "")], Err("remove it from NOT_APPLIED")),
+        (policy, &[("page.md", "nodeLabels: [{key: accelerator}]", "")], Err("remove it from NOT_APPLIED")),
     ] {
         let pages = [("page.md".to_owned(), text.to_owned())];
         let found = std::panic::catch_unwind(|| objects_of(&pages, not_applied).len());
@@ -134,8 +134,8 @@ fn blocks_of_yaml_are_found_and_others_are_not() {
 #[test]
 fn a_part_of_a_policy_is_completed() {
     for (written, spec) in [
-        ("spec: {nodeLabels: [a]}", json!({"nodeLabels": ["a"]})),
-        ("nodeLabels: [a]", json!({"nodeLabels": ["a"]})),
+        ("spec: {nodeLabels: [{key: a}]}", json!({"nodeLabels": [{"key": "a"}]})),
+        ("nodeLabels: [{key: a}]", json!({"nodeLabels": [{"key": "a"}]})),
         ("pools: [{name: a}]", json!({"pools": [{"name": "a"}]})),
         ("driver: {source: Auto}", json!({"defaults": {"driver": {"source": "Auto"}}})),
         (
@@ -157,7 +157,7 @@ fn a_part_of_a_policy_is_completed() {
         "image: {repository: a}",
         "version: 2\nplugins: {}",
         "a: [",
-        "nodeLabels: [a]\nkind: b",
+        "nodeLabels: [{key: a}]\nkind: b",
         "apiVersion: example.com/v1\nkind: Other",
     ] {
         assert!(complete(written).is_err(), "{written}");

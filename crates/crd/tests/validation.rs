@@ -5,17 +5,15 @@ mod refused;
 
 use std::{collections::BTreeSet, sync::LazyLock};
 
-use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicySpec};
-use kube::{
-    CustomResourceExt,
-    core::cel::{CompiledSchema, ValidationError, ValidationErrors, Validator, compile_schema},
-};
+use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicySpec, policy::NodeLabel};
+use kube::core::cel::{CompiledSchema, ValidationError, ValidationErrors, Validator, compile_schema};
 use refused::rows;
 use serde_json::{Value, json};
 
-/// The schema, as in the CRD.
+/// The schema, as in the file of the CRD.
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    let mut crd = serde_json::to_value(ClusterGpuPolicy::crd()).expect("JSON");
+    let (_, crd) = gpu_operator_crd::crds().into_iter().next().expect("the policy");
+    let mut crd = serde_json::to_value(crd).expect("JSON");
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take()
 });
 static RULES: LazyLock<CompiledSchema> = LazyLock::new(|| compile_schema(&SCHEMA));
@@ -55,7 +53,7 @@ fn the_longest_accepted_duration_can_be_parsed() {
 fn valid_specs_are_accepted() {
     for spec in [
         "{}",
-        "{nodeLabels: [accelerator, gpu/nividia, example.com/GPU_model]}",
+        "{nodeLabels: [{key: accelerator}, {key: gpu/nividia}, {key: example.com/GPU_model, value: H100}]}",
         "{pools: [{name: p100, match: {models: [nvidia-tesla-p100]}, nodeLabels: [{key: gpu/nividia, value: P630}, {key: accelerator}], gpusPerNode: 8}]}",
         "{defaults: {driver: {source: Preinstalled}}}",
         "{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor/lib}}}",
@@ -69,6 +67,11 @@ fn valid_specs_are_accepted() {
         "{defaults: {driver: {source: RunFile}}, pools: [{name: a, driver: {image: {repository: own/run-file}}}, {name: b, driver: {source: Container}}]}",
         "{defaults: {driver: {image: {repository: own/driver}}, toolkit: {image: {repository: own/toolkit}}, devicePlugin: {image: {repository: own/plugin}}}}",
         "{images: {registry: \"registry.example.com:5000/mirror\", pullSecrets: [a], pullPolicy: Always}}",
+        "{defaults: {devicePlugin: {mig: {strategy: Mixed, layout: [{profile: 1g.24gb, count: 1}, {profile: 1g.24gb+me, count: 1}, {profile: 1g.24gb+gfx, count: 1}, {profile: 1g.24gb-me, count: 1}]}}}}",
+        "{defaults: {devicePlugin: {mig: {strategy: Mixed, layout: [{profile: 1g.24gb+me.all, count: 1}, {profile: 2g.48gb.me.all, count: 1}, {profile: 1g.24gb.gfx, count: 1}, {profile: 1g.10gb.me, count: 1}]}}}}",
+        "{health: {onUnhealthy: {taint: {}}}, pools: [{name: a, health: {onUnhealthy: {}}}]}",
+        "{health: {onUnhealthy: {taint: {effect: PreferNoSchedule, key: nvidia.com/gpu}}}}",
+        "{health: {onUnhealthy: {taint: {effect: NoExecute, key: gpu-unhealthy}}}}",
         "{readiness: {minReadyNodes: 3, progressDeadline: 45m}}",
         "{readiness: {minReadyNodes: 90%}}",
         "{readiness: {minReadyNodes: 0}}",
@@ -124,7 +127,10 @@ fn keys_of_gpu_feature_discovery_are_rejected_and_other_keys_of_nvidia_are_not()
         ("device-plugin.config", false),
     ] {
         let key = format!("nvidia.com/{name}");
-        let spec = ClusterGpuPolicySpec { node_labels: vec![key.clone()], ..ClusterGpuPolicySpec::default() };
+        let spec = ClusterGpuPolicySpec {
+            node_labels: vec![NodeLabel { key: key.clone(), value: None }],
+            ..ClusterGpuPolicySpec::default()
+        };
         let said = check_named("test", spec);
         assert_eq!(said.is_err(), refused, "{key}: {said:?}");
         assert_eq!(gpu_operator_crd::keys::is_discovered(&key), refused, "{key}");

@@ -20,12 +20,12 @@ use gpu_operator_plan::{
         plan::FinalizerWrite,
         writes::{Unwritten, Write},
     },
-    world::{HealthCondition, NodeFacts, TrimmedNode},
+    world::{HealthCondition, TaintFact, TrimmedNode},
 };
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
-        core::v1::{Node, Pod, Taint},
+        core::v1::{Node, Pod},
         node::v1::RuntimeClass,
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -145,7 +145,7 @@ impl Writer {
             Write::PolicyStatus(name, status) => self.policy_status(name, status).await,
             Write::Labels(name, write) => self.labels(name, write).await,
             Write::Condition(name, condition) => self.condition(name, condition).await,
-            Write::Taint(name, on) => self.taint(name, on).await,
+            Write::Taint(name, own) => self.taint(name, own).await,
         }
     }
 
@@ -248,16 +248,16 @@ impl Writer {
         Ok(Answer::Node(Box::new(node)))
     }
 
-    /// Sets or removes the health taint. Taints are one list with many writers, so the list is read first, and written only if the
-    /// Node has not changed since.
-    async fn taint(&self, name: &NodeName, on: bool) -> Result<Answer, kube::Error> {
+    /// Sets or removes the health taint, with the annotation that records it. Taints are one list with many writers, so the list is
+    /// read first, and written only if the Node has not changed since.
+    async fn taint(&self, name: &NodeName, own: Option<&TaintFact>) -> Result<Answer, kube::Error> {
         let api = self.all::<TrimmedNode>();
         let node = api.get(name.as_str()).await?;
-        let others = NodeFacts::taints_of(&node).iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
-        let own = Taint { key: keys::UNHEALTHY_TAINT.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
-        let taints: Vec<Taint> = others.cloned().chain(on.then_some(own)).collect();
-        let version = node.resource_version();
-        let body = json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
+        let record = json!({keys::OWN_TAINT: own.map(ToString::to_string)});
+        let body = json!({
+            "metadata": {"resourceVersion": node.resource_version(), "annotations": record},
+            "spec": {"taints": node.taints_with(own)},
+        });
         let params = PatchParams { field_manager: Some(keys::HEALTH_MANAGER.to_owned()), ..PatchParams::default() };
         Ok(Answer::Node(Box::new(api.patch(name.as_str(), &params, &Patch::Merge(&body)).await?)))
     }

@@ -254,7 +254,7 @@ async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_repl
 
 #[tokio::test]
 async fn labels_of_a_node_are_applied_by_a_separate_manager_which_applies_nothing_else() {
-    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [accelerator]}");
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [{key: accelerator}]}");
     let (client, made) = server(accept);
     Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Backoff::default()).await;
     let made = made.lock().expect("the list");

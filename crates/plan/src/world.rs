@@ -8,6 +8,7 @@ mod node;
 mod pod;
 mod refused;
 mod resources;
+mod taint;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,10 +22,11 @@ use kube::ResourceExt;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
-pub use node::{HealthCondition, NodeFacts, NodeLabels, TaintFact, TrimmedNode};
+pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, runs_a_container, uses_gpu};
 pub use refused::{Concern, RefusedWrite};
 pub use resources::{ResourceLayout, Resources, is_gpu};
+pub use taint::TaintFact;
 
 /// The ends of the logs of validation pods, or why they cannot be read, by pod.
 pub type LogTails = BTreeMap<String, Result<String, String>>;

@@ -68,7 +68,7 @@ impl Fleet {
         let now = Timestamp::from_second(1_800_000_000)?;
         let mut policy = ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default());
         policy.spec = serde_json::from_value(serde_json::json!({
-            "nodeLabels": ["accelerator"],
+            "nodeLabels": [{"key": "accelerator"}],
             "pools": [
                 {"name": "p100", "match": {"models": ["nvidia-tesla-p100"]}, "driver": {"version": "580.173.02"}},
                 {"name": "labelled", "match": {"nodeSelector": {"matchLabels": {"example.com/none": "here"}}}},

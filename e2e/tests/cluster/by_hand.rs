@@ -65,7 +65,7 @@ fn an_edited_daemon_set_is_restored_and_no_pod_is_recreated() {
 #[test]
 fn a_node_that_opts_out_loses_the_operators_labels_and_can_opt_in_again() {
     test(|f| async move {
-        f.apply("{nodeLabels: [accelerator]}").await?;
+        f.apply("{nodeLabels: [{key: accelerator}]}").await?;
         f.wait_until_ready().await?;
         let node = &f.host.name();
         f.cluster.kubectl(&["label", "node", node, &format!("{}=false", keys::MANAGED)])?;

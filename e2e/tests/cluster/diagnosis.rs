@@ -74,7 +74,7 @@ async fn wait_for_event(f: &Fixture, namespace: &str, kind: &str, name: &str, wo
 #[test]
 fn a_pod_with_a_mistake_gets_an_event_and_a_valid_one_does_not() {
     test(|f| async move {
-        f.apply(&format!("{{nodeLabels: [{ACCELERATOR}]}}")).await?;
+        f.apply(&format!("{{nodeLabels: [{{key: {ACCELERATOR}}}]}}")).await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("good").await?;
         create(&f, "legacy", requesting_pod("alpha.kubernetes.io/nvidia-gpu")).await?;

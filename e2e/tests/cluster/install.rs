@@ -106,8 +106,10 @@ fn the_report_lists_every_gpu_with_uuid_and_memory() {
 #[test]
 fn the_node_has_every_label_key_in_the_policy() {
     test(|f| async move {
-        f.apply("{nodeLabels: [accelerator], pools: [{name: all, nodeLabels: [{key: gpu/nividia, value: P630}]}]}")
-            .await?;
+        f.apply(
+            "{nodeLabels: [{key: accelerator}], pools: [{name: all, nodeLabels: [{key: gpu/nividia, value: P630}]}]}",
+        )
+        .await?;
         f.wait_until_ready().await?;
         let labels = f.operators_labels(&["accelerator", "gpu/nividia"]).await?;
         ensure!(labels.get("accelerator").is_some_and(|value| value == "nvidia-h100-80gb"), "{labels:?}");

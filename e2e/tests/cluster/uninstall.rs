@@ -18,7 +18,7 @@ fn uninstalling_leaves_nothing_behind_and_installing_again_works() {
     alone(|f| async move {
         let keep = "example.com/mine";
         f.cluster.kubectl(&["label", "--overwrite", "node", &f.host.name(), &format!("{keep}=stays")])?;
-        f.apply("{nodeLabels: [accelerator]}").await?;
+        f.apply("{nodeLabels: [{key: accelerator}]}").await?;
         f.wait_until_ready().await?;
         ensure!(f.operators_labels(&["accelerator"]).await?.contains_key("accelerator"));
 

@@ -110,7 +110,7 @@ fn a_fleet_is_installed_and_settles_and_then_changes_of_a_node_affect_only_that_
 async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<()> {
     let mark = f.cluster.audit().mark()?;
     let (watcher, lines) = (f.watch_policy(), f.watch_nodes());
-    f.apply("{readiness: {minReadyNodes: 60%}, nodeLabels: [accelerator]}").await?;
+    f.apply("{readiness: {minReadyNodes: 60%}, nodeLabels: [{key: accelerator}]}").await?;
     // Nodes whose probe never reports are listed after a minute.
     eventually(DEADLINE, "the expected state of every node", || async {
         let found = f.statuses().await?;
@@ -298,9 +298,11 @@ async fn unavailable_nodes_are_excluded(f: &Fixture) -> Result<()> {
     f.fleet.die("n001").await?;
     excluded(2).await?;
     // First exactly as many nodes are required as are still ready, then one more.
-    f.apply(&format!("{{readiness: {{minReadyNodes: {}}}, nodeLabels: [accelerator]}}", before.ready - 2)).await?;
+    f.apply(&format!("{{readiness: {{minReadyNodes: {}}}, nodeLabels: [{{key: accelerator}}]}}", before.ready - 2))
+        .await?;
     f.until_condition("Ready", "True").await?;
-    f.apply(&format!("{{readiness: {{minReadyNodes: {}}}, nodeLabels: [accelerator]}}", before.ready - 1)).await?;
+    f.apply(&format!("{{readiness: {{minReadyNodes: {}}}, nodeLabels: [{{key: accelerator}}]}}", before.ready - 1))
+        .await?;
     f.until_condition("Ready", "False").await?;
     f.fleet.cordon("n004", false).await?;
     f.until_condition("Ready", "True").await?;

@@ -37,12 +37,13 @@ pub struct Mig {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct MigProfile {
-    /// The profile, such as `1g.10gb`: the number of compute slices and the memory. The available profiles depend on
-    /// the GPU's model.
+    /// The profile as NVIDIA prints it, such as `1g.10gb`: the number of compute slices and the memory, followed by an
+    /// attribute: `+me` (media engines), `+me.all` (all media engines of the GPU), `-me` (no media engines) or `+gfx`
+    /// (graphics). `.` may replace `+`, as in resource names. The available profiles depend on the GPU's model.
     #[schemars(length(max = 16))]
     #[x_kube(validation = (
-        r"self.matches('^[1-7]g\\.[0-9]+gb(\\+me|\\.me|\\+gfx)?$')",
-        "write the name of a MIG profile, such as 1g.10gb, 3g.40gb or 1g.10gb+me"
+        "self.matches('^[1-7]g[.][0-9]+gb([+.](me|me[.]all|gfx)|-me)?$')",
+        "write the name of a MIG profile as nvidia-smi prints it after \"MIG\", such as 1g.10gb, 3g.40gb, 1g.10gb+me, 1g.24gb-me, 1g.24gb+me.all or 1g.24gb+gfx"
     ))]
     pub profile: String,
     /// The number of devices of this profile on each GPU.

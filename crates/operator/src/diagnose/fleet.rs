@@ -67,10 +67,10 @@ impl<'w> Fleet<'w> {
                 (node.name.as_str(), Host { node, gpu_node, policy, pool, unread })
             })
         });
-        let of_policy = world.policies.values().flat_map(|policy| {
-            let pools = policy.spec.pools.iter().flat_map(|pool| pool.node_labels.iter().map(|label| &label.key));
-            policy.spec.node_labels.iter().chain(pools).map(AsRef::as_ref)
-        });
+        let of_policy = world
+            .policies
+            .values()
+            .flat_map(|policy| policy.spec.labels_of(&policy.spec.pools).map(|label| label.key.as_str()));
         let hosts = hosts.filter(|(_, host)| !host.has_none());
         Self { hosts: hosts.collect(), model_keys: [keys::MODEL].into_iter().chain(of_policy).collect() }
     }
@@ -89,11 +89,10 @@ impl<'w> Host<'w> {
 
     fn expected_units(&self, key: &str) -> Option<&'w str> {
         let model = self.status().and_then(|status| status.model.as_deref());
-        let named = |named: &String| named == key;
-        if key == keys::MODEL || self.policy.is_some_and(|policy| policy.spec.node_labels.iter().any(named)) {
+        if key == keys::MODEL {
             return model;
         }
-        let label = self.pool?.node_labels.iter().find(|label| label.key == key)?;
+        let label = self.policy?.spec.labels_of(self.pool).find(|label| label.key == key)?;
         label.value.as_deref().or(model)
     }
 

@@ -65,7 +65,8 @@ impl Placement {
     /// Returns whether all taints of a node are tolerated.
     #[must_use]
     pub fn tolerates(&self, node: &NodeFacts) -> bool {
-        node.taints.iter().all(|taint| self.tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
+        let mut taints = node.taints.iter().filter(|taint| taint.keeps_pods_away());
+        taints.all(|taint| self.tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
     }
 
     /// Returns the allowed values of a label, from the node selector or, if the affinity has exactly one term, from that term.

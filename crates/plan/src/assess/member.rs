@@ -90,12 +90,8 @@ impl<'w> Member<'w> {
         } = desired;
         let GovernedNode { node, gpu_node, pods, discovery, policy, others } = governed;
         let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
-        let tolerated = |taint: &&TaintFact| {
-            let tolerations = policy.spec.defaults.tolerations.as_ref();
-            tolerations.is_none_or(|tolerations| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
-        };
-        let others_taints = node.taints.iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
-        let untolerated = others_taints.into_iter().find(|taint| !tolerated(taint));
+        let tolerations = policy.spec.defaults.tolerations.as_ref();
+        let untolerated = tolerations.and_then(|tolerations| node.untolerated(tolerations));
         let missing = match report {
             Some(report) => expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(report))),
             None => 0,

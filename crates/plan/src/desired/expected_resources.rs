@@ -105,7 +105,9 @@ fn gpu_resource(renamed: bool) -> Cow<'static, str> {
     if renamed { Cow::Borrowed("nvidia.com/gpu.shared") } else { Cow::Borrowed(keys::GPU_RESOURCE) }
 }
 
-/// Returns the resource of a MIG profile. Resource names cannot contain a plus: `1g.10gb+me` is `mig-1g.10gb.me`.
+/// Returns the resource of a MIG profile, as NVIDIA's plugin names it: resource names cannot contain a plus, so
+/// `1g.10gb+me` is `mig-1g.10gb.me`, but `1g.24gb-me` is `mig-1g.24gb-me`. (According to the plugin's source; not
+/// verified on a GPU.)
 #[must_use]
 pub fn mig_resource(profile: &str, renamed: bool) -> Cow<'static, str> {
     let suffix = if renamed { ".shared" } else { "" };
@@ -210,6 +212,19 @@ mod tests {
                 (whole, usable),
                 "{case}"
             );
+        }
+    }
+
+    #[test]
+    fn a_mig_resource_is_named_after_its_profile() {
+        for (profile, resource) in [
+            ("1g.24gb", "nvidia.com/mig-1g.24gb"),
+            ("1g.24gb+me", "nvidia.com/mig-1g.24gb.me"),
+            ("1g.24gb+me.all", "nvidia.com/mig-1g.24gb.me.all"),
+            ("1g.24gb+gfx", "nvidia.com/mig-1g.24gb.gfx"),
+            ("1g.24gb-me", "nvidia.com/mig-1g.24gb-me"),
+        ] {
+            assert_eq!(mig_resource(profile, false), resource);
         }
     }
 

@@ -12,8 +12,8 @@ pub type Layout = BTreeMap<String, u32>;
 pub fn layout(written: &[MigProfile]) -> Layout {
     let mut layout = Layout::new();
     for MigProfile { profile, count } in written {
-        // Policies use `.me` as in resource names, which cannot contain a plus.
-        *layout.entry(profile.replace(".me", "+me")).or_default() += count;
+        // Policies may use a dot as in resource names, which cannot contain a plus.
+        *layout.entry(profile.replace("gb.", "gb+")).or_default() += count;
     }
     layout
 }
@@ -25,7 +25,19 @@ mod tests {
     #[test]
     fn a_layout_has_nvmls_profile_names() {
         let profile = |profile: &str, count| MigProfile { profile: profile.into(), count };
-        let layout = layout(&[profile("1g.10gb.me", 1), profile("1g.10gb", 3)]);
-        assert_eq!(layout, Layout::from([("1g.10gb+me".to_owned(), 1), ("1g.10gb".to_owned(), 3)]));
+        for (written, name) in [
+            ("1g.24gb", "1g.24gb"),
+            ("1g.24gb+me", "1g.24gb+me"),
+            ("1g.24gb.me", "1g.24gb+me"),
+            ("1g.24gb+me.all", "1g.24gb+me.all"),
+            ("1g.24gb.me.all", "1g.24gb+me.all"),
+            ("1g.24gb+gfx", "1g.24gb+gfx"),
+            ("1g.24gb.gfx", "1g.24gb+gfx"),
+            ("1g.24gb-me", "1g.24gb-me"),
+        ] {
+            assert_eq!(layout(&[profile(written, 1)]), Layout::from([(name.to_owned(), 1)]), "{written}");
+        }
+        let twice = layout(&[profile("1g.10gb.me", 1), profile("1g.10gb+me", 2), profile("1g.10gb", 3)]);
+        assert_eq!(twice, Layout::from([("1g.10gb+me".to_owned(), 3), ("1g.10gb".to_owned(), 3)]));
     }
 }

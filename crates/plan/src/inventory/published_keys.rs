@@ -7,7 +7,7 @@ use gpu_operator_crd::{ClusterGpuPolicy, keys};
 /// leave it again.
 #[must_use]
 pub fn comes_from(policy: &ClusterGpuPolicy, key: &str) -> bool {
-    let of_pools = policy.spec.pools.iter().flat_map(|pool| &pool.node_labels).map(|label| label.key.as_str());
-    let mut named = policy.spec.node_labels.iter().map(String::as_str).chain(of_pools).chain(keys::NODE_LABELS);
-    named.any(|named| named == key) || policy.spec.compatibility.wants_gfd() && keys::is_discovered(key)
+    let published = policy.spec.labels_of(&policy.spec.pools).map(|label| label.key.as_str());
+    published.chain(keys::NODE_LABELS).any(|named| named == key)
+        || policy.spec.compatibility.wants_gfd() && keys::is_discovered(key)
 }

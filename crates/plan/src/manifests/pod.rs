@@ -1,8 +1,11 @@
 //! The building blocks of the pods of all stages: containers, mounts, volumes and security settings.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
 
-use gpu_operator_crd::{ClusterGpuPolicy, keys};
+use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::UnhealthyTaint};
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource, LocalObjectReference,
@@ -69,7 +72,8 @@ pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Ve
 /// Returns the tolerations of all pods of this operator.
 #[must_use]
 pub fn tolerations(policy: &ClusterGpuPolicy) -> Vec<Toleration> {
-    policy.spec.defaults.tolerations.clone().map_or_else(every_taint, with_own_taint)
+    let tolerations = policy.spec.defaults.tolerations.clone();
+    tolerations.map_or_else(every_taint, |tolerations| with_own_taints(tolerations, policy))
 }
 
 /// Returns a toleration of all taints: operands run on every GPU node.
@@ -77,13 +81,17 @@ fn every_taint() -> Vec<Toleration> {
     vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]
 }
 
-/// Adds a toleration of this operator's taint, which must not keep its own pods from a node that recovers.
-fn with_own_taint(mut tolerations: Vec<Toleration>) -> Vec<Toleration> {
-    tolerations.push(Toleration {
-        key: Some(keys::UNHEALTHY_TAINT.to_owned()),
+/// Adds tolerations of this operator's taints, which must not keep its own pods from a node that recovers.
+fn with_own_taints(mut tolerations: Vec<Toleration>, policy: &ClusterGpuPolicy) -> Vec<Toleration> {
+    let spec = &policy.spec;
+    let settings = iter::once(&spec.health).chain(spec.pools.iter().map(|pool| &pool.health));
+    let taints = settings.filter_map(|health| health.on_unhealthy.as_ref()?.taint.as_ref());
+    let keys: BTreeSet<&str> = taints.map(UnhealthyTaint::key).chain([keys::UNHEALTHY_TAINT]).collect();
+    tolerations.extend(keys.into_iter().map(|key| Toleration {
+        key: Some(key.to_owned()),
         operator: Some("Exists".to_owned()),
         ..Toleration::default()
-    });
+    }));
     tolerations
 }
 

@@ -1,7 +1,7 @@
 //! GPU health on the Node itself: a condition, and a taint if the policy enables it. And recovery: device plugins do
 //! not offer a recovered GPU again, so they are restarted once their GPUs have recovered.
 
-use gpu_operator_crd::{health::HealthState, keys, policy::Stage, reason::Reason, report::NvmlState};
+use gpu_operator_crd::{health::HealthState, policy::Stage, reason::Reason, report::NvmlState};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::{
     note::clip,
     settings::GRACE,
     time::older,
-    world::{HealthCondition, NodeFacts},
+    world::{HealthCondition, NodeFacts, TaintFact},
 };
 
 /// The write of a Node's health.
@@ -18,8 +18,8 @@ use crate::{
 pub struct NodeHealthWrite {
     /// The condition to write (`Some`) or to remove (`None`), if it changes.
     pub condition: Option<Option<HealthCondition>>,
-    /// Whether to add or remove the taint, if it changes.
-    pub taint: Option<bool>,
+    /// This operator's taint to set (`Some`) or to remove (`None`), if it changes.
+    pub taint: Option<Option<TaintFact>>,
 }
 
 impl NodeHealthWrite {
@@ -35,7 +35,7 @@ impl NodeHealthWrite {
 pub fn none(node: &NodeFacts) -> NodeHealthWrite {
     NodeHealthWrite {
         condition: node.health_condition.is_some().then_some(None),
-        taint: is_tainted(node).then_some(false),
+        taint: (!has_only(node, None)).then_some(None),
     }
 }
 
@@ -48,8 +48,9 @@ pub fn of(member: &Member<'_>, health: Option<HealthCondition>) -> NodeHealthWri
         // The condition is written from the first problem on, so a healthy fleet costs no write.
         None => wanted.status != "True",
     });
-    let (tainted, wants_taint) = (is_tainted(member.node), wants_taint(member));
-    NodeHealthWrite { condition: wanted.map(Some), taint: wants_taint.filter(|wants| *wants != tainted) }
+    let taint = wanted_taint(member);
+    let is_done = has_only(member.node, taint.as_ref());
+    NodeHealthWrite { condition: wanted.map(Some), taint: (!is_done).then_some(taint) }
 }
 
 /// Returns the health of the node's GPUs as a condition, if it is known.
@@ -77,20 +78,26 @@ pub fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition>
     })
 }
 
-/// Returns whether the node should be tainted; `None` while the health is uncertain, so that the taint is kept.
-fn wants_taint(member: &Member<'_>) -> Option<bool> {
-    if !member.health_policy.taint_unhealthy.unwrap_or_default() {
-        return Some(false);
-    }
-    match member.health.state? {
-        HealthState::Unhealthy => Some(true),
-        HealthState::Healthy | HealthState::Degraded => Some(false),
-        HealthState::Recovering | HealthState::Unknown => None,
-    }
+/// Returns the taint that the node should have from this operator.
+fn wanted_taint(member: &Member<'_>) -> Option<TaintFact> {
+    let wanted = TaintFact::from(member.health_policy.on_unhealthy.as_ref()?.taint.as_ref()?);
+    let taints = &member.node.taints;
+    let applies = match member.health.state {
+        Some(HealthState::Unhealthy) => true,
+        Some(HealthState::Healthy | HealthState::Degraded) => false,
+        // While the health is uncertain, a tainted node stays tainted.
+        Some(HealthState::Recovering | HealthState::Unknown) | None => {
+            taints.iter().any(|taint| member.node.owns(taint))
+        }
+    };
+    // A taint of another writer with the same key and effect stays that writer's.
+    let is_set = taints.iter().any(|taint| taint.same(&wanted) && !member.node.owns(taint));
+    (applies && !is_set).then_some(wanted)
 }
 
-fn is_tainted(node: &NodeFacts) -> bool {
-    node.taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT)
+/// Returns whether the node has this taint from this operator, and no other.
+fn has_only(node: &NodeFacts, taint: Option<&TaintFact>) -> bool {
+    node.own_taint.as_ref() == taint && node.taints.iter().filter(|present| node.owns(present)).eq(taint)
 }
 
 /// Returns the device plugin's pod if it withholds recovered GPUs: they recovered after the pod started, and they are

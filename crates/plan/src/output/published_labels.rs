@@ -3,7 +3,7 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, keys,
-    policy::{Labels, Pool},
+    policy::{Labels, NodeLabel, Pool},
 };
 
 use crate::{assess::member::Member, output::gfd};
@@ -19,9 +19,8 @@ pub fn of(member: &Member<'_>) -> Labels {
 
 /// Returns the labels that the policy sets. Those with the model as value are omitted until it is known.
 fn named(policy: &ClusterGpuPolicy, pool: Option<&Pool>, model: Option<&str>) -> Labels {
-    let of_all = policy.spec.node_labels.iter().map(|key| (key, None));
-    let of_pool = pool.into_iter().flat_map(|pool| &pool.node_labels).map(|label| (&label.key, label.value.as_deref()));
-    of_all.chain(of_pool).filter_map(|(key, value)| Some((key.clone(), value.or(model)?.to_owned()))).collect()
+    let value = |label: &NodeLabel| Some(label.value.as_deref().or(model)?.to_owned());
+    policy.spec.labels_of(pool).filter_map(|label| Some((label.key.clone(), value(label)?))).collect()
 }
 
 /// Returns the labels that GPU feature discovery would write, by the last report that includes them. Without such a

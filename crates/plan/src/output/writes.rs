@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     revision::daemon_set_name,
-    world::{Concern, HealthCondition},
+    world::{Concern, HealthCondition, TaintFact},
 };
 
 /// One write of a plan.
@@ -35,7 +35,7 @@ pub enum Write<'p> {
     /// Set or remove the health condition of a Node.
     Condition(&'p NodeName, Option<&'p HealthCondition>),
     /// Set or remove the health taint of a Node.
-    Taint(&'p NodeName, bool),
+    Taint(&'p NodeName, Option<&'p TaintFact>),
     /// Apply the status of a GpuNode.
     Status(&'p NodeName, &'p GpuNodeStatus),
     /// Delete a DaemonSet.
@@ -70,7 +70,7 @@ impl Plan {
         let conditions = health.clone().filter_map(|(name, write)| {
             write.condition.as_ref().map(|condition| Write::Condition(name, condition.as_ref()))
         });
-        let taints = health.filter_map(|(name, write)| write.taint.map(|on| Write::Taint(name, on)));
+        let taints = health.filter_map(|(name, write)| Some(Write::Taint(name, write.taint.as_ref()?.as_ref())));
         let statuses =
             self.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Status(name, write.status.as_ref()?)));
         let prune = self.prune.iter().map(|name| Write::Prune(name));

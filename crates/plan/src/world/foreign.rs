@@ -102,14 +102,9 @@ impl ForeignSet {
         let value_of = |key: &str| node.labels.get(key).map(Interned::as_str);
         let named =
             |term: &Term| term.names.as_ref().is_none_or(|names| names.iter().any(|name| node.name == name.as_str()));
-        let tolerated = |tolerations: &[Toleration]| {
-            // This operator's own taint does not evict running pods.
-            let mut taints = node.taints.iter().filter(|taint| taint.key != keys::UNHEALTHY_TAINT);
-            taints.all(|taint| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
-        };
         self.selector.matches(value_of)
             && (self.terms.is_empty() || self.terms.iter().any(|term| named(term) && term.labels.matches(value_of)))
-            && tolerated(&self.tolerations)
+            && node.untolerated(&self.tolerations).is_none()
     }
 
     /// Returns the instruction for removing it from one node, as part of a message.

@@ -15,7 +15,10 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt, core::ClusterResourceScope};
 use serde::{Deserialize, Serialize};
 
-use crate::world::resources::Resources;
+use crate::world::{
+    resources::Resources,
+    taint::{self, TaintFact},
+};
 
 /// The labels of a node.
 pub type NodeLabels = BTreeMap<Interned, Interned>;
@@ -54,6 +57,14 @@ struct TrimmedInfo {
     container_runtime_version: String,
     kernel_version: String,
     kubelet_version: String,
+}
+
+impl TrimmedNode {
+    /// Returns its taints with this operator's own replaced by another one or removed.
+    #[must_use]
+    pub fn taints_with(&self, own: Option<&TaintFact>) -> Vec<Taint> {
+        taint::with_own(&self.spec.taints, taint::recorded(self.annotations()).as_ref(), own)
+    }
 }
 
 impl Resource for TrimmedNode {
@@ -104,8 +115,10 @@ pub struct NodeFacts {
     pub deleting: bool,
     /// When it was created.
     pub created: Option<Timestamp>,
-    /// Taints that keep pods away.
+    /// Its taints, except Kubernetes' own, which follow a node's conditions and which DaemonSet pods tolerate.
     pub taints: Vec<TaintFact>,
+    /// The taint that this operator has set, according to the annotation [`keys::OWN_TAINT`].
+    pub own_taint: Option<TaintFact>,
     /// Its condition [`keys::HEALTH_CONDITION`], if present.
     pub health_condition: Option<HealthCondition>,
     /// The value of its annotation [`keys::GPU_COUNT`].
@@ -147,40 +160,6 @@ impl HealthCondition {
     }
 }
 
-/// A taint that keeps pods away from a node: `NoSchedule` or `NoExecute`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TaintFact {
-    /// Its key.
-    pub key: String,
-    /// Its value; empty where it has none.
-    pub value: String,
-    /// Its effect.
-    pub effect: String,
-}
-
-impl TaintFact {
-    /// Returns whether a toleration tolerates it.
-    #[must_use]
-    pub fn tolerated_by(&self, toleration: &Toleration) -> bool {
-        let same = |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
-        let exists = toleration.operator.as_deref() == Some("Exists");
-        same(&toleration.effect.clone().filter(|effect| !effect.is_empty()), &self.effect)
-            && match toleration.key.as_deref().filter(|key| !key.is_empty()) {
-                Some(key) => {
-                    key == self.key && (exists || toleration.value.as_deref().unwrap_or_default() == self.value)
-                }
-                None => exists,
-            }
-    }
-}
-
-impl std::fmt::Display for TaintFact {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let equals = if self.value.is_empty() { "" } else { "=" };
-        write!(f, "{}{equals}{}:{}", self.key, self.value, self.effect)
-    }
-}
-
 /// What kubelet reports instead of the version while the container runtime does not answer.
 const UNKNOWN_VERSION: &str = "://Unknown";
 
@@ -189,12 +168,6 @@ impl NodeFacts {
     #[must_use]
     pub fn runtime_is_silent(&self) -> bool {
         self.runtime.as_str().ends_with(UNKNOWN_VERSION)
-    }
-
-    /// Returns all taints of a Node.
-    #[must_use]
-    pub fn taints_of(node: &TrimmedNode) -> &[Taint] {
-        &node.spec.taints
     }
 
     /// Extracts the facts of a Node, with interned strings.
@@ -207,7 +180,8 @@ impl NodeFacts {
             name: NodeName::interned(&node.name_any(), words),
             uid: node.uid().unwrap_or_default(),
             created: node.creation_timestamp().map(|time| time.0),
-            taints: taints(&node.spec.taints),
+            taints: taint::lasting(&node.spec.taints).collect(),
+            own_taint: taint::recorded(node.annotations()),
             health_condition: conditions.iter().find(|condition| condition.type_ == keys::HEALTH_CONDITION).map(
                 |condition| HealthCondition {
                     status: condition.status.clone(),
@@ -237,25 +211,24 @@ impl NodeFacts {
         }
     }
 
+    /// Returns whether a taint of the node is this operator's.
+    #[must_use]
+    pub fn owns(&self, taint: &TaintFact) -> bool {
+        taint.is_own(self.own_taint.as_ref())
+    }
+
+    /// Returns the first taint that keeps pods with these tolerations away. This operator's own does so only for a time.
+    #[must_use]
+    pub fn untolerated(&self, tolerations: &[Toleration]) -> Option<&TaintFact> {
+        let tolerated = |taint: &TaintFact| tolerations.iter().any(|toleration| taint.tolerated_by(toleration));
+        self.taints.iter().find(|taint| taint.keeps_pods_away() && !self.owns(taint) && !tolerated(taint))
+    }
+
     /// Returns whether the node can be expected to serve pods. Nodes that cannot are counted separately.
     #[must_use]
     pub fn serves(&self) -> bool {
         self.ready && !self.cordoned && !self.deleting
     }
-}
-
-/// Returns the taints that keep pods away, except Kubernetes' own, which follow a node's conditions and which DaemonSet pods
-/// tolerate.
-fn taints(taints: &[Taint]) -> Vec<TaintFact> {
-    let binding = taints.iter().filter(|taint| taint.effect != "PreferNoSchedule");
-    let lasting = binding.filter(|taint| !taint.key.starts_with("node.kubernetes.io/"));
-    lasting
-        .map(|taint| TaintFact {
-            key: taint.key.clone(),
-            value: taint.value.clone().unwrap_or_default(),
-            effect: taint.effect.clone(),
-        })
-        .collect()
 }
 
 /// Returns the label keys that this operator's label manager owns, from `metadata.managedFields`. The API server updates this

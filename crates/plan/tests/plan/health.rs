@@ -8,6 +8,7 @@ use gpu_operator_crd::{
     keys,
     reason::Reason,
 };
+use gpu_operator_plan::world::TaintFact;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// Lets the probe report a new health state for a GPU of node `a`.
@@ -86,7 +87,7 @@ fn a_degraded_gpu_is_reported_on_a_node_that_stays_ready() {
 #[test]
 fn the_taint_changes_only_on_proof_and_is_removed_with_the_policy() {
     let tainted = |sim: &Sim| sim.node("a").taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT);
-    let mut sim = Sim::settled_fleet("{health: {taintUnhealthy: true, minHealthyGpus: 1}}", &["a"]);
+    let mut sim = Sim::settled_fleet("{health: {onUnhealthy: {taint: {}}, minHealthyGpus: 1}}", &["a"]);
     for (state, wanted) in [
         (HealthState::Unhealthy, true),
         (HealthState::Recovering, true),
@@ -105,6 +106,70 @@ fn the_taint_changes_only_on_proof_and_is_removed_with_the_policy() {
     sim.delete_policy("all");
     sim.settle();
     assert!(!tainted(&sim) && sim.node("a").health_condition.is_none(), "{:?}", sim.node("a"));
+}
+
+#[test]
+fn the_taint_follows_the_policy_and_those_of_others_are_kept() {
+    let others = || TaintFact { key: "example.com/gpu".into(), value: "ml".into(), effect: "NoExecute".into() };
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.node_mut("a").taints = vec![others()];
+    set_health(&mut sim, 0, HealthState::Unhealthy);
+    for (on_unhealthy, expected) in [
+        ("{}", ""),
+        ("{taint: {}}", "gpu.nodestack.dev/unhealthy:NoSchedule"),
+        ("{taint: {effect: PreferNoSchedule}}", "gpu.nodestack.dev/unhealthy:PreferNoSchedule"),
+        ("{taint: {key: example.com/gpu}}", "example.com/gpu:NoSchedule"),
+        ("{taint: {key: example.com/gpu, effect: NoExecute}}", ""),
+        ("{taint: {key: example.com/other, effect: NoExecute}}", "example.com/other:NoExecute"),
+    ] {
+        sim.apply_policy("all", &format!("{{health: {{minHealthyGpus: 1, onUnhealthy: {on_unhealthy}}}}}"));
+        sim.settle();
+        let node = sim.node("a");
+        let own: Vec<_> = node.taints.iter().filter(|taint| **taint != others()).map(ToString::to_string).collect();
+        assert_eq!(own.join(" "), expected, "{on_unhealthy}");
+        assert_eq!(node.taints.len(), own.len() + 1, "{on_unhealthy}: {:?}", node.taints);
+    }
+    // The key changes while the health is uncertain: the taint is replaced, and the node stays tainted.
+    set_health(&mut sim, 0, HealthState::Recovering);
+    sim.apply_policy("all", "{health: {minHealthyGpus: 1, onUnhealthy: {taint: {key: example.com/third}}}}");
+    sim.settle();
+    assert_eq!(sim.node("a").taints[1].to_string(), "example.com/third:NoSchedule");
+    // A user removes the taint. It comes back as long as the GPU is unhealthy.
+    set_health(&mut sim, 0, HealthState::Unhealthy);
+    sim.node_mut("a").taints = vec![others()];
+    sim.settle();
+    assert_eq!(sim.node("a").taints.len(), 2);
+    sim.node_mut("a").taints = vec![others()];
+    sim.delete_policy("all");
+    sim.settle();
+    assert_eq!((sim.node("a").taints.as_slice(), &sim.node("a").own_taint), ([others()].as_slice(), &None));
+}
+
+#[test]
+fn a_pool_replaces_the_reaction_of_its_policy_and_operands_tolerate_every_taint_of_the_policy() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    set_health(&mut sim, 0, HealthState::Unhealthy);
+    let spec = |pool: &str| {
+        format!(
+            "{{defaults: {{tolerations: []}}, health: {{minHealthyGpus: 1, onUnhealthy: {{taint: {{key: a/x}}}}}}, pools: [{{name: p, health: {{{pool}}}}}]}}"
+        )
+    };
+    for (pool, expected, tolerated) in [
+        ("", "a/x:NoSchedule", "a/x gpu.nodestack.dev/unhealthy"),
+        ("onUnhealthy: {}", "", "a/x gpu.nodestack.dev/unhealthy"),
+        ("onUnhealthy: {taint: {key: b/y}}", "b/y:NoSchedule", "a/x b/y gpu.nodestack.dev/unhealthy"),
+    ] {
+        sim.apply_policy("all", &spec(pool));
+        sim.settle();
+        let taints: Vec<_> = sim.node("a").taints.iter().map(ToString::to_string).collect();
+        assert_eq!(taints.join(" "), expected, "{pool}");
+        assert_eq!(reported(&sim).0, Phase::Ready, "{pool}: {:?}", reported(&sim));
+        for set in sim.sets.keys() {
+            let tolerations = sim.template(set).tolerations.iter().flatten();
+            let keys: Vec<_> = tolerations.filter_map(|toleration| toleration.key.as_deref()).collect();
+            assert_eq!(keys.join(" "), tolerated, "{pool}: {set}");
+        }
+    }
 }
 
 #[test]

@@ -35,12 +35,13 @@ fn an_empty_policy_gives_each_model_a_driver_that_supports_it() {
 fn every_key_that_the_policy_names_is_published_and_cpu_nodes_get_none() {
     let mut sim = Sim::new().gpu_node("a", "15f9", 1).gpu_node("b", "13bb", 1).policy(
         "all",
-        "{nodeLabels: [accelerator], pools: [{name: seed, match: {models: [nvidia-quadro-k620]}, nodeLabels: [{key: gpu/nividia, value: P630}]}]}",
+        "{nodeLabels: [{key: accelerator}, {key: example.com/tier, value: gold}], pools: [{name: seed, match: {models: [nvidia-quadro-k620]}, nodeLabels: [{key: gpu/nividia, value: P630}]}]}",
     );
     sim.join_plain("cpu");
     sim.settle();
     assert_eq!(sim.node("a").labels["accelerator"], "nvidia-tesla-p100");
     assert_eq!(sim.node("b").labels["gpu/nividia"], "P630");
+    assert!(["a", "b"].into_iter().all(|name| sim.node(name).labels["example.com/tier"] == "gold"));
     assert_eq!(sim.node("b").labels[keys::POOL], "seed");
     assert!(!sim.node("a").labels.contains_key("gpu/nividia"));
     assert_eq!(sim.node("cpu").labels.len(), 1);
@@ -391,7 +392,7 @@ fn a_missing_gpu_is_still_expected() {
 
 #[test]
 fn uninstalling_removes_all_of_the_operators_labels_from_all_nodes() {
-    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [accelerator]}");
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [{key: accelerator}]}");
     sim.node_mut("a").labels.insert("mine".into(), "stays".into());
     sim.settle();
     assert!(sim.node("a").labels.contains_key("accelerator"));
@@ -457,7 +458,7 @@ fn published_labels_are_recorded_without_waiting_for_the_next_reported_phase() {
     }
     sim.run(25);
     let before = sim.status("n0");
-    sim.apply_policy("all", "{nodeLabels: [accelerator]}");
+    sim.apply_policy("all", "{nodeLabels: [{key: accelerator}]}");
     sim.run(2);
     let after = sim.status("n0");
     assert_ne!(before.phase, Phase::Ready);

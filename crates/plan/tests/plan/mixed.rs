@@ -40,7 +40,7 @@ fn every_source_of_a_model_name_leads_to_the_same_model() {
 fn an_override_takes_precedence_over_all_labels_and_the_pci_bus() {
     let mut sim = Sim::new()
         .gpu_node("a", "1eb8", 1)
-        .policy("all", "{nodeLabels: [accelerator], pools: [{name: custom, match: {models: [custom]}}]}");
+        .policy("all", "{nodeLabels: [{key: accelerator}], pools: [{name: custom, match: {models: [custom]}}]}");
     label(&mut sim, "a", GKE, "nvidia-tesla-t4");
     label(&mut sim, "a", keys::MODEL_OVERRIDE, "custom");
     sim.settle();
@@ -69,7 +69,7 @@ fn a_label_that_contradicts_the_pci_bus_is_reported_and_kept() {
 
 #[test]
 fn a_node_with_several_models_gets_a_driver_for_all_of_them_and_the_label_mixed() {
-    let mut sim = Sim::new().gpu_node("a", "2330", 2).policy("all", "{nodeLabels: [accelerator]}");
+    let mut sim = Sim::new().gpu_node("a", "2330", 2).policy("all", "{nodeLabels: [{key: accelerator}]}");
     sim.report("a").gpus[1].device_id = "15f9".into();
     sim.settle();
     let (phase, reason, message) = reported(&sim, "a");
@@ -101,7 +101,7 @@ fn a_removed_hint_about_the_model_changes_nothing() {
 
 #[test]
 fn a_label_that_only_announces_a_gpu_is_trusted_until_the_probe_reports() {
-    let mut sim = Sim::new().policy("all", "{nodeLabels: [accelerator]}");
+    let mut sim = Sim::new().policy("all", "{nodeLabels: [{key: accelerator}]}");
     sim.join_plain("a");
     label(&mut sim, "a", "feature.node.kubernetes.io/pci-10de.present", "true");
     sim.run(3);
@@ -118,7 +118,7 @@ fn a_label_that_only_announces_a_gpu_is_trusted_until_the_probe_reports() {
 
 #[test]
 fn a_node_that_opts_out_is_not_managed_and_counted_as_such() {
-    let mut sim = Sim::settled_fleet("{nodeLabels: [accelerator]}", &["a", "b"]);
+    let mut sim = Sim::settled_fleet("{nodeLabels: [{key: accelerator}]}", &["a", "b"]);
     label(&mut sim, "a", keys::MANAGED, "false");
     sim.settle();
     assert_eq!((reported(&sim, "a").0, reported(&sim, "a").1), (Phase::Unmanaged, Reason::OptedOut));
@@ -140,7 +140,7 @@ fn a_node_that_opts_out_is_not_managed_and_counted_as_such() {
 fn of_two_policies_the_older_governs_a_node_and_both_report_it() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
     label(&mut sim, "b", "team", "x");
-    sim.apply_policy("newer", "{nodeSelector: {matchLabels: {team: x}}, nodeLabels: [accelerator]}");
+    sim.apply_policy("newer", "{nodeSelector: {matchLabels: {team: x}}, nodeLabels: [{key: accelerator}]}");
     sim.settle();
     let (phase, reason, message) = reported(&sim, "b");
     assert_eq!((phase, reason), (Phase::Ready, Reason::PolicyOverlap));
@@ -281,7 +281,7 @@ fn a_pool_that_matches_a_label_of_its_own_policy_is_reported() {
         ("{matchExpressions: [{key: gpu/nividia, operator: DoesNotExist}]}", "by-label"),
     ] {
         let spec = format!(
-            "{{nodeLabels: [team], pools: [{{name: by-label, match: {{nodeSelector: {requirement}}}, nodeLabels: [{{key: gpu/nividia, value: P630}}]}}, {{name: rest, match: {{nodeSelector: {{matchLabels: {{zone: b}}}}}}, nodeLabels: [{{key: gpu/nividia, value: P630}}]}}]}}"
+            "{{nodeLabels: [{{key: team}}], pools: [{{name: by-label, match: {{nodeSelector: {requirement}}}, nodeLabels: [{{key: gpu/nividia, value: P630}}]}}, {{name: rest, match: {{nodeSelector: {{matchLabels: {{zone: b}}}}}}, nodeLabels: [{{key: gpu/nividia, value: P630}}]}}]}}"
         );
         let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", &spec);
         sim.settle();

@@ -15,7 +15,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicySpec, GpuNodeSpec, NodeName,
     health::HealthState,
     keys,
-    policy::{Defaults, PullPolicy, Stage},
+    policy::{Defaults, OnUnhealthy, PullPolicy, Stage, UnhealthyTaint},
 };
 use gpu_operator_plan::world::Role;
 use k8s_openapi::{
@@ -92,8 +92,8 @@ proptest! {
             prop_assert_eq!(&node.labels, &sim.user_labels[&node.name], "{}: the operator's labels are removed, those of users are kept", node.name);
             let left: Vec<_> = node.labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
             prop_assert!(left.iter().all(|key| [keys::MANAGED, keys::MODEL_OVERRIDE].contains(&key.as_str())), "{:?}", left);
-            let marked = node.taints.iter().any(|taint| taint.key.starts_with(keys::PREFIX)) || node.health_condition.is_some();
-            prop_assert!(!marked, "{}: {:?} {:?}", node.name, node.taints, node.health_condition);
+            let tainted = node.own_taint.is_some() || node.taints.iter().any(|taint| node.owns(taint));
+            prop_assert!(!tainted && node.health_condition.is_none(), "{node:?}");
         }
         let classes: Vec<_> = sim.runtime_classes.iter().filter(|(_, class)| class.managed).collect();
         prop_assert!(classes.is_empty(), "{classes:?}");
@@ -242,7 +242,7 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
     spec.readiness.min_ready_nodes = Some(IntOrString::Int(least));
     spec.readiness.progress_deadline = Some("45m".parse().expect("a duration"));
     spec.images.pull_policy = Some(PullPolicy::Always);
-    spec.health.taint_unhealthy = Some(true);
+    spec.health.on_unhealthy = Some(OnUnhealthy { taint: Some(UnhealthyTaint::default()) });
     spec
 }
 

@@ -76,6 +76,10 @@ mod tests {
             .map(|devices| (devices.profile, devices.count))
             .collect();
         assert_eq!(counts, [("1g.10gb".to_owned(), 2), ("3g.40gb".to_owned(), 1)]);
+        let profiles = ["1g.24gb", "1g.24gb+gfx", "1g.24gb+me", "1g.24gb+me.all", "1g.24gb-me"];
+        let names = profiles.map(|profile| (Ok(format!("NVIDIA RTX PRO 6000 MIG {profile}")), || None));
+        let counted = counted(names.into_iter());
+        assert_eq!(counted.iter().map(|devices| devices.profile.as_str()).collect::<Vec<_>>(), profiles);
     }
 
     #[test]

@@ -15,8 +15,9 @@ fn gpus(more: &str, count: u32) -> String {
 }
 
 fn fleet() -> World {
-    let mut world =
-        world("{nodeLabels: [accelerator], pools: [{name: lab, nodeLabels: [{key: gpu/nividia, value: P630}]}]}");
+    let mut world = world(
+        "{nodeLabels: [{key: accelerator}], pools: [{name: lab, nodeLabels: [{key: gpu/nividia, value: P630}]}]}",
+    );
     node(&mut world, "p100", "nvidia-tesla-p100", 8);
     node(&mut world, "h100", "nvidia-h100-80gb", 4);
     for (name, model) in [("p100", "nvidia-tesla-p100"), ("h100", "nvidia-h100-80gb")] {

@@ -94,7 +94,9 @@ pub const SCENARIOS: &[Scenario] = &[
         ready().then(|sim| sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-k80")))
     }),
     (Reason::LabelConflict, A, || {
-        ready().then(|sim| sim.label("a", "accelerator", Some("gold"))).policy("all", "{nodeLabels: [accelerator]}")
+        ready()
+            .then(|sim| sim.label("a", "accelerator", Some("gold")))
+            .policy("all", "{nodeLabels: [{key: accelerator}]}")
     }),
     (Reason::InvalidAnnotation, A, || ready().then(|sim| sim.node_mut("a").gpu_count = Some("seven".into()))),
     (Reason::MixedModels, A, || ready().then(|sim| sim.report("a").gpus[1].device_id = "15f9".into())),

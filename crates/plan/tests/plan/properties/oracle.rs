@@ -247,13 +247,8 @@ fn nothing_starts_beside_a_foreign_pod(sim: &Sim, plan: &Plan) {
 fn only_named_keys_are_written(sim: &Sim, plan: &Plan) {
     for (name, write) in &plan.labels {
         let spec = governing(sim, name).map(|policy| &policy.spec);
-        let of_pools = spec.into_iter().flat_map(|spec| &spec.pools).flat_map(|pool| &pool.node_labels);
-        let named: BTreeSet<&str> = spec
-            .into_iter()
-            .flat_map(|spec| &spec.node_labels)
-            .chain(of_pools.map(|label| &label.key))
-            .map(String::as_str)
-            .collect();
+        let labels = spec.into_iter().flat_map(|spec| spec.labels_of(&spec.pools));
+        let named: BTreeSet<&str> = labels.map(|label| label.key.as_str()).collect();
         let discovered = spec.is_some_and(|spec| spec.compatibility.wants_gfd());
         let legal = |key: &&String| {
             OWN_LABELS.contains(&key.as_str()) || named.contains(key.as_str()) || discovered && keys::is_discovered(key)
@@ -391,9 +386,8 @@ fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &NodeName) -> Option<&'s Pool> {
     let is_model = |name: &String| model == Some(if name == "t4" { "nvidia-tesla-t4" } else { name });
     let policy = governing(sim, name)?;
     // Pools do not match labels that their policy publishes.
-    let of_pools = policy.spec.pools.iter().flat_map(|pool| &pool.node_labels).map(|label| &label.key);
-    let published: BTreeSet<&str> =
-        policy.spec.node_labels.iter().chain(of_pools).map(String::as_str).chain(keys::NODE_LABELS).collect();
+    let published = policy.spec.labels_of(&policy.spec.pools).map(|label| label.key.as_str());
+    let published: BTreeSet<&str> = published.chain(keys::NODE_LABELS).collect();
     let discovered = |key: &str| policy.spec.compatibility.wants_gfd() && keys::is_discovered(key);
     let value_of =
         |key: &str| labels.get(key).map(Interned::as_str).filter(|_| !published.contains(key) && !discovered(key));

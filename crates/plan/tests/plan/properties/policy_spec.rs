@@ -32,6 +32,10 @@ impl fmt::Debug for RandomSpec {
     }
 }
 
+fn node_label((key, value): (&str, Option<&str>)) -> NodeLabel {
+    NodeLabel { key: key.into(), value: value.map(Into::into) }
+}
+
 pub fn random_spec() -> BoxedStrategy<RandomSpec> {
     let secrets = prop_oneof![5 => Just(vec![]), 1 => Just(vec!["pull".to_owned()])];
     let pools = ["p", "q", "nvidia-h100-80gb"].map(|name| option::weighted(0.4, pool(name)));
@@ -42,7 +46,7 @@ pub fn random_spec() -> BoxedStrategy<RandomSpec> {
             RandomSpec(ClusterGpuPolicySpec {
                 health: Health::default(),
                 node_selector,
-                node_labels: keys.into_iter().map(Into::into).collect(),
+                node_labels: keys.into_iter().map(|key| node_label((key, None))).collect(),
                 images: Images { pull_secrets, ..Images::default() },
                 compatibility: Compatibility { labels },
                 models: vec![],
@@ -92,10 +96,7 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
             health: Health::default(),
             name: name.into(),
             matches: PoolMatch { models: models.into_iter().map(Into::into).collect(), node_selector },
-            node_labels: labels
-                .into_iter()
-                .map(|(key, value)| NodeLabel { key: key.into(), value: value.map(Into::into) })
-                .collect(),
+            node_labels: labels.into_iter().map(node_label).collect(),
             gpus_per_node,
             driver,
             toolkit,

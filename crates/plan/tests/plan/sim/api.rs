@@ -44,7 +44,7 @@ impl Sim {
             Write::Spec(name, write) => (format!("node/{name}"), self.apply_spec_of(name, write)),
             Write::Labels(name, write) => (format!("node/{name}"), self.apply_labels(name, write)),
             Write::Condition(name, condition) => (format!("health/{name}"), self.apply_condition(name, *condition)),
-            Write::Taint(name, on) => (format!("health/{name}"), self.apply_taint(name, *on)),
+            Write::Taint(name, own) => (format!("health/{name}"), self.apply_taint(name, *own)),
             Write::Status(name, status) => (format!("node/{name}"), self.apply_status_of(name, status)),
             Write::PolicyStatus(name, status) => {
                 let policy = self.policies.get_mut(*name).expect("404: a status for no policy");
@@ -117,16 +117,14 @@ impl Sim {
         before != node.health_condition
     }
 
-    fn apply_taint(&mut self, name: &NodeName, on: bool) -> bool {
+    fn apply_taint(&mut self, name: &NodeName, own: Option<&TaintFact>) -> bool {
         let node = self.nodes.get_mut(name).expect("404: a taint of no node");
-        let before = node.taints.clone();
-        node.taints.retain(|taint| taint.key != keys::UNHEALTHY_TAINT);
-        node.taints.extend(on.then(|| TaintFact {
-            key: keys::UNHEALTHY_TAINT.into(),
-            value: String::new(),
-            effect: "NoSchedule".into(),
-        }));
-        before != node.taints
+        let before = node.clone();
+        node.taints.retain(|taint| !before.owns(taint));
+        assert!(!node.taints.iter().any(|taint| own.is_some_and(|own| own.same(taint))), "422: {own:?}");
+        node.taints.extend(own.cloned());
+        node.own_taint = own.cloned();
+        before != *node
     }
 
     fn apply_status_of(&mut self, name: &NodeName, status: &GpuNodeStatus) -> bool {

@@ -87,7 +87,7 @@ impl Sim {
         }
     }
 
-    fn template(&self, set: &str) -> &PodSpec {
+    pub fn template(&self, set: &str) -> &PodSpec {
         self.sets[set].spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec")
     }
 
@@ -114,7 +114,7 @@ impl Sim {
     /// Returns whether the pods of a DaemonSet tolerate the taints of a node.
     fn tolerates(&self, set: &str, node: &NodeName) -> bool {
         let tolerations = self.template(set).tolerations.clone().unwrap_or_default();
-        let mut taints = self.nodes[node].taints.iter();
+        let mut taints = self.nodes[node].taints.iter().filter(|taint| taint.keeps_pods_away());
         taints.all(|taint| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
     }
 
