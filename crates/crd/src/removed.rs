@@ -6,6 +6,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, ValidationRule,
 };
 
+use crate::structural::field;
+
 /// A removed field, and the field of the same object that replaces it.
 struct Removed {
     name: &'static str,
@@ -56,13 +58,7 @@ impl Removed {
 
 /// Adds the removed fields to a property of an object, such as `spec`, beside those that replace them.
 pub fn reject(crd: &mut CustomResourceDefinition, property: &str) {
-    let schemas =
-        crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut());
-    for schema in schemas {
-        if let Some(schema) = schema.properties.as_mut().and_then(|properties| properties.get_mut(property)) {
-            add(schema);
-        }
-    }
+    field(crd, property).for_each(add);
 }
 
 fn add(schema: &mut JSONSchemaProps) {

@@ -12,8 +12,9 @@ mod pods;
 use std::sync::Arc;
 
 use event_watch::follow_said;
-use follow::{any, follow, present, valid};
+use follow::{any, follow, valid};
 use futures::future::BoxFuture;
+use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use gpu_operator_plan::world::{
     DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, TrimmedPod,
@@ -57,24 +58,21 @@ pub fn follow_all(
             watcher(policies, any()),
             mirror(),
             |mirrors| &mirrors.policies,
-            |_, policy| Some(present(valid(policy, PolicyName::from))),
+            |_, policy| Some(valid(policy, PolicyName::from)),
             wake(),
         ),
         follow(
             watcher(nodes, any()),
             mirror(),
             |mirrors| &mirrors.nodes,
-            |words, node| {
-                let facts = NodeFacts::of(&node, words);
-                Some((facts.name.clone(), Some(facts)))
-            },
+            |words, node| Some(facts_of_node(words, &node)),
             wake(),
         ),
         follow(
             watcher(gpu_nodes, any()),
             mirror(),
             |mirrors| &mirrors.gpu_nodes,
-            |words, gpu_node| Some(present(valid(gpu_node, |name| NodeName::interned(&name, words)))),
+            |words, gpu_node| Some(valid(gpu_node, |name| NodeName::interned(&name, words))),
             wake(),
         ),
         follow(
@@ -88,10 +86,7 @@ pub fn follow_all(
             watcher(foreign_sets, any()),
             mirror(),
             |mirrors| &mirrors.foreign_sets,
-            |_, set| {
-                let name = format!("{}/{}", set.namespace().unwrap_or_default(), set.name_any());
-                Some((name, Some(ForeignSet::of(&set))))
-            },
+            |_, set| Some((format!("{}/{}", set.namespace()?, set.name_any()), Some(ForeignSet::of(&set)))),
             wake(),
         ),
         // No label or field selects the pods that mount the host's driver directory, so all pods that have not ended are checked,
@@ -117,6 +112,17 @@ pub fn follow_all(
             |_, class| Some((class.name_any(), Some(RuntimeClassFacts::of(&class)))),
             wake(),
         ),
-        follow(refused, mirror(), |mirrors| &mirrors.refusals, |_, event| Refusal::of(&event).map(present), wake()),
+        follow(
+            refused,
+            mirror(),
+            |mirrors| &mirrors.refusals,
+            |_, event| Refusal::of(&event).map(|(set, refusal)| (set, Some(refusal))),
+            wake(),
+        ),
     ]
+}
+
+fn facts_of_node(words: &Interner, node: &TrimmedNode) -> (NodeName, Option<NodeFacts>) {
+    let facts = NodeFacts::of(node, words);
+    (facts.name.clone(), Some(facts))
 }

@@ -1,5 +1,5 @@
 //! How often the operator writes while a node joins.
-#![allow(missing_docs, clippy::expect_used, reason = "tests")]
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../../plan/tests/plan/sim/mod.rs"]
 mod sim;

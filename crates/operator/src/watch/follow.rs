@@ -24,13 +24,8 @@ pub fn any() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
-/// Returns the reading of an object that has facts.
-pub fn present<N, F>((name, fact): (N, F)) -> (N, Option<F>) {
-    (name, Some(fact))
-}
-
-/// Returns a custom resource, if it can be parsed, and its name. An object that cannot be parsed must not stall the watch.
-pub fn valid<K, N>(guard: DeserializeGuard<K>, typed: impl FnOnce(String) -> N) -> (N, Readable<K>)
+/// Reads a custom resource: the object, if it can be parsed, and its name. An object that cannot be parsed must not stall the watch.
+pub fn valid<K, N>(guard: DeserializeGuard<K>, typed: impl FnOnce(String) -> N) -> (N, Option<Readable<K>>)
 where
     K: Resource<DynamicType = ()>,
 {
@@ -38,7 +33,7 @@ where
     let object = guard.0.map(|object| Arc::new(trimmed(object))).inspect_err(|error| {
         tracing::warn!(kind = %K::kind(&()), name, %error, "cannot parse object; leaving what it governs unchanged");
     });
-    (typed(name), object.ok())
+    (typed(name), Some(object.ok()))
 }
 
 /// What an object says about the entry of this name: its facts, or that there are none. `None` if it concerns no entry.

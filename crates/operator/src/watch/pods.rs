@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::{
     event_watch::follow_said,
-    follow::{any, follow, present},
+    follow::{any, follow},
     mirrors::Mirrors,
 };
 use crate::diagnose::{PendingPod, RefusedPods};
@@ -33,14 +33,14 @@ pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> 
             watcher(Api::<Pod>::all(client.clone()), any().fields(&fields)),
             Arc::clone(mirrors),
             |mirrors| &mirrors.pending,
-            |_, pod| PendingPod::of(&pod).map(present),
+            |_, pod| PendingPod::of(&pod).map(|(uid, pod)| (uid, Some(pod))),
             unused(),
         ),
         follow(
             said("reason=FailedCreate"),
             Arc::clone(mirrors),
             |mirrors| &mirrors.refused,
-            |_, event| RefusedPods::of(&event).map(present),
+            |_, event| RefusedPods::of(&event).map(|(name, refused)| (name, Some(refused))),
             unused(),
         ),
         // A pod whose container is not started leaves Pending soon: kubelet reports it as Running or Failed.
@@ -48,7 +48,7 @@ pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> 
             said("reason=Failed,involvedObject.kind=Pod"),
             Arc::clone(mirrors),
             |mirrors| &mirrors.not_started,
-            |_, event| RefusedPods::of(&event).map(present),
+            |_, event| RefusedPods::of(&event).map(|(name, refused)| (name, Some(refused))),
             unused(),
         ),
     ]
