@@ -1,5 +1,5 @@
 //! The files in `config/crd/` are up to date, and the API server accepts them.
-#![allow(clippy::expect_used, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{fs, path::Path};
 
@@ -57,6 +57,21 @@ fn kubectl_explains_every_field() {
             unexplained.extend((is_field && !is_explained).then(|| path.to_owned()));
         });
         assert_eq!(unexplained, Vec::<String>::new(), "{file}");
+    }
+}
+
+#[test]
+fn the_readme_lists_the_columns_that_kubectl_prints() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("README.md");
+    for (_, crd) in gpu_operator_crd::crds() {
+        let command = format!("```sh\nkubectl get {}\n```\n\n| Column | Meaning |\n|---|---|\n", crd.spec.names.plural);
+        let (_, table) = readme.split_once(&command).unwrap_or_else(|| panic!("README.md lacks {command}"));
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let listed: Vec<_> = rows.filter_map(|row| Some(row.split('|').nth(1)?.trim().to_owned())).collect();
+        let columns = crd.spec.versions[0].additional_printer_columns.iter().flatten();
+        // Every kind has the age of its objects, and `-o wide` is described in the text.
+        let columns = columns.filter(|column| column.priority.unwrap_or_default() == 0 && column.name != "Age");
+        assert_eq!(listed, columns.map(|column| column.name.to_uppercase()).collect::<Vec<_>>());
     }
 }
 
