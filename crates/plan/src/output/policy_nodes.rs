@@ -49,7 +49,7 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
         if let Some(why) = &decision.halted {
             halted.insert(pool.clone(), why.clone());
         }
-        plan.pods.extend(validation_pods::to_create(settings, members));
+        plan.pods.extend(validation_pods::to_create(settings, members, decision));
         plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.asks.clone()));
         for assessed in members {
             if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {

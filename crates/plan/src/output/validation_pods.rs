@@ -6,17 +6,21 @@ use gpu_operator_crd::{Phase, reason::Reason};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
-    assess::{AssessedFleet, assessment::Assessment, verdict::Verdict},
+    assess::{AssessedFleet, assessment::Assessment, member::Member, verdict::Verdict},
     manifests::validation,
+    rollout::decision::PoolDecision,
     settings::Settings,
     world::{PodFacts, Role},
 };
 
-/// Returns the missing pods that members wait for.
+/// Returns the missing pods that members of a pool wait for. No test is started on a node whose labels are about to change: the
+/// update would be given up for the pod, which uses a GPU, and begin again once the pod is deleted.
 #[must_use]
-pub fn to_create(settings: &Settings, members: &[Assessment<'_>]) -> BTreeMap<String, Pod> {
+pub fn to_create(settings: &Settings, members: &[Assessment<'_>], pool: &PoolDecision) -> BTreeMap<String, Pod> {
+    let stays =
+        |member: &Member<'_>| pool.nodes.get(&member.node.name).is_some_and(|decision| decision.labels == member.have);
     let awaits_test = |verdict: &Verdict| verdict.phase == Phase::Validation && verdict.reason != Reason::NodeNotReady;
-    let due = members.iter().filter(|assessed| awaits_test(&assessed.verdict));
+    let due = members.iter().filter(|assessed| awaits_test(&assessed.verdict) && stays(&assessed.member));
     let due = due.filter_map(|assessed| Some((&assessed.member, assessed.validation.pod.clone()?)));
     due.filter(|(member, name)| member.pods.iter().all(|pod| pod.name != *name))
         .map(|(member, name)| (name.clone(), validation::pod(settings, member, name)))

@@ -387,6 +387,33 @@ fn an_operator_that_is_restarted_neither_loses_nor_repeats_a_test() {
 }
 
 #[test]
+fn no_test_is_started_on_a_node_whose_update_begins() {
+    let pool = |name: &str, version: &str| {
+        format!(
+            "{{name: {name}, match: {{nodeSelector: {{matchLabels: {{zone: {name}}}}}}}, driver: {{version: {version}}}}}"
+        )
+    };
+    let pools = format!("[{}, {}]", pool("old", "595.91.07"), pool("new", "590.10.01"));
+    let spec = format!("{{readiness: {{validation: {{mode: OnInstall}}}}, pools: {pools}}}");
+    let mut sim = Sim::new().gpu_node("b", "2330", 8).policy("all", &spec);
+    sim.label("b", "zone", Some("new"));
+    sim.settle();
+    sim.join("a", "2330", 8);
+    sim.label("a", "zone", Some("old"));
+    while sim.plan().pods.is_empty() {
+        assert!(sim.step(), "the test is due");
+        sim.sleep(1);
+    }
+    // A test would use a GPU, so that the update would be given up for it, and begin again once the test is deleted.
+    sim.label("a", "zone", Some("new"));
+    let begins = sim.plan();
+    assert!(begins.labels.contains_key(&"a".into()) && begins.pods.is_empty(), "{begins:#?}");
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+    assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));
+}
+
+#[test]
 fn two_nodes_are_tested_independently_at_the_same_time() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", ON_INSTALL);
     sim.faults.insert("a".into(), failing());
