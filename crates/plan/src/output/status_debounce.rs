@@ -50,7 +50,8 @@ pub fn debounce_by_policy<'w>(
 /// Returns whether a phase is transient, without a problem.
 #[must_use]
 pub fn is_passing(phase: Phase, reason: Reason) -> bool {
-    let underway = !reason.is_failure() && !reason.counts_apart() && reason != Reason::NodeNotReady;
+    let is_away = matches!(reason, Reason::NodeNotReady | Reason::NodeDeleting);
+    let underway = !reason.is_failure() && !reason.counts_apart() && !is_away;
     underway && !matches!(phase, Phase::Ready | Phase::Unmanaged)
 }
 

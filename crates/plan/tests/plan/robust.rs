@@ -263,6 +263,19 @@ fn values_of_a_newer_version_keep_nothing_from_being_served() {
 }
 
 #[test]
+fn the_status_of_a_node_that_is_being_deleted_observes_the_latest_generation() {
+    let mut sim = fleet(&["a", "b"]);
+    sim.node_mut("a").deleting = true;
+    sim.settle();
+    let generation = |sim: &Sim| sim.gpu_nodes[&"a".into()].metadata.generation;
+    let before = generation(&sim);
+    sim.apply_policy("all", NEW);
+    sim.settle();
+    assert_ne!(generation(&sim), before);
+    assert_eq!(sim.status("a").observed_generation, generation(&sim));
+}
+
+#[test]
 fn a_rejected_write_stalls_only_the_policy_that_it_concerns() {
     let mut sim = Sim::new()
         .policy("one", "{nodeSelector: {matchLabels: {team: one}}}")
