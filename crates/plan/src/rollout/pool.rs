@@ -265,8 +265,11 @@ fn must_release(member: &Member<'_>, now: Timestamp) -> bool {
 }
 
 /// Returns whether the driver's container may be waiting until no program uses the driver: in its guard, before the first
-/// start or a restart, or because it has failed.
+/// start or a restart, or because it has failed. While no module is loaded, no program can use the driver.
 fn waits_for_holders(member: &Member<'_>, now: Timestamp) -> bool {
+    if member.report().is_none_or(|report| report.driver.loaded.is_none()) {
+        return false;
+    }
     let crashed = |pod: &PodFacts| pod.containers.iter().any(|container| container.last_failure.is_some());
     let failed = member.pod(Stage::Driver).is_some_and(|pod| crashed(pod) && !pod.running());
     failed || member.driver_waits() || member.driver_waits_until().is_some_and(|until| now >= until)

@@ -182,6 +182,19 @@ fn while_a_driver_is_installed_for_the_first_time_a_report_of_its_module_is_no_e
 }
 
 #[test]
+fn the_users_of_a_driver_that_fails_are_looked_for_only_if_it_is_loaded() {
+    for loaded in [false, true] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+        sim.faults.insert("a".into(), Faults { driver_crash: Some("no headers".into()), ..Faults::default() });
+        sim.run(60);
+        sim.report("a").driver.loaded = loaded.then(|| "580.1.1".into());
+        sim.surroundings();
+        let plan = gpu_operator_plan::plan(&sim.settings, &sim.catalogue, &sim.world(), sim.now);
+        assert_eq!(plan.questions.gpu_pods.len(), usize::from(loaded));
+    }
+}
+
+#[test]
 fn a_report_from_before_the_driver_was_loaded_is_no_evidence() {
     let (mut sim, _) = ready();
     let driver = &mut sim.report("a").driver;
