@@ -83,11 +83,11 @@ impl Writer {
     ///
     /// A write that fails, that is not answered or that `backoff` holds delays only the writes that depend on it.
     pub async fn apply(&self, plan: &Plan, backoff: &mut Backoff) -> Vec<Written> {
-        let until = Instant::now() + LIFETIME;
+        let (stages, until) = (plan.stages(), Instant::now() + LIFETIME);
         let (mut written, mut unwritten, mut slow) = (Vec::new(), Unwritten::default(), Vec::new());
-        for stage in plan.stages() {
+        for stage in &stages {
             let held = |write: &Write<'_>| unwritten.prevents(write) || backoff.holds(write, Instant::now());
-            let (held, ready): (Vec<_>, Vec<_>) = stage.into_iter().partition(held);
+            let (held, ready): (Vec<_>, Vec<_>) = stage.iter().copied().partition(held);
             for write in &held {
                 unwritten.add(write);
             }
@@ -108,7 +108,7 @@ impl Writer {
             let result = answer.unwrap_or_else(|_| Err(Error::NoAnswer { what: write.to_string() }));
             written.push(settle(write, result, &mut unwritten, backoff));
         }
-        backoff.keep(plan.stages().iter().flatten());
+        backoff.keep(stages.iter().flatten());
         written
     }
 
