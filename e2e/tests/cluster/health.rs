@@ -75,6 +75,20 @@ impl Fixture {
         .await
     }
 
+    /// Waits until the probe has read this value of the GPU's energy counter.
+    async fn wait_for_energy(&self, joules: f64) -> Result<()> {
+        let address = &format!("pci_address=\"{}\"", Gpu::h100(GPUS)[FAULTY].pci_address);
+        eventually(SHOWN, &format!("an energy counter of {joules} J"), || async move {
+            let metrics = self.ask_probe("/metrics").await?;
+            let mut lines = metrics.lines().filter(|line| line.starts_with("nvml_probe_gpu_energy_joules_total{"));
+            let line = lines.find(|line| line.contains(address)).context("no counter")?;
+            let value = line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
+            ensure!(value == Some(joules), "{line}");
+            Ok(())
+        })
+        .await
+    }
+
     /// Waits until the GpuNode's column, the policy's counts and condition, the Node's condition and the operator's
     /// metrics report this number of GPUs in the state, and the others as healthy.
     async fn wait_until_reported(&self, state: HealthState, gpus: u32) -> Result<()> {
@@ -184,6 +198,11 @@ fn each_fault_of_a_gpu_is_reported_everywhere_until_it_is_gone() {
             ensure!(health.action == action, "{what}: {health:?}");
             f.wait_until_reported(state, 1).await.with_context(|| what.clone())?;
             f.wait_for_another_event(&reasons, events).await.with_context(|| what.clone())?;
+            if kind == CauseKind::Xid {
+                // The XID may have been reported with the reading before it, which does not show that the GPU is reset.
+                f.wait_for_energy(device["readings"]["energyMillijoules"].as_f64().context("no counter")? / 1e3)
+                    .await?;
+            }
             // A plugin withholds a GPU for an XID, which affects the node's readiness: see the tests below.
             let ready = f.status().await?.phase == Phase::Ready;
             ensure!(ready || kind == CauseKind::Xid, "{what}: not ready, although seven of eight GPUs are enough");

@@ -55,6 +55,7 @@ pub struct Gpu {
     /// Whether it was ever read.
     known: bool,
     uuid: Option<String>,
+    /// The latest reading in persistence mode.
     energy: Option<u64>,
     energy_mark: Option<u64>,
     restarted_at: Option<Timestamp>,
@@ -154,13 +155,15 @@ impl Gpu {
             cause.stands() && proves_restart(cause.finding.kind) && seen.clear.contains(&cause.finding.kind)
         };
         // Without persistence mode, the driver resets the counter whenever the last program closes the GPU.
-        let counter_reset = readings.persistence == Some(true)
-            && self.energy_mark.zip(readings.energy_millijoules).is_some_and(|(mark, now)| now < mark);
+        let energy = readings.energy_millijoules.filter(|_| readings.persistence == Some(true));
+        // The mark may be older than the previous reading: it is reported only when a cause appears.
+        let highest = self.energy.max(self.energy_mark);
+        let counter_reset = highest.zip(energy).is_some_and(|(highest, now)| now < highest);
         if counter_reset || self.causes.iter().any(ended) {
             self.restarted(now);
             self.energy_mark = None;
         }
-        self.energy = readings.energy_millijoules;
+        self.energy = energy.or(self.energy);
 
         self.add_xids(rules, xids, now);
         for kind in &seen.clear {

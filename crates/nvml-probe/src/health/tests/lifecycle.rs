@@ -234,6 +234,17 @@ fn a_restart_of_the_probe_changes_nothing() {
     assert_eq!(gpu.gpu.health().state, Healthy);
 }
 
+/// The counter was read before it rose, the XID arrived after: the mark is too low to prove a reset.
+#[test]
+fn a_reset_is_detected_although_the_energy_mark_is_older_than_the_xid() {
+    let mut gpu = Watched::new();
+    gpu.read(&wrong(|now| now.energy_millijoules = Some(5)));
+    let marked = gpu.observe(&GpuObservation::NotQueried, &[event(48, 1)]);
+    assert_eq!((marked.state, marked.energy_mark), (Unhealthy, Some(5)));
+    assert_eq!(gpu.read(&well()), marked, "a rising counter changes nothing that is reported");
+    assert_eq!(gpu.read(&wrong(|now| now.energy_millijoules = Some(5))).state, Recovering);
+}
+
 #[test]
 fn a_reset_while_the_probe_was_down_is_detected_by_the_energy_counter() {
     let mut gpu = Watched::new();
