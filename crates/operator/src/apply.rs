@@ -13,6 +13,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
+    carry::Carry,
     output::{
         daemon_sets::DaemonSetWrite,
         gpu_node::SpecWrite,
@@ -20,6 +21,7 @@ use gpu_operator_plan::{
         plan::FinalizerWrite,
         writes::{Unwritten, Write},
     },
+    time::Uptime,
     world::{HealthCondition, TaintFact, TrimmedNode},
 };
 use k8s_openapi::{
@@ -40,7 +42,6 @@ use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
-    backoff::Backoff,
     error::{Error, request},
     watch::{Answer, Mirrors},
 };
@@ -69,6 +70,7 @@ pub struct Writer {
     client: Client,
     namespace: String,
     mirrors: Arc<Mirrors>,
+    started: Instant,
 }
 
 impl Writer {
@@ -76,17 +78,23 @@ impl Writer {
     /// answer.
     #[must_use]
     pub fn new(client: Client, namespace: String, mirrors: Arc<Mirrors>) -> Self {
-        Self { client, namespace, mirrors }
+        Self { client, namespace, mirrors, started: Instant::now() }
+    }
+
+    /// Returns the time since its creation, by which it records what it carries over.
+    #[must_use]
+    pub fn uptime(&self) -> Uptime {
+        self.started.elapsed()
     }
 
     /// Carries out a plan for at most [`LIFETIME`], stage by stage, and returns the result of each write.
     ///
-    /// A write that fails, that is not answered or that `backoff` holds delays only the writes that depend on it.
-    pub async fn apply(&self, plan: &Plan, backoff: &mut Backoff) -> Vec<Written> {
+    /// A write that fails, that is not answered or that `carry` holds delays only the writes that depend on it.
+    pub async fn apply(&self, plan: &Plan, carry: &mut Carry) -> Vec<Written> {
         let (stages, until) = (plan.stages(), Instant::now() + LIFETIME);
         let (mut written, mut unwritten, mut slow) = (Vec::new(), Unwritten::default(), Vec::new());
         for stage in &stages {
-            let held = |write: &Write<'_>| unwritten.prevents(write) || backoff.holds(write, Instant::now());
+            let held = |write: &Write<'_>| unwritten.prevents(write) || carry.holds(write, self.uptime());
             let (held, ready): (Vec<_>, Vec<_>) = stage.iter().copied().partition(held);
             for write in &held {
                 unwritten.add(write);
@@ -96,7 +104,7 @@ impl Writer {
             let mut answers = ready.map(|write| self.begin(write)).buffer_unordered(AT_ONCE);
             while let Some((write, answer)) = answers.next().await {
                 match answer {
-                    Ok(result) => written.push(settle(write, result, &mut unwritten, backoff)),
+                    Ok(result) => written.push(self.settle(write, result, &mut unwritten, carry)),
                     Err(request) => {
                         unwritten.add(&write);
                         slow.push(async move { (write, timeout_at(until, request).await) });
@@ -106,10 +114,24 @@ impl Writer {
         }
         for (write, answer) in future::join_all(slow).await {
             let result = answer.unwrap_or_else(|_| Err(Error::NoAnswer { what: write.to_string() }));
-            written.push(settle(write, result, &mut unwritten, backoff));
+            written.push(self.settle(write, result, &mut unwritten, carry));
         }
-        backoff.keep(stages.iter().flatten());
         written
+    }
+
+    /// Records the result of a write for the writes that depend on it, and for later passes.
+    fn settle<'p>(
+        &self,
+        write: Write<'p>,
+        result: Result<(), Error>,
+        unwritten: &mut Unwritten<'p>,
+        carry: &mut Carry,
+    ) -> Written {
+        if result.is_err() {
+            unwritten.add(&write);
+        }
+        carry.settled(&write, result.as_ref().map(|()| ()).map_err(Error::failure), self.uptime());
+        Written { kind: write.kind(), result }
     }
 
     /// Makes a write. Returns its result, or the request if it has not been answered within [`SLOW`].
@@ -261,23 +283,6 @@ impl Writer {
         let params = PatchParams { field_manager: Some(keys::HEALTH_MANAGER.to_owned()), ..PatchParams::default() };
         Ok(Answer::Node(Box::new(api.patch(name.as_str(), &params, &Patch::Merge(&body)).await?)))
     }
-}
-
-/// Records the result of a write for the writes that depend on it, and for later attempts.
-fn settle<'p>(
-    write: Write<'p>,
-    result: Result<(), Error>,
-    unwritten: &mut Unwritten<'p>,
-    backoff: &mut Backoff,
-) -> Written {
-    match &result {
-        Ok(()) => backoff.succeeded(&write),
-        Err(error) => {
-            unwritten.add(&write);
-            backoff.failed(&write, write.concerns(), error, Instant::now());
-        }
-    }
-    Written { kind: write.kind(), result }
 }
 
 /// Deletes an object. An object that does not exist is not an error.

@@ -1,8 +1,9 @@
-//! Errors of requests to the API server. Their class is a label value of a metric and determines how soon to retry.
+//! Errors of requests to the API server. Their class is a label value of a metric, and [`gpu_operator_plan::carry`] determines by it how soon to
+//! retry.
 
 use std::time::Duration;
 
-use strum::IntoStaticStr;
+use gpu_operator_plan::carry::{Class, Failure};
 use thiserror::Error;
 
 /// The time limit for a request: a connection that hangs must not block the fleet.
@@ -47,31 +48,6 @@ pub async fn request<T>(what: String, request: impl Future<Output = Result<T, ku
     }
 }
 
-/// Classes of errors.
-#[derive(IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// The operator's role lacks a permission.
-    Forbidden,
-    /// Another write came first, or another manager owns a field.
-    Conflict,
-    /// The object does not exist.
-    NotFound,
-    /// The API server considers the object invalid.
-    Invalid,
-    /// The API server returned any other error.
-    Refused,
-    /// The API server could not be reached.
-    Unreachable,
-}
-
-impl Class {
-    /// Returns the name, such as `Forbidden`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
 impl Error {
     /// Returns the error's class.
     #[must_use]
@@ -89,13 +65,9 @@ impl Error {
         }
     }
 
-    /// Returns how soon to retry: errors that only a person can fix are not retried every second.
+    /// Returns what later passes need to know of the error.
     #[must_use]
-    pub fn retry_after(&self) -> Duration {
-        match self.class() {
-            Class::Conflict | Class::NotFound => Duration::from_secs(1),
-            Class::Unreachable | Class::Refused => Duration::from_secs(5),
-            Class::Forbidden | Class::Invalid => Duration::from_secs(30),
-        }
+    pub fn failure(&self) -> Failure {
+        Failure { class: self.class(), message: self.to_string() }
     }
 }

@@ -13,14 +13,12 @@
 pub mod admin;
 pub mod advise;
 pub mod apply;
-pub mod backoff;
 pub mod cli;
 pub mod diagnose;
 pub mod error;
 pub mod events;
 pub mod metrics;
 pub mod observe;
-pub mod pace;
 pub mod progress;
 pub mod reconcile;
 pub mod watch;

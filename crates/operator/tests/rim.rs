@@ -15,17 +15,16 @@ use axum::{
     body::Body,
     http::{Method, Request, Response, StatusCode},
 };
-use gpu_operator::{
-    apply::Writer, backoff::Backoff, error::Class, events::Publisher, metrics::Metrics, observe, watch::Mirrors,
-};
+use gpu_operator::{apply::Writer, events::Publisher, metrics::Metrics, observe, watch::Mirrors};
 use gpu_operator_crd::{
     NodeName, Reason,
     gpunode::{Rollout, RolloutStep, StageRevisions},
 };
 use gpu_operator_plan::{
     Plan,
+    carry::{Carry, Class},
     output::events::{Subject, Transition},
-    world::{Concern, GpuAsks},
+    world::{Concern, GpuAsks, World},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -98,7 +97,7 @@ async fn writes_come_after_the_writes_that_they_depend_on() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     let (client, made) = server(accept);
     let written =
-        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Backoff::default()).await;
+        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Carry::default()).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
     let paths = paths(&made);
     let at =
@@ -136,7 +135,7 @@ async fn the_end_of_an_update_is_written_before_another_update_begins() {
     let plan = update_of_a_begins();
     for _ in 0..20 {
         let (client, made) = server(accept);
-        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut Backoff::default()).await;
+        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut Carry::default()).await;
         let specs = paths(&made).into_iter().filter(|path| path.contains("/gpunodes/") && !path.ends_with("/status"));
         assert!(specs.map(|path| path.chars().last()).eq([Some('b'), Some('a')]));
     }
@@ -149,7 +148,7 @@ async fn an_update_does_not_begin_if_the_end_of_another_cannot_be_written() {
         if made.path.contains("/gpunodes/b?") { refusal(StatusCode::FORBIDDEN, "Forbidden") } else { accept(made) }
     });
     let writer = Writer::new(client, "gpu-operator".into(), Arc::default());
-    let written = writer.apply(&plan, &mut Backoff::default()).await;
+    let written = writer.apply(&plan, &mut Carry::default()).await;
     assert_eq!(written.iter().filter(|write| write.result.is_err()).count(), 1, "{written:?}");
     let of_a = |path: &String| path.ends_with("/gpunodes/a") || path.ends_with("/nodes/a");
     assert!(!paths(&made).iter().any(of_a), "{:?}", paths(&made));
@@ -157,7 +156,7 @@ async fn an_update_does_not_begin_if_the_end_of_another_cannot_be_written() {
     // Without an update of node b, its spec concerns only node b.
     plan.gpu_nodes.get_mut(&"b".into()).and_then(|write| write.spec.as_mut()).expect("a spec").ends = None;
     made.lock().expect("the list").clear();
-    writer.apply(&plan, &mut Backoff::default()).await;
+    writer.apply(&plan, &mut Carry::default()).await;
     assert_eq!(paths(&made).iter().filter(|path| of_a(path)).count(), 2, "{:?}", paths(&made));
     assert!(!paths(&made).iter().any(|path| path.ends_with("/nodes/b")), "{:?}", paths(&made));
 }
@@ -170,12 +169,15 @@ async fn labels_that_name_a_daemon_set_that_cannot_be_written_are_not_written() 
         let of_h100 = made.path.contains("/daemonsets/driver-") && made.path.contains("h100");
         if of_h100 { refusal(StatusCode::FORBIDDEN, "Forbidden") } else { accept(made) }
     });
-    let mut backoff = Backoff::default();
-    Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut backoff).await;
+    let (mut carry, mut world) = (Carry::default(), World::default());
+    Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut carry).await;
     let labelled: Vec<_> = paths(&made).into_iter().filter(|path| path.starts_with("PATCH /api/v1/nodes/")).collect();
     assert_eq!(labelled, ["PATCH /api/v1/nodes/b"]);
-    let refused = backoff.refused();
-    assert_eq!(refused.iter().map(|refused| &refused.concerns).collect::<Vec<_>>(), [&Concern::Policy("all".into())]);
+    carry.enrich(&mut world);
+    assert_eq!(
+        world.refused_writes.iter().map(|refused| &refused.concerns).collect::<Vec<_>>(),
+        [&Concern::Policy("all".into())]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,19 +195,20 @@ async fn writes_without_an_answer_delay_only_the_writes_that_depend_on_them() {
     });
     let writer = Writer::new(client, "gpu-operator".into(), Arc::default());
     let labelled = || paths(&made).iter().filter(|path| path.starts_with("PATCH /api/v1/nodes/n")).count();
-    let (mut backoff, mut pauses) = (Backoff::default(), Vec::new());
+    let (mut carry, mut pauses) = (Carry::default(), Vec::new());
     for _ in 0..3 {
         made.lock().expect("the list").clear();
         let began = Instant::now();
-        let written = writer.apply(&plan, &mut backoff).await;
+        let written = writer.apply(&plan, &mut carry).await;
         assert!(began.elapsed() <= Duration::from_secs(10), "{:?}", began.elapsed());
         assert_eq!(written.iter().filter(|write| write.result.is_err()).count(), HANG);
         assert_eq!(labelled(), 100 - HANG, "all other nodes have been labelled");
         let ended = Instant::now();
-        let (none, next) = (writer.apply(&plan, &mut backoff).await, backoff.next().expect("an attempt"));
+        let none = writer.apply(&plan, &mut carry).await;
+        let pause = carry.next(writer.uptime()).expect("an attempt");
         assert!(none.iter().all(|write| write.result.is_ok()) && Instant::now() == ended, "they are not attempted yet");
-        pauses.push((next - ended).as_secs());
-        tokio::time::sleep_until(next).await;
+        pauses.push(pause.as_secs());
+        tokio::time::sleep(pause).await;
     }
     assert_eq!(pauses, [5, 10, 20]);
 }
@@ -219,7 +222,7 @@ async fn a_plan_is_carried_out_for_ten_seconds_at_most() {
     let (client, made) = server(|made| (LATE, accept(made).1));
     let began = Instant::now();
     let writer = Writer::new(client, "gpu-operator".into(), Arc::default());
-    let written = writer.apply(&sim.plan(), &mut Backoff::default()).await;
+    let written = writer.apply(&sim.plan(), &mut Carry::default()).await;
     assert!(written.iter().all(|write| write.result.is_ok()) && written.len() < 300, "{}", written.len());
     assert!(began.elapsed() <= Duration::from_secs(11), "{:?}", began.elapsed());
     assert!(!paths(&made).iter().any(|path| path.contains("/nodes/")), "labels come after all specs");
@@ -238,8 +241,7 @@ async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_repl
     plan.gpu_nodes.clear();
     let (client, made) =
         server(|made| if made.body.is_array() { (StatusCode::OK, json!({"metadata": {}})) } else { accept(made) });
-    let written =
-        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut Backoff::default()).await;
+    let written = Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut Carry::default()).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
     assert_eq!(paths(&made), [path.clone(), path]);
     let made = made.lock().expect("the list");
@@ -256,7 +258,7 @@ async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_repl
 async fn labels_of_a_node_are_applied_by_a_separate_manager_which_applies_nothing_else() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [{key: accelerator}]}");
     let (client, made) = server(accept);
-    Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Backoff::default()).await;
+    Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Carry::default()).await;
     let made = made.lock().expect("the list");
     let labels = made.iter().find(|made| made.path.starts_with("/api/v1/nodes/")).expect("a label write");
     assert!(labels.path.contains("fieldManager=gpu-operator%2Flabels"), "{}", labels.path);
@@ -278,7 +280,7 @@ async fn one_rejected_write_does_not_affect_the_others_and_has_a_class() {
     let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
     let (client, made) = server(refuse_nodes);
     let written =
-        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Backoff::default()).await;
+        Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&sim.plan(), &mut Carry::default()).await;
     let failed: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
     assert_eq!(failed.iter().map(|error| error.class()).collect::<Vec<_>>(), [Class::Forbidden]);
     assert!(failed[0].to_string().contains("label node a"), "{}", failed[0]);
@@ -299,9 +301,8 @@ async fn pruning_a_daemon_set_that_does_not_exist_succeeds() {
                 if made.method == Method::DELETE { refusal(StatusCode::NOT_FOUND, "NotFound") } else { accept(made) }
             },
         );
-    let written = Writer::new(client, "gpu-operator".into(), Arc::<Mirrors>::default())
-        .apply(&plan, &mut Backoff::default())
-        .await;
+    let written =
+        Writer::new(client, "gpu-operator".into(), Arc::<Mirrors>::default()).apply(&plan, &mut Carry::default()).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
 }
 
@@ -443,7 +444,7 @@ async fn creating_a_pod_that_already_exists_succeeds() {
     });
     let (client, made) = server(already_exists);
     let writer = Writer::new(client, "gpu-operator".into(), Arc::<Mirrors>::default());
-    let written = writer.apply(&plan.expect("a plan that creates a pod"), &mut Backoff::default()).await;
+    let written = writer.apply(&plan.expect("a plan that creates a pod"), &mut Carry::default()).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
     let pods = paths(&made).into_iter().filter(|path| path == "POST /api/v1/namespaces/gpu-operator/pods");
     assert_eq!(pods.count(), 1);

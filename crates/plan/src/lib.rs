@@ -8,8 +8,11 @@
 //!
 //! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`time`], [`note`], [`revision`],
 //! [`container_names`] and [`int_or_percent`]. Otherwise a step uses only the steps before it.
+//!
+//! What the loop around the plan must remember from one pass to the next is as pure: [`carry`] uses [`output`] and [`world`].
 
 pub mod assess;
+pub mod carry;
 pub mod catalogue;
 pub mod container_names;
 pub mod desired;

@@ -1,8 +1,11 @@
-//! Arithmetic with timestamps.
+//! Times, and arithmetic with timestamps.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+/// A time on a clock that never goes back: the time since the operator started.
+pub type Uptime = Duration;
 
 /// Returns the time `by` after `since`, or the latest representable time.
 #[must_use]

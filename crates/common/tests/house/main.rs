@@ -37,6 +37,7 @@ const CRATES: [(&str, &[&str]); 6] = [
             "rollout",
             "manifests",
             "output",
+            "carry",
             "plan",
         ],
     ),

@@ -12,7 +12,7 @@ pub struct RefusedWrite {
 }
 
 /// The part of the fleet that a write concerns.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Concern {
     /// A node.
     Node(NodeName),

@@ -16,6 +16,7 @@ mod labels;
 mod messages;
 mod mig;
 mod mixed;
+mod pace;
 mod properties;
 mod refused_policies;
 mod robust;

@@ -1,14 +1,8 @@
 //! How often the operator writes while a node joins.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "../../plan/tests/plan/sim/mod.rs"]
-mod sim;
-
-use std::time::{Duration, Instant};
-
-use gpu_operator::pace::Pace;
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, reason::Reason};
-use sim::{Faults, Sim};
+use gpu_operator_plan::{carry::pace::Pace, time::Uptime};
 
 #[test]
 fn a_node_that_joins_slowly_costs_ten_requests() {
@@ -17,14 +11,14 @@ fn a_node_that_joins_slowly_costs_ten_requests() {
     sim.faults.insert("new".into(), Faults { slow: 120, ..Faults::default() });
     let joined = sim.now;
     sim.join("new", "2330", 8);
-    let (mut pace, start) = (Pace::default(), Instant::now());
+    let mut pace = Pace::default();
     let all = "all".into();
     let mut written = sim.policies[&all].status.clone();
     let mut policy = 0;
     while sim.status("new").phase != Phase::Ready {
         sim.step();
         let status = sim.plans.last().expect("a plan").statuses[&all].clone();
-        let now = start + Duration::try_from(sim.now.duration_since(joined)).expect("time passes");
+        let now = Uptime::try_from(sim.now.duration_since(joined)).expect("time passes");
         if written.as_ref() != Some(&status) && pace.wait(&all, written.as_ref(), &status, now).is_none() {
             pace.written(&all, now);
             written = Some(status);

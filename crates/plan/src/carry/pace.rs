@@ -1,12 +1,11 @@
 //! Throttling of policy status writes. Changes that a user may wait for are written within a second. Counts that change while a
 //! large fleet is installed are written less and less often, because each write wakes all watchers.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use gpu_operator_crd::{ClusterGpuPolicyStatus, PolicyName};
+
+use crate::time::Uptime;
 
 /// The minimum time between two writes of a policy's status.
 const LEAST: Duration = Duration::from_secs(1);
@@ -18,14 +17,14 @@ const LATER: Duration = Duration::from_hours(1);
 const QUIET: Duration = Duration::from_mins(1);
 
 /// The time of the last write of each policy's status.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pace {
     written: BTreeMap<PolicyName, Written>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Written {
-    at: Instant,
+    at: Uptime,
     gap: Duration,
 }
 
@@ -37,20 +36,20 @@ impl Pace {
         policy: &PolicyName,
         before: Option<&ClusterGpuPolicyStatus>,
         status: &ClusterGpuPolicyStatus,
-        now: Instant,
+        now: Uptime,
     ) -> Option<Duration> {
         if before.is_some_and(|before| !is_worth_it(before, status)) {
             return Some(LATER);
         }
         let last = self.written.get(policy)?;
         let gap = if before.is_none_or(|before| tells_more(before, status)) { LEAST } else { last.gap };
-        gap.checked_sub(now.duration_since(last.at)).filter(|wait| !wait.is_zero())
+        gap.checked_sub(now.saturating_sub(last.at)).filter(|wait| !wait.is_zero())
     }
 
     /// Records a write.
-    pub fn written(&mut self, policy: &PolicyName, now: Instant) {
+    pub fn written(&mut self, policy: &PolicyName, now: Uptime) {
         let gap = match self.written.get(policy) {
-            Some(last) if now.duration_since(last.at) < QUIET => (last.gap * 2).min(MOST),
+            Some(last) if now.saturating_sub(last.at) < QUIET => (last.gap * 2).min(MOST),
             _ => LEAST,
         };
         self.written.insert(policy.clone(), Written { at: now, gap });
@@ -110,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_continuous_change_of_counts_is_written_less_and_less_often() {
-        let (mut pace, start) = (Pace::default(), Instant::now());
+        let (mut pace, start) = (Pace::default(), Uptime::ZERO);
         let mut writes = Vec::new();
         for second in 0..300 {
             let now = start + Duration::from_secs(second);
@@ -125,7 +124,7 @@ mod tests {
 
     #[test]
     fn changes_that_a_user_may_wait_for_are_written_within_a_second() {
-        let (mut pace, start) = (Pace::default(), Instant::now());
+        let (mut pace, start) = (Pace::default(), Uptime::ZERO);
         for _ in 0..10 {
             pace.written(&"all".into(), start);
         }
@@ -148,7 +147,7 @@ mod tests {
             }];
             ClusterGpuPolicyStatus { attention, ..status(1, 0) }
         };
-        let wait = |before, after| Pace::default().wait(&"all".into(), Some(&before), &after, Instant::now());
+        let wait = |before, after| Pace::default().wait(&"all".into(), Some(&before), &after, Uptime::ZERO);
         assert_eq!(wait(said(Reason::PodStarting, "x"), said(Reason::DriverInstalling, "y")), Some(LATER));
         assert_eq!(wait(said(Reason::PodStarting, "x"), said(Reason::ImagePullFailed, "y")), None);
         assert_eq!(wait(said(Reason::PodStarting, "x"), status(1, 1)), None);
@@ -156,7 +155,7 @@ mod tests {
 
     #[test]
     fn after_a_quiet_time_counts_are_written_at_once_again() {
-        let (mut pace, start) = (Pace::default(), Instant::now());
+        let (mut pace, start) = (Pace::default(), Uptime::ZERO);
         for _ in 0..10 {
             pace.written(&"all".into(), start);
         }

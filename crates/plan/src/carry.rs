@@ -1,0 +1,143 @@
+//! What the reconcile loop carries over from one pass to the next, because the API server does not store it: recent failures and
+//! the times of writes. A pure step function: time is an argument.
+
+pub mod backoff;
+pub mod failure;
+pub mod pace;
+pub mod repairs;
+pub mod unread;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+pub use failure::{Class, Failure};
+
+use backoff::Backoff;
+use pace::Pace;
+use repairs::Repairs;
+use unread::Unread;
+
+use crate::{
+    output::{events::Subject, plan::Plan, writes::Write},
+    time::Uptime,
+    world::{DaemonSetFacts, LogTails, World},
+};
+
+/// The state that one pass leaves for the next.
+///
+/// A pass calls [`Self::enrich`] before it plans, [`Self::unreadable`] and [`Self::read`] around the reading of logs,
+/// [`Self::begin`] with the final plan, [`Self::holds`] and [`Self::settled`] around each write, and [`Self::ended`] after them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Carry {
+    backoff: Backoff,
+    pace: Pace,
+    repairs: Repairs,
+    unread: Unread,
+    /// When the first of the statuses that the current plan wanted too soon may be written.
+    next_status: Option<Uptime>,
+}
+
+impl Carry {
+    /// Adds to the world what earlier passes have found out.
+    pub fn enrich(&self, world: &mut World) {
+        world.refused_writes = self.backoff.refused();
+        world.futile_repairs.clone_from(self.repairs.futile());
+    }
+
+    /// Returns the errors of those of these validation pods whose logs could not be read recently.
+    #[must_use]
+    pub fn unreadable(&self, pods: &BTreeSet<String>, now: Uptime) -> LogTails {
+        self.unread.errors(pods, now)
+    }
+
+    /// Records the logs that were read, or could not be.
+    pub fn read(&mut self, tails: &LogTails, now: Uptime) {
+        self.unread.read(tails, now);
+    }
+
+    /// Removes policy statuses from a plan that come too soon after the last write, together with their transitions, and records
+    /// the others as written.
+    pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) {
+        let mut waits = BTreeMap::new();
+        plan.policies.retain(|name, status| {
+            let before = world.policies.get(name).and_then(|policy| policy.status.as_ref());
+            let wait = self.pace.wait(name, before, status, now);
+            match wait {
+                Some(wait) => drop(waits.insert(name.clone(), wait)),
+                None => self.pace.written(name, now),
+            }
+            wait.is_none()
+        });
+        // A transition is published together with the status that shows it, and therefore only once.
+        plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if waits.contains_key(name)));
+        self.pace.keep(|name| plan.statuses.contains_key(name));
+        self.next_status = waits.into_values().min().map(|wait| now + wait);
+    }
+
+    /// Returns whether a write is not to be made yet.
+    #[must_use]
+    pub fn holds(&self, write: &Write<'_>, now: Uptime) -> bool {
+        self.backoff.holds(write, now)
+    }
+
+    /// Records the result of a write.
+    pub fn settled(&mut self, write: &Write<'_>, result: Result<(), Failure>, now: Uptime) {
+        match result {
+            Ok(()) => self.backoff.succeeded(write),
+            Err(failure) => self.backoff.failed(write, failure, now),
+        }
+    }
+
+    /// Ends a pass, given the DaemonSets before its writes and their generations after them. Returns the DaemonSets whose repair
+    /// had no effect.
+    pub fn ended<'p>(
+        &mut self,
+        plan: &'p Plan,
+        before: &BTreeMap<String, Arc<DaemonSetFacts>>,
+        generation: impl Fn(&str) -> Option<i64>,
+    ) -> Vec<&'p str> {
+        self.backoff.keep(plan.stages().iter().flatten());
+        self.repairs.note_futile(plan, before, generation)
+    }
+
+    /// Returns how long to wait for the next write that is held, if there is one.
+    #[must_use]
+    pub fn next(&self, now: Uptime) -> Option<Duration> {
+        let next = self.backoff.next().into_iter().chain(self.next_status).min();
+        next.map(|next| next.saturating_sub(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::{ClusterGpuPolicyStatus, reason::Reason};
+
+    use super::*;
+    use crate::output::events::Transition;
+
+    fn plan_with_status() -> Plan {
+        let status = ClusterGpuPolicyStatus::default();
+        let subject = Subject::Policy("all".into(), "uid".into());
+        Plan {
+            policies: [("all".into(), status.clone())].into(),
+            statuses: [("all".into(), status)].into(),
+            events: vec![Transition { subject, reason: Reason::NodesNotReady, message: String::new() }],
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn a_policys_status_that_comes_too_soon_is_delayed_together_with_its_events() {
+        let (mut carry, world, now) = (Carry::default(), World::default(), Uptime::ZERO);
+        let mut first = plan_with_status();
+        carry.begin(&mut first, &world, now);
+        assert_eq!((first.policies.len(), first.events.len(), carry.next(now)), (1, 1, None));
+        let mut second = plan_with_status();
+        carry.begin(&mut second, &world, now);
+        assert_eq!((second.policies.len(), second.events.len()), (0, 0));
+        assert_eq!(carry.next(now), Some(Duration::from_secs(1)));
+    }
+}
