@@ -206,6 +206,8 @@ pub enum Reason {
     GpuDegraded,
     /// The health of GPUs is unknown: the probe does not report, or could not query them recently.
     HealthUnknown,
+    /// Another manager keeps changing what the operator writes.
+    ManagerConflict,
     /// A label that the policy publishes already has a different value.
     LabelConflict,
     /// A label names a different model than the one on the PCI bus.
@@ -315,6 +317,7 @@ impl Reason {
                 | Self::GpuUnhealthy
                 | Self::GpuDegraded
                 | Self::HealthUnknown
+                | Self::ManagerConflict
                 | Self::LabelConflict
                 | Self::LabelMismatch
                 | Self::MigLayoutDiffers

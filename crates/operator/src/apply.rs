@@ -130,7 +130,7 @@ impl Writer {
         if result.is_err() {
             unwritten.add(&write);
         }
-        carry.settled(&write, result.as_ref().map(|()| ()).map_err(Error::failure), self.uptime());
+        carry.settled(&write, result.as_ref().copied().map_err(Error::failure), self.uptime());
         Written { kind: write.kind(), result }
     }
 

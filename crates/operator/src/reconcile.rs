@@ -85,17 +85,10 @@ impl Loop {
         }
         self.metrics.show(&plan);
         carry.begin(&mut plan, &world, uptime);
-        // The mirrors are updated while the plan is written, and only the world keeps their old facts in memory. (Destructuring the
-        // world would keep the remaining fields until the end of the function.)
-        let daemon_sets = std::mem::take(&mut world.daemon_sets);
+        // The mirrors are updated while the plan is written, and only the world keeps their old facts in memory.
         drop(world);
         let written = writer.apply(&plan, carry).await;
-        for name in carry.ended(&plan, &daemon_sets, |name| self.mirrors.daemon_set_generation(name)) {
-            tracing::warn!(
-                name,
-                "the DaemonSet differs from what was applied, and applying it again does not change this"
-            );
-        }
+        carry.ended(&plan);
         for transition in &plan.events {
             self.publisher.publish(transition);
         }

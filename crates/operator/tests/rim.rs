@@ -175,7 +175,7 @@ async fn labels_that_name_a_daemon_set_that_cannot_be_written_are_not_written() 
     assert_eq!(labelled, ["PATCH /api/v1/nodes/b"]);
     carry.enrich(&mut world);
     assert_eq!(
-        world.refused_writes.iter().map(|refused| &refused.concerns).collect::<Vec<_>>(),
+        world.held_writes.iter().map(|refused| &refused.concerns).collect::<Vec<_>>(),
         [&Concern::Policy("all".into())]
     );
 }

@@ -9,7 +9,6 @@ pub mod unread;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
@@ -23,7 +22,7 @@ use unread::Unread;
 use crate::{
     output::{events::Subject, plan::Plan, writes::Write},
     time::Uptime,
-    world::{DaemonSetFacts, LogTails, World},
+    world::{LogTails, World},
 };
 
 /// The state that one pass leaves for the next.
@@ -43,8 +42,8 @@ pub struct Carry {
 impl Carry {
     /// Adds to the world what earlier passes have found out.
     pub fn enrich(&self, world: &mut World) {
-        world.refused_writes = self.backoff.refused();
-        world.futile_repairs.clone_from(self.repairs.futile());
+        world.held_writes = self.backoff.refused();
+        self.repairs.report(world);
     }
 
     /// Returns the errors of those of these validation pods whose logs could not be read recently.
@@ -58,8 +57,8 @@ impl Carry {
         self.unread.read(tails, now);
     }
 
-    /// Removes policy statuses from a plan that come too soon after the last write, together with their transitions, and records
-    /// the others as written.
+    /// Removes from a plan the policy statuses that come too soon after the last write, together with their transitions, and the
+    /// repairs of existing DaemonSets that are held. Records the other statuses as written.
     pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) {
         let mut waits = BTreeMap::new();
         plan.policies.retain(|name, status| {
@@ -74,39 +73,36 @@ impl Carry {
         // A transition is published together with the status that shows it, and therefore only once.
         plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if waits.contains_key(name)));
         self.pace.keep(|name| plan.statuses.contains_key(name));
+        self.repairs.begin(plan, world, now);
         self.next_status = waits.into_values().min().map(|wait| now + wait);
     }
 
     /// Returns whether a write is not to be made yet.
     #[must_use]
     pub fn holds(&self, write: &Write<'_>, now: Uptime) -> bool {
-        self.backoff.holds(write, now)
+        self.backoff.holds(write, now) || self.repairs.holds(write, now)
     }
 
     /// Records the result of a write.
     pub fn settled(&mut self, write: &Write<'_>, result: Result<(), Failure>, now: Uptime) {
         match result {
-            Ok(()) => self.backoff.succeeded(write),
+            Ok(()) => {
+                self.backoff.succeeded(write);
+                self.repairs.succeeded(write, now);
+            }
             Err(failure) => self.backoff.failed(write, failure, now),
         }
     }
 
-    /// Ends a pass, given the DaemonSets before its writes and their generations after them. Returns the DaemonSets whose repair
-    /// had no effect.
-    pub fn ended<'p>(
-        &mut self,
-        plan: &'p Plan,
-        before: &BTreeMap<String, Arc<DaemonSetFacts>>,
-        generation: impl Fn(&str) -> Option<i64>,
-    ) -> Vec<&'p str> {
+    /// Ends a pass with this plan.
+    pub fn ended(&mut self, plan: &Plan) {
         self.backoff.keep(plan.stages().iter().flatten());
-        self.repairs.note_futile(plan, before, generation)
     }
 
-    /// Returns how long to wait for the next write that is held, if there is one.
+    /// Returns how soon to plan again, if something is held or a message is to change.
     #[must_use]
     pub fn next(&self, now: Uptime) -> Option<Duration> {
-        let next = self.backoff.next().into_iter().chain(self.next_status).min();
+        let next = [self.backoff.next(), self.repairs.next(), self.next_status].into_iter().flatten().min();
         next.map(|next| next.saturating_sub(now))
     }
 }

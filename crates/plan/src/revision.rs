@@ -6,13 +6,18 @@ use sha2::{Digest, Sha256};
 
 use crate::world::NodeFacts;
 
+/// Returns the hash of a value's JSON.
+#[must_use]
+pub fn hash(content: &impl Serialize) -> u64 {
+    // Serializing plain data does not fail; if it did, the hash would still be a valid name.
+    let digest = Sha256::digest(serde_json::to_vec(content).unwrap_or_default());
+    digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
 /// Returns the hash of a value's JSON, in `digits` hexadecimal digits (at most 16).
 #[must_use]
 pub fn short(content: &impl Serialize, digits: usize) -> String {
-    // Serializing plain data does not fail; if it did, the hash would still be a valid name.
-    let digest = Sha256::digest(serde_json::to_vec(content).unwrap_or_default());
-    let number = digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-    format!("{number:016x}").chars().take(digits).collect()
+    format!("{:016x}", hash(content)).chars().take(digits).collect()
 }
 
 /// Returns the name of the DaemonSet of a stage and revision.

@@ -1,12 +1,13 @@
 //! The observed world: what the plan reads, and nothing else. Pure functions extract facts from API objects, so that an event
 //! that changes no fact, such as a heartbeat, does not wake the reconcile loop.
 
+mod co_writer;
 mod daemon_set;
 mod foreign;
 mod foreign_pod;
+mod held;
 mod node;
 mod pod;
-mod refused;
 mod resources;
 mod taint;
 
@@ -19,12 +20,13 @@ use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::ResourceExt;
 
+pub use co_writer::CoWriters;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
+pub use held::{Concern, HeldWrite};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, runs_a_container, uses_gpu};
-pub use refused::{Concern, RefusedWrite};
 pub use resources::{ResourceLayout, Resources, is_gpu};
 pub use taint::TaintFact;
 
@@ -60,10 +62,11 @@ pub struct World {
     /// Answers to [`crate::output::queries::Questions::log_tails`]: the end of the log of a validation pod, or why it cannot be
     /// read, by pod.
     pub log_tails: LogTails,
-    /// DaemonSets whose repair had no effect, with their generation at the time: another component reverts it at once.
-    pub futile_repairs: BTreeMap<String, i64>,
-    /// This operator's writes that the API server rejects, and will reject again unless something changes.
-    pub refused_writes: Vec<RefusedWrite>,
+    /// This operator's writes that the API server rejects or another manager reverts, and will again unless something changes;
+    /// without the reverted ones of [`Self::contested_nodes`].
+    pub held_writes: Vec<HeldWrite>,
+    /// What other managers keep changing of what this operator writes to a node, by node, as messages.
+    pub contested_nodes: BTreeMap<NodeName, String>,
     /// Policies that exist but cannot be parsed, because they are of another version of the API. The nodes that they govern are left
     /// unchanged.
     pub unreadable_policies: BTreeSet<PolicyName>,

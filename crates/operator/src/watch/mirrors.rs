@@ -136,12 +136,6 @@ impl Mirrors {
         self.changed.notified().await;
     }
 
-    /// Returns the generation of a DaemonSet, or `None` if it is unknown.
-    #[must_use]
-    pub fn daemon_set_generation(&self, name: &str) -> Option<i64> {
-        self.daemon_sets.get(name)?.generation
-    }
-
     /// Returns the world as the mirrors show it, or `None` until all kinds have been listed.
     #[must_use]
     pub fn world(&self) -> Option<World> {

@@ -69,6 +69,8 @@ pub struct Member<'w> {
     pub expected_resources: Option<ExpectedResources>,
     /// The third-party part of its GPU stack.
     pub external: ExternalStack,
+    /// What other managers keep changing of what this operator writes to the node, if anything.
+    pub contested: Option<&'w str>,
     /// The pods that run on its GPUs, if they were queried.
     pub gpu_holders: Option<&'w [String]>,
     /// This operator's pods on the node.
@@ -116,6 +118,7 @@ impl<'w> Member<'w> {
             offer,
             expected_resources,
             external,
+            contested: world.contested_nodes.get(&node.name).map(String::as_str),
             gpu_holders: world.gpu_holders.get(&node.name).map(Vec::as_slice),
             pods,
         }

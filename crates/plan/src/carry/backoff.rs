@@ -6,11 +6,13 @@ use std::{
     time::Duration,
 };
 
+use gpu_operator_crd::reason::Reason;
+
 use super::failure::Failure;
 use crate::{
     output::writes::Write,
     time::Uptime,
-    world::{Concern, RefusedWrite},
+    world::{Concern, HeldWrite},
 };
 
 /// The maximum pause between two attempts.
@@ -68,10 +70,13 @@ impl Backoff {
 
     /// Returns rejected writes to report: errors that do not resolve by themselves.
     #[must_use]
-    pub fn refused(&self) -> Vec<RefusedWrite> {
+    pub fn refused(&self) -> Vec<HeldWrite> {
         let refused = self.failed.values().filter(|failed| failed.failure.class.lasts());
-        let refused = refused
-            .map(|failed| RefusedWrite { concerns: failed.concerns.clone(), error: failed.failure.message.clone() });
+        let refused = refused.map(|failed| HeldWrite {
+            concerns: failed.concerns.clone(),
+            reason: Reason::ApplyFailed,
+            message: failed.failure.message.clone(),
+        });
         refused.collect()
     }
 }
@@ -93,7 +98,7 @@ mod tests {
             assert!(backoff.holds(&a, now) && !backoff.holds(&b, now));
             let next = backoff.next().unwrap();
             assert!(!backoff.holds(&a, next));
-            pauses.push((next - now).as_secs());
+            pauses.push(next.saturating_sub(now).as_secs());
             now = next;
         }
         assert_eq!(pauses, [30, 60, 120, 240, 300, 300]);

@@ -46,7 +46,7 @@ mod tests {
         assert!(unread.errors(&pods, Uptime::ZERO).is_empty());
         let tails = [("a".to_owned(), Err("no answer".to_owned())), ("b".to_owned(), Ok(String::new()))].into();
         unread.read(&tails, Uptime::ZERO);
-        let soon = ASK_AGAIN - Uptime::from_secs(1);
+        let soon = ASK_AGAIN.saturating_sub(Uptime::from_secs(1));
         assert_eq!(unread.errors(&pods, soon), [("a".to_owned(), Err("no answer".to_owned()))].into());
         assert!(unread.errors(&pods, ASK_AGAIN).is_empty());
         unread.read(&LogTails::new(), ASK_AGAIN);

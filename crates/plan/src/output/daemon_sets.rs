@@ -11,7 +11,6 @@ use crate::{
     manifests::daemon_set,
     output::{context::Context, drift, node_labels::LabelWrite},
     revision,
-    world::{DaemonSetFacts, World},
 };
 
 /// One write of a DaemonSet.
@@ -48,10 +47,10 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
             mark(&mut set, &hash);
             let present = world.daemon_sets.get(&name);
             let current = present.filter(|present| present.applied.as_ref() == Some(&hash));
-            let whole = present.is_some_and(|present| present.added_to);
+            let whole = present.is_some_and(|present| present.added_by.is_some());
             let write = match current {
                 None => true,
-                Some(present) => (whole || drift::drifted(present, &set)) && !is_futile(world, &name, present),
+                Some(present) => whole || drift::drifted(present, &set),
             };
             if write {
                 apply.insert(name, DaemonSetWrite { set, whole });
@@ -72,11 +71,6 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
     needed.extend(named.into_iter().map(|(stage, group)| revision::daemon_set_name(stage, &group.into())));
     let prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
     DaemonSetWrites { apply, prune }
-}
-
-/// Returns whether a repair has been tried without effect, for example because an admission webhook reverts it.
-fn is_futile(world: &World, name: &str, present: &DaemonSetFacts) -> bool {
-    world.futile_repairs.get(name).is_some_and(|generation| present.generation == Some(*generation))
 }
 
 /// Annotates a DaemonSet and its pods with a hash of their content, which shows whether a pod differs from its

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::world::DaemonSetFacts;
 
 /// Returns whether another writer changed or removed a field of an applied DaemonSet. Additions are found by the
-/// managed fields: [`DaemonSetFacts::added_to`].
+/// managed fields: [`DaemonSetFacts::added_by`].
 #[must_use]
 pub fn drifted(present: &DaemonSetFacts, wanted: &DaemonSet) -> bool {
     let (Some(present), Some(wanted)) = (&present.spec, &wanted.spec) else {

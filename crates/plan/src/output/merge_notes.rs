@@ -31,8 +31,12 @@ pub fn merge_notes(
     let missing =
         stage_pod::gpu_missing(member, Phase::Ready).map(|missing| Note::new(missing.reason, missing.message));
     let of_move = decision.note.iter().filter(|_| gentle);
-    let of_ready = member.health.note.iter().chain(&missing).chain(&conflict).chain(notes).filter(|_| ready);
-    let standing: Vec<&Note> = of_move.chain(of_ready).collect();
+    // A node may be not ready because of it, which its own reason would not explain.
+    let explains = ready || !verdict.reason.is_failure() && !verdict.reason.stops_the_clock();
+    let contested = member.contested.filter(|_| explains).map(|message| Note::new(Reason::ManagerConflict, message));
+    let of_gpus = member.health.note.iter().chain(&missing).filter(|_| ready);
+    let of_labels = conflict.iter().chain(notes).filter(|_| ready);
+    let standing: Vec<&Note> = of_move.chain(of_gpus).chain(&contested).chain(of_labels).collect();
     // A label that a user wrote is no problem, and has no reason of its own.
     let known = member.discovery.accelerators.first().map(|accelerator| accelerator.name.as_str());
     let model = member.model().filter(|model| ready && Some(*model) == known);

@@ -17,6 +17,7 @@ use crate::{
     inventory::pool_checks::PoolProblems,
     note::clip,
     output::counted::{Counted, by_state},
+    world::HeldWrite,
 };
 
 /// The status of a condition, its reason and its message.
@@ -31,8 +32,8 @@ pub struct Trouble<'a> {
     pub pool_problems: &'a PoolProblems,
     /// Why one of the policy's models cannot be added.
     pub models: Option<&'a str>,
-    /// The API server's message on a write for this policy that it rejects.
-    pub refused_write: Option<&'a str>,
+    /// A write for this policy that the API server rejects or another manager reverts.
+    pub held_write: Option<&'a HeldWrite>,
     /// The API server's message on the probe's pods, if it rejects them: without them no node is known.
     pub probe_refusal: Option<&'a str>,
 }
@@ -165,8 +166,8 @@ impl Verdicts<'_> {
     /// Returns whether the policy is stalled. A failed node stalls a policy only while the policy is not ready; a
     /// halted rollout or an invalid part of the policy always does.
     fn stalled(&self) -> Answer {
-        if let Some(refused) = self.trouble.refused_write {
-            return (true, Reason::ApplyFailed, refused.to_owned());
+        if let Some(held) = self.trouble.held_write {
+            return (true, held.reason, held.message.clone());
         }
         if let Some(refusal) = self.trouble.probe_refusal {
             return (true, Reason::PodsForbidden, format!("the API server rejects the probe's pods: {refusal}"));

@@ -64,12 +64,12 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
     let finalizer = finalizer.map(|present| FinalizerWrite { uid: policy.uid().unwrap_or_default(), present });
     plan.finalizers.extend(finalizer.map(|write| (name.clone(), write)));
     let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
-    let refused = fleet.world.refused_writes.iter().find(|refused| refused.concerns.is_of(&name, is_member));
+    let held_write = fleet.world.held_writes.iter().find(|held| held.concerns.is_of(&name, is_member));
     let trouble = policy_conditions::Trouble {
         halted: &halted,
         pool_problems: &pool_problems,
         models: context.model_conflicts.get(&name).map(String::as_str),
-        refused_write: refused.map(|refused| refused.error.as_str()),
+        held_write,
         probe_refusal: pod_failure::probe_refusal(fleet.world),
     };
     let others =

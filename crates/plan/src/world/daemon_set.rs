@@ -1,5 +1,6 @@
 //! The facts of this operator's DaemonSets.
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{PolicyName, keys};
 use k8s_openapi::{
     api::{
@@ -11,7 +12,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::resources::ResourceLayout;
+use crate::world::{co_writer::newest, resources::ResourceLayout};
 
 /// The facts of one of this operator's DaemonSets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -26,8 +27,8 @@ pub struct DaemonSetFacts {
     pub generation: Option<i64>,
     /// The current spec.
     pub spec: Option<DaemonSetSpec>,
-    /// Whether another field manager has added fields to [`Self::spec`].
-    pub added_to: bool,
+    /// The other field manager that last added fields to [`Self::spec`], or changed some.
+    pub added_by: Option<Interned>,
 }
 
 impl DaemonSetFacts {
@@ -40,20 +41,18 @@ impl DaemonSetFacts {
             offer: ResourceLayout::read(set.annotations().get(keys::OFFER)),
             generation: set.metadata.generation,
             spec: set.spec.clone(),
-            added_to: added_to(set),
+            added_by: added_by(set),
         }
     }
 }
 
-/// Returns whether another field manager owns a field of the spec that this operator does not own, according to the API
-/// server's `managedFields`.
-fn added_to(set: &DaemonSet) -> bool {
-    let spec = |own: bool| {
-        let entries = set.managed_fields().iter();
-        let entries = entries.filter(move |entry| (entry.manager.as_deref() == Some(keys::MANAGER)) == own);
-        entries.filter_map(|entry| entry.fields_v1.as_ref()?.0.get("f:spec"))
-    };
-    spec(false).any(|other| !spec(true).any(|own| covers(own, other)))
+/// Returns the other field manager that last wrote one of those fields of the spec that this operator does not own, according to
+/// the API server's `managedFields`.
+fn added_by(set: &DaemonSet) -> Option<Interned> {
+    let own = set.managed_fields().iter().filter(|entry| entry.manager.as_deref() == Some(keys::MANAGER));
+    let own: Vec<_> = own.filter_map(|entry| entry.fields_v1.as_ref()?.0.get("f:spec")).collect();
+    let adds = |other: &serde_json::Value| !own.iter().any(|own| covers(own, other));
+    newest(set.managed_fields(), |fields| fields.get("f:spec").is_some_and(adds)).map(Interned::from)
 }
 
 /// Returns whether a set of managed fields contains all fields of another set.

@@ -16,6 +16,7 @@ use kube::{Resource, ResourceExt, core::ClusterResourceScope};
 use serde::{Deserialize, Serialize};
 
 use crate::world::{
+    co_writer::CoWriters,
     resources::Resources,
     taint::{self, TaintFact},
 };
@@ -107,6 +108,8 @@ pub struct NodeFacts {
     pub labels: NodeLabels,
     /// Label keys that the operator applied, according to the API server's `managedFields`.
     pub owned_labels: BTreeSet<Interned>,
+    /// Other managers that write what this operator writes.
+    pub co_writers: CoWriters,
     /// Whether its condition Ready is True.
     pub ready: bool,
     /// Whether it is marked unschedulable.
@@ -192,6 +195,7 @@ impl NodeFacts {
             ),
             gpu_count: node.annotations().get(keys::GPU_COUNT).cloned(),
             labels: node.labels().iter().map(|(key, value)| (words.word(key), words.word(value))).collect(),
+            co_writers: CoWriters::of(node.managed_fields(), words),
             owned_labels: owned_labels(node).map(|key| words.word(key)).collect(),
             ready: ready.is_some_and(|ready| ready.status == "True"),
             cordoned: node.spec.unschedulable,

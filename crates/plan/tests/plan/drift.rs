@@ -2,7 +2,6 @@
 
 use crate::sim::Sim;
 use gpu_operator_crd::keys;
-use gpu_operator_plan::world::DaemonSetFacts;
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::PodSpec},
     apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry},
@@ -83,17 +82,6 @@ fn values_that_the_api_server_normalizes_or_defaults_are_not_drift() {
         ]);
     });
     assert!(sim.plan().is_empty(), "{:#?}", sim.plan());
-}
-
-#[test]
-fn a_repair_without_effect_is_not_repeated_until_the_object_changes() {
-    let (sim, name, _) = edited(|set| pod(set).containers[0].image = Some("webhook.example.com/mirrored".into()));
-    let mut world = sim.world();
-    let generation = DaemonSetFacts::of(&sim.sets[&name]).generation.expect("a generation");
-    world.futile_repairs.insert(name.clone(), generation);
-    assert!(sim.plan_for(world.clone()).is_empty());
-    world.futile_repairs.insert(name.clone(), generation - 1);
-    assert!(sim.plan_for(world).daemon_sets.contains_key(&name));
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod mixed;
 mod pace;
 mod properties;
 mod refused_policies;
+mod repairs;
 mod robust;
 mod rollout;
 mod sharing;

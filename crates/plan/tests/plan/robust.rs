@@ -4,7 +4,7 @@ use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, Open, Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason,
 };
-use gpu_operator_plan::world::{Concern, PodFacts, RefusedWrite, Role};
+use gpu_operator_plan::world::{Concern, HeldWrite, PodFacts, Role};
 
 pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 pub(crate) const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
@@ -287,7 +287,7 @@ fn a_rejected_write_stalls_only_the_policy_that_it_concerns() {
     sim.settle();
     let stalled = |concerns: Concern| {
         let mut world = sim.world();
-        world.refused_writes.push(RefusedWrite { concerns, error: "no".into() });
+        world.held_writes.push(HeldWrite { concerns, reason: Reason::ApplyFailed, message: "no".into() });
         let plan = sim.plan_for(world);
         let is_stalled = |status: &ClusterGpuPolicyStatus| {
             status.conditions.iter().any(|found| found.type_ == "Stalled" && found.reason == "ApplyFailed")

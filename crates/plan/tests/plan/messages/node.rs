@@ -3,6 +3,7 @@
 use super::{A, Attention, GpuNode, Scenario, Steps};
 use crate::{
     coexistence::{beside_a_dra_driver, beside_a_static_plugin, dra_driver, label, nvidias_operator, static_plugin},
+    repairs::{contested, take_label},
     robust::{NEW, OLD, add_leaving_plugin, busy, step_until_released},
     sim::{Faults, Sim},
     validation::node,
@@ -16,6 +17,7 @@ fn ready() -> Sim {
 
 pub const SCENARIOS: &[Scenario] = &[
     (Reason::AllGpusAllocatable, A, ready),
+    (Reason::ManagerConflict, A, || contested("{}", take_label)),
     (Reason::AllGpusAllocatable, A, || {
         node("{}", Faults::default()).then(|sim| sim.host_driver("a", "580.95.05", true))
     }),

@@ -2,11 +2,12 @@
 
 use super::{Condition, Pool, Scenario, Steps};
 use crate::{
+    repairs::contested,
     robust::{NEW, OLD},
     sim::{Faults, Sim},
 };
 use gpu_operator_crd::reason::Reason;
-use gpu_operator_plan::world::{Concern, RefusedWrite};
+use gpu_operator_plan::world::{Concern, HeldWrite};
 
 /// Returns two nodes, of which one does not publish all of its GPUs.
 fn one_of_two(spec: &str) -> Sim {
@@ -46,10 +47,14 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::Deleting, Condition("Reconciling"), || pools("[]").then(|sim| sim.delete_policy("all"))),
     (Reason::ApplyFailed, Condition("Stalled"), || {
         pools("[]").plan_with(|world| {
-            let error =
+            let message =
                 "failed to apply DaemonSet driver-1: admission webhook \"policy.example.com\" denied the request";
-            world.refused_writes.push(RefusedWrite { concerns: Concern::Policy("all".into()), error: error.into() });
+            let (concerns, reason) = (Concern::Policy("all".into()), Reason::ApplyFailed);
+            world.held_writes.push(HeldWrite { concerns, reason, message: message.into() });
         })
+    }),
+    (Reason::ManagerConflict, Condition("Stalled"), || {
+        contested("{defaults: {toolkit: {injection: Runtime}}}", |sim| sim.runtime_classes.clear())
     }),
     (Reason::PodsForbidden, Condition("Ready"), || {
         let message = "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();

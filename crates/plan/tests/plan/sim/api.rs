@@ -37,7 +37,7 @@ impl Sim {
         plan.stages().iter().flatten().take(count).for_each(|write| self.write(write));
     }
 
-    fn write(&mut self, write: &Write<'_>) {
+    pub fn write(&mut self, write: &Write<'_>) {
         let (object, changed) = match write {
             Write::Finalizer(name, write) => (format!("policy/{name}"), self.put_finalizer(name, write)),
             Write::DaemonSet(name, write) => (format!("daemonset/{name}"), self.apply_set(name, write)),

@@ -18,9 +18,12 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
+    carry::Carry,
     catalogue::Catalogue,
+    output::writes::Unwritten,
     plan,
     settings::Settings,
+    time::Uptime,
     world::{
         DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts,
         TrimmedPod, World,
@@ -227,6 +230,28 @@ impl Sim {
     pub fn step(&mut self) -> bool {
         let plan = self.plan();
         self.step_with(plan)
+    }
+
+    /// Runs one pass as the operator's loop does, and one of the cluster. Returns the writes that were made.
+    pub fn pass(&mut self, carry: &mut Carry, now: Uptime) -> Vec<String> {
+        let mut world = self.world();
+        carry.enrich(&mut world);
+        let mut plan = self.plan_for(world.clone());
+        carry.begin(&mut plan, &world, now);
+        let (mut made, mut unwritten) = (Vec::new(), Unwritten::default());
+        for write in plan.stages().iter().flatten() {
+            if unwritten.prevents(write) || carry.holds(write, now) {
+                unwritten.add(write);
+                continue;
+            }
+            self.write(write);
+            carry.settled(write, Ok(()), now);
+            made.push(write.to_string());
+        }
+        carry.ended(&plan);
+        self.plans.push(plan);
+        self.surroundings();
+        made
     }
 
     /// Runs a pass with a plan that has just been made.

@@ -1,14 +1,16 @@
-//! Writes that the API server rejects.
+//! Writes that the API server rejects, or that other managers revert.
 
-use gpu_operator_crd::{NodeName, PolicyName};
+use gpu_operator_crd::{NodeName, PolicyName, reason::Reason};
 
-/// A write of this operator that the API server rejects.
+/// A write of this operator that is made less often because it has no lasting effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusedWrite {
+pub struct HeldWrite {
     /// The part of the fleet that it concerns.
     pub concerns: Concern,
-    /// The error, with the action and the object.
-    pub error: String,
+    /// Why: [`Reason::ApplyFailed`] or [`Reason::ManagerConflict`].
+    pub reason: Reason,
+    /// The error with the action and the object, or what another manager changes.
+    pub message: String,
 }
 
 /// The part of the fleet that a write concerns.

@@ -1,0 +1,76 @@
+//! Other field managers that write what this operator writes, according to the API server's `managedFields`.
+
+use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_crd::keys;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The other managers that last wrote what this operator writes to a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CoWriters {
+    /// The labels of [`keys::NODE_LABELS`].
+    pub labels: Option<Interned>,
+    /// The condition [`keys::HEALTH_CONDITION`].
+    pub condition: Option<Interned>,
+    /// The taints, which are one field.
+    pub taints: Option<Interned>,
+}
+
+impl CoWriters {
+    /// Extracts them from the managed fields of a Node, with interned strings.
+    #[must_use]
+    pub fn of(managed: &[ManagedFieldsEntry], words: &Interner) -> Self {
+        let find = |owns: &dyn Fn(&Value) -> bool| newest(managed, owns).map(|name| words.word(name));
+        let condition = format!("k:{{\"type\":\"{}\"}}", keys::HEALTH_CONDITION);
+        Self {
+            labels: find(&|fields| {
+                let labels = fields.get("f:metadata").and_then(|meta| meta.get("f:labels")?.as_object());
+                let mut keys = labels.into_iter().flat_map(|labels| labels.keys());
+                keys.any(|key| key.strip_prefix("f:").is_some_and(|key| keys::NODE_LABELS.contains(&key)))
+            }),
+            condition: find(&|fields| {
+                let conditions = fields.get("f:status").and_then(|status| status.get("f:conditions"));
+                conditions.is_some_and(|conditions| conditions.get(&condition).is_some())
+            }),
+            taints: find(&|fields| fields.get("f:spec").is_some_and(|spec| spec.get("f:taints").is_some())),
+        }
+    }
+}
+
+/// Returns the other manager that last wrote one of its fields, among those for whose fields `owns` is true.
+#[must_use]
+pub fn newest(entries: &[ManagedFieldsEntry], owns: impl Fn(&Value) -> bool) -> Option<&str> {
+    let is_own = |name: &str| [keys::MANAGER, keys::LABEL_MANAGER, keys::HEALTH_MANAGER].contains(&name);
+    let others = entries.iter().filter_map(|entry| {
+        let name = entry.manager.as_deref().filter(|name| !is_own(name))?;
+        owns(&entry.fields_v1.as_ref()?.0).then_some((entry.time.as_ref().map(|time| time.0), name))
+    });
+    others.max_by_key(|(time, _)| *time).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_other_manager_of_each_field_is_found() {
+        let entry = |manager: &str, day: u8, fields: Value| serde_json::json!({"manager": manager, "time": format!("2026-01-0{day}T00:00:00Z"), "fieldsV1": fields});
+        let label = |key: &str| serde_json::json!({"f:metadata": {"f:labels": {format!("f:{key}"): {}}}});
+        let condition = format!("k:{{\"type\":\"{}\"}}", keys::HEALTH_CONDITION);
+        let managed = serde_json::json!([
+            entry("older", 1, label(keys::DRIVER)),
+            entry("kyverno", 3, label(keys::POOL)),
+            entry("kubectl-label", 2, label(keys::MODEL)),
+            entry("kubelet", 4, label("kubernetes.io/os")),
+            entry(keys::LABEL_MANAGER, 5, label(keys::DRIVER)),
+            entry("detector", 2, serde_json::json!({"f:status": {"f:conditions": {condition: {}}}})),
+            entry("kubelet", 5, serde_json::json!({"f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {}}}})),
+            entry(keys::HEALTH_MANAGER, 6, serde_json::json!({"f:spec": {"f:taints": {}}})),
+        ]);
+        let managed: Vec<ManagedFieldsEntry> = serde_json::from_value(managed).unwrap();
+        let found = CoWriters::of(&managed, &Interner::default());
+        let expected = CoWriters { labels: Some("kyverno".into()), condition: Some("detector".into()), taints: None };
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,177 @@
+//! Other managers that revert what the operator writes: repairs become less and less frequent, everything else goes on, and the user
+//! learns who it is.
+
+use crate::{
+    health::{publishes, set_health},
+    sim::Sim,
+};
+use gpu_operator_crd::{ConditionType, health::HealthState, keys, policy::Stage, reason::Reason};
+use gpu_operator_plan::{carry::Carry, time::Uptime};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
+use kube::ResourceExt;
+use serde_json::json;
+
+/// The time between two passes.
+const STEP: u64 = 10;
+const HOUR: u64 = 3600;
+
+/// The beginning of the writes that repair something, what is reported, the simulation, and what the co-writer does.
+type Case = (&'static str, &'static str, fn() -> Sim, fn(&mut Sim));
+
+/// A simulation with the operator's loop, and a co-writer that changes something after each pass.
+struct Fight {
+    sim: Sim,
+    carry: Carry,
+    up: u64,
+    /// The time of each write of what the co-writer changes, and that of all writes.
+    repairs: Vec<u64>,
+    of: &'static str,
+}
+
+impl Fight {
+    /// Begins with a settled simulation, in which the co-writer changes what the writes with this prefix repair.
+    fn new(sim: Sim, of: &'static str) -> Self {
+        Self { sim, carry: Carry::default(), up: 0, repairs: Vec::new(), of }
+    }
+
+    fn run(&mut self, seconds: u64, flip: fn(&mut Sim)) {
+        for _ in 0..seconds / STEP {
+            flip(&mut self.sim);
+            let made = self.sim.pass(&mut self.carry, Uptime::from_secs(self.up));
+            self.repairs.extend(made.iter().filter(|write| write.starts_with(self.of)).map(|_| self.up));
+            self.up += STEP;
+            self.sim.sleep(STEP.cast_signed());
+        }
+    }
+}
+
+/// Returns a simulation in which a co-writer has changed something after each pass for some time.
+pub fn contested(spec: &str, flip: fn(&mut Sim)) -> Sim {
+    let mut fight = Fight::new(Sim::settled_fleet(spec, &["a"]), "");
+    fight.run(120, flip);
+    fight.sim
+}
+
+pub fn take_label(sim: &mut Sim) {
+    sim.node_mut("a").co_writers.labels = Some("kyverno".into());
+    sim.label("a", keys::MODEL, Some("gpu"));
+}
+
+fn take_stage_label(sim: &mut Sim) {
+    sim.node_mut("a").co_writers.labels = Some("kyverno".into());
+    sim.label("a", keys::DEVICE_PLUGIN, Some("other"));
+}
+
+fn remove_published_label(sim: &mut Sim) {
+    sim.label("a", "accelerator", None);
+}
+
+fn contradict_condition(sim: &mut Sim) {
+    let now = sim.now;
+    let node = sim.node_mut("a");
+    node.co_writers.condition = Some("detector".into());
+    let condition = node.health_condition.as_mut().expect("a condition");
+    if condition.status != "True" {
+        (condition.status, condition.since) = ("True".into(), Some(now));
+    }
+}
+
+fn remove_taint(sim: &mut Sim) {
+    sim.node_mut("a").co_writers.taints = Some("autoscaler".into());
+    sim.node_mut("a").taints.clear();
+}
+
+fn change_image(sim: &mut Sim) {
+    let name = sim.sets_of(Stage::Driver)[0].name_any();
+    let image = Sim::image(&sim.sets[&name]);
+    let tag = image.rsplit_once(':').expect("a tag").1;
+    let mirrored = format!("mirror.example.com/driver:{tag}");
+    if image == mirrored {
+        return;
+    }
+    sim.edit_set(&name, |set| {
+        let pod = set.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()).expect("a pod's spec");
+        pod.containers[0].image = Some(mirrored);
+        set.metadata.managed_fields = Some(vec![ManagedFieldsEntry {
+            manager: Some("mirrorer".into()),
+            fields_v1: Some(FieldsV1(json!({"f:spec": {"f:template": {"f:spec": {"f:containers": {}}}}}))),
+            ..ManagedFieldsEntry::default()
+        }]);
+    });
+}
+
+/// Returns a settled fleet in which a GPU of node `a` is unhealthy, so that the node has a condition and a taint.
+fn unhealthy() -> Sim {
+    let mut sim = Sim::settled_fleet("{health: {minHealthyGpus: 7, onUnhealthy: {taint: {}}}}", &["a", "b"]);
+    set_health(&mut sim, 3, HealthState::Unhealthy);
+    publishes(&mut sim, 7);
+    sim.settle();
+    sim
+}
+
+fn healthy() -> Sim {
+    Sim::settled_fleet("{nodeLabels: [{key: accelerator}]}", &["a", "b"])
+}
+
+/// Returns the reasons and messages of node `a` and of the policy's condition Stalled.
+fn reported(sim: &Sim) -> String {
+    let (status, stalled) = (sim.status("a"), sim.policy_status("all").conditions);
+    let stalled =
+        stalled.into_iter().find(|found| found.type_ == ConditionType::Stalled.as_str()).expect("a condition");
+    format!("{}: {}; {}: {}", status.reason().expect("a reason"), status.message, stalled.reason, stalled.message)
+}
+
+#[test]
+fn repairs_of_what_another_manager_changes_become_rare_and_everything_else_goes_on() {
+    let unknown = "managedFields lists no other manager";
+    let cases: [Case; 6] = [
+        ("apply DaemonSet driver-", "\"mirrorer\"", healthy, change_image),
+        ("label node a", "\"kyverno\"", healthy, take_label),
+        ("label node a", "\"kyverno\"", healthy, take_stage_label),
+        ("label node a", unknown, healthy, remove_published_label),
+        ("set the health condition of node a", "\"detector\"", unhealthy, contradict_condition),
+        ("set the health taint of node a", "\"autoscaler\"", unhealthy, remove_taint),
+    ];
+    for (of, manager, build, flip) in cases {
+        let mut fight = Fight::new(build(), of);
+        let before = reported(&fight.sim);
+        fight.run(HOUR, flip);
+        assert!(fight.repairs[..6].windows(2).all(|pair| pair[1] - pair[0] <= 3 * STEP), "{of}: {:?}", fight.repairs);
+        fight.sim.join("c", "2330", 8);
+        fight.run(HOUR, flip);
+        assert_eq!(fight.sim.status("c").reason(), Some(Reason::AllGpusAllocatable), "{of}: other nodes go on");
+        let during = reported(&fight.sim);
+        assert!(during.contains(manager) && during.contains("keeps changing"), "{of}: {during}");
+        // The first write does not count: nothing is known of earlier ones.
+        let repairs = &fight.repairs[1..];
+        for start in repairs {
+            let within = repairs.iter().filter(|at| (*start..start + HOUR).contains(at)).count();
+            assert!(within <= 12, "{of}: {within} from {start}: {repairs:?}");
+        }
+        fight.run(HOUR / 2, |_| {});
+        assert_eq!(reported(&fight.sim), before, "{of}");
+        assert!(fight.sim.plan().is_empty(), "{of}: {:#?}", fight.sim.plan());
+    }
+}
+
+#[test]
+fn a_fight_over_a_daemon_set_is_an_event_of_its_policy() {
+    let sim = contested("{}", change_image);
+    let events = sim.plans.iter().flat_map(|plan| &plan.events);
+    let events: Vec<_> = events.filter(|event| event.reason == Reason::ManagerConflict).collect();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(events[0].message.contains("\"mirrorer\" keeps changing DaemonSet driver-"), "{}", events[0].message);
+}
+
+#[test]
+fn a_webhook_that_changes_a_daemon_set_on_admission_is_reported_without_a_name() {
+    // Its changes belong to the manager of the request, and the object is the same after each repair.
+    let sim = contested("{}", |sim| {
+        change_image(sim);
+        let name = sim.sets_of(Stage::Driver)[0].name_any();
+        sim.sets.get_mut(&name).expect("the set").metadata.managed_fields = None;
+    });
+    let stalled = reported(&sim);
+    assert!(stalled.contains("possibly a mutating webhook) keeps changing DaemonSet driver-"), "{stalled}");
+    assert!(sim.writes_to("daemonset").values().all(|writes| *writes <= 7), "{:?}", sim.writes_to("daemonset"));
+}
