@@ -4,6 +4,7 @@
 mod daemon_set;
 mod foreign;
 mod foreign_pod;
+pub mod mirror;
 mod node;
 mod pod;
 mod refused;
