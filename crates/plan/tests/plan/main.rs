@@ -20,6 +20,7 @@ mod properties;
 mod refused_policies;
 mod robust;
 mod rollout;
+mod schedules;
 mod sharing;
 mod sim;
 mod sources;

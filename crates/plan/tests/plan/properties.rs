@@ -3,7 +3,7 @@
 
 mod events;
 mod fleet;
-mod oracle;
+pub mod oracle;
 mod policy_spec;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ use proptest::{
 /// To search further:
 ///
 /// `PROPTEST_RNG_SEED=<number> PROPTEST_CASES=<many> cargo test -p gpu-operator-plan --test plan properties`.
-fn config(cases: u32) -> ProptestConfig {
+pub fn config(cases: u32) -> ProptestConfig {
     let from_environment = ProptestConfig::default();
     let is_set = |name| std::env::var_os(name).is_some();
     ProptestConfig {

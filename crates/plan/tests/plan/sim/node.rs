@@ -34,15 +34,34 @@ impl Sim {
         let before = facts(self);
         let names: Vec<_> = self.nodes.keys().cloned().collect();
         for name in &names {
-            if self.nodes[name].ready {
-                self.place_probe(name);
-                self.place_pods(name);
-                self.run_node(name);
-                self.write_report(name);
-            }
+            self.run_controller(name);
+            self.run_kubelet(name);
+            self.run_probe(name);
+        }
+        before != facts(self)
+    }
+
+    /// Creates and deletes the pods of a node, as the DaemonSet controller does.
+    pub fn run_controller(&mut self, node: &NodeName) {
+        if self.nodes[node].ready {
+            self.place_probe(node);
+            self.place_pods(node);
+        }
+    }
+
+    /// Runs the pods of a node.
+    pub fn run_kubelet(&mut self, node: &NodeName) {
+        if self.nodes[node].ready {
+            self.run_node(node);
         }
         self.templates.retain(|name, _| self.pods.contains_key(name));
-        before != facts(self)
+    }
+
+    /// Lets the probe of a node report.
+    pub fn run_probe(&mut self, node: &NodeName) {
+        if self.nodes[node].ready {
+            self.write_report(node);
+        }
     }
 
     fn faults_of(&self, node: &NodeName) -> Faults {

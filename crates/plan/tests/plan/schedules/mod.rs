@@ -1,0 +1,119 @@
+//! All orders of steps. The operator sees the cluster late, its writes fail or are carried out late, it is killed, and the cluster's
+//! programs and users go on meanwhile. Laws are checked at every write, by what is true and not by what the operator sees.
+
+mod cluster;
+mod law;
+mod operator;
+mod random;
+mod search;
+mod store;
+
+use cluster::{Allowed, Cluster, Event};
+use proptest::{collection::vec, prelude::*};
+use search::explore;
+use store::Kind;
+
+use crate::{properties::config, sim::Sim};
+
+const POLICY: &str = "{}";
+const OTHER_DRIVER: &str = "{defaults: {driver: {version: 580.105.08}}}";
+
+/// Returns an error unless nothing is left to do and all nodes are ready.
+fn all_ready(cluster: &Cluster) -> Result<(), String> {
+    let sim = &cluster.sim;
+    let plan = sim.plan();
+    if !plan.is_empty() {
+        return Err(format!("something is left to do: {plan:#?}"));
+    }
+    let is_ready = |node| sim.status(node).is_ready();
+    match sim.nodes.keys().find(|node| !is_ready((*node).clone())) {
+        Some(node) => Err(format!("{node} is not ready: {:#?}", sim.status(node.clone()))),
+        None => Ok(()),
+    }
+}
+
+/// Replaces the driver.
+const MOVE: Event = |sim| sim.apply_policy("all", OTHER_DRIVER);
+/// Goes back to the first driver.
+const BACK: Event = |sim| sim.apply_policy("all", POLICY);
+const DELETE: Event = |sim| sim.delete_policy("all");
+const CREATE: Event = |sim| sim.apply_policy("all", POLICY);
+const LEAVE: Event = |sim| sim.leave(&"a".into());
+/// A node of a name that was there before.
+const JOIN: Event = |sim| sim.join("a", "2330", 8);
+
+/// Returns an error unless nothing is left to do.
+fn settled(cluster: &Cluster) -> Result<(), String> {
+    let plan = cluster.sim.plan();
+    if plan.is_empty() { Ok(()) } else { Err(format!("something is left to do: {plan:#?}")) }
+}
+
+#[test]
+fn all_orders_of_small_changes_reach_their_end() {
+    let one = || Sim::settled_fleet(POLICY, &["a"]);
+    let two = || Sim::settled_fleet(POLICY, &["a", "b"]);
+    let lag = |lag| Allowed { lag, ..Allowed::default() };
+    let cases: Vec<(&str, Sim, &'static [Kind], Allowed, &'static [Event])> = vec![
+        ("install", Sim::new().gpu_node("a", "2330", 8).policy("all", POLICY), &[], lag(0), &[]),
+        ("install, pods late", Sim::new().gpu_node("a", "2330", 8).policy("all", POLICY), &[Kind::Pod], lag(2), &[]),
+        (
+            "install, one fault",
+            Sim::new().gpu_node("a", "2330", 8).policy("all", POLICY),
+            &[],
+            Allowed { faults: 1, ..lag(0) },
+            &[],
+        ),
+        (
+            "install, killed",
+            Sim::new().gpu_node("a", "2330", 8).policy("all", POLICY),
+            &[],
+            Allowed { kills: 1, ..lag(0) },
+            &[],
+        ),
+        ("move of one, gpu pod", one(), &[], Allowed { gpu_pods: 1, ..lag(0) }, &[MOVE]),
+        ("move of one, gpu pod, pods late", one(), &[Kind::Pod], Allowed { gpu_pods: 1, ..lag(2) }, &[MOVE]),
+        ("move of two", two(), &[], lag(0), &[MOVE]),
+        ("deletion", one(), &[], lag(0), &[DELETE]),
+        ("deletion and creation", one(), &[Kind::Policy], lag(2), &[DELETE, CREATE]),
+        ("a name comes back", one(), &[], lag(0), &[LEAVE, JOIN]),
+    ];
+    for (name, sim, lagging, allowed, events) in cases {
+        let began = std::time::Instant::now();
+        let found = explore(Cluster::new(sim, lagging, allowed, events), 30_000, settled);
+        eprintln!("{name}: {found:?} {:?}", began.elapsed());
+    }
+}
+
+fn allowed() -> Allowed {
+    Allowed { faults: 4, kills: 2, gpu_pods: 3, lag: 6 }
+}
+
+proptest! {
+    #![proptest_config(config(64))]
+
+    #[test]
+    fn in_random_orders_an_installation_ends_with_ready_nodes(choices in vec(any::<u16>(), 0..400)) {
+        let mut sim = Sim::new().policy("all", POLICY);
+        ["a", "b", "c"].into_iter().for_each(|node| sim.join(node, "2330", 8));
+        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &[]);
+        let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));
+        prop_assert!(end.is_ok(), "{}", end.unwrap_err());
+    }
+
+    #[test]
+    fn in_random_orders_drivers_are_replaced_and_never_under_a_gpu_pod(choices in vec(any::<u16>(), 0..600)) {
+        let sim = Sim::settled_fleet(POLICY, &["a", "b", "c"]);
+        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &[MOVE, BACK, MOVE]);
+        let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));
+        prop_assert!(end.is_ok(), "{}", end.unwrap_err());
+    }
+
+    #[test]
+    fn in_random_orders_policies_are_deleted_and_created_and_names_come_back(choices in vec(any::<u16>(), 0..600)) {
+        let sim = Sim::settled_fleet(POLICY, &["a", "b"]);
+        let events: &[Event] = &[LEAVE, DELETE, JOIN, CREATE, LEAVE, MOVE, JOIN];
+        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), events);
+        let end = random::run(cluster, &choices).and_then(|cluster| settled(&cluster));
+        prop_assert!(end.is_ok(), "{}", end.unwrap_err());
+    }
+}
