@@ -13,16 +13,21 @@ use gpu_operator_plan::{
     },
     world::{HealthCondition, PodFacts, RuntimeClassFacts, TaintFact},
 };
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::ResourceExt;
 
 use super::{Sim, kstatus};
 
 /// Returns a GpuNode as the API server creates it.
-pub fn new_gpu_node(name: &NodeName) -> GpuNode {
+pub fn new_gpu_node(name: &NodeName, now: Timestamp) -> GpuNode {
     let mut gpu_node = GpuNode::new(name.as_str(), GpuNodeSpec::default());
     gpu_node.metadata.generation = Some(1);
-    gpu_node.metadata.uid = Some(format!("uid-gpu-node-{name}"));
+    gpu_node.metadata.uid = Some(format!("uid-gpu-node-{name}-{now}"));
+    gpu_node.metadata.creation_timestamp = Some(Time(now));
     gpu_node
 }
 
@@ -63,6 +68,11 @@ impl Sim {
                 let before = self.runtime_classes.remove(*name);
                 (format!("runtimeclass/{name}"), before.is_some_and(|before| before.managed))
             }
+            Write::PruneGpuNode(name, uid) => {
+                assert!(!self.nodes.contains_key(*name), "GpuNode {name} has a Node");
+                let before = self.gpu_nodes.remove(*name);
+                (format!("gpunode/{name}"), before.is_some_and(|before| before.uid().as_deref() == Some(*uid)))
+            }
             Write::Recreate(name) => (format!("pod/{name}"), self.pods.remove(*name).is_some()),
             Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),
         };
@@ -100,7 +110,7 @@ impl Sim {
 
     fn apply_spec_of(&mut self, name: &NodeName, SpecWrite { spec, owner, .. }: &SpecWrite) -> bool {
         let before = self.gpu_nodes.get(name).cloned();
-        let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name));
+        let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name, self.now));
         if before.is_some() && gpu_node.spec != *spec {
             gpu_node.metadata.generation = gpu_node.metadata.generation.map(|generation| generation + 1);
         }
@@ -233,6 +243,15 @@ impl Sim {
         self.gpu_pods.remove(node);
         self.faults.remove(node);
         self.pods.retain(|_, pod| pod.node != *node);
+    }
+
+    /// Deletes a Node whose probe is still running: once the GpuNode is deleted with the Node, the probe creates it again.
+    pub fn leave_with_a_running_probe(&mut self, node: &NodeName) {
+        let machine = self.machines.get(node).cloned();
+        self.leave(node);
+        let mut gpu_node = new_gpu_node(node, self.now);
+        gpu_node.status = Some(GpuNodeStatus { report: machine, ..GpuNodeStatus::default() });
+        self.gpu_nodes.insert(node.clone(), gpu_node);
     }
 
     /// Edits a DaemonSet as a user, which increments its generation.
