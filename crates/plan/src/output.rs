@@ -13,6 +13,7 @@ pub mod node;
 pub mod node_conditions;
 pub mod node_health;
 pub mod node_labels;
+pub mod offered_resources;
 pub mod ownerless;
 pub mod plan;
 pub mod policy;

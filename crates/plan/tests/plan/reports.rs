@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    robust::{NEW, OLD, step_until_released},
+    robust::{NEW, OLD, busy, step_until_released},
     sim::{Faults, Sim, api::new_gpu_node},
 };
 use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, health::HealthState, keys, reason::Reason};
@@ -207,4 +207,34 @@ fn a_node_whose_gpu_node_cannot_be_parsed_may_still_restart_its_runtime() {
         sim.plan_for(world).labels.get(&"b".into()).is_some_and(|write| write.labels.contains_key(keys::TOOLKIT))
     };
     assert_eq!([true, false].map(restarts_b), [false, true]);
+}
+
+#[test]
+fn pods_with_a_resource_that_the_policy_named_before_keep_their_driver() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
+        "all",
+        "{pools: [{name: p, driver: {version: 595.91.07}, devicePlugin: {flavor: External, resourceName: example.com/gpu}}]}",
+    );
+    crate::coexistence::static_plugin(&mut sim);
+    sim.label("a", "static", Some("yes"));
+    sim.foreign_resource = "example.com/gpu".into();
+    sim.settle();
+    assert_eq!(
+        (sim.status("a").phase, sim.status("a").offered_resources),
+        (Phase::Ready, vec!["example.com/gpu".into()])
+    );
+    busy(&mut sim, "a");
+    sim.requests.insert("team/training".into(), "example.com/gpu".into());
+    let driver = sim.node("a").labels[keys::DRIVER].clone();
+    sim.apply_policy("all", "{pools: [{name: p, driver: {version: 590.10.01}, devicePlugin: {flavor: External}}]}");
+    sim.run(60);
+    assert_eq!(sim.node("a").labels[keys::DRIVER], driver);
+    sim.gpu_pods.clear();
+    sim.settle();
+    assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));
+    assert_eq!(sim.status("a").offered_resources, ["example.com/gpu"], "the Node still lists it");
+    sim.node_mut("a").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
+    sim.foreign_resource = "nvidia.com/gpu".into();
+    sim.settle();
+    assert!(sim.status("a").offered_resources.is_empty());
 }
