@@ -18,6 +18,7 @@ mod mig;
 mod mixed;
 mod properties;
 mod refused_policies;
+mod reports;
 mod robust;
 mod rollout;
 mod schedules;

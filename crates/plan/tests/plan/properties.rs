@@ -64,6 +64,7 @@ fn settle(sim: &mut Sim, oracle: &mut Oracle) {
     assert!(plan.is_empty(), "an hour later: {plan:#?}");
     discovered_labels_are_those_of_the_policy(sim);
     every_generation_is_observed(sim);
+    assert!(sim.gpu_nodes.keys().all(|name| sim.nodes.contains_key(name)), "a GpuNode without a Node is left");
     for (name, status) in &plan.statuses {
         let count = count(sim, &plan, name);
         let deleting = sim.policies[name].metadata.deletion_timestamp.is_some();
@@ -251,7 +252,7 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
 fn is_independent_of_time(event: &Event) -> bool {
     let of_node = |what: &OnNode| match what {
         OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu => true,
-        OnNode::Reboots(lost) => *lost > 0,
+        OnNode::Reboots(lost) | OnNode::RebootsWith(_, lost) => *lost > 0,
         _ => false,
     };
     !matches!(event, Event::PolicyDeleted(_) | Event::Killed(..))

@@ -94,7 +94,9 @@ proptest! {
     #[test]
     fn in_random_orders_an_installation_ends_with_ready_nodes(choices in vec(any::<u16>(), 0..400)) {
         let mut sim = Sim::new().policy("all", POLICY);
-        ["a", "b", "c"].into_iter().for_each(|node| sim.join(node, "2330", 8));
+        for node in ["a", "b", "c"] {
+            sim.join(node, "2330", 8);
+        }
         let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &[]);
         let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));
         prop_assert!(end.is_ok(), "{}", end.unwrap_err());

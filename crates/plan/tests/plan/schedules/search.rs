@@ -72,21 +72,11 @@ pub fn explore(start: Cluster, most: usize, end: impl Fn(&Cluster) -> Result<(),
         if hash == frame.hash {
             continue;
         }
-        // A GPU pod may run for ever: its end is not something to count on.
         frame.productive |= !matches!(step, Step::Kill);
         found.steps += 1;
         let count = known.len();
         let id = *known.entry(hash).or_insert(count);
         if id == count {
-            if count % 5000 == 0 {
-                eprintln!(
-                    "{count} states, {} steps, {} plans, depth {}, {} ends",
-                    found.steps,
-                    plans.len(),
-                    stack.len(),
-                    ends.len()
-                );
-            }
             assert!(count < most, "more than {most} states");
             reached_from.push(vec![from]);
             first.push(Some((from, step)));

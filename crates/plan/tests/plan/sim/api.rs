@@ -17,17 +17,18 @@ use gpu_operator_plan::{
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
     apimachinery::pkg::apis::meta::v1::Time,
-    jiff::SignedDuration,
+    jiff::{SignedDuration, Timestamp},
 };
 use kube::ResourceExt;
 
 use super::{Sim, kstatus};
 
 /// Returns a GpuNode as the API server creates it.
-pub fn new_gpu_node(name: &NodeName) -> GpuNode {
+pub fn new_gpu_node(name: &NodeName, now: Timestamp) -> GpuNode {
     let mut gpu_node = GpuNode::new(name.as_str(), GpuNodeSpec::default());
     gpu_node.metadata.generation = Some(1);
-    gpu_node.metadata.uid = Some(format!("uid-gpu-node-{name}"));
+    gpu_node.metadata.uid = Some(format!("uid-gpu-node-{name}-{now}"));
+    gpu_node.metadata.creation_timestamp = Some(Time(now));
     gpu_node
 }
 
@@ -69,6 +70,7 @@ impl Sim {
                 let before = self.runtime_classes.remove(*name);
                 (format!("runtimeclass/{name}"), Ok(before.is_some_and(|before| before.managed)))
             }
+            Write::PruneGpuNode(name, uid) => (format!("gpunode/{name}"), self.remove_gpu_node(name, uid)),
             Write::Recreate(name) => (format!("pod/{name}"), Ok(self.pods.remove(*name).is_some())),
             Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),
         };
@@ -132,7 +134,7 @@ impl Sim {
 
     fn apply_spec_of(&mut self, name: &NodeName, SpecWrite { spec, owner, .. }: &SpecWrite) -> bool {
         let before = self.gpu_nodes.get(name).cloned();
-        let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name));
+        let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name, self.now));
         if before.is_some() && gpu_node.spec != *spec {
             gpu_node.metadata.generation = gpu_node.metadata.generation.map(|generation| generation + 1);
         }
@@ -141,6 +143,15 @@ impl Sim {
         let changed = before.as_ref() != Some(&gpu_node);
         self.gpu_nodes.insert(name.clone(), gpu_node);
         changed
+    }
+
+    fn remove_gpu_node(&mut self, name: &NodeName, uid: &str) -> Answer {
+        let found = self.gpu_nodes.get(name).ok_or_else(|| missing(name))?;
+        if found.uid().as_deref() != Some(uid) {
+            return Err(format!("409: another GpuNode {name}"));
+        }
+        self.gpu_nodes.remove(name);
+        Ok(true)
     }
 
     fn apply_condition(&mut self, name: &NodeName, condition: Option<&HealthCondition>) -> Answer {
@@ -270,6 +281,15 @@ impl Sim {
         self.gpu_pods.remove(node);
         self.faults.remove(node);
         self.pods.retain(|_, pod| pod.node != *node);
+    }
+
+    /// Deletes a Node whose probe is still running: once the GpuNode is deleted with the Node, the probe creates it again.
+    pub fn leave_with_a_running_probe(&mut self, node: &NodeName) {
+        let machine = self.machines.get(node).cloned();
+        self.leave(node);
+        let mut gpu_node = new_gpu_node(node, self.now);
+        gpu_node.status = Some(GpuNodeStatus { report: machine, ..GpuNodeStatus::default() });
+        self.gpu_nodes.insert(node.clone(), gpu_node);
     }
 
     /// Edits a DaemonSet as a user, which increments its generation.

@@ -68,15 +68,17 @@ impl Sim {
         self.faults.get(node).cloned().unwrap_or_default()
     }
 
-    /// Creates the probe pod, which the chart deploys.
+    /// Creates the probe pod, which the chart deploys, or starts it after a reboot.
     fn place_probe(&mut self, node: &NodeName) {
         let name = format!("nvml-probe@{node}");
         if self.faults_of(node).no_probe {
             self.pods.remove(&name);
-        } else if !self.pods.contains_key(&name) {
-            let mut pod = new_pod(&name, node, Role::Probe, self.now);
-            run(&mut pod, self.now);
-            self.pods.insert(name, pod);
+            return;
+        }
+        let now = self.now;
+        let pod = self.pods.entry(name.clone()).or_insert_with(|| new_pod(&name, node, Role::Probe, now));
+        if pod.containers == new_pod(&name, node, Role::Probe, now).containers {
+            run(pod, now);
         }
     }
 
@@ -165,7 +167,11 @@ impl Sim {
         let third_party =
             || self.foreign_plugin_serves(node).then(|| Resources::from_iter([(self.foreign_resource.as_str(), seen)]));
         let offered = offered.or_else(third_party);
+        if faults.late_kubelet {
+            return;
+        }
         let facts = self.nodes.get_mut(node).expect("a node");
+        facts.boot_id = self.machines[node].boot_id.as_str().into();
         // Kubelet keeps the names of resources that are gone, with amount 0.
         let gone = facts.allocatable.withdrawn();
         facts.allocatable = match offered {
