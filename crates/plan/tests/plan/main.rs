@@ -20,6 +20,7 @@ mod properties;
 mod refused_policies;
 mod robust;
 mod rollout;
+mod schema_sweep;
 mod sharing;
 mod sim;
 mod sources;
