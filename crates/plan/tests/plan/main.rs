@@ -7,6 +7,7 @@ mod drift;
 mod driver_down;
 mod earlier_chart;
 mod examples;
+mod foreign_input;
 mod gfd;
 mod gitops;
 mod golden;
