@@ -12,7 +12,6 @@ pub struct Explored {
     pub steps: usize,
     /// States in which nothing is left to do.
     pub ends: usize,
-    pub plans: usize,
 }
 
 /// A state whose steps are being taken.
@@ -95,7 +94,7 @@ pub fn explore(start: Cluster, most: usize, end: impl Fn(&Cluster) -> Result<(),
     if let Some(lost) = reaches_an_end.iter().position(|reaches| !reaches) {
         fail("from here no end can be reached", &path(&first, lost));
     }
-    Explored { states: known.len(), ends: ends.len(), plans: plans.len(), ..found }
+    Explored { states: known.len(), ends: ends.len(), ..found }
 }
 
 fn path(first: &[Option<(usize, Step)>], mut id: usize) -> Vec<Step> {
