@@ -1,4 +1,4 @@
-//! Input that nobody controls: bytes at random, and samples that are cut, repeated, joined with another one or changed in
+//! Input from outside: bytes at random, and samples that are cut, repeated, joined with another one or changed in
 //! single bytes. Used by the tests of all crates that parse such input.
 #![allow(
     dead_code,

@@ -39,9 +39,6 @@ pub enum Step {
     Controller(usize),
     Kubelet(usize),
     Probe(usize),
-    /// Kubelet admits a pod with a GPU, or such a pod ends.
-    PodStarts(usize),
-    PodEnds(usize),
     /// The next event of the scenario happens.
     Event,
     /// Nothing happens until the operator plans to write something.
@@ -68,7 +65,6 @@ pub type Event = fn(&mut Sim);
 pub struct Allowed {
     pub faults: u32,
     pub kills: u32,
-    pub gpu_pods: u32,
     /// The number of events that a watch may be behind.
     pub lag: usize,
 }
@@ -142,10 +138,7 @@ impl Cluster {
             steps.push(Step::Kill);
         }
         for node in 0..self.sim.nodes.len() {
-            steps.extend([Step::Controller(node), Step::Kubelet(node), Step::Probe(node), Step::PodEnds(node)]);
-            if self.allowed.gpu_pods > 0 {
-                steps.push(Step::PodStarts(node));
-            }
+            steps.extend([Step::Controller(node), Step::Kubelet(node), Step::Probe(node)]);
         }
         if !self.events.is_empty() {
             steps.push(Step::Event);
@@ -180,17 +173,12 @@ impl Cluster {
             Step::Controller(node) => self.on(node, Sim::run_controller),
             Step::Kubelet(node) => self.on(node, Sim::run_kubelet),
             Step::Probe(node) => self.on(node, Sim::run_probe),
-            Step::PodStarts(node) => self.on(node, start_gpu_pod),
-            Step::PodEnds(node) => self.on(node, |sim, node| drop(sim.gpu_pods.remove(node))),
             Step::Event => {
                 let (event, rest) = self.events.split_first().expect("an event");
                 event(&mut self.sim);
                 self.events = rest;
             }
             Step::Wait => self.wait(plans),
-        }
-        if matches!(step, Step::PodStarts(_)) && !self.sim.gpu_pods.is_empty() {
-            self.allowed.gpu_pods = self.allowed.gpu_pods.saturating_sub(1);
         }
         self.publish();
         law::of_budgets(&self.sim)
@@ -306,7 +294,7 @@ impl Cluster {
 }
 
 /// Kubelet admits a pod with a GPU while the device plugin is registered.
-fn start_gpu_pod(sim: &mut Sim, node: &NodeName) {
+pub fn start_gpu_pod(sim: &mut Sim, node: &NodeName) {
     let plugin = sim.pods.get(&format!("{}@{node}", Stage::DevicePlugin.as_str()));
     let offers = sim.nodes[node].allocatable.total() > 0 && plugin.is_some_and(PodFacts::running);
     if offers {
