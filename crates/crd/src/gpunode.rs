@@ -217,6 +217,13 @@ pub struct GpuNodeStatus {
     /// the probe reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_runtime: Option<HostRuntime>,
+    /// The names of extended resources, other than NVIDIA's, under which pods may have been given GPUs of this node: those that its
+    /// policy has named in `devicePlugin.resourceName` and that the Node still lists. The driver is not replaced while a pod that
+    /// requests one of them runs on the node. The latest name is the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 317)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub offered_resources: Vec<String>,
     /// The labels outside the operator's own prefix that the operator sets on this node because its policy requests
     /// them.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
@@ -252,10 +259,12 @@ impl GpuNodeStatus {
             validation,
             foreign,
             host_runtime,
+            offered_resources,
             published_labels,
         } = self;
         let state = (observed_generation, phase, reason, message, waits_on, since, deadline);
-        (state, model, cuda, gpus, missing_image, validation, foreign, host_runtime, published_labels)
+        let known = (missing_image, validation, foreign, host_runtime, offered_resources, published_labels);
+        (state, model, cuda, gpus, known)
     }
 
     /// Returns the reason, if this version knows it.

@@ -202,7 +202,7 @@ impl Agent {
 
     /// Writes the report if it differs from what the GpuNode has.
     async fn publish(&mut self, gpu_node: &GpuNodeView, report: &Report) -> Result<(), PublishError> {
-        let published = self.publisher.publish(gpu_node, report).await;
+        let published = self.publisher.publish(gpu_node, report, Instant::now()).await;
         if !matches!(published, Ok(Published::Unchanged)) {
             self.telemetry.metrics.count_write(published.is_ok());
         }

@@ -34,7 +34,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::{ClusterResourceScope, NamespaceResourceScope, PartialObjectMetaExt},
 };
 use serde::de::DeserializeOwned;
@@ -160,6 +160,11 @@ impl Writer {
             }
             Write::RuntimeClass(name, class) => self.runtime_class(name, class).await,
             Write::PruneClass(name) => delete(&self.all::<RuntimeClass>(), name, &DeleteParams::default()).await,
+            Write::PruneGpuNode(name, uid) => {
+                let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+                let params = DeleteParams { preconditions, ..DeleteParams::default() };
+                delete(&self.all::<GpuNode>(), name.as_str(), &params).await
+            }
             Write::Recreate(name) => delete(&self.namespaced::<Pod>(), name, &DeleteParams::default()).await,
             Write::Pod(_, pod) => self.pod(pod).await,
             Write::Spec(name, write) => self.gpu_node_spec(name, write).await,

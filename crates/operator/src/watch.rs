@@ -5,7 +5,6 @@
 
 mod event_watch;
 mod follow;
-mod mirror;
 mod mirrors;
 mod pods;
 

@@ -306,6 +306,21 @@ async fn pruning_a_daemon_set_that_does_not_exist_succeeds() {
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
 }
 
+#[tokio::test]
+async fn only_the_gpu_node_that_the_plan_has_seen_is_deleted() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.leave_with_a_running_probe(&"a".into());
+    sim.sleep(61);
+    let (client, made) = server(|_| refusal(StatusCode::NOT_FOUND, "NotFound"));
+    let writer = Writer::new(client, "gpu-operator".into(), Arc::default());
+    writer.apply(&sim.plan(), &mut Backoff::default()).await;
+    let made = made.lock().expect("the list");
+    let path = "/apis/gpu.nodestack.dev/v1alpha1/gpunodes/a";
+    let mut deleted = made.iter().filter(|made| made.method == Method::DELETE);
+    let deleted = deleted.find(|made| made.path.starts_with(path)).expect("a deletion");
+    assert_eq!(deleted.body["preconditions"]["uid"].as_str(), sim.gpu_nodes[&"a".into()].metadata.uid.as_deref());
+}
+
 #[tokio::test(start_paused = true)]
 async fn events_that_hang_delay_nothing_and_are_counted() {
     let (client, made) = server(|_| (NO_ANSWER, json!({})));

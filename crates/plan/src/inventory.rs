@@ -9,10 +9,11 @@ pub mod node_labels;
 pub mod pool_checks;
 pub mod pools;
 pub mod published_keys;
+pub mod report;
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report};
 use gpus::Discovery;
 use membership::{Unmanaged, by_age, governs, name_of, opted_out};
 
@@ -41,6 +42,8 @@ pub struct GovernedNode<'w> {
     pub node: &'w NodeFacts,
     /// Its GpuNode, if it exists.
     pub gpu_node: Option<&'w GpuNode>,
+    /// The probe's report, if it is of the node's current boot.
+    pub report: Option<&'w Report>,
     /// This operator's pods on the node.
     pub pods: Vec<&'w PodFacts>,
     /// What is known of its GPUs.
@@ -58,6 +61,8 @@ pub struct UnmanagedNode<'w> {
     pub node: &'w NodeFacts,
     /// Its GpuNode, if it exists.
     pub gpu_node: Option<&'w GpuNode>,
+    /// The probe's report, if it is of the node's current boot.
+    pub report: Option<&'w Report>,
     /// This operator's remaining pods on the node.
     pub pods: Vec<&'w PodFacts>,
     /// Why no policy governs it.
@@ -75,10 +80,18 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
     let mut pods = pods_by_node(world);
     let mut inventory = Inventory { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
-        let gpu_node = world.gpu_nodes.get(name).map(Arc::as_ref);
+        let gpu_node = report::gpu_node_of(world, node);
+        let report = report::current(node, gpu_node);
         let pods = pods.remove(name).unwrap_or_default();
-        let unmanaged =
-            |why, model, selected_by| UnmanagedNode { node, gpu_node, pods: pods.clone(), why, model, selected_by };
+        let unmanaged = |why, model, selected_by| UnmanagedNode {
+            node,
+            gpu_node,
+            report,
+            pods: pods.clone(),
+            why,
+            model,
+            selected_by,
+        };
         let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {
             inventory.unmanaged.push(unmanaged(Unmanaged::NoGpu, None, None));
             continue;
@@ -91,7 +104,7 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
             None => inventory.unmanaged.push(unmanaged(Unmanaged::NoPolicy, discovery.model, None)),
             Some(policy) => {
                 let others = claims.map(name_of).collect();
-                inventory.governed.push(GovernedNode { node, gpu_node, pods, discovery, policy, others });
+                inventory.governed.push(GovernedNode { node, gpu_node, report, pods, discovery, policy, others });
             }
         }
     }

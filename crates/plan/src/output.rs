@@ -13,6 +13,8 @@ pub mod node;
 pub mod node_conditions;
 pub mod node_health;
 pub mod node_labels;
+pub mod offered_resources;
+pub mod ownerless;
 pub mod plan;
 pub mod policy;
 pub mod policy_conditions;
@@ -61,6 +63,7 @@ pub fn assemble<'f>(
     }
     let sets = daemon_sets::writes(&context, &plan.labels);
     (plan.daemon_sets, plan.prune) = (sets.apply, sets.prune);
+    plan.merge(ownerless::writes(world, now));
     plan.merge(runtime_classes::writes(world, fleet.variants.all()));
     plan.recreate.extend(validation_pods::to_delete(fleet));
     plan.recreate.extend(recreate_pods::pods_to_recreate(world, now));

@@ -35,6 +35,8 @@ pub const ROOT_GRACE: Duration = Duration::from_mins(5);
 pub const GRACE: Duration = Duration::from_secs(20);
 /// How long a node may take to report before its reason is `ProbeMissing`.
 pub const REPORT_GRACE: Duration = Duration::from_mins(1);
+/// How long a GpuNode may exist before its Node is known: the watch of Nodes may be behind that of GpuNodes.
+pub const NODE_GRACE: Duration = Duration::from_mins(1);
 /// The interval of checks for changes that no watch reports, such as the GPU pods of a node.
 pub const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// Default of `readiness.validation.timeout`.

@@ -6,6 +6,7 @@ mod daemon_set;
 mod foreign;
 mod foreign_pod;
 mod held;
+pub mod mirror;
 mod node;
 mod pod;
 mod resources;
@@ -84,20 +85,20 @@ impl World {
             || policy.is_some_and(|policy| self.unreadable_policies.contains(policy))
     }
 
-    /// Returns how pods request GPUs in this cluster: the resource names in policies, and claims if there is a DRA driver.
+    /// Returns how pods request GPUs in this cluster: the resource names in policies and those under which nodes have offered GPUs
+    /// before, and claims if there is a DRA driver.
     #[must_use]
     pub fn gpu_asks(&self) -> GpuAsks {
         let plugins = self.policies.values().flat_map(|policy| {
             let of_pools = policy.spec.pools.iter().map(|pool| &pool.device_plugin);
             of_pools.chain([&policy.spec.defaults.device_plugin])
         });
-        let resources = plugins.filter_map(|plugin| plugin.resource_name.clone()).collect();
-        // Pods outlive the DRA driver that allocated their GPUs.
-        let remembered = |gpu_node: &Arc<GpuNode>| {
-            gpu_node.status.as_ref().is_some_and(|status| status.foreign.contains_key(keys::DRA_DRIVER))
-        };
+        let named = plugins.filter_map(|plugin| plugin.resource_name.clone());
+        // Pods outlive the policy and the DRA driver by which they got their GPUs.
+        let statuses = || self.gpu_nodes.values().filter_map(|gpu_node| gpu_node.status.as_ref());
+        let resources = named.chain(statuses().flat_map(|status| status.offered_resources.clone())).collect();
         let claims = self.foreign_sets.values().any(|set| set.part == ForeignPart::Dra)
-            || self.gpu_nodes.values().any(remembered);
+            || statuses().any(|status| status.foreign.contains_key(keys::DRA_DRIVER));
         GpuAsks { resources, claims }
     }
 }

@@ -136,6 +136,11 @@ impl FleetNode {
         Self::with_gpus(name, "", 0)
     }
 
+    /// Returns the boot ID of its kernel after this number of reboots.
+    pub(super) fn boot_id(&self, reboots: u32) -> String {
+        format!("{}-boot-{reboots}", self.name)
+    }
+
     /// Returns the version of the host's driver, and whether its module is loaded.
     pub(super) fn own_driver(&self) -> Option<(&str, bool)> {
         match &self.host_driver {
@@ -170,6 +175,7 @@ impl FleetNode {
                 images: (self.padding.images > 0).then(|| (0..self.padding.images).map(image).collect()),
                 node_info: Some(NodeSystemInfo {
                     architecture: self.arch.clone(),
+                    boot_id: self.boot_id(0),
                     container_runtime_version: self.runtime.clone(),
                     kernel_version: self.kernel.clone(),
                     kubelet_version: self.kubelet.clone(),

@@ -40,7 +40,7 @@ pub(super) fn report(machine: &Machine, inputs: &Inputs<'_>) -> Report {
     }
     Report {
         probe_version: env!("CARGO_PKG_VERSION").to_owned(),
-        boot_id: format!("{}-boot-{}", node.name, machine.boots),
+        boot_id: node.boot_id(machine.boots),
         os: node.os.clone(),
         gpus: gpus.collect(),
         passed_through: 0,

@@ -50,6 +50,7 @@ pub(super) enum Turn {
 struct LastWritten {
     statuses: BTreeMap<String, PodStatus>,
     ended: BTreeSet<String>,
+    reboots: u32,
     gpus: Option<Gpus>,
     report: Option<Report>,
 }
@@ -72,7 +73,8 @@ impl Slot {
 
     /// Makes the next turn write statuses and report again: others may have written while the node was away.
     pub fn forget_written(&mut self) {
-        self.written = LastWritten { gpus: self.written.gpus, ..LastWritten::default() };
+        let LastWritten { reboots, gpus, .. } = self.written;
+        self.written = LastWritten { reboots, gpus, ..LastWritten::default() };
     }
 
     /// Makes the next turn write the report again, because the GpuNode is gone.
@@ -95,6 +97,10 @@ impl Slot {
         let release = self.seen.release().unwrap_or_default();
         let outcome = self.machine.turn(&Inputs { node: &self.node, placed: &placed, release, now });
         let mut writes = Vec::new();
+        let reboots = self.machine.boots;
+        if self.written.reboots != reboots {
+            writes.push(Write::Boot(self.node.name.clone(), reboots, self.node.boot_id(reboots)));
+        }
         for (uid, status) in outcome.statuses {
             if self.written.statuses.get(&uid) != Some(&status) {
                 writes.push(Write::Status(self.pods[&uid].clone(), Box::new(status)));
@@ -117,6 +123,7 @@ impl Slot {
         match write {
             Write::Status(pod, status) => drop(self.written.statuses.insert(pod.uid, *status)),
             Write::End(pod) => drop(self.written.ended.insert(pod.uid)),
+            Write::Boot(_, reboots, _) => self.written.reboots = reboots,
             Write::Gpus(_, gpus) => self.written.gpus = Some(gpus),
             Write::Report(_, _, report) => self.written.report = Some(*report),
         }

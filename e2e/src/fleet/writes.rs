@@ -1,5 +1,7 @@
 //! The writes of kubelet and probe, as the real ones make them.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use gpu_operator_crd::Report;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
@@ -9,7 +11,7 @@ use kube::{
     core::PartialObjectMeta,
 };
 use nvml_probe::report::{gpu_node::GpuNodeView, publish::Publisher};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     pod::PlacedPod,
@@ -23,6 +25,8 @@ pub(super) enum Write {
     Status(PlacedPod, Box<PodStatus>),
     /// Kubelet deletes a pod that has ended.
     End(PlacedPod),
+    /// Kubelet publishes the boot ID of a node after this number of reboots.
+    Boot(String, u32, String),
     /// Kubelet publishes GPUs of a node.
     Gpus(String, Gpus),
     /// The probe of a node reports; with its last view of the GpuNode.
@@ -53,14 +57,16 @@ pub(super) async fn send(client: &Client, write: &Write) -> Result<Written> {
                 DeleteParams { grace_period_seconds: Some(0), preconditions: Some(uid), ..DeleteParams::default() };
             pods(client, pod).delete(&pod.name, &now).await.map(|_| Written::default())
         }
+        Write::Boot(node, _, boot_id) => {
+            let patch = json!({"status": {"nodeInfo": {"bootID": boot_id}}});
+            patch_node(client, node, patch).await.map(|_| Written::default())
+        }
         Write::Gpus(node, gpus) => {
-            let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
-            let patch = Patch::Strategic(published::patch(*gpus));
-            let node = nodes.patch_status(node, &PatchParams::default(), &patch).await;
+            let node = patch_node(client, node, published::patch(*gpus)).await;
             node.map(|node| Written { version: version(&node) })
         }
         Write::Report(node, seen, report) => {
-            Publisher::new(client.clone(), node).publish(seen, report).await?;
+            Publisher::new(client.clone(), node).publish(seen, report, Instant::now()).await?;
             return Ok(Written::default());
         }
     };
@@ -68,6 +74,11 @@ pub(super) async fn send(client: &Client, write: &Write) -> Result<Written> {
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Written::default()),
         outcome => Ok(outcome?),
     }
+}
+
+async fn patch_node(client: &Client, name: &str, patch: Value) -> kube::Result<PartialObjectMeta<Node>> {
+    let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
+    nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await
 }
 
 /// Returns an object's resource version as a number. Later versions are larger.

@@ -276,6 +276,24 @@ impl Seen<GpuNode> {
         Ok(())
     }
 
+    /// Returns the sequences of reasons that nodes have reported, each with its nodes.
+    pub fn reasons(&self) -> BTreeMap<Vec<Reason>, BTreeSet<String>> {
+        let mut of_node: BTreeMap<String, Vec<Reason>> = BTreeMap::new();
+        for gpu_node in &*self.seen.lock().expect("the list") {
+            if let Some(reason) = gpu_node.status.as_ref().and_then(GpuNodeStatus::reason) {
+                let reasons = of_node.entry(gpu_node.name_any()).or_default();
+                if reasons.last() != Some(&reason) {
+                    reasons.push(reason);
+                }
+            }
+        }
+        let mut nodes: BTreeMap<Vec<Reason>, BTreeSet<String>> = BTreeMap::new();
+        for (node, reasons) in of_node {
+            nodes.entry(reasons).or_default().insert(node);
+        }
+        nodes
+    }
+
     /// Returns the nodes whose revision has changed, and the maximum number that changed at the same time.
     pub fn moves(self) -> Result<(BTreeSet<String>, usize)> {
         let mut seen = self.end();

@@ -136,11 +136,22 @@ async fn install(f: &Fixture, nodes: &[(FleetNode, Option<Reason>)]) -> Result<(
     let gpus = |node: &FleetNode| Some((node.name.clone(), u32::try_from(node.gpus.len()).ok()?));
     let gpus: BTreeMap<String, u32> = nodes.iter().filter_map(|(node, _)| gpus(node)).collect();
     lines.never_early(f, &gpus)?;
+    let reasons = lines.reasons();
+    let becomes_ready = |name: &String| {
+        nodes.iter().any(|(node, wanted)| node.name == *name && *wanted == Some(Reason::AllGpusAllocatable))
+    };
+    let mut without_cause = reasons.iter().filter(|(reasons, _)| reasons.iter().any(|reason| reason.is_failure()));
+    let without_cause = without_cause.find(|(_, nodes)| nodes.iter().any(becomes_ready));
+    ensure!(without_cause.is_none(), "a node without any trouble has reported a failure: {without_cause:?}");
     // Every Event about trouble of a node is recorded for the GpuNode too, and a driver may be reported down before it is up.
     let is_in_trouble = |wanted: &Option<Reason>| wanted.is_some_and(|wanted| wanted != Reason::AllGpusAllocatable);
     let in_trouble = nodes.iter().filter(|(_, wanted)| is_in_trouble(wanted)).count();
     let allowed = 4 * members + 2 * in_turn + 2 * in_trouble + sets.len() + 20 + lines.lasting_phases();
-    ensure!(writes.count() <= allowed, "{} writes, at most {allowed} are allowed: {writes}", writes.count());
+    ensure!(
+        writes.count() <= allowed,
+        "{} writes, at most {allowed} are allowed: {writes}; reasons of the nodes: {reasons:?}",
+        writes.count()
+    );
     watcher.never_early(f, &gpus, 60)?;
     places(f, &sets, nodes).await
 }

@@ -18,6 +18,8 @@ use super::{
 
 /// The bound of the API type.
 const MAX_EVIDENCE: usize = 256;
+/// The greatest number that the API server reads exactly.
+pub(super) const MAX_NUMBER: u64 = i64::MAX.unsigned_abs();
 
 /// A finding and its development over time.
 #[derive(Clone, Debug)]
@@ -163,7 +165,7 @@ impl TrackedCause {
 
 /// Rounds down to 1, 2 or 5 times a power of ten.
 fn bucket(count: u64) -> u64 {
-    let mut unit: u64 = 1;
+    let (count, mut unit) = (count.min(MAX_NUMBER), 1);
     while count / 10 >= unit {
         unit *= 10;
     }

@@ -228,9 +228,11 @@ fn ecc(evaluation: &mut Evaluation<'_>, now: &Readings) {
 
 fn retired_pages(evaluation: &mut Evaluation<'_>, pages: RetiredPages) {
     let limit = evaluation.rules.retired_pages();
-    evaluation.counted(CauseKind::TooManyRetiredPages, Some(pages.correctable + pages.uncorrectable), |count| {
-        (count >= limit).then(|| format!("{limit} or more memory pages are retired"))
-    });
+    evaluation.counted(
+        CauseKind::TooManyRetiredPages,
+        Some(pages.correctable.saturating_add(pages.uncorrectable)),
+        |count| (count >= limit).then(|| format!("{limit} or more memory pages are retired")),
+    );
     evaluation.at(CauseKind::PageRetirementPending, pages.pending, |pending| {
         pending.then(|| "a memory page is retired at the next reboot".to_owned())
     });

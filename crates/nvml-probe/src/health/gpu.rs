@@ -9,7 +9,7 @@ use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState, Severi
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
-    cause::TrackedCause,
+    cause::{MAX_NUMBER, TrackedCause},
     findings::{Baseline, Finding, findings},
     kind::{ACCESS_KINDS, Cure, proves_restart},
     rules::Rules,
@@ -23,6 +23,8 @@ use crate::{
 const MAX_CAUSES: usize = 8;
 /// More than are ever reported, so that the most severe can be chosen, and few enough to bound memory.
 const MAX_TRACKED: usize = 32;
+/// The most XIDs that are evaluated at a time; there are some 150 numbers.
+const MAX_XIDS: usize = 1024;
 
 /// What one look shows of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +90,7 @@ impl Gpu {
             action: standing.map(|cause| cause.finding.action).max().unwrap_or(Action::None).into(),
             since: self.since.map(Time),
             causes: self.causes.iter().filter_map(TrackedCause::cause).take(MAX_CAUSES).collect(),
-            energy_mark: self.energy_mark,
+            energy_mark: self.energy_mark.map(|mark| mark.min(MAX_NUMBER)),
             restarted_at: self.restarted_at.map(Time),
         }
     }
@@ -189,7 +191,7 @@ impl Gpu {
 
     /// Evaluates XIDs, except logged ones that are already resolved.
     fn add_xids(&mut self, rules: &Rules, xids: &[XidCount], now: Timestamp) {
-        for seen in xids {
+        for seen in xids.iter().take(MAX_XIDS) {
             let Some(mut finding) = Finding::of_xid(rules, seen.xid, seen.count, &seen.message) else { continue };
             let known = self.causes.iter().find(|cause| cause.is(&finding));
             let before = known.and_then(|cause| cause.finding.count).unwrap_or_default();

@@ -81,7 +81,7 @@ fn plan_instances(wanted: &MigLayout, now: &MigState, profiles: &[MigProfile]) -
         let stay: Vec<_> = instances.iter().filter(|instance| kept.contains(&instance.id)).collect();
         let mut missing = wanted.clone();
         for instance in &stay {
-            missing.entry(instance.profile.clone()).and_modify(|left| *left -= 1);
+            missing.entry(instance.profile.clone()).and_modify(|left| *left = left.saturating_sub(1));
         }
         let taken: Vec<Placement> = stay.iter().map(|instance| instance.placement).collect();
         if let Some(created) = place(&missing, taken, profiles)? {

@@ -15,7 +15,7 @@ impl Placement {
     /// Returns whether two positions share a slice.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
-        self.start < other.start + other.size && other.start < self.start + self.size
+        self.start < other.start.saturating_add(other.size) && other.start < self.start.saturating_add(self.size)
     }
 }
 

@@ -91,7 +91,7 @@ impl Thermal {
 }
 
 fn difference(high: Option<i64>, low: Option<i64>) -> Option<i64> {
-    high.zip(low).map(|(high, low)| high - low)
+    high.zip(low).and_then(|(high, low)| high.checked_sub(low))
 }
 
 /// Memory errors since the driver was loaded (volatile) and over the GPU's lifetime (aggregate).

@@ -115,7 +115,10 @@ fn containerd(host: &HostRoot, file: &str) -> RuntimeConfig {
 
 /// Returns the files that a file imports, the last one first.
 fn importing(host: &HostRoot, file: &str, imports: &[String]) -> Vec<String> {
-    imports.iter().flat_map(|import| imported(host, file, import)).rev().collect()
+    let imported = imports.iter().take(MOST_FILES).flat_map(|import| imported(host, file, import));
+    let mut files: Vec<String> = imported.take(MOST_FILES).collect();
+    files.reverse();
+    files
 }
 
 /// Returns the files that an import matches: one, or all files of a folder with a given suffix.

@@ -1,7 +1,8 @@
 //! Builds the report from the facts. Pure.
 
 use gpu_operator_crd::report::{
-    DriverFacts, Gpu, HostRuntime, InstalledDriver, MigDevices, NvmlFacts, OsRelease, Report, VirtualGpus,
+    DriverFacts, Gpu, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease, Report,
+    VirtualGpus,
 };
 
 use crate::{
@@ -39,6 +40,7 @@ pub struct Facts {
 
 // The bounds of the API type: a report that exceeds them is rejected as a whole, so one bad string would hide a node.
 const MAX_GPUS: usize = 64;
+const MAX_ADDRESS: usize = 32;
 const MAX_INSTALLED: usize = 8;
 const MAX_DEVICES: usize = 8;
 const MAX_PRODUCT: usize = 128;
@@ -93,14 +95,14 @@ pub fn with_health(mut report: Report, health: &NodeHealth) -> Report {
 fn merge(gpu: &PciGpu, bus: &Bus, inventory: Option<&Inventory>, health: &NodeHealth) -> Gpu {
     let nvml = inventory.and_then(|inventory| inventory.gpus.iter().find(|known| known.pci_address == gpu.address));
     Gpu {
-        pci_address: gpu.address.clone(),
-        device_id: gpu.device_id.clone(),
+        pci_address: bounded(&gpu.address, MAX_ADDRESS),
+        device_id: bounded(&gpu.device_id, MAX_NUMBER),
         pci_class: Some(bounded(&gpu.class, MAX_NUMBER)).filter(|class| !class.is_empty()),
         held_by: bus.held_by.get(&gpu.address).map(|driver| bounded(driver, MAX_NAME)),
         product: nvml.and_then(|known| known.name.as_deref()).map(|name| bounded(name, MAX_PRODUCT)),
         uuid: nvml.and_then(|known| known.uuid.as_deref()).map(|uuid| bounded(uuid, MAX_UUID)),
         mig_devices: nvml.and_then(|known| known.mig_devices.as_deref()).map(mig_devices),
-        memory_mib: nvml.and_then(|known| known.memory_mib),
+        memory_mib: nvml.and_then(|known| known.memory_mib).map(whole),
         compute_capability: nvml
             .and_then(|known| known.compute_capability.as_deref())
             .map(|capability| bounded(capability, MAX_NUMBER)),
@@ -114,7 +116,8 @@ fn merge(gpu: &PciGpu, bus: &Bus, inventory: Option<&Inventory>, health: &NodeHe
 fn mig_devices(devices: &[MigDevices]) -> Vec<MigDevices> {
     let bounded = |devices: &MigDevices| {
         let MigDevices { profile, count, attributes } = devices;
-        MigDevices { profile: bounded(profile, MAX_PROFILE), count: *count, attributes: *attributes }
+        let attributes = attributes.map(|has| MigAttributes { memory_mib: whole(has.memory_mib), ..has });
+        MigDevices { profile: bounded(profile, MAX_PROFILE), count: *count, attributes }
     };
     devices.iter().take(MAX_PROFILES).map(bounded).collect()
 }
@@ -155,6 +158,11 @@ fn differences(inventory: &Inventory, on_bus: usize) -> Option<String> {
     let more = more.then(|| format!("NVML counts {} GPUs, but {on_bus} are on the PCI bus", inventory.count));
     let text = refused.chain(more).collect::<Vec<_>>().join("\n");
     (!text.is_empty()).then_some(text)
+}
+
+/// Limits a number: the API server reads a greater one as a fraction, and rejects it.
+fn whole(number: u64) -> u64 {
+    number.min(i64::MAX.unsigned_abs())
 }
 
 /// Truncates a text: the API's bounds count characters, not bytes.

@@ -36,6 +36,8 @@ pub struct GpuNodeFields {
     pub driver_root: Option<String>,
     /// `spec.health`; the defaults if absent or not readable by this version.
     pub rules: HealthRules,
+    /// Whether it has an owner: the operator has seen its Node.
+    pub owned: bool,
     /// `status.report`; `None` if absent or not readable by this version.
     pub report: Option<Report>,
 }
@@ -49,6 +51,12 @@ impl GpuNodeView {
             Self::Absent => Some(false),
             Self::Present(fields) => Some(fields.release),
         }
+    }
+
+    /// Returns whether the GpuNode exists and has an owner.
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        matches!(self, Self::Present(fields) if fields.owned)
     }
 
     /// Returns the driver's root in addition to those that are always searched.
@@ -86,6 +94,7 @@ impl From<DynamicObject> for GpuNodeFields {
             release: data.pointer("/spec/releaseDriver").and_then(serde_json::Value::as_bool).unwrap_or(false),
             driver_root: data.pointer("/spec/driverRoot").and_then(serde_json::Value::as_str).map(str::to_owned),
             rules: data.pointer("/spec/health").map(parse_rules).unwrap_or_default(),
+            owned: object.metadata.owner_references.is_some_and(|owners| !owners.is_empty()),
             report: data.pointer("/status/report").and_then(|report| serde_json::from_value(report.clone()).ok()),
         }
     }

@@ -1,6 +1,6 @@
 //! Writes this node's report to its GpuNode, only if it differs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::TryFutureExt;
 use gpu_operator_crd::{gpunode::GpuNode, keys::PROBE_MANAGER, report::Report};
@@ -12,9 +12,14 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::gpu_node::{GpuNodeFields, GpuNodeView};
+use crate::process::Backoff;
 
 /// The time limit of a request: an unresponsive server must not keep the probe from its node.
 const REQUEST: Duration = Duration::from_secs(15);
+/// The pauses between two creations of a GpuNode that does not get an owner. The operator deletes it if its Node does not exist,
+/// which the probe cannot read.
+const FIRST_PAUSE: Duration = Duration::from_mins(1);
+const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
 /// A report could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +66,7 @@ pub struct Publisher {
     api: Api<DynamicObject>,
     resource: ApiResource,
     node: String,
+    creations: Backoff,
     last_write: Option<LastWrite>,
 }
 
@@ -78,23 +84,34 @@ impl Publisher {
     pub fn new(client: Client, node: &str) -> Self {
         let resource = ApiResource::erase::<GpuNode>(&());
         let api = Api::all_with(client, &resource);
-        Self { api, resource, node: node.to_owned(), last_write: None }
+        let creations = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        Self { api, resource, node: node.to_owned(), creations, last_write: None }
     }
 
     /// Writes the report unless the GpuNode already has it. No GpuNode is created for a node without GPUs, but an
-    /// existing one is updated.
+    /// existing one is updated. A GpuNode that is deleted again and again before it has an owner is created less and less
+    /// often.
     ///
     /// # Errors
     /// Returns an error if the API server rejects the request, or does not answer in time.
-    pub async fn publish(&mut self, gpu_node: &GpuNodeView, report: &Report) -> Result<Published, PublishError> {
+    pub async fn publish(
+        &mut self,
+        gpu_node: &GpuNodeView,
+        report: &Report,
+        now: Instant,
+    ) -> Result<Published, PublishError> {
+        if gpu_node.is_owned() {
+            self.creations.succeeded();
+        }
         let create = match gpu_node {
             GpuNodeView::Unknown => return Ok(Published::Unchanged),
             GpuNodeView::Absent if report.gpus.is_empty() => return Ok(Published::Unchanged),
-            GpuNodeView::Absent => true,
+            // Until the next creation it is written without: it may exist, and the watch be behind.
+            GpuNodeView::Absent => self.creations.is_due(now),
             GpuNodeView::Present(fields) if self.is_up_to_date(fields, report) => return Ok(Published::Unchanged),
             GpuNodeView::Present(_) => false,
         };
-        timeout(REQUEST, self.write(create, report)).await.map_err(|_| PublishError::TimedOut)??;
+        timeout(REQUEST, self.write(create.then_some(now), report)).await.map_err(|_| PublishError::TimedOut)??;
         Ok(if create { Published::Created } else { Published::Report })
     }
 
@@ -106,11 +123,12 @@ impl Publisher {
                 .is_some_and(|last_write| last_write.sent == *report && last_write.stored == fields.report)
     }
 
-    async fn write(&mut self, create: bool, report: &Report) -> Result<(), PublishError> {
-        if create {
+    async fn write(&mut self, create: Option<Instant>, report: &Report) -> Result<(), PublishError> {
+        if let Some(now) = create {
             let bare = DynamicObject::new(&self.node, &self.resource).data(json!({"spec": {}}));
             let params = PostParams { field_manager: Some(PROBE_MANAGER.to_owned()), ..PostParams::default() };
             self.api.create(&params, &bare).map_ok(drop).or_else(already_there).await?;
+            self.creations.failed(now);
         }
         let patch = json!({
             "apiVersion": self.resource.api_version,

@@ -94,12 +94,13 @@ fn runtime_edits(
         let known = before.and_then(|before| before.get(key));
         has_only_nvidias &= known.is_none();
         match item {
-            Item::Table(runtime) if known.is_none() && is_nvidias(key, runtime, entries) => {
+            // The installer writes no dotted keys.
+            Item::Table(runtime) if known.is_none() && !runtime.is_dotted() && is_nvidias(key, runtime, entries) => {
                 sections(text, runtime, edits);
             }
             Item::Table(below) => {
                 let is_bare = runtime_edits(text, below, known.and_then(Item::as_table_like), entries, edits);
-                if is_bare && known.is_none() {
+                if is_bare && known.is_none() && !below.is_dotted() {
                     edits.extend(below.span().map(|header| (table_lines(text, header), String::new())));
                 }
                 has_only_nvidias &= is_bare;
@@ -118,7 +119,7 @@ fn names_added(default: &Item, table: &Table, before: Option<&dyn TableLike>, en
     default.as_str().is_some_and(|name| {
         let runtime = table.get("runtimes").and_then(|runtimes| runtimes.get(name)?.as_table());
         let known = before.and_then(|before| before.get("runtimes")?.get(name));
-        known.is_none() && runtime.is_some_and(|runtime| is_nvidias(name, runtime, entries))
+        known.is_none() && runtime.is_some_and(|runtime| !runtime.is_dotted() && is_nvidias(name, runtime, entries))
     })
 }
 
@@ -134,15 +135,21 @@ fn default_edit(text: &str, table: &Table, before: Option<&Item>) -> Option<Edit
 /// what follows.
 fn sections(text: &str, table: &Table, edits: &mut Vec<Edit>) {
     if let Some(header) = table.span() {
-        let values = table.iter().filter_map(|(_, item)| item.as_value().and_then(Value::span));
-        let end = values.map(|span| span.end).max().unwrap_or(header.end).max(header.end);
+        let end = end_of_values(table).unwrap_or(header.end).max(header.end);
         edits.push((table_lines(text, header.start..end), String::new()));
     }
-    for (_, item) in table {
-        if let Item::Table(below) = item {
-            sections(text, below, edits);
-        }
+    for below in table.iter().filter_map(|(_, item)| item.as_table()).filter(|below| !below.is_dotted()) {
+        sections(text, below, edits);
     }
+}
+
+/// Returns where the last value below a table's header ends.
+fn end_of_values(table: &Table) -> Option<usize> {
+    let end = |(_, item): (_, &Item)| match item {
+        Item::Table(below) if below.is_dotted() => end_of_values(below),
+        item => item.as_value()?.span().map(|span| span.end),
+    };
+    table.iter().filter_map(end).max()
 }
 
 /// Returns whether a table is one of the installer's runtimes.
@@ -175,13 +182,17 @@ fn table_lines(text: &str, range: Range<usize>) -> Range<usize> {
     start - empty.map_or(0, str::len)..end
 }
 
-/// Applies edits that do not overlap.
+/// Applies edits. They may overlap, because a table without a header of its own has the span of the table below it.
 fn apply(text: &str, mut edits: Vec<Edit>) -> String {
-    edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
-    edits.into_iter().fold(text.to_owned(), |mut text, (range, new)| {
-        text.replace_range(range, &new);
-        text
-    })
+    edits.sort_by_key(|(range, _)| range.start);
+    let (mut edited, mut end) = (String::with_capacity(text.len()), 0);
+    for (range, new) in edits {
+        edited.push_str(text.get(end..range.start).unwrap_or_default());
+        edited.push_str(&new);
+        end = end.max(range.end);
+    }
+    edited.push_str(text.get(end..).unwrap_or_default());
+    edited
 }
 
 /// Returns the content of a file independent of its formatting. Empty tables are dropped.

@@ -58,6 +58,10 @@ impl Server {
         self.0.lock().unwrap().object = Some(object);
     }
 
+    pub fn has_none(&self) {
+        self.0.lock().unwrap().object = None;
+    }
+
     pub fn fails_next_with(&self, code: u16) {
         self.0.lock().unwrap().failures.push(code);
     }

@@ -1,6 +1,7 @@
 //! Tables of pods: which findings they lead to, and which they do not.
 
 mod cuda;
+mod foreign_input;
 mod journal;
 mod refused;
 mod scheduling;

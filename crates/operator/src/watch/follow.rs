@@ -11,10 +11,7 @@ use kube::{
 };
 use tokio::sync::Notify;
 
-use super::{
-    mirror::Mirror,
-    mirrors::{Mirrors, Readable, trimmed, version},
-};
+use super::mirrors::{Mirrors, Readable, Shared, trimmed, version};
 
 /// The number of objects in a page of a list. A page is held in memory completely.
 const PAGE: u32 = 100;
@@ -43,7 +40,7 @@ pub type Reading<N, F> = Option<(N, Option<F>)>;
 pub fn follow<K, F, N>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     mirrors: Arc<Mirrors>,
-    mirror: fn(&Mirrors) -> &Mirror<F, N>,
+    mirror: fn(&Mirrors) -> &Shared<F, N>,
     read: fn(&Interner, K) -> Reading<N, F>,
     wake: Arc<Notify>,
 ) -> BoxFuture<'static, ()>
@@ -60,27 +57,30 @@ where
         while let Some(event) = events.next().await {
             let changed = match event {
                 Ok(watcher::Event::Init) => {
-                    mirror.begin_list();
+                    mirror.write().begin_list();
                     false
                 }
                 Ok(watcher::Event::InitApply(object)) => {
                     let version = version(&object);
                     let listed = read(object).and_then(|(name, fact)| Some((name, fact?)));
-                    listed.is_some_and(|(name, fact)| mirror.list(name, version, fact))
+                    listed.is_some_and(|(name, fact)| mirror.write().list(name, version, fact))
                 }
-                Ok(watcher::Event::InitDone) => mirror.end_list(),
+                Ok(watcher::Event::InitDone) => mirror.write().end_list(),
                 Ok(watcher::Event::Apply(object)) => {
                     let version = version(&object);
                     match read(object) {
-                        Some((name, Some(fact))) => mirror.set(name, version, fact),
+                        Some((name, Some(fact))) => mirror.write().set(name, version, fact),
                         // An object may have had facts before, such as a pod that has lost its label.
-                        Some((name, None)) => mirror.get(&name).is_some() && mirror.remove(name, version),
+                        Some((name, None)) => {
+                            let mut mirror = mirror.write();
+                            mirror.get(&name).is_some() && mirror.remove(name, version)
+                        }
                         None => false,
                     }
                 }
                 Ok(watcher::Event::Delete(object)) => {
                     let version = version(&object);
-                    read(object).is_some_and(|(name, _)| mirror.remove(name, version))
+                    read(object).is_some_and(|(name, _)| mirror.write().remove(name, version))
                 }
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "watch failed; retrying");
@@ -125,7 +125,7 @@ mod tests {
             let events = [Init, InitDone].into_iter().chain(events).map(Ok);
             let read = |words: &Interner, pod: Pod| Some((pod.name_any(), PodFacts::of(&pod, words)));
             follow(futures::stream::iter(events), Arc::clone(&mirrors), |mirrors| &mirrors.pods, read, wake).await;
-            assert_eq!(mirrors.pods.get("p").is_some(), known);
+            assert_eq!(mirrors.pods.read().get("p").is_some(), known);
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName};
 use gpu_operator_plan::world::{
     DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
+    mirror::{Facts, Mirror, Version},
 };
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass},
@@ -17,7 +18,6 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt};
 use tokio::sync::Notify;
 
-use super::mirror::{Facts, Mirror, Version};
 use crate::diagnose::{PendingPod, RefusedPods, Symptoms};
 
 /// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
@@ -33,29 +33,55 @@ pub fn version(object: &impl ResourceExt) -> Version {
 /// not be mistaken for a missing object.
 pub type Readable<K> = Option<Arc<K>>;
 
+/// A mirror that a watch keeps up to date and the loop reads.
+#[derive(Debug)]
+pub struct Shared<F, N = String>(RwLock<Mirror<F, N>>);
+
+impl<F, N> Default for Shared<F, N> {
+    fn default() -> Self {
+        Self(RwLock::default())
+    }
+}
+
+impl<F, N> Shared<F, N> {
+    fn of_at_most(most: usize) -> Self {
+        Self(RwLock::new(Mirror::of_at_most(most)))
+    }
+
+    /// Returns the mirror to read.
+    pub fn read(&self) -> RwLockReadGuard<'_, Mirror<F, N>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the mirror to change.
+    pub fn write(&self) -> RwLockWriteGuard<'_, Mirror<F, N>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// All mirrors.
 #[derive(Debug)]
 pub struct Mirrors {
-    pub(super) policies: Mirror<Readable<ClusterGpuPolicy>, PolicyName>,
-    pub(super) nodes: Mirror<NodeFacts, NodeName>,
-    pub(super) gpu_nodes: Mirror<Readable<GpuNode>, NodeName>,
-    pub(super) daemon_sets: Mirror<DaemonSetFacts>,
+    pub(super) policies: Shared<Readable<ClusterGpuPolicy>, PolicyName>,
+    pub(super) nodes: Shared<NodeFacts, NodeName>,
+    pub(super) gpu_nodes: Shared<Readable<GpuNode>, NodeName>,
+    pub(super) daemon_sets: Shared<DaemonSetFacts>,
     /// DaemonSets of all namespaces, `None` for those that are not part of a GPU stack, so that a DaemonSet that ceases to be one is
     /// noticed.
-    pub(super) foreign_sets: Mirror<Option<ForeignSet>>,
+    pub(super) foreign_sets: Shared<Option<ForeignSet>>,
     /// Pods of all namespaces that install a driver.
-    pub(super) foreign_pods: Mirror<ForeignPod>,
-    pub(super) pods: Mirror<PodFacts>,
-    pub(super) refusals: Mirror<Refusal>,
-    pub(super) runtime_classes: Mirror<RuntimeClassFacts>,
+    pub(super) foreign_pods: Shared<ForeignPod>,
+    pub(super) pods: Shared<PodFacts>,
+    pub(super) refusals: Shared<Refusal>,
+    pub(super) runtime_classes: Shared<RuntimeClassFacts>,
     /// The interned strings of the facts.
     pub(super) words: Interner,
     /// Pending pods of all namespaces that involve GPUs, used only by diagnosis.
-    pub(super) pending: Mirror<PendingPod>,
+    pub(super) pending: Shared<PendingPod>,
     /// Rejections of pods of all namespaces, used only by diagnosis.
-    pub(super) refused: Mirror<RefusedPods>,
+    pub(super) refused: Shared<RefusedPods>,
     /// Containers of all namespaces that were not started, used only by diagnosis.
-    pub(super) not_started: Mirror<RefusedPods>,
+    pub(super) not_started: Shared<RefusedPods>,
     /// Notified of every change of a fact, including changes from the answers to this operator's writes.
     pub(super) changed: Notify,
 }
@@ -63,19 +89,19 @@ pub struct Mirrors {
 impl Default for Mirrors {
     fn default() -> Self {
         Self {
-            policies: Mirror::default(),
-            nodes: Mirror::default(),
-            gpu_nodes: Mirror::default(),
-            daemon_sets: Mirror::default(),
-            pods: Mirror::default(),
-            refusals: Mirror::default(),
-            runtime_classes: Mirror::default(),
-            foreign_sets: Mirror::default(),
-            foreign_pods: Mirror::default(),
+            policies: Shared::default(),
+            nodes: Shared::default(),
+            gpu_nodes: Shared::default(),
+            daemon_sets: Shared::default(),
+            pods: Shared::default(),
+            refusals: Shared::default(),
+            runtime_classes: Shared::default(),
+            foreign_sets: Shared::default(),
+            foreign_pods: Shared::default(),
             words: Interner::default(),
-            pending: Mirror::of_at_most(MOST),
-            refused: Mirror::of_at_most(MOST),
-            not_started: Mirror::of_at_most(MOST),
+            pending: Shared::of_at_most(MOST),
+            refused: Shared::of_at_most(MOST),
+            not_started: Shared::of_at_most(MOST),
             changed: Notify::new(),
         }
     }
@@ -86,13 +112,13 @@ impl Mirrors {
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         let synced = [
-            ("ClusterGpuPolicy", self.policies.synced()),
-            ("Node", self.nodes.synced()),
-            ("GpuNode", self.gpu_nodes.synced()),
-            ("DaemonSet", self.daemon_sets.synced() && self.foreign_sets.synced()),
-            ("Pod", self.pods.synced() && self.foreign_pods.synced()),
-            ("Event", self.refusals.synced()),
-            ("RuntimeClass", self.runtime_classes.synced()),
+            ("ClusterGpuPolicy", self.policies.read().synced()),
+            ("Node", self.nodes.read().synced()),
+            ("GpuNode", self.gpu_nodes.read().synced()),
+            ("DaemonSet", self.daemon_sets.read().synced() && self.foreign_sets.read().synced()),
+            ("Pod", self.pods.read().synced() && self.foreign_pods.read().synced()),
+            ("Event", self.refusals.read().synced()),
+            ("RuntimeClass", self.runtime_classes.read().synced()),
         ];
         synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
     }
@@ -103,21 +129,23 @@ impl Mirrors {
         let changed = match answer {
             Answer::Policy(policy) => {
                 let version = version(&*policy);
-                self.policies.set(policy.name_any().into(), version, Some(Arc::new(trimmed(*policy))))
+                self.policies.write().set(policy.name_any().into(), version, Some(Arc::new(trimmed(*policy))))
             }
             Answer::GpuNode(gpu_node) => {
                 let version = version(&*gpu_node);
-                self.gpu_nodes.set(self.node_name(&*gpu_node), version, Some(Arc::new(trimmed(*gpu_node))))
+                self.gpu_nodes.write().set(self.node_name(&*gpu_node), version, Some(Arc::new(trimmed(*gpu_node))))
             }
             Answer::Node(node) => {
                 let facts = NodeFacts::of(&node, &self.words);
-                self.nodes.set(facts.name.clone(), version(&*node), facts)
+                self.nodes.write().set(facts.name.clone(), version(&*node), facts)
             }
-            Answer::DaemonSet(set) => self.daemon_sets.set(set.name_any(), version(&*set), DaemonSetFacts::of(&set)),
+            Answer::DaemonSet(set) => {
+                self.daemon_sets.write().set(set.name_any(), version(&*set), DaemonSetFacts::of(&set))
+            }
             Answer::Pod(pod) => PodFacts::of(&pod, &self.words)
-                .is_some_and(|facts| self.pods.set(pod.name_any(), version(&*pod), facts)),
+                .is_some_and(|facts| self.pods.write().set(pod.name_any(), version(&*pod), facts)),
             Answer::RuntimeClass(class) => {
-                self.runtime_classes.set(class.name_any(), version(&*class), RuntimeClassFacts::of(&class))
+                self.runtime_classes.write().set(class.name_any(), version(&*class), RuntimeClassFacts::of(&class))
             }
             Answer::Nothing => false,
         };
@@ -139,20 +167,20 @@ impl Mirrors {
     /// Returns the world as the mirrors show it, or `None` until all kinds have been listed.
     #[must_use]
     pub fn world(&self) -> Option<World> {
-        let (policies, unreadable_policies) = readable(self.policies.facts()?);
-        let (gpu_nodes, unreadable_gpu_nodes) = readable(self.gpu_nodes.facts()?);
+        let (policies, unreadable_policies) = readable(self.policies.read().facts()?);
+        let (gpu_nodes, unreadable_gpu_nodes) = readable(self.gpu_nodes.read().facts()?);
         Some(World {
             policies,
             unreadable_policies,
-            nodes: self.nodes.facts()?,
+            nodes: self.nodes.read().facts()?,
             gpu_nodes,
             unreadable_gpu_nodes,
-            daemon_sets: self.daemon_sets.facts()?,
-            foreign_sets: foreign(self.foreign_sets.facts()?),
-            foreign_pods: self.foreign_pods.facts()?,
-            pods: self.pods.facts()?,
-            refusals: self.refusals.facts()?,
-            runtime_classes: self.runtime_classes.facts()?,
+            daemon_sets: self.daemon_sets.read().facts()?,
+            foreign_sets: foreign(self.foreign_sets.read().facts()?),
+            foreign_pods: self.foreign_pods.read().facts()?,
+            pods: self.pods.read().facts()?,
+            refusals: self.refusals.read().facts()?,
+            runtime_classes: self.runtime_classes.read().facts()?,
             ..World::default()
         })
     }
@@ -206,8 +234,8 @@ impl Mirrors {
     /// Returns the pods and rejections as the mirrors show them, or `None` until all kinds have been listed.
     #[must_use]
     pub fn symptoms(&self) -> Option<Symptoms> {
-        let mut refused = self.refused.facts()?;
-        refused.extend(self.not_started.facts()?);
-        Some(Symptoms { pods: self.pending.facts()?, refused, pod_events: BTreeMap::new() })
+        let mut refused = self.refused.read().facts()?;
+        refused.extend(self.not_started.read().facts()?);
+        Some(Symptoms { pods: self.pending.read().facts()?, refused, pod_events: BTreeMap::new() })
     }
 }

@@ -61,7 +61,7 @@ impl<'w> Assessment<'w> {
 
 fn notes(member: &Member<'_>, missing_image: Option<&str>) -> Vec<Note> {
     let passed_through =
-        gpus::passed_through(member.report()).map(|message| Note::new(Reason::GpusPassedThrough, message));
+        gpus::passed_through(member.last_report()).map(|message| Note::new(Reason::GpusPassedThrough, message));
     let compiled = missing_image.and_then(|image| precompiled::note(member, image));
     let overlap = overlap_note(&name_of(member.policy), &member.others);
     let known = member.discovery.notes.iter().cloned().chain(member.external.notes());

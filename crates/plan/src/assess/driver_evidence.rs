@@ -2,6 +2,7 @@
 //! registered them, even if no container can be started with them any more.
 
 use gpu_operator_crd::{
+    GpuNodeStatus,
     policy::Stage,
     reason::Reason,
     report::{CONTAINER_ROOT, DriverFacts},
@@ -34,11 +35,14 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
     }
     // Until a plugin has found the driver, nothing is lost: a container that has just started is still creating its root, and
     // the probe may see the module before kubelet reports that the container runs.
-    let was_there = member.pod(Stage::DevicePlugin).is_some_and(PodFacts::has_started);
+    let plugin = member.pod(Stage::DevicePlugin);
+    let was_there = plugin.is_some_and(PodFacts::has_started);
     let known = |reason| member.status().is_some_and(|status| status.reason() == Some(reason));
     let Some((pod, since)) = pod.and_then(|pod| Some((pod, pod.running_since()?))) else {
         let has_failed = pod.is_some_and(PodFacts::has_failed);
-        let is_lost = was_there || has_failed || member.allocatable() > 0 || known(Reason::DriverDown);
+        let was_ready = member.allocatable() > 0 && member.status().is_some_and(GpuNodeStatus::is_ready);
+        let is_unreported = plugin.zip(pod).is_some_and(|(plugin, pod)| plugin.has_found(pod));
+        let is_lost = has_failed || known(Reason::DriverDown) || !is_unreported && (was_there || was_ready);
         return (facts.loaded.is_some() && is_lost).then(|| Note::new(Reason::DriverDown, down(pod)));
     };
     let lacks = lacking(facts, pod)?;

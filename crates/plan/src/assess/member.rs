@@ -28,6 +28,7 @@ use crate::{
         external_stack::ExternalStack,
         gpus::{self, Discovery},
         pools::GoverningPool,
+        report,
     },
     settings::{AT_GUARD, GRACE, REPORT_GRACE},
     time::later,
@@ -41,6 +42,8 @@ pub struct Member<'w> {
     pub node: &'w NodeFacts,
     /// Its GpuNode, if it exists.
     pub gpu_node: Option<&'w GpuNode>,
+    /// The probe's report, if it is of the node's current boot.
+    report: Option<&'w Report>,
     /// Its GPUs.
     pub discovery: Discovery<'w>,
     /// The policy.
@@ -90,20 +93,21 @@ impl<'w> Member<'w> {
             expected,
             offer,
         } = desired;
-        let GovernedNode { node, gpu_node, pods, discovery, policy, others } = governed;
-        let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
+        let GovernedNode { node, gpu_node, report, pods, discovery, policy, others } = governed;
         let tolerations = policy.spec.defaults.tolerations.as_ref();
         let untolerated = tolerations.and_then(|tolerations| node.untolerated(tolerations));
-        let missing = match report {
-            Some(report) => expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(report))),
+        let last = report::last(gpu_node);
+        let missing = match last {
+            Some(last) => expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(last))),
             None => 0,
         };
-        let health = health::of(report, probe_pod(&pods), missing, now);
+        let health = health::of(last, probe_pod(&pods), missing, now);
         let expected_resources =
-            expected.map(|expected| ExpectedResources::of(expected, health.unhealthy, report, &offer));
+            expected.map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &offer));
         Self {
             node,
             gpu_node,
+            report,
             discovery,
             policy,
             others,
@@ -130,10 +134,22 @@ impl<'w> Member<'w> {
         self.gpu_node?.status.as_ref()
     }
 
-    /// Returns the probe's report.
+    /// Returns the probe's report, if it is of the node's current boot.
     #[must_use]
     pub fn report(&self) -> Option<&'w Report> {
-        self.status()?.report.as_ref()
+        self.report
+    }
+
+    /// Returns the probe's last report of any boot: the node's GPUs and their health are as it says until the next one.
+    #[must_use]
+    pub fn last_report(&self) -> Option<&'w Report> {
+        report::last(self.gpu_node)
+    }
+
+    /// Returns whether the probe's last report is of another boot than the node's current one.
+    #[must_use]
+    pub fn report_is_outdated(&self) -> bool {
+        self.report.is_none() && self.last_report().is_some()
     }
 
     /// Returns the update that the node is in.
@@ -190,14 +206,14 @@ impl<'w> Member<'w> {
     /// Returns the number of GPUs on the PCI bus.
     #[must_use]
     pub fn on_bus(&self) -> u32 {
-        gpus::on_bus(self.report())
+        gpus::on_bus(self.last_report())
     }
 
     /// Returns the PCI addresses of the GPUs that are no longer on the bus.
     #[must_use]
     pub fn missing_from(&self) -> Vec<&str> {
         let there = |address: &str| {
-            self.report().is_some_and(|report| report.gpus.iter().any(|gpu| gpu.pci_address == address))
+            self.last_report().is_some_and(|report| report.gpus.iter().any(|gpu| gpu.pci_address == address))
         };
         self.discovery.seen.at.iter().copied().filter(|address| !there(address)).collect()
     }

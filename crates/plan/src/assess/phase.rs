@@ -21,6 +21,8 @@ use crate::{
     container_names::INSTALL_TOOLKIT,
     desired::{driver::choice::DriverChoice, node::Desired, toolkit::choice::ToolkitChoice},
     note::Note,
+    settings::REPORT_GRACE,
+    time::older,
     world::{ContainerState, World},
 };
 
@@ -130,24 +132,37 @@ fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
     Verdict::new(last_phase(member), Reason::NodeNotReady, message)
 }
 
-/// Returns the verdict on a node whose probe has not reported.
+/// Returns the verdict on a node whose probe has not reported since its boot.
 fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
-    if let Some((reason, message)) = member.probe_pod().and_then(|pod| pod_failure(pod, now)) {
-        return Verdict::new(
-            Phase::Discovery,
-            Reason::ProbeMissing,
-            format!("the probe does not report: {reason}: {message}"),
-        );
+    let failure = member.probe_pod().and_then(|pod| pod_failure(pod, now));
+    let (late, since) = if member.report_is_outdated() {
+        // A reboot ends the probe's container with an error.
+        (waited_since_boot(member, now), " since the node was booted")
+    } else {
+        (failure.is_some() || member.report_due().is_none_or(|due| now >= due), "")
+    };
+    if !late {
+        let message = format!("the probe has not yet reported{since}");
+        return Verdict::new(Phase::Discovery, Reason::WaitingForReport, message);
     }
-    if member.report_due().is_none_or(|due| now >= due) {
-        let message = match member.probe_pod() {
-            Some(pod) => format!("probe pod {} is running but has not reported; see its log", pod.name),
-            None => "DaemonSet nvml-probe has no pod on the node; check its affinity, node selector and tolerations"
-                .to_owned(),
-        };
-        return Verdict::new(Phase::Discovery, Reason::ProbeMissing, message);
-    }
-    Verdict::new(Phase::Discovery, Reason::WaitingForReport, "the probe has not reported yet")
+    let message = match (failure, member.probe_pod()) {
+        (Some((reason, message)), _) => format!("the probe does not report: {reason}: {message}"),
+        (None, Some(pod)) => format!("probe pod {} is running but has not reported{since}; see its log", pod.name),
+        (None, None) => {
+            "DaemonSet nvml-probe has no pod on the node; check its affinity, node selector and tolerations".to_owned()
+        }
+    };
+    Verdict::new(Phase::Discovery, Reason::ProbeMissing, message)
+}
+
+/// Returns whether a report of the current boot is overdue: the node's status has been waiting for it for [`REPORT_GRACE`]. That
+/// is measured by this operator's clock alone.
+fn waited_since_boot(member: &Member<'_>, now: Timestamp) -> bool {
+    let before = member.status().filter(|before| before.phase == Phase::Discovery);
+    before.is_some_and(|before| match before.reason() {
+        Some(Reason::WaitingForReport) => before.since().is_some_and(|since| older(since, REPORT_GRACE, now)),
+        reason => reason == Some(Reason::ProbeMissing),
+    })
 }
 
 /// Returns the verdict on a toolkit that is not proven to work, or `None` if it is.

@@ -20,7 +20,11 @@ pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
     if !effective_spec::is_precompiled(member.policy, member.named_pool) {
         return None;
     }
-    let (status, report, choice) = (member.status()?, member.report()?, member.driver()?);
+    let status = member.status()?;
+    if member.desired.is_unknown() {
+        return status.missing_image.clone();
+    }
+    let (report, choice) = (member.report()?, member.driver()?);
     let subject = variant::driver_subject(catalogue, member.policy, member.node, &member.discovery, status, report);
     let settings = effective_spec::driver(member.policy, member.named_pool);
     let image = precompiled::wanted(&settings, &subject, choice)?;

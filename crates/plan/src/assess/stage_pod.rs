@@ -52,7 +52,7 @@ pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     let (expected, on_bus) = (member.expected?, member.on_bus());
     let gone = member.missing_from().join(", ");
     let mut details = if gone.is_empty() { String::new() } else { format!("; missing: {gone}") };
-    details.extend(gpus::passed_through(member.report()).into_iter().flat_map(|given| ["; ".to_owned(), given]));
+    details.extend(gpus::passed_through(member.last_report()).into_iter().flat_map(|given| ["; ".to_owned(), given]));
     (on_bus < expected).then(|| {
         let advice = missing_advice(&member.node.name, on_bus);
         let message = format!("{on_bus} of {expected} expected GPUs are on the PCI bus{details}. {advice}");

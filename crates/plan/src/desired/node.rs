@@ -24,7 +24,7 @@ use crate::{
 /// What a policy wants of a node's driver, toolkit and device plugin.
 #[derive(Clone, Debug)]
 pub enum Desired {
-    /// Not known yet: the probe has not reported, or the container runtime does not answer.
+    /// Not known yet: the probe has not reported since the node's boot, or the container runtime does not answer.
     Unknown,
     /// The node cannot have what the policy requires.
     Unsatisfiable(Fault),
@@ -40,6 +40,12 @@ impl Desired {
             Self::Variant(variant) => Some(variant),
             Self::Unknown | Self::Unsatisfiable(_) => None,
         }
+    }
+
+    /// Returns whether it is unknown.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown)
     }
 
     /// Returns why the policy cannot be applied, if it cannot.
@@ -78,16 +84,16 @@ pub fn resolve<'w>(
     world: &'w World,
     variants: &mut Variants<'w>,
 ) -> DesiredNode<'w> {
-    let GovernedNode { node, gpu_node, policy, ref discovery, .. } = governed;
+    let GovernedNode { node, gpu_node, report, policy, ref discovery, .. } = governed;
     let pool = GoverningPool::of(catalogue, policy, discovery.model.as_deref(), &node.labels);
     let named_pool = pool.named;
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let have = revision::node_groups(node);
     let foreign_policy =
         (effective_spec::foreign_stack(policy, named_pool), effective_spec::device_plugin(policy, named_pool).flavor);
-    let external = ExternalStack::of(world, node, &have, status, foreign_policy);
+    let external = ExternalStack::of(world, node, &have, report, status, foreign_policy);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
-    let known = status.filter(|_| !node.runtime_is_silent()).and_then(|status| Some((status, status.report.as_ref()?)));
+    let known = status.zip(report).filter(|_| !node.runtime_is_silent());
     let desired = known.map_or(Desired::Unknown, |(status, report)| {
         let subject = variant::driver_subject(catalogue, policy, node, discovery, status, report);
         match variant::choose(policy, &pool, &subject, &external) {

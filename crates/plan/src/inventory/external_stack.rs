@@ -9,7 +9,7 @@ use gpu_operator_crd::{
     keys,
     policy::{ForeignStack, PluginFlavor, Stage},
     reason::Reason,
-    report::HostRuntime,
+    report::{HostRuntime, Report},
 };
 
 use crate::{
@@ -74,8 +74,8 @@ fn named(name: &str) -> Option<(Stage, bool)> {
 
 /// Returns the runtimes that the probe reports, and the one that the node uses already: a file that is being rewritten
 /// is incomplete for a moment.
-fn runtimes(status: Option<&GpuNodeStatus>) -> Vec<HostRuntime> {
-    let reported = status.and_then(|status| status.report.as_ref()).map_or(&[][..], |report| &report.runtimes);
+fn runtimes(report: Option<&Report>, status: Option<&GpuNodeStatus>) -> Vec<HostRuntime> {
+    let reported = report.map_or(&[][..], |report| &report.runtimes);
     let known = status.and_then(|status| status.host_runtime.as_ref());
     let kept = known.filter(|known| reported.iter().all(|found| found.file != known.file));
     reported.iter().chain(kept).cloned().collect()
@@ -90,11 +90,12 @@ impl ExternalStack {
         world: &World,
         node: &NodeFacts,
         have: &StageRevisions,
+        report: Option<&Report>,
         status: Option<&GpuNodeStatus>,
         policy: (ForeignStack, Option<PluginFlavor>),
     ) -> Self {
         let take_over = policy.0 == ForeignStack::TakeOver;
-        let runtimes = if take_over || have.toolkit.is_some() { Vec::new() } else { runtimes(status) };
+        let runtimes = if take_over || have.toolkit.is_some() { Vec::new() } else { runtimes(report, status) };
         let mut foreign = Self { runtimes, take_over, ..Self::default() };
         let mut dra = None;
         for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {

@@ -1,5 +1,6 @@
 //! Discovery: which nodes have GPUs, and of which model. Evidence-based and sticky: what is known stays known until a
-//! live report contradicts it, because a missing label proves nothing.
+//! live report contradicts it, because a missing label proves nothing. So does a reboot: the last report counts here until the
+//! probe reports again.
 
 use std::borrow::Cow;
 
@@ -11,7 +12,10 @@ use gpu_operator_crd::{
 
 use crate::{
     catalogue::{Accelerator, Catalogue, unknown_model_name},
-    inventory::node_labels::{self, Signals},
+    inventory::{
+        node_labels::{self, Signals},
+        report,
+    },
     note::Note,
     world::NodeFacts,
 };
@@ -61,7 +65,7 @@ pub fn discover<'c>(
     gpu_node: Option<&'c GpuNode>,
 ) -> Option<Discovery<'c>> {
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
-    let report = status.and_then(|status| status.report.as_ref());
+    let report = report::last(gpu_node);
     let on_bus: &[Gpu] = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
     let remembered = remembered(node, gpu_node);
     // A node whose bus shows no GPU is still a GPU node, with all of them missing, if this Node (by UID) had GPUs

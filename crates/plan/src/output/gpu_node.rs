@@ -21,7 +21,7 @@ use crate::{
     inventory::membership::{Unmanaged, name_of},
     note::clip,
     output::{
-        node_conditions,
+        node_conditions, offered_resources,
         status_debounce::{Debounced, Pace, debounced},
     },
     rollout::decision::Decision,
@@ -182,6 +182,7 @@ pub fn member_status(
             Some(_) => None,
             None => before.and_then(|before| before.host_runtime.clone()),
         },
+        offered_resources: offered_resources::remembered(member.node, before, member.offer.resource.as_deref()),
         published_labels: published.labels.clone(),
     };
     if let Some(Debounced { status: written, until, .. }) =
@@ -203,6 +204,7 @@ fn remember_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
         && one.validation == other.validation
         && one.foreign == other.foreign
         && one.host_runtime == other.host_runtime
+        && one.offered_resources == other.offered_resources
         && one.published_labels == other.published_labels
         && seen(&one.gpus) == seen(&other.gpus)
 }
@@ -252,6 +254,7 @@ pub fn unmanaged_status(
         reason: Some(reason.into()),
         message,
         since: same.and_then(|before| before.since.clone()).or(Some(Time(now))),
+        offered_resources: offered_resources::remembered(node, before, None),
         ..GpuNodeStatus::default()
     }
 }

@@ -30,6 +30,8 @@ pub struct Plan {
     pub runtime_classes: BTreeMap<String, RuntimeClass>,
     /// This operator's RuntimeClasses to delete, which no node needs.
     pub prune_classes: BTreeSet<String>,
+    /// GpuNodes to delete, which have no Node, with their uids.
+    pub prune_gpu_nodes: BTreeMap<NodeName, String>,
     /// Label writes, by node.
     pub labels: BTreeMap<NodeName, LabelWrite>,
     /// Writes of GPU health, by node.
@@ -74,6 +76,7 @@ impl Plan {
             pods,
             runtime_classes,
             prune_classes,
+            prune_gpu_nodes,
             labels,
             node_health,
             gpu_nodes,
@@ -85,6 +88,7 @@ impl Plan {
         daemon_sets.is_empty()
             && runtime_classes.is_empty()
             && prune_classes.is_empty()
+            && prune_gpu_nodes.is_empty()
             && prune.is_empty()
             && recreate.is_empty()
             && pods.is_empty()
@@ -105,6 +109,7 @@ impl Plan {
             pods,
             runtime_classes,
             prune_classes,
+            prune_gpu_nodes,
             labels,
             node_health,
             gpu_nodes,
@@ -123,6 +128,7 @@ impl Plan {
         self.pods.extend(pods);
         self.runtime_classes.extend(runtime_classes);
         self.prune_classes.extend(prune_classes);
+        self.prune_gpu_nodes.extend(prune_gpu_nodes);
         self.labels.extend(labels);
         self.node_health.extend(node_health);
         self.gpu_nodes.extend(gpu_nodes);

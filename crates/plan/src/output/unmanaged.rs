@@ -16,9 +16,8 @@ use crate::{
 /// Returns the writes for a node that no policy governs, which may still have pods of this operator: everything is
 /// removed, except a toolkit whose removal is pending, and a driver until no other pod of this operator uses it.
 pub fn writes<'w>(removals: &mut Removals<'w>, unmanaged: &UnmanagedNode<'w>, now: Timestamp) -> Plan {
-    let UnmanagedNode { node, gpu_node, ref pods, why, ref model, .. } = *unmanaged;
+    let UnmanagedNode { node, gpu_node, report, ref pods, why, ref model, .. } = *unmanaged;
     let status = gpu_node.map(|gpu_node| gpu_node::unmanaged_status(gpu_node, node, why, model.clone(), now));
-    let report = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref());
     let since = status.as_ref().and_then(GpuNodeStatus::since);
     let driver = since.and_then(|since| driver_removal::kept_by(node, pods, report, since, now));
     let kept = [(keys::DRIVER, driver), (keys::TOOLKIT, removals.kept_by(node))];

@@ -42,6 +42,8 @@ pub enum Write<'p> {
     Prune(&'p str),
     /// Delete a RuntimeClass.
     PruneClass(&'p str),
+    /// Delete a GpuNode with this uid.
+    PruneGpuNode(&'p NodeName, &'p str),
     /// Delete a pod.
     Recreate(&'p str),
     /// Create a pod.
@@ -75,6 +77,7 @@ impl Plan {
             self.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Status(name, write.status.as_ref()?)));
         let prune = self.prune.iter().map(|name| Write::Prune(name));
         let prune_classes = self.prune_classes.iter().map(|name| Write::PruneClass(name));
+        let prune_gpu_nodes = self.prune_gpu_nodes.iter().map(|(name, uid)| Write::PruneGpuNode(name, uid));
         let recreate = self.recreate.iter().map(|name| Write::Recreate(name));
         let pods = self.pods.iter().map(|(name, pod)| Write::Pod(name, pod));
         [
@@ -83,7 +86,7 @@ impl Plan {
             end,
             begin,
             labels.chain(conditions).chain(taints).collect(),
-            statuses.chain(prune).chain(prune_classes).chain(recreate).chain(pods).collect(),
+            statuses.chain(prune).chain(prune_classes).chain(prune_gpu_nodes).chain(recreate).chain(pods).collect(),
             self.policies.iter().map(|(name, status)| Write::PolicyStatus(name, status)).collect(),
             last,
         ]
@@ -98,7 +101,7 @@ impl Write<'_> {
             Self::Finalizer(..) | Self::PolicyStatus(..) => "ClusterGpuPolicy",
             Self::DaemonSet(..) | Self::Prune(_) => "DaemonSet",
             Self::RuntimeClass(..) | Self::PruneClass(_) => "RuntimeClass",
-            Self::Spec(..) | Self::Status(..) => "GpuNode",
+            Self::Spec(..) | Self::Status(..) | Self::PruneGpuNode(..) => "GpuNode",
             Self::Labels(..) | Self::Condition(..) | Self::Taint(..) => "Node",
             Self::Recreate(_) | Self::Pod(..) => "Pod",
         }
@@ -111,6 +114,7 @@ impl Write<'_> {
             Self::Finalizer(name, _) | Self::PolicyStatus(name, _) => Concern::Policy((*name).clone()),
             Self::Spec(name, _)
             | Self::Status(name, _)
+            | Self::PruneGpuNode(name, _)
             | Self::Labels(name, _)
             | Self::Condition(name, _)
             | Self::Taint(name, _) => Concern::Node((*name).clone()),
@@ -148,6 +152,7 @@ impl fmt::Display for Write<'_> {
             Self::Labels(name, _) => write!(f, "label node {name}"),
             Self::Condition(name, _) => write!(f, "set the health condition of node {name}"),
             Self::Taint(name, _) => write!(f, "set the health taint of node {name}"),
+            Self::PruneGpuNode(name, _) => write!(f, "delete GpuNode {name}"),
             Self::Recreate(name) => write!(f, "delete pod {name}"),
             Self::Pod(name, _) => write!(f, "create pod {name}"),
         }

@@ -1,7 +1,7 @@
 //! The rollout of a pool: which groups each node's labels should name. A node without groups gets the wanted ones immediately.
 //! Nodes with other groups are updated one at a time, and a node that fails during its update halts its pool.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use gpu_operator_crd::{
     NodeName, Phase,
@@ -20,6 +20,7 @@ use crate::{
         decision::{ASK_AT_ONCE, Decision, PoolDecision, halts, missed_a_gpu_before},
         mig::divide_anew,
         runtime_restart::RuntimeTurn,
+        unreadable,
     },
     world::{PodFacts, World},
 };
@@ -30,6 +31,26 @@ struct Seen<'a> {
     /// Pods that use a GPU, by node, if they were queried.
     gpu_pods: &'a BTreeMap<NodeName, Vec<String>>,
     now: Timestamp,
+}
+
+/// The node of a pool for which the others have to wait.
+enum Turn {
+    /// It is being updated.
+    Moving(NodeName),
+    /// Its GpuNode cannot be parsed, so it may be in the middle of an update.
+    Unreadable(NodeName),
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Moving(node) => write!(f, "node {node} of this pool is being updated"),
+            Self::Unreadable(node) => write!(
+                f,
+                "GpuNode {node} of this pool cannot be parsed, so its node may be in the middle of an update; upgrade the operator to the version that wrote it"
+            ),
+        }
+    }
 }
 
 /// Returns the decisions for the members of one pool, in the order of their names.
@@ -74,7 +95,10 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
         pool.nodes.insert(member.node.name.clone(), decision);
     }
     let moving = pool.nodes.iter().find(|(_, decision)| decision.rollout.is_some());
-    let mut turn = moving.map(|(name, _)| name.clone());
+    let mut turn = moving.map(|(name, _)| Turn::Moving(name.clone())).or_else(|| {
+        let node = unreadable::nodes(members, world).next()?;
+        Some(Turn::Unreadable(node.name.clone()))
+    });
     for member in waiting {
         let decision = take_turn(member, seen, &mut turn, &mut pool);
         let decision = in_turn(decision, member, &mut runtime);
@@ -108,13 +132,16 @@ fn are_there(want: &StageRevisions, world: &World) -> bool {
     })
 }
 
-/// Returns the decision to keep a node's labels, or to restore those that it gave up for an update that cannot continue.
+/// Returns the decision to keep a node's labels, or to restore those that it gave up for an update that cannot continue. While the
+/// wanted groups are unknown, as after a reboot, an update is neither continued nor given up.
 fn stay(member: &Member<'_>, rollout: Option<&Rollout>) -> Decision {
-    match rollout {
+    let unknown = member.desired.is_unknown();
+    let release = unknown && member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
+    match rollout.filter(|_| !unknown) {
         Some(rollout) if rollout.step == RolloutStep::Release => {
             Decision { labels: rollout.from.clone(), rollout: None, release: false, note: None }
         }
-        other => Decision { labels: member.have.clone(), rollout: other.cloned(), release: false, note: None },
+        _ => Decision { labels: member.have.clone(), rollout: rollout.cloned(), release, note: None },
     }
 }
 
@@ -201,7 +228,7 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
 }
 
 /// Returns the decision for a node whose revision is not the wanted one and that is not being updated.
-fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<NodeName>, pool: &mut PoolDecision) -> Decision {
+fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<Turn>, pool: &mut PoolDecision) -> Decision {
     let Seen { gpu_pods, now } = seen;
     let Some(want) = member.want() else {
         return stay(member, None);
@@ -214,7 +241,7 @@ fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<NodeName>, p
         ..settle(member, member.have.clone(), now)
     };
     if !nothing_to_lose && let Some(other) = turn.as_ref() {
-        return pending(format!("update pending: node {other} of this pool is being updated"));
+        return pending(format!("update pending: {other}"));
     }
     if !nothing_to_lose && !member.node.serves() {
         let state = if member.node.cordoned { "cordoned" } else { "NotReady" };
@@ -238,7 +265,7 @@ fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<NodeName>, p
     if nothing_to_lose {
         return Decision { release: driver_moves || must_release(member, now), ..settle(member, want, now) };
     }
-    *turn = Some(member.node.name.clone());
+    *turn = Some(Turn::Moving(member.node.name.clone()));
     let step = if driver_moves { RolloutStep::Release } else { RolloutStep::Install };
     let labels = if driver_moves { StageRevisions { driver: member.have.driver.clone(), ..want } } else { want };
     Decision {

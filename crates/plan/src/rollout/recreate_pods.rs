@@ -26,16 +26,12 @@ const SETTLED: Duration = Duration::from_mins(1);
 /// containers for the driver's container, so each is recreated once per restart.
 pub fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> {
     let pods = || world.pods.values().map(Arc::as_ref);
-    let drivers: BTreeMap<&NodeName, Option<Timestamp>> = pods().filter_map(driver).collect();
+    let drivers = pods().filter(|pod| pod.is_nvidia_driver() && !pod.is_leaving());
+    let drivers: BTreeMap<&NodeName, &PodFacts> = drivers.map(|pod| (&pod.node, pod)).collect();
     pods().filter(move |pod| {
-        let started = drivers.get(&pod.node);
-        is_holder(pod) && started.is_some_and(|started| is_older(pod, *started))
+        let driver = drivers.get(&pod.node);
+        is_holder(pod) && driver.is_some_and(|driver| is_older(pod, driver))
     })
-}
-
-/// Returns the node of a pod with NVIDIA's driver container, and since when the container is running.
-fn driver(pod: &PodFacts) -> Option<(&NodeName, Option<Timestamp>)> {
-    (pod.is_nvidia_driver() && !pod.is_leaving()).then(|| (&pod.node, pod.running_since()))
 }
 
 /// Returns the pods to recreate because of evidence against the driver's root, of which kubelet is unaware: it would start
@@ -53,8 +49,11 @@ fn is_holder(pod: &PodFacts) -> bool {
 }
 
 /// Returns whether a pod was started before the driver's container, or that is down. Both times are from the same kubelet.
-fn is_older(pod: &PodFacts, driver: Option<Timestamp>) -> bool {
-    driver.is_none_or(|driver| pod.running_since().is_some_and(|since| since < driver))
+fn is_older(pod: &PodFacts, driver: &PodFacts) -> bool {
+    match driver.running_since() {
+        Some(started) => pod.running_since().is_some_and(|since| since < started),
+        None => !pod.has_found(driver),
+    }
 }
 
 /// Returns the pods to recreate, except those that restart a container runtime, which each pool recreates one at a time.

@@ -9,7 +9,8 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{assessment::Assessment, member::Member, pod_failure::pod_failure, verdict::Verdict},
     note::Note,
-    rollout::{decision::halts, recreate_pods, toolkit_restart},
+    revision,
+    rollout::{decision::halts, recreate_pods, toolkit_restart, unreadable},
     world::World,
 };
 
@@ -36,9 +37,13 @@ impl RuntimeTurn {
             let tolerated = member.untolerated.is_none() || pod.is_some();
             tolerated && toolkit_restart::is_on_its_way(world, member.node, &member.have, pod, now)
         });
-        let holders = held
-            .map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, now)))
-            .collect();
+        let holders =
+            held.map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, now)));
+        let unreadable = unreadable::nodes(members, world).filter(|node| {
+            let (have, pod) = (revision::node_groups(node), toolkit_restart::pod_on(world, node));
+            toolkit_restart::is_on_its_way(world, node, &have, pod, now)
+        });
+        let holders = holders.chain(unreadable.map(|node| (node.name.clone(), None))).collect();
         let enters = |member: &Member<'_>| {
             member.pod(Stage::Toolkit).is_some_and(|pod| toolkit_restart::is_entering(world, pod, now))
         };

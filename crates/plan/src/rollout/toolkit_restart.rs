@@ -1,8 +1,8 @@
 //! Imminent restarts of container runtimes: which nodes have a toolkit that is about to restart the runtime.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use gpu_operator_crd::{Revision, gpunode::StageRevisions, policy::Stage};
+use gpu_operator_crd::{Revision, gpunode::StageRevisions, keys, policy::Stage};
 use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
 
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     container_names::{INSTALL_TOOLKIT, RESTART_AT_END, RESTART_RUNTIME},
     revision,
     time::older,
-    world::{ContainerFacts, ContainerState, NodeFacts, PodFacts, World},
+    world::{ContainerFacts, ContainerState, NodeFacts, PodFacts, Role, World},
 };
 
 /// The longest time that a step of adding NVIDIA's runtime to the configuration may take.
@@ -38,6 +38,16 @@ pub fn is_at_end(world: &World, group: &Revision) -> bool {
 fn pod_of<'w>(world: &'w World, group: &Revision) -> Option<&'w PodSpec> {
     let set = world.daemon_sets.get(&revision::daemon_set_name(Stage::Toolkit, group))?;
     set.spec.as_ref()?.template.spec.as_ref()
+}
+
+/// Returns the pod on a node of the toolkit that the node's label names.
+#[must_use]
+pub fn pod_on<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w PodFacts> {
+    let group = Revision::from(node.labels.get(keys::TOOLKIT)?.as_str());
+    let is_it = |pod: &&PodFacts| {
+        pod.node == node.name && pod.role == Role::Operand(Stage::Toolkit) && pod.group.as_ref() == Some(&group)
+    };
+    world.pods.values().map(Arc::as_ref).find(is_it)
 }
 
 /// Returns whether a node's runtime may be restarted at any moment: the node's label names a toolkit that restarts it, and the

@@ -55,6 +55,8 @@ struct TrimmedStatus {
 #[serde(rename_all = "camelCase", default)]
 struct TrimmedInfo {
     architecture: String,
+    #[serde(rename = "bootID")]
+    boot_id: String,
     container_runtime_version: String,
     kernel_version: String,
     kubelet_version: String,
@@ -130,6 +132,8 @@ pub struct NodeFacts {
     pub allocatable: Resources,
     /// Capacity that is not allocatable, by resource name: devices that a device plugin reports as unhealthy.
     pub withheld: Resources,
+    /// The boot ID of its kernel when kubelet started. Empty if kubelet does not report one.
+    pub boot_id: Box<str>,
     /// Its processor architecture in Kubernetes' notation, such as `amd64`.
     pub arch: Interned,
     /// The kernel's release, as `uname -r` prints it.
@@ -202,6 +206,7 @@ impl NodeFacts {
             deleting: node.meta().deletion_timestamp.is_some(),
             withheld: Resources::of(capacity, words).without(&allocatable),
             allocatable,
+            boot_id: node_info.boot_id.as_str().into(),
             arch: words.word(&node_info.architecture),
             kernel: words.word(&node_info.kernel_version),
             runtime: words.word(&node_info.container_runtime_version),
@@ -243,4 +248,22 @@ fn owned_labels(node: &TrimmedNode) -> impl Iterator<Item = &str> {
         .filter(|entry| entry.manager.as_deref() == Some(keys::LABEL_MANAGER))
         .filter_map(|entry| entry.fields_v1.as_ref()?.0.get("f:metadata")?.get("f:labels")?.as_object())
         .flat_map(|labels| labels.keys().filter_map(|key| key.strip_prefix("f:")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_of_the_machine_are_those_that_kubelet_reports() {
+        let node = serde_yaml::from_str(
+            "{metadata: {name: a}, status: {nodeInfo: {architecture: amd64, bootID: b-1, containerRuntimeVersion: docker://1, kernelVersion: k, kubeletVersion: v1}}}",
+        );
+        let facts = NodeFacts::of(&node.unwrap(), &Interner::default());
+        let NodeFacts { boot_id, arch, runtime, kernel, kubelet, .. } = &facts;
+        assert_eq!(
+            (&**boot_id, [arch, runtime, kernel, kubelet].map(Interned::as_str)),
+            ("b-1", ["amd64", "docker://1", "k", "v1"])
+        );
+    }
 }

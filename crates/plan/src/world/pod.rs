@@ -165,6 +165,21 @@ impl PodFacts {
         self.containers.iter().any(failed)
     }
 
+    /// Returns whether this pod of a stage on top of the driver proves that the driver's container runs, although kubelet has not
+    /// reported any start of it: this pod started while the driver's pod existed, and waited in its gate for the driver's container.
+    /// Kubelet reports the pods of a node one by one, in any order.
+    #[must_use]
+    pub fn has_found(&self, driver: &Self) -> bool {
+        let is_new = |container: &ContainerFacts| match &container.state {
+            ContainerState::Waiting { reason, .. } => {
+                ["", "ContainerCreating", "PodInitializing"].contains(&reason.as_str())
+            }
+            ContainerState::Running(_) | ContainerState::Ended(_) => false,
+        };
+        driver.containers.iter().all(|container| is_new(container) && container.last_failure.is_none())
+            && self.running_since().zip(driver.created).is_some_and(|(started, created)| started >= created)
+    }
+
     /// Returns whether it belongs to a stage that has the driver open while it runs: the device plugin, or the MPS daemon.
     #[must_use]
     pub fn holds_driver(&self) -> bool {

@@ -49,7 +49,10 @@ fn while_the_driver_container_is_down_no_gpu_is_allocatable_and_the_plugin_is_re
         ),
     ] {
         let (sim, mut world) = ready();
-        edit_driver_pod(&mut world, |pod| pod.containers[0].state = state);
+        edit_driver_pod(&mut world, |pod| {
+            pod.created = Some(sim.now + SignedDuration::from_secs(1));
+            pod.containers[0].state = state;
+        });
         let (phase, found, message, gpus, recreated) = assessed(&sim, world);
         assert_eq!((phase, found, gpus), (Phase::Driver, reason, 0), "{message}");
         assert!(message.contains(words), "{message}");
@@ -157,11 +160,12 @@ fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
 #[test]
 fn while_a_driver_is_installed_for_the_first_time_a_report_of_its_module_is_no_evidence() {
     let waiting = |reason: &str| ContainerState::Waiting { reason: reason.into(), message: String::new() };
-    for (allocatable, known, crashed, reason) in [
-        (0u32, None, false, Reason::PodStarting),
-        (1, None, false, Reason::DriverDown),
-        (0, Some(Reason::DriverDown), false, Reason::DriverDown),
-        (0, None, true, Reason::DriverDown),
+    for (allocatable, phase, known, crashed, reason) in [
+        (0u32, Phase::Driver, None, false, Reason::PodStarting),
+        (1, Phase::Driver, None, false, Reason::PodStarting),
+        (1, Phase::Ready, None, false, Reason::DriverDown),
+        (0, Phase::Driver, Some(Reason::DriverDown), false, Reason::DriverDown),
+        (0, Phase::Driver, None, true, Reason::DriverDown),
     ] {
         let (sim, mut world) = ready();
         edit_driver_pod(&mut world, |pod| {
@@ -176,8 +180,31 @@ fn while_a_driver_is_installed_for_the_first_time_a_report_of_its_module_is_no_e
         node.allocatable = allocatable.into();
         let gpu_node = std::sync::Arc::make_mut(world.gpu_nodes.get_mut(&"a".into()).expect("a GpuNode"));
         let status = gpu_node.status.as_mut().expect("a status");
-        (status.phase, status.reason) = (Phase::Driver, known.map(Into::into));
-        assert_eq!(assessed(&sim, world).1, reason, "{allocatable} {known:?} {crashed}");
+        (status.phase, status.reason) = (phase, known.map(Into::into));
+        assert_eq!(assessed(&sim, world).1, reason, "{allocatable} {phase:?} {known:?} {crashed}");
+    }
+}
+
+/// Kubelet reports the pods of a node one by one, in any order.
+#[test]
+fn a_plugin_that_started_beside_the_drivers_pod_proves_that_its_container_runs() {
+    for (age, reason, known) in [
+        (0, "PodInitializing", Reason::AllGpusAllocatable),
+        (0, "CrashLoopBackOff", Reason::DriverDown),
+        (-60, "PodInitializing", Reason::DriverDown),
+    ] {
+        let (sim, mut world) = ready();
+        let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
+        edit_driver_pod(&mut world, |pod| {
+            pod.created = Some(plugin - SignedDuration::from_secs(age));
+            pod.containers[0].state = ContainerState::Waiting { reason: reason.into(), message: String::new() };
+        });
+        let (_, found, _, _, recreated) = assessed(&sim, world);
+        assert_eq!(
+            (found, recreated.is_empty()),
+            (known, known != Reason::DriverDown),
+            "{age} {reason}: {recreated:?}"
+        );
     }
 }
 

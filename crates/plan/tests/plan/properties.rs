@@ -3,7 +3,7 @@
 
 mod events;
 mod fleet;
-mod oracle;
+pub mod oracle;
 mod policy_spec;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ use proptest::{
 /// To search further:
 ///
 /// `PROPTEST_RNG_SEED=<number> PROPTEST_CASES=<many> cargo test -p gpu-operator-plan --test plan properties`.
-fn config(cases: u32) -> ProptestConfig {
+pub fn config(cases: u32) -> ProptestConfig {
     let from_environment = ProptestConfig::default();
     let is_set = |name| std::env::var_os(name).is_some();
     ProptestConfig {
@@ -64,6 +64,7 @@ fn settle(sim: &mut Sim, oracle: &mut Oracle) {
     assert!(plan.is_empty(), "an hour later: {plan:#?}");
     discovered_labels_are_those_of_the_policy(sim);
     every_generation_is_observed(sim);
+    assert!(sim.gpu_nodes.keys().all(|name| sim.nodes.contains_key(name)), "a GpuNode without a Node is left");
     for (name, status) in &plan.statuses {
         let count = count(sim, &plan, name);
         let deleting = sim.policies[name].metadata.deletion_timestamp.is_some();
@@ -251,7 +252,7 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
 fn is_independent_of_time(event: &Event) -> bool {
     let of_node = |what: &OnNode| match what {
         OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu => true,
-        OnNode::Reboots(lost) => *lost > 0,
+        OnNode::Reboots(lost) | OnNode::RebootsWith(_, lost) => *lost > 0,
         _ => false,
     };
     !matches!(event, Event::PolicyDeleted(_) | Event::Killed(..))

@@ -150,7 +150,7 @@ pub fn gpu_nodes() -> Vec<(&'static str, GpuNode)> {
         ("without a policy", ready().then(|sim| sim.delete_policy("all")).run_for(120)),
     ];
     let recorded = states.into_iter().map(|(state, sim)| (state, node_of(&sim.run_for(60), "a")));
-    let new = GpuNode { status: initial_status("gpunodes.yaml"), ..new_gpu_node(&"a".into()) };
+    let new = GpuNode { status: initial_status("gpunodes.yaml"), ..new_gpu_node(&"a".into(), Sim::new().now) };
     let mut outdated = node_of(&ready(), "a");
     outdated.metadata.generation = outdated.metadata.generation.map(|generation| generation + 1);
     let installing = [("install-toolkit", ContainerState::Running(None))];

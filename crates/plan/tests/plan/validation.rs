@@ -256,6 +256,20 @@ fn a_failed_node_is_tested_again_at_once_after_a_reboot_and_with_another_image_o
 }
 
 #[test]
+fn a_failed_node_is_tested_again_when_kubelet_and_not_only_the_probe_reports_the_reboot() {
+    let mut sim = node(ON_INSTALL, failing());
+    pass(&mut sim, 500);
+    let (before, records) = (tests(&sim), record(&sim, "a"));
+    sim.faults.insert("a".into(), Faults { late_kubelet: true, ..failing() });
+    sim.reboot("a", 0);
+    pass(&mut sim, 10);
+    assert_eq!((tests(&sim), record(&sim, "a")), (before, records));
+    sim.faults.insert("a".into(), failing());
+    pass(&mut sim, 10);
+    assert_eq!(tests(&sim), before + 1);
+}
+
+#[test]
 fn an_image_that_cannot_be_pulled_is_reported_while_it_is_retried() {
     let mut sim = node(ON_INSTALL, hanging());
     pass(&mut sim, 15);

@@ -79,6 +79,7 @@ pub(super) fn build(paths: &Paths, id: NodeId) -> Result<()> {
     fs::create_dir_all(&proc)?;
     mount(Some("proc"), &proc, Some("proc"), MsFlags::empty(), None::<&str>).context("mounting /proc")?;
     tunables(&root)?;
+    boot_id(&root)?;
     bind(Path::new("/sys"), &root.join("sys"))?;
     cgroups::mount_under(&root)?;
 
@@ -148,6 +149,15 @@ fn tunables(root: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Gives the node a boot ID for this start, which kubelet and the probe read: all nodes share the machine's kernel.
+fn boot_id(root: &Path) -> Result<()> {
+    // Every read of this file returns another one.
+    let random = fs::read_to_string("/proc/sys/kernel/random/uuid").context("reading a random UUID")?;
+    let file = root.join("run/boot-id");
+    write(&file, &random)?;
+    bind_file(&file, &root.join("proc/sys/kernel/random/boot_id"))
 }
 
 fn os_release(root: &Path) -> Result<()> {

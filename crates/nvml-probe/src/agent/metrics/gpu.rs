@@ -85,7 +85,8 @@ impl Gpus {
                 .filter(|xid| !matches!(xid.source, XidSource::EarlierKernelLog(_)));
             for xid in came {
                 let is_told_apart = gpu.xids.len() < MAX_XIDS || gpu.xids.contains_key(&Some(xid.xid));
-                *gpu.xids.entry(is_told_apart.then_some(xid.xid)).or_default() += xid.count;
+                let count = gpu.xids.entry(is_told_apart.then_some(xid.xid)).or_default();
+                *count = count.saturating_add(xid.count);
             }
         }
     }

@@ -129,7 +129,7 @@ fn works_with(version: Option<&str>) -> Result<(), Fault> {
 }
 
 fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
-    let sharing = plugin.sharing.clone().filter(|sharing| *sharing != Sharing::default());
+    let sharing = plugin.sharing.clone().filter(|sharing| *sharing != Sharing::default()).map(without_defaults);
     let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
     // The two may have different sources: the pool and the defaults.
     if mig == MigStrategy::Mixed && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
@@ -142,6 +142,18 @@ fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
         return Err(unsupported(message));
     }
     Ok(PluginChoice::Nvidia { sharing, mig, layout, flags: plugin.flags.unwrap_or_default() })
+}
+
+/// Returns the sharing of GPUs without flags that have their default value: writing a default starts no update.
+fn without_defaults(mut sharing: Sharing) -> Sharing {
+    let slicing = sharing.time_slicing.iter_mut();
+    let flags = slicing
+        .flat_map(|slicing| [&mut slicing.rename_by_default, &mut slicing.fail_requests_greater_than_one])
+        .chain(sharing.mps.iter_mut().map(|mps| &mut mps.rename_by_default));
+    for flag in flags.filter(|flag| **flag == Some(false)) {
+        *flag = None;
+    }
+    sharing
 }
 
 fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {

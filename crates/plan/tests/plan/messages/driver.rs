@@ -54,7 +54,10 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::DriverInUse, A, || in_use("{defaults: {driver: {source: Container, version: 535.309.01}}}", "470.256.02")),
     (Reason::DriverDown, A, || {
         node("{}", UBUNTU, &[]).run_for(60).plan_with(|world| {
+            // The pod was created again, after the start of the plugin.
+            let started = world.pods["device-plugin@a"].running_since().expect("a start");
             let pod = world.pods.get_mut("driver@a").map(std::sync::Arc::make_mut).expect("a pod");
+            pod.created = Some(started + k8s_openapi::jiff::SignedDuration::from_secs(1));
             let (reason, message) = ("ContainerCreating".into(), String::new());
             pod.containers[0].state = ContainerState::Waiting { reason, message };
         })

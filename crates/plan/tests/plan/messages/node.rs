@@ -71,6 +71,16 @@ pub const SCENARIOS: &[Scenario] = &[
             sim.sleep(61);
         })
     }),
+    (Reason::WaitingForReport, A, || {
+        ready().faulty(Faults { mute_probe: true, ..Faults::default() }).then(|sim| sim.reboot("a", 0)).run_for(20)
+    }),
+    (Reason::ProbeMissing, A, || {
+        ready()
+            .faulty(Faults { mute_probe: true, publishes: Some(0), ..Faults::default() })
+            .then(|sim| sim.reboot("a", 0))
+            .run_for(20)
+            .then(|sim| sim.sleep(61))
+    }),
     (Reason::NodeNotReady, A, || ready().then(|sim| sim.node_mut("a").ready = false)),
     (Reason::NodeNotReady, A, || {
         ready().then(|sim| sim.node_mut("a").allocatable = 0.into()).then(|sim| {

@@ -57,6 +57,10 @@ pub enum OnNode {
     LosesForeignPod,
     LosesGpu,
     Reboots(usize),
+    /// The node reboots, and either its kubelet or its probe does not report that.
+    RebootsWith(Fault, usize),
+    /// The Node is deleted, but its probe is still running.
+    IsDeleted,
     Breaks(Fault),
     Heals,
     GetsGpuPod,
@@ -82,6 +86,7 @@ pub enum Fault {
     PublishesNone,
     MuteProbe,
     NoProbe,
+    LateKubelet,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +129,7 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
         Fault::MuteProbe,
         Fault::NoProbe,
     ]);
+    let late = select(vec![Fault::LateKubelet, Fault::MuteProbe]);
     let count = option::of(select(vec!["2", "8", "none"]));
     let roles = Stage::ALL.into_iter().map(Role::Operand).chain([Role::Probe, Role::Validation]).collect::<Vec<_>>();
     prop_oneof![
@@ -140,6 +146,8 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
         1 => Just(OnNode::LosesForeignPod),
         1 => Just(OnNode::LosesGpu),
         2 => (0..3_usize).prop_map(OnNode::Reboots),
+        2 => (late, 0..3_usize).prop_map(|(fault, lost)| OnNode::RebootsWith(fault, lost)),
+        1 => Just(OnNode::IsDeleted),
         3 => fault.prop_map(OnNode::Breaks),
         3 => Just(OnNode::Heals),
         3 => Just(OnNode::GetsGpuPod),
@@ -280,6 +288,11 @@ pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
         }
         OnNode::LosesGpu if has_gpus => drop(sim.report(name).gpus.pop()),
         OnNode::Reboots(lost) => sim.reboot(name, *lost),
+        OnNode::RebootsWith(fault, lost) => {
+            sim.faults.insert(name.clone(), faults(*fault));
+            sim.reboot(name, *lost);
+        }
+        OnNode::IsDeleted => sim.leave_with_a_running_probe(name),
         OnNode::Breaks(fault) => drop(sim.faults.insert(name.clone(), faults(*fault))),
         OnNode::Heals => drop(sim.faults.remove(name)),
         // The scheduler places a GPU pod where it assumes an allocatable GPU; its view of the node may be outdated.
@@ -324,5 +337,6 @@ fn faults(fault: Fault) -> Faults {
         Fault::PublishesNone => Faults { publishes: Some(0), ..none() },
         Fault::MuteProbe => Faults { mute_probe: true, ..none() },
         Fault::NoProbe => Faults { no_probe: true, ..none() },
+        Fault::LateKubelet => Faults { late_kubelet: true, ..none() },
     }
 }

@@ -273,7 +273,8 @@ fn discovered_labels_are_kept_without_a_report(sim: &Sim, plan: &Plan) {
 
 fn nvml_answers(sim: &Sim, name: &NodeName) -> bool {
     let report = sim.gpu_nodes.get(name).and_then(|gpu_node| sim.with_report(name, gpu_node).status?.report);
-    report.is_some_and(|report| report.nvml.state == NvmlState::Answering)
+    let boot = &sim.nodes[name].boot_id;
+    report.is_some_and(|report| report.boot_id == **boot && report.nvml.state == NvmlState::Answering)
 }
 
 /// Once the fleet has settled, a node has the labels of GPU feature discovery that its policy requests and its driver
@@ -414,7 +415,10 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
     let serves = |node: &&NodeFacts| node.ready && !node.cordoned && !node.deleting;
     let is_able = |node: &&NodeFacts| {
         let gpus = node.allocatable.total();
-        gpus > 0 && expected(sim, plan, &node.name).is_some_and(|expected| gpus >= expected * sim.replicas(&node.name))
+        // A kubelet that is late still publishes GPUs that are missing on the bus.
+        let on_bus = |expected| reported_gpus(sim, &node.name).is_none_or(|on_bus| on_bus >= expected);
+        let has_all = |expected| gpus >= expected * sim.replicas(&node.name) && on_bus(expected);
+        gpus > 0 && expected(sim, plan, &node.name).is_some_and(has_all)
     };
     let few = |count: usize| u32::try_from(count).expect("few nodes");
     let serving: Vec<_> = sim.nodes.values().filter(is_governed).filter(serves).collect();

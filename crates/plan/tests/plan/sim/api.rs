@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::{Interned, Interner};
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicySpec, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName, keys,
+    ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName,
+    PolicyName, keys,
 };
 use gpu_operator_plan::{
     Plan,
@@ -13,20 +14,33 @@ use gpu_operator_plan::{
     },
     world::{HealthCondition, PodFacts, RuntimeClassFacts, TaintFact},
 };
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
+use k8s_openapi::{
+    api::{core::v1::Pod, node::v1::RuntimeClass},
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::ResourceExt;
 
 use super::{Sim, kstatus};
 
 /// Returns a GpuNode as the API server creates it.
-pub fn new_gpu_node(name: &NodeName) -> GpuNode {
+pub fn new_gpu_node(name: &NodeName, now: Timestamp) -> GpuNode {
     let mut gpu_node = GpuNode::new(name.as_str(), GpuNodeSpec::default());
     gpu_node.metadata.generation = Some(1);
-    gpu_node.metadata.uid = Some(format!("uid-gpu-node-{name}"));
+    gpu_node.metadata.uid = Some(format!("uid-gpu-node-{name}-{now}"));
+    gpu_node.metadata.creation_timestamp = Some(Time(now));
     gpu_node
 }
 
-/// The operator's writes. A write that the API server would reject, or that changes nothing, is a defect.
+/// The answer of the API server to a write: whether it changed anything, or the status code and the reason of a rejection.
+pub type Answer = Result<bool, String>;
+
+/// Returns the rejection of a write to an object that does not exist.
+fn missing(object: impl std::fmt::Display) -> String {
+    format!("404: {object}")
+}
+
+/// The operator's writes. With mirrors that are up to date, a write that is rejected or that changes nothing is a defect.
 impl Sim {
     pub fn carry_out(&mut self, plan: &Plan) {
         self.carry_out_first(plan, usize::MAX);
@@ -34,50 +48,66 @@ impl Sim {
 
     /// Carries out the first writes of a plan, like an operator that is killed during a pass.
     pub fn carry_out_first(&mut self, plan: &Plan, count: usize) {
-        plan.stages().iter().flatten().take(count).for_each(|write| self.write(write));
+        for write in plan.stages().iter().flatten().take(count) {
+            assert_eq!(self.write(write), Ok(true), "{write}: either rejected, or a write that changes nothing");
+        }
     }
 
-    pub fn write(&mut self, write: &Write<'_>) {
-        let (object, changed) = match write {
+    /// Makes a write as the API server does.
+    pub fn write(&mut self, write: &Write<'_>) -> Answer {
+        let (object, answer) = match write {
             Write::Finalizer(name, write) => (format!("policy/{name}"), self.put_finalizer(name, write)),
-            Write::DaemonSet(name, write) => (format!("daemonset/{name}"), self.apply_set(name, write)),
-            Write::Spec(name, write) => (format!("node/{name}"), self.apply_spec_of(name, write)),
+            Write::DaemonSet(name, write) => (format!("daemonset/{name}"), Ok(self.apply_set(name, write))),
+            Write::Spec(name, write) => (format!("node/{name}"), Ok(self.apply_spec_of(name, write))),
             Write::Labels(name, write) => (format!("node/{name}"), self.apply_labels(name, write)),
             Write::Condition(name, condition) => (format!("health/{name}"), self.apply_condition(name, *condition)),
             Write::Taint(name, own) => (format!("health/{name}"), self.apply_taint(name, *own)),
             Write::Status(name, status) => (format!("node/{name}"), self.apply_status_of(name, status)),
-            Write::PolicyStatus(name, status) => {
-                let policy = self.policies.get_mut(*name).expect("404: a status for no policy");
-                let before = policy.status.replace((*status).clone());
-                kstatus::check_policy(policy);
-                (format!("policy/{name}"), before.as_ref() != Some(*status))
-            }
-            Write::Prune(name) => (format!("daemonset/{name}"), self.sets.remove(*name).is_some()),
-            Write::RuntimeClass(name, class) => {
-                let facts = RuntimeClassFacts::of(class);
-                let before = self.runtime_classes.insert((*name).into(), facts.clone());
-                assert!(before.as_ref().is_none_or(|before| before.managed), "409: a third-party RuntimeClass");
-                (format!("runtimeclass/{name}"), before != Some(facts))
-            }
+            Write::PolicyStatus(name, status) => (format!("policy/{name}"), self.apply_policy_status(name, status)),
+            Write::Prune(name) => (format!("daemonset/{name}"), Ok(self.sets.remove(*name).is_some())),
+            Write::RuntimeClass(name, class) => (format!("runtimeclass/{name}"), self.apply_class(name, class)),
             Write::PruneClass(name) => {
                 let before = self.runtime_classes.remove(*name);
-                (format!("runtimeclass/{name}"), before.is_some_and(|before| before.managed))
+                (format!("runtimeclass/{name}"), Ok(before.is_some_and(|before| before.managed)))
             }
-            Write::Recreate(name) => (format!("pod/{name}"), self.pods.remove(*name).is_some()),
+            Write::PruneGpuNode(name, uid) => (format!("gpunode/{name}"), self.remove_gpu_node(name, uid)),
+            Write::Recreate(name) => (format!("pod/{name}"), Ok(self.pods.remove(*name).is_some())),
             Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),
         };
-        assert!(changed, "a write of {object} that changes nothing");
-        *self.writes.entry(object).or_default() += 1;
+        if answer.is_ok() {
+            *self.writes.entry(object).or_default() += 1;
+        }
+        answer
     }
 
-    fn put_finalizer(&mut self, name: &PolicyName, write: &FinalizerWrite) -> bool {
-        let policy = self.policies.get_mut(name).expect("404: a finalizer for no policy");
-        assert_eq!(policy.uid().as_ref(), Some(&write.uid), "409: a finalizer for another policy");
+    fn put_finalizer(&mut self, name: &PolicyName, write: &FinalizerWrite) -> Answer {
+        let policy = self.policies.get_mut(name).ok_or_else(|| missing(name))?;
+        if policy.uid().as_ref() != Some(&write.uid) {
+            return Err("409: a finalizer for another policy".into());
+        }
         let before = policy.metadata.finalizers.clone();
         policy.metadata.finalizers = write.present.then(|| vec![keys::FINALIZER.into()]);
         let changed = before != policy.metadata.finalizers;
         self.collect_policy(name);
-        changed
+        Ok(changed)
+    }
+
+    fn apply_policy_status(&mut self, name: &PolicyName, status: &ClusterGpuPolicyStatus) -> Answer {
+        let policy = self.policies.get_mut(name).ok_or_else(|| missing(name))?;
+        let before = policy.status.replace(status.clone());
+        kstatus::check_policy(policy);
+        Ok(before.as_ref() != Some(status))
+    }
+
+    fn apply_class(&mut self, name: &str, class: &RuntimeClass) -> Answer {
+        let before = self.runtime_classes.get(name);
+        if before.is_some_and(|before| !before.managed) {
+            return Err(format!("409: RuntimeClass {name} of another manager"));
+        }
+        let facts = RuntimeClassFacts::of(class);
+        let changed = before != Some(&facts);
+        self.runtime_classes.insert(name.into(), facts);
+        Ok(changed)
     }
 
     fn apply_set(&mut self, name: &str, write: &DaemonSetWrite) -> bool {
@@ -91,16 +121,20 @@ impl Sim {
         changed
     }
 
-    fn make_pod(&mut self, name: &str, pod: &Pod) -> bool {
+    fn make_pod(&mut self, name: &str, pod: &Pod) -> Answer {
         let mut facts = PodFacts::of(pod, &Interner::default()).expect("a pod of this operator");
         assert!(self.nodes.contains_key(&facts.node), "a pod for an unknown node");
         facts.created = Some(self.now);
-        self.pods.insert(name.into(), facts).is_none()
+        if self.pods.contains_key(name) {
+            return Err(format!("409: pod {name} already exists"));
+        }
+        self.pods.insert(name.into(), facts);
+        Ok(true)
     }
 
     fn apply_spec_of(&mut self, name: &NodeName, SpecWrite { spec, owner, .. }: &SpecWrite) -> bool {
         let before = self.gpu_nodes.get(name).cloned();
-        let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name));
+        let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name, self.now));
         if before.is_some() && gpu_node.spec != *spec {
             gpu_node.metadata.generation = gpu_node.metadata.generation.map(|generation| generation + 1);
         }
@@ -111,35 +145,52 @@ impl Sim {
         changed
     }
 
-    fn apply_condition(&mut self, name: &NodeName, condition: Option<&HealthCondition>) -> bool {
-        let node = self.nodes.get_mut(name).expect("404: health of no node");
-        let before = std::mem::replace(&mut node.health_condition, condition.cloned());
-        before != node.health_condition
+    fn remove_gpu_node(&mut self, name: &NodeName, uid: &str) -> Answer {
+        let found = self.gpu_nodes.get(name).ok_or_else(|| missing(name))?;
+        if found.uid().as_deref() != Some(uid) {
+            return Err(format!("409: another GpuNode {name}"));
+        }
+        self.gpu_nodes.remove(name);
+        Ok(true)
     }
 
-    fn apply_taint(&mut self, name: &NodeName, own: Option<&TaintFact>) -> bool {
-        let node = self.nodes.get_mut(name).expect("404: a taint of no node");
+    fn apply_condition(&mut self, name: &NodeName, condition: Option<&HealthCondition>) -> Answer {
+        let node = self.nodes.get_mut(name).ok_or_else(|| missing(name))?;
+        let before = std::mem::replace(&mut node.health_condition, condition.cloned());
+        Ok(before != node.health_condition)
+    }
+
+    fn apply_taint(&mut self, name: &NodeName, own: Option<&TaintFact>) -> Answer {
+        let node = self.nodes.get_mut(name).ok_or_else(|| missing(name))?;
         let before = node.clone();
         node.taints.retain(|taint| !before.owns(taint));
         assert!(!node.taints.iter().any(|taint| own.is_some_and(|own| own.same(taint))), "422: {own:?}");
         node.taints.extend(own.cloned());
         node.own_taint = own.cloned();
-        before != *node
+        Ok(before != *node)
     }
 
-    fn apply_status_of(&mut self, name: &NodeName, status: &GpuNodeStatus) -> bool {
-        let gpu_node = self.gpu_nodes.get_mut(name).expect("404: a status for no GpuNode");
+    fn apply_status_of(&mut self, name: &NodeName, status: &GpuNodeStatus) -> Answer {
+        let gpu_node = self.gpu_nodes.get_mut(name).ok_or_else(|| missing(name))?;
         let before = gpu_node.status.clone();
         let report = before.as_ref().and_then(|status| status.report.clone());
         gpu_node.status = Some(GpuNodeStatus { report, ..status.clone() });
         kstatus::check_gpu_node(gpu_node);
-        before != gpu_node.status
+        Ok(before != gpu_node.status)
     }
 
     /// Server-side apply of a node's labels: a label that is no longer applied is removed unless another manager owns
     /// it as well, and a label that another manager has set to another value is a conflict unless the write is forced.
-    fn apply_labels(&mut self, name: &NodeName, write: &LabelWrite) -> bool {
-        let node = self.nodes.get_mut(name).expect("404: labels for no node");
+    fn apply_labels(&mut self, name: &NodeName, write: &LabelWrite) -> Answer {
+        let node = self.nodes.get_mut(name).filter(|node| node.uid == write.uid);
+        let node = node.ok_or_else(|| "409: another Node of this name, or none".to_owned())?;
+        let is_taken = |(key, value): &(&String, &String)| {
+            let owned = node.owned_labels.contains(key.as_str());
+            !owned && !write.force && node.labels.get(key.as_str()).is_some_and(|present| *present != value.as_str())
+        };
+        if let Some((key, _)) = write.labels.iter().find(is_taken) {
+            return Err(format!("409: label {key} of {name}"));
+        }
         let before = node.clone();
         let users = self.user_labels.entry(name.clone()).or_default();
         for key in std::mem::take(&mut node.owned_labels) {
@@ -148,9 +199,6 @@ impl Sim {
             }
         }
         for (key, value) in &write.labels {
-            let owned = before.owned_labels.contains(key.as_str());
-            let third_party = before.labels.get(key.as_str()).filter(|present| *present != value);
-            assert!(owned || third_party.is_none() || write.force, "409: label {key} of {name}");
             if users.get(key.as_str()).is_some_and(|third_party| third_party != value) {
                 assert!(key.starts_with(keys::PREFIX), "label {key} of {name} is taken from another manager");
                 users.remove(key.as_str());
@@ -158,7 +206,7 @@ impl Sim {
             node.labels.insert(key.into(), value.into());
             node.owned_labels.insert(key.into());
         }
-        before != *node
+        Ok(before != *node)
     }
 }
 
@@ -233,6 +281,15 @@ impl Sim {
         self.gpu_pods.remove(node);
         self.faults.remove(node);
         self.pods.retain(|_, pod| pod.node != *node);
+    }
+
+    /// Deletes a Node whose probe is still running: once the GpuNode is deleted with the Node, the probe creates it again.
+    pub fn leave_with_a_running_probe(&mut self, node: &NodeName) {
+        let machine = self.machines.get(node).cloned();
+        self.leave(node);
+        let mut gpu_node = new_gpu_node(node, self.now);
+        gpu_node.status = Some(GpuNodeStatus { report: machine, ..GpuNodeStatus::default() });
+        self.gpu_nodes.insert(node.clone(), gpu_node);
     }
 
     /// Edits a DaemonSet as a user, which increments its generation.

@@ -60,6 +60,10 @@ pub fn check_policy(policy: &ClusterGpuPolicy) {
     let shown = policy.status.as_ref().map(|status| status.summary.status.clone()).unwrap_or_default();
     let expected = match shown.as_str() {
         _ if policy.metadata.deletion_timestamp.is_some() => Kstatus::Terminating,
+        // The operator has not seen the latest spec yet.
+        _ if policy.status.as_ref().and_then(|status| status.observed_generation) != policy.metadata.generation => {
+            Kstatus::InProgress
+        }
         "Rejected" | "Stalled" => Kstatus::Failed,
         "NotReady" | "RollingOut" => Kstatus::InProgress,
         "Degraded" | "Ready" => Kstatus::Current,
@@ -72,6 +76,7 @@ pub fn check_policy(policy: &ClusterGpuPolicy) {
 pub fn check_gpu_node(gpu_node: &GpuNode) {
     let status = gpu_node.status.clone().unwrap_or_default();
     let expected = match status.phase {
+        _ if status.observed_generation != gpu_node.metadata.generation => Kstatus::InProgress,
         // Nothing is requested of a node without a policy.
         Phase::Unmanaged | Phase::Ready => Kstatus::Current,
         _ if status.reason().is_some_and(Reason::is_failure) => Kstatus::Failed,

@@ -34,6 +34,8 @@ pub struct Faults {
     pub no_probe: bool,
     /// The probe pod runs, but reports nothing.
     pub mute_probe: bool,
+    /// Kubelet has not published the node's status since it was started.
+    pub late_kubelet: bool,
     /// The outcome of validation tests on the node.
     pub test: Test,
     /// The outcome of applying a MIG layout to its GPUs.
@@ -101,7 +103,7 @@ impl Sim {
             ..Gpu::default()
         });
         let machine = Report {
-            boot_id: "boot-1".into(),
+            boot_id: self.nodes[&name].boot_id.to_string(),
             os: OsRelease { id: "ubuntu".into(), version_id: ubuntu(device_ids).into() },
             gpus: gpus.collect(),
             ..Report::default()
@@ -118,6 +120,7 @@ impl Sim {
             uid: format!("uid-{name}-{}", self.now),
             ready: true,
             created: Some(self.now),
+            boot_id: format!("boot-{name}-{}", self.now).into(),
             arch: "amd64".into(),
             runtime: "containerd://2.1.4".into(),
             kernel: "6.8.0-60-generic".into(),
@@ -148,11 +151,11 @@ impl Sim {
         }
     }
 
-    /// Reboots a machine, with `lost` GPUs missing afterwards.
+    /// Reboots a machine, with `lost` GPUs missing afterwards. Kubelet publishes the new boot at once unless it is late.
     pub fn reboot(&mut self, node: impl Into<NodeName>, lost: usize) {
         let (node, boots) = (node.into(), self.now.to_string());
         let Some(machine) = self.machines.get_mut(&node) else { return };
-        machine.boot_id = boots;
+        machine.boot_id.clone_from(&boots);
         machine.gpus.truncate(machine.gpus.len().saturating_sub(lost));
         machine.nvml.state = NvmlState::Absent;
         machine.driver.installed.retain(|installed| installed.root != CONTAINER_ROOT);
@@ -170,7 +173,11 @@ impl Sim {
                 container.ready = false;
             }
         }
+        if self.faults.get(&node).is_some_and(|faults| faults.late_kubelet) {
+            return;
+        }
         let facts = self.node_mut(node);
+        facts.boot_id = boots.as_str().into();
         facts.allocatable = facts.allocatable.withdrawn();
     }
 
@@ -179,7 +186,7 @@ impl Sim {
         let works = self.faults.get(node).is_none_or(Faults::probe_reports) && self.nodes[node].ready;
         let Some(machine) = self.machines.get(node).filter(|_| works) else { return };
         if !machine.gpus.is_empty() {
-            self.gpu_nodes.entry(node.clone()).or_insert_with(|| new_gpu_node(node));
+            self.gpu_nodes.entry(node.clone()).or_insert_with(|| new_gpu_node(node, self.now));
         }
         if let Some(gpu_node) = self.gpu_nodes.get(node) {
             let reported = self.with_report(node, gpu_node);

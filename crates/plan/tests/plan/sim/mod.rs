@@ -25,12 +25,16 @@ use gpu_operator_plan::{
     settings::Settings,
     time::Uptime,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts,
-        TrimmedPod, World,
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuAsks, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
+        RuntimeClassFacts, TrimmedPod, World, uses_gpu,
     },
 };
 use k8s_openapi::{
-    api::{apps::v1::DaemonSet, core::v1::PodSpec},
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{Container, Pod, PodSpec, ResourceRequirements},
+    },
+    apimachinery::pkg::api::resource::Quantity,
     jiff::{SignedDuration, Timestamp},
 };
 use kube::ResourceExt;
@@ -67,6 +71,8 @@ pub struct Sim {
     templates: BTreeMap<String, PodSpec>,
     pub refusals: BTreeMap<String, Refusal>,
     pub gpu_pods: BTreeMap<NodeName, Vec<String>>,
+    /// The resource that a GPU pod requests, if it is not `nvidia.com/gpu`.
+    pub requests: BTreeMap<String, String>,
     /// The log of successful tests, or the error on reading it.
     pub test_log: Result<String, String>,
     pub faults: BTreeMap<NodeName, Faults>,
@@ -106,6 +112,7 @@ impl Sim {
             templates: BTreeMap::new(),
             refusals: BTreeMap::new(),
             gpu_pods: BTreeMap::new(),
+            requests: BTreeMap::new(),
             test_log: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
             faults: BTreeMap::new(),
             writes: BTreeMap::new(),
@@ -206,8 +213,19 @@ impl Sim {
         self.plan_for(self.world())
     }
 
+    /// Returns whether a GPU pod is found by its request.
+    fn is_found(&self, pod: &str, asks: &GpuAsks) -> bool {
+        let resource = self.requests.get(pod).map_or(gpu_operator_crd::keys::GPU_RESOURCE, String::as_str);
+        let limits = BTreeMap::from([(resource.to_owned(), Quantity("1".into()))]);
+        let resources = ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() };
+        let container = Container { resources: Some(resources), ..Container::default() };
+        let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+        uses_gpu(&Pod { spec: Some(spec), ..Pod::default() }, asks)
+    }
+
     /// Returns the plan for a world, with questions answered as the operator's loop does.
     pub fn plan_for(&self, mut world: World) -> Plan {
+        let asks = world.gpu_asks();
         loop {
             let plan = plan(&self.settings, &self.catalogue, &world, self.now);
             if plan.questions.is_empty() {
@@ -216,8 +234,8 @@ impl Sim {
             let answer = |node: &NodeName| {
                 let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
                 let tests = tests.map(|pod| format!("gpu-operator/{}", pod.name));
-                let users = self.gpu_pods.get(node).cloned().unwrap_or_default();
-                (node.clone(), users.into_iter().chain(tests).collect())
+                let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, &asks));
+                (node.clone(), users.cloned().chain(tests).collect())
             };
             world.gpu_pods.extend(plan.questions.gpu_pods.iter().map(answer));
             world.gpu_holders.clone_from(&world.gpu_pods);

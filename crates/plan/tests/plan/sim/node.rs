@@ -34,30 +34,51 @@ impl Sim {
         let before = facts(self);
         let names: Vec<_> = self.nodes.keys().cloned().collect();
         for name in &names {
-            if self.nodes[name].ready {
-                self.place_probe(name);
-                self.place_pods(name);
-                self.run_node(name);
-                self.write_report(name);
-            }
+            self.run_controller(name);
+            self.run_kubelet(name);
+            self.run_probe(name);
+        }
+        before != facts(self)
+    }
+
+    /// Creates and deletes the pods of a node, as the DaemonSet controller does.
+    pub fn run_controller(&mut self, node: &NodeName) {
+        if self.nodes[node].ready {
+            self.place_probe(node);
+            self.place_pods(node);
+        }
+    }
+
+    /// Runs the pods of a node.
+    pub fn run_kubelet(&mut self, node: &NodeName) {
+        if self.nodes[node].ready {
+            self.run_node(node);
         }
         self.templates.retain(|name, _| self.pods.contains_key(name));
-        before != facts(self)
+    }
+
+    /// Lets the probe of a node report.
+    pub fn run_probe(&mut self, node: &NodeName) {
+        if self.nodes[node].ready {
+            self.write_report(node);
+        }
     }
 
     fn faults_of(&self, node: &NodeName) -> Faults {
         self.faults.get(node).cloned().unwrap_or_default()
     }
 
-    /// Creates the probe pod, which the chart deploys.
+    /// Creates the probe pod, which the chart deploys, or starts it after a reboot.
     fn place_probe(&mut self, node: &NodeName) {
         let name = format!("nvml-probe@{node}");
         if self.faults_of(node).no_probe {
             self.pods.remove(&name);
-        } else if !self.pods.contains_key(&name) {
-            let mut pod = new_pod(&name, node, Role::Probe, self.now);
-            run(&mut pod, self.now);
-            self.pods.insert(name, pod);
+            return;
+        }
+        let now = self.now;
+        let pod = self.pods.entry(name.clone()).or_insert_with(|| new_pod(&name, node, Role::Probe, now));
+        if pod.containers == new_pod(&name, node, Role::Probe, now).containers {
+            run(pod, now);
         }
     }
 
@@ -146,7 +167,11 @@ impl Sim {
         let third_party =
             || self.foreign_plugin_serves(node).then(|| Resources::from_iter([(self.foreign_resource.as_str(), seen)]));
         let offered = offered.or_else(third_party);
+        if faults.late_kubelet {
+            return;
+        }
         let facts = self.nodes.get_mut(node).expect("a node");
+        facts.boot_id = self.machines[node].boot_id.as_str().into();
         // Kubelet keeps the names of resources that are gone, with amount 0.
         let gone = facts.allocatable.withdrawn();
         facts.allocatable = match offered {

@@ -3,7 +3,7 @@
 use std::{
     borrow::Borrow,
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::Arc,
 };
 
 /// The facts of all objects of one kind, by name.
@@ -17,15 +17,10 @@ pub type Version = u64;
 const MEMORY_OF_DELETED: usize = 1000;
 
 /// A mirror of one kind, with names of type `N`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Mirror<F, N = String> {
-    content: RwLock<Content<F, N>>,
     /// The maximum number of objects that it holds; more are ignored.
     most: usize,
-}
-
-#[derive(Debug)]
-struct Content<F, N> {
     /// Whether the kind has been listed once.
     synced: bool,
     /// The facts of each object, with the version from which they were read.
@@ -37,7 +32,7 @@ struct Content<F, N> {
 }
 
 /// A list in progress.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Listing<N> {
     /// The objects that were listed so far.
     listed: BTreeSet<N>,
@@ -63,26 +58,16 @@ impl<F, N> Mirror<F, N> {
     /// Creates a mirror that holds at most this many objects, for kinds whose number is unbounded and that need not be complete.
     #[must_use]
     pub fn of_at_most(most: usize) -> Self {
-        let content = Content { synced: false, known: BTreeMap::new(), deleted: BTreeMap::new(), listing: None };
-        Self { content: RwLock::new(content), most }
+        Self { most, synced: false, known: BTreeMap::new(), deleted: BTreeMap::new(), listing: None }
     }
 }
 
 impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
-    fn read(&self) -> RwLockReadGuard<'_, Content<F, N>> {
-        self.content.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Content<F, N>> {
-        self.content.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the current facts, or `None` until the kind has been listed.
     #[must_use]
     pub fn facts(&self) -> Option<Facts<F, N>> {
-        let content = self.read();
-        let facts = || content.known.iter().map(|(name, (_, fact))| (name.clone(), Arc::clone(fact))).collect();
-        content.synced.then(facts)
+        let facts = || self.known.iter().map(|(name, (_, fact))| (name.clone(), Arc::clone(fact))).collect();
+        self.synced.then(facts)
     }
 
     /// Returns the facts of one object, or `None` if they are unknown.
@@ -91,85 +76,79 @@ impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
     where
         N: Borrow<Q>,
     {
-        self.read().known.get(name).map(|(_, fact)| Arc::clone(fact))
+        self.known.get(name).map(|(_, fact)| Arc::clone(fact))
     }
 
     /// Returns whether the kind has been listed.
     #[must_use]
     pub fn synced(&self) -> bool {
-        self.read().synced
+        self.synced
     }
 
     /// Sets the facts of one object and returns whether they changed. Versions older than the known one are ignored: the answer
     /// to a write of this operator is known before the watch reports earlier changes.
-    pub fn set(&self, name: N, version: Version, fact: F) -> bool {
-        let content = &mut *self.write();
-        let newest = content.known.get(&name).map(|(version, _)| *version).max(content.deleted.get(&name).copied());
+    pub fn set(&mut self, name: N, version: Version, fact: F) -> bool {
+        let newest = self.known.get(&name).map(|(version, _)| *version).max(self.deleted.get(&name).copied());
         if newest.is_some_and(|newest| newest > version) {
             return false;
         }
-        if content.known.len() >= self.most && !content.known.contains_key(&name) {
+        if self.known.len() >= self.most && !self.known.contains_key(&name) {
             return false;
         }
-        if let Some(listing) = &mut content.listing {
+        if let Some(listing) = &mut self.listing {
             listing.learned.insert(name.clone());
         }
-        content.put(name, version, fact)
+        self.put(name, version, fact)
     }
 
     /// Begins a list of all objects. Known facts are kept until the list is complete.
-    pub fn begin_list(&self) {
-        self.write().listing = Some(Listing::default());
+    pub fn begin_list(&mut self) {
+        self.listing = Some(Listing::default());
     }
 
     /// Sets the facts of one listed object and returns whether they changed. They are set immediately, because a separate list
     /// would hold everything twice. Newer facts that were set since the list began are kept.
     ///
     /// In all other cases the list replaces the known facts, even if its versions are older, as after a backup was restored.
-    pub fn list(&self, name: N, version: Version, fact: F) -> bool {
-        let content = &mut *self.write();
-        let Some(listing) = content.listing.as_mut().filter(|listing| listing.listed.len() < self.most) else {
+    pub fn list(&mut self, name: N, version: Version, fact: F) -> bool {
+        let Some(listing) = self.listing.as_mut().filter(|listing| listing.listed.len() < self.most) else {
             return false;
         };
         listing.newest = listing.newest.max(version);
         listing.listed.insert(name.clone());
         let learned = listing.learned.contains(&name);
-        if learned && content.known.get(&name).is_some_and(|(known, _)| *known > version) {
+        if learned && self.known.get(&name).is_some_and(|(known, _)| *known > version) {
             return false;
         }
-        content.put(name, version, fact)
+        self.put(name, version, fact)
     }
 
     /// Ends the list and returns whether that changed anything. Objects that were not listed are removed, except those that were
     /// set since the list began and are newer than everything in it.
-    pub fn end_list(&self) -> bool {
-        let content = &mut *self.write();
-        let Listing { listed, learned, newest } = content.listing.take().unwrap_or_default();
-        let before = content.known.len();
-        content.known.retain(|name, (version, _)| listed.contains(name) || learned.contains(name) && *version > newest);
-        content.deleted.clear();
-        let first = !std::mem::replace(&mut content.synced, true);
-        first || content.known.len() != before
+    pub fn end_list(&mut self) -> bool {
+        let Listing { listed, learned, newest } = self.listing.take().unwrap_or_default();
+        let before = self.known.len();
+        self.known.retain(|name, (version, _)| listed.contains(name) || learned.contains(name) && *version > newest);
+        self.deleted.clear();
+        let first = !std::mem::replace(&mut self.synced, true);
+        first || self.known.len() != before
     }
 
     /// Removes one object and returns whether it was known. Its version is kept: the answer to a write from before the deletion
     /// may still arrive, and must not add the object again.
-    pub fn remove(&self, name: N, version: Version) -> bool {
-        let content = &mut *self.write();
-        let there = content.known.remove(&name).is_some();
-        content.deleted.insert(name, version);
-        if content.deleted.len() > MEMORY_OF_DELETED {
+    pub fn remove(&mut self, name: N, version: Version) -> bool {
+        let there = self.known.remove(&name).is_some();
+        self.deleted.insert(name, version);
+        if self.deleted.len() > MEMORY_OF_DELETED {
             // Answers to writes take seconds, within which there are far fewer deletions: the older half is no longer needed.
-            let mut versions: Vec<Version> = content.deleted.values().copied().collect();
+            let mut versions: Vec<Version> = self.deleted.values().copied().collect();
             versions.sort_unstable();
             let middle = versions[versions.len() / 2];
-            content.deleted.retain(|_, version| *version > middle);
+            self.deleted.retain(|_, version| *version > middle);
         }
         there
     }
-}
 
-impl<F: PartialEq, N: Ord> Content<F, N> {
     /// Sets the facts of one object and returns whether they changed.
     fn put(&mut self, name: N, version: Version, fact: F) -> bool {
         self.deleted.remove(&name);
@@ -192,7 +171,7 @@ mod tests {
 
     #[test]
     fn only_a_different_fact_is_a_change() {
-        let mirror: Mirror<_> = Mirror::default();
+        let mut mirror: Mirror<_> = Mirror::default();
         assert!(!mirror.synced());
         assert!(mirror.set("a".into(), 1, 1));
         assert!(!mirror.set("a".into(), 2, 1));
@@ -203,7 +182,7 @@ mod tests {
 
     #[test]
     fn versions_older_than_the_answer_to_a_write_are_ignored() {
-        let mirror: Mirror<_> = Mirror::default();
+        let mut mirror: Mirror<_> = Mirror::default();
         assert!(mirror.set("a".into(), 10, "answer"));
         assert!(!mirror.set("a".into(), 9, "before"));
         assert!(mirror.set("a".into(), 11, "after"));
@@ -213,7 +192,10 @@ mod tests {
     }
 
     /// Lists all objects and returns whether that changed any fact.
-    fn list<F: PartialEq>(mirror: &Mirror<F>, objects: impl IntoIterator<Item = (&'static str, Version, F)>) -> bool {
+    fn list<F: PartialEq>(
+        mirror: &mut Mirror<F>,
+        objects: impl IntoIterator<Item = (&'static str, Version, F)>,
+    ) -> bool {
         mirror.begin_list();
         let objects = objects.into_iter();
         let changed = objects.fold(false, |changed, (name, version, fact)| {
@@ -229,34 +211,34 @@ mod tests {
 
     #[test]
     fn a_list_replaces_the_known_facts() {
-        let mirror = Mirror::default();
+        let mut mirror = Mirror::default();
         mirror.set("gone".into(), 1, 1);
         assert!(mirror.facts().is_none(), "one object is not a list");
-        assert!(list(&mirror, [("here", 2, 2)]));
+        assert!(list(&mut mirror, [("here", 2, 2)]));
         assert_eq!(names(&mirror), ["here"]);
-        assert!(!list(&mirror, [("here", 3, 2)]), "the same list is not a change");
-        assert!(list(&mirror, [("here", 4, 3)]), "a different fact is a change");
-        assert!(list(&mirror, []), "a removed object is a change");
+        assert!(!list(&mut mirror, [("here", 3, 2)]), "the same list is not a change");
+        assert!(list(&mut mirror, [("here", 4, 3)]), "a different fact is a change");
+        assert!(list(&mut mirror, []), "a removed object is a change");
         assert!(names(&mirror).is_empty());
     }
 
     #[test]
     fn known_facts_are_kept_until_a_list_is_complete() {
-        let mirror = Mirror::default();
-        list(&mirror, [("a", 1, 1), ("b", 1, 1)]);
+        let mut mirror = Mirror::default();
+        list(&mut mirror, [("a", 1, 1), ("b", 1, 1)]);
         mirror.begin_list();
         assert!(mirror.list("b".into(), 2, 2), "a listed object is known immediately");
         assert_eq!(names(&mirror), ["a", "b"]);
         assert_eq!(mirror.get("b").as_deref(), Some(&2));
         // The list is aborted and begins again.
-        assert!(list(&mirror, [("a", 3, 1)]));
+        assert!(list(&mut mirror, [("a", 3, 1)]));
         assert_eq!(names(&mirror), ["a"], "objects that only the aborted list contained are removed");
     }
 
     #[test]
     fn facts_that_are_set_during_a_list_are_kept_if_they_are_newer() {
-        let mirror = Mirror::default();
-        list(&mirror, [("a", 1, "listed before"), ("b", 1, "listed before")]);
+        let mut mirror = Mirror::default();
+        list(&mut mirror, [("a", 1, "listed before"), ("b", 1, "listed before")]);
         mirror.begin_list();
         for (name, version) in [("a", 9), ("b", 4), ("gone", 5), ("made", 10)] {
             assert!(mirror.set(name.into(), version, "answer"));
@@ -270,34 +252,34 @@ mod tests {
 
     #[test]
     fn a_list_replaces_known_facts_even_if_its_versions_are_older() {
-        let mirror = Mirror::default();
-        list(&mirror, [("a", 10, "before the backup was restored")]);
+        let mut mirror = Mirror::default();
+        list(&mut mirror, [("a", 10, "before the backup was restored")]);
         mirror.remove("b".into(), 11);
-        assert!(list(&mirror, [("a", 5, "restored")]));
+        assert!(list(&mut mirror, [("a", 5, "restored")]));
         assert_eq!(mirror.get("a").as_deref(), Some(&"restored"));
         assert!(mirror.set("a".into(), 6, "after") && mirror.set("b".into(), 7, "recreated"));
     }
 
     #[test]
     fn the_versions_of_the_latest_deletions_are_kept() {
-        let mirror = Mirror::default();
+        let mut mirror = Mirror::default();
         let last = 3000;
         for number in 0..=last {
             mirror.remove(number.to_string(), number);
         }
-        assert!(mirror.read().deleted.len() <= MEMORY_OF_DELETED);
+        assert!(mirror.deleted.len() <= MEMORY_OF_DELETED);
         assert!(!mirror.set(last.to_string(), 1, "from before the deletion"));
     }
 
     #[test]
     fn objects_beyond_the_maximum_are_ignored() {
-        let mirror = Mirror::of_at_most(2);
+        let mut mirror = Mirror::of_at_most(2);
         assert!(mirror.set("a".into(), 1, 1) && mirror.set("b".into(), 1, 1));
         assert!(!mirror.set("c".into(), 1, 1), "the mirror is full");
         assert!(mirror.set("a".into(), 2, 2), "known objects are still updated");
         assert!(mirror.remove("b".into(), 2) && mirror.set("c".into(), 3, 1));
         assert!(
-            list(&mirror, [("d", 4, 1), ("e", 4, 1), ("f", 4, 1)]),
+            list(&mut mirror, [("d", 4, 1), ("e", 4, 1), ("f", 4, 1)]),
             "the objects that a list replaces do not count"
         );
         assert_eq!(names(&mirror), ["d", "e"]);
@@ -305,6 +287,6 @@ mod tests {
 
     #[test]
     fn an_empty_list_is_a_change_too_because_the_kind_is_known_from_then_on() {
-        assert!(list(&Mirror::<u32>::default(), []));
+        assert!(list(&mut Mirror::<u32>::default(), []));
     }
 }

@@ -1,0 +1,52 @@
+//! Input that the probe does not control, damaged in every way: it never panics, and what the probe reports fits the API.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "../../../common/tests/damaged/mod.rs"]
+mod damaged;
+mod host;
+mod nvml;
+mod runtime;
+
+use std::sync::LazyLock;
+
+use gpu_operator_crd::Report;
+use jsonschema::Validator;
+use proptest::{prelude::*, test_runner::RngSeed};
+use serde_json::Value;
+
+/// Returns a configuration with the same cases on every run, so that a failure is caused by a change and not by chance.
+fn config() -> ProptestConfig {
+    ProptestConfig { rng_seed: RngSeed::Fixed(20), failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn samples(kind: &str) -> Vec<Vec<u8>> {
+    damaged::corpus(env!("CARGO_MANIFEST_DIR"), kind)
+}
+
+/// Returns a sample that is repeated until it is at least a mebibyte long.
+fn flood(sample: &[u8]) -> Vec<u8> {
+    sample.repeat(1024 * 1024 / sample.len() + 1)
+}
+
+/// Fails unless the API server would accept a report.
+fn fits_the_api(report: &Report) {
+    static SCHEMA: LazyLock<Validator> = LazyLock::new(|| {
+        let (_, crd) = gpu_operator_crd::crds().swap_remove(1);
+        let crd = serde_json::to_value(crd).unwrap();
+        let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/report";
+        jsonschema::validator_for(crd.pointer(path).unwrap()).unwrap()
+    });
+    let report = serde_json::to_value(report).unwrap();
+    let error = SCHEMA.iter_errors(&report).next().map(|error| format!("{}: {error}", error.instance_path()));
+    assert_eq!(error, None);
+    assert!(is_exact(&report), "an integer beyond 64 bits with sign is stored as a fraction: {report}");
+}
+
+fn is_exact(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.is_i64(),
+        Value::Array(values) => values.iter().all(is_exact),
+        Value::Object(fields) => fields.values().all(is_exact),
+        _ => true,
+    }
+}

@@ -1,0 +1,29 @@
+//! GpuNodes without a Node. Kubernetes deletes a GpuNode together with the Node that owns it, but if the node is still running, its
+//! probe may create the GpuNode again, without an owner.
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::plan::Plan;
+use crate::{settings::NODE_GRACE, time::later, world::World};
+
+/// Returns the deletions of GpuNodes that have neither an owner nor a Node. A GpuNode of a new node may be known before its Node, so
+/// it is deleted only after [`NODE_GRACE`], counted from its creation by the API server's clock. If that clock differs from this
+/// one, a GpuNode is deleted later, or that of a new node once in vain: its probe creates it again.
+#[must_use]
+pub fn writes(world: &World, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    for (name, gpu_node) in world.gpu_nodes.iter().filter(|(name, _)| !world.nodes.contains_key(*name)) {
+        if !gpu_node.owner_references().is_empty() || gpu_node.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let Some((uid, created)) = gpu_node.uid().zip(gpu_node.creation_timestamp()) else { continue };
+        let due = later(created.0, NODE_GRACE);
+        if now >= due {
+            plan.prune_gpu_nodes.insert(name.clone(), uid);
+        } else {
+            plan.check_again = plan.check_again.into_iter().chain([due]).min();
+        }
+    }
+    plan
+}

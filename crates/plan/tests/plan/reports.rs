@@ -1,0 +1,240 @@
+//! What a report and a GpuNode are about: one boot of one Node. And GpuNodes whose Node was deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    robust::{NEW, OLD, busy, step_until_released},
+    sim::{Faults, Sim, api::new_gpu_node},
+};
+use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, health::HealthState, keys, reason::Reason};
+use gpu_operator_plan::world::Exit;
+
+/// Returns the faults of a node whose GPUs are not allocatable yet, and whose probe does not report.
+fn mute() -> Faults {
+    Faults { mute_probe: true, publishes: Some(0), ..Faults::default() }
+}
+
+/// Returns a settled node that has been rebooted, and whose probe has not reported that.
+fn rebooted(spec: &str) -> Sim {
+    let mut sim = Sim::settled_fleet(spec, &["a"]);
+    sim.faults.insert("a".into(), mute());
+    sim.reboot("a", 0);
+    sim
+}
+
+fn reason(sim: &Sim) -> Option<Reason> {
+    sim.status("a").reason()
+}
+
+#[test]
+fn a_report_of_an_earlier_boot_does_not_count_and_what_was_known_is_kept() {
+    let mut sim = rebooted("{nodeLabels: [{key: accelerator}]}");
+    let (labels, known) = (sim.node("a").labels.clone(), sim.status("a"));
+    let plans = sim.plans.len();
+    sim.run(1);
+    // The reboot has ended the probe's container.
+    let probe = sim.pods.get_mut("nvml-probe@a").expect("a probe");
+    probe.containers[0].last_failure = Some(Exit { code: 255, message: "Unknown".into() });
+    sim.run(20);
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason()), (Phase::Discovery, Some(Reason::WaitingForReport)));
+    assert_eq!((status.model, status.gpus.most_seen, status.gpus.expected), (known.model, Some(8), Some(8)));
+    sim.sleep(60);
+    sim.run(5);
+    assert_eq!(reason(&sim), Some(Reason::ProbeMissing));
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(reason(&sim), Some(Reason::AllGpusAllocatable));
+    assert_eq!(sim.node("a").labels, labels);
+    let written = sim.plans[plans..].iter().filter(|plan| !plan.labels.is_empty() || !plan.recreate.is_empty());
+    assert_eq!(written.count(), 0, "no label is written, and no pod deleted");
+    let failed = sim.plans[plans..].iter().flat_map(|plan| &plan.events).filter(|event| event.reason.is_failure());
+    assert_eq!(failed.map(|event| event.reason).collect::<BTreeSet<_>>(), [Reason::ProbeMissing].into());
+}
+
+#[test]
+fn a_node_whose_gpus_are_allocatable_after_a_reboot_is_ready_before_its_probe_reports() {
+    let mut sim = Sim::settled_fleet("{health: {minHealthyGpus: 7}}", &["a"]);
+    sim.report("a").gpus[0].health.state = HealthState::Unhealthy;
+    sim.settle();
+    let of_gpus = |sim: &Sim| {
+        let status = sim.status("a");
+        (status.phase, status.reason(), status.health, status.gpus)
+    };
+    let known = of_gpus(&sim);
+    assert_eq!((known.0, known.1, known.3.unhealthy), (Phase::Ready, Some(Reason::GpuUnhealthy), 1));
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    sim.reboot("a", 0);
+    sim.settle();
+    assert_eq!(of_gpus(&sim), known);
+}
+
+#[test]
+fn a_report_of_a_boot_that_kubelet_has_not_published_yet_changes_nothing() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.faults.insert("a".into(), Faults { late_kubelet: true, ..Faults::default() });
+    sim.reboot("a", 0);
+    let writes = sim.writes.clone();
+    sim.run(20);
+    assert_eq!(sim.writes_to("node"), BTreeMap::from([("node/a", writes["node/a"])]));
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(reason(&sim), Some(Reason::AllGpusAllocatable));
+}
+
+#[test]
+fn a_boot_id_that_one_of_the_two_does_not_report_contradicts_nothing() {
+    for (kubelets, probes) in [("", "boot"), ("boot", ""), ("", "")] {
+        let mut sim = Sim::settled_fleet("{}", &["a"]);
+        let mut world = sim.world();
+        let mut node = sim.node("a").clone();
+        node.boot_id = kubelets.into();
+        world.nodes.insert("a".into(), node.into());
+        sim.report("a").boot_id = probes.into();
+        world.gpu_nodes = sim.world().gpu_nodes;
+        assert!(sim.plan_for(world).is_empty(), "{kubelets:?} {probes:?}");
+    }
+}
+
+#[test]
+fn an_update_is_neither_continued_nor_given_up_while_the_report_is_of_an_earlier_boot() {
+    let mut sim = Sim::settled_fleet(OLD, &["a", "b"]);
+    sim.apply_policy("all", NEW);
+    step_until_released(&mut sim, "a");
+    sim.faults.insert("a".into(), mute());
+    sim.reboot("a", 0);
+    let (labels, spec) = (sim.node("a").labels.clone(), sim.spec("a").clone());
+    sim.run(20);
+    assert_eq!((&sim.node("a").labels, sim.spec("a")), (&labels, &spec));
+    assert!(!sim.is_moving("b"), "node a keeps its turn");
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(sim.report("b").driver.loaded.as_deref(), Some("590.10.01"));
+}
+
+#[test]
+fn the_record_of_a_missing_precompiled_image_survives_a_reboot() {
+    let mut sim = crate::sources::node("{defaults: {driver: {precompiled: true}}}", ("ubuntu", "24.04"), &[]);
+    let image = "595-6.8.0-60-generic-ubuntu24.04".to_owned();
+    sim.faults.insert("a".into(), Faults { missing_images: [image].into(), ..Faults::default() });
+    sim.settle();
+    let known = sim.status("a").missing_image;
+    assert!(known.is_some());
+    sim.faults.insert("a".into(), mute());
+    sim.reboot("a", 0);
+    sim.run(20);
+    assert_eq!((reason(&sim), sim.status("a").missing_image), (Some(Reason::WaitingForReport), known));
+}
+
+#[test]
+fn a_gpu_node_of_an_earlier_node_with_the_same_name_does_not_count() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    let earlier = sim.gpu_nodes[&"a".into()].clone();
+    sim.leave(&"a".into());
+    sim.gpu_nodes.insert("a".into(), earlier.clone());
+    sim.sleep(5);
+    sim.faults.insert("a".into(), mute());
+    sim.join_silent("a", &["1eb8"]);
+    sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-t4"));
+    sim.run(20);
+    assert!(!sim.node("a").labels.contains_key(keys::DRIVER), "{:?}", sim.node("a").labels);
+    assert_eq!(sim.gpu_nodes[&"a".into()], earlier, "Kubernetes deletes it");
+    sim.gpu_nodes.clear();
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!((reason(&sim), sim.status("a").gpus.most_seen), (Some(Reason::AllGpusAllocatable), Some(1)));
+}
+
+#[test]
+fn a_gpu_node_without_owner_and_node_is_deleted_after_a_minute() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+    sim.leave_with_a_running_probe(&"a".into());
+    sim.run(5);
+    assert!(sim.gpu_nodes.contains_key(&"a".into()), "its Node may be known later");
+    let due = sim.plan().check_again.expect("a time").duration_since(sim.now);
+    assert!((50..60).contains(&due.as_secs()), "{due}");
+    sim.sleep(60);
+    sim.settle();
+    assert!(sim.gpu_nodes.keys().eq([&NodeName::from("b")]));
+    // One that has an owner is deleted by Kubernetes.
+    let owned = gpu_operator_crd::GpuNode {
+        metadata: sim.gpu_nodes[&"b".into()].metadata.clone(),
+        ..new_gpu_node(&"c".into(), sim.now)
+    };
+    sim.gpu_nodes.insert("c".into(), owned);
+    sim.sleep(600);
+    assert!(sim.plan().is_empty());
+}
+
+#[test]
+fn a_node_whose_gpu_node_cannot_be_parsed_keeps_its_turn() {
+    let mut sim = Sim::settled_fleet(OLD, &["a", "b"]);
+    sim.apply_policy("all", NEW);
+    step_until_released(&mut sim, "a");
+    let plan_without = |sim: &Sim, node: &str| {
+        let mut world = sim.world();
+        world.gpu_nodes.remove(&node.into());
+        world.unreadable_gpu_nodes.insert(node.into());
+        sim.plan_for(world)
+    };
+    let plan = plan_without(&sim, "a");
+    assert!(plan.labels.is_empty(), "{plan:#?}");
+    let status = plan.gpu_nodes[&"b".into()].status.as_ref().expect("a status");
+    assert!(status.message.contains("GpuNode a of this pool cannot be parsed"), "{}", status.message);
+    // One of another pool holds nothing up.
+    sim.label("a", keys::POOL, Some("other"));
+    assert!(plan_without(&sim, "a").gpu_nodes[&"b".into()].spec.as_ref().is_some_and(|write| {
+        write.spec.rollout.as_ref().is_some_and(|rollout| rollout.step == RolloutStep::Release)
+    }));
+}
+
+#[test]
+fn a_node_whose_gpu_node_cannot_be_parsed_may_still_restart_its_runtime() {
+    let mut sim = crate::toolkit::fresh(&["a", "b"], "{}");
+    while !sim.node("a").labels.contains_key(keys::TOOLKIT) {
+        assert!(sim.step(), "the first node gets its toolkit");
+        sim.sleep(1);
+    }
+    sim.pods.remove("toolkit@a");
+    let restarts_b = |unreadable: bool| {
+        let mut world = sim.world();
+        if unreadable {
+            world.gpu_nodes.remove(&"a".into());
+            world.unreadable_gpu_nodes.insert("a".into());
+        } else {
+            world.nodes.remove(&"a".into());
+        }
+        sim.plan_for(world).labels.get(&"b".into()).is_some_and(|write| write.labels.contains_key(keys::TOOLKIT))
+    };
+    assert_eq!([true, false].map(restarts_b), [false, true]);
+}
+
+#[test]
+fn pods_with_a_resource_that_the_policy_named_before_keep_their_driver() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
+        "all",
+        "{pools: [{name: p, driver: {version: 595.91.07}, devicePlugin: {flavor: External, resourceName: example.com/gpu}}]}",
+    );
+    crate::coexistence::static_plugin(&mut sim);
+    sim.label("a", "static", Some("yes"));
+    sim.foreign_resource = "example.com/gpu".into();
+    sim.settle();
+    assert_eq!(
+        (sim.status("a").phase, sim.status("a").offered_resources),
+        (Phase::Ready, vec!["example.com/gpu".into()])
+    );
+    busy(&mut sim, "a");
+    sim.requests.insert("team/training".into(), "example.com/gpu".into());
+    let driver = sim.node("a").labels[keys::DRIVER].clone();
+    sim.apply_policy("all", "{pools: [{name: p, driver: {version: 590.10.01}, devicePlugin: {flavor: External}}]}");
+    sim.run(60);
+    assert_eq!(sim.node("a").labels[keys::DRIVER], driver);
+    sim.gpu_pods.clear();
+    sim.settle();
+    assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));
+    assert_eq!(sim.status("a").offered_resources, ["example.com/gpu"], "the Node still lists it");
+    sim.node_mut("a").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
+    sim.foreign_resource = "nvidia.com/gpu".into();
+    sim.settle();
+    assert!(sim.status("a").offered_resources.is_empty());
+}

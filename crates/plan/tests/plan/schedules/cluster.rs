@@ -1,0 +1,317 @@
+//! A cluster whose programs take their steps in any order: the operator, which sees the cluster late, the DaemonSet controller,
+//! kubelets, probes and users.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
+
+use gpu_operator_crd::{NodeName, policy::Stage};
+use gpu_operator_plan::{
+    Plan,
+    output::writes::Write,
+    world::{PodFacts, Role},
+};
+use k8s_openapi::jiff::SignedDuration;
+
+use super::{
+    law,
+    operator::Operator,
+    store::{Key, Kind, Store, hash_of},
+};
+use crate::sim::Sim;
+
+/// A step of one program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The next event of a kind reaches the operator.
+    Deliver(Kind),
+    /// The operator observes, plans, and begins to carry out the plan.
+    Plan,
+    /// The API server answers one of the writes that are being made, counted from the first.
+    Write(usize, Fault),
+    /// A write whose answer the operator did not wait for is carried out.
+    Late,
+    /// The operator is killed, and another one lists everything.
+    Kill,
+    /// The DaemonSet controller, kubelet or the probe of a node takes a step.
+    Controller(usize),
+    Kubelet(usize),
+    Probe(usize),
+    /// The next event of the scenario happens.
+    Event,
+    /// Nothing happens until the operator plans to write something.
+    Wait,
+}
+
+/// What goes wrong with a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// The API server rejects it.
+    Rejected,
+    /// It is carried out, but the answer is lost.
+    Unanswered,
+    /// It is carried out later, when the operator waits for it no longer.
+    Late,
+}
+
+/// An event of a scenario.
+pub type Event = fn(&mut Sim);
+
+/// How many more times something may happen.
+#[derive(Clone, Copy, Debug, Default, Hash)]
+pub struct Allowed {
+    pub faults: u32,
+    pub kills: u32,
+    /// The number of events that a watch may be behind.
+    pub lag: usize,
+}
+
+/// Plans by the hash of what they were made from.
+pub type Plans = BTreeMap<u64, Arc<Plan>>;
+
+/// The cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    pub sim: Sim,
+    store: Store,
+    operator: Operator,
+    /// Kinds whose watches lag. Those of all others deliver at once.
+    lagging: &'static [Kind],
+    pub allowed: Allowed,
+    events: &'static [Event],
+    late: Vec<(Arc<Plan>, String)>,
+}
+
+impl Cluster {
+    pub fn new(sim: Sim, lagging: &'static [Kind], allowed: Allowed, events: &'static [Event]) -> Self {
+        let mut store = Store::default();
+        store.record(&sim);
+        let operator = Operator::start(&store);
+        Self { sim, store, operator, lagging, allowed, events, late: Vec::new() }
+    }
+
+    /// Ends everything that may happen but need not.
+    pub fn calm(&mut self) {
+        self.allowed = Allowed::default();
+        self.sim.gpu_pods.clear();
+    }
+
+    /// Returns whether a pass is being carried out.
+    pub fn is_writing(&self) -> bool {
+        self.operator.pass.is_some()
+    }
+
+    fn node(&self, index: usize) -> Option<NodeName> {
+        self.sim.nodes.keys().nth(index).cloned()
+    }
+
+    /// Returns the steps that may be possible, without [`Step::Wait`]. A step may turn out to change nothing.
+    pub fn steps(&self) -> Vec<Step> {
+        let behind = |kind: &&Kind| self.operator.queues[kind].len() > self.allowed.lag;
+        if let Some(kind) = self.lagging.iter().find(behind) {
+            return vec![Step::Deliver(*kind)];
+        }
+        let mut steps = Vec::new();
+        match &self.operator.pass {
+            None if self.operator.awake => steps.push(Step::Plan),
+            None => {}
+            Some(pass) => {
+                // The writes of a stage are independent of each other: the first and the last of them represent all orders.
+                let last = pass.outstanding.len() - 1;
+                let which = if last == 0 { vec![0] } else { vec![0, last] };
+                steps.extend(which.into_iter().map(|which| Step::Write(which, Fault::None)));
+                if self.allowed.faults > 0 {
+                    let faults = [Fault::Rejected, Fault::Unanswered, Fault::Late];
+                    steps.extend(faults.map(|fault| Step::Write(0, fault)));
+                }
+            }
+        }
+        let lagging = self.lagging.iter().filter(|kind| !self.operator.queues[kind].is_empty());
+        steps.extend(lagging.map(|kind| Step::Deliver(*kind)));
+        if !self.late.is_empty() {
+            steps.push(Step::Late);
+        }
+        if self.allowed.kills > 0 {
+            steps.push(Step::Kill);
+        }
+        for node in 0..self.sim.nodes.len() {
+            steps.extend([Step::Controller(node), Step::Kubelet(node), Step::Probe(node)]);
+        }
+        if !self.events.is_empty() {
+            steps.push(Step::Event);
+        }
+        steps
+    }
+
+    /// Takes a step.
+    ///
+    /// # Errors
+    /// Returns the law that the step violates.
+    pub fn take(&mut self, step: Step, plans: &mut Plans) -> Result<(), String> {
+        let now = self.sim.now;
+        match step {
+            Step::Deliver(kind) => self.operator.deliver(kind),
+            Step::Plan => {
+                let (plan, hash) = self.plan(plans);
+                self.operator.begin(plan, hash, now);
+            }
+            Step::Write(which, fault) => self.write(which, fault)?,
+            Step::Late => {
+                let (plan, name) = self.late.remove(0);
+                let stages = plan.stages();
+                let write = stages.iter().flatten().find(|write| write.to_string() == name);
+                law::holds(&self.sim, write.expect("a write of the plan"))?;
+                drop(self.sim.write(write.expect("a write of the plan")));
+            }
+            Step::Kill => {
+                self.allowed.kills -= 1;
+                self.operator = Operator::start(&self.store);
+            }
+            Step::Controller(node) => self.on(node, Sim::run_controller),
+            Step::Kubelet(node) => self.on(node, Sim::run_kubelet),
+            Step::Probe(node) => self.on(node, Sim::run_probe),
+            Step::Event => {
+                let (event, rest) = self.events.split_first().expect("an event");
+                event(&mut self.sim);
+                self.events = rest;
+            }
+            Step::Wait => self.wait(plans),
+        }
+        self.publish();
+        law::of_budgets(&self.sim)
+    }
+
+    fn on(&mut self, node: usize, step: impl FnOnce(&mut Sim, &NodeName)) {
+        if let Some(node) = self.node(node) {
+            step(&mut self.sim, &node);
+        }
+    }
+
+    /// Sends what has changed to the operator.
+    fn publish(&mut self) {
+        for change in self.store.record(&self.sim) {
+            self.operator.send(change);
+        }
+        for kind in Kind::ALL.iter().filter(|kind| !self.lagging.contains(kind)) {
+            while !self.operator.queues[kind].is_empty() {
+                self.operator.deliver(*kind);
+            }
+        }
+    }
+
+    /// Returns the operator's plan, and the hash of what it is made from.
+    fn plan(&self, plans: &mut Plans) -> (Arc<Plan>, u64) {
+        let mut hasher = DefaultHasher::new();
+        self.operator.view().hash(&mut hasher);
+        let tests = self.sim.pods.values().filter(|pod| pod.role == Role::Validation).collect::<Vec<_>>();
+        (self.sim.now, &self.sim.gpu_pods, hash_of(&(tests, &self.sim.runtime_classes, &self.sim.refusals)))
+            .hash(&mut hasher);
+        let hash = hasher.finish();
+        let plan = plans.entry(hash).or_insert_with(|| Arc::new(self.sim.plan_for(self.operator.world(&self.sim))));
+        (Arc::clone(plan), hash)
+    }
+
+    fn write(&mut self, which: usize, fault: Fault) -> Result<(), String> {
+        let now = self.sim.now;
+        let pass = self.operator.pass.clone().expect("a pass");
+        let name = pass.outstanding[which].clone();
+        if fault != Fault::None {
+            self.allowed.faults -= 1;
+        }
+        let stages = pass.plan.stages();
+        let write = stages.iter().flatten().find(|write| write.to_string() == name).expect("a write of the plan");
+        match fault {
+            Fault::Rejected => self.operator.settle(&name, false, now, 30),
+            Fault::Late => {
+                self.late.push((Arc::clone(&pass.plan), name.clone()));
+                self.operator.settle(&name, false, now, 5);
+            }
+            Fault::None | Fault::Unanswered => {
+                let recreated = |pod: &str| self.store.get(&(Kind::Pod, pod.to_owned())).map(|stored| stored.born);
+                let answer = match write {
+                    // In place of the uid in a pod's name.
+                    Write::Recreate(pod) if recreated(pod) != pass.born.get(*pod).copied() => Ok(false),
+                    _ => {
+                        law::holds(&self.sim, write)?;
+                        self.sim.write(write)
+                    }
+                };
+                let answered = fault == Fault::None;
+                if answered && answer.is_ok() {
+                    self.learn(write);
+                } else {
+                    self.publish();
+                }
+                self.operator.settle(&name, answered && answer.is_ok(), now, if answered { 1 } else { 5 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the operator learn the answer to a write before its watches report it.
+    fn learn(&mut self, write: &Write<'_>) {
+        let key = key_of(write);
+        for change in self.store.record(&self.sim) {
+            if Some(&change.key) == key.as_ref() && change.stored.is_some() {
+                self.operator.learn(change.clone());
+            }
+            self.operator.send(change);
+        }
+    }
+
+    /// Lets time pass until the operator plans to write something, or has nothing to wait for.
+    fn wait(&mut self, plans: &mut Plans) {
+        for _ in 0..20 {
+            let due = self.operator.check_again.into_iter().chain(self.operator.retry.values().copied()).min();
+            let soon = self.sim.now + SignedDuration::from_hours(1);
+            let Some(due) = due.filter(|due| *due < soon) else { return };
+            self.sim.now = due.max(self.sim.now + SignedDuration::from_secs(1));
+            let (plan, _) = self.plan(plans);
+            if !plan.is_empty() {
+                self.operator.awake = true;
+                return;
+            }
+            self.operator.check_again = plan.check_again;
+        }
+    }
+
+    /// Returns the hash of the state. It does not include the time, but all times that objects contain.
+    pub fn hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (key, stored) in self.store.iter() {
+            (key, stored.hash).hash(&mut hasher);
+        }
+        self.operator.hash(&self.store, &mut hasher);
+        let sim = &self.sim;
+        hash_of(&(&sim.machines, &sim.gpu_pods, &sim.runtime_classes, &sim.refusals)).hash(&mut hasher);
+        (self.allowed, self.events.len()).hash(&mut hasher);
+        self.late.iter().map(|(_, name)| name).collect::<Vec<_>>().hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// Kubelet admits a pod with a GPU while the device plugin is registered.
+pub fn start_gpu_pod(sim: &mut Sim, node: &NodeName) {
+    let plugin = sim.pods.get(&format!("{}@{node}", Stage::DevicePlugin.as_str()));
+    let offers = sim.nodes[node].allocatable.total() > 0 && plugin.is_some_and(PodFacts::running);
+    if offers {
+        sim.gpu_pods.entry(node.clone()).or_insert_with(|| vec!["team/training".into()]);
+    }
+}
+
+/// Returns the object that the answer to a write contains.
+fn key_of(write: &Write<'_>) -> Option<Key> {
+    let (kind, name) = match write {
+        Write::Finalizer(name, write) if write.present => (Kind::Policy, name.to_string()),
+        Write::PolicyStatus(name, _) => (Kind::Policy, name.to_string()),
+        Write::DaemonSet(name, _) => (Kind::DaemonSet, (*name).to_owned()),
+        Write::Spec(name, _) | Write::Status(name, _) => (Kind::GpuNode, name.to_string()),
+        Write::Labels(name, _) | Write::Condition(name, _) | Write::Taint(name, _) => (Kind::Node, name.to_string()),
+        Write::Pod(name, _) => (Kind::Pod, (*name).to_owned()),
+        _ => return None,
+    };
+    Some((kind, name))
+}

@@ -1,0 +1,53 @@
+//! What must hold at every write and after every step, judged by what is true and not by what the operator sees.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::keys;
+use gpu_operator_plan::output::writes::Write;
+
+use crate::{properties::oracle::governing, sim::Sim};
+
+/// Checks a write before the API server carries it out.
+///
+/// # Errors
+/// Returns what it violates.
+pub fn holds(sim: &Sim, write: &Write<'_>) -> Result<(), String> {
+    match write {
+        Write::Labels(name, write) => {
+            let Some(node) = sim.nodes.get(*name).filter(|node| node.uid == write.uid) else { return Ok(()) };
+            let used = sim.gpu_pods.get(*name).is_some_and(|pods| !pods.is_empty());
+            let had = node.labels.get(keys::DRIVER).map(Interned::as_str);
+            let gets = write.labels.get(keys::DRIVER).map(String::as_str);
+            if used && had.is_some() && had != gets && governing(sim, name).is_some() {
+                return Err(format!("the driver of {name} is replaced under a GPU pod: {had:?} by {gets:?}"));
+            }
+            Ok(())
+        }
+        Write::Finalizer(name, write) if !write.present => {
+            let is_left = |key: &Interned| key.starts_with(keys::PREFIX);
+            let governed = |node| governing(sim, node).is_some();
+            let left = sim.nodes.values().find(|node| node.owned_labels.iter().any(is_left) && !governed(&node.name));
+            match left {
+                Some(node) => Err(format!("{name} is gone, and {} has {:?}", node.name, node.owned_labels)),
+                None => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that at most one node of each pool is being updated.
+///
+/// # Errors
+/// Returns the nodes that are.
+pub fn of_budgets(sim: &Sim) -> Result<(), String> {
+    let mut moving: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (name, gpu_node) in sim.gpu_nodes.iter().filter(|(_, gpu_node)| gpu_node.spec.rollout.is_some()) {
+        moving.entry((&gpu_node.spec.policy, &gpu_node.spec.pool)).or_default().push(name);
+    }
+    match moving.values().find(|nodes| nodes.len() > 1) {
+        Some(nodes) => Err(format!("updated at once: {nodes:?}")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,200 @@
+//! What the schema does not contain: values of fields that have a meaning, the fields that they need beside them, and the nodes
+//! on which their effect is visible.
+
+use serde_json::{Value, json};
+
+/// What is known of a field beside its schema.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// The end of the field's path.
+    at: &'static str,
+    /// Values, if they do not follow from the type.
+    pub values: &'static [&'static str],
+    /// Fields that the field needs, relative to the object in which `at` begins.
+    with: &'static str,
+    pub nodes: &'static [&'static str],
+    /// Whether a rule requires the field.
+    pub required: bool,
+    /// Why no effect can be observed.
+    pub no_effect: Option<&'static str>,
+    /// Why the state without the field differs from that before it was set.
+    pub stays: Option<&'static str>,
+}
+
+const ANY: Row = Row { at: "", values: &[], with: "", nodes: &["cdi"], required: false, no_effect: None, stays: None };
+const ON_OLD_RUNTIME: Row = Row { nodes: &["runtime"], ..ANY };
+const UNKNOWN_MODEL: Row = Row { nodes: &["unknown"], ..ANY };
+const UNHEALTHY: Row = Row { nodes: &["unhealthy"], ..ANY };
+const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const FROM_RUN_FILE: &str = "{driver: {source: RunFile, image: {repository: own/run-file, tag: a}}}";
+const PINNED: &str = "{driver: {version: 580.173.02}}";
+const INSTALLED: &str = "the installer leaves the driver on the host, and Auto uses a driver of the host";
+const TESTED: &str = "{readiness: {validation: {mode: OnInstall}}}";
+
+/// The row with the longest path that matches a field applies; if there are several of them, each one applies.
+const ROWS: &[Row] = &[
+    Row { at: "env.[].name", values: &["A", "B"], ..ANY },
+    Row { at: "image.digest", values: &[DIGEST], ..ANY },
+    Row { at: "driver.image.digest", values: &[DIGEST], with: PINNED, ..ANY },
+    Row { at: "driver.image.tag", with: PINNED, ..ANY },
+    Row { at: "driver.allowPlainHTTP", no_effect: Some("only a rule reads it, on apply"), ..ANY },
+    Row { at: "driver.installDir", values: &["/opt/some/nvidia"], with: FROM_RUN_FILE, ..ANY },
+    Row { at: "driver.kernelModule", nodes: &["cdi", "docker"], ..ANY },
+    Row { at: "driver.precompiled", nodes: &["runtime"], ..ANY },
+    Row { at: "driver.source", values: &["Auto", "Container", "GkeCos"], nodes: &["cdi", "cos", "gke-ubuntu"], ..ANY },
+    Row {
+        at: "driver.source",
+        values: &["GkeUbuntu", "Preinstalled"],
+        nodes: &["cdi", "gke-ubuntu"],
+        stays: Some(INSTALLED),
+        ..ANY
+    },
+    Row {
+        at: "driver.source",
+        values: &["RunFile"],
+        with: "{driver: {version: 580.173.02, image: {repository: own/run-file, tag: a}}}",
+        stays: Some(INSTALLED),
+        ..ANY
+    },
+    Row {
+        at: "driver.url",
+        values: &["https://mirror.example.com/NVIDIA-Linux-x86_64-570.211.01.run"],
+        with: FROM_RUN_FILE,
+        ..ANY
+    },
+    Row { at: "driver.version", values: &["580.173.02"], ..ANY },
+    Row { at: "toolkit.distribution", nodes: &["runtime", "k3s"], ..ANY },
+    Row { at: "toolkit.hostPaths.config", values: &["/etc/some/config.toml"], ..ON_OLD_RUNTIME },
+    Row { at: "toolkit.hostPaths.dropIn", values: &["/etc/some/99-nvidia.toml"], ..ON_OLD_RUNTIME },
+    Row { at: "toolkit.hostPaths.socket", values: &["/run/some/containerd.sock"], ..ON_OLD_RUNTIME },
+    Row {
+        at: "toolkit.hostPaths.nriSocket",
+        values: &["/run/some/nri.sock"],
+        with: "{toolkit: {injection: NRI}}",
+        ..ANY
+    },
+    Row { at: "toolkit.injection", nodes: &["cdi", "runtime"], ..ANY },
+    Row { at: "toolkit.installDir", values: &["/opt/some/nvidia"], ..ANY },
+    Row { at: "toolkit.runtime", nodes: &["runtime", "docker"], ..ANY },
+    Row { at: "toolkit.runtimeClass", ..ON_OLD_RUNTIME },
+    Row { at: "toolkit.setAsDefault", ..ON_OLD_RUNTIME },
+    Row { at: "devicePlugin.containerMetrics.port", nodes: &["cos"], ..ANY },
+    Row { at: "devicePlugin.healthMonitoring", nodes: &["cos"], ..ANY },
+    Row { at: "devicePlugin.flavor", nodes: &["cdi", "cos"], ..ANY },
+    Row { at: "mig.layout.[].profile", values: &["1g.10gb", "2g.20gb"], with: "{mig: {strategy: Mixed}}", ..ANY },
+    Row { at: "mig.layout.[].count", values: &["1", "2"], with: "{mig: {strategy: Mixed}}", ..ANY },
+    Row {
+        at: "devicePlugin.resourceName",
+        values: &["example.com/gpu"],
+        with: "{devicePlugin: {flavor: External}}",
+        nodes: &["third-party"],
+        ..ANY
+    },
+    Row { at: "foreignStack", nodes: &["third-party"], ..ANY },
+    Row { at: "pools.[].foreignStack", values: &["TakeOver"], nodes: &["third-party"], ..ANY },
+    Row { at: "pools.[].gpusPerNode", values: &["1", "3"], ..ANY },
+    Row { at: "pools.[].name", values: &["p", "q"], ..ANY },
+    Row { at: "tolerations.[].key", with: "{tolerations: [{operator: Exists}]}", ..ANY },
+    Row { at: "tolerations.[].operator", values: &["Exists"], with: "{tolerations: [{key: a}]}", ..ANY },
+    Row { at: "tolerations.[].effect", with: "{tolerations: [{key: a}]}", ..ANY },
+    Row { at: "tolerations.[].value", with: "{tolerations: [{key: a}]}", ..ANY },
+    Row { at: "tolerations.[].tolerationSeconds", with: "{tolerations: [{key: a, effect: NoExecute}]}", ..ANY },
+    Row { at: "health.interval", values: &["45s"], ..ANY },
+    Row { at: "health.minHealthyGpus", values: &["100%", "1", "50%"], ..UNHEALTHY },
+    Row { at: "onUnhealthy.taint.effect", ..UNHEALTHY },
+    Row { at: "onUnhealthy.taint.key", values: &["example.com/unhealthy"], ..UNHEALTHY },
+    Row { at: "models.[].name", values: &["custom", "other"], ..UNKNOWN_MODEL },
+    Row { at: "models.[].pciIDs.[]", values: &["fff1", "fff2"], ..UNKNOWN_MODEL },
+    Row {
+        at: "models.[].architecture",
+        values: &["Hopper", "Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Blackwell"],
+        with: "{defaults: {driver: {version: 470.256.02}}}",
+        ..UNKNOWN_MODEL
+    },
+    Row { at: "models.[].driver.firstBranch", values: &["999"], ..UNKNOWN_MODEL },
+    Row { at: "models.[].driver.lastBranch", values: &["580"], ..UNKNOWN_MODEL },
+    Row {
+        at: "models.[].memoryMiB",
+        values: &["8192"],
+        with: "{models: [{name: nvidia-custom-4gb, pciIDs: [fff2]}]}",
+        nodes: &["named-by-cloud"],
+        ..ANY
+    },
+    Row { at: "models.[].modules", values: &["ProprietaryOnly"], ..UNKNOWN_MODEL },
+    Row {
+        at: "models.[].modules",
+        values: &["Either", "OpenOnly"],
+        with: "{models: [{architecture: Pascal}]}",
+        ..UNKNOWN_MODEL
+    },
+    Row { at: "nodeLabels.[].key", values: &["example.com/a", "example.com/b"], ..ANY },
+    Row { at: "matchExpressions.[].key", values: &["zone", "room"], ..ANY },
+    Row { at: "matchExpressions.[].operator", values: &["Exists", "DoesNotExist"], ..ANY },
+    Row {
+        at: "matchExpressions.[].operator",
+        values: &["In", "NotIn"],
+        with: "{matchExpressions: [{values: [a]}]}",
+        ..ANY
+    },
+    Row {
+        at: "matchExpressions.[].values.[]",
+        values: &["a", "b"],
+        with: "{matchExpressions: [{operator: In}]}",
+        required: true,
+        ..ANY
+    },
+    Row { at: "proxy.httpProxy", values: &["http://proxy.example.com:3128"], ..ANY },
+    Row { at: "proxy.httpsProxy", values: &["http://proxy.example.com:3128"], ..ANY },
+    Row { at: "readiness.minReadyNodes", values: &["100%", "0", "0%"], ..UNHEALTHY },
+    Row {
+        at: "readiness.progressDeadline",
+        values: &["30m", "40s"],
+        nodes: &["waiting"],
+        no_effect: Some("a phase keeps the deadline with which it began"),
+        ..ANY
+    },
+    Row { at: "readiness.validation.mode", nodes: &["failing"], ..ANY },
+    Row { at: "readiness.validation.image.repository", with: TESTED, nodes: &["failing"], ..ANY },
+    Row { at: "readiness.validation.image.tag", with: TESTED, nodes: &["failing"], ..ANY },
+    Row { at: "readiness.validation.image.digest", values: &[DIGEST], with: TESTED, nodes: &["failing"], ..ANY },
+    Row {
+        at: "readiness.validation.timeout",
+        values: &["5m", "20s"],
+        with: TESTED,
+        no_effect: Some("it applies to tests that are started later"),
+        ..ANY
+    },
+];
+
+/// Returns the rows of a field.
+pub fn rows(path: &[String]) -> Vec<Row> {
+    let path = format!(".{}", path.join("."));
+    let matches: Vec<_> = ROWS.iter().filter(|row| path.ends_with(&format!(".{}", row.at))).copied().collect();
+    let longest = matches.iter().map(|row| row.at.len()).max();
+    let rows: Vec<_> = matches.into_iter().filter(|row| Some(row.at.len()) == longest).collect();
+    if rows.is_empty() { vec![ANY] } else { rows }
+}
+
+impl Row {
+    /// Returns the fields that the field needs, as a spec.
+    pub fn neighbours(&self, path: &[String]) -> Value {
+        if self.with.is_empty() {
+            return json!({});
+        }
+        let outer = path[..path.len() - self.at.split('.').count()].iter().enumerate().rev();
+        let with = serde_yaml::from_str(self.with).expect("YAML");
+        outer.fold(with, |inner, (at, name)| match name.as_str() {
+            "[]" => json!([inner]),
+            "{}" => json!({key(&path[..at]): inner}),
+            name => json!({name: inner}),
+        })
+    }
+}
+
+/// Returns a key for the entries of a map.
+pub fn key(map: &[String]) -> &'static str {
+    match map.last().map(String::as_str) {
+        Some("limits" | "requests") => "cpu",
+        _ => "zone",
+    }
+}
