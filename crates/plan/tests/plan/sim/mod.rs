@@ -262,7 +262,7 @@ impl Sim {
                 unwritten.add(write);
                 continue;
             }
-            self.write(write);
+            assert!(self.write(write).is_ok(), "{write}");
             carry.settled(write, Ok(()), now);
             made.push(write.to_string());
         }
