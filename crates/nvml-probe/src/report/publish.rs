@@ -17,8 +17,8 @@ use crate::process::Backoff;
 /// The time limit of a request: an unresponsive server must not keep the probe from its node.
 const REQUEST: Duration = Duration::from_secs(15);
 /// The pauses between two creations of a GpuNode that does not get an owner. The operator deletes it if its Node does not exist,
-/// which the probe cannot read.
-const FIRST_PAUSE: Duration = Duration::from_mins(1);
+/// which the probe cannot read. A GpuNode that a user deletes before the operator has seen it is soon created again.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
 /// A report could not be written.
