@@ -313,7 +313,7 @@ async fn only_the_gpu_node_that_the_plan_has_seen_is_deleted() {
     sim.sleep(61);
     let (client, made) = server(|_| refusal(StatusCode::NOT_FOUND, "NotFound"));
     let writer = Writer::new(client, "gpu-operator".into(), Arc::default());
-    writer.apply(&sim.plan(), &mut Backoff::default()).await;
+    writer.apply(&sim.plan(), &mut Carry::default()).await;
     let made = made.lock().expect("the list");
     let path = "/apis/gpu.nodestack.dev/v1alpha1/gpunodes/a";
     let mut deleted = made.iter().filter(|made| made.method == Method::DELETE);

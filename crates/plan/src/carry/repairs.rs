@@ -160,7 +160,8 @@ impl Fight {
     }
 }
 
-/// Returns the object, or the part of it, that a write changes. Pods have none: they are created and deleted again on purpose.
+/// Returns the object, or the part of it, that a write changes. Pods have none, and neither has a GpuNode without a Node: they are
+/// created and deleted again on purpose.
 fn target(write: &Write<'_>) -> Option<String> {
     Some(match write {
         Write::Finalizer(name, _) => format!("the finalizer of policy {name}"),
@@ -172,7 +173,7 @@ fn target(write: &Write<'_>) -> Option<String> {
         Write::Labels(name, _) => format!("this operator's labels of node {name}"),
         Write::Condition(name, _) => format!("condition {} of node {name}", keys::HEALTH_CONDITION),
         Write::Taint(name, _) => format!("this operator's taint of node {name}"),
-        Write::Recreate(_) | Write::Pod(..) => return None,
+        Write::PruneGpuNode(..) | Write::Recreate(_) | Write::Pod(..) => return None,
     })
 }
 
@@ -196,7 +197,7 @@ fn content(write: &Write<'_>) -> u64 {
             hash(&condition.map(|condition| (&condition.status, &condition.reason, &condition.message)))
         }
         Write::Taint(_, own) => hash(own),
-        Write::Prune(_) | Write::PruneClass(_) | Write::Recreate(_) | Write::Pod(..) => 0,
+        _ => 0,
     }
 }
 
