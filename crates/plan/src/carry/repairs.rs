@@ -29,6 +29,8 @@ const SOON: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Repairs {
     made: BTreeMap<u64, Made>,
+    /// The generations of the DaemonSets that the current plan writes.
+    generations: BTreeMap<String, i64>,
     /// When the first of the repairs that the current plan contains and that are held may be made, or a new fight is reported.
     next: Option<Uptime>,
 }
@@ -38,6 +40,8 @@ struct Made {
     content: u64,
     at: Uptime,
     repairs: u32,
+    /// The generation that the object had when this was planned, if it is a DaemonSet.
+    before: Option<i64>,
     fight: Option<Box<Fight>>,
 }
 
@@ -77,6 +81,8 @@ impl Repairs {
     /// DaemonSet has to wait: it exists.
     pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) {
         self.next = None;
+        let generation = |name: &String| Some((name.clone(), world.daemon_sets.get(name)?.generation?));
+        self.generations = plan.daemon_sets.keys().filter_map(generation).collect();
         self.made.retain(|_, made| now.saturating_sub(made.at) < MEMORY);
         for made in self.made.values_mut() {
             made.fight.take_if(|fight| now.saturating_sub(fight.needed) >= MOST);
@@ -89,13 +95,19 @@ impl Repairs {
         });
     }
 
-    /// Records that a write is needed, if it is one more repair than those that are made at once.
+    /// Records that a write is needed, if it is one more repair than those that are made at once. A write that leaves the object as
+    /// it was is no fight: a webhook changes it on admission, for example to use a mirror of an image registry.
     fn note(&mut self, write: &Write<'_>, world: &World, now: Uptime) {
         let Some(target) = target(write) else { return };
+        let generation = self.generation(write);
         let made = self.made.get_mut(&hash(&target)).filter(|made| made.repeats(write));
         let Some(made) = made.filter(|made| made.fight.is_some() || now < made.until()) else { return };
-        let next = if made.fight.is_some() { made.until() } else { now + SOON };
+        let has_effect = generation.is_none() || generation != made.before;
+        let next = if made.fight.is_some() || !has_effect { made.until() } else { now + SOON };
         self.next = self.next.into_iter().chain([next]).min();
+        if !has_effect {
+            return;
+        }
         let concerns = write.concerns();
         let fight = made.fight.get_or_insert_with(|| Box::new(Fight { target, concerns, manager: None, needed: now }));
         fight.needed = now;
@@ -112,10 +124,20 @@ impl Repairs {
     /// Records a success.
     pub fn succeeded(&mut self, write: &Write<'_>, now: Uptime) {
         let Some(target) = target(write) else { return };
-        let content = content(write);
+        let (content, before) = (content(write), self.generation(write));
         match self.made.get_mut(&hash(&target)) {
-            Some(made) if made.content == content => (made.at, made.repairs) = (now, made.repairs + 1),
-            _ => drop(self.made.insert(hash(&target), Made { content, at: now, repairs: 0, fight: None })),
+            Some(made) if made.content == content => {
+                (made.at, made.repairs, made.before) = (now, made.repairs + 1, before);
+            }
+            _ => drop(self.made.insert(hash(&target), Made { content, at: now, repairs: 0, before, fight: None })),
+        }
+    }
+
+    /// Returns the generation of the DaemonSet that a write repairs.
+    fn generation(&self, write: &Write<'_>) -> Option<i64> {
+        match write {
+            Write::DaemonSet(name, _) => self.generations.get(*name).copied(),
+            _ => None,
         }
     }
 
@@ -148,8 +170,7 @@ impl Fight {
         let minutes = MOST.as_secs() / 60;
         let (who, it) = manager.as_ref().map_or_else(
             || {
-                let unknown =
-                    "an unknown component (managedFields lists no other manager; possibly a mutating webhook)";
+                let unknown = "an unknown component (managedFields lists no other manager)";
                 (unknown.to_owned(), "that component".to_owned())
             },
             |manager| (format!("field manager {manager:?}"), format!("{manager:?}")),
