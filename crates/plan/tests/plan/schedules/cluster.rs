@@ -10,14 +10,15 @@ use std::{
 use gpu_operator_crd::{NodeName, policy::Stage};
 use gpu_operator_plan::{
     Plan,
+    carry::Class,
     output::writes::Write,
-    world::{PodFacts, Role},
+    world::{PodFacts, Role, World},
 };
 use k8s_openapi::jiff::SignedDuration;
 
 use super::{
     law,
-    operator::Operator,
+    operator::{Operator, uptime},
     store::{Key, Kind, Store, hash_of},
 };
 use crate::sim::Sim;
@@ -155,8 +156,8 @@ impl Cluster {
         match step {
             Step::Deliver(kind) => self.operator.deliver(kind),
             Step::Plan => {
-                let (plan, hash) = self.plan(plans);
-                self.operator.begin(plan, hash, now);
+                let (plan, hash, world) = self.plan(plans);
+                self.operator.begin(&plan, hash, &world, now);
             }
             Step::Write(which, fault) => self.write(which, fault)?,
             Step::Late => {
@@ -202,16 +203,24 @@ impl Cluster {
         }
     }
 
-    /// Returns the operator's plan, and the hash of what it is made from.
-    fn plan(&self, plans: &mut Plans) -> (Arc<Plan>, u64) {
+    /// Returns the operator's plan, and the world that it is made from with its hash.
+    fn plan(&self, plans: &mut Plans) -> (Arc<Plan>, u64, World) {
+        let (sim, world) = (&self.sim, self.operator.world(&self.sim));
         let mut hasher = DefaultHasher::new();
         self.operator.view().hash(&mut hasher);
-        let tests = self.sim.pods.values().filter(|pod| pod.role == Role::Validation).collect::<Vec<_>>();
-        (self.sim.now, &self.sim.gpu_pods, hash_of(&(tests, &self.sim.runtime_classes, &self.sim.refusals)))
-            .hash(&mut hasher);
+        let tests = sim.pods.values().filter(|pod| pod.role == Role::Validation).collect::<Vec<_>>();
+        let unwatched = (tests, &sim.runtime_classes, &sim.refusals);
+        (sim.now, &sim.gpu_pods, hash_of(&(unwatched, &world.held_writes, &world.contested_nodes))).hash(&mut hasher);
         let hash = hasher.finish();
-        let plan = plans.entry(hash).or_insert_with(|| Arc::new(self.sim.plan_for(self.operator.world(&self.sim))));
-        (Arc::clone(plan), hash)
+        let plan = plans.entry(hash).or_insert_with(|| Arc::new(sim.plan_for(world.clone())));
+        (Arc::clone(plan), hash, world)
+    }
+
+    /// Returns what is left to do for an operator that sees everything.
+    pub fn left_to_do(&self) -> Plan {
+        let (mut plan, world) = (self.sim.plan(), self.sim.world());
+        self.operator.carry.clone().begin(&mut plan, &world, uptime(self.sim.now));
+        plan
     }
 
     fn write(&mut self, which: usize, fault: Fault) -> Result<(), String> {
@@ -224,10 +233,10 @@ impl Cluster {
         let stages = pass.plan.stages();
         let write = stages.iter().flatten().find(|write| write.to_string() == name).expect("a write of the plan");
         match fault {
-            Fault::Rejected => self.operator.settle(&name, false, now, 30),
+            Fault::Rejected => self.operator.settle(write, Err(Class::Forbidden), now),
             Fault::Late => {
                 self.late.push((Arc::clone(&pass.plan), name.clone()));
-                self.operator.settle(&name, false, now, 5);
+                self.operator.settle(write, Err(Class::Unreachable), now);
             }
             Fault::None | Fault::Unanswered => {
                 let recreated = |pod: &str| self.store.get(&(Kind::Pod, pod.to_owned())).map(|stored| stored.born);
@@ -239,13 +248,16 @@ impl Cluster {
                         self.sim.write(write)
                     }
                 };
-                let answered = fault == Fault::None;
-                if answered && answer.is_ok() {
+                let result = match answer {
+                    _ if fault == Fault::Unanswered => Err(Class::Unreachable),
+                    answer => answer.map(drop).map_err(|_| Class::Conflict),
+                };
+                if result.is_ok() {
                     self.learn(write);
                 } else {
                     self.publish();
                 }
-                self.operator.settle(&name, answered && answer.is_ok(), now, if answered { 1 } else { 5 });
+                self.operator.settle(write, result, now);
             }
         }
         Ok(())
@@ -265,16 +277,17 @@ impl Cluster {
     /// Lets time pass until the operator plans to write something, or has nothing to wait for.
     fn wait(&mut self, plans: &mut Plans) {
         for _ in 0..20 {
-            let due = self.operator.check_again.into_iter().chain(self.operator.retry.values().copied()).min();
             let soon = self.sim.now + SignedDuration::from_hours(1);
-            let Some(due) = due.filter(|due| *due < soon) else { return };
+            let Some(due) = self.operator.due(self.sim.now).filter(|due| *due < soon) else { return };
             self.sim.now = due.max(self.sim.now + SignedDuration::from_secs(1));
-            let (plan, _) = self.plan(plans);
-            if !plan.is_empty() {
+            let (plan, _, world) = self.plan(plans);
+            let mut operator = self.operator.clone();
+            operator.begin(&plan, 0, &world, self.sim.now);
+            if operator.pass.is_some() {
                 self.operator.awake = true;
                 return;
             }
-            self.operator.check_again = plan.check_again;
+            self.operator = operator;
         }
     }
 
@@ -284,7 +297,7 @@ impl Cluster {
         for (key, stored) in self.store.iter() {
             (key, stored.hash).hash(&mut hasher);
         }
-        self.operator.hash(&self.store, &mut hasher);
+        self.operator.hash(&self.store, self.sim.now, &mut hasher);
         let sim = &self.sim;
         hash_of(&(&sim.machines, &sim.gpu_pods, &sim.runtime_classes, &sim.refusals)).hash(&mut hasher);
         (self.allowed, self.events.len()).hash(&mut hasher);

@@ -20,11 +20,8 @@ const OTHER_DRIVER: &str = "{defaults: {driver: {version: 580.105.08}}}";
 
 /// Returns an error unless nothing is left to do and all nodes are ready.
 fn all_ready(cluster: &Cluster) -> Result<(), String> {
+    settled(cluster)?;
     let sim = &cluster.sim;
-    let plan = sim.plan();
-    if !plan.is_empty() {
-        return Err(format!("something is left to do: {plan:#?}"));
-    }
     let is_ready = |node| sim.status(node).is_ready();
     match sim.nodes.keys().find(|node| !is_ready((*node).clone())) {
         Some(node) => Err(format!("{node} is not ready: {:#?}", sim.status(node.clone()))),
@@ -53,7 +50,7 @@ const PODS_END: Event = |sim| sim.gpu_pods.clear();
 
 /// Returns an error unless nothing is left to do.
 fn settled(cluster: &Cluster) -> Result<(), String> {
-    let plan = cluster.sim.plan();
+    let plan = cluster.left_to_do();
     if plan.is_empty() { Ok(()) } else { Err(format!("something is left to do: {plan:#?}")) }
 }
 

@@ -8,12 +8,14 @@ use std::{
 
 use gpu_operator_plan::{
     Plan,
+    carry::{Carry, Class, Failure},
     output::writes::{Unwritten, Write},
+    time::Uptime,
     world::{DaemonSetFacts, World, mirror::Mirror},
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::store::{Change, Key, Kind, Object, Store, Stored};
+use super::store::{Change, Key, Kind, Object, Store, Stored, hash_of};
 use crate::sim::Sim;
 
 /// An operator.
@@ -25,8 +27,7 @@ pub struct Operator {
     /// Whether a fact has changed since the last pass began.
     pub awake: bool,
     pub pass: Option<Pass>,
-    /// The writes that failed, and when they are attempted again.
-    pub retry: BTreeMap<String, Timestamp>,
+    pub carry: Carry,
     /// When the last plan asked to be made again.
     pub check_again: Option<Timestamp>,
 }
@@ -37,6 +38,8 @@ pub struct Pass {
     pub plan: Arc<Plan>,
     /// The hash of everything that the plan was made from.
     hash: u64,
+    /// When it began. Nothing is attempted twice within a pass.
+    uptime: Uptime,
     stage: usize,
     /// Writes of the current stage that have been neither made nor left out.
     pub outstanding: Vec<String>,
@@ -61,7 +64,7 @@ impl Operator {
             mirror.end_list();
         }
         let queues = Kind::ALL.map(|kind| (kind, VecDeque::new())).into();
-        Self { mirrors, queues, awake: true, pass: None, retry: BTreeMap::new(), check_again: None }
+        Self { mirrors, queues, awake: true, pass: None, carry: Carry::default(), check_again: None }
     }
 
     /// Sends a change to the operator.
@@ -117,45 +120,63 @@ impl Operator {
                 }
             }
         }
+        self.carry.enrich(&mut world);
         world
     }
 
-    /// Begins a pass with a plan, if it has any writes.
-    pub fn begin(&mut self, plan: Arc<Plan>, hash: u64, now: Timestamp) {
+    /// Begins a pass with a plan for this world, if it has any writes.
+    pub fn begin(&mut self, plan: &Plan, hash: u64, world: &World, now: Timestamp) {
         self.awake = false;
         self.check_again = plan.check_again;
+        let uptime = uptime(now);
+        let mut plan = plan.clone();
+        self.carry.begin(&mut plan, world, uptime);
         let born = |pod: &String| {
             let stored = self.mirrors[&Kind::Pod].get(pod)?;
             Some((pod.clone(), stored.born))
         };
         let born = plan.recreate.iter().filter_map(born).collect();
         let (outstanding, failed) = (Vec::new(), BTreeSet::new());
-        let mut pass = Pass { plan, hash, stage: 0, outstanding, failed, born };
-        let planned: BTreeSet<String> = pass.plan.stages().iter().flatten().map(ToString::to_string).collect();
-        self.retry.retain(|write, _| planned.contains(write));
-        self.pass = pass.enter(0, &self.retry, now).then_some(pass);
+        let pass = Pass { plan: Arc::new(plan), hash, uptime, stage: 0, outstanding, failed, born };
+        self.enter(pass, 0);
     }
 
-    /// Records the answer to a write: `None` if there was none.
-    pub fn settle(&mut self, write: &str, succeeded: bool, now: Timestamp, pause: i64) {
-        if succeeded {
-            self.retry.remove(write);
-            self.awake = true;
-        } else {
-            let pause = k8s_openapi::jiff::SignedDuration::from_secs(pause);
-            self.retry.insert(write.to_owned(), now + pause);
-        }
+    /// Records the answer to a write of the current pass.
+    pub fn settle(&mut self, write: &Write<'_>, result: Result<(), Class>, now: Timestamp) {
+        self.awake |= result.is_ok();
+        let name = write.to_string();
+        let failure = |class| Failure { class, message: format!("failed to {name}: {class:?}") };
+        self.carry.settled(write, result.map_err(failure), uptime(now));
         let Some(mut pass) = self.pass.take() else { return };
-        pass.outstanding.retain(|other| other != write);
-        if !succeeded {
-            pass.failed.insert(write.to_owned());
+        pass.outstanding.retain(|other| *other != name);
+        if result.is_err() {
+            pass.failed.insert(name);
         }
-        let goes_on = !pass.outstanding.is_empty() || pass.enter(pass.stage + 1, &self.retry, now);
-        self.pass = goes_on.then_some(pass);
+        let stage = pass.stage + 1;
+        if pass.outstanding.is_empty() {
+            self.enter(pass, stage);
+        } else {
+            self.pass = Some(pass);
+        }
     }
 
-    /// Returns the hash of the operator's state, without versions, which differ by history.
-    pub fn hash(&self, store: &Store, hasher: &mut impl Hasher) {
+    /// Enters the first stage from this on that has a write to make, or ends the pass.
+    fn enter(&mut self, mut pass: Pass, stage: usize) {
+        if pass.enter(stage, &self.carry) {
+            self.pass = Some(pass);
+        } else {
+            self.carry.ended(&pass.plan);
+        }
+    }
+
+    /// Returns when something is due: a held write, or what the last plan waits for.
+    pub fn due(&self, now: Timestamp) -> Option<Timestamp> {
+        let held = self.carry.next(uptime(now)).and_then(|wait| Some(now + SignedDuration::try_from(wait).ok()?));
+        self.check_again.into_iter().chain(held).min()
+    }
+
+    /// Returns the hash of the operator's state, without versions and times, which differ by history.
+    pub fn hash(&self, store: &Store, now: Timestamp, hasher: &mut impl Hasher) {
         self.view().hash(hasher);
         for (kind, queue) in &self.queues {
             let superseded = |change: &Change| {
@@ -173,13 +194,21 @@ impl Operator {
             let same = |(pod, born): (&String, &u64)| is_current((Kind::Pod, pod.clone())) == Some(*born);
             pass.born.iter().map(same).collect::<Vec<_>>().hash(hasher);
         }
-        (self.awake, &self.retry.keys().collect::<Vec<_>>()).hash(hasher);
+        let mut reported = World::default();
+        self.carry.enrich(&mut reported);
+        (self.awake, self.carry.next(uptime(now)), hash_of(&(reported.held_writes, reported.contested_nodes)))
+            .hash(hasher);
     }
+}
+
+/// Returns a time of the scenario as the operator's clock shows it.
+pub fn uptime(now: Timestamp) -> Uptime {
+    now.duration_since(Timestamp::UNIX_EPOCH).unsigned_abs()
 }
 
 impl Pass {
     /// Enters the first stage from this on that has a write to make. Returns whether there is one.
-    fn enter(&mut self, stage: usize, retry: &BTreeMap<String, Timestamp>, now: Timestamp) -> bool {
+    fn enter(&mut self, stage: usize, carry: &Carry) -> bool {
         let plan = Arc::clone(&self.plan);
         let stages = plan.stages();
         let mut unwritten = Unwritten::default();
@@ -188,7 +217,7 @@ impl Pass {
         for (index, writes) in stages.iter().enumerate().skip(stage) {
             for write in writes {
                 let name = write.to_string();
-                if unwritten.prevents(write) || retry.get(&name).is_some_and(|at| now < *at) {
+                if unwritten.prevents(write) || carry.holds(write, self.uptime) {
                     self.failed.insert(name);
                 } else {
                     self.outstanding.push(name);
