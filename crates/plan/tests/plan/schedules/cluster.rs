@@ -157,6 +157,7 @@ impl Cluster {
             Step::Deliver(kind) => self.operator.deliver(kind),
             Step::Plan => {
                 let (plan, hash, world) = self.plan(plans);
+                law::of_boots(&world, &plan)?;
                 self.operator.begin(&plan, hash, &world, now);
             }
             Step::Write(which, fault) => self.write(which, fault)?,

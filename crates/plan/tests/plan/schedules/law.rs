@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::keys;
-use gpu_operator_plan::output::writes::Write;
+use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, keys};
+use gpu_operator_plan::{Plan, output::writes::Write, world::World};
 
 use crate::{properties::oracle::governing, sim::Sim};
 
@@ -50,4 +50,26 @@ pub fn of_budgets(sim: &Sim) -> Result<(), String> {
         Some(nodes) => Err(format!("updated at once: {nodes:?}")),
         None => Ok(()),
     }
+}
+
+/// Checks that no driver is believed to work because of what a probe reported before a reboot that the operator has seen.
+///
+/// # Errors
+/// Returns the node whose driver is.
+pub fn of_boots(world: &World, plan: &Plan) -> Result<(), String> {
+    let proven = |status: &GpuNodeStatus| {
+        let mut conditions = status.conditions.iter();
+        conditions.any(|found| found.type_ == NodeConditionType::DriverReady.as_str() && found.status == "True")
+    };
+    for (name, status) in plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name, write.status.as_ref()?))) {
+        let (Some(node), Some(gpu_node)) = (world.nodes.get(name), world.gpu_nodes.get(name)) else { continue };
+        let before = gpu_node.status.as_ref();
+        let report = before.and_then(|before| before.report.as_ref());
+        let is_current = report.is_some_and(|report| *report.boot_id == *node.boot_id);
+        if proven(status) && !before.is_some_and(proven) && !is_current {
+            let booted = report.map(|report| &report.boot_id);
+            return Err(format!("the driver of {name} is proven by boot {booted:?}, not by {}", node.boot_id));
+        }
+    }
+    Ok(())
 }

@@ -39,6 +39,9 @@ const LEAVE: Event = |sim| sim.leave(&"a".into());
 /// A node of a name that was there before.
 const JOIN: Event = |sim| sim.join("a", "2330", 8);
 
+/// A machine is rebooted, which its kubelet reports before its probe does.
+const REBOOT: Event = |sim| sim.reboot("a", 0);
+
 /// A GPU pod starts where it does most harm: on a node that is being updated.
 const POD_STARTS: Event = |sim| {
     let moving: Vec<_> = sim.nodes.keys().filter(|node| sim.is_moving((*node).clone())).cloned().collect();
@@ -85,12 +88,12 @@ proptest! {
     #![proptest_config(config(64))]
 
     #[test]
-    fn in_random_orders_an_installation_ends_with_ready_nodes(choices in vec(any::<u16>(), 0..400)) {
+    fn in_random_orders_an_installation_with_reboots_ends_with_ready_nodes(choices in vec(any::<u16>(), 0..400)) {
         let mut sim = Sim::new().policy("all", POLICY);
         for node in ["a", "b", "c"] {
             sim.join(node, "2330", 8);
         }
-        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &[]);
+        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &[REBOOT, REBOOT, REBOOT]);
         let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));
         prop_assert!(end.is_ok(), "{}", end.unwrap_err());
     }

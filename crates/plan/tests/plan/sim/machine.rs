@@ -153,9 +153,10 @@ impl Sim {
 
     /// Reboots a machine, with `lost` GPUs missing afterwards. Kubelet publishes the new boot at once unless it is late.
     pub fn reboot(&mut self, node: impl Into<NodeName>, lost: usize) {
-        let (node, boots) = (node.into(), self.now.to_string());
+        let node = node.into();
         let Some(machine) = self.machines.get_mut(&node) else { return };
-        machine.boot_id.clone_from(&boots);
+        machine.boot_id.push('\'');
+        let boot_id = machine.boot_id.as_str().into();
         machine.gpus.truncate(machine.gpus.len().saturating_sub(lost));
         machine.nvml.state = NvmlState::Absent;
         machine.driver.installed.retain(|installed| installed.root != CONTAINER_ROOT);
@@ -177,7 +178,7 @@ impl Sim {
             return;
         }
         let facts = self.node_mut(node);
-        facts.boot_id = boots.as_str().into();
+        facts.boot_id = boot_id;
         facts.allocatable = facts.allocatable.withdrawn();
     }
 
