@@ -9,11 +9,11 @@ use futures::{StreamExt, TryStreamExt, stream};
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     container_names::VALIDATION,
-    world::{GpuAsks, LogTails, runs_a_container, uses_gpu},
+    world::{GpuAsks, GpuPods, LogTails},
 };
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client,
     api::{ListParams, LogParams},
 };
 use tokio::time::timeout;
@@ -33,17 +33,19 @@ const LOG_LINES: i64 = 20;
 /// The maximum number of bytes of these lines.
 const LOG_BYTES: i64 = 4096;
 
-/// The pods that use a GPU, by node: all of them, and those that run a container.
-pub type GpuPods = (BTreeMap<NodeName, Vec<String>>, BTreeMap<NodeName, Vec<String>>);
-
-/// Returns the pods that use a GPU, by node. They are listed only for nodes whose driver is about to be replaced or waits for
-/// them: pods are not cached.
+/// Returns the pods that use or offer GPUs, by node. They are listed only for nodes whose driver is about to be replaced or waits for
+/// them: pods of users are not cached. This operator's own are in `namespace`.
 ///
 /// # Errors
 /// Returns an error if the API server does not answer. The caller then updates no node.
-pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<NodeName>, asks: &GpuAsks) -> Result<GpuPods, Error> {
+pub async fn gpu_pods(
+    client: &Client,
+    namespace: &str,
+    nodes: &BTreeSet<NodeName>,
+    asks: &GpuAsks,
+) -> Result<BTreeMap<NodeName, GpuPods>, Error> {
     let pods = Api::<Pod>::all(client.clone());
-    let answers: Vec<_> = stream::iter(nodes.iter().cloned())
+    stream::iter(nodes.iter().cloned())
         .map(|node| {
             let pods = pods.clone();
             async move {
@@ -51,27 +53,12 @@ pub async fn gpu_pods(client: &Client, nodes: &BTreeSet<NodeName>, asks: &GpuAsk
                 let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
                 let params = ListParams::default().fields(&fields);
                 let found = request(format!("list the pods of node {node}"), pods.list(&params)).await?;
-                let users: Vec<&Pod> = found.iter().filter(|pod| uses_gpu(pod, asks)).collect();
-                let holders = users.iter().copied().filter(|pod| runs_a_container(pod));
-                Ok((node, names(users.iter().copied()), names(holders)))
+                Ok((node, GpuPods::of(&found.items, asks, namespace)))
             }
         })
         .buffer_unordered(AT_ONCE)
         .try_collect()
-        .await?;
-    let (mut all, mut holders) = GpuPods::default();
-    for (node, users, running) in answers {
-        all.insert(node.clone(), users);
-        holders.insert(node, running);
-    }
-    Ok((all, holders))
-}
-
-fn names<'p>(pods: impl Iterator<Item = &'p Pod>) -> Vec<String> {
-    let name = |pod: &Pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-    let mut names: Vec<_> = pods.map(name).collect();
-    names.sort();
-    names
+        .await
 }
 
 /// Returns the ends of the logs of validation pods, or why they cannot be read. At most `LOGS` pods are read, in rotation.

@@ -71,11 +71,9 @@ impl Loop {
         let asks = world.gpu_asks();
         // Each round queries the next few nodes of every pool, and no node twice.
         while !plan.questions.gpu_pods.is_empty() {
-            match observe::gpu_pods(&self.client, &plan.questions.gpu_pods, &asks).await {
-                Ok((all, holders)) => {
-                    world.gpu_pods.extend(all);
-                    world.gpu_holders.extend(holders);
-                }
+            let namespace = &self.settings.namespace;
+            match observe::gpu_pods(&self.client, namespace, &plan.questions.gpu_pods, &asks).await {
+                Ok(found) => world.gpu_pods.extend(found),
                 Err(error) => {
                     tracing::warn!(%error, "failed to list the pods that use GPUs; the rollout is paused");
                     break;

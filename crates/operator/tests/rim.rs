@@ -24,7 +24,7 @@ use gpu_operator_plan::{
     Plan,
     carry::{Carry, Class},
     output::events::{Subject, Transition},
-    world::{Concern, GpuAsks, World},
+    world::{Concern, GpuAsks, GpuPods, World},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -369,7 +369,16 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
             "metadata": {"name": "claim", "namespace": "team"},
             "spec": {"containers": [{"name": "c"}], "resourceClaims": [{"name": "gpu"}]}, "status": {"phase": "Running"},
         });
+        let plugin = |namespace: &str| {
+            let labels = json!({gpu_operator_crd::keys::STAGE: "device-plugin"});
+            json!({
+                "metadata": {"name": "device-plugin", "namespace": namespace, "labels": labels},
+                "spec": {"nodeName": "a", "containers": [{"name": "c"}]},
+            })
+        };
         let items = [
+            plugin("gpu-operator"),
+            plugin("team"),
             claim,
             pod("gpu", json!({"nvidia.com/gpu": "2"}), "Running"),
             pod("slice", json!({"nvidia.com/mig-1g.5gb": "1"}), "Pending"),
@@ -390,9 +399,12 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
             &["team/claim", "team/gpu", "team/slice", "team/third-party"],
         ),
     ] {
-        let (found, holders) = observe::gpu_pods(&client, &[node.clone()].into(), &asks).await.expect("an answer");
-        assert_eq!(found[&node], expected);
-        assert!(holders[&node].contains(&"team/gpu".to_owned()) && !holders[&node].contains(&"team/slice".to_owned()));
+        let found = observe::gpu_pods(&client, "gpu-operator", &[node.clone()].into(), &asks).await.expect("an answer");
+        let GpuPods { users, holders, plugins } = &found[&node];
+        assert_eq!(users, expected);
+        assert!(holders.contains(&"team/gpu".to_owned()) && !holders.contains(&"team/slice".to_owned()));
+        let plugins: Vec<_> = plugins.iter().map(|pod| pod.name.as_str()).collect();
+        assert_eq!(plugins, ["device-plugin"]);
     }
     assert_eq!(made.lock().expect("the list").len(), 2);
 }

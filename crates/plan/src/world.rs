@@ -5,6 +5,7 @@ mod co_writer;
 mod daemon_set;
 mod foreign;
 mod foreign_pod;
+mod gpu_pods;
 mod held;
 pub mod mirror;
 mod node;
@@ -25,9 +26,10 @@ pub use co_writer::CoWriters;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
+pub use gpu_pods::{GpuAsks, GpuPods, offers_gpus, uses_gpu};
 pub use held::{Concern, HeldWrite};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
-pub use pod::{ContainerFacts, ContainerState, Exit, GpuAsks, PodEnd, PodFacts, Role, runs_a_container, uses_gpu};
+pub use pod::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Role};
 pub use resources::{ResourceLayout, Resources, is_gpu};
 pub use taint::TaintFact;
 
@@ -55,11 +57,8 @@ pub struct World {
     pub refusals: BTreeMap<String, Arc<Refusal>>,
     /// All RuntimeClasses.
     pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
-    /// Answers to [`crate::output::queries::Questions::gpu_pods`]: pods that use a GPU, `namespace/name`, by node. If a node is
-    /// not a key, its pods have not been queried.
-    pub gpu_pods: BTreeMap<NodeName, Vec<String>>,
-    /// The pods that use a GPU and run a container, by node: only these can have the driver open.
-    pub gpu_holders: BTreeMap<NodeName, Vec<String>>,
+    /// Answers to [`crate::output::queries::Questions::gpu_pods`], by node. If a node is not a key, its pods have not been queried.
+    pub gpu_pods: BTreeMap<NodeName, GpuPods>,
     /// Answers to [`crate::output::queries::Questions::log_tails`]: the end of the log of a validation pod, or why it cannot be
     /// read, by pod.
     pub log_tails: LogTails,

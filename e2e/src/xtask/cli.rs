@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use super::{demo, test_run};
+use super::{demo, simulate, test_run};
 use crate::{
     benchmark,
     cluster::{
@@ -58,6 +58,8 @@ enum Task {
         /// Run only end-to-end tests whose names contain this.
         filter: Option<String>,
     },
+    /// Search with random fleets and random orders of steps, without a cluster, until one violates a law.
+    Simulate(simulate::Options),
     /// Measure API requests, memory and processor time of operator and probe, on simulated nodes.
     Benchmark(benchmark::Options),
     /// `scratch`: hidden.
@@ -152,6 +154,10 @@ fn run(task: Task) -> Result<ExitCode> {
             let _lock = Lock::take(&paths, "test")?;
             catch_interrupts()?;
             test_run::run(&paths, filter.as_deref())?;
+        }
+        Task::Simulate(options) => {
+            catch_interrupts()?;
+            simulate::run(&paths, &options)?;
         }
         Task::Benchmark(options) => {
             let _lock = Lock::take(&paths, "benchmark")?;

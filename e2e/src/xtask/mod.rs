@@ -3,5 +3,6 @@
 pub mod cli;
 mod demo;
 mod leftovers;
+mod simulate;
 pub mod test_failures;
 mod test_run;

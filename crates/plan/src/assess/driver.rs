@@ -178,7 +178,7 @@ fn in_use(member: &Member<'_>, phase: Phase, loaded: &str, wanted: &str) -> Verd
         format!("{loaded} is loaded and in use, so {wanted} cannot replace it")
     };
     let advice = "stop the programs that use the GPUs, or reboot the node";
-    let waits_on = member.gpu_holders.iter().flat_map(|pods| pods.iter().take(10).cloned()).collect();
+    let waits_on = member.gpu_pods.iter().flat_map(|pods| pods.holders.iter().take(10).cloned()).collect();
     Verdict { waits_on, ..Verdict::new(phase, Reason::DriverInUse, format!("{why}; {advice}")) }
 }
 

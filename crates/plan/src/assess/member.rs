@@ -32,7 +32,7 @@ use crate::{
     },
     settings::{AT_GUARD, GRACE, REPORT_GRACE},
     time::later,
-    world::{ContainerFacts, NodeFacts, PodFacts, ResourceLayout, Role, TaintFact, World, is_gpu},
+    world::{ContainerFacts, GpuPods, NodeFacts, PodFacts, ResourceLayout, Role, TaintFact, World, is_gpu},
 };
 
 /// One GPU node of a policy.
@@ -74,8 +74,8 @@ pub struct Member<'w> {
     pub external: ExternalStack,
     /// What other managers keep changing of what this operator writes to the node, if anything.
     pub contested: Option<&'w str>,
-    /// The pods that run on its GPUs, if they were queried.
-    pub gpu_holders: Option<&'w [String]>,
+    /// The pods that use or offer its GPUs, if they were queried.
+    pub gpu_pods: Option<&'w GpuPods>,
     /// This operator's pods on the node.
     pub pods: Vec<&'w PodFacts>,
 }
@@ -123,7 +123,7 @@ impl<'w> Member<'w> {
             expected_resources,
             external,
             contested: world.contested_nodes.get(&node.name).map(String::as_str),
-            gpu_holders: world.gpu_holders.get(&node.name).map(Vec::as_slice),
+            gpu_pods: world.gpu_pods.get(&node.name),
             pods,
         }
     }
@@ -329,7 +329,7 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn is_held_by_others(&self) -> bool {
         let Some(report) = self.report().filter(|report| report.driver.in_use) else { return false };
-        if self.gpu_holders.is_some_and(|pods| !pods.is_empty()) {
+        if self.gpu_pods.is_some_and(|pods| !pods.holders.is_empty()) {
             return true;
         }
         let holds = |pod: &&PodFacts| pod.holds_driver() || pod.role == Role::Validation;

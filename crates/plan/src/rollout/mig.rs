@@ -1,8 +1,6 @@
 //! GPUs whose MIG layout no longer matches the policy.
 
-use std::collections::BTreeMap;
-
-use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
+use gpu_operator_crd::{policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -14,12 +12,7 @@ use crate::{
 
 /// Restores MIG layouts that were changed manually after the device plugin started: recreates the plugin's pod, on one node
 /// at a time and once no pod uses the GPUs.
-pub fn divide_anew(
-    members: &[Assessment<'_>],
-    gpu_pods: &BTreeMap<NodeName, Vec<String>>,
-    now: Timestamp,
-    pool: &mut PoolDecision,
-) {
+pub fn divide_anew(members: &[Assessment<'_>], now: Timestamp, pool: &mut PoolDecision) {
     for Assessment { member, .. } in members {
         let name = &member.node.name;
         let Some(decision) = pool.nodes.get_mut(name).filter(|decision| decision.note.is_none()) else { continue };
@@ -32,7 +25,7 @@ pub fn divide_anew(
             pool.ask_again |= member.pod(Stage::DevicePlugin).is_some_and(PodFacts::running);
             continue;
         };
-        match gpu_pods.get(name) {
+        match member.gpu_pods.map(|pods| &pods.users) {
             None if pool.questions.len() < ASK_AT_ONCE => {
                 pool.questions.insert(name.clone());
             }

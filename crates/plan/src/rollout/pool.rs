@@ -1,7 +1,7 @@
 //! The rollout of a pool: which groups each node's labels should name. A node without groups gets the wanted ones immediately.
 //! Nodes with other groups are updated one at a time, and a node that fails during its update halts its pool.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use gpu_operator_crd::{
     NodeName, Phase,
@@ -22,16 +22,8 @@ use crate::{
         runtime_restart::RuntimeTurn,
         unreadable,
     },
-    world::{PodFacts, World},
+    world::{PodFacts, Role, World},
 };
-
-/// The inputs of a decision beside the node itself.
-#[derive(Clone, Copy)]
-struct Seen<'a> {
-    /// Pods that use a GPU, by node, if they were queried.
-    gpu_pods: &'a BTreeMap<NodeName, Vec<String>>,
-    now: Timestamp,
-}
 
 /// The node of a pool for which the others have to wait.
 enum Turn {
@@ -56,15 +48,13 @@ impl fmt::Display for Turn {
 /// Returns the decisions for the members of one pool, in the order of their names.
 #[must_use]
 pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> PoolDecision {
-    let gpu_pods = &world.gpu_pods;
-    let seen = Seen { gpu_pods, now };
     let mut pool = PoolDecision::default();
     let mut runtime = RuntimeTurn::of(members, world, now);
     let mut waiting = Vec::new();
     for member in members.iter().map(|assessed| &assessed.member).filter(|member| waits_for_holders(member, now)) {
         // The probe releases the driver only if the driver's container can start then.
-        pool.ask_again |= member.gpu_holders.is_some_and(|pods| !pods.is_empty());
-        if member.gpu_holders.is_none() && pool.questions.len() < ASK_AT_ONCE {
+        pool.ask_again |= member.gpu_pods.is_some_and(|pods| !pods.holders.is_empty());
+        if member.gpu_pods.is_none() && pool.questions.len() < ASK_AT_ONCE {
             pool.questions.insert(member.node.name.clone());
         }
     }
@@ -81,7 +71,7 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
                 Decision { note: Some(Note::new(Reason::RolloutPending, message)), ..stay(member, rollout) }
             }
             (Some(want), Some(rollout)) => {
-                let decision = go_on(member, verdict, want, rollout, seen, &mut pool);
+                let decision = go_on(member, verdict, want, rollout, now, &mut pool);
                 in_turn(decision, member, &mut runtime)
             }
             (Some(_), None) => {
@@ -100,7 +90,7 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
         Some(Turn::Unreadable(node.name.clone()))
     });
     for member in waiting {
-        let decision = take_turn(member, seen, &mut turn, &mut pool);
+        let decision = take_turn(member, now, &mut turn, &mut pool);
         let decision = in_turn(decision, member, &mut runtime);
         pool.nodes.insert(member.node.name.clone(), decision);
     }
@@ -108,7 +98,7 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
     pool.recreate.extend(members.iter().filter_map(|assessed| runtime.renews(&assessed.member, world, now)));
     pool.halted = pool.halted.or(runtime.halted());
     if turn.is_none() {
-        divide_anew(members, gpu_pods, now, &mut pool);
+        divide_anew(members, now, &mut pool);
     }
     pool
 }
@@ -162,10 +152,9 @@ fn go_on(
     verdict: &Verdict,
     want: StageRevisions,
     rollout: &Rollout,
-    seen: Seen<'_>,
+    now: Timestamp,
     pool: &mut PoolDecision,
 ) -> Decision {
-    let Seen { gpu_pods, now } = seen;
     let install = |want: StageRevisions| Decision {
         release: must_release(member, now) || moves_driver(&member.have, &want),
         labels: want,
@@ -187,7 +176,7 @@ fn go_on(
     if let Some(holder) = driver_holder(member, &want) {
         return releasing(holder);
     }
-    match gpu_pods.get(&member.node.name) {
+    match member.gpu_pods.map(|pods| &pods.users) {
         None => {
             pool.questions.insert(member.node.name.clone());
             releasing("checking for pods that use a GPU of this node".to_owned())
@@ -208,14 +197,20 @@ fn is_done(member: &Member<'_>, verdict: &Verdict, want: &StageRevisions) -> boo
     member.have == *want && member.stack_proven() && arrived
 }
 
-/// Returns which of this operator's pods still uses the driver that has to be replaced, as a message.
+/// Returns which of this operator's pods still uses the driver that has to be replaced, or may be created to do so, as a message.
 fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
-    let old = |stage| member.pods_of(stage).find(|pod| pod.group.as_ref() != want.get(stage));
-    if let Some(pod) = [Stage::DevicePlugin, Stage::Mps].into_iter().find_map(old) {
-        return Some(format!(
-            "releasing the GPUs before the driver is replaced: waiting for pod {} to terminate",
-            pod.name
-        ));
+    let releasing = "releasing the GPUs before the driver is replaced:";
+    let plugins = [Stage::DevicePlugin, Stage::Mps];
+    // A pod that was just created may be missing among those that the mirror holds.
+    let listed = || member.gpu_pods.into_iter().flat_map(|pods| &pods.plugins);
+    let of = |stage| member.pods_of(stage).chain(listed().filter(move |pod| pod.role == Role::Operand(stage)));
+    let old = |stage| of(stage).find(|pod| pod.group.as_ref() != want.get(stage));
+    if let Some(pod) = plugins.into_iter().find_map(old) {
+        return Some(format!("{releasing} waiting for pod {} to terminate", pod.name));
+    }
+    let is_selected = |stage| member.have.get(stage).is_some_and(|group| want.get(stage) != Some(group));
+    if plugins.into_iter().any(is_selected) {
+        return Some(format!("{releasing} removing the device plugin"));
     }
     let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);
     let probe_runs = member.probe_pod().is_none_or(PodFacts::running);
@@ -228,8 +223,7 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
 }
 
 /// Returns the decision for a node whose revision is not the wanted one and that is not being updated.
-fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<Turn>, pool: &mut PoolDecision) -> Decision {
-    let Seen { gpu_pods, now } = seen;
+fn take_turn(member: &Member<'_>, now: Timestamp, turn: &mut Option<Turn>, pool: &mut PoolDecision) -> Decision {
     let Some(want) = member.want() else {
         return stay(member, None);
     };
@@ -248,7 +242,7 @@ fn take_turn(member: &Member<'_>, seen: Seen<'_>, turn: &mut Option<Turn>, pool:
         return pending(format!("update pending: the node is {state}"));
     }
     if driver_moves || mig::differs(member).is_some() {
-        match gpu_pods.get(&member.node.name) {
+        match member.gpu_pods.map(|pods| &pods.users) {
             Some(pods) if !pods.is_empty() => {
                 pool.ask_again = true;
                 return Decision { note: Some(in_use(pods)), ..settle(member, member.have.clone(), now) };
@@ -317,7 +311,7 @@ fn stands_in_the_way(member: &Member<'_>, now: Timestamp) -> bool {
     };
     let asked = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
     // While pods use the GPUs, a release does not help, and the health of the GPUs would not be monitored.
-    let wins = member.gpu_holders.map_or(asked, <[String]>::is_empty);
+    let wins = member.gpu_pods.map_or(asked, |pods| pods.holders.is_empty());
     let up = member.pod(Stage::Driver).is_some_and(PodFacts::running) && !member.driver_waits();
     !up && wins && (asked || waits_for_holders(member, now))
         || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())

@@ -1,11 +1,6 @@
 //! The facts of Pods.
 
-use std::collections::BTreeSet;
-
-use gpu_operator_common::{
-    interned::{Interned, Interner},
-    quantity,
-};
+use gpu_operator_common::interned::{Interned, Interner};
 use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
@@ -271,47 +266,4 @@ impl ContainerFacts {
             ready: status.ready,
         }
     }
-}
-
-/// How pods of a cluster request GPUs, in addition to NVIDIA's resource names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GpuAsks {
-    /// Resource names of third-party device plugins, as listed in policies.
-    pub resources: BTreeSet<String>,
-    /// Whether a DRA driver allocates GPUs, so that any claim may be for a GPU.
-    pub claims: bool,
-}
-
-/// Returns whether a container of a pod runs. A container that has not started has no device open.
-#[must_use]
-pub fn runs_a_container(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let main = status.and_then(|status| status.container_statuses.as_ref());
-    let init = status.and_then(|status| status.init_container_statuses.as_ref());
-    let runs = |status: &ContainerStatus| status.state.as_ref().is_some_and(|state| state.running.is_some());
-    main.into_iter().chain(init).flatten().any(runs)
-}
-
-/// Returns whether a pod has, or is about to have, a GPU of its node: it requests one and has not ended.
-#[must_use]
-pub fn uses_gpu(pod: &Pod, asks: &GpuAsks) -> bool {
-    let ended = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .is_some_and(|phase| phase == "Succeeded" || phase == "Failed");
-    let Some(spec) = pod.spec.as_ref().filter(|_| !ended) else {
-        return false;
-    };
-    if asks.claims && spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
-        return true;
-    }
-    spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(|container| {
-        let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
-        limits.is_some_and(|limits| {
-            // MIG devices (`nvidia.com/mig-…`) and shared GPUs (`nvidia.com/gpu.shared`) also keep the driver in use.
-            let is_gpu = |name: &String| name.starts_with("nvidia.com/") || asks.resources.contains(name);
-            limits.iter().any(|(name, quantity)| is_gpu(name) && quantity::count(&quantity.0) != Ok(0))
-        })
-    })
 }

@@ -5,7 +5,7 @@ use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, reason::Reason, report::InstalledDriver};
 use gpu_operator_plan::{
     output::gpu_node::SpecWrite,
-    world::{ContainerState, World},
+    world::{ContainerState, GpuPods, World},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -127,13 +127,13 @@ fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
     // Only the operator's own pods use the driver: the plugin is recreated, and the probe is asked to release the
     // driver.
     let mut world = sim.world();
-    world.gpu_holders.insert("a".into(), vec![]);
+    world.gpu_pods.insert("a".into(), GpuPods::default());
     let plan = sim.plan_for(world.clone());
     let SpecWrite { spec, .. } = plan.gpu_nodes[&"a".into()].spec.clone().expect("a spec");
     assert!(spec.release_driver);
     // A user's pod uses the driver: the node waits for the pod, and the probe continues to report the health of the
     // GPUs.
-    world.gpu_holders.insert("a".into(), vec!["default/busy".into()]);
+    world.gpu_pods.insert("a".into(), GpuPods { holders: vec!["default/busy".into()], ..GpuPods::default() });
     let plan = sim.plan_for(world);
     let write = &plan.gpu_nodes[&"a".into()];
     assert!(write.spec.is_none(), "{:?}", write.spec);
@@ -151,7 +151,8 @@ fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
                 ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: String::new() };
             (pod.containers[0].last_failure, pod.containers[0].ready) = (Some(crash), false);
         });
-        world.gpu_holders.insert("a".into(), holders.iter().map(|pod| (*pod).to_owned()).collect());
+        let running = holders.iter().map(|pod| (*pod).to_owned()).collect();
+        world.gpu_pods.insert("a".into(), GpuPods { holders: running, ..GpuPods::default() });
         let spec = sim.plan_for(world).gpu_nodes[&"a".into()].spec.clone();
         assert_eq!(spec.is_some_and(|write| write.spec.release_driver), released, "{holders:?}");
     }

@@ -31,9 +31,7 @@ use proptest::{
 };
 
 /// Returns a configuration with the same cases on every run, so that a failure is caused by a change and not by chance.
-/// To search further:
-///
-/// `PROPTEST_RNG_SEED=<number> PROPTEST_CASES=<many> cargo test -p gpu-operator-plan --test plan properties`.
+/// `cargo xtask simulate` searches further.
 pub fn config(cases: u32) -> ProptestConfig {
     let from_environment = ProptestConfig::default();
     let is_set = |name| std::env::var_os(name).is_some();

@@ -4,7 +4,7 @@ use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, Open, Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason,
 };
-use gpu_operator_plan::world::{Concern, HeldWrite, PodFacts, Role};
+use gpu_operator_plan::world::{Concern, HeldWrite, PodFacts, Role, offers_gpus};
 
 pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 pub(crate) const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
@@ -79,6 +79,32 @@ fn another_edit_during_an_update_checks_for_gpu_pods_again() {
     sim.run(60);
     assert_eq!(loaded(&mut sim, "a").as_deref(), Some("590.10.01"), "the driver is not replaced under a GPU pod");
     sim.gpu_pods.clear();
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(loaded(&mut sim, "a").as_deref(), Some("580.173.02"));
+}
+
+#[test]
+fn a_driver_stays_while_a_device_plugin_exists_that_no_watch_has_reported() {
+    let mut sim = fleet(&["a"]);
+    sim.faults.insert("a".into(), Faults { publishes: Some(7), ..Faults::default() });
+    sim.apply_policy("all", NEW);
+    sim.run(30);
+    assert!(sim.spec("a").rollout.is_some(), "with 7 of 8 GPUs the update is not complete");
+    sim.apply_policy("all", THIRD);
+    sim.step();
+    let driver = sim.nodes[&"a".into()].labels[keys::DRIVER].clone();
+    for pass in ["its label selects the plugin", "the label is gone, the pod is not"] {
+        let mut world = sim.world();
+        world.pods.retain(|_, pod| !offers_gpus(pod));
+        let plan = sim.plan_for(world);
+        if let Some(write) = plan.labels.get(&"a".into()) {
+            assert_eq!(write.labels.get(keys::DRIVER).map(String::as_str), Some(driver.as_str()), "{pass}");
+        }
+        for write in plan.stages().iter().flatten() {
+            assert!(sim.write(write).is_ok(), "{pass}: {write}");
+        }
+    }
     sim.faults.clear();
     sim.settle();
     assert_eq!(loaded(&mut sim, "a").as_deref(), Some("580.173.02"));

@@ -25,8 +25,8 @@ use gpu_operator_plan::{
     settings::Settings,
     time::Uptime,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, GpuAsks, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
-        RuntimeClassFacts, TrimmedPod, World, uses_gpu,
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuAsks, GpuPods, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
+        RuntimeClassFacts, TrimmedPod, World, offers_gpus, uses_gpu,
     },
 };
 use k8s_openapi::{
@@ -235,10 +235,11 @@ impl Sim {
                 let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
                 let tests = tests.map(|pod| format!("gpu-operator/{}", pod.name));
                 let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, &asks));
-                (node.clone(), users.cloned().chain(tests).collect())
+                let users: Vec<_> = users.cloned().chain(tests).collect();
+                let plugins = self.pods.values().filter(|pod| pod.node == *node && offers_gpus(pod)).cloned().collect();
+                (node.clone(), GpuPods { holders: users.clone(), users, plugins })
             };
             world.gpu_pods.extend(plan.questions.gpu_pods.iter().map(answer));
-            world.gpu_holders.clone_from(&world.gpu_pods);
             let log = |pod: &String| (pod.clone(), self.test_log.clone());
             world.log_tails.extend(plan.questions.log_tails.iter().map(log));
         }

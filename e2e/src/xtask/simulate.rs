@@ -1,0 +1,75 @@
+//! `simulate`: the plan's tests over random fleets and random orders of steps, with many seeds.
+
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Result, bail};
+
+use super::test_failures;
+use crate::harness::{
+    cargo,
+    files::create,
+    interrupts::pause,
+    paths::Paths,
+    process::{output, wait_for},
+    progress::{Step, elapsed},
+};
+
+/// The environment variables of the library that generates the tests' cases.
+const SEED: &str = "PROPTEST_RNG_SEED";
+const CASES: &str = "PROPTEST_CASES";
+
+/// What to simulate.
+#[derive(clap::Args)]
+pub(super) struct Options {
+    /// The number of seeds.
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// The first seed; by default another one each time.
+    #[arg(long)]
+    first: Option<u64>,
+    /// The number of cases of each test and seed.
+    #[arg(long, default_value_t = 64)]
+    cases: u32,
+}
+
+/// Runs the tests with each seed, up to the first failure.
+pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let first = options.first.unwrap_or(since_1970.as_secs());
+    let mut tests = Duration::ZERO;
+    for seed in first..first.saturating_add(options.seeds) {
+        let step = Step::start(format!("seed {seed}"));
+        let (log, started) = (paths.log("simulate"), Instant::now());
+        let mut command = cargo::command(&paths.root);
+        command.args(["test", "--package=gpu-operator-plan", "--test=plan", "--", "properties", "schedules"]);
+        command.env(SEED, seed.to_string()).env(CASES, options.cases.to_string());
+        command.stdout(create(&log)?);
+        let status = wait_for(&mut command, || step.tick(""))?;
+        pause(Duration::ZERO)?;
+        if !status.success() {
+            let failures = test_failures::summarize(&String::from_utf8_lossy(&fs::read(&log)?)).join("\n");
+            let cases = options.cases;
+            bail!("{failures}\nAgain: cargo xtask simulate --first {seed} --seeds 1 --cases {cases}");
+        }
+        step.done();
+        tests += started.elapsed();
+    }
+    outln!("{} seeds, {} cases of each test: no failure in {}", options.seeds, options.cases, elapsed(tests));
+    Ok(())
+}
+
+/// Lets the tests of a command use a seed that depends on the content of the checkout's last commit, so that each commit searches
+/// elsewhere and its failures can be repeated. Without git, or with a seed in the environment, nothing changes.
+pub(super) fn rotate_seed(checkout: &Path, command: &mut Command) {
+    let tree = output(Command::new("git").current_dir(checkout).args(["rev-parse", "HEAD^{tree}"]));
+    let seed = tree.ok().and_then(|tree| u64::from_str_radix(tree.get(..8)?, 16).ok());
+    if let Some(seed) = seed.filter(|_| std::env::var_os(SEED).is_none()) {
+        outln!("seed of the random tests: {SEED}={seed}");
+        command.env(SEED, seed.to_string());
+    }
+}
