@@ -2,8 +2,6 @@
 
 use std::{
     fs,
-    path::Path,
-    process::Command,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -15,7 +13,7 @@ use crate::harness::{
     files::create,
     interrupts::pause,
     paths::Paths,
-    process::{output, wait_for},
+    process::wait_for,
     progress::{Step, elapsed},
 };
 
@@ -61,15 +59,4 @@ pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
     }
     outln!("{} seeds, {} cases of each test: no failure in {}", options.seeds, options.cases, elapsed(tests));
     Ok(())
-}
-
-/// Lets the tests of a command use a seed that depends on the content of the checkout's last commit, so that each commit searches
-/// elsewhere and its failures can be repeated. Without git, or with a seed in the environment, nothing changes.
-pub(super) fn rotate_seed(checkout: &Path, command: &mut Command) {
-    let tree = output(Command::new("git").current_dir(checkout).args(["rev-parse", "HEAD^{tree}"]));
-    let seed = tree.ok().and_then(|tree| u64::from_str_radix(tree.get(..8)?, 16).ok());
-    if let Some(seed) = seed.filter(|_| std::env::var_os(SEED).is_none()) {
-        outln!("seed of the random tests: {SEED}={seed}");
-        command.env(SEED, seed.to_string());
-    }
 }

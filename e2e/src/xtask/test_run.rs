@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{leftovers::DevicesBefore, simulate::rotate_seed, test_failures};
+use super::{leftovers::DevicesBefore, test_failures};
 use crate::{
     cluster::{
         diagnosis::diagnosis,
@@ -162,7 +162,6 @@ fn cargo_test(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: 
         .args(rest)
         .env("E2E_KUBECONFIG", paths.kubeconfig())
         .stdout(create(&log)?);
-    rotate_seed(&paths.root, &mut command);
     let mut printed = File::open(&log)?;
     // Forwards the output as it is written.
     let mut echo = || drop(io::copy(&mut printed, &mut io::stdout()).and_then(|_| io::stdout().flush()));

@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use gpu_operator_crd::GpuNode;
 use gpu_operator_plan::Plan;
 use jsonschema::Validator;
 use serde::Serialize;
@@ -30,6 +31,12 @@ pub fn rejection(plan: &Plan) -> Option<String> {
     let statuses = nodes.filter_map(|write| check(&GPU_NODE_STATUS, write.status.as_ref()?));
     let policies = plan.policies.values().filter_map(|status| check(&POLICY_STATUS, status));
     specs.chain(statuses).chain(policies).next()
+}
+
+/// Returns the error with which an earlier schema rejects a GpuNode.
+pub fn rejected(gpu_node: &GpuNode) -> Option<String> {
+    let status = || check(&GPU_NODE_STATUS, gpu_node.status.as_ref()?);
+    check(&GPU_NODE_SPEC, &gpu_node.spec).or_else(status)
 }
 
 fn check(schema: &Validator, object: &impl Serialize) -> Option<String> {
