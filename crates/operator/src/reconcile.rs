@@ -53,7 +53,7 @@ impl Loop {
             let Some(mut world) = self.mirrors.world() else {
                 continue;
             };
-            carry.enrich(&mut world);
+            carry.enrich(&mut world, writer.uptime());
             self.progress.began(tokio::time::Instant::now());
             pause = self.pass(&writer, world, &mut carry).await;
             self.progress.ended();

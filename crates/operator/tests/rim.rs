@@ -170,10 +170,11 @@ async fn labels_that_name_a_daemon_set_that_cannot_be_written_are_not_written() 
         if of_h100 { refusal(StatusCode::FORBIDDEN, "Forbidden") } else { accept(made) }
     });
     let (mut carry, mut world) = (Carry::default(), World::default());
-    Writer::new(client, "gpu-operator".into(), Arc::default()).apply(&plan, &mut carry).await;
+    let writer = Writer::new(client, "gpu-operator".into(), Arc::default());
+    writer.apply(&plan, &mut carry).await;
     let labelled: Vec<_> = paths(&made).into_iter().filter(|path| path.starts_with("PATCH /api/v1/nodes/")).collect();
     assert_eq!(labelled, ["PATCH /api/v1/nodes/b"]);
-    carry.enrich(&mut world);
+    carry.enrich(&mut world, writer.uptime());
     assert_eq!(
         world.held_writes.iter().map(|refused| &refused.concerns).collect::<Vec<_>>(),
         [&Concern::Policy("all".into())]

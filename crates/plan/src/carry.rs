@@ -5,6 +5,7 @@ pub mod backoff;
 pub mod failure;
 pub mod pace;
 pub mod repairs;
+pub mod unanswered;
 pub mod unread;
 
 use std::{
@@ -17,6 +18,7 @@ pub use failure::{Class, Failure};
 use backoff::Backoff;
 use pace::Pace;
 use repairs::Repairs;
+use unanswered::Unanswered;
 use unread::Unread;
 
 use crate::{
@@ -34,6 +36,7 @@ pub struct Carry {
     backoff: Backoff,
     pace: Pace,
     repairs: Repairs,
+    unanswered: Unanswered,
     unread: Unread,
     /// When the first of the statuses that the current plan wanted too soon may be written.
     next_status: Option<Uptime>,
@@ -41,9 +44,10 @@ pub struct Carry {
 
 impl Carry {
     /// Adds to the world what earlier passes have found out.
-    pub fn enrich(&self, world: &mut World) {
+    pub fn enrich(&self, world: &mut World, now: Uptime) {
         world.held_writes = self.backoff.refused();
         self.repairs.report(world);
+        self.unanswered.report(world, now);
     }
 
     /// Returns the errors of those of these validation pods whose logs could not be read recently.
@@ -74,6 +78,7 @@ impl Carry {
         plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if waits.contains_key(name)));
         self.pace.keep(|name| plan.statuses.contains_key(name));
         self.repairs.begin(plan, world, now);
+        self.unanswered.begin(world);
         self.next_status = waits.into_values().min().map(|wait| now + wait);
     }
 
@@ -90,7 +95,10 @@ impl Carry {
                 self.backoff.succeeded(write);
                 self.repairs.succeeded(write, now);
             }
-            Err(failure) => self.backoff.failed(write, failure, now),
+            Err(failure) => {
+                self.unanswered.failed(write, &failure, now);
+                self.backoff.failed(write, failure, now);
+            }
         }
     }
 
@@ -102,7 +110,10 @@ impl Carry {
     /// Returns how soon to plan again, if something is held or a message is to change.
     #[must_use]
     pub fn next(&self, now: Uptime) -> Option<Duration> {
-        let next = [self.backoff.next(), self.repairs.next(), self.next_status].into_iter().flatten().min();
+        let next = [self.backoff.next(), self.repairs.next(), self.unanswered.next(), self.next_status]
+            .into_iter()
+            .flatten()
+            .min();
         next.map(|next| next.saturating_sub(now))
     }
 }

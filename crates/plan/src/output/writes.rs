@@ -130,7 +130,9 @@ impl Write<'_> {
         }
     }
 
-    fn begins_an_update(&self) -> bool {
+    /// Returns whether a node is in an update after this write, at any step of it.
+    #[must_use]
+    pub fn begins_an_update(&self) -> bool {
         matches!(self, Self::Spec(_, write) if write.spec.rollout.is_some())
     }
 }

@@ -29,6 +29,8 @@ use crate::{
 enum Turn {
     /// It is being updated.
     Moving(NodeName),
+    /// Its update may begin at any time.
+    Unanswered(NodeName),
     /// Its GpuNode cannot be parsed, so it may be in the middle of an update.
     Unreadable(NodeName),
 }
@@ -37,6 +39,9 @@ impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Moving(node) => write!(f, "node {node} of this pool is being updated"),
+            Self::Unanswered(node) => {
+                write!(f, "the API server has not answered whether the update of node {node} of this pool has begun")
+            }
             Self::Unreadable(node) => write!(
                 f,
                 "GpuNode {node} of this pool cannot be parsed, so its node may be in the middle of an update; upgrade the operator to the version that wrote it"
@@ -85,7 +90,10 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
         pool.nodes.insert(member.node.name.clone(), decision);
     }
     let moving = pool.nodes.iter().find(|(_, decision)| decision.rollout.is_some());
-    let mut turn = moving.map(|(name, _)| Turn::Moving(name.clone())).or_else(|| {
+    let mut unanswered = members.iter().map(|assessed| &assessed.member.node.name);
+    let unanswered = unanswered.find(|name| world.unanswered_updates.contains(*name));
+    let turn = moving.map(|(name, _)| Turn::Moving(name.clone()));
+    let mut turn = turn.or_else(|| Some(Turn::Unanswered(unanswered?.clone()))).or_else(|| {
         let node = unreadable::nodes(members, world).next()?;
         Some(Turn::Unreadable(node.name.clone()))
     });
@@ -234,7 +242,8 @@ fn take_turn(member: &Member<'_>, now: Timestamp, turn: &mut Option<Turn>, pool:
         note: Some(Note::new(Reason::RolloutPending, message)),
         ..settle(member, member.have.clone(), now)
     };
-    if !nothing_to_lose && let Some(other) = turn.as_ref() {
+    let is_own = |turn: &&Turn| matches!(turn, Turn::Unanswered(node) if *node == member.node.name);
+    if !nothing_to_lose && let Some(other) = turn.as_ref().filter(|turn| !is_own(turn)) {
         return pending(format!("update pending: {other}"));
     }
     if !nothing_to_lose && !member.node.serves() {

@@ -31,4 +31,5 @@ mod sim;
 mod sources;
 mod states;
 mod toolkit;
+mod unanswered;
 mod validation;

@@ -14,7 +14,7 @@ use gpu_operator_plan::{
     output::writes::Write,
     world::{PodFacts, Role, World},
 };
-use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     law,
@@ -22,6 +22,10 @@ use super::{
     store::{Key, Kind, Store, hash_of},
 };
 use crate::sim::Sim;
+
+/// How long the API server works on a request at most, and how far a watch may be behind.
+const LATEST: SignedDuration = SignedDuration::from_secs(60);
+const LAG: SignedDuration = SignedDuration::from_secs(10);
 
 /// A step of one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +87,8 @@ pub struct Cluster {
     lagging: &'static [Kind],
     pub allowed: Allowed,
     events: &'static [Event],
-    late: Vec<(Arc<Plan>, String)>,
+    /// With the time at which each was made.
+    late: Vec<(Arc<Plan>, String, Timestamp)>,
 }
 
 impl Cluster {
@@ -162,13 +167,17 @@ impl Cluster {
             }
             Step::Write(which, fault) => self.write(which, fault)?,
             Step::Late => {
-                let (plan, name) = self.late.remove(0);
+                let (plan, name, _) = self.late.remove(0);
                 let stages = plan.stages();
                 let write = stages.iter().flatten().find(|write| write.to_string() == name);
                 law::holds(&self.sim, write.expect("a write of the plan"))?;
                 drop(self.sim.write(write.expect("a write of the plan")));
             }
             Step::Kill => {
+                // Its connections are closed, so nothing is carried out after the next operator has listed everything.
+                while !self.late.is_empty() {
+                    self.take(Step::Late, plans)?;
+                }
                 self.allowed.kills -= 1;
                 self.operator = Operator::start(&self.store);
             }
@@ -180,7 +189,7 @@ impl Cluster {
                 event(&mut self.sim);
                 self.events = rest;
             }
-            Step::Wait => self.wait(plans),
+            Step::Wait => self.wait(plans)?,
         }
         self.publish();
         law::of_budgets(&self.sim)
@@ -204,6 +213,15 @@ impl Cluster {
         }
     }
 
+    /// Delivers everything to the operator.
+    fn catch_up(&mut self) {
+        for kind in Kind::ALL {
+            while !self.operator.queues[&kind].is_empty() {
+                self.operator.deliver(kind);
+            }
+        }
+    }
+
     /// Returns the operator's plan, and the world that it is made from with its hash.
     fn plan(&self, plans: &mut Plans) -> (Arc<Plan>, u64, World) {
         let (sim, world) = (&self.sim, self.operator.world(&self.sim));
@@ -211,7 +229,12 @@ impl Cluster {
         self.operator.view().hash(&mut hasher);
         let tests = sim.pods.values().filter(|pod| pod.role == Role::Validation).collect::<Vec<_>>();
         let unwatched = (tests, &sim.runtime_classes, &sim.refusals);
-        (sim.now, &sim.gpu_pods, hash_of(&(unwatched, &world.held_writes, &world.contested_nodes))).hash(&mut hasher);
+        (
+            sim.now,
+            &sim.gpu_pods,
+            hash_of(&(unwatched, &world.held_writes, &world.contested_nodes, &world.unanswered_updates)),
+        )
+            .hash(&mut hasher);
         let hash = hasher.finish();
         let plan = plans.entry(hash).or_insert_with(|| Arc::new(sim.plan_for(world.clone())));
         (Arc::clone(plan), hash, world)
@@ -236,7 +259,7 @@ impl Cluster {
         match fault {
             Fault::Rejected => self.operator.settle(write, Err(Class::Forbidden), now),
             Fault::Late => {
-                self.late.push((Arc::clone(&pass.plan), name.clone()));
+                self.late.push((Arc::clone(&pass.plan), name.clone(), now));
                 self.operator.settle(write, Err(Class::Unreachable), now);
             }
             Fault::None | Fault::Unanswered => {
@@ -276,20 +299,30 @@ impl Cluster {
     }
 
     /// Lets time pass until the operator plans to write something, or has nothing to wait for.
-    fn wait(&mut self, plans: &mut Plans) {
-        for _ in 0..20 {
+    /// # Errors
+    /// Returns the law that a late write violates.
+    fn wait(&mut self, plans: &mut Plans) -> Result<(), String> {
+        for _ in 0..200 {
             let soon = self.sim.now + SignedDuration::from_hours(1);
-            let Some(due) = self.operator.due(self.sim.now).filter(|due| *due < soon) else { return };
-            self.sim.now = due.max(self.sim.now + SignedDuration::from_secs(1));
+            let Some(due) = self.operator.due(self.sim.now).filter(|due| *due < soon) else { return Ok(()) };
+            let due = due.max(self.sim.now + SignedDuration::from_secs(1));
+            while self.late.first().is_some_and(|(_, _, made)| *made + LATEST < due) {
+                self.take(Step::Late, plans)?;
+            }
+            if self.sim.now + LAG < due {
+                self.catch_up();
+            }
+            self.sim.now = due;
             let (plan, _, world) = self.plan(plans);
             let mut operator = self.operator.clone();
             operator.begin(&plan, 0, &world, self.sim.now);
             if operator.pass.is_some() {
                 self.operator.awake = true;
-                return;
+                return Ok(());
             }
             self.operator = operator;
         }
+        Ok(())
     }
 
     /// Returns the hash of the state. It does not include the time, but all times that objects contain.
@@ -302,7 +335,7 @@ impl Cluster {
         let sim = &self.sim;
         hash_of(&(&sim.machines, &sim.gpu_pods, &sim.runtime_classes, &sim.refusals)).hash(&mut hasher);
         (self.allowed, self.events.len()).hash(&mut hasher);
-        self.late.iter().map(|(_, name)| name).collect::<Vec<_>>().hash(&mut hasher);
+        self.late.iter().map(|(_, name, _)| name).collect::<Vec<_>>().hash(&mut hasher);
         hasher.finish()
     }
 }

@@ -120,7 +120,7 @@ impl Operator {
                 }
             }
         }
-        self.carry.enrich(&mut world);
+        self.carry.enrich(&mut world, uptime(sim.now));
         world
     }
 
@@ -195,8 +195,12 @@ impl Operator {
             pass.born.iter().map(same).collect::<Vec<_>>().hash(hasher);
         }
         let mut reported = World::default();
-        self.carry.enrich(&mut reported);
-        (self.awake, self.carry.next(uptime(now)), hash_of(&(reported.held_writes, reported.contested_nodes)))
+        self.carry.enrich(&mut reported, uptime(now));
+        (
+            self.awake,
+            self.carry.next(uptime(now)),
+            hash_of(&(reported.held_writes, reported.contested_nodes, reported.unanswered_updates)),
+        )
             .hash(hasher);
     }
 }

@@ -254,7 +254,7 @@ impl Sim {
     /// Runs one pass as the operator's loop does, and one of the cluster. Returns the writes that were made.
     pub fn pass(&mut self, carry: &mut Carry, now: Uptime) -> Vec<String> {
         let mut world = self.world();
-        carry.enrich(&mut world);
+        carry.enrich(&mut world, now);
         let mut plan = self.plan_for(world.clone());
         carry.begin(&mut plan, &world, now);
         let (mut made, mut unwritten) = (Vec::new(), Unwritten::default());
