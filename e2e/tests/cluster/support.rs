@@ -606,6 +606,12 @@ pub fn is_in_init(pod: &Pod) -> bool {
     !statuses.is_empty() && !statuses.iter().all(|status| status.ready)
 }
 
+/// Returns when the last init container of a pod, which has ended, started.
+pub fn last_init_container_started(pod: &Pod) -> Option<k8s_openapi::jiff::Timestamp> {
+    let status = pod.status.as_ref()?.init_container_statuses.as_ref()?.last()?;
+    Some(status.state.as_ref()?.terminated.as_ref()?.started_at.as_ref()?.0)
+}
+
 /// Returns when a pod's main container started.
 pub fn started(pod: &Pod) -> Option<k8s_openapi::jiff::Timestamp> {
     let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
