@@ -86,12 +86,19 @@ impl Cluster {
             loop {
                 api.write(manager, &path, change);
                 api.changed().await;
-                sleep(Duration::from_millis(100)).await;
+                sleep(Duration::from_secs(5)).await;
             }
         });
     }
 
-    /// Returns status and reason of a condition of an object.
+    /// Lets a user ask for a label of the nodes.
+    pub fn publish_label(&self) {
+        self.api.write("kubectl", &format!("{POLICIES}/all"), |policy| {
+            policy["spec"]["nodeLabels"] = json!([{"key": "accelerator"}]);
+        });
+    }
+
+    /// Returns status, reason and message of a condition of an object.
     pub fn condition(&self, path: &str, kind: &str) -> (String, String, String) {
         let object = self.api.get(path);
         let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();

@@ -7,7 +7,6 @@ use std::{
 
 use axum::http::StatusCode;
 use gpu_operator_crd::keys;
-use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
@@ -35,12 +34,6 @@ fn times(made: &[Made], path: &str) -> Vec<Instant> {
     made.iter().filter(|made| made.is_apply() && made.path == path).map(|made| made.at).collect()
 }
 
-/// Returns the largest number of times within an hour.
-fn most_per_hour(times: &[Instant]) -> usize {
-    let within = |start: &Instant| times.iter().filter(|at| (*start..*start + HOUR).contains(at)).count();
-    times.iter().map(within).max().unwrap_or_default()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_settled_fleet_costs_no_write_and_no_list() {
     let cluster = Cluster::running(3);
@@ -57,19 +50,20 @@ async fn a_settled_fleet_costs_no_write_and_no_list() {
 
 #[tokio::test(start_paused = true)]
 async fn events_that_hang_delay_no_other_write() {
-    async fn install(hang: bool) -> (Duration, Vec<String>) {
+    async fn writes_with_events(hang: bool) -> Vec<String> {
         let cluster = Cluster::running(3);
         cluster.api.fail(move |made| if hang && is_event(made) { Fault::Hangs } else { Fault::None });
-        let began = Instant::now();
-        while !cluster.is_ready() {
-            cluster.run_for(Duration::from_secs(1)).await;
-            assert!(began.elapsed() < 10 * MINUTE, "{}", cluster.policy());
-        }
+        cluster.run_for(2 * MINUTE).await;
+        assert!(cluster.is_ready(), "{}", cluster.policy());
+        cluster.publish_label();
+        cluster.run_for(MINUTE).await;
         let made = cluster.api.take();
         assert!(made.iter().any(is_event));
-        (began.elapsed(), writes(&made))
+        writes(&made)
     }
-    assert_eq!(install(true).await, install(false).await);
+    let writes = writes_with_events(true).await;
+    assert_eq!(writes.iter().filter(|write| write.contains(NODES)).count(), 6, "{writes:#?}");
+    assert_eq!(writes, writes_with_events(false).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,13 +98,15 @@ async fn a_manager_that_reverts_a_label_or_a_daemon_set_costs_twelve_repairs_an_
     cluster.revert("kyverno", &node, |node| node["metadata"]["labels"][keys::MODEL] = "gpu".into());
     cluster.revert("webhook", &set, |set| set["spec"]["template"]["spec"]["priorityClassName"] = "low".into());
     cluster.api.take();
-    cluster.run_for(3 * HOUR).await;
-    let made = cluster.api.take();
-    for path in [&node, &set] {
-        let repairs = times(&made, path);
-        assert!((12..30).contains(&repairs.len()) && most_per_hour(&repairs) <= 12, "{path}: {repairs:#?}");
+    for hour in 0..3 {
+        cluster.run_for(HOUR).await;
+        let made = cluster.api.take();
+        for path in [&node, &set] {
+            let repairs = times(&made, path).len();
+            assert!((6..=12).contains(&repairs), "{repairs} of {path} in hour {hour}");
+        }
+        assert!(writes(&made).len() < 40, "{:#?}", writes(&made));
     }
-    assert!(writes(&made).len() < 100, "{:#?}", writes(&made));
     let of_node = cluster.api.get(&format!("{GPU_NODES}/n000"))["status"].to_string();
     assert!(of_node.contains("ManagerConflict") && of_node.contains("kyverno"), "{of_node}");
     let of_policy = cluster.policy();
@@ -137,7 +133,8 @@ async fn watches_that_end_or_expire_again_and_again_are_resumed_without_a_storm_
         cluster.run_for(MINUTE).await;
     }
     let made = cluster.api.take();
-    assert!(lists(&made).values().all(|count| *count == 10), "{:#?}", lists(&made));
+    // The pauses grow to a minute at most, so that one list may answer two expirations.
+    assert!(lists(&made).values().all(|count| (5..=10).contains(count)), "{:#?}", lists(&made));
     // Every version has expired by the time that its watch begins.
     let continues = |made: &Made| made.is_watch() && !made.query["resourceVersion"].is_empty();
     cluster.api.fail(move |made| if continues(made) { Fault::Expired } else { Fault::None });
@@ -147,10 +144,8 @@ async fn watches_that_end_or_expire_again_and_again_are_resumed_without_a_storm_
     assert!(lists(&made).values().all(|count| *count <= 30), "{:#?}", lists(&made));
     assert_eq!(writes(&made), [""; 0]);
     // What changes meanwhile is carried out.
-    cluster.api.write("kubectl", &format!("{POLICIES}/all"), |policy| {
-        policy["spec"]["nodeLabels"] = json!([{"key": "accelerator"}]);
-    });
-    cluster.run_for(MINUTE).await;
+    cluster.publish_label();
+    cluster.run_for(2 * MINUTE).await;
     let writes = writes(&cluster.api.take());
     assert_eq!(writes.iter().filter(|write| write.contains(NODES)).count(), 3, "{writes:#?}");
 }
