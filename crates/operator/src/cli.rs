@@ -9,6 +9,7 @@ use gpu_operator_plan::{
     catalogue::{Catalogue, CatalogueError},
     settings::Settings,
 };
+use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
 use thiserror::Error;
 use tokio::{net::TcpListener, signal::unix};
@@ -134,8 +135,8 @@ impl Run {
             Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics), progress: Arc::clone(&progress) };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let served = serve(listener, admin);
-        let reconcile =
-            Loop { settings, catalogue: Catalogue::builtin()?, client, mirrors, wake, metrics, publisher, progress };
+        let (catalogue, clock) = (Catalogue::builtin()?, Timestamp::now);
+        let reconcile = Loop { settings, catalogue, client, mirrors, wake, metrics, publisher, progress, clock };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator started");
         // Every write is complete in itself, so stopping at any time loses nothing.
         tokio::select! {

@@ -36,6 +36,8 @@ pub struct Loop {
     pub publisher: Publisher,
     /// The progress to record.
     pub progress: Arc<Progress>,
+    /// Returns the current time.
+    pub clock: fn() -> Timestamp,
 }
 
 impl Loop {
@@ -62,7 +64,8 @@ impl Loop {
 
     /// Runs one pass. Returns how long to wait for the next if nothing wakes the loop.
     async fn pass(&self, writer: &Writer, mut world: World, carry: &mut Carry) -> Duration {
-        let now = now();
+        // In whole seconds, the precision that Kubernetes stores.
+        let now = Timestamp::from_second((self.clock)().as_second()).unwrap_or_default();
         let started = Instant::now();
         let uptime = writer.uptime();
         let mut plan = gpu_operator_plan::plan(&self.settings, &self.catalogue, &world, now);
@@ -130,9 +133,4 @@ fn next_pass(plan: &Plan, now: Timestamp, held: Option<Duration>) -> Duration {
     // At least a second: a time that has already passed is handled by the plan of the next second.
     let check = check.map(|check| check.max(Duration::from_secs(1)));
     [check, held].into_iter().flatten().min().unwrap_or(IDLE)
-}
-
-/// Returns the current time in whole seconds, the precision that Kubernetes stores.
-fn now() -> Timestamp {
-    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
 }

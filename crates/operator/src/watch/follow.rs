@@ -1,13 +1,17 @@
 //! Following one kind of objects into its mirror.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, future::BoxFuture};
 use gpu_operator_common::interned::Interner;
 use kube::{
     Resource, ResourceExt,
     core::DeserializeGuard,
-    runtime::{WatchStreamExt, watcher},
+    runtime::{
+        WatchStreamExt,
+        utils::Backoff,
+        watcher::{self, DefaultBackoff},
+    },
 };
 use tokio::sync::Notify;
 
@@ -36,6 +40,23 @@ where
 /// What an object says about the entry of this name: its facts, or that there are none. `None` if it concerns no entry.
 pub type Reading<N, F> = Option<(N, Option<F>)>;
 
+/// The pauses after errors of a watch. They become shorter again only after some time without an error, and not with each list that
+/// succeeds: if the watch after it always fails, all objects would be listed every second.
+#[derive(Default)]
+struct Pauses(DefaultBackoff);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next()
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {}
+}
+
 /// Keeps one mirror up to date and wakes the loop when a fact in it changes.
 pub fn follow<K, F, N>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
@@ -53,7 +74,7 @@ where
         let changed_here = &mirrors.changed;
         let mirror = mirror(&mirrors);
         let read = |object| read(&mirrors.words, object);
-        let mut events = events.default_backoff().boxed();
+        let mut events = events.backoff(Pauses::default()).boxed();
         while let Some(event) = events.next().await {
             let changed = match event {
                 Ok(watcher::Event::Init) => {

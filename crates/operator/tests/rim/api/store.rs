@@ -1,0 +1,201 @@
+//! What the API server stores, by path, with the history that watches are served from.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::{
+    Made, clock,
+    fields::{Manager, Object},
+};
+
+/// A rejection: status code, reason and message.
+pub type Refusal = (StatusCode, &'static str, String);
+type Answer = Result<Value, Refusal>;
+
+/// An object before and after a change.
+struct Change {
+    version: u64,
+    path: String,
+    before: Option<Arc<Value>>,
+    after: Option<Arc<Value>>,
+}
+
+/// The objects, by the path of their URL.
+#[derive(Default)]
+pub struct Store {
+    pub version: u64,
+    /// The oldest version from which a watch can continue.
+    pub oldest: u64,
+    objects: BTreeMap<String, Object>,
+    history: Vec<Change>,
+}
+
+impl Store {
+    pub fn get(&self, path: &str) -> Option<&Value> {
+        self.objects.get(path).map(|object| &object.value)
+    }
+
+    /// Returns the objects of a collection of one namespace or of all.
+    pub fn all<'s>(&'s self, collection: &'s str) -> impl Iterator<Item = &'s Value> {
+        self.objects.iter().filter(|(path, _)| belongs(path, collection)).map(|(_, object)| &object.value)
+    }
+
+    /// Returns the events of a watch after a version, or `None` if the history does not go back that far. A watch without a version
+    /// begins with the existing objects.
+    pub fn since(&self, version: Option<u64>, made: &Made) -> Option<Vec<(&'static str, Value)>> {
+        let Some(version) = version else {
+            let present = self.all(&made.path).filter(|object| made.selects(object));
+            return Some(present.map(|object| ("ADDED", object.clone())).collect());
+        };
+        let is_new = |change: &&Change| change.version > version && belongs(&change.path, &made.path);
+        let event = |change: &Change| {
+            let selected = |object: &Option<Arc<Value>>| object.clone().filter(|object| made.selects(object));
+            match (selected(&change.before), selected(&change.after)) {
+                (None, Some(after)) => Some(("ADDED", (*after).clone())),
+                (Some(_), Some(after)) => Some(("MODIFIED", (*after).clone())),
+                (Some(before), None) => {
+                    let mut last = (*before).clone();
+                    last["metadata"]["resourceVersion"] = change.version.to_string().into();
+                    Some(("DELETED", last))
+                }
+                (None, None) => None,
+            }
+        };
+        let from = self.history.partition_point(|change| change.version <= version);
+        (version >= self.oldest).then(|| self.history[from..].iter().filter(is_new).filter_map(event).collect())
+    }
+
+    /// Answers a request that is no watch.
+    pub fn answer(&mut self, made: &Made) -> Answer {
+        match made.method {
+            Method::GET if made.names_collection() => {
+                let items: Vec<_> = self.all(&made.path).filter(|object| made.selects(object)).collect();
+                let metadata = json!({"resourceVersion": self.version.to_string()});
+                Ok(json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}))
+            }
+            Method::GET => self.get(&made.path).cloned().ok_or_else(|| missing(made)),
+            Method::POST => self.create(made),
+            Method::DELETE => self.delete(made),
+            _ => self.patch(made),
+        }
+    }
+
+    fn create(&mut self, made: &Made) -> Answer {
+        let path = format!("{}/{}", made.path, made.body["metadata"]["name"].as_str().unwrap_or_default());
+        if self.objects.contains_key(&path) {
+            return Err((StatusCode::CONFLICT, "AlreadyExists", path));
+        }
+        Ok(self.write(made.manager("Update"), &path, |object| object.clone_from(&made.body)))
+    }
+
+    fn delete(&mut self, made: &Made) -> Answer {
+        let object = self.objects.get(&made.path).cloned().ok_or_else(|| missing(made))?;
+        self.check(made, &made.body["preconditions"])?;
+        self.remove(&made.path, object);
+        Ok(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+    }
+
+    fn patch(&mut self, made: &Made) -> Answer {
+        self.check(made, &made.body["metadata"])?;
+        let object = self.objects.get(&made.path).cloned();
+        let applies = made.is_apply();
+        if object.is_none() && (!applies || !made.subresource.is_empty()) {
+            return Err(missing(made));
+        }
+        let mut object = object.unwrap_or_default();
+        let mut body = made.body.clone();
+        match (body.as_object_mut(), made.subresource) {
+            (Some(body), "status") => body.retain(|key, _| key == "status"),
+            (Some(body), _) => drop(body.remove("status")),
+            (None, _) => {}
+        }
+        let time = clock().to_string();
+        if applies {
+            let force = made.query.get("force").is_some_and(|force| force == "true");
+            let result = object.apply(made.manager("Apply"), &body, force, &time);
+            result.map_err(|conflict| (StatusCode::CONFLICT, "Conflict", conflict))?;
+        } else {
+            let change = |value: &mut Value| match serde_json::from_value::<json_patch::Patch>(body.clone()) {
+                Ok(patch) => json_patch::patch(value, &patch).expect("a valid patch"),
+                Err(_) => json_patch::merge(value, &body),
+            };
+            object.update(made.manager("Update"), change, &time);
+        }
+        Ok(self.commit(&made.path, object))
+    }
+
+    /// Checks the preconditions of a write.
+    fn check(&self, made: &Made, expected: &Value) -> Result<(), Refusal> {
+        let present = self.get(&made.path).map(|object| &object["metadata"]);
+        for key in ["uid", "resourceVersion"] {
+            if expected[key].is_string() && present.is_none_or(|present| present[key] != expected[key]) {
+                return Err((StatusCode::CONFLICT, "Conflict", format!("{key} of {}", made.path)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes an object or creates it, and returns it.
+    pub fn write(&mut self, manager: Manager, path: &str, change: impl FnOnce(&mut Value)) -> Value {
+        let mut object = self.objects.get(path).cloned().unwrap_or_default();
+        object.update(manager, change, &clock().to_string());
+        self.commit(path, object)
+    }
+
+    /// Removes an object, or marks it for deletion if it has finalizers.
+    pub fn remove(&mut self, path: &str, mut object: Object) {
+        object.value["metadata"]["deletionTimestamp"] = clock().to_string().into();
+        self.commit(path, object);
+    }
+
+    /// Stores an object that differs from the stored one with a new version.
+    fn commit(&mut self, path: &str, mut object: Object) -> Value {
+        let before = self.objects.get(path);
+        if before == Some(&object) {
+            return object.value;
+        }
+        self.version += 1;
+        let spec = before.map(|before| &before.value["spec"]);
+        let generation = before.and_then(|before| before.value["metadata"]["generation"].as_i64()).unwrap_or_default();
+        let generation = generation + i64::from(spec != Some(&object.value["spec"]));
+        let managed = object.managed_fields();
+        let meta = &mut object.value["metadata"];
+        meta["name"] = path.rsplit('/').next().into();
+        if let Some((_, rest)) = path.split_once("/namespaces/") {
+            meta["namespace"] = rest.split('/').next().into();
+        }
+        if meta["uid"].is_null() {
+            meta["uid"] = format!("uid-{}", self.version).into();
+            meta["creationTimestamp"] = clock().to_string().into();
+        }
+        (meta["resourceVersion"], meta["generation"]) = (self.version.to_string().into(), generation.into());
+        meta["managedFields"] = managed;
+        let goes = !meta["deletionTimestamp"].is_null() && meta["finalizers"].as_array().is_none_or(Vec::is_empty);
+        let value = object.value.clone();
+        let before = if goes { self.objects.remove(path) } else { self.objects.insert(path.to_owned(), object) };
+        let after = (!goes).then(|| Arc::new(value.clone()));
+        let before = before.map(|before| Arc::new(before.value));
+        self.history.push(Change { version: self.version, path: path.to_owned(), before, after });
+        value
+    }
+
+    pub fn find(&self, path: &str) -> Option<Object> {
+        self.objects.get(path).cloned()
+    }
+}
+
+fn missing(made: &Made) -> Refusal {
+    (StatusCode::NOT_FOUND, "NotFound", format!("{} not found", made.path))
+}
+
+/// Returns whether the object of a path belongs to a collection of its namespace or of all.
+fn belongs(path: &str, collection: &str) -> bool {
+    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let of_all = |parent: &str| {
+        let (version, rest) = parent.split_once("/namespaces/")?;
+        Some(format!("{version}/{}", rest.split_once('/')?.1))
+    };
+    parent == collection || of_all(parent).is_some_and(|parent| parent == collection)
+}

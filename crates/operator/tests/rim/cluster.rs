@@ -1,0 +1,229 @@
+//! A cluster around the API server: the operator as its binary runs it, and the simulator's DaemonSet controller, kubelets and
+//! probes, which see what the API server stores and write what they change.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use gpu_operator::{events::Publisher, metrics::Metrics, progress::Progress, reconcile::Loop, watch};
+use gpu_operator_common::interned::Interner;
+use gpu_operator_crd::{GpuNode, NodeName, keys};
+use gpu_operator_plan::{
+    catalogue::Catalogue,
+    world::{ContainerFacts, ContainerState, Exit, NodeFacts, PodFacts, Role, TrimmedNode},
+};
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tokio::{
+    task::LocalSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    api::{Api, clock, merge},
+    sim::Sim,
+};
+
+pub const NODES: &str = "/api/v1/nodes";
+pub const PODS: &str = "/api/v1/namespaces/gpu-operator/pods";
+pub const SETS: &str = "/apis/apps/v1/namespaces/gpu-operator/daemonsets";
+pub const GPU_NODES: &str = "/apis/gpu.nodestack.dev/v1alpha1/gpunodes";
+pub const POLICIES: &str = "/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies";
+
+/// An operator in a cluster of nodes with eight H100 each, under a policy `all`.
+pub struct Cluster {
+    pub api: Arc<Api>,
+    tasks: LocalSet,
+}
+
+impl Cluster {
+    /// Creates the cluster, in which nothing runs yet.
+    pub fn new(nodes: usize) -> (Self, Sim) {
+        let mut sim = Sim::new().policy("all", "{}");
+        sim.now = clock();
+        for node in 0..nodes {
+            sim.join(format!("n{node:03}"), "2330", 8);
+        }
+        let api = Api::new();
+        store(&api, &sim);
+        (Self { api, tasks: LocalSet::new() }, sim)
+    }
+
+    /// Creates a cluster in which everything runs.
+    pub fn running(nodes: usize) -> Self {
+        let (cluster, sim) = Self::new(nodes);
+        cluster.start_operator(&sim);
+        cluster.spawn(surroundings(Arc::clone(&cluster.api), sim));
+        cluster
+    }
+
+    /// Runs a task until the cluster is dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.tasks.spawn_local(task);
+    }
+
+    /// Lets everything run for some time.
+    pub async fn run_for(&self, time: Duration) {
+        self.tasks.run_until(sleep(time)).await;
+    }
+
+    /// Starts the watches, the publisher of Events and the reconcile loop.
+    pub fn start_operator(&self, sim: &Sim) {
+        let (client, settings) = (self.api.client(), sim.settings.clone());
+        let (mirrors, metrics, wake, progress) = <(_, Arc<Metrics>, _, Arc<Progress>)>::default();
+        let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
+        for follow in watch::follow_all(&client, &settings.namespace, &mirrors, &wake) {
+            self.spawn(follow);
+        }
+        self.spawn(publishing);
+        let catalogue = Catalogue::builtin().expect("a valid catalogue");
+        self.spawn(Loop { settings, catalogue, client, mirrors, wake, metrics, publisher, progress, clock }.run());
+    }
+
+    /// Lets another manager change an object whenever it does not look as this manager wants it to.
+    pub fn revert(&self, manager: &'static str, path: &str, change: fn(&mut Value)) {
+        let (api, path) = (Arc::clone(&self.api), path.to_owned());
+        self.spawn(async move {
+            loop {
+                api.write(manager, &path, change);
+                api.changed().await;
+                sleep(Duration::from_secs(5)).await;
+            }
+        });
+    }
+
+    /// Lets a user ask for a label of the nodes.
+    pub fn publish_label(&self) {
+        self.api.write("kubectl", &format!("{POLICIES}/all"), |policy| {
+            policy["spec"]["nodeLabels"] = json!([{"key": "accelerator"}]);
+        });
+    }
+
+    /// Returns status, reason and message of a condition of an object.
+    pub fn condition(&self, path: &str, kind: &str) -> (String, String, String) {
+        let object = self.api.get(path);
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let condition = conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default();
+        let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+        (text("status"), text("reason"), text("message"))
+    }
+
+    /// Returns the status of the policy.
+    pub fn policy(&self) -> String {
+        self.api.get(&format!("{POLICIES}/all"))["status"].to_string()
+    }
+
+    /// Returns whether the policy is ready.
+    pub fn is_ready(&self) -> bool {
+        self.condition(&format!("{POLICIES}/all"), "Ready").0 == "True"
+    }
+}
+
+/// Takes steps of the simulator while something changes.
+async fn surroundings(api: Arc<Api>, mut sim: Sim) {
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        observe(&api, &mut sim);
+        let changed = sim.surroundings();
+        store(&api, &sim);
+        if !changed {
+            let _ = timeout(Duration::from_mins(1), api.changed()).await;
+        }
+    }
+}
+
+/// Shows the simulator what the API server stores.
+fn observe(api: &Api, sim: &mut Sim) {
+    let words = Interner::default();
+    let nodes = api.all::<TrimmedNode>(NODES).into_iter().map(|node| NodeFacts::of(&node, &words));
+    sim.now = clock();
+    sim.nodes = nodes.map(|node| (node.name.clone(), node)).collect();
+    sim.gpu_nodes = api
+        .all::<GpuNode>(GPU_NODES)
+        .into_iter()
+        .map(|node| (NodeName::from(node.name_any().as_str()), node))
+        .collect();
+    sim.sets = api.all::<DaemonSet>(SETS).into_iter().map(|set| (set.name_any(), set)).collect();
+    let pods = api.all::<Pod>(PODS).into_iter().filter_map(|pod| PodFacts::of(&pod, &words));
+    sim.pods = pods.map(|pod| (pod.name.clone(), pod)).collect();
+}
+
+/// Stores what the simulator's programs and users write.
+pub fn store(api: &Api, sim: &Sim) {
+    for (name, policy) in &sim.policies {
+        let path = format!("{POLICIES}/{name}");
+        if api.get(&path).is_null() {
+            api.write("kubectl", &path, |object| *object = json!(policy));
+        }
+    }
+    for (name, node) in &sim.nodes {
+        api.write("kubelet", &format!("{NODES}/{name}"), |object| merge(object, &json_of_node(node)));
+    }
+    for (name, gpu_node) in &sim.gpu_nodes {
+        api.write("nvml-probe", &format!("{GPU_NODES}/{name}"), |object| {
+            if object.is_null() {
+                *object = json!(gpu_node);
+            }
+            object["status"]["report"] = json!(gpu_node.status.as_ref().and_then(|status| status.report.as_ref()));
+        });
+    }
+    let gone = api.all::<Pod>(PODS).into_iter().map(|pod| pod.name_any()).filter(|name| !sim.pods.contains_key(name));
+    gone.for_each(|name| api.delete(&format!("{PODS}/{name}")));
+    for (name, pod) in &sim.pods {
+        api.write("kubelet", &format!("{PODS}/{name}"), |object| merge(object, &json_of_pod(pod)));
+    }
+}
+
+fn json_of_node(node: &NodeFacts) -> Value {
+    let offered = &node.allocatable;
+    let amounts: BTreeMap<_, _> =
+        offered.names().map(|name| (name.to_string(), offered.amount(name).to_string())).collect();
+    let status = if node.ready { "True" } else { "False" };
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"uid": node.uid, "labels": node.labels, "creationTimestamp": node.created},
+        "status": {
+            "conditions": [{"type": "Ready", "status": status}],
+            "capacity": amounts, "allocatable": amounts,
+            "nodeInfo": {
+                "architecture": node.arch, "bootID": node.boot_id, "containerRuntimeVersion": node.runtime,
+                "kernelVersion": node.kernel, "kubeletVersion": node.kubelet,
+            },
+        },
+    })
+}
+
+fn json_of_pod(pod: &PodFacts) -> Value {
+    let (label, selector) = match pod.role {
+        Role::Operand(stage) => (json!({keys::STAGE: stage.as_str()}), json!({stage.key(): pod.group})),
+        Role::Probe => (json!({"app.kubernetes.io/name": "nvml-probe"}), json!({})),
+        Role::Validation => (json!({keys::STAGE: keys::VALIDATION}), json!({})),
+    };
+    let phase = pod.end.as_ref().map_or("Running", |end| if end.succeeded { "Succeeded" } else { "Failed" });
+    let statuses = |containers: &[ContainerFacts]| containers.iter().map(json_of_container).collect::<Vec<_>>();
+    let message = pod.unschedulable.as_ref();
+    let scheduled = if message.is_some() { "False" } else { "True" };
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"labels": label, "annotations": {keys::APPLIED: pod.applied}, "creationTimestamp": pod.created},
+        "spec": {"nodeName": pod.node, "nodeSelector": selector, "containers": []},
+        "status": {
+            "phase": phase,
+            "conditions": [{"type": "PodScheduled", "status": scheduled, "message": message}],
+            "initContainerStatuses": statuses(&pod.init), "containerStatuses": statuses(&pod.containers),
+        },
+    })
+}
+
+fn json_of_container(container: &ContainerFacts) -> Value {
+    let exit = |Exit { code, message }: &Exit| json!({"terminated": {"exitCode": code, "message": message}});
+    let state = match &container.state {
+        ContainerState::Waiting { reason, message } => json!({"waiting": {"reason": reason, "message": message}}),
+        ContainerState::Running(since) => json!({"running": {"startedAt": since}}),
+        ContainerState::Ended(ended) => exit(ended),
+    };
+    let last = container.last_failure.as_ref().map_or_else(|| json!({}), exit);
+    json!({
+        "name": container.name, "ready": container.ready, "restartCount": 0, "image": "", "imageID": "",
+        "state": state, "lastState": last,
+    })
+}

@@ -1,0 +1,170 @@
+//! The whole operator while parts of its environment fail, on a clock that is advanced.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use axum::http::StatusCode;
+use gpu_operator_crd::keys;
+use tokio::time::Instant;
+
+use crate::{
+    api::{Fault, Made},
+    cluster::{Cluster, GPU_NODES, NODES, POLICIES, SETS},
+};
+
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+
+fn is_event(made: &Made) -> bool {
+    made.path.starts_with("/apis/events.k8s.io/")
+}
+
+/// Returns the writes that are not Events, sorted.
+fn writes(made: &[Made]) -> Vec<String> {
+    let writes = made.iter().filter(|made| made.is_write() && !is_event(made));
+    let mut writes: Vec<_> = writes.map(|made| format!("{} {} {}", made.method, made.path, made.subresource)).collect();
+    writes.sort();
+    writes
+}
+
+/// Returns the times at which an object was applied.
+fn times(made: &[Made], path: &str) -> Vec<Instant> {
+    made.iter().filter(|made| made.is_apply() && made.path == path).map(|made| made.at).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settled_fleet_costs_no_write_and_no_list() {
+    let cluster = Cluster::running(3);
+    cluster.run_for(10 * MINUTE).await;
+    assert!(cluster.is_ready(), "{}", cluster.policy());
+    let writes = writes(&cluster.api.take());
+    assert!(writes.len() <= 3 * 4 + 3 + 20, "{writes:#?}");
+    cluster.run_for(6 * HOUR).await;
+    let made = cluster.api.take();
+    assert!(made.iter().all(Made::is_watch), "{:#?}", made.iter().find(|made| !made.is_watch()));
+    // The API server ends each of nine watches after 290 seconds.
+    assert!(made.len() <= 9 * 75, "{}", made.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_hang_delay_no_other_write() {
+    async fn writes_with_events(hang: bool) -> Vec<String> {
+        let cluster = Cluster::running(3);
+        cluster.api.fail(move |made| if hang && is_event(made) { Fault::Hangs } else { Fault::None });
+        cluster.run_for(2 * MINUTE).await;
+        assert!(cluster.is_ready(), "{}", cluster.policy());
+        cluster.publish_label();
+        cluster.run_for(MINUTE).await;
+        let made = cluster.api.take();
+        assert!(made.iter().any(is_event));
+        writes(&made)
+    }
+    let writes = writes_with_events(true).await;
+    assert_eq!(writes.iter().filter(|write| write.contains(NODES)).count(), 6, "{writes:#?}");
+    assert_eq!(writes, writes_with_events(false).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_to_one_object_that_fail_become_rare_and_all_others_go_on() {
+    let cluster = Cluster::running(3);
+    cluster.api.fail(|made| match made.path.strip_prefix(NODES) {
+        Some("/n000") if made.is_write() => Fault::Refused(StatusCode::FORBIDDEN),
+        Some("/n001") if made.is_write() => Fault::Hangs,
+        _ => Fault::None,
+    });
+    let state = |node: &str| cluster.condition(&format!("{GPU_NODES}/{node}"), "Ready");
+    cluster.run_for(20 * MINUTE).await;
+    assert_eq!((&*state("n000").0, &*state("n002").0), ("False", "True"));
+    let policy = cluster.policy();
+    assert!(policy.contains("ApplyFailed") && policy.contains("failed to label node n000"), "{policy}");
+    cluster.run_for(40 * MINUTE).await;
+    let made = cluster.api.take();
+    for (node, first) in [("n000", 30), ("n001", 5)] {
+        let times = times(&made, &format!("{NODES}/{node}"));
+        let pauses: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
+        assert!(pauses[0] >= first && pauses.is_sorted() && pauses.last() >= Some(&300), "{node}: {pauses:?}");
+    }
+    assert!(times(&made, &format!("{POLICIES}/all")).len() < 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_reverts_a_label_or_a_daemon_set_costs_twelve_repairs_an_hour_and_is_reported() {
+    let cluster = Cluster::running(2);
+    cluster.run_for(10 * MINUTE).await;
+    let set = cluster.api.paths(SETS).remove(0);
+    let node = format!("{NODES}/n000");
+    cluster.revert("kyverno", &node, |node| node["metadata"]["labels"][keys::MODEL] = "gpu".into());
+    cluster.revert("webhook", &set, |set| set["spec"]["template"]["spec"]["priorityClassName"] = "low".into());
+    cluster.api.take();
+    for hour in 0..3 {
+        cluster.run_for(HOUR).await;
+        let made = cluster.api.take();
+        for path in [&node, &set] {
+            let repairs = times(&made, path).len();
+            assert!((6..=12).contains(&repairs), "{repairs} of {path} in hour {hour}");
+        }
+        assert!(writes(&made).len() < 40, "{:#?}", writes(&made));
+    }
+    let of_node = cluster.api.get(&format!("{GPU_NODES}/n000"))["status"].to_string();
+    assert!(of_node.contains("ManagerConflict") && of_node.contains("kyverno"), "{of_node}");
+    let of_policy = cluster.policy();
+    assert!(of_policy.contains("ManagerConflict") && of_policy.contains("webhook"), "{of_policy}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_end_or_expire_again_and_again_are_resumed_without_a_storm_of_lists() {
+    let cluster = Cluster::running(3);
+    for _ in 0..20 {
+        cluster.run_for(Duration::from_secs(5)).await;
+        cluster.api.cut();
+    }
+    let lists = |made: &[Made]| {
+        let mut lists = BTreeMap::new();
+        made.iter().filter(|made| made.is_list()).for_each(|made| *lists.entry(made.path.clone()).or_insert(0) += 1);
+        lists
+    };
+    let made = cluster.api.take();
+    assert!(cluster.is_ready(), "{}", cluster.policy());
+    assert!(lists(&made).values().all(|count| *count == 1), "{:#?}", lists(&made));
+    for _ in 0..10 {
+        cluster.api.expire();
+        cluster.run_for(MINUTE).await;
+    }
+    let made = cluster.api.take();
+    // The pauses grow to a minute at most, so that one list may answer two expirations.
+    assert!(lists(&made).values().all(|count| (5..=10).contains(count)), "{:#?}", lists(&made));
+    // Every version has expired by the time that its watch begins.
+    let continues = |made: &Made| made.is_watch() && !made.query["resourceVersion"].is_empty();
+    cluster.api.fail(move |made| if continues(made) { Fault::Expired } else { Fault::None });
+    cluster.api.cut();
+    cluster.run_for(10 * MINUTE).await;
+    let made = cluster.api.take();
+    assert!(lists(&made).values().all(|count| *count <= 30), "{:#?}", lists(&made));
+    assert_eq!(writes(&made), [""; 0]);
+    // What changes meanwhile is carried out.
+    cluster.publish_label();
+    cluster.run_for(2 * MINUTE).await;
+    let writes = writes(&cluster.api.take());
+    assert_eq!(writes.iter().filter(|write| write.contains(NODES)).count(), 3, "{writes:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_writes_to_half_of_the_nodes_hang_and_all_others_are_made_in_the_same_pass() {
+    const NUMBER: usize = 240;
+    let (cluster, sim) = Cluster::new(NUMBER);
+    let hangs = |made: &Made| {
+        let name = made.path.strip_prefix(GPU_NODES).and_then(|name| name.strip_prefix("/n"));
+        made.is_write() && name.and_then(|name| name.parse::<usize>().ok()).is_some_and(|number| number % 2 == 0)
+    };
+    cluster.api.fail(move |made| if hangs(made) { Fault::Hangs } else { Fault::None });
+    cluster.start_operator(&sim);
+    cluster.run_for(Duration::from_secs(10)).await;
+    let made = cluster.api.take();
+    let paths = |made: &[&Made]| made.iter().map(|made| made.path.clone()).collect::<BTreeSet<_>>();
+    let hung: Vec<_> = made.iter().filter(|made| hangs(made)).take(NUMBER / 2).collect();
+    assert_eq!(paths(&hung).len(), NUMBER / 2, "none is attempted twice before the others are made");
+    let labelled: Vec<_> = made.iter().filter(|made| made.is_apply() && made.path.starts_with(NODES)).collect();
+    assert_eq!((labelled.len(), paths(&labelled).len()), (NUMBER / 2, NUMBER / 2));
+}

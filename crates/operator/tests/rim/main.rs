@@ -1,0 +1,10 @@
+//! The operator's writes and its loop, with its watches, against an API server in memory.
+#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod api;
+mod cluster;
+mod faults;
+mod observe;
+#[path = "../../../plan/tests/plan/sim/mod.rs"]
+mod sim;
+mod writes;

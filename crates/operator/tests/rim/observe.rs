@@ -1,0 +1,99 @@
+//! What is read on request: the pods that use a GPU, and the logs of validation pods.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use axum::http::StatusCode;
+use gpu_operator::observe;
+use gpu_operator_crd::{NodeName, keys};
+use gpu_operator_plan::world::{GpuAsks, GpuPods};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::api::{Api, Fault, Made};
+
+#[tokio::test]
+async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
+    let api = Api::new();
+    let pod = |name: &str, node: &str, limits: Value, phase: &str| {
+        let state = if phase == "Running" { json!({"running": {}}) } else { json!({"waiting": {}}) };
+        let status = json!({"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state});
+        api.write("kubelet", &format!("/api/v1/namespaces/team/pods/{name}"), |pod| {
+            *pod = json!({
+                "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"limits": limits}}]},
+                "status": {"phase": phase, "containerStatuses": [status]},
+            });
+        });
+    };
+    pod("gpu", "a", json!({"nvidia.com/gpu": "2"}), "Running");
+    pod("slice", "a", json!({"nvidia.com/mig-1g.5gb": "1"}), "Pending");
+    pod("none", "a", json!({"cpu": "1"}), "Running");
+    pod("zero", "a", json!({"nvidia.com/gpu": "0"}), "Running");
+    pod("third-party", "a", json!({"example.com/gpu": "1"}), "Running");
+    pod("other", "a", json!({"example.com/fpga": "1"}), "Running");
+    pod("ended", "a", json!({"nvidia.com/gpu": "1"}), "Succeeded");
+    pod("elsewhere", "b", json!({"nvidia.com/gpu": "1"}), "Running");
+    pod("claim", "a", json!({}), "Running");
+    api.write("user", "/api/v1/namespaces/team/pods/claim", |pod| {
+        pod["spec"]["resourceClaims"] = json!([{"name": "g"}]);
+    });
+    for namespace in ["gpu-operator", "team"] {
+        api.write("kubelet", &format!("/api/v1/namespaces/{namespace}/pods/device-plugin"), |pod| {
+            *pod = json!({
+                "metadata": {"labels": {keys::STAGE: "device-plugin"}},
+                "spec": {"nodeName": "a", "containers": [{"name": "c"}]},
+            });
+        });
+    }
+    let node = NodeName::from("a");
+    for (asks, expected) in [
+        (GpuAsks::default(), &["team/gpu", "team/slice"][..]),
+        (
+            GpuAsks { resources: ["example.com/gpu".to_owned()].into(), claims: true },
+            &["team/claim", "team/gpu", "team/slice", "team/third-party"],
+        ),
+    ] {
+        let found =
+            observe::gpu_pods(&api.client(), "gpu-operator", &[node.clone()].into(), &asks).await.expect("an answer");
+        let GpuPods { users, holders, plugins } = &found[&node];
+        assert_eq!(users, expected);
+        assert!(holders.contains(&"team/gpu".to_owned()) && !holders.contains(&"team/slice".to_owned()));
+        let plugins: Vec<_> = plugins.iter().map(|pod| pod.name.as_str()).collect();
+        assert_eq!(plugins, ["device-plugin"]);
+    }
+    assert_eq!(api.take().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_validation_log_is_read_and_a_node_that_does_not_answer_does_not_block() {
+    let api = Api::new();
+    api.fail(|made| match made.path.rsplit('/').next() {
+        Some("gone") => Fault::Refused(StatusCode::NOT_FOUND),
+        Some("rotated") => Fault::Text("unable to retrieve container logs for containerd://7"),
+        Some("passed") => Fault::Text("Test PASSED\nDone\n"),
+        _ => Fault::Hangs,
+    });
+    let client = api.client();
+    let pods = ["gone", "passed", "rotated", "silent"].map(str::to_owned).into();
+    let words = observe::log_tails(&client, "gpu-operator", &pods, Timestamp::UNIX_EPOCH).await;
+    assert_eq!(words["passed"], Ok("Test PASSED\nDone\n".to_owned()));
+    assert!(words["gone"].as_ref().is_err_and(|why| why.contains("NotFound")), "{words:?}");
+    assert!(words["rotated"].is_err(), "kubelet answers successfully, but not with a log: {words:?}");
+    assert_eq!(words["silent"], Err("no answer within 2 s".to_owned()));
+    let made = api.take();
+    let passed = made.iter().find(|made| made.url() == "/api/v1/namespaces/gpu-operator/pods/passed/log");
+    let query = |made: &Made| ["container", "limitBytes", "tailLines"].map(|name| made.query[name].clone());
+    assert_eq!(passed.map(query).expect("a request"), ["test", "4096", "20"]);
+
+    // Regardless of how many do not answer, a pass waits once for some of them; later passes read the others.
+    let pods: BTreeSet<String> = (0..100).map(|number| format!("silent-{number}")).collect();
+    let began = Instant::now();
+    let words = observe::log_tails(&client, "gpu-operator", &pods, Timestamp::UNIX_EPOCH).await;
+    assert!(began.elapsed() < Duration::from_secs(3) && (1..100).contains(&words.len()), "{}", words.len());
+    let mut asked: BTreeSet<String> = words.into_keys().collect();
+    for second in 1..10 {
+        let now = Timestamp::from_second(second).expect("a time");
+        asked.extend(observe::log_tails(&client, "gpu-operator", &pods, now).await.into_keys());
+    }
+    assert_eq!(asked, pods, "each log has been requested");
+}

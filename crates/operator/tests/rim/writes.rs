@@ -1,0 +1,271 @@
+//! The writes of one plan: their order, what they contain, and what happens if they fail.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::http::StatusCode;
+use gpu_operator::{
+    apply::{Writer, Written},
+    events::Publisher,
+    metrics::Metrics,
+};
+use gpu_operator_crd::{
+    Reason,
+    gpunode::{Rollout, RolloutStep, StageRevisions},
+};
+use gpu_operator_plan::{
+    Plan,
+    carry::{Carry, Class},
+    output::events::{Subject, Transition},
+    world::{Concern, World},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    api::{Api, Fault, Made},
+    cluster::{GPU_NODES, NODES, PODS, POLICIES, SETS, store},
+    sim::Sim,
+};
+
+/// Returns an API server that stores what a simulation contains.
+fn api_of(sim: &Sim) -> Arc<Api> {
+    let api = Api::new();
+    store(&api, sim);
+    api
+}
+
+fn writer(api: &Arc<Api>) -> Writer {
+    Writer::new(api.client(), "gpu-operator".into(), Arc::default())
+}
+
+async fn apply(api: &Arc<Api>, plan: &Plan) -> Vec<Written> {
+    writer(api).apply(plan, &mut Carry::default()).await
+}
+
+/// Returns a fault of the requests for paths with this prefix.
+fn fault_of(prefix: &'static str, fault: Fault) -> impl Fn(&Made) -> Fault {
+    move |made| if made.url().starts_with(prefix) { fault.clone() } else { Fault::None }
+}
+
+fn paths(api: &Api) -> Vec<String> {
+    api.take().iter().map(Made::url).collect()
+}
+
+#[tokio::test]
+async fn writes_come_after_the_writes_that_they_depend_on() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    let api = api_of(&sim);
+    let written = apply(&api, &sim.plan()).await;
+    assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
+    let made = api.take();
+    assert!(made.iter().all(|made| made.is_apply() && made.query["fieldManager"].starts_with("gpu-operator")));
+    let paths: Vec<_> = made.iter().map(Made::url).collect();
+    let at = |part: &str| {
+        paths.iter().position(|path| path.starts_with(part)).unwrap_or_else(|| panic!("{part}: {paths:#?}"))
+    };
+    let order = [
+        at(&format!("{POLICIES}/all")),
+        at(SETS),
+        at(&format!("{GPU_NODES}/a")),
+        at(&format!("{NODES}/a")),
+        at(&format!("{GPU_NODES}/a/status")),
+        at(&format!("{POLICIES}/all/status")),
+    ];
+    assert!(order.is_sorted(), "{order:?}: {paths:#?}");
+    assert_eq!(paths.len(), 8, "finalizer, three DaemonSets, spec, labels, two statuses: {paths:#?}");
+}
+
+/// Returns a simulation, and a plan in which the update of node a begins, and one of node b in the same pool ends.
+fn update_of_a_begins() -> (Sim, Plan) {
+    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
+    let mut plan = sim.plan();
+    let write = plan.gpu_nodes.get_mut(&"a".into()).and_then(|write| write.spec.as_mut()).expect("a spec");
+    write.spec.rollout =
+        Some(Rollout { step: RolloutStep::Install, from: StageRevisions::default(), since: Time(sim.now) });
+    let pool = write.spec.policy.clone().zip(write.spec.pool.clone());
+    let write = plan.gpu_nodes.get_mut(&"b".into()).and_then(|write| write.spec.as_mut()).expect("a spec");
+    write.ends = pool;
+    (sim, plan)
+}
+
+#[tokio::test]
+async fn the_end_of_an_update_is_written_before_another_update_begins() {
+    let (sim, plan) = update_of_a_begins();
+    for _ in 0..20 {
+        let api = api_of(&sim);
+        apply(&api, &plan).await;
+        let specs: Vec<_> = paths(&api).into_iter().filter(|path| !path.ends_with("/status")).collect();
+        let specs = specs.iter().filter_map(|path| path.strip_prefix(GPU_NODES));
+        assert!(specs.eq(["/b", "/a"]));
+    }
+}
+
+#[tokio::test]
+async fn an_update_does_not_begin_if_the_end_of_another_cannot_be_written() {
+    let (sim, mut plan) = update_of_a_begins();
+    let (api, of_b) = (api_of(&sim), "/apis/gpu.nodestack.dev/v1alpha1/gpunodes/b");
+    api.fail(move |made| if made.url() == of_b { Fault::Refused(StatusCode::FORBIDDEN) } else { Fault::None });
+    let written = apply(&api, &plan).await;
+    assert_eq!(written.iter().filter(|write| write.result.is_err()).count(), 1, "{written:?}");
+    let of_a = |path: &String| [GPU_NODES, NODES].iter().any(|kind| *path == format!("{kind}/a"));
+    assert!(!paths(&api).iter().any(of_a));
+
+    // Without an update of node b, its spec concerns only node b.
+    plan.gpu_nodes.get_mut(&"b".into()).and_then(|write| write.spec.as_mut()).expect("a spec").ends = None;
+    apply(&api, &plan).await;
+    let paths = paths(&api);
+    assert_eq!(paths.iter().filter(|path| of_a(path)).count(), 2, "{paths:?}");
+    assert!(!paths.contains(&format!("{NODES}/b")), "{paths:?}");
+}
+
+#[tokio::test]
+async fn labels_that_name_a_daemon_set_that_cannot_be_written_are_not_written() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "1eb8", 8).policy("all", "{}");
+    let api = api_of(&sim);
+    let driver = "/apis/apps/v1/namespaces/gpu-operator/daemonsets/driver-nvidia-h100";
+    api.fail(fault_of(driver, Fault::Refused(StatusCode::FORBIDDEN)));
+    let (mut carry, mut world) = (Carry::default(), World::default());
+    let writer = writer(&api);
+    writer.apply(&sim.plan(), &mut carry).await;
+    let labelled: Vec<_> = paths(&api).into_iter().filter(|path| path.starts_with(NODES)).collect();
+    assert_eq!(labelled, [format!("{NODES}/b")]);
+    carry.enrich(&mut world, writer.uptime());
+    assert_eq!(
+        world.held_writes.iter().map(|refused| &refused.concerns).collect::<Vec<_>>(),
+        [&Concern::Policy("all".into())]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_is_carried_out_for_ten_seconds_at_most() {
+    let mut sim = Sim::new().policy("all", "{}");
+    for node in 0..300 {
+        sim.join(format!("n{node:03}"), "2330", 8);
+    }
+    let api = api_of(&sim);
+    api.fail(|_| Fault::Late(Duration::from_millis(900)));
+    let began = Instant::now();
+    let written = apply(&api, &sim.plan()).await;
+    assert!(written.iter().all(|write| write.result.is_ok()) && written.len() < 300, "{}", written.len());
+    assert!(began.elapsed() <= Duration::from_secs(11), "{:?}", began.elapsed());
+    assert!(!paths(&api).iter().any(|path| path.starts_with(NODES)), "labels come after all specs");
+}
+
+#[tokio::test]
+async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_replaced() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    let (api, mut plan) = (api_of(&sim), sim.plan());
+    apply(&api, &plan).await;
+    let (name, write) = plan.daemon_sets.iter_mut().next().expect("a DaemonSet");
+    write.whole = true;
+    let (path, spec) = (format!("{SETS}/{name}"), api.get(&format!("{SETS}/{name}"))["spec"].clone());
+    api.write("webhook", &path, |set| set["spec"]["template"]["spec"]["hostname"] = "x".into());
+    assert!(apply(&api, &plan).await.iter().all(|write| write.result.is_ok()));
+    let set = api.get(&path);
+    assert_eq!(set["spec"], spec);
+    assert!(!set["metadata"]["managedFields"].to_string().contains("webhook"), "{set:#}");
+    assert!(api.take().iter().all(|made| made.query["fieldManager"].starts_with("gpu-operator")));
+}
+
+#[tokio::test]
+async fn labels_of_a_node_are_applied_by_a_separate_manager_which_applies_nothing_else() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [{key: accelerator}]}");
+    let api = api_of(&sim);
+    apply(&api, &sim.plan()).await;
+    let made = api.take();
+    let labels = made.iter().find(|made| made.path.starts_with(NODES)).expect("a label write");
+    assert_eq!(labels.query["fieldManager"], "gpu-operator/labels");
+    assert!(!labels.query.contains_key("force"), "a user's key is published without force");
+    let keys: Vec<_> = labels.body["metadata"].as_object().expect("metadata").keys().collect();
+    assert_eq!(keys, ["labels", "uid"], "the uid identifies the Node");
+    assert!(labels.body.get("spec").is_none() && labels.body.get("status").is_none());
+}
+
+#[tokio::test]
+async fn one_rejected_write_does_not_affect_the_others_and_has_a_class() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
+    let api = api_of(&sim);
+    api.fail(fault_of("/api/v1/nodes/a", Fault::Refused(StatusCode::FORBIDDEN)));
+    let written = apply(&api, &sim.plan()).await;
+    let failed: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
+    assert_eq!(failed.iter().map(|error| error.class()).collect::<Vec<_>>(), [Class::Forbidden]);
+    assert!(failed[0].to_string().contains("label node a"), "{}", failed[0]);
+    assert!(paths(&api).contains(&format!("{NODES}/b")));
+}
+
+#[tokio::test]
+async fn pruning_a_daemon_set_that_does_not_exist_succeeds() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.delete_policy("all");
+    sim.run(1);
+    let plan = sim.plan();
+    assert!(!plan.prune.is_empty(), "{plan:#?}");
+    let written = apply(&api_of(&sim), &plan).await;
+    assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
+}
+
+#[tokio::test]
+async fn only_the_gpu_node_that_the_plan_has_seen_is_deleted() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.leave_with_a_running_probe(&"a".into());
+    sim.sleep(61);
+    let (api, path) = (api_of(&sim), format!("{GPU_NODES}/a"));
+    api.write("nvml-probe", &path, |gpu_node| gpu_node["metadata"]["uid"] = "another".into());
+    let is_conflict = |write: &Written| write.result.as_ref().is_err_and(|error| error.class() == Class::Conflict);
+    assert!(apply(&api, &sim.plan()).await.iter().any(is_conflict));
+    assert!(!api.get(&path).is_null());
+    let uid = sim.gpu_nodes[&"a".into()].metadata.uid.clone();
+    api.write("nvml-probe", &path, |gpu_node| gpu_node["metadata"]["uid"] = json!(uid));
+    assert!(!apply(&api, &sim.plan()).await.iter().any(is_conflict));
+    assert!(api.get(&path).is_null());
+}
+
+#[tokio::test]
+async fn creating_a_pod_that_already_exists_succeeds() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {validation: {mode: OnInstall}}}");
+    let plan = (0..60).find_map(|_| {
+        let plan = sim.plan();
+        let creates = !plan.pods.is_empty();
+        sim.step_with(plan.clone());
+        sim.sleep(1);
+        creates.then_some(plan)
+    });
+    let (api, plan) = (api_of(&sim), plan.expect("a plan that creates a pod"));
+    for _ in 0..2 {
+        let written = apply(&api, &plan).await;
+        assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
+        assert_eq!(paths(&api).iter().filter(|path| *path == PODS).count(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_hang_delay_nothing_and_are_counted() {
+    let api = Api::new();
+    api.fail(|_| Fault::Hangs);
+    let metrics = Arc::<Metrics>::default();
+    let (publisher, publishing) = Publisher::new(api.client(), Arc::clone(&metrics));
+    let publishing = tokio::spawn(publishing);
+    let transition = |node: usize| Transition {
+        subject: Subject::Node(format!("n{node}").as_str().into(), "uid".into()),
+        reason: Reason::GpuMissing,
+        message: String::new(),
+    };
+    let began = Instant::now();
+    (0..5000).for_each(|node| publisher.publish(&transition(node)));
+    assert_eq!(Instant::now(), began);
+    let count = |result: &str| {
+        let text = metrics.text().expect("text");
+        let line =
+            text.lines().find(|line| line.starts_with(&format!("gpu_operator_events_total{{result=\"{result}\"}}")));
+        line.and_then(|line| line.split(' ').nth(1)?.parse::<usize>().ok()).unwrap_or_default()
+    };
+    assert_eq!(count("Dropped"), 5000 - 4096);
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!((count("Failed"), count("Published")), (8, 0), "four at once, five seconds each");
+    assert!(api.take().len() <= 12);
+    // The task ends with the last publisher.
+    drop(publisher);
+    publishing.await.expect("the task");
+    assert_eq!(count("Failed"), 4096);
+}
