@@ -50,6 +50,11 @@ pub const APPLIED: &str = "gpu.nodestack.dev/applied";
 /// update is pending is measured by the DaemonSet that it has.
 pub const OFFER: &str = "gpu.nodestack.dev/offer";
 
+/// Annotation of a RuntimeClass: the names of the policies that use it, separated by commas. They are not its owners: if
+/// a policy were deleted in the foreground, the API server would reject pods that name the class while its nodes are
+/// still in use.
+pub const POLICIES: &str = "gpu.nodestack.dev/policies";
+
 /// Finalizer of a [`crate::ClusterGpuPolicy`]. It is needed because node labels are not garbage-collected.
 pub const FINALIZER: &str = "gpu.nodestack.dev/node-labels";
 

@@ -84,6 +84,11 @@ pub struct ClusterGpuPolicySpec {
     /// Selects the nodes that the policy governs. Defaults to every node with an NVIDIA GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<Selector>,
+    /// When the GPU stack of a node is removed that the policy no longer governs, because the policy is deleted, its
+    /// `nodeSelector` no longer matches the node, or the node's label `gpu.nodestack.dev/managed` excludes it. Defaults
+    /// to `WhenIdle`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_policy: Option<DeletionPolicy>,
     /// Additional labels that are set on every node, such as `accelerator` with the name of the node's model. The label
     /// `gpu.nodestack.dev/model` is always set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -195,6 +200,17 @@ pub struct Pool {
     /// The health rules of the pool's GPUs. Fields that are not set are taken from the policy's `health`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,
+}
+
+/// When the GPU stack of a node is removed that its policy no longer governs.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeletionPolicy {
+    /// After a minute, and not before the last pod that uses a GPU of the node has ended. If the policy governs the node
+    /// again before that, nothing changes on the node.
+    #[default]
+    WhenIdle,
+    /// Immediately, even if pods use GPUs. These pods may fail.
+    Now,
 }
 
 /// The treatment of a node on which third-party DaemonSets provide a driver, a toolkit or a device plugin. Third-party

@@ -83,6 +83,10 @@ pub struct NodeCounts {
     /// Eligible nodes that do not have the wanted revision.
     #[serde(default)]
     pub outdated: u32,
+    /// Nodes that the policy no longer governs and that still have its GPU stack, labels or taint. They are not part of
+    /// any other count.
+    #[serde(default)]
+    pub leaving: u32,
 }
 
 /// Counts of GPUs.

@@ -65,6 +65,8 @@ pub enum Reason {
     NoPolicy,
     /// The node's label `gpu.nodestack.dev/managed` excludes it from every policy.
     OptedOut,
+    /// No policy governs the node any more. Its GPU stack is kept for a minute, and then until no pod uses a GPU.
+    Leaving,
     /// The probe has not reported yet.
     WaitingForReport,
     /// The operand's pod does not exist yet, or is starting.

@@ -36,7 +36,7 @@ use plan::Plan;
 
 use crate::{
     assess::AssessedFleet,
-    rollout::{Rollout, recreate_pods, toolkit_removal::Removals},
+    rollout::{Rollout, recreate_pods},
     settings::Settings,
 };
 
@@ -52,12 +52,8 @@ pub fn assemble<'f>(
     let world = fleet.world;
     let models = fleet.members().filter_map(|assessed| assessed.member.model().map(str::to_owned)).collect();
     let debounce = status_debounce::debounce_by_policy(world.gpu_nodes.values().map(Arc::as_ref), now);
-    let context = Context { settings, fleet, rollout, model_conflicts, models, debounce, now };
-    let mut plan = Plan::default();
-    let mut removals = Removals::of(world, now);
-    for node in &fleet.unmanaged {
-        plan.merge(unmanaged::writes(&mut removals, node, now));
-    }
+    let (mut plan, leavers) = unmanaged::writes(world, &fleet.unmanaged, now);
+    let context = Context { settings, fleet, rollout, model_conflicts, models, debounce, leavers, now };
     for policy in world.policies.values() {
         plan.merge(policy_nodes::writes(&context, policy));
     }

@@ -2,6 +2,7 @@
 
 pub mod decision;
 pub mod driver_removal;
+pub mod leaving;
 pub mod mig;
 pub mod pool;
 pub mod recreate_pods;

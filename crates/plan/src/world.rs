@@ -109,8 +109,10 @@ impl World {
 pub struct RuntimeClassFacts {
     /// Whether this operator created it.
     pub managed: bool,
-    /// The uids of its owners.
-    pub owners: BTreeSet<String>,
+    /// The policies that use it.
+    pub policies: BTreeSet<PolicyName>,
+    /// Whether an object owns it, with which the API server would delete it.
+    pub owned: bool,
 }
 
 impl RuntimeClassFacts {
@@ -120,7 +122,12 @@ impl RuntimeClassFacts {
         Self {
             // Only this operator's own key is conclusive: NVIDIA's operator has the same name.
             managed: class.annotations().contains_key(keys::APPLIED),
-            owners: class.owner_references().iter().map(|owner| owner.uid.clone()).collect(),
+            policies: class.annotations().get(keys::POLICIES).map(|names| listed(names)).unwrap_or_default(),
+            owned: !class.owner_references().is_empty(),
         }
     }
+}
+
+fn listed(names: &str) -> BTreeSet<PolicyName> {
+    names.split(',').filter(|name| !name.is_empty()).map(PolicyName::from).collect()
 }

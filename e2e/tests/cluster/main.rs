@@ -17,6 +17,7 @@ mod failures;
 mod health;
 mod host_driver;
 mod install;
+mod leaving;
 mod mig;
 mod mps;
 mod nodes;

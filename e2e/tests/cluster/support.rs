@@ -14,7 +14,7 @@ use e2e::{Cluster, Containerd, DriverMode, Gpu, HostDriver, RealNode, eventually
 use gpu_operator_common::quantity;
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys,
-    policy::{DriverSource, Operand, PluginFlavor, Stage},
+    policy::{DeletionPolicy, DriverSource, Operand, PluginFlavor, Stage},
     reason::Reason,
 };
 use k8s_openapi::{
@@ -176,8 +176,13 @@ impl Fixture {
         }
         // Deleted before the policy, because they keep its driver from being unloaded.
         cluster.kubectl(&["delete", "pods", "--all", "--namespace", users, "--grace-period=1", "--timeout=60s"])?;
-        // The policy of the installation example does not have the node in its name.
-        let policies = [fixture.policy.as_str(), "fleet"];
+        // The policy of the installation example does not have the node in its name, and its nodes leave after a minute.
+        let (successor, example) = (fixture.successor().policy, "fleet");
+        let policies = [fixture.policy.as_str(), &successor, example];
+        if cluster.kubectl(&["get", "clustergpupolicy", example]).is_ok() {
+            let at_once = r#"{"spec": {"deletionPolicy": "Now"}}"#;
+            cluster.kubectl(&["patch", "clustergpupolicy", example, "--type=merge", "--patch", at_once])?;
+        }
         cluster.kubectl(&[&["delete", "clustergpupolicies"], &policies[..], &GONE].concat())?;
         cluster.kubectl(&["label", "node", node, &format!("{}-", keys::MANAGED)])?;
         // If the driver is in use, its container ignores SIGTERM until the pod's grace period ends.
@@ -241,6 +246,11 @@ impl Fixture {
         .await
     }
 
+    /// Returns the same node with the policy of another name.
+    pub fn successor(&self) -> Self {
+        Self { cluster: self.cluster.clone(), host: self.host.clone(), policy: format!("{}-successor", self.policy) }
+    }
+
     /// Returns the namespace of the test's own pods.
     pub fn users(&self) -> String {
         format!("users-of-{}", self.host.name())
@@ -257,9 +267,11 @@ impl Fixture {
         .await
     }
 
-    /// Applies a policy with this spec, in YAML, to the node, with the local images.
+    /// Applies a policy with this spec, in YAML, to the node, with the local images. The next test does not wait until the node
+    /// has left it, unless the spec says so.
     pub async fn apply(&self, spec: &str) -> Result<()> {
         let mut policy = ClusterGpuPolicy::new(&self.policy, serde_yaml::from_str(spec)?);
+        policy.spec.deletion_policy.get_or_insert(DeletionPolicy::Now);
         policy.spec.images.registry = "localhost:5999".into();
         // NVIDIA's plugin reads the kernel's list of MIG's device nodes under /proc/driver, where tests cannot create
         // files.

@@ -17,7 +17,9 @@ use e2e::{
     fleet::{MEMBER_LABEL, Published},
 };
 use futures::StreamExt;
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, reason::Reason};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, policy::DeletionPolicy, reason::Reason,
+};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Node},
     jiff::SignedDuration,
@@ -104,6 +106,7 @@ impl Fixture {
     /// Applies a policy with this spec, in YAML, that selects only the fleet's nodes.
     pub async fn apply(&self, spec: &str) -> Result<()> {
         let mut policy = ClusterGpuPolicy::new(POLICY, serde_yaml::from_str(spec)?);
+        policy.spec.deletion_policy = Some(DeletionPolicy::Now);
         let members = json!({"matchLabels": {MEMBER_LABEL.0: MEMBER_LABEL.1}});
         policy.spec.node_selector = Some(serde_json::from_value(members)?);
         self.policies().patch(POLICY, &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;

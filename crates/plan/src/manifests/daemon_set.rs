@@ -1,4 +1,5 @@
-//! The DaemonSets of a variant: placement, ownership, and one pod per stage.
+//! The DaemonSets of a variant: placement, and one pod per stage. They have no owner: the garbage collector would remove drivers
+//! under running pods, if a policy is deleted in the foreground as Argo CD does. The operator prunes DaemonSets that no node names.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use k8s_openapi::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy},
         core::v1::{Affinity, Container, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec},
     },
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference},
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
 use kube::Resource;
 
@@ -61,7 +62,6 @@ fn daemon_set(input: &PodInput<'_>, group: &Revision, parts: PodParts) -> Daemon
             name: Some(daemon_set_name(stage, group)),
             namespace: Some(input.settings.namespace.clone()),
             labels: Some(labels.clone()),
-            owner_references: owner(input),
             ..ObjectMeta::default()
         },
         spec: Some(DaemonSetSpec {
@@ -80,15 +80,6 @@ fn daemon_set(input: &PodInput<'_>, group: &Revision, parts: PodParts) -> Daemon
         }),
         ..DaemonSet::default()
     }
-}
-
-/// Returns the policy as owner, with which the DaemonSet is deleted. A toolkit that is added to the container runtime's
-/// configuration has no owner: if its policy is deleted in the foreground, as Argo CD does, the API server would delete
-/// all of its pods at once, including those that restart the runtime when they end or cannot be removed yet. The
-/// operator prunes it node by node.
-fn owner(input: &PodInput<'_>) -> Option<Vec<OwnerReference>> {
-    let is_pruned = input.spec.stage == Stage::Toolkit && input.key.toolkit.setup().is_some();
-    input.policy.controller_owner_ref(&()).filter(|_| !is_pruned).map(|owner| vec![owner])
 }
 
 fn pod_spec(input: &PodInput<'_>, group: &Revision, mut parts: PodParts) -> PodSpec {

@@ -8,6 +8,7 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 
+use super::unmanaged::Leavers;
 use crate::{assess::AssessedFleet, rollout::Rollout, settings::Settings};
 
 /// What is the same for everything that one plan writes.
@@ -24,6 +25,8 @@ pub struct Context<'f> {
     pub models: BTreeSet<String>,
     /// For how long a passing phase of a node stands before the next one is worth a write, by policy.
     pub debounce: HashMap<&'f PolicyName, Duration>,
+    /// The nodes that no policy governs any more.
+    pub leavers: Leavers,
     /// The time of the plan.
     pub now: Timestamp,
 }

@@ -18,16 +18,25 @@ use crate::{
         expected_resources::ExpectedResources,
         toolkit::choice::ToolkitChoice,
     },
-    inventory::membership::{Unmanaged, name_of},
+    inventory::{
+        UnmanagedNode,
+        membership::{Unmanaged, name_of},
+    },
     note::clip,
     output::{
         node_conditions, offered_resources,
         status_debounce::{Debounced, Pace, debounced},
     },
-    rollout::decision::Decision,
+    rollout::{
+        decision::Decision,
+        leaving::{self, Leaving},
+    },
     time::add,
-    world::{HealthCondition, NodeFacts},
+    world::{HealthCondition, NodeFacts, World},
 };
+
+/// The maximum number of pods that a message names.
+const MAX_NAMED: usize = 3;
 
 /// The writes to one GpuNode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -220,13 +229,17 @@ fn restarts(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> b
 /// Returns the desired status of a GPU node without a policy, without the generation that it describes.
 #[must_use]
 pub fn unmanaged_status(
-    gpu_node: &GpuNode,
-    node: &NodeFacts,
-    why: Unmanaged,
-    model: Option<String>,
+    world: &World,
+    unmanaged: &UnmanagedNode<'_>,
+    leaving: Leaving<'_>,
     now: Timestamp,
 ) -> GpuNodeStatus {
-    let before = gpu_node.status.as_ref();
+    let UnmanagedNode { node, gpu_node, why, .. } = unmanaged;
+    let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
+    let mut gpus = GpuCounts { allocatable: node.allocatable.total(), ..before.gpus.clone() };
+    if leaving.stays() {
+        return leaving_status(world, unmanaged, leaving, GpuNodeStatus { gpus, ..before }, now);
+    }
     let (reason, message) = match why {
         Unmanaged::NoGpu => (Reason::NoPolicy, "the node has no NVIDIA GPU".to_owned()),
         Unmanaged::NoPolicy => (
@@ -241,21 +254,67 @@ pub fn unmanaged_status(
             ),
         ),
     };
-    let same = before.filter(|before| before.reason() == Some(reason));
-    let mut gpus = before.map(|before| before.gpus.clone()).unwrap_or_default();
-    gpus.allocatable = node.allocatable.total();
+    let same = (before.reason() == Some(reason)).then(|| before.since.clone()).flatten();
     gpus.expected = None;
     gpus.resources = std::collections::BTreeMap::new();
     gpus.summary = String::new();
     GpuNodeStatus {
-        model,
+        model: unmanaged.model.clone(),
         gpus,
         phase: Phase::Unmanaged,
         reason: Some(reason.into()),
         message,
-        since: same.and_then(|before| before.since.clone()).or(Some(Time(now))),
-        offered_resources: offered_resources::remembered(node, before, None),
+        since: same.or(Some(Time(now))),
+        offered_resources: offered_resources::remembered(node, Some(&before), None),
         ..GpuNodeStatus::default()
+    }
+}
+
+/// Returns the status of a node that no policy governs any more and that keeps its GPU stack for now. What its status records stays,
+/// in case a policy governs it again.
+fn leaving_status(
+    world: &World,
+    unmanaged: &UnmanagedNode<'_>,
+    leaving: Leaving<'_>,
+    before: GpuNodeStatus,
+    now: Timestamp,
+) -> GpuNodeStatus {
+    let since = leaving::since(&before);
+    let former = leaving::former_policy(world, unmanaged);
+    let cause = match (unmanaged.why, former) {
+        (Unmanaged::OptedOut, _) => format!("label {} excludes this node from all policies", keys::MANAGED),
+        (_, None) => "no policy governs this node any more".to_owned(),
+        (_, Some(policy)) if policy.metadata.deletion_timestamp.is_some() => {
+            format!("policy {:?} is being deleted", name_of(policy))
+        }
+        (_, Some(policy)) => format!("policy {:?} no longer selects this node", name_of(policy)),
+    };
+    let (message, waits_on) = match leaving {
+        Leaving::InUse(pods) => {
+            let named = pods.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let more = pods.len().saturating_sub(MAX_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let message =
+                format!("{cause}; its GPU stack is kept until no pod uses a GPU of this node; in use by {named}{more}");
+            (message, pods.iter().take(10).cloned().collect())
+        }
+        // What was found when the pods were last listed is still the best that is known.
+        Leaving::Unknown if since.is_some() => (before.message.clone(), before.waits_on.clone()),
+        _ => (
+            format!("{cause}; its GPU stack is kept for a minute, and then until no pod uses a GPU of this node"),
+            Vec::new(),
+        ),
+    };
+    GpuNodeStatus {
+        report: None,
+        conditions: Vec::new(),
+        phase: Phase::Unmanaged,
+        reason: Some(Reason::Leaving.into()),
+        message,
+        waits_on,
+        since: Some(Time(since.unwrap_or(now))),
+        deadline: None,
+        ..before
     }
 }
 

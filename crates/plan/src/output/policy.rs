@@ -24,11 +24,13 @@ use crate::{
 
 /// Nodes that a policy selects but does not govern.
 #[derive(Clone, Debug, Default)]
-pub struct Others {
+pub struct Others<'a> {
     /// The number of nodes that are excluded by their label.
     pub opted_out: u32,
     /// Other policies that select the same nodes.
     pub overlaps: Vec<Overlap>,
+    /// The nodes that it governed and that still have something of this operator.
+    pub leaving: &'a [Attention],
 }
 
 /// Returns a policy's status.
@@ -36,15 +38,16 @@ pub struct Others {
 pub fn status(
     policy: &ClusterGpuPolicy,
     nodes: &[Counted<'_>],
-    others: Others,
+    others: Others<'_>,
     trouble: Trouble<'_>,
     now: Timestamp,
 ) -> ClusterGpuPolicyStatus {
     let (counts, gpus) = count(nodes.iter());
-    let counts = NodeCounts { opted_out: others.opted_out, ..counts };
+    let leaving = u32::try_from(others.leaving.len()).unwrap_or(u32::MAX);
+    let counts = NodeCounts { opted_out: others.opted_out, leaving, ..counts };
     let overlaps: Vec<Overlap> = others.overlaps.into_iter().take(MAX_OVERLAPS).collect();
     let pools = pools(policy, nodes, trouble);
-    let attention = attention(nodes);
+    let attention = attention(nodes, others.leaving);
     let verdicts = Verdicts {
         policy,
         nodes,
@@ -52,6 +55,7 @@ pub fn status(
         gpus: &gpus,
         pools: &pools,
         attention: &attention,
+        leaving: others.leaving.iter().find(|node| node.reason() == Some(Reason::Leaving)),
         overlaps: &overlaps,
         trouble,
     };
@@ -122,8 +126,8 @@ fn label(node: &Counted<'_>) -> String {
 }
 
 /// Returns the nodes that need attention: failures first, then those that wait longest, then those that work but have a
-/// problem.
-fn attention(nodes: &[Counted<'_>]) -> Vec<Attention> {
+/// problem, then those that are leaving.
+fn attention(nodes: &[Counted<'_>], leaving: &[Attention]) -> Vec<Attention> {
     let mut needy: Vec<&Counted<'_>> = nodes
         .iter()
         .filter(|node| !node.ready || node.reason.is_note())
@@ -132,16 +136,14 @@ fn attention(nodes: &[Counted<'_>]) -> Vec<Attention> {
         .collect();
     needy.sort_by_key(|node| (node.ready, !node.failed(), node.since.as_ref().map(|since| since.0), node.node));
     needy.truncate(MAX_ATTENTION);
-    needy
-        .into_iter()
-        .map(|node| Attention {
-            node: node.node.clone(),
-            pool: node.pool.clone(),
-            reason: node.reason.into(),
-            message: node.message.clone(),
-            since: node.since.clone(),
-        })
-        .collect()
+    let needy = needy.into_iter().map(|node| Attention {
+        node: node.node.clone(),
+        pool: node.pool.clone(),
+        reason: node.reason.into(),
+        message: node.message.clone(),
+        since: node.since.clone(),
+    });
+    needy.chain(leaving.iter().cloned()).take(MAX_ATTENTION).collect()
 }
 
 /// Returns whether a policy has this operator's finalizer.

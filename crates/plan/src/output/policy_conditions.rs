@@ -52,6 +52,8 @@ pub struct Verdicts<'a> {
     pub pools: &'a [PoolStatus],
     /// The nodes that need attention most.
     pub attention: &'a [Attention],
+    /// A node that the policy no longer governs, and that keeps its GPU stack for now.
+    pub leaving: Option<&'a Attention>,
     /// Other policies that select the same nodes.
     pub overlaps: &'a [Overlap],
     /// Problems beyond single nodes.
@@ -95,7 +97,7 @@ impl Verdicts<'_> {
             .first()
             .map_or_else(String::new, |node| format!("; node {}: {}: {}", node.node, node.reason, node.message));
         if self.deleting() {
-            (false, Reason::Deleting, "the policy is being deleted".to_owned())
+            (false, Reason::Deleting, format!("the policy is being deleted{}", self.left()))
         } else if let Some(refusal) = self.trouble.probe_refusal.filter(|_| self.counts.total == 0) {
             (
                 false,
@@ -103,9 +105,9 @@ impl Verdicts<'_> {
                 format!("no node is known, because the API server rejects the probe's pods: {refusal}"),
             )
         } else if self.counts.total == 0 && self.is_ready() {
-            (true, Reason::NoNodes, format!("{}; none is required", self.no_nodes()))
+            (true, Reason::NoNodes, format!("{}; none is required{}", self.no_nodes(), self.left()))
         } else if self.counts.total == 0 {
-            (false, Reason::NoMatchingNodes, self.no_nodes())
+            (false, Reason::NoMatchingNodes, self.no_nodes() + &self.left())
         } else if self.serving() == 0 && !self.is_ready() {
             let excluded = by_state(self.nodes.iter().filter_map(|node| node.excluded), |state| state.as_str());
             let nodes = format!("none of {} nodes is eligible: {excluded}", self.counts.total);
@@ -117,6 +119,17 @@ impl Verdicts<'_> {
         } else {
             (true, Reason::MinimumNodesReady, counts + &first)
         }
+    }
+
+    /// Returns how many nodes are leaving, and what the first of them waits for, as the end of a message.
+    fn left(&self) -> String {
+        let left = match self.counts.leaving {
+            0 => return String::new(),
+            1 => "; 1 node still has its GPU stack".to_owned(),
+            nodes => format!("; {nodes} nodes still have their GPU stack"),
+        };
+        let first = self.leaving.map(|node| format!("; node {}: {}", node.node, node.message));
+        left + &first.unwrap_or_default()
     }
 
     /// Returns why the policy has no node.
@@ -150,7 +163,7 @@ impl Verdicts<'_> {
     fn changes(&self) -> Option<(Reason, String)> {
         let (count, all) = (self.counts.progressing, self.serving());
         if self.deleting() {
-            Some((Reason::Deleting, "labels are being removed from the nodes".to_owned()))
+            Some((Reason::Deleting, format!("the GPU stack is being removed from the nodes{}", self.left())))
         } else if self.counts.outdated > 0 && self.counts.ready > 0 {
             let outdated = self.counts.outdated;
             Some((Reason::RollingOut, format!("{outdated} of {all} nodes are not at the desired revision yet")))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName};
+use gpu_operator_crd::{ClusterGpuPolicy, NodeName};
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 
@@ -15,8 +15,9 @@ use crate::{
         events::policy_transitions,
         node,
         plan::{FinalizerWrite, Plan},
-        policy,
+        policy, runtime_classes,
         status_debounce::Pace,
+        unmanaged::Leavers,
         validation_pods,
     },
     settings::{ASK_AGAIN, PASSING, PROGRESS_DEADLINE},
@@ -60,7 +61,7 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
         }
     }
     let pool_problems = pool_checks::pool_problems(fleet.catalogue, policy, &context.models);
-    let finalizer = finalizer(policy, fleet.world);
+    let finalizer = finalizer(policy, fleet.world, &context.leavers);
     let finalizer = finalizer.map(|present| FinalizerWrite { uid: policy.uid().unwrap_or_default(), present });
     plan.finalizers.extend(finalizer.map(|write| (name.clone(), write)));
     let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
@@ -72,8 +73,11 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
         held_write,
         probe_refusal: pod_failure::probe_refusal(fleet.world),
     };
-    let others =
-        policy::Others { opted_out: members.opted_out, overlaps: members.overlaps.values().cloned().collect() };
+    let others = policy::Others {
+        opted_out: members.opted_out,
+        overlaps: members.overlaps.values().cloned().collect(),
+        leaving: context.leavers.of(&name),
+    };
     let status = policy::status(policy, &counted, others, trouble, now);
     let before = policy.status.clone().unwrap_or_default();
     if before != status {
@@ -86,18 +90,17 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
 }
 
 /// Returns whether the finalizer must be added (true) or removed (false), if it must change: it is added before the first label
-/// is written, and removed once no GpuNode and no DaemonSet refers to the policy. DaemonSets would otherwise be deleted with
-/// the policy, although nodes that another policy now governs may still use them.
-fn finalizer(policy: &ClusterGpuPolicy, world: &World) -> Option<bool> {
+/// is written, and removed last of all. Nothing that was created for the policy is left then: no GpuNode, no DaemonSet and no
+/// RuntimeClass refers to it, and no Node that it governed has a label, a taint or a condition of this operator.
+fn finalizer(policy: &ClusterGpuPolicy, world: &World, leavers: &Leavers) -> Option<bool> {
     let name = name_of(policy);
     let present = policy::has_finalizer(policy);
     if policy.metadata.deletion_timestamp.is_none() {
         return (!present).then_some(true);
     }
-    let governs = |gpu_node: &GpuNode| {
-        gpu_node.spec.policy.as_ref() == Some(&name) && world.nodes.contains_key(&gpu_node.name_any().into())
-    };
-    let left = world.gpu_nodes.values().any(|gpu_node| governs(gpu_node))
-        || world.daemon_sets.values().any(|set| set.policy.as_ref() == Some(&name));
+    let left = runtime_classes::is_in_use(world, &name)
+        || leavers.others
+        || !leavers.of(&name).is_empty()
+        || world.runtime_classes.values().any(|class| class.policies.contains(&name));
     (present && !left).then_some(false)
 }

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::ClusterGpuPolicy;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource, ResourceExt};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, PolicyName};
+use kube::ResourceExt;
 
 use crate::{
     desired::{toolkit::choice::is_class_name, variant::Variant},
+    inventory::membership::name_of,
     manifests::runtime_class::runtime_class,
     output::plan::Plan,
     world::World,
@@ -20,28 +20,44 @@ use crate::{
 #[must_use]
 pub fn writes<'w>(world: &World, variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>) -> Plan {
     let mut plan = Plan::default();
-    let live = world.policies.values().filter(|policy| policy.metadata.deletion_timestamp.is_none());
-    let live: BTreeMap<String, OwnerReference> =
-        live.filter_map(|policy| policy.owner_ref(&())).map(|owner| (owner.uid.clone(), owner)).collect();
-    let mut wanted: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    let mut wanted: BTreeMap<&str, BTreeSet<PolicyName>> = BTreeMap::new();
     for (policy, variant) in variants {
         if let Some(handler) = variant.key.toolkit.handler().filter(|handler| is_class_name(handler)) {
-            wanted.entry(handler).or_default().extend(policy.uid());
+            wanted.entry(handler).or_default().insert(name_of(policy));
         }
     }
     for (name, class) in world.runtime_classes.iter().filter(|(_, class)| class.managed) {
-        let kept = class.owners.iter().filter(|uid| live.contains_key(*uid)).cloned();
-        let owners = wanted.remove(name.as_str()).unwrap_or_default().into_iter().chain(kept);
-        let owners: BTreeSet<String> = owners.collect();
-        if owners.is_empty() {
+        let kept = class.policies.iter().filter(|policy| keeps(world, policy)).cloned();
+        let policies = wanted.remove(name.as_str()).unwrap_or_default().into_iter().chain(kept);
+        let policies: BTreeSet<PolicyName> = policies.collect();
+        if policies.is_empty() {
             plan.prune_classes.insert(name.clone());
-        } else if owners != class.owners {
-            plan.runtime_classes.insert(name.clone(), runtime_class(name, &owners, &live));
+        } else if policies != class.policies || class.owned {
+            plan.runtime_classes.insert(name.clone(), runtime_class(name, &policies));
         }
     }
     // The remaining ones are missing, or third-party.
     let missing = wanted.iter().filter(|(name, _)| !world.runtime_classes.contains_key(**name));
-    let missing = missing.map(|(name, owners)| ((*name).to_owned(), runtime_class(name, owners, &live)));
+    let missing = missing.map(|(name, policies)| ((*name).to_owned(), runtime_class(name, policies)));
     plan.runtime_classes.extend(missing);
     plan
+}
+
+/// Returns whether a policy keeps the RuntimeClasses that it has needed: until it is deleted and its last node has left, because
+/// the API server rejects pods that name a RuntimeClass that does not exist. A policy that cannot be parsed has not been deleted.
+fn keeps(world: &World, policy: &PolicyName) -> bool {
+    match world.policies.get(policy) {
+        Some(found) => found.metadata.deletion_timestamp.is_none() || is_in_use(world, policy),
+        None => world.unreadable_policies.contains(policy),
+    }
+}
+
+/// Returns whether a GpuNode or a DaemonSet refers to a policy.
+#[must_use]
+pub fn is_in_use(world: &World, policy: &PolicyName) -> bool {
+    let refers = |gpu_node: &GpuNode| {
+        gpu_node.spec.policy.as_ref() == Some(policy) && world.nodes.contains_key(&gpu_node.name_any().into())
+    };
+    world.gpu_nodes.values().any(|gpu_node| refers(gpu_node))
+        || world.daemon_sets.values().any(|set| set.policy.as_ref() == Some(policy))
 }

@@ -1,6 +1,8 @@
 //! The writes for a node that no policy governs.
 
-use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, keys};
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName, Revision, keys, policy_status::Attention};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -10,19 +12,104 @@ use super::{
 };
 use crate::{
     inventory::UnmanagedNode,
-    rollout::{driver_removal, toolkit_removal::Removals},
+    rollout::{
+        driver_removal,
+        leaving::{self, Leaving},
+        toolkit_removal::Removals,
+    },
+    world::World,
 };
 
-/// Returns the writes for a node that no policy governs, which may still have pods of this operator: everything is
-/// removed, except a toolkit whose removal is pending, and a driver until no other pod of this operator uses it.
-pub fn writes<'w>(removals: &mut Removals<'w>, unmanaged: &UnmanagedNode<'w>, now: Timestamp) -> Plan {
-    let UnmanagedNode { node, gpu_node, report, ref pods, why, ref model, .. } = *unmanaged;
-    let status = gpu_node.map(|gpu_node| gpu_node::unmanaged_status(gpu_node, node, why, model.clone(), now));
-    let since = status.as_ref().and_then(GpuNodeStatus::since);
-    let driver = since.and_then(|since| driver_removal::kept_by(node, pods, report, since, now));
-    let kept = [(keys::DRIVER, driver), (keys::TOOLKIT, removals.kept_by(node))];
+/// The nodes that no policy governs and that still have something of this operator.
+#[derive(Debug, Default)]
+pub struct Leavers {
+    /// Those whose GpuNodes name the policy that governed them, with the state to report, in the order of their names.
+    of_policies: BTreeMap<PolicyName, Vec<Attention>>,
+    /// Whether there are others, whose policy is not recorded.
+    pub others: bool,
+}
+
+impl Leavers {
+    /// Returns those that a policy governed.
+    #[must_use]
+    pub fn of(&self, policy: &PolicyName) -> &[Attention] {
+        self.of_policies.get(policy).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// Returns the writes for the nodes that no policy governs, and which of them are leaving.
+#[must_use]
+pub fn writes(world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> (Plan, Leavers) {
+    let (mut plan, mut leavers) = (Plan::default(), Leavers::default());
+    let mut removals = Removals::of(world, now);
+    let mut unknown: Vec<&NodeName> = Vec::new();
+    for unmanaged in fleet {
+        let node = unmanaged.node;
+        let is_clean = node_labels::none(node, None).write.is_none() && node_health::none(node).is_empty();
+        let leaving = Leaving::of(world, unmanaged, is_clean, now);
+        if leaving == Leaving::Unknown {
+            unknown.push(&node.name);
+        }
+        let status = unmanaged.gpu_node.map(|_| gpu_node::unmanaged_status(world, unmanaged, leaving, now));
+        if !is_clean {
+            leavers.add(unmanaged, status.as_ref());
+        }
+        plan.check_again = plan.check_again.into_iter().chain(leaving.check_again(now)).min();
+        if !leaving.stays() {
+            plan.merge(removal(&mut removals, unmanaged, leaving, status.as_ref(), now));
+        }
+        let write = status.map(|status| gpu_node_write(unmanaged, leaving, is_clean, status)).unwrap_or_default();
+        if !write.is_empty() {
+            plan.gpu_nodes.insert(node.name.clone(), write);
+        }
+    }
+    let names = fleet.iter().map(|unmanaged| &unmanaged.node.name);
+    plan.questions.gpu_pods.extend(leaving::to_ask(world, names, &unknown, now));
+    (plan, leavers)
+}
+
+impl Leavers {
+    fn add(&mut self, unmanaged: &UnmanagedNode<'_>, status: Option<&GpuNodeStatus>) {
+        let spec = unmanaged.gpu_node.map(|gpu_node| &gpu_node.spec);
+        let former = spec.and_then(|spec| Some((spec.policy.clone()?, spec.pool.clone()?)));
+        let reported = status.and_then(|status| Some((status, status.reason.clone()?)));
+        let (Some((policy, pool)), Some((status, reason))) = (former, reported) else {
+            self.others = true;
+            return;
+        };
+        let attention = Attention {
+            node: unmanaged.node.name.clone(),
+            pool,
+            reason,
+            message: status.message.clone(),
+            since: status.since.clone(),
+        };
+        self.of_policies.entry(policy).or_default().push(attention);
+    }
+}
+
+/// Returns the writes that remove everything from a Node, except what is still needed for the removal: a toolkit whose removal is
+/// pending, and a driver until no other pod of this operator uses it.
+fn removal<'w>(
+    removals: &mut Removals<'w>,
+    unmanaged: &UnmanagedNode<'w>,
+    leaving: Leaving<'_>,
+    status: Option<&GpuNodeStatus>,
+    now: Timestamp,
+) -> Plan {
+    let UnmanagedNode { node, report, ref pods, .. } = *unmanaged;
+    let group = |key: &str| node.labels.get(key).map(|group| (Revision::from(group.as_str()), now));
+    let (driver, toolkit) = if leaving == Leaving::Closing {
+        (group(keys::DRIVER), group(keys::TOOLKIT))
+    } else {
+        let since = status.and_then(GpuNodeStatus::since);
+        let driver = since.and_then(|since| driver_removal::kept_by(node, pods, report, since, now));
+        (driver, removals.kept_by(node))
+    };
+    let kept = [(keys::DRIVER, driver), (keys::TOOLKIT, toolkit)];
     let kept: Vec<_> = kept.into_iter().filter_map(|(key, kept)| Some((key, kept?))).collect();
-    let mut plan = Plan { check_again: kept.iter().map(|(_, (_, until))| *until).min(), ..Plan::default() };
+    let until = kept.iter().map(|(_, (_, until))| *until).min().filter(|_| leaving != Leaving::Closing);
+    let mut plan = Plan { check_again: until, ..Plan::default() };
     if let Some(write) = node_labels::none(node, kept.iter().map(|(key, (group, _))| (*key, group))).write {
         plan.labels.insert(node.name.clone(), write);
     }
@@ -30,16 +117,29 @@ pub fn writes<'w>(removals: &mut Removals<'w>, unmanaged: &UnmanagedNode<'w>, no
     if !health.is_empty() {
         plan.node_health.insert(node.name.clone(), health);
     }
-    let (Some(gpu_node), Some(status)) = (gpu_node, status) else {
-        return plan;
-    };
-    let spec = GpuNodeSpec { release_driver: driver_removal::needs_release(node, pods), ..GpuNodeSpec::default() };
-    let spec = gpu_node::spec_write(Some(gpu_node), node, spec);
-    let observed_generation = gpu_node::generation(Some(gpu_node), spec.as_ref());
-    let status = GpuNodeStatus { observed_generation, ..status };
-    let write = GpuNodeWrite { spec, status: gpu_node::status_write(Some(gpu_node), &status) };
-    if !write.is_empty() {
-        plan.gpu_nodes.insert(node.name.clone(), write);
-    }
     plan
+}
+
+/// Returns the writes to a GpuNode. It names the policy until its Node has nothing of this operator any more, because that policy's
+/// finalizer waits for that.
+fn gpu_node_write(
+    unmanaged: &UnmanagedNode<'_>,
+    leaving: Leaving<'_>,
+    is_clean: bool,
+    status: GpuNodeStatus,
+) -> GpuNodeWrite {
+    let UnmanagedNode { node, gpu_node, ref pods, .. } = *unmanaged;
+    let before = gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
+    let spec = if leaving.stays() {
+        // An update that has been interrupted goes on if the node is governed again.
+        GpuNodeSpec { release_driver: before.release_driver && before.rollout.is_some(), ..before }
+    } else {
+        let release_driver = leaving == Leaving::Removing && driver_removal::needs_release(node, pods);
+        let (policy, pool) = if is_clean { (None, None) } else { (before.policy, before.pool) };
+        GpuNodeSpec { policy, pool, release_driver, ..GpuNodeSpec::default() }
+    };
+    let spec = gpu_node::spec_write(gpu_node, node, spec);
+    let observed_generation = gpu_node::generation(gpu_node, spec.as_ref());
+    let status = GpuNodeStatus { observed_generation, ..status };
+    GpuNodeWrite { spec, status: gpu_node::status_write(gpu_node, &status) }
 }

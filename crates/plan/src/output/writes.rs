@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, PoolName, Revision, policy::Stage,
+    ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, PoolName, Revision, keys, policy::Stage,
 };
 use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::ResourceExt;
@@ -119,8 +119,8 @@ impl Write<'_> {
             | Self::Condition(name, _)
             | Self::Taint(name, _) => Concern::Node((*name).clone()),
             Self::DaemonSet(_, write) => {
-                let owner = write.set.owner_references().first();
-                owner.map_or(Concern::Fleet, |owner| Concern::Policy(owner.name.as_str().into()))
+                let policy = write.set.labels().get(keys::POLICY);
+                policy.map_or(Concern::Fleet, |policy| Concern::Policy(policy.as_str().into()))
             }
             Self::Pod(_, pod) => {
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());

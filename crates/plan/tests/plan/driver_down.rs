@@ -236,7 +236,7 @@ fn a_report_from_before_the_driver_was_loaded_is_no_evidence() {
 
 #[test]
 fn users_of_the_driver_are_removed_before_the_container_that_unloads_it() {
-    let (mut sim, _) = ready();
+    let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
     sim.delete_policy("all");
     let plan = sim.plan();
     let labels: Vec<_> = plan.labels[&"a".into()].labels.keys().cloned().collect();
@@ -246,7 +246,7 @@ fn users_of_the_driver_are_removed_before_the_container_that_unloads_it() {
     assert!(!sim.node("a").labels.contains_key(keys::DRIVER));
     assert!(!sim.spec("a").release_driver, "once the container is gone, the probe may open the driver again");
     // The plan waits for a probe that does not release the driver, but not indefinitely.
-    let (mut sim, _) = ready();
+    let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
     sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
     sim.delete_policy("all");
     sim.run(20);

@@ -14,6 +14,7 @@ mod golden;
 mod health;
 mod install;
 mod labels;
+mod leaving;
 mod messages;
 mod mig;
 mod mixed;

@@ -4,7 +4,7 @@ use crate::{
     coexistence::beside_a_dra_driver,
     health::set_health,
     messages::Steps,
-    robust::{NEW, OLD},
+    robust::{NEW, OLD, busy},
     sim::{Faults, Sim, api::new_gpu_node, machine::Test},
     toolkit::{fleet, not_allocatable, set_progress},
     validation::{ON_INSTALL, failing, hanging, node},
@@ -146,7 +146,8 @@ pub fn gpu_nodes() -> Vec<(&'static str, GpuNode)> {
         ("an update that fails", updated(str::to_owned, missing_image())),
         ("away", ready().then(|sim| sim.node_mut("a").ready = false)),
         ("being deleted", ready().then(|sim| sim.node_mut("a").deleting = true)),
-        ("excluded by its label", ready().then(|sim| sim.label("a", keys::MANAGED, Some("false")))),
+        ("leaving", ready().then(|sim| busy(sim, "a")).then(|sim| sim.label("a", keys::MANAGED, Some("false")))),
+        ("excluded by its label", ready().then(|sim| sim.label("a", keys::MANAGED, Some("false"))).run_for(90)),
         ("without a policy", ready().then(|sim| sim.delete_policy("all")).run_for(120)),
     ];
     let recorded = states.into_iter().map(|(state, sim)| (state, node_of(&sim.run_for(60), "a")));

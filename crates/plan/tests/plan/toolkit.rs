@@ -120,7 +120,8 @@ fn a_runtime_that_was_removed_from_the_configuration_is_restored_by_a_new_pod() 
 
 /// Returns a fleet that has not been installed yet and whose container runtimes must be restarted.
 pub(crate) fn fresh(nodes: &[&str], toolkit: &str) -> Sim {
-    let mut sim = Sim::new().policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
+    let spec = format!("{{deletionPolicy: Now, defaults: {{toolkit: {toolkit}}}}}");
+    let mut sim = Sim::new().policy("all", &spec);
     for node in nodes {
         sim.join(*node, "2330", 8);
         sim.node_mut(*node).runtime = "containerd://1.7.27".into();
@@ -194,20 +195,6 @@ fn where_nvidias_runtime_is_the_default_toolkits_are_removed_one_node_at_a_time(
     sim.delete_policy("all");
     sim.step();
     assert_eq!(with_toolkit(&sim), 0, "if no runtime is restarted, no node waits");
-}
-
-#[test]
-fn a_toolkit_that_configures_a_runtime_has_no_owner_and_is_removed_only_by_the_operator() {
-    for (runtime, toolkit, owned) in [
-        ("containerd://2.1.4", "{}", true),
-        ("containerd://2.1.4", "{injection: NRI}", true),
-        ("containerd://1.7.27", "{}", false),
-        ("containerd://1.7.27", "{setAsDefault: true}", false),
-    ] {
-        let sim = fleet(runtime, "v1.34.1", toolkit);
-        let has_owner = |stage| sim.sets_of(stage)[0].metadata.owner_references.is_some();
-        assert_eq!((has_owner(Stage::Toolkit), has_owner(Stage::DevicePlugin)), (owned, true), "{toolkit}");
-    }
 }
 
 #[test]
@@ -512,10 +499,10 @@ fn policies_share_a_runtime_class_that_is_deleted_with_the_last_one() {
     sim.apply_policy("one", &spec("a"));
     sim.apply_policy("two", &spec("b"));
     sim.settle();
-    assert_eq!(sim.runtime_classes["nvidia"].owners.len(), 2);
+    assert_eq!(sim.runtime_classes["nvidia"].policies.len(), 2);
     sim.delete_policy("one");
     sim.settle();
-    assert_eq!(sim.runtime_classes["nvidia"].owners.len(), 1);
+    assert_eq!(sim.runtime_classes["nvidia"].policies.len(), 1);
     sim.delete_policy("two");
     sim.settle();
     assert!(sim.runtime_classes.is_empty());

@@ -15,6 +15,9 @@ fn ready() -> Sim {
     Sim::settled_fleet("{}", &["a"])
 }
 
+/// The spec of a policy that selects no node.
+const ELSEWHERE: &str = "{nodeSelector: {matchLabels: {no: node}}}";
+
 pub const SCENARIOS: &[Scenario] = &[
     (Reason::AllGpusAllocatable, A, ready),
     (Reason::ManagerConflict, A, || contested("{}", take_label)),
@@ -50,7 +53,10 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::StackConflict, A, || ready().then(static_plugin).then(|sim| sim.label("a", "static", Some("yes")))),
     (Reason::StackConflict, A, || ready().then(dra_driver).then(|sim| label(sim, "a", "dra"))),
     (Reason::NoPolicy, A, || Sim::new().gpu_node("a", "2330", 8)),
-    (Reason::OptedOut, A, || ready().then(|sim| sim.label("a", keys::MANAGED, Some("false")))),
+    (Reason::Leaving, A, || ready().then(|sim| sim.label("a", keys::MANAGED, Some("false")))),
+    (Reason::Leaving, A, || ready().then(|sim| busy(sim, "a")).policy("all", ELSEWHERE).run_for(90)),
+    (Reason::Leaving, Attention, || ready().then(|sim| busy(sim, "a")).then(|sim| sim.delete_policy("all")).run_for(90)),
+    (Reason::OptedOut, A, || ready().then(|sim| sim.label("a", keys::MANAGED, Some("false"))).run_for(90)),
     (Reason::PolicyOverlap, A, || ready().policy("newer", "{}")),
     (Reason::WaitingForReport, Attention, || {
         Sim::new().policy("all", "{}").then(|sim| {

@@ -3,7 +3,7 @@
 use super::{Condition, Pool, Scenario, Steps};
 use crate::{
     repairs::contested,
-    robust::{NEW, OLD},
+    robust::{NEW, OLD, busy},
     sim::{Faults, Sim},
 };
 use gpu_operator_crd::reason::Reason;
@@ -45,6 +45,9 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::RolloutHalted, Pool("p"), halted),
     (Reason::Deleting, Condition("Ready"), || pools("[]").then(|sim| sim.delete_policy("all"))),
     (Reason::Deleting, Condition("Reconciling"), || pools("[]").then(|sim| sim.delete_policy("all"))),
+    (Reason::Deleting, Condition("Ready"), || {
+        pools("[]").then(|sim| busy(sim, "a")).then(|sim| sim.delete_policy("all")).run_for(90)
+    }),
     (Reason::ApplyFailed, Condition("Stalled"), || {
         pools("[]").plan_with(|world| {
             let message =

@@ -7,7 +7,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, Revision,
     gpunode::GpuCounts,
     keys,
-    policy::{Pool, Stage},
+    policy::{DeletionPolicy, Pool, Stage},
     report::NvmlState,
 };
 use gpu_operator_plan::{
@@ -188,11 +188,10 @@ pub fn check(sim: &Sim, plan: &Plan) {
     }
 }
 
-/// No driver is replaced under a GPU pod, and no node with a GPU pod loses its plugin, unless a user stops managing the
-/// node.
+/// No driver is replaced under a GPU pod, and no node with a GPU pod loses its plugin.
 fn gpu_pods_keep_driver_and_plugin(sim: &Sim, plan: &Plan) {
     let used = |name: &NodeName| sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty());
-    for (name, write) in plan.labels.iter().filter(|(name, _)| used(name) && governing(sim, name).is_some()) {
+    for (name, write) in plan.labels.iter().filter(|(name, _)| used(name) && keeps_its_stack(sim, name)) {
         let had = &sim.nodes[name].labels;
         let driver = had.get(keys::DRIVER);
         assert!(
@@ -207,7 +206,7 @@ fn gpu_pods_keep_driver_and_plugin(sim: &Sim, plan: &Plan) {
             let sets = Stage::ALL.map(|stage| Some(format!("{}-{}", stage.as_str(), node.labels.get(stage.key())?)));
             sets.into_iter().flatten().any(|named| named == *set)
         };
-        sim.nodes.values().find(|node| used(&node.name) && by(node) && governing(sim, &node.name).is_some())
+        sim.nodes.values().find(|node| used(&node.name) && by(node) && keeps_its_stack(sim, &node.name))
     };
     for set in &plan.prune {
         assert!(named(set).is_none(), "{set} is pruned while GPU pods use it");
@@ -304,6 +303,16 @@ pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
             );
         }
     }
+}
+
+/// Returns whether nothing is taken from the GPU pods of a node: always, unless its former policy requests that, or the node has no
+/// GPU.
+pub fn keeps_its_stack(sim: &Sim, name: &NodeName) -> bool {
+    let former = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.policy.as_ref());
+    let removes = former
+        .and_then(|former| sim.policies.get(former))
+        .is_some_and(|former| former.spec.deletion_policy == Some(DeletionPolicy::Now));
+    governing(sim, name).is_some() || is_gpu_node(sim, name) && !removes
 }
 
 /// Returns the policy that governs a node: the oldest that selects it, if it is a GPU node that has not opted out.

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Compatibility, CompatibleLabels, Defaults, DevicePlugin, Driver, DriverSource, Health, Image, Images,
+        Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverSource, Health, Image, Images,
         Injection, KernelModule, Mig, MigProfile, MigStrategy, Mps, NodeLabel, Operand, Pool, PoolMatch, Proxy,
         Readiness, Selector, Sharing, TimeSlicing, Toolkit, Validation, ValidationMode,
     },
@@ -40,12 +40,15 @@ pub fn random_spec() -> BoxedStrategy<RandomSpec> {
     let secrets = prop_oneof![5 => Just(vec![]), 1 => Just(vec!["pull".to_owned()])];
     let pools = ["p", "q", "nvidia-h100-80gb"].map(|name| option::weighted(0.4, pool(name)));
     let labels = option::weighted(0.4, select(vec![CompatibleLabels::None, CompatibleLabels::Gfd]));
-    let parts = (selector(), subsequence(vec!["accelerator", "example.com/tier"], 0..=2), labels, secrets);
+    let deletion = option::weighted(0.2, Just(DeletionPolicy::Now));
+    let keys = subsequence(vec!["accelerator", "example.com/tier"], 0..=2);
+    let parts = ((selector(), deletion), keys, labels, secrets);
     (parts, defaults(), pools, readiness())
-        .prop_map(|((node_selector, keys, labels, pull_secrets), defaults, pools, readiness)| {
+        .prop_map(|(((node_selector, deletion_policy), keys, labels, pull_secrets), defaults, pools, readiness)| {
             RandomSpec(ClusterGpuPolicySpec {
                 health: Health::default(),
                 node_selector,
+                deletion_policy,
                 node_labels: keys.into_iter().map(|key| node_label((key, None))).collect(),
                 images: Images { pull_secrets, ..Images::default() },
                 compatibility: Compatibility { labels },

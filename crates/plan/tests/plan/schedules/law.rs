@@ -6,7 +6,7 @@ use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, keys};
 use gpu_operator_plan::{Plan, output::writes::Write, world::World};
 
-use crate::{properties::oracle::governing, sim::Sim};
+use crate::{properties::oracle::{governing, keeps_its_stack}, sim::Sim};
 
 /// Checks a write before the API server carries it out.
 ///
@@ -19,7 +19,7 @@ pub fn holds(sim: &Sim, write: &Write<'_>) -> Result<(), String> {
             let used = sim.gpu_pods.get(*name).is_some_and(|pods| !pods.is_empty());
             let had = node.labels.get(keys::DRIVER).map(Interned::as_str);
             let gets = write.labels.get(keys::DRIVER).map(String::as_str);
-            if used && had.is_some() && had != gets && governing(sim, name).is_some() {
+            if used && had.is_some() && had != gets && keeps_its_stack(sim, name) {
                 return Err(format!("the driver of {name} is replaced under a GPU pod: {had:?} by {gets:?}"));
             }
             Ok(())

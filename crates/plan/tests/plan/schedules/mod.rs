@@ -75,7 +75,7 @@ fn in_all_orders_an_installation_ends_with_a_ready_node() {
 
 #[test]
 fn in_all_orders_a_deleted_policy_leaves_nothing_behind() {
-    let sim = Sim::settled_fleet(POLICY, &["a"]);
+    let sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
     let found = explored(sim, &[], Allowed { kills: 1, ..Allowed::default() }, &[DELETE]);
     assert!(found.states > 200 && found.ends > 0, "{found:?}");
 }

@@ -243,6 +243,13 @@ impl Sim {
         self.collect_policy(&name);
     }
 
+    /// Deletes a policy in the foreground, as Argo CD does: what it owns is deleted first, whatever its finalizers.
+    pub fn delete_policy_in_foreground(&mut self, name: impl Into<PolicyName>) {
+        let name = name.into();
+        self.collect(self.policies[&name].uid());
+        self.delete_policy(name);
+    }
+
     /// Removes a deleted policy without finalizers, and its DaemonSets.
     fn collect_policy(&mut self, name: &PolicyName) {
         let policy = &self.policies[name];
@@ -251,6 +258,11 @@ impl Sim {
         }
         let uid = policy.uid();
         self.policies.remove(name);
+        self.collect(uid);
+    }
+
+    /// Deletes what an object owns.
+    fn collect(&mut self, uid: Option<String>) {
         self.sets.retain(|_, set| set.owner_references().iter().all(|owner| Some(&owner.uid) != uid.as_ref()));
     }
 

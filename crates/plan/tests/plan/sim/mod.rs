@@ -9,7 +9,10 @@ pub mod machine;
 pub mod node;
 mod plugin;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
@@ -224,7 +227,12 @@ impl Sim {
     }
 
     /// Returns the plan for a world, with questions answered as the operator's loop does.
-    pub fn plan_for(&self, mut world: World) -> Plan {
+    pub fn plan_for(&self, world: World) -> Plan {
+        self.plan_asking(world, |_| ())
+    }
+
+    /// Like [`Self::plan_for`], with a function that is called with the nodes whose pods each round lists.
+    pub fn plan_asking(&self, mut world: World, mut lists: impl FnMut(&BTreeSet<NodeName>)) -> Plan {
         let asks = world.gpu_asks();
         loop {
             let plan = plan(&self.settings, &self.catalogue, &world, self.now);
@@ -239,6 +247,7 @@ impl Sim {
                 let plugins = self.pods.values().filter(|pod| pod.node == *node && offers_gpus(pod)).cloned().collect();
                 (node.clone(), GpuPods { holders: users.clone(), users, plugins })
             };
+            lists(&plan.questions.gpu_pods);
             world.gpu_pods.extend(plan.questions.gpu_pods.iter().map(answer));
             let log = |pod: &String| (pod.clone(), self.test_log.clone());
             world.log_tails.extend(plan.questions.log_tails.iter().map(log));

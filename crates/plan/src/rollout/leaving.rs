@@ -1,0 +1,126 @@
+//! Nodes that leave: a policy governed them, and none does any more. A selector label that is lost for a moment, or a policy that
+//! is replaced by another, must not take the GPUs from running pods: a node keeps its GPU stack for a grace period, in which the
+//! cause may be undone, and then until no pod uses a GPU.
+
+use std::time::Duration;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNodeStatus, NodeName, Phase,
+    policy::{DeletionPolicy, Stage},
+    reason::Reason,
+};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    inventory::{UnmanagedNode, membership::Unmanaged},
+    settings::ASK_AGAIN,
+    time::later,
+    world::{World, offers_gpus},
+};
+
+/// How long a node keeps everything after it is no longer governed.
+const GRACE: Duration = Duration::from_mins(1);
+/// How long the pods of the device plugin and of MPS are waited for: a stuck pod must not block the deletion of a policy.
+const CLOSING_AT_MOST: Duration = Duration::from_secs(45);
+/// The maximum number of leaving nodes whose pods are listed in one pass.
+const ASK_AT_MOST: usize = 32;
+
+/// The progress of a node that no policy governs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving<'w> {
+    /// It keeps everything until this time, because the cause may be undone.
+    InGrace(Timestamp),
+    /// It keeps everything: its pods have not been listed in this pass.
+    Unknown,
+    /// It keeps everything until these pods have ended.
+    InUse(&'w [String]),
+    /// No pod uses its GPUs. The device plugin is removed before everything else, so that no further pod gets a GPU.
+    Closing,
+    /// Everything is removed.
+    Removing,
+}
+
+impl<'w> Leaving<'w> {
+    /// Returns the progress of a node. `is_clean` is whether the Node has nothing of this operator.
+    #[must_use]
+    pub fn of(world: &'w World, unmanaged: &UnmanagedNode<'w>, is_clean: bool, now: Timestamp) -> Self {
+        let UnmanagedNode { node, gpu_node, why, .. } = unmanaged;
+        let at_once = former_policy(world, unmanaged)
+            .is_some_and(|policy| policy.spec.deletion_policy == Some(DeletionPolicy::Now));
+        if is_clean || *why == Unmanaged::NoGpu || at_once {
+            return Self::Removing;
+        }
+        let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+        if let Some(status) = status.filter(|status| !removal_has_begun(status)) {
+            let until = later(since(status).unwrap_or(now), GRACE);
+            if now < until {
+                return Self::InGrace(until);
+            }
+        }
+        if !Stage::ALL.into_iter().any(|stage| node.labels.contains_key(stage.key())) {
+            return Self::Removing;
+        }
+        // They are listed again in each pass: a pod may have got a GPU before the device plugin was gone.
+        match world.gpu_pods.get(&node.name) {
+            None => Self::Unknown,
+            Some(pods) if !pods.users.is_empty() => Self::InUse(&pods.users),
+            Some(pods) => {
+                let plugins = [Stage::DevicePlugin, Stage::Mps];
+                let selected = plugins.into_iter().any(|stage| node.labels.contains_key(stage.key()));
+                let exists = !pods.plugins.is_empty() || unmanaged.pods.iter().any(|pod| offers_gpus(pod));
+                let began = status.filter(|status| removal_has_begun(status)).and_then(GpuNodeStatus::since);
+                let waits = began.is_none_or(|began| now < later(began, CLOSING_AT_MOST));
+                if selected || exists && waits { Self::Closing } else { Self::Removing }
+            }
+        }
+    }
+
+    /// Returns whether the node keeps everything for now.
+    #[must_use]
+    pub fn stays(self) -> bool {
+        matches!(self, Self::InGrace(_) | Self::Unknown | Self::InUse(_))
+    }
+
+    /// Returns when its progress has to be determined again.
+    #[must_use]
+    pub fn check_again(self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::InGrace(until) => Some(until),
+            Self::Unknown | Self::InUse(_) | Self::Closing => Some(later(now, ASK_AGAIN)),
+            Self::Removing => None,
+        }
+    }
+}
+
+/// Returns the policy that governed a node, if it still exists.
+#[must_use]
+pub fn former_policy<'w>(world: &'w World, unmanaged: &UnmanagedNode<'w>) -> Option<&'w ClusterGpuPolicy> {
+    let name = unmanaged.gpu_node?.spec.policy.as_ref()?;
+    Some(world.policies.get(name)?)
+}
+
+/// Returns since when a node has been leaving, if it is.
+#[must_use]
+pub fn since(status: &GpuNodeStatus) -> Option<Timestamp> {
+    status.since().filter(|_| status.reason() == Some(Reason::Leaving))
+}
+
+/// Returns whether the removal of the GPU stack had been decided when a status was written.
+fn removal_has_begun(status: &GpuNodeStatus) -> bool {
+    status.phase == Phase::Unmanaged && status.reason().is_some_and(|reason| reason != Reason::Leaving)
+}
+
+/// Returns the nodes among these whose pods are listed in this pass, at most [`ASK_AT_MOST`] with those in `world`. If there are
+/// more, they take turns.
+pub fn to_ask<'n>(
+    world: &World,
+    fleet: impl Iterator<Item = &'n NodeName>,
+    unknown: &[&NodeName],
+    now: Timestamp,
+) -> Vec<NodeName> {
+    let asked = fleet.filter(|node| world.gpu_pods.contains_key(*node)).count();
+    let round = usize::try_from(now.as_second()).unwrap_or_default() / ASK_AGAIN.as_secs().max(1) as usize;
+    let first = round.wrapping_mul(ASK_AT_MOST) % unknown.len().max(1);
+    let count = ASK_AT_MOST.saturating_sub(asked).min(unknown.len());
+    unknown.iter().cycle().skip(first).take(count).map(|node| (*node).clone()).collect()
+}
