@@ -195,6 +195,7 @@ impl Fixture {
             while mountpoint -q /run/nvidia/driver; do umount --lazy /run/nvidia/driver; done";
         fixture.host.exec(&["/bin/sh", "-ec", leftovers])?;
         standin.reset_loads()?;
+        cluster.kubectl(&["uncordon", node])?;
         fixture.forget().await?;
         let report = fixture.status().await?.report.context("no report")?;
         if report.gpus.iter().any(|gpu| !gpu.health.causes.is_empty()) {
