@@ -299,7 +299,8 @@ pub struct GpuCounts {
     #[schemars(extend("maxProperties" = 32))]
     pub resources: std::collections::BTreeMap<String, u32>,
     /// The most GPUs ever seen on the PCI bus of the Node with uid `seenOn`. The Node's annotation
-    /// `gpu.nodestack.dev/gpu-count` resets it to the current number.
+    /// `gpu.nodestack.dev/gpu-count` resets it to the current number, and so does a reboot after which all GPUs are of
+    /// other models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_seen: Option<u32>,
     /// The PCI addresses of those GPUs. An address without a GPU is the last known address of a missing GPU.
@@ -307,6 +308,15 @@ pub struct GpuCounts {
     #[schemars(length(max = 64), inner(length(max = 32)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub seen_at: Vec<String>,
+    /// The PCI device ids of those GPUs, each once.
+    #[serde(default, rename = "seenDeviceIDs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 16)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub seen_device_ids: Vec<String>,
+    /// The `bootID` of the report that showed those GPUs last.
+    #[serde(default, rename = "seenBootID", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub seen_boot_id: String,
     /// The uid of the Node that `mostSeen` refers to. Counting starts again for a Node with the same name and another
     /// uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -188,6 +188,8 @@ pub enum Reason {
     Settled,
     /// The device plugin was restarted because it withheld GPUs that had recovered.
     DevicePluginRestarted,
+    /// After a reboot, all GPUs of the node are of other models than before.
+    GpusReplaced,
     /// All GPUs are healthy.
     AllGpusHealthy,
     /// All settings of the policy are valid for its nodes.

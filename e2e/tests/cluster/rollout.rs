@@ -2,9 +2,9 @@
 
 use anyhow::ensure;
 use e2e::eventually;
-use gpu_operator_crd::{Phase, policy::Stage, reason::Reason};
+use gpu_operator_crd::{Phase, policy::Stage, reason::Reason, validated::ValidationResult};
 
-use crate::support::{DEFAULT_DRIVER, PLAIN_STAGES, READY, test};
+use crate::support::{DEFAULT_DRIVER, PLAIN_STAGES, READY, started, test};
 
 const OTHER: &str = "590.10.01";
 
@@ -38,6 +38,45 @@ fn a_changed_driver_waits_for_gpu_pods_and_is_then_replaced_without_intervention
         })
         .await?;
         f.run_gpu_pod("on-the-new-driver").await
+    });
+}
+
+#[test]
+fn a_busy_node_is_updated_by_cordon_and_drain_and_its_other_pods_keep_running() {
+    test(|f| async move {
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        let mut bystander = f.gpu_pod("bystander", &["/usr/bin/entrypoint", "hold"]);
+        bystander["spec"]["containers"][0]["resources"].take();
+        f.create(bystander).await?;
+        let before = f.runs("bystander").await?;
+        f.run_gpu_pod("training").await?;
+        f.apply(&format!(
+            "{{readiness: {{validation: {{mode: OnUpgrade}}}}, defaults: {{driver: {{version: {OTHER}}}}}}}"
+        ))
+        .await?;
+        f.wait_for_reason(Reason::GpuPodsInUse).await?;
+
+        let node = f.host.name();
+        f.cluster.kubectl(&["cordon", &node])?;
+        f.cluster.kubectl(&["delete", "pod", "training", "-n", &f.users()])?;
+        // The pod of the validation is scheduled although the node is cordoned.
+        f.wait_for_status("the other driver and a validated node", |status| {
+            let loaded = status.report.as_ref().and_then(|report| report.driver.loaded.as_deref());
+            let validation = status.validation.as_ref().map(|validation| validation.result);
+            ensure!(loaded == Some(OTHER) && validation == Some(ValidationResult::Passed), "{loaded:?} {validation:?}");
+            ensure!(status.phase == Phase::Ready, "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            Ok(())
+        })
+        .await?;
+        let cordoned = f.node().await?.spec.and_then(|spec| spec.unschedulable);
+        ensure!(cordoned == Some(true), "the node was uncordoned");
+        f.cluster.kubectl(&["uncordon", &node])?;
+        f.wait_until_ready().await?;
+        f.run_gpu_pod("on-the-new-driver").await?;
+        let after = f.pods(&f.users()).get("bystander").await?;
+        ensure!(after.metadata.uid == before.metadata.uid && started(&after) == started(&before), "{:?}", after.status);
+        Ok(())
     });
 }
 

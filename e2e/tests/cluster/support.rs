@@ -17,6 +17,7 @@ use gpu_operator_crd::{
     policy::{DeletionPolicy, DriverSource, Operand, PluginFlavor, Stage},
     reason::Reason,
 };
+use gpu_operator_plan::catalogue::Catalogue;
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::api::resource::Quantity,
@@ -199,15 +200,8 @@ impl Fixture {
             while mountpoint -q /run/nvidia/driver; do umount --lazy /run/nvidia/driver; done";
         fixture.host.exec(&["/bin/sh", "-ec", leftovers])?;
         standin.reset_loads()?;
-        // A new GpuNode does not have the history of other tests.
-        cluster.kubectl(&[&["delete", "gpunode", node], &GONE[..]].concat())?;
-        fixture
-            .wait_for_status("the probe's report of a node without driver", |status| {
-                let report = status.report.as_ref().context("no report")?;
-                ensure!(report.driver.loaded.is_none() && report.driver.installed.is_empty(), "{report:?}");
-                Ok(())
-            })
-            .await?;
+        cluster.kubectl(&["uncordon", node])?;
+        fixture.forget().await?;
         let report = fixture.status().await?.report.context("no report")?;
         if report.gpus.iter().any(|gpu| !gpu.health.causes.is_empty()) {
             // The probe keeps the causes of GPUs that it has not read since, and drops those of removed GPUs.
@@ -217,10 +211,33 @@ impl Fixture {
         Ok(fixture)
     }
 
-    /// Sets the machine's GPUs, and waits until the probe has reported them: a policy that is applied earlier uses the
-    /// old ones.
+    /// Replaces the GpuNode by one without the history of other tests.
+    ///
+    /// The operator may still carry out a write that it planned for the former GpuNode: the Node's allocatable GPUs have just
+    /// changed. The new GpuNode would then remember the former GPUs, so it is replaced again.
+    async fn forget(&self) -> Result<()> {
+        let delete = || self.cluster.kubectl(&[&["delete", "gpunode", &self.host.name()], &GONE[..]].concat());
+        delete()?;
+        eventually(READY, "the report and the status of a GpuNode without history", || async {
+            let status = self.status().await?;
+            let report = status.report.as_ref().context("no report")?;
+            ensure!(report.driver.loaded.is_none() && report.driver.installed.is_empty(), "{report:?}");
+            ensure!(status.reason() == Some(Reason::NoPolicy), "the operator has not seen the new GpuNode");
+            let GpuNodeStatus { gpus, validation, .. } = status;
+            if gpus.most_seen.is_some() || validation.is_some() {
+                delete()?;
+                bail!("the new GpuNode got the history of the former one: {gpus:?}, {validation:?}");
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Sets the GPUs of a machine whose node no policy governs, and waits until the probe has reported them and the operator
+    /// has seen that: a policy that is applied earlier uses the old ones.
     pub async fn plug(&self, gpus: &[Gpu]) -> Result<()> {
         self.host.standin().plug(gpus)?;
+        let catalogue = Catalogue::builtin()?;
         let id =
             |gpu: &Gpu| gpu.pci_device_id.trim_start_matches("0x").chars().take(4).collect::<String>().to_lowercase();
         let plugged: Vec<_> = gpus.iter().map(|gpu| (gpu.pci_address.clone(), id(gpu))).collect();
@@ -228,6 +245,10 @@ impl Fixture {
             let report = status.report.as_ref().context("no report")?;
             let seen: Vec<_> = report.gpus.iter().map(|gpu| (gpu.pci_address.clone(), gpu.device_id.clone())).collect();
             ensure!(seen == plugged, "{seen:?}");
+            // The model is what the operator records of an unmanaged node's GPUs.
+            let ids = plugged.first().and_then(|(_, id)| u16::from_str_radix(id, 16).ok());
+            let model = ids.and_then(|id| catalogue.model_of_pci(id, None)).map(|model| &model.name);
+            ensure!(status.model.as_ref() == model, "{:?}, not {model:?}", status.model);
             Ok(())
         })
         .await

@@ -2,7 +2,7 @@
 //! live report contradicts it, because a missing label proves nothing. So does a reboot: the last report counts here until the
 //! probe reports again.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use gpu_operator_crd::{
     GpuNode, keys,
@@ -35,6 +35,8 @@ pub struct Discovery<'c> {
     pub expected: Expected,
     /// The GPUs seen on this Node's PCI bus.
     pub seen: Seen<'c>,
+    /// What was replaced by what, if all GPUs were replaced during a reboot and the status does not record the new ones yet.
+    pub replaced: Option<String>,
     /// Problems that do not keep the node from working.
     pub notes: Vec<Note>,
 }
@@ -55,6 +57,29 @@ pub struct Seen<'r> {
     pub most: Option<u32>,
     /// Their PCI addresses.
     pub at: Vec<&'r str>,
+    /// Their PCI device ids, each once.
+    pub device_ids: Vec<&'r str>,
+    /// The boot on which the bus showed them last. Empty if it is unknown.
+    pub boot_id: &'r str,
+}
+
+impl Seen<'_> {
+    /// Returns whether these GPUs make the Node another machine than the earlier ones did: it was rebooted in between, and no
+    /// GPU is of an earlier model. A GPU that is only missing proves nothing, and neither do GPUs that were replaced while the
+    /// machine was running: one that fell off the bus and GPUs that a hypervisor attaches look the same.
+    fn replace(&self, before: &Self) -> bool {
+        let rebooted = ![self.boot_id, before.boot_id].contains(&"") && self.boot_id != before.boot_id;
+        let is_other = |id: &&str| !id.is_empty() && !before.device_ids.contains(id);
+        rebooted && self.most.is_some() && !before.device_ids.is_empty() && self.device_ids.iter().all(is_other)
+    }
+
+    /// Returns the number of GPUs and their models, such as `8 GPUs (nvidia-h100-80gb)`.
+    fn describe(&self, catalogue: &Catalogue) -> String {
+        let ids: Vec<_> = self.device_ids.iter().map(|id| parse_id(id)).collect();
+        let count = self.most.unwrap_or_default();
+        let gpus = if count == 1 { "GPU" } else { "GPUs" };
+        format!("{count} {gpus} ({})", model_names(catalogue, &ids).join(", "))
+    }
 }
 
 /// Returns what is known of a node's GPUs; `None` for a node without GPUs.
@@ -67,7 +92,16 @@ pub fn discover<'c>(
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let report = report::last(gpu_node);
     let on_bus: &[Gpu] = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
-    let remembered = remembered(node, gpu_node);
+    let mut remembered = remembered(node, gpu_node);
+    let boot_id = report::current(node, gpu_node).map(|report| report.boot_id.as_str()).filter(|id| !id.is_empty());
+    let now = now_seen(on_bus, boot_id.unwrap_or(remembered.boot_id));
+    let replaced = now.replace(&remembered).then(|| {
+        let (now, before) = (now.describe(catalogue), remembered.describe(catalogue));
+        format!("all GPUs were replaced while the node was rebooted: {before} by {now}; the earlier GPUs are no longer expected")
+    });
+    if replaced.is_some() {
+        remembered = Seen::default();
+    }
     // A node whose bus shows no GPU is still a GPU node, with all of them missing, if this Node (by UID) had GPUs
     // before, or its annotation gives a number.
     let annotated = Annotated::of(node);
@@ -92,12 +126,13 @@ pub fn discover<'c>(
     if model.is_none() && !signals.present {
         return None;
     }
-    let seen = if annotated.count.is_some() { now_seen(on_bus) } else { most(now_seen(on_bus), remembered) };
+    let seen = if annotated.count.is_some() { now } else { most(now, remembered) };
     Some(Discovery {
         accelerators: accelerators(catalogue, &ids, model.as_deref()),
         expected: Expected { annotated: annotated.count, known: seen.most.or(signals.count) },
         notes: notes(catalogue, &signals, on_bus, &names, annotated),
         seen,
+        replaced,
         model,
     })
 }
@@ -207,12 +242,20 @@ fn remembered<'r>(node: &NodeFacts, gpu_node: Option<&'r GpuNode>) -> Seen<'r> {
     gpus.map_or_else(Seen::default, |gpus| Seen {
         most: gpus.most_seen,
         at: gpus.seen_at.iter().map(String::as_str).collect(),
+        device_ids: gpus.seen_device_ids.iter().map(String::as_str).collect(),
+        boot_id: &gpus.seen_boot_id,
     })
 }
 
-fn now_seen(on_bus: &[Gpu]) -> Seen<'_> {
+fn now_seen<'r>(on_bus: &'r [Gpu], boot_id: &'r str) -> Seen<'r> {
     let count = count(on_bus);
-    Seen { most: (count > 0).then_some(count), at: on_bus.iter().map(|gpu| gpu.pci_address.as_str()).collect() }
+    let device_ids: BTreeSet<_> = on_bus.iter().map(|gpu| gpu.device_id.as_str()).collect();
+    Seen {
+        most: (count > 0).then_some(count),
+        at: on_bus.iter().map(|gpu| gpu.pci_address.as_str()).collect(),
+        device_ids: device_ids.into_iter().collect(),
+        boot_id,
+    }
 }
 
 /// Returns the observation with more GPUs, or the newer one if both have the same number.
@@ -246,5 +289,9 @@ fn device_ids(on_bus: &[Gpu]) -> Vec<Option<u16>> {
 }
 
 fn device_id(gpu: &Gpu) -> Option<u16> {
-    u16::from_str_radix(gpu.device_id.strip_prefix("0x").unwrap_or(&gpu.device_id), 16).ok()
+    parse_id(&gpu.device_id)
+}
+
+fn parse_id(id: &str) -> Option<u16> {
+    u16::from_str_radix(id.strip_prefix("0x").unwrap_or(id), 16).ok()
 }

@@ -56,11 +56,16 @@ impl Subject {
 /// Returns the transition of a node into a failure, or out of one, as Events on the Node and on its GpuNode.
 #[must_use]
 pub fn node_transitions(member: &Member<'_>, status: &GpuNodeStatus) -> Vec<Transition> {
-    let Some(reason) = reported(member, status) else { return Vec::new() };
+    reported(member, status).map(|reason| about(member, reason, &status.message)).unwrap_or_default()
+}
+
+/// Returns an Event on a Node and the same on its GpuNode.
+#[must_use]
+pub fn about(member: &Member<'_>, reason: Reason, message: &str) -> Vec<Transition> {
     let node = Subject::Node(member.node.name.clone(), member.node.uid.clone());
     let gpu_node =
         member.gpu_node.and_then(|gpu_node| Some(Subject::GpuNode(member.node.name.clone(), gpu_node.uid()?)));
-    let transition = |subject| Transition { subject, reason, message: status.message.clone() };
+    let transition = |subject| Transition { subject, reason, message: message.to_owned() };
     [node].into_iter().chain(gpu_node).map(transition).collect()
 }
 

@@ -208,7 +208,7 @@ pub fn member_status(
 /// Returns whether two statuses store the same facts. Facts that later plans depend on, and that are stored nowhere
 /// else, are written without debounce.
 fn remember_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
-    let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_on.clone());
+    let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_device_ids.clone(), gpus.seen_on.clone());
     one.missing_image == other.missing_image
         && one.validation == other.validation
         && one.foreign == other.foreign
@@ -323,14 +323,18 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
     // GPUs that kubelet offers with a broken driver cannot be used.
     let broken = verdict.phase == Phase::Driver && assessment.against_driver.is_some();
     let allocatable = if broken { 0 } else { member.allocatable() };
+    let seen = &member.discovery.seen;
+    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     let expected = member.expected_units().map_or_else(|| "?".to_owned(), |expected_units| expected_units.to_string());
     GpuCounts {
         expected: member.expected_units(),
         allocatable,
         resources: member.expected_resources.as_ref().map(ExpectedResources::named).unwrap_or_default(),
-        most_seen: member.discovery.seen.most,
-        seen_at: member.discovery.seen.at.iter().map(|at| (*at).to_owned()).collect(),
-        seen_on: member.discovery.seen.most.map(|_| member.node.uid.clone()),
+        most_seen: seen.most,
+        seen_at: owned(&seen.at),
+        seen_device_ids: owned(&seen.device_ids),
+        seen_boot_id: seen.boot_id.to_owned(),
+        seen_on: seen.most.map(|_| member.node.uid.clone()),
         unhealthy: member.health.unhealthy,
         degraded: member.health.degraded,
         unknown: member.health.unknown,

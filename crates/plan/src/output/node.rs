@@ -8,7 +8,7 @@ use crate::{
     assess::assessment::Assessment,
     output::{
         counted::Counted,
-        events::{Subject, Transition, node_transitions},
+        events::{Subject, Transition, about, node_transitions},
         gpu_node::{self, GpuNodeWrite, Published},
         node_health, node_labels,
         plan::Plan,
@@ -47,6 +47,8 @@ pub fn writes<'m>(
     if !write.is_empty() && !awaited {
         if write.status.is_some() {
             plan.events.extend(node_transitions(member, &status));
+            let replaced = member.discovery.replaced.as_deref();
+            plan.events.extend(replaced.into_iter().flat_map(|message| about(member, Reason::GpusReplaced, message)));
         }
         plan.gpu_nodes.insert(member.node.name.clone(), write);
     }

@@ -1,5 +1,5 @@
 //! The rollout of a pool: which groups each node's labels should name. A node without groups gets the wanted ones immediately.
-//! Nodes with other groups are updated one at a time, and a node that fails during its update halts its pool.
+//! Nodes with other groups are updated one at a time, cordoned ones first, and a node that fails during its update halts its pool.
 
 use std::fmt;
 
@@ -97,6 +97,8 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
         let node = unreadable::nodes(members, world).next()?;
         Some(Turn::Unreadable(node.name.clone()))
     });
+    // A cordoned node gets no new GPU pods, so it can be updated in a fleet that is otherwise always busy.
+    waiting.sort_by_key(|member| !member.node.cordoned);
     for member in waiting {
         let decision = take_turn(member, now, &mut turn, &mut pool);
         let decision = in_turn(decision, member, &mut runtime);
@@ -246,9 +248,9 @@ fn take_turn(member: &Member<'_>, now: Timestamp, turn: &mut Option<Turn>, pool:
     if !nothing_to_lose && let Some(other) = turn.as_ref().filter(|turn| !is_own(turn)) {
         return pending(format!("update pending: {other}"));
     }
-    if !nothing_to_lose && !member.node.serves() {
-        let state = if member.node.cordoned { "cordoned" } else { "NotReady" };
-        return pending(format!("update pending: the node is {state}"));
+    if !nothing_to_lose && (!member.node.ready || member.node.deleting) {
+        // The node's own reason explains it.
+        return settle(member, member.have.clone(), now);
     }
     if driver_moves || mig::differs(member).is_some() {
         match member.gpu_pods.map(|pods| &pods.users) {

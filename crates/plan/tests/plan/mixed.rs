@@ -183,6 +183,53 @@ fn a_gpu_that_is_missing_after_a_reboot_is_reported_by_its_last_address_until_th
     assert_eq!((phase, reason), (Phase::Ready, Reason::InvalidAnnotation), "{message}");
 }
 
+/// Returns a node whose eight H100 were replaced by GPUs of these PCI device ids, with or without a reboot.
+fn replaced(reboots: bool, device_ids: &[&str]) -> Sim {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    if reboots {
+        sim.reboot("a", 0);
+    }
+    sim.plug("a", device_ids);
+    sim.settle();
+    sim
+}
+
+/// Returns the messages of the Events about a replacement of all GPUs, in order.
+fn replacements(sim: &Sim) -> Vec<&str> {
+    let events = sim.plans.iter().flat_map(|plan| &plan.events);
+    events.filter(|event| event.reason == Reason::GpusReplaced).map(|event| event.message.as_str()).collect()
+}
+
+#[test]
+fn a_machine_that_was_rebooted_with_gpus_of_another_model_only_is_expected_to_have_those() {
+    let mut sim = replaced(true, &["1eb8"; 4]);
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::AllGpusAllocatable)), "{}", status.message);
+    assert_eq!((status.model.as_deref(), status.gpus.most_seen), (Some("nvidia-tesla-t4"), Some(4)));
+    let message = "all GPUs were replaced while the node was rebooted: 8 GPUs (nvidia-h100-80gb) by 4 GPUs (nvidia-tesla-t4); the earlier GPUs are no longer expected";
+    assert_eq!(replacements(&sim), [message; 2], "one Event on the Node, one on the GpuNode");
+    sim.reboot("a", 1);
+    sim.settle();
+    let (_, reason, message) = reported(&sim, "a");
+    assert_eq!(reason, Reason::GpuMissing);
+    assert!(message.starts_with("3 of 4 expected GPUs"), "{message}");
+    assert_eq!(replacements(&sim).len(), 2);
+}
+
+#[test]
+fn gpus_that_only_vanished_or_were_replaced_without_a_reboot_are_missing() {
+    let mixed = ["1eb8", "1eb8", "1eb8", "2330"];
+    for (reboots, device_ids) in
+        [(true, &["2330"; 4][..]), (true, &mixed), (true, &[]), (true, &["", "1eb8"]), (false, &["1eb8"; 4])]
+    {
+        let sim = replaced(reboots, device_ids);
+        let (_, reason, message) = reported(&sim, "a");
+        let missing = format!("{} of 8 expected GPUs", device_ids.len());
+        assert!(reason == Reason::GpuMissing && message.starts_with(&missing), "{device_ids:?}: {reason}: {message}");
+        assert_eq!(replacements(&sim).len(), 0, "{reboots} {device_ids:?}");
+    }
+}
+
 #[test]
 fn a_node_that_lost_all_gpus_reports_this_instead_of_a_driver_crash() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);

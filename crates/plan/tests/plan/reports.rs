@@ -86,12 +86,12 @@ fn a_report_of_a_boot_that_kubelet_has_not_published_yet_changes_nothing() {
 fn a_boot_id_that_one_of_the_two_does_not_report_contradicts_nothing() {
     for (kubelets, probes) in [("", "boot"), ("boot", ""), ("", "")] {
         let mut sim = Sim::settled_fleet("{}", &["a"]);
+        sim.report("a").boot_id = probes.into();
+        sim.settle();
         let mut world = sim.world();
         let mut node = sim.node("a").clone();
         node.boot_id = kubelets.into();
         world.nodes.insert("a".into(), node.into());
-        sim.report("a").boot_id = probes.into();
-        world.gpu_nodes = sim.world().gpu_nodes;
         assert!(sim.plan_for(world).is_empty(), "{kubelets:?} {probes:?}");
     }
 }

@@ -110,6 +110,81 @@ fn no_driver_is_replaced_under_a_gpu_pod_and_the_next_idle_node_is_updated_first
     assert_eq!(loaded(&mut sim, "a"), "590.10.01");
 }
 
+/// Runs until nothing changes, and returns the nodes in the order in which their updates begin.
+fn order_of_updates(sim: &mut Sim) -> Vec<NodeName> {
+    let mut order: Vec<NodeName> = Vec::new();
+    for _ in 0..300 {
+        let happened = sim.step();
+        sim.sleep(1);
+        let moving: Vec<_> = sim.nodes.keys().filter(|node| sim.is_moving((*node).clone())).cloned().collect();
+        assert!(moving.len() <= 1, "{moving:?} are updated at once");
+        order.extend(moving.into_iter().filter(|node| !order.contains(node)).collect::<Vec<_>>());
+        if !happened {
+            break;
+        }
+    }
+    order
+}
+
+#[test]
+fn a_cordoned_node_is_updated_first_and_the_turn_passes_on_while_it_is_cordoned() {
+    let mut sim = fleet(&["a", "b", "c"]);
+    sim.node_mut("c").cordoned = true;
+    sim.apply_policy("all", NEW);
+    assert_eq!(order_of_updates(&mut sim), ["c", "a", "b"]);
+    let status = sim.status("c");
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::AllGpusAllocatable)));
+    assert!(sim.node("c").cordoned, "the operator leaves the cordon");
+    assert_eq!(sim.plan().halted[&"all".into()].len(), 0);
+}
+
+#[test]
+fn cordon_and_drain_update_one_node_of_a_busy_fleet() {
+    let nodes = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    let mut sim = fleet(&nodes);
+    for node in nodes {
+        sim.gpu_pods.insert(node.into(), vec![format!("team/on-{node}")]);
+    }
+    sim.node_mut("j").cordoned = true;
+    sim.apply_policy("all", NEW);
+    assert_eq!(order_of_updates(&mut sim), Vec::<NodeName>::new());
+    let status = sim.status("j");
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::GpuPodsInUse)));
+    assert_eq!(status.waits_on, ["team/on-j"]);
+    sim.gpu_pods.remove(&"j".into());
+    assert_eq!(order_of_updates(&mut sim), ["j"]);
+    for node in nodes {
+        assert_eq!(loaded(&mut sim, node), if node == "j" { "590.10.01" } else { "595.91.07" }, "{node}");
+    }
+}
+
+#[test]
+fn a_cordoned_node_that_cannot_be_updated_lets_the_others_be_updated() {
+    for ready in [true, false] {
+        let mut sim = fleet(&["a", "b"]);
+        sim.gpu_pods.insert("b".into(), vec!["team/training".into()]);
+        (sim.node_mut("b").cordoned, sim.node_mut("b").ready) = (true, ready);
+        sim.apply_policy("all", NEW);
+        assert_eq!(order_of_updates(&mut sim), ["a"], "{ready}");
+        sim.gpu_pods.clear();
+        sim.node_mut("b").ready = true;
+        assert_eq!(order_of_updates(&mut sim), ["b"], "{ready}");
+    }
+}
+
+#[test]
+fn a_cordoned_node_whose_update_fails_halts_its_pool() {
+    let mut sim = fleet(&["a", "b"]);
+    sim.node_mut("b").cordoned = true;
+    sim.faults.insert("b".into(), Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() });
+    sim.apply_policy("all", NEW);
+    assert_eq!(order_of_updates(&mut sim), ["b"]);
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(loaded(&mut sim, "a"), "590.10.01");
+}
+
 #[test]
 fn a_gpu_pod_that_starts_before_the_driver_is_replaced_reverts_the_node() {
     let mut sim = fleet(&["a"]);

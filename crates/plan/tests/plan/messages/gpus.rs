@@ -38,6 +38,12 @@ pub const SCENARIOS: &[Scenario] = &[
         })
     }),
     (Reason::DevicePluginRestarted, NodeEvent, || recovered(HealthState::Unhealthy)),
+    (Reason::GpusReplaced, NodeEvent, || {
+        Sim::settled_fleet("{}", &["a"]).then(|sim| {
+            sim.reboot("a", 0);
+            sim.plug("a", &["1eb8"; 4]);
+        })
+    }),
     (Reason::AllGpusHealthy, Condition("Degraded"), || recovered(HealthState::Degraded)),
     (Reason::AllGpusHealthy, NodeCondition("a"), || recovered(HealthState::Unhealthy)),
 ];

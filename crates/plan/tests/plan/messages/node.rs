@@ -29,9 +29,6 @@ pub const SCENARIOS: &[Scenario] = &[
         let faults = Faults { publishes: Some(7), ..Faults::default() };
         Sim::settled_fleet(OLD, &["a", "b"]).faulty(faults).policy("all", NEW)
     }),
-    (Reason::RolloutPending, A, || {
-        Sim::settled_fleet(OLD, &["a"]).then(|sim| sim.node_mut("a").cordoned = true).policy("all", NEW)
-    }),
     (Reason::GpuPodsInUse, A, || Sim::settled_fleet(OLD, &["a"]).then(|sim| busy(sim, "a")).policy("all", NEW)),
     (Reason::ReleasingGpus, A, || {
         Sim::settled_fleet(OLD, &["a"])

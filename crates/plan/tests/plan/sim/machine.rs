@@ -97,18 +97,23 @@ impl Sim {
     pub fn join_silent(&mut self, name: impl Into<NodeName>, device_ids: &[&str]) {
         let name = name.into();
         self.join_plain(&name);
+        let machine = Report {
+            boot_id: self.nodes[&name].boot_id.to_string(),
+            os: OsRelease { id: "ubuntu".into(), version_id: ubuntu(device_ids).into() },
+            ..Report::default()
+        };
+        self.machines.insert(name.clone(), machine);
+        self.plug(name, device_ids);
+    }
+
+    /// Replaces the GPUs of a machine by one of each PCI device id.
+    pub fn plug(&mut self, node: impl Into<NodeName>, device_ids: &[&str]) {
         let gpus = device_ids.iter().enumerate().map(|(index, device_id)| Gpu {
             pci_address: format!("0000:{:02x}:00.0", index + 6),
             device_id: (*device_id).into(),
             ..Gpu::default()
         });
-        let machine = Report {
-            boot_id: self.nodes[&name].boot_id.to_string(),
-            os: OsRelease { id: "ubuntu".into(), version_id: ubuntu(device_ids).into() },
-            gpus: gpus.collect(),
-            ..Report::default()
-        };
-        self.machines.insert(name, machine);
+        self.report(node).gpus = gpus.collect();
     }
 
     /// Adds a node without GPUs.
