@@ -26,10 +26,13 @@ async fn remove(f: &Fixture) -> Result<()> {
     f.wait_for_no_operands().await
 }
 
-/// Checks that the Job of the described systems, which sets a limit and no RuntimeClass, gets one GPU, and so does a pod
-/// that sets the RuntimeClass, with these variables.
-async fn pods_get_one_gpu_with_and_without_the_class(f: &Fixture, env: &[(&str, &str)]) -> Result<()> {
-    nvidia_smi_shows(f, (keys::MODEL, "nvidia-h100-80gb"), "NVIDIA H100 80GB HBM3 81559MiB", DEFAULT_DRIVER).await?;
+/// Checks that the Job of the described systems, which sets a limit and no RuntimeClass, gets one GPU.
+async fn plain_job_gets_one_gpu(f: &Fixture) -> Result<()> {
+    nvidia_smi_shows(f, (keys::MODEL, "nvidia-h100-80gb"), "NVIDIA H100 80GB HBM3 81559MiB", DEFAULT_DRIVER).await
+}
+
+/// Checks that a pod that sets the RuntimeClass gets one GPU, with these variables.
+async fn pod_of_the_class_gets_one_gpu(f: &Fixture, env: &[(&str, &str)]) -> Result<()> {
     let mut pod = f.gpu_pod("classed", &["/usr/bin/entrypoint", "hold"]);
     pod["spec"]["runtimeClassName"] = "nvidia".into();
     let env = env.iter().map(|(name, value)| json!({"name": name, "value": value}));
@@ -46,14 +49,16 @@ fn nvidias_runtime_is_configured_with_one_restart_of_containerd_and_removed_with
         f.host.restart_containerd()?;
         let before = f.host.containerd_starts()?;
         let restarts = || anyhow::Ok(f.host.containerd_starts()? - before);
-        f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
+        f.apply("{defaults: {toolkit: {injection: Runtime, setAsDefault: false}}}").await?;
         f.wait_until_ready().await?;
         ensure!(restarts()? == 1, "containerd was restarted {} times", restarts()?);
         let configured = configuration(&f)?;
         ensure!(configured.contains("nvidia-container-runtime"), "{configured}");
         let class = Api::<RuntimeClass>::all(f.cluster.client()).get("nvidia").await?;
         ensure!(class.handler == "nvidia", "{class:?}");
-        pods_get_one_gpu_with_and_without_the_class(&f, &[]).await?;
+        let message = f.status().await?.message;
+        ensure!(message.contains("must set runtimeClassName: nvidia"), "{message}");
+        pod_of_the_class_gets_one_gpu(&f, &[]).await?;
 
         // A recreated pod finds the configuration up to date.
         f.remake(Stage::Toolkit).await?;
@@ -71,10 +76,25 @@ fn nvidias_runtime_is_configured_with_one_restart_of_containerd_and_removed_with
         f.wait_until_ready().await?;
         ensure!(restarts()? == 1, "containerd was restarted for a configuration that it still has loaded");
 
+        f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
+        f.wait_for_status("a node on which pods need no RuntimeClass", |status| {
+            ensure!(status.is_ready() && !status.message.contains("runtimeClassName"), "{}", status.message);
+            Ok(())
+        })
+        .await?;
+        eventually(READY, "NVIDIA's runtime as the default", || async {
+            let configured = configuration(&f)?;
+            ensure!(configured.contains("default_runtime_name = \"nvidia\"") && restarts()? == 2, "{configured}");
+            Ok(())
+        })
+        .await?;
+        f.wait_until_ready().await?;
+        plain_job_gets_one_gpu(&f).await?;
+
         remove(&f).await?;
         let left = configuration(&f)?;
         ensure!(left == found, "{left}");
-        ensure!(restarts()? == 2, "NVIDIA's runtime is the default until containerd is restarted");
+        ensure!(restarts()? == 3, "new containers would still be started by the removed default");
         Ok(())
     });
 }
@@ -90,8 +110,9 @@ fn cdi_is_enabled_in_a_containerd_without_it_and_plain_pods_get_a_gpu() {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         ensure!(restarts()? == 1, "containerd was restarted {} times", restarts()?);
+        plain_job_gets_one_gpu(&f).await?;
         // With CDI, a variable that asks NVIDIA's runtime for all GPUs has no effect.
-        pods_get_one_gpu_with_and_without_the_class(&f, &[("NVIDIA_VISIBLE_DEVICES", "all")]).await?;
+        pod_of_the_class_gets_one_gpu(&f, &[("NVIDIA_VISIBLE_DEVICES", "all")]).await?;
 
         remove(&f).await?;
         let left = configuration(&f)?;

@@ -42,10 +42,10 @@ fn the_pods_for_every_runtime_and_distribution_are_as_reviewed() {
 /// answers, and what is changed in the runtime's configuration; then the class that it must set instead.
 fn plain_pod(sim: &Sim) -> (String, Option<String>) {
     let pod = |set: &DaemonSet| set.spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
-    let plugin = pod(&sim.sets_of(Stage::DevicePlugin)[0]);
+    let plugin = pod(sim.sets_of(Stage::DevicePlugin)[0]);
     let env = plugin.containers.into_iter().flat_map(|container| container.env.unwrap_or_default());
     let strategy = env.into_iter().find(|env| env.name == "DEVICE_LIST_STRATEGY").and_then(|env| env.value);
-    let toolkit = sim.sets_of(Stage::Toolkit).into_iter().flat_map(|set| pod(&set).init_containers.unwrap_or_default());
+    let toolkit = sim.sets_of(Stage::Toolkit).into_iter().flat_map(|set| pod(set).init_containers.unwrap_or_default());
     let changes = toolkit.flat_map(|init| init.args.unwrap_or_default());
     let changes =
         changes.filter(|arg| ["--enable-cdi-in-runtime=true", "--set-as-default=true"].contains(&arg.as_str()));
