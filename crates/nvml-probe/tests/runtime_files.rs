@@ -226,6 +226,25 @@ fn only_a_version_1_configuration_is_moved_into_the_main_file() {
     assert_eq!(move_version_1_to_main(&list, &now("[crio.runtime.runtimes.nvidia]\n")), None);
 }
 
+#[test]
+fn in_a_version_1_configuration_cdi_is_enabled_where_containerd_reads_it_and_removed_again() {
+    let list =
+        config_files(RuntimeKind::Containerd, Some(Path::new("/c/config.toml")), Some(Path::new("/c/conf.d/n.toml")));
+    let default = "      default_runtime_name = \"nvidia\"\n";
+    let installed = VERSION_1.replace(default, "      enable_cdi = true\n");
+    let now = Texts::from([(PathBuf::from("/c/conf.d/n.toml"), Some(installed))]);
+    let moved = move_version_1_to_main(&list, &now).unwrap().remove(Path::new("/c/config.toml")).flatten().unwrap();
+    let table = toml_edit::Document::parse(moved.as_str()).unwrap();
+    let cri = &table.as_table()["plugins"]["cri"];
+    assert_eq!(cri["enable_cdi"].as_bool(), Some(true), "{moved}");
+    assert!(cri["containerd"].get("enable_cdi").is_none(), "{moved}");
+    for (found, stays) in [("[plugins.cri]\n", false), ("[plugins.cri]\n  enable_cdi = true\n", true)] {
+        let rest = toml_file::without_entries(&moved, Some(found), None, &entries()).unwrap().unwrap();
+        assert!(rest.contains("Added by the site"), "{rest}");
+        assert_eq!(rest.contains("enable_cdi"), stays, "{rest}");
+    }
+}
+
 fn docker() -> (Vec<ConfigFile>, PathBuf) {
     let path = PathBuf::from("/etc/docker/daemon.json");
     (config_files(RuntimeKind::Docker, Some(&path), None), path)

@@ -3,7 +3,7 @@
 use std::{io::IsTerminal, sync::mpsc, thread, time::Duration};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     cluster::{
@@ -23,6 +23,8 @@ use crate::{
 };
 
 const DEADLINE: Duration = Duration::from_mins(5);
+/// The image of the pods that show that a GPU can be used. nvidia-smi is part of the driver, not of the image.
+const PLAIN_IMAGE: &str = "localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0";
 
 /// Runs the demo. With `keep` the cluster keeps running afterwards, and so does a cluster that was already running.
 pub(super) fn run(paths: &Paths, keep: bool) -> Result<()> {
@@ -34,6 +36,7 @@ pub(super) fn run(paths: &Paths, keep: bool) -> Result<()> {
         heading("what the operator does");
         if state.nodes.is_real() {
             watch(paths)?;
+            run_plain_pods(paths)?;
         }
         print_objects(paths)?;
         print_next_steps(paths, is_kept);
@@ -67,6 +70,38 @@ fn watch(paths: &Paths) -> Result<()> {
         Ok(if ready { Ok(()) } else { Err(line) })
     })
     .with_context(|| diagnosis(paths, lifecycle::real_nodes(paths)))?;
+    step.done();
+    Ok(())
+}
+
+/// Runs a pod on each node that sets a limit of `nvidia.com/gpu` and nothing else, and prints which GPU it finds.
+fn run_plain_pods(paths: &Paths) -> Result<()> {
+    let step = Step::start("running a pod with a limit of nvidia.com/gpu on each node");
+    let label = "app=plain";
+    kubectl(paths, &["delete", "pods", "--selector", label, "--ignore-not-found"])?;
+    let nodes = lifecycle::real_nodes(paths);
+    for node in &nodes {
+        let spec = json!({"spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "containers": [{
+                "name": "plain",
+                "image": PLAIN_IMAGE,
+                "command": ["nvidia-smi"],
+                "resources": {"limits": {"nvidia.com/gpu": "1"}},
+            }],
+        }});
+        let (name, image) = (format!("plain-on-{node}"), format!("--image={PLAIN_IMAGE}"));
+        let overrides = format!("--overrides={spec}");
+        kubectl(paths, &["run", &name, &image, "--restart=Never", "--labels", label, &overrides])?;
+    }
+    let succeeded = "--for=jsonpath={.status.phase}=Succeeded";
+    kubectl(paths, &["wait", succeeded, "pods", "--selector", label, "--timeout=1m"])
+        .with_context(|| diagnosis(paths, nodes.clone()))?;
+    for node in &nodes {
+        let log = kubectl(paths, &["logs", &format!("plain-on-{node}")])?;
+        let gpus: Vec<&str> = log.lines().filter(|line| line.starts_with("GPU ")).collect();
+        step.print(&format!("pod plain-on-{node}: {}", gpus.join(", ")));
+    }
     step.done();
     Ok(())
 }
@@ -158,8 +193,6 @@ fn wait_for_enter() {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn list(status: &str, observed: u32) -> Value {

@@ -1,18 +1,45 @@
 //! Configuration of a container runtime: NVIDIA's own installer, the restart of the real containerd, and the state
 //! after the removal.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::eventually;
-use gpu_operator_crd::policy::Stage;
+use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{Api, ResourceExt};
+use serde_json::json;
 
-use crate::support::{Fixture, READY, long_test, started, test, test_on_containerd_1};
+use crate::{
+    support::{DEFAULT_DRIVER, Fixture, READY, long_test, started, test, test_on_containerd_1},
+    systems::nvidia_smi_shows,
+};
 
 /// Returns the files of containerd's configuration, with their names.
 fn configuration(f: &Fixture) -> Result<String> {
     let script = "cd /etc/containerd; for file in $(find . -type f | sort); do echo \"== $file\"; cat $file; done";
     f.host.exec(&["/bin/sh", "-ec", script])
+}
+
+/// Deletes the pods and the policy, and waits until the operands are gone.
+async fn remove(f: &Fixture) -> Result<()> {
+    f.cluster.kubectl(&["delete", "pods", "--all", "-n", &f.users(), "--grace-period=1"])?;
+    f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
+    f.wait_for_no_operands().await
+}
+
+/// Checks that the Job of the described systems, which sets a limit and no RuntimeClass, gets one GPU.
+async fn plain_job_gets_one_gpu(f: &Fixture) -> Result<()> {
+    nvidia_smi_shows(f, (keys::MODEL, "nvidia-h100-80gb"), "NVIDIA H100 80GB HBM3 81559MiB", DEFAULT_DRIVER).await
+}
+
+/// Checks that a pod that sets the RuntimeClass gets one GPU, with these variables.
+async fn pod_of_the_class_gets_one_gpu(f: &Fixture, env: &[(&str, &str)]) -> Result<()> {
+    let mut pod = f.gpu_pod("classed", &["/usr/bin/entrypoint", "hold"]);
+    pod["spec"]["runtimeClassName"] = "nvidia".into();
+    let env = env.iter().map(|(name, value)| json!({"name": name, "value": value}));
+    pod["spec"]["containers"][0]["env"].as_array_mut().context("an environment")?.extend(env);
+    f.create(pod).await?;
+    f.runs("classed").await?;
+    f.sees_one_gpu("classed")
 }
 
 #[test]
@@ -22,13 +49,16 @@ fn nvidias_runtime_is_configured_with_one_restart_of_containerd_and_removed_with
         f.host.restart_containerd()?;
         let before = f.host.containerd_starts()?;
         let restarts = || anyhow::Ok(f.host.containerd_starts()? - before);
-        f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
+        f.apply("{defaults: {toolkit: {injection: Runtime, setAsDefault: false}}}").await?;
         f.wait_until_ready().await?;
         ensure!(restarts()? == 1, "containerd was restarted {} times", restarts()?);
         let configured = configuration(&f)?;
         ensure!(configured.contains("nvidia-container-runtime"), "{configured}");
         let class = Api::<RuntimeClass>::all(f.cluster.client()).get("nvidia").await?;
         ensure!(class.handler == "nvidia", "{class:?}");
+        let message = f.status().await?.message;
+        ensure!(message.contains("must set runtimeClassName: nvidia"), "{message}");
+        pod_of_the_class_gets_one_gpu(&f, &[]).await?;
 
         // A recreated pod finds the configuration up to date.
         f.remake(Stage::Toolkit).await?;
@@ -46,34 +76,48 @@ fn nvidias_runtime_is_configured_with_one_restart_of_containerd_and_removed_with
         f.wait_until_ready().await?;
         ensure!(restarts()? == 1, "containerd was restarted for a configuration that it still has loaded");
 
-        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
-        f.wait_for_no_operands().await?;
+        f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
+        f.wait_for_status("a node on which pods need no RuntimeClass", |status| {
+            ensure!(status.is_ready() && !status.message.contains("runtimeClassName"), "{}", status.message);
+            Ok(())
+        })
+        .await?;
+        eventually(READY, "NVIDIA's runtime as the default", || async {
+            let configured = configuration(&f)?;
+            ensure!(configured.contains("default_runtime_name = \"nvidia\"") && restarts()? == 2, "{configured}");
+            Ok(())
+        })
+        .await?;
+        f.wait_until_ready().await?;
+        plain_job_gets_one_gpu(&f).await?;
+
+        remove(&f).await?;
         let left = configuration(&f)?;
         ensure!(left == found, "{left}");
-        ensure!(restarts()? == 1, "containerd was restarted for the removal");
+        ensure!(restarts()? == 3, "new containers would still be started by the removed default");
         Ok(())
     });
 }
 
 #[test]
-fn containerd_without_cdi_gets_nvidias_runtime_and_pods_with_its_runtime_class_get_a_gpu() {
+fn cdi_is_enabled_in_a_containerd_without_it_and_plain_pods_get_a_gpu() {
     test_on_containerd_1(|f| async move {
         let found = configuration(&f)?;
         // containerd keeps the configuration of an earlier test loaded until it is restarted.
         f.host.restart_containerd()?;
         let before = f.host.containerd_starts()?;
+        let restarts = || anyhow::Ok(f.host.containerd_starts()? - before);
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        let restarts = f.host.containerd_starts()? - before;
-        ensure!(restarts == 1, "containerd was restarted {restarts} times");
-        f.run_gpu_pod_of("nvidia", "classed").await?;
-        f.sees_one_gpu("classed")?;
+        ensure!(restarts()? == 1, "containerd was restarted {} times", restarts()?);
+        plain_job_gets_one_gpu(&f).await?;
+        // With CDI, a variable that asks NVIDIA's runtime for all GPUs has no effect.
+        pod_of_the_class_gets_one_gpu(&f, &[("NVIDIA_VISIBLE_DEVICES", "all")]).await?;
 
-        f.cluster.kubectl(&["delete", "pods", "--all", "-n", &f.users(), "--grace-period=1"])?;
-        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
-        f.wait_for_no_operands().await?;
+        remove(&f).await?;
         let left = configuration(&f)?;
         ensure!(left == found, "{left}");
+        ensure!(restarts()? == 1, "containerd was restarted for the removal");
         Ok(())
     });
 }

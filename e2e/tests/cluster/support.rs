@@ -512,14 +512,6 @@ impl Fixture {
         self.runs(name).await
     }
 
-    /// Runs a pod of a `RuntimeClass` that holds one GPU and does nothing.
-    pub async fn run_gpu_pod_of(&self, class: &str, name: &str) -> Result<()> {
-        let mut pod = self.gpu_pod(name, &["/usr/bin/entrypoint", "hold"]);
-        pod["spec"]["runtimeClassName"] = class.into();
-        self.create(pod).await?;
-        self.runs(name).await.map(drop)
-    }
-
     /// Creates a pod with one GPU and this command. The variable `MARK` in its environment identifies its processes.
     pub async fn create_on_gpu(&self, name: &str, command: &[&str]) -> Result<()> {
         self.create(self.gpu_pod(name, command)).await

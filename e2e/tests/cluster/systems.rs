@@ -55,7 +55,7 @@ async fn vector_add_passes(f: &Fixture, label: (&str, &str)) -> Result<()> {
 }
 
 /// Checks that nvidia-smi, which is part of the driver, shows exactly one GPU and the driver version.
-async fn nvidia_smi_shows(f: &Fixture, label: (&str, &str), gpu: &str, driver: &str) -> Result<()> {
+pub async fn nvidia_smi_shows(f: &Fixture, label: (&str, &str), gpu: &str, driver: &str) -> Result<()> {
     shows_one(&Check { label, command: &["nvidia-smi"], libraries: None }.run(f).await?, gpu, driver)
 }
 

@@ -35,13 +35,14 @@ pub struct Toolkit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub injection: Option<Injection>,
     /// Name of NVIDIA's runtime in the container runtime's configuration, and of the `RuntimeClass` that selects it.
-    /// Applies to injection `Runtime`. Defaults to `nvidia`.
+    /// Applies to injection `Runtime`, and to `CDI` with containerd 1.7. Defaults to `nvidia`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RuntimeClassName>")]
     pub runtime_class: Option<String>,
-    /// Whether NVIDIA's runtime also runs pods without a `RuntimeClass`. Applies to injection `Runtime`. Defaults to
-    /// false. Warning: a container whose image sets `NVIDIA_VISIBLE_DEVICES=all` can then access every GPU of its node
-    /// without requesting one.
+    /// Whether NVIDIA's runtime also runs pods without a `RuntimeClass`. Applies to injection `Runtime`. If false, pods
+    /// that request GPUs must set `runtimeClassName`. If true, a container whose image sets `NVIDIA_VISIBLE_DEVICES=all`
+    /// can access every GPU of its node without requesting one. Defaults to true, and to false on k3s and RKE2, which
+    /// set the default themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_as_default: Option<bool>,
     /// The directory on the host in which the toolkit is installed, as subdirectory `toolkit`. Set it on hosts where
@@ -79,10 +80,12 @@ pub enum ContainerRuntime {
 /// The mechanism that gives containers their GPUs.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Injection {
-    /// `CDI` if the runtime supports CDI devices by itself (containerd 2.0 and later, CRI-O), otherwise `Runtime`.
+    /// `CDI` if the runtime supports CDI devices (containerd 1.7 and later, CRI-O), otherwise `Runtime`. `Runtime` if
+    /// `setAsDefault` is true.
     #[default]
     Auto,
-    /// CDI devices, which kubelet passes to the runtime. The runtime is neither configured nor restarted.
+    /// CDI devices, which kubelet passes to the runtime. containerd 2 and CRI-O are neither configured nor restarted. In
+    /// containerd 1.7, CDI is enabled, which requires one restart.
     #[serde(rename = "CDI")]
     Cdi,
     /// CDI devices, as with `CDI`. In addition, NVIDIA's NRI plugin adds CDI devices to those pods of the operator's

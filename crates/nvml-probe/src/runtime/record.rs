@@ -139,6 +139,6 @@ pub fn move_version_1_to_main(files: &[ConfigFile], now: &Texts) -> Option<Texts
     // CRI-O's files have no version, and have no table named `plugins`.
     let is_containerds =
         toml_edit::Document::parse(beside.as_str()).is_ok_and(|file| file.as_table().contains_key("plugins"));
-    (is_v1 && is_containerds)
-        .then(|| Texts::from([(main.path.clone(), Some(beside.clone())), (drop_in.path.clone(), None)]))
+    let text = || toml_file::with_cdi_in_cri_table(beside).unwrap_or_else(|| beside.clone());
+    (is_v1 && is_containerds).then(|| Texts::from([(main.path.clone(), Some(text())), (drop_in.path.clone(), None)]))
 }

@@ -10,6 +10,9 @@ use toml_edit::{Document, Item, Table, TableLike, Value};
 
 use super::entries::{FormatError, NvidiaEntries};
 
+/// The key that enables CDI in containerd 1.7.
+const CDI: &str = "enable_cdi";
+
 type Edit = (Range<usize>, String);
 
 /// Returns whether NVIDIA's runtime is configured: in every schema, a string contains the program's path.
@@ -29,6 +32,25 @@ fn contains_handler(table: &Table, entries: &NvidiaEntries) -> bool {
 pub fn version(text: &str) -> i64 {
     let document = Document::parse(text).ok();
     document.and_then(|document| document.as_table().get("version")?.as_integer()).unwrap_or(1)
+}
+
+/// Returns a version 1 configuration with `enable_cdi` in the table of the CRI, from which containerd reads it, if the
+/// installer has set it: it sets it one table below (nvidia-container-toolkit v1.20.1,
+/// `pkg/config/engine/containerd/config_v1.go`).
+#[must_use]
+pub fn with_cdi_in_cri_table(text: &str) -> Option<String> {
+    let document = Document::parse(text).ok()?;
+    let cri = document.as_table().get("plugins")?.get("cri")?.as_table()?;
+    let line = cdi_line(text, cri.get("containerd")?.as_table()?)?;
+    let below_header = whole_lines(text, cri.span()?).end;
+    let moved = text.get(line.clone())?.to_owned();
+    Some(apply(text, vec![(below_header..below_header, moved), (line, String::new())]))
+}
+
+/// Returns the line of a table that enables CDI.
+fn cdi_line(text: &str, table: &Table) -> Option<Range<usize>> {
+    let (key, value) = table.get_key_value(CDI)?;
+    Some(whole_lines(text, key.span()?.start..value.span()?.end))
 }
 
 /// Returns the file without NVIDIA's entries, given its original content; `None` if it did not exist and has no other
@@ -108,6 +130,9 @@ fn runtime_edits(
             _ if key == "default_runtime_name" && names_added(item, table, before, entries) => {
                 edits.extend(default_edit(text, table, known));
             }
+            _ if key == CDI && known.is_none() && has_added(table, entries) => {
+                edits.extend(cdi_line(text, table).map(|line| (line, String::new())));
+            }
             _ => has_only_nvidias = false,
         }
     }
@@ -121,6 +146,12 @@ fn names_added(default: &Item, table: &Table, before: Option<&dyn TableLike>, en
         let known = before.and_then(|before| before.get("runtimes")?.get(name));
         known.is_none() && runtime.is_some_and(|runtime| !runtime.is_dotted() && is_nvidias(name, runtime, entries))
     })
+}
+
+/// Returns whether the CRI's table contains one of the installer's runtimes.
+fn has_added(cri: &Table, entries: &NvidiaEntries) -> bool {
+    let containerd = cri.get("containerd").and_then(Item::as_table);
+    containerd.is_some_and(|containerd| contains_handler(containerd, entries))
 }
 
 fn default_edit(text: &str, table: &Table, before: Option<&Item>) -> Option<Edit> {

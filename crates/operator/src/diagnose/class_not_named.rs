@@ -9,10 +9,11 @@ pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
         return None;
     }
     let node = pod.node.as_deref()?;
-    let class = fleet.hosts.get(node)?.runtime_to_name()?;
+    let host = fleet.hosts.get(node)?;
+    let class = host.class_to_name()?;
+    let or = if host.keeps_default_runtime() { ", or remove toolkit.setAsDefault: false from the policy" } else { "" };
     Some(format!(
         "node {node} injects GPUs through NVIDIA's runtime, but this pod sets no runtimeClassName, so another runtime runs it \
-         and it finds no driver (libcuda.so.1 is missing, NVML does not start); set runtimeClassName: {class}, or \
-         toolkit.setAsDefault: true in the policy"
+         and it finds no driver (libcuda.so.1 is missing, NVML does not start); set runtimeClassName: {class}{or}"
     ))
 }

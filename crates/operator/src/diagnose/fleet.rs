@@ -5,17 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys,
-    policy::Pool,
+    policy::{Pool, Toolkit},
     reason::Reason,
-    report::{DriverFacts, HOST_ROOT},
+    report::DriverFacts,
 };
 use gpu_operator_plan::{
     desired::{
         effective_spec,
-        toolkit::{
-            self,
-            choice::{self, ToolkitChoice},
-        },
+        toolkit::choice::{self, ToolkitChoice},
     },
     world::{NodeFacts, World, is_gpu},
 };
@@ -128,26 +125,25 @@ impl<'w> Host<'w> {
 
     /// Returns the RuntimeClass of NVIDIA's runtime, if this operator's or the host's toolkit injects GPUs through that runtime
     /// and it is not the default runtime.
-    pub fn runtime_to_name(&self) -> Option<String> {
+    pub fn class_to_name(&self) -> Option<String> {
         let of_host = self.status().and_then(|status| status.host_runtime.clone());
         let choice = if let Some(runtime) = of_host {
             ToolkitChoice::Host(runtime)
         } else {
             // The label reflects the choice for the current policy and node, unless one of them has just changed.
             self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
-            let wanted = effective_spec::toolkit(self.policy?, self.pool);
-            let choice = choice::choose(&wanted, self.node, &[]).ok()?;
-            toolkit::folder_driver::adapt(choice, &wanted, self.node, self.driver_root()).ok()?
+            choice::choose(&self.toolkit()?, self.node, &[]).ok()?
         };
         choice.class_to_name().map(str::to_owned)
     }
 
-    /// Returns the root directory of the loaded driver's libraries.
-    fn driver_root(&self) -> &'w str {
-        let driver = self.status().and_then(|status| status.report.as_ref()).map(|report| &report.driver);
-        let found = driver
-            .and_then(|driver| driver.installed.iter().find(|found| driver.loaded.as_ref() == Some(&found.version)));
-        found.map_or(HOST_ROOT, |found| found.root.as_str())
+    /// Returns whether the policy requires that NVIDIA's runtime is not the default.
+    pub fn keeps_default_runtime(&self) -> bool {
+        self.toolkit().is_some_and(|toolkit| toolkit.set_as_default == Some(false))
+    }
+
+    fn toolkit(&self) -> Option<Toolkit> {
+        Some(effective_spec::toolkit(self.policy?, self.pool))
     }
 
     /// Returns the names of the GPU resources that the node offers.

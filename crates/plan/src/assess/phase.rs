@@ -99,7 +99,9 @@ fn allocatable(member: &Member<'_>) -> String {
         Some(ToolkitChoice::Nri { .. }) => Some(NRI_IS_IDLE.to_owned()),
         _ => None,
     };
-    [Some(resources), driver, runtime].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let class = member.toolkit().and_then(ToolkitChoice::class_to_name);
+    let class = class.map(|class| format!("pods that request GPUs must set runtimeClassName: {class}"));
+    [Some(resources), driver, runtime, class].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn of_host_runtime(member: &Member<'_>, HostRuntime { file, handler, .. }: &HostRuntime) -> String {

@@ -81,7 +81,7 @@ pub fn choose(
         let of_host = matches!(&driver, DriverChoice::Preinstalled { root } if root == HOST_ROOT);
         let host_runtimes = if of_host { foreign.runtimes() } else { &[] };
         let choice = toolkit::choice::choose(&wanted, on.node, host_runtimes)?;
-        let choice = toolkit::folder_driver::adapt(choice, &wanted, on.node, driver.root())?;
+        toolkit::folder_driver::check(&choice, driver.root())?;
         (choice, toolkit::folder(&wanted, &driver))
     } else {
         (ToolkitChoice::None, None)

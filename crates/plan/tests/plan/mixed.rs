@@ -282,7 +282,7 @@ fn nodes_with_different_variants_share_no_daemon_set() {
     sim.join("host", "2330", 8);
     sim.host_driver("host", "580.1.1", true);
     sim.join("old", "2330", 8);
-    sim.node_mut("old").runtime = "containerd://1.7.27".into();
+    sim.node_mut("old").runtime = "containerd://1.6.9".into();
     sim.label("old", "zone", Some("old"));
     sim.join("older", "2330", 8);
     sim.node_mut("older").runtime = "containerd://1.7.27".into();

@@ -3,7 +3,7 @@
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
 use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
 
 pub(crate) fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
@@ -18,7 +18,8 @@ fn the_pods_for_every_runtime_and_distribution_are_as_reviewed() {
     for (name, runtime, kubelet, toolkit) in [
         ("nri", "containerd://2.1.4", "v1.34.1", "{injection: NRI}"),
         ("containerd", "containerd://1.7.27", "v1.34.1", "{}"),
-        ("containerd-default", "containerd://1.7.27", "v1.34.1", "{setAsDefault: true}"),
+        ("containerd-class", "containerd://1.7.27", "v1.34.1", "{injection: Runtime, setAsDefault: false}"),
+        ("containerd-default", "containerd://1.6.9", "v1.34.1", "{}"),
         ("docker", "docker://27.0.3", "v1.34.1", "{runtimeClass: gpu}"),
         ("crio", "cri-o://1.34.1", "v1.34.1", "{injection: Runtime}"),
         ("k3s", "containerd://2.1.4-k3s1", "v1.34.1+k3s1", "{injection: Runtime}"),
@@ -34,6 +35,50 @@ fn the_pods_for_every_runtime_and_distribution_are_as_reviewed() {
             let pod = set.spec.and_then(|spec| spec.template.spec).expect("a pod");
             insta::assert_yaml_snapshot!(format!("{name}-{}", stage.as_str()), pod);
         }
+    }
+}
+
+/// Returns how a plain pod, with a limit of `nvidia.com/gpu` and nothing else, gets its GPUs on node `a`: how the plugin
+/// answers, and what is changed in the runtime's configuration; then the class that it must set instead.
+fn plain_pod(sim: &Sim) -> (String, Option<String>) {
+    let pod = |set: &DaemonSet| set.spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
+    let plugin = pod(sim.sets_of(Stage::DevicePlugin)[0]);
+    let env = plugin.containers.into_iter().flat_map(|container| container.env.unwrap_or_default());
+    let strategy = env.into_iter().find(|env| env.name == "DEVICE_LIST_STRATEGY").and_then(|env| env.value);
+    let toolkit = sim.sets_of(Stage::Toolkit).into_iter().flat_map(|set| pod(set).init_containers.unwrap_or_default());
+    let changes = toolkit.flat_map(|init| init.args.unwrap_or_default());
+    let changes =
+        changes.filter(|arg| ["--enable-cdi-in-runtime=true", "--set-as-default=true"].contains(&arg.as_str()));
+    let how: Vec<String> = strategy.into_iter().chain(changes).collect();
+    let status = sim.status("a");
+    assert_eq!(status.phase, Phase::Ready, "{status:?}");
+    let class = status.message.split_once("; pods that request GPUs must set runtimeClassName: ");
+    (how.join(" "), class.map(|(_, class)| class.to_owned()))
+}
+
+#[test]
+fn a_ready_node_runs_plain_pods_or_its_message_names_their_runtime_class() {
+    let (kubeadm, k3s) = ("v1.34.1", "v1.34.1+k3s1");
+    let (cdi, by_runtime) = ("cdi-cri", "envvar");
+    let enabled = "cdi-cri --enable-cdi-in-runtime=true";
+    let default = "envvar --set-as-default=true";
+    for (runtime, kubelet, toolkit, how, class) in [
+        ("containerd://2.1.4", kubeadm, "{}", cdi, None),
+        ("cri-o://1.34.1", kubeadm, "{}", cdi, None),
+        ("containerd://1.7.27", kubeadm, "{}", enabled, None),
+        ("containerd://1.7.27", kubeadm, "{injection: CDI}", enabled, None),
+        ("containerd://1.6.9", kubeadm, "{}", default, None),
+        ("docker://27.0.3", kubeadm, "{}", default, None),
+        ("docker://27.0.3", kubeadm, "{setAsDefault: false}", by_runtime, Some("nvidia")),
+        ("containerd://2.1.4", kubeadm, "{injection: Runtime}", default, None),
+        ("containerd://1.7.27-k3s1", k3s, "{runtimeClass: gpu}", by_runtime, Some("gpu")),
+    ] {
+        let sim = fleet(runtime, kubelet, toolkit);
+        let found = plain_pod(&sim);
+        assert_eq!((found.0.as_str(), found.1.as_deref()), (how, class), "{toolkit} on {runtime}");
+        // The class is offered wherever the runtime has a handler of that name.
+        let changed = how != cdi;
+        assert_eq!(sim.runtime_classes.len(), usize::from(changed), "{toolkit} on {runtime}");
     }
 }
 
@@ -528,46 +573,56 @@ fn without_a_configured_runtime_no_runtime_class_is_created() {
 }
 
 #[test]
-fn a_runtime_of_the_host_is_kept_until_it_is_taken_over_and_then_the_operators_is_kept() {
-    let host_runtimes = || {
+fn a_default_runtime_of_the_host_is_kept_until_plain_pods_need_another_and_then_the_operators_is_kept() {
+    let host_runtimes = |default| {
         let (file, handler) = ("/etc/containerd/config.toml".to_owned(), "nvidia".to_owned());
-        vec![HostRuntime { file, handler, default: false }]
+        vec![HostRuntime { file, handler, default }]
     };
+    for taken_over in [false, true] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        sim.host_driver("a", "580.95.05", true);
+        sim.node_mut("a").runtime = "containerd://1.7.27".into();
+        sim.report("a").runtimes = host_runtimes(true);
+        sim.apply_policy("all", "{}");
+        sim.settle();
+        assert!(sim.sets_of(Stage::Toolkit).is_empty());
+        assert_eq!(sim.runtime_classes.keys().collect::<Vec<_>>(), ["nvidia"], "pods may refer to it by name");
+        assert!(sim.status("a").message.ends_with("; runtime nvidia is configured on the host and left unchanged"));
+
+        // The configuration file is being rewritten: no revision changes, nor does the plugin.
+        let groups = |sim: &Sim| member_labels(sim, "a");
+        let before = groups(&sim);
+        sim.report("a").runtimes.clear();
+        sim.settle();
+        assert_eq!(groups(&sim), before);
+
+        sim.report("a").runtimes = host_runtimes(taken_over);
+        if taken_over {
+            sim.apply_policy("all", "{defaults: {foreignStack: TakeOver}}");
+        }
+        sim.settle();
+        assert_eq!(plain_pod(&sim), ("cdi-cri --enable-cdi-in-runtime=true".to_owned(), None));
+        sim.report("a").runtimes = host_runtimes(true);
+        sim.apply_policy("all", "{}");
+        sim.settle();
+        assert_eq!(sim.sets_of(Stage::Toolkit).len(), 1, "the toolkit that was installed first stays");
+    }
+}
+
+#[test]
+fn a_runtime_of_the_host_that_is_not_the_default_is_used_only_if_the_policy_forbids_a_default() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.host_driver("a", "580.95.05", true);
-    sim.node_mut("a").runtime = "containerd://1.7.27".into();
-    sim.report("a").runtimes = host_runtimes();
-    sim.apply_policy("all", "{readiness: {validation: {mode: OnInstall}}}");
-    let named: Vec<_> = (0..60)
-        .flat_map(|_| {
-            sim.step();
-            sim.sleep(1);
-            sim.plans.last().expect("a plan").pods.values().cloned().collect::<Vec<_>>()
-        })
-        .filter_map(|pod| pod.spec?.runtime_class_name)
-        .collect();
-    assert_eq!(named, ["nvidia"], "the validation test runs with it");
+    sim.node_mut("a").runtime = "docker://27.0.3".into();
+    let (file, handler) = ("/etc/docker/daemon.json".to_owned(), "nvidia".to_owned());
+    sim.report("a").runtimes = vec![HostRuntime { file, handler, default: false }];
+    sim.apply_policy("all", "{defaults: {toolkit: {setAsDefault: false}}}");
+    sim.settle();
     assert!(sim.sets_of(Stage::Toolkit).is_empty());
-    assert_eq!(sim.runtime_classes.keys().collect::<Vec<_>>(), ["nvidia"], "pods refer to it by name");
-    assert!(sim.status("a").message.ends_with("; runtime nvidia is configured on the host and left unchanged"));
-
-    // The configuration file is being rewritten: no revision changes, nor does the plugin.
-    let groups = |sim: &Sim| member_labels(sim, "a");
-    let before = groups(&sim);
-    sim.report("a").runtimes.clear();
-    sim.settle();
-    assert_eq!(groups(&sim), before);
-    sim.report("a").runtimes = host_runtimes();
-    sim.report("a").runtimes[0].default = true;
-    sim.settle();
-    assert_eq!(groups(&sim), before, "a change on the host is not a new revision");
-
-    sim.apply_policy("all", "{defaults: {foreignStack: TakeOver}}");
-    sim.settle();
-    assert_eq!((sim.sets_of(Stage::Toolkit).len(), sim.status("a").phase), (1, Phase::Ready));
+    assert_eq!(plain_pod(&sim), ("envvar".to_owned(), Some("nvidia".to_owned())));
     sim.apply_policy("all", "{}");
     sim.settle();
-    assert_eq!(sim.sets_of(Stage::Toolkit).len(), 1, "the toolkit that was installed first stays");
+    assert_eq!(plain_pod(&sim), ("envvar --set-as-default=true".to_owned(), None));
 }
 
 fn member_labels(sim: &Sim, node: &str) -> Vec<(String, String)> {
@@ -621,18 +676,6 @@ fn beside_a_folder(runtime: &str, toolkit: &str) -> Sim {
 }
 
 #[test]
-fn with_a_driver_in_a_folder_containerd_1_7_injects_gpus_by_cdi() {
-    let mut sim = beside_a_folder("containerd://1.7.27", "{}");
-    sim.settle();
-    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
-    for stage in [Stage::Toolkit, Stage::DevicePlugin] {
-        let pod = sim.sets_of(stage)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
-        insta::assert_yaml_snapshot!(format!("folder-driver-{}", stage.as_str()), pod);
-    }
-    assert!(sim.runtime_classes.is_empty(), "no pod needs a RuntimeClass: {:?}", sim.runtime_classes);
-}
-
-#[test]
 fn a_toolkit_that_only_finds_device_nodes_in_the_drivers_directory_is_rejected() {
     for (runtime, toolkit, words) in [
         ("containerd://1.6.9", "{}", "containerd 1.7 or later"),
@@ -646,9 +689,13 @@ fn a_toolkit_that_only_finds_device_nodes_in_the_drivers_directory_is_rejected()
         assert_eq!(status.reason(), Some(Reason::RuntimeUnsupported), "{runtime} {toolkit}: {}", status.message);
         assert!(status.message.contains(words), "{}", status.message);
     }
-    let mut sim = beside_a_folder("containerd://2.1.4", "{}");
-    sim.settle();
-    assert_eq!(sim.status("a").phase, Phase::Ready, "CDI has no further requirements: {}", sim.status("a").message);
+    for (runtime, how) in
+        [("containerd://2.1.4", "cdi-cri"), ("containerd://1.7.27", "cdi-cri --enable-cdi-in-runtime=true")]
+    {
+        let mut sim = beside_a_folder(runtime, "{}");
+        sim.settle();
+        assert_eq!(plain_pod(&sim), (how.to_owned(), None), "{runtime}");
+    }
 }
 
 #[test]

@@ -493,13 +493,13 @@ fn the_test_gets_the_path_where_googles_plugin_mounts_the_driver() {
 }
 
 #[test]
-fn the_test_uses_nvidias_runtime_class_if_the_runtime_injects_gpus() {
+fn the_test_uses_nvidias_runtime_class_only_where_plain_pods_get_no_gpu() {
     for (runtime, toolkit, class) in [
         ("containerd://2.1.4", "{}", None),
-        ("containerd://1.7.27", "{}", Some("nvidia")),
-        ("containerd://1.7.27", "{runtimeClass: gpu}", Some("gpu")),
-        ("containerd://1.7.27", "{setAsDefault: true}", None),
-        ("containerd://2.1.4", "{injection: Runtime}", Some("nvidia")),
+        ("containerd://1.7.27", "{}", None),
+        ("docker://27.0.3", "{}", None),
+        ("docker://27.0.3", "{setAsDefault: false, runtimeClass: gpu}", Some("gpu")),
+        ("containerd://2.1.4", "{injection: Runtime, setAsDefault: false}", Some("nvidia")),
         ("containerd://1.7.27", "{injection: None}", None),
     ] {
         let spec = format!("{{readiness: {{validation: {{mode: OnInstall}}}}, defaults: {{toolkit: {toolkit}}}}}");

@@ -140,38 +140,40 @@ fn a_pod_that_is_being_deleted_is_ignored() {
 }
 
 #[test]
-fn if_gpus_are_injected_by_nvidias_runtime_a_pod_must_select_it() {
-    let mut world = world("{defaults: {toolkit: {runtimeClass: gpu}}}");
-    node(&mut world, "old", "nvidia-tesla-t4", 8);
-    edit(&mut world, "old", |node, _| {
-        node.runtime = "containerd://1.7.27".into();
-        node.labels.insert("gpu.nodestack.dev/toolkit".into(), "t4-1".into());
-    });
+fn a_pod_must_name_a_runtime_class_only_where_plain_pods_get_no_gpu() {
     let asks = |more: &str| {
         format!("{{nodeName: old, {more} containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: '1'}}}}}}]}}")
     };
-    let message = &found(&asks(""), &world)[0];
-    assert_eq!(message.0, Mistake::RuntimeClassNotNamed);
-    assert!(message.1.contains("runtimeClassName: gpu"), "{}", message.1);
-    let said = |spec: &str, world: &World| reasons(spec, world).contains(&Mistake::RuntimeClassNotNamed);
-    assert!(!said(&asks("runtimeClassName: gpu,"), &world));
-    assert!(
-        !said(&asks("").replace("nodeName: old,", ""), &world),
-        "the pod may still be assigned to a node that injects GPUs differently"
-    );
-    assert!(!said("{nodeName: old, containers: [{name: c}]}", &world));
-    for runtime in ["containerd://2.1.4", "containerd://1.7.27"] {
-        let mut other = world.clone();
-        edit(&mut other, "old", |node, _| {
+    let in_words = |toolkit: &str, runtime: &str, has_toolkit: bool, spec: &str| {
+        let mut world = world(&format!("{{defaults: {{toolkit: {toolkit}}}}}"));
+        node(&mut world, "old", "nvidia-tesla-t4", 8);
+        edit(&mut world, "old", |node, _| {
             node.runtime = runtime.into();
-            if runtime.contains("1.7") {
-                node.labels.remove("gpu.nodestack.dev/toolkit");
+            if has_toolkit {
+                node.labels.insert("gpu.nodestack.dev/toolkit".into(), "t4-1".into());
             }
         });
-        assert!(!said(&asks(""), &other), "GPUs are injected by CDI, or by a third-party toolkit");
+        let found = found(spec, &world).into_iter().find(|(mistake, _)| *mistake == Mistake::RuntimeClassNotNamed);
+        found.map(|(_, message)| message)
+    };
+    let (docker, class) = ("docker://27.0.3", "{setAsDefault: false, runtimeClass: gpu}");
+    let message = in_words(class, docker, true, &asks("")).unwrap();
+    assert!(
+        message.ends_with("runtimeClassName: gpu, or remove toolkit.setAsDefault: false from the policy"),
+        "{message}"
+    );
+    assert_eq!(in_words(class, docker, true, &asks("runtimeClassName: gpu,")), None);
+    let unassigned = asks("").replace("nodeName: old,", "");
+    assert_eq!(in_words(class, docker, true, &unassigned), None, "it may still be assigned to another node");
+    assert_eq!(in_words(class, docker, true, "{nodeName: old, containers: [{name: c}]}"), None);
+    assert_eq!(in_words(class, docker, false, &asks("")), None, "the toolkit is a third party's");
+    for (toolkit, runtime) in [
+        ("{}", docker),
+        ("{}", "containerd://1.6.9"),
+        ("{}", "containerd://1.7.27"),
+        (class, "containerd://1.7.27"),
+        (class, "containerd://2.1.4"),
+    ] {
+        assert_eq!(in_words(toolkit, runtime, true, &asks("")), None, "{toolkit} on {runtime}");
     }
-    let default_for_all: ClusterGpuPolicy =
-        ClusterGpuPolicy::new("all", serde_yaml::from_str("{defaults: {toolkit: {setAsDefault: true}}}").unwrap());
-    world.policies.insert("all".into(), Arc::new(default_for_all));
-    assert!(!said(&asks(""), &world));
 }

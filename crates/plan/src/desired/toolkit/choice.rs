@@ -71,27 +71,27 @@ impl ToolkitChoice {
         }
     }
 
-    /// Returns the name of NVIDIA's runtime, if containers get GPUs by it.
+    /// Returns the name of NVIDIA's runtime in the container runtime's configuration, which is the handler of its
+    /// RuntimeClass.
     #[must_use]
     pub fn handler(&self) -> Option<&str> {
-        self.entered().map(|(handler, _)| handler)
+        match self {
+            Self::Host(runtime) => Some(&runtime.handler),
+            Self::Runtime(setup) => Some(&setup.handler),
+            Self::None | Self::Cdi | Self::Nri { .. } => None,
+        }
     }
 
-    /// Returns the RuntimeClass that pods must name, if containers get GPUs by NVIDIA's runtime and it is not the
+    /// Returns the RuntimeClass that pods must name, if containers get GPUs only by NVIDIA's runtime and it is not the
     /// default.
     #[must_use]
     pub fn class_to_name(&self) -> Option<&str> {
-        self.entered().filter(|(_, default)| !default).map(|(handler, _)| handler)
-    }
-
-    /// Returns the name of NVIDIA's runtime in the container runtime's configuration, and whether it is the default.
-    fn entered(&self) -> Option<(&str, bool)> {
-        match self {
-            Self::Host(runtime) => Some((&runtime.handler, runtime.default)),
-            Self::Runtime(setup) if setup.cdi => None,
-            Self::Runtime(setup) => Some((&setup.handler, setup.default)),
-            Self::None | Self::Cdi | Self::Nri { .. } => None,
-        }
+        let runs_plain_pods = match self {
+            Self::Host(runtime) => runtime.default,
+            Self::Runtime(setup) => setup.default || setup.cdi,
+            Self::None | Self::Cdi | Self::Nri { .. } => true,
+        };
+        self.handler().filter(|_| !runs_plain_pods)
     }
 }
 
@@ -140,30 +140,13 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, host_runtimes: &[HostRuntime]
     }
     // Only a configured runtime can be the default.
     let implied = if toolkit.set_as_default == Some(true) { Injection::Runtime } else { Injection::Auto };
-    match toolkit.injection.filter(|injection| *injection != Injection::Auto).unwrap_or(implied) {
+    let injection = toolkit.injection.filter(|injection| *injection != Injection::Auto).unwrap_or(implied);
+    match injection {
         Injection::Auto | Injection::Cdi if runtime.takes_cdi() => Ok(ToolkitChoice::Cdi),
-        Injection::Auto | Injection::Runtime => {
-            let kind = runtime.kind.or(toolkit.runtime.and_then(named)).ok_or_else(|| {
-                fault(format!(
-                    "the node's container runtime, {runtime}, cannot be configured by this operator; write toolkit.injection: CDI"
-                ))
-            })?;
-            let setup = setup(toolkit, kind, node);
-            if let Some(host) = of_host(toolkit, &setup, host_runtimes) {
-                return Ok(host);
-            }
-            if setup.default && writes_its_own(toolkit, kind, node) {
-                return Err(fault(
-                    "toolkit.setAsDefault has no effect on k3s and RKE2, which rewrite containerd's configuration at every start; remove setAsDefault, and start k3s with --default-runtime=nvidia, or set runtimeClassName in pods"
-                        .to_owned(),
-                ));
-            }
-            Ok(ToolkitChoice::Runtime(setup))
+        Injection::Auto | Injection::Cdi | Injection::Runtime => {
+            configured(toolkit, injection, &runtime, node, host_runtimes)
         }
         Injection::None => Ok(ToolkitChoice::None),
-        Injection::Cdi => Err(fault(format!(
-            "the node's container runtime, {runtime}, does not support CDI devices without being configured; write toolkit.injection: Runtime or Auto, or run the node with containerd 2.0 or later, or CRI-O"
-        ))),
         Injection::Nri if runtime.takes_nri() => {
             let socket = toolkit.host_paths.nri_socket.clone().unwrap_or_else(|| distribution::NRI_SOCKET.to_owned());
             Ok(ToolkitChoice::Nri { socket })
@@ -172,6 +155,43 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, host_runtimes: &[HostRuntime]
             "the node's container runtime, {runtime}, does not support NRI plugins; write toolkit.injection: Auto, or run the node with containerd 2.1 or later, or CRI-O 1.34 or later"
         ))),
     }
+}
+
+/// Chooses how a runtime is configured that does not support CDI devices by itself, or whose policy requires NVIDIA's
+/// runtime: so that pods without a RuntimeClass get their GPUs, if the policy permits it.
+fn configured(
+    toolkit: &Toolkit,
+    injection: Injection,
+    runtime: &Runtime,
+    node: &NodeFacts,
+    host_runtimes: &[HostRuntime],
+) -> Result<ToolkitChoice, Fault> {
+    let kind = runtime.kind.or(toolkit.runtime.and_then(named)).ok_or_else(|| {
+        fault(format!(
+            "the node's container runtime, {runtime}, cannot be configured by this operator; write toolkit.injection: CDI"
+        ))
+    })?;
+    let is_rewritten = writes_its_own(toolkit, kind, node);
+    let setup = setup(toolkit, kind, node, toolkit.set_as_default.unwrap_or(!is_rewritten));
+    if let Some(host) = of_host(toolkit, &setup, host_runtimes) {
+        return Ok(host);
+    }
+    // The drop-in that enables CDI has no effect if the file that imports it is rewritten.
+    if injection != Injection::Runtime && runtime.has_cdi() && !is_rewritten {
+        return Ok(ToolkitChoice::Runtime(RuntimeSetup { cdi: true, default: false, ..setup }));
+    }
+    if injection == Injection::Cdi {
+        return Err(fault(format!(
+            "CDI cannot be enabled in the node's container runtime, {runtime}; write toolkit.injection: Runtime or Auto, or run the node with containerd 2.0 or later (1.7 or later if it is not managed by k3s or RKE2), or CRI-O"
+        )));
+    }
+    if setup.default && is_rewritten {
+        return Err(fault(
+            "toolkit.setAsDefault has no effect on k3s and RKE2, which rewrite containerd's configuration at every start; remove setAsDefault, and start k3s with --default-runtime=nvidia, or set runtimeClassName in pods"
+                .to_owned(),
+        ));
+    }
+    Ok(ToolkitChoice::Runtime(setup))
 }
 
 /// Returns whether a distribution rewrites its runtime's configuration, and the policy sets no other file.
@@ -184,7 +204,8 @@ fn writes_its_own(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> bool {
 }
 
 /// Returns NVIDIA's runtime in the file to which this operator would add its own, unless the policy sets one of the
-/// runtime's fields.
+/// runtime's fields. One that is not the default is not enough if this operator's would be: pods without a RuntimeClass
+/// would get no GPU.
 fn of_host(toolkit: &Toolkit, own: &RuntimeSetup, host_runtimes: &[HostRuntime]) -> Option<ToolkitChoice> {
     let Toolkit { injection, runtime_class, set_as_default, .. } = toolkit;
     if injection.is_some_and(|injection| injection != Injection::Auto) || runtime_class.is_some() {
@@ -193,7 +214,7 @@ fn of_host(toolkit: &Toolkit, own: &RuntimeSetup, host_runtimes: &[HostRuntime])
     let fits = |runtime: &&HostRuntime| {
         own.config.as_ref() == Some(&runtime.file)
             && set_as_default.is_none_or(|default| default == runtime.default)
-            && (runtime.default || is_class_name(&runtime.handler))
+            && (runtime.default || !own.default && is_class_name(&runtime.handler))
     };
     let found =
         host_runtimes.iter().filter(fits).max_by_key(|runtime| (runtime.default, runtime.handler == HANDLER))?;
@@ -207,7 +228,7 @@ pub fn is_class_name(handler: &str) -> bool {
     !handler.is_empty() && handler.len() <= 63 && handler.chars().all(is_part) && handler.trim_matches('-') == handler
 }
 
-fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
+fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts, default: bool) -> RuntimeSetup {
     let first = Runtime::of(&node.runtime).is_first_containerd();
     let files = distribution::files(kind, first, distribution::of(toolkit.distribution, node));
     let own = &toolkit.host_paths;
@@ -220,7 +241,7 @@ fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts) -> RuntimeSetup {
         drop_in: or(&own.drop_in, files.drop_in).filter(|_| kind != Kind::Docker),
         socket: own.socket.clone().unwrap_or_else(|| files.socket.to_owned()),
         handler: toolkit.runtime_class.clone().unwrap_or_else(|| HANDLER.to_owned()),
-        default: toolkit.set_as_default == Some(true),
+        default,
         cdi: false,
     }
 }
@@ -251,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_hosts_runtime_is_used_unless_the_policy_requires_another() {
-        let docker = "/etc/docker/daemon.json";
+        let (docker, containerd) = ("/etc/docker/daemon.json", "/etc/containerd/config.toml");
         let on_host =
             |file: &str, handler: &str, default| HostRuntime { file: file.into(), handler: handler.into(), default };
         for (toolkit, runtime, on_host, expected) in [
@@ -265,16 +286,23 @@ mod tests {
                 "{}",
                 "docker://27.0.3",
                 on_host(docker, "gpu", false),
+                r#"Runtime(RuntimeSetup { kind: Docker, config: Some("/etc/docker/daemon.json"), drop_in: None, source: None, socket: "/var/run/docker.sock", handler: "nvidia", default: true"#,
+            ),
+            (
+                "{setAsDefault: false}",
+                "docker://27.0.3",
+                on_host(docker, "gpu", false),
                 r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "gpu""#,
             ),
-            ("{setAsDefault: false}", "docker://27.0.3", on_host(docker, "gpu", false), "Host"),
             ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", true), "Host"),
             // No RuntimeClass can name it.
-            ("{}", "docker://27.0.3", on_host(docker, "nvidia_x", false), "Runtime"),
+            ("{setAsDefault: false}", "docker://27.0.3", on_host(docker, "nvidia_x", false), "Runtime"),
             ("{}", "docker://27.0.3", on_host(docker, "nvidia_x", true), "Host"),
             // The file is of another runtime than kubelet's.
             ("{}", "containerd://1.7.27", on_host(docker, "nvidia", true), "Runtime"),
-            ("{}", "containerd://2.1.4", on_host("/etc/containerd/config.toml", "nvidia", true), "Cdi"),
+            ("{}", "containerd://2.1.4", on_host(containerd, "nvidia", true), "Cdi"),
+            ("{}", "containerd://1.7.27", on_host(containerd, "nvidia", true), "Host"),
+            ("{}", "containerd://1.7.27", on_host(containerd, "nvidia", false), "Runtime"),
             // The policy requires this operator's runtime.
             ("{injection: Runtime}", "docker://27.0.3", on_host(docker, "nvidia", true), "Runtime"),
             ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", false), "Runtime"),
@@ -289,34 +317,62 @@ mod tests {
         }
     }
 
+    /// Returns how pods get GPUs: what they must name, and what is changed on the node.
+    fn words(choice: &ToolkitChoice) -> String {
+        let how = match choice {
+            ToolkitChoice::Runtime(setup) if setup.cdi => "CDI enabled",
+            ToolkitChoice::Runtime(setup) if setup.default => "Runtime as default",
+            ToolkitChoice::Runtime(_) => "Runtime",
+            ToolkitChoice::Cdi => "CDI",
+            ToolkitChoice::Nri { .. } => "NRI",
+            ToolkitChoice::Host(_) => "Host",
+            ToolkitChoice::None => "None",
+        };
+        choice.class_to_name().map_or_else(|| how.to_owned(), |class| format!("{how}, class {class}"))
+    }
+
     #[test]
-    fn the_least_disruptive_option_that_works_is_chosen() {
-        for (toolkit, runtime, expected) in [
-            ("{}", "containerd://2.0.0", "Cdi"),
-            ("{}", "containerd://2.1.4-k3s1", "Cdi"),
-            ("{}", "cri-o://1.34.1", "Cdi"),
-            ("{}", "of-tomorrow://1.0", "Cdi"),
-            ("{}", "containerd://1.7.27", "Runtime"),
-            ("{}", "containerd://1.6.9~ds1", "Runtime"),
-            ("{}", "docker://27.0.3", "Runtime"),
-            ("{injection: Runtime}", "containerd://2.1.4", "Runtime"),
-            ("{setAsDefault: true}", "containerd://2.1.4", "Runtime"),
-            ("{setAsDefault: false}", "containerd://2.1.4", "Cdi"),
-            ("{injection: NRI}", "containerd://2.1.0", "Nri"),
-            ("{injection: NRI}", "cri-o://1.34.0", "Nri"),
-            ("{runtime: Docker}", "docker://27.0.3", "Runtime"),
-            ("{injection: None}", "containerd://1.7.27", "None"),
-            ("{injection: None}", "containerd://2.1.4", "None"),
+    fn the_least_disruptive_option_with_which_plain_pods_work_is_chosen() {
+        let (kubeadm, k3s) = ("v1.34.0", "v1.34.0+k3s1");
+        for (toolkit, runtime, kubelet, expected) in [
+            ("{}", "containerd://2.0.0", kubeadm, "CDI"),
+            ("{}", "containerd://2.1.4-k3s1", k3s, "CDI"),
+            ("{}", "cri-o://1.34.1", kubeadm, "CDI"),
+            ("{}", "of-tomorrow://1.0", kubeadm, "CDI"),
+            ("{}", "containerd://1.7.0", kubeadm, "CDI enabled"),
+            ("{injection: CDI}", "containerd://1.7.27", kubeadm, "CDI enabled"),
+            ("{setAsDefault: false}", "containerd://1.7.27", kubeadm, "CDI enabled"),
+            ("{}", "containerd://1.6.9~ds1", kubeadm, "Runtime as default"),
+            ("{setAsDefault: false}", "containerd://1.6.9~ds1", kubeadm, "Runtime, class nvidia"),
+            ("{}", "docker://27.0.3", kubeadm, "Runtime as default"),
+            ("{setAsDefault: false}", "docker://27.0.3", kubeadm, "Runtime, class nvidia"),
+            ("{runtime: Docker, runtimeClass: gpu}", "docker://27.0.3", kubeadm, "Runtime as default"),
+            ("{injection: Runtime}", "containerd://1.7.27", kubeadm, "Runtime as default"),
+            ("{injection: Runtime, setAsDefault: false}", "containerd://1.7.27", kubeadm, "Runtime, class nvidia"),
+            ("{injection: Runtime}", "containerd://2.1.4", kubeadm, "Runtime as default"),
+            ("{setAsDefault: true}", "containerd://2.1.4", kubeadm, "Runtime as default"),
+            ("{setAsDefault: false}", "containerd://2.1.4", kubeadm, "CDI"),
+            ("{injection: NRI}", "containerd://2.1.0", kubeadm, "NRI"),
+            ("{injection: NRI}", "cri-o://1.34.0", kubeadm, "NRI"),
+            ("{injection: None}", "containerd://1.7.27", kubeadm, "None"),
+            ("{injection: None}", "containerd://2.1.4", kubeadm, "None"),
+            // k3s does not load the drop-in that would enable CDI, and has a default of its own.
+            ("{}", "containerd://1.7.27-k3s1", k3s, "Runtime, class nvidia"),
+            ("{injection: Runtime}", "containerd://2.1.4-k3s1", k3s, "Runtime, class nvidia"),
+            ("{hostPaths: {dropIn: /etc/k3s/nvidia.toml}}", "containerd://1.7.27-k3s1", k3s, "CDI enabled"),
         ] {
-            let choice = format!("{:?}", chosen(toolkit, runtime, "v1.34.0").unwrap());
-            assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");
+            assert_eq!(
+                words(&chosen(toolkit, runtime, kubelet).unwrap()),
+                expected,
+                "{toolkit} on {runtime} {kubelet}"
+            );
         }
     }
 
     #[test]
     fn unsupported_settings_are_rejected_with_what_to_write_instead() {
         for (toolkit, runtime, words) in [
-            ("{injection: CDI}", "containerd://1.7.27", "write toolkit.injection: Runtime or Auto"),
+            ("{injection: CDI}", "containerd://1.6.9~ds1", "write toolkit.injection: Runtime or Auto"),
             ("{injection: CDI}", "docker://27.0.3", "write toolkit.injection: Runtime or Auto"),
             ("{injection: NRI}", "containerd://2.0.5", "containerd 2.1 or later"),
             ("{injection: NRI}", "cri-o://1.33.9", "CRI-O 1.34 or later"),
@@ -327,6 +383,8 @@ mod tests {
             let error = chosen(toolkit, runtime, "v1.34.0").unwrap_err();
             assert!(error.contains(words), "{toolkit} on {runtime}: {error}");
         }
+        let error = chosen("{injection: CDI}", "containerd://1.7.27-k3s1", "v1.34.1+k3s1").unwrap_err();
+        assert!(error.contains("containerd 2.0 or later"), "{error}");
         let k3s = |toolkit: &str| chosen(toolkit, "containerd://2.1.4-k3s1", "v1.34.1+k3s1");
         assert!(k3s("{setAsDefault: true}").unwrap_err().contains("--default-runtime=nvidia"));
         let of_host = HostRuntime {
@@ -350,7 +408,6 @@ mod tests {
         assert_eq!(setup.config.as_deref(), Some("/a/b.toml"));
         assert_eq!(setup.socket, "/run/k3s/containerd/containerd.sock");
         assert_eq!(setup.handler, "gpu");
-        assert!(!setup.default);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub const SCENARIOS: &[Scenario] = &[
         ended("RuntimeConfigRejected: the container runtime does not start: unexpected end of file")
     }),
     (Reason::RuntimeDown, A, || ended("RuntimeDown: the container runtime does not start: unexpected end of file")),
-    (Reason::RuntimeUnsupported, A, || fleet("containerd://1.7.27", "v1.34.1", "{injection: CDI}")),
+    (Reason::RuntimeUnsupported, A, || fleet("containerd://1.6.9", "v1.34.1", "{injection: CDI}")),
     (Reason::WaitingForAllocatable, A, || node("{}", Faults { publishes: Some(7), ..Faults::default() })),
     (Reason::WaitingForAllocatable, A, || {
         node("{}", Faults { publishes: Some(7), ..Faults::default() }).then(|sim| sim.node_mut("a").withheld = 1.into())

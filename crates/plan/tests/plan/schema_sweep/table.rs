@@ -74,7 +74,7 @@ const ROWS: &[Row] = &[
         with: "{toolkit: {injection: NRI}}",
         ..ANY
     },
-    Row { at: "toolkit.injection", nodes: &["cdi", "runtime"], ..ANY },
+    Row { at: "toolkit.injection", nodes: &["cdi", "docker"], ..ANY },
     Row { at: "toolkit.installDir", values: &["/opt/some/nvidia"], ..ANY },
     Row { at: "toolkit.runtime", nodes: &["runtime", "docker"], ..ANY },
     Row { at: "toolkit.runtimeClass", ..ON_OLD_RUNTIME },
