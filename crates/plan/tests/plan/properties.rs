@@ -85,6 +85,9 @@ proptest! {
         for policy in &policies {
             sim.delete_policy(policy);
         }
+        // Nodes are left only when their GPU pods have ended.
+        settle(&mut sim, &mut oracle);
+        sim.gpu_pods.clear();
         settle(&mut sim, &mut oracle);
         prop_assert!(sim.policies.is_empty() && sim.sets.is_empty(), "{:?} {:?}", sim.policies.keys(), sim.sets.keys());
         for node in sim.nodes.values() {
