@@ -1,6 +1,6 @@
 //! kubectl and helm for the running cluster.
 
-use std::process::Command;
+use std::{env, process::Command};
 
 use anyhow::Result;
 
@@ -9,6 +9,15 @@ use crate::harness::{paths::Paths, process::output};
 /// Runs kubectl and returns its standard output.
 pub(crate) fn kubectl(paths: &Paths, args: &[&str]) -> Result<String> {
     output(Command::new(paths.tool("kubectl")).arg("--kubeconfig").arg(paths.kubeconfig()).args(args))
+}
+
+/// Returns the command of a shell script of this checkout, which finds kubectl.
+pub(crate) fn script(paths: &Paths, script: &str) -> Result<Command> {
+    let others = env::var_os("PATH").unwrap_or_default();
+    let folders = env::join_paths([paths.bin()].into_iter().chain(env::split_paths(&others)))?;
+    let mut command = Command::new("/bin/sh");
+    command.arg(paths.root.join(script)).env("KUBECONFIG", paths.kubeconfig()).env("PATH", folders);
+    Ok(command)
 }
 
 /// Returns a command of helm, whose own files are in `target/e2e`.

@@ -113,6 +113,14 @@ impl Cluster {
         output(clients::helm(&self.paths).args(args))
     }
 
+    /// Runs a shell script of this checkout with the cluster's kubectl, and returns its standard output.
+    ///
+    /// # Errors
+    /// If it fails, with its standard error.
+    pub fn script(&self, path: &str, args: &[&str]) -> Result<String> {
+        output(clients::script(&self.paths, path)?.args(args))
+    }
+
     /// Returns the folder of the chart.
     #[must_use]
     pub fn chart(&self) -> PathBuf {

@@ -288,8 +288,8 @@ impl Fixture {
         .await
     }
 
-    /// Applies a policy with this spec, in YAML, to the node, with the local images. The next test does not wait until the node
-    /// has left it, unless the spec says so.
+    /// Applies a policy with this spec, in YAML, to the node, with the local images. The next test need not wait until the node
+    /// has left it, unless the spec sets a `deletionPolicy`.
     pub async fn apply(&self, spec: &str) -> Result<()> {
         let mut policy = ClusterGpuPolicy::new(&self.policy, serde_yaml::from_str(spec)?);
         policy.spec.deletion_policy.get_or_insert(DeletionPolicy::Now);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use e2e::eventually;
-use gpu_operator_crd::{keys, reason::Reason};
+use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
     Api,
@@ -49,8 +49,19 @@ fn uninstalling_leaves_nothing_behind_and_installing_again_works() {
         );
 
         f.cluster.install_chart()?;
-        f.apply("{}").await?;
+        f.apply("{nodeLabels: [{key: accelerator}]}").await?;
         f.wait_until_ready().await?;
+
+        // Without an operator the documented command removes what it created.
+        f.cluster.helm(&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"])?;
+        ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
+        f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;
+        f.wait_for_no_operands().await?;
+        let left = f.operators_labels(&["accelerator"]).await?;
+        ensure!(left.is_empty(), "{left:?}");
+        let kinds = "clustergpupolicies,gpunodes,daemonsets";
+        let left = f.cluster.kubectl(&["get", kinds, "-n", f.cluster.namespace(), "-o", "name"])?;
+        ensure!(left.is_empty(), "{left:?}");
         f.cluster.kubectl(&["label", "node", &f.host.name(), &format!("{keep}-")])?;
         Ok(())
     });

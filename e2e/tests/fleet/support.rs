@@ -17,9 +17,7 @@ use e2e::{
     fleet::{MEMBER_LABEL, Published},
 };
 use futures::StreamExt;
-use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, policy::DeletionPolicy, reason::Reason,
-};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, policy::DeletionPolicy, reason::Reason};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Node},
     jiff::SignedDuration,

@@ -209,7 +209,7 @@ fn the_finalizer_stays_while_a_node_has_a_taint_of_the_operator() {
         sim.surroundings();
         sim.sleep(1);
     }
-    assert!(sim.policies.contains_key(&"all".into()), "the taint would stay for ever");
+    assert!(sim.policies.contains_key(&"all".into()), "the taint would stay");
     sim.run(60);
     assert!(sim.node("a").taints.is_empty() && sim.node("a").health_condition.is_none());
     assert!(sim.policies.is_empty());

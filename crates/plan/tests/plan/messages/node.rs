@@ -52,7 +52,9 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::NoPolicy, A, || Sim::new().gpu_node("a", "2330", 8)),
     (Reason::Leaving, A, || ready().then(|sim| sim.label("a", keys::MANAGED, Some("false")))),
     (Reason::Leaving, A, || ready().then(|sim| busy(sim, "a")).policy("all", ELSEWHERE).run_for(90)),
-    (Reason::Leaving, Attention, || ready().then(|sim| busy(sim, "a")).then(|sim| sim.delete_policy("all")).run_for(90)),
+    (Reason::Leaving, Attention, || {
+        ready().then(|sim| busy(sim, "a")).then(|sim| sim.delete_policy("all")).run_for(90)
+    }),
     (Reason::OptedOut, A, || ready().then(|sim| sim.label("a", keys::MANAGED, Some("false"))).run_for(90)),
     (Reason::PolicyOverlap, A, || ready().policy("newer", "{}")),
     (Reason::WaitingForReport, Attention, || {

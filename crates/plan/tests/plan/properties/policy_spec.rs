@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverSource, Health, Image, Images,
-        Injection, KernelModule, Mig, MigProfile, MigStrategy, Mps, NodeLabel, Operand, Pool, PoolMatch, Proxy,
+        Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverSource, Health, Image,
+        Images, Injection, KernelModule, Mig, MigProfile, MigStrategy, Mps, NodeLabel, Operand, Pool, PoolMatch, Proxy,
         Readiness, Selector, Sharing, TimeSlicing, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},

@@ -6,7 +6,10 @@ use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, keys};
 use gpu_operator_plan::{Plan, output::writes::Write, world::World};
 
-use crate::{properties::oracle::{governing, keeps_its_stack}, sim::Sim};
+use crate::{
+    properties::oracle::{governing, keeps_its_stack},
+    sim::Sim,
+};
 
 /// Checks a write before the API server carries it out.
 ///
