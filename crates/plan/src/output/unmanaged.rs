@@ -130,13 +130,14 @@ fn gpu_node_write(
 ) -> GpuNodeWrite {
     let UnmanagedNode { node, gpu_node, ref pods, .. } = *unmanaged;
     let before = gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
-    let spec = if leaving.stays() {
+    let spec = if is_clean {
+        GpuNodeSpec { release_driver: driver_removal::needs_release(node, pods), ..GpuNodeSpec::default() }
+    } else if leaving.stays() {
         // An update that has been interrupted goes on if the node is governed again.
         GpuNodeSpec { release_driver: before.release_driver && before.rollout.is_some(), ..before }
     } else {
         let release_driver = leaving == Leaving::Removing && driver_removal::needs_release(node, pods);
-        let (policy, pool) = if is_clean { (None, None) } else { (before.policy, before.pool) };
-        GpuNodeSpec { policy, pool, release_driver, ..GpuNodeSpec::default() }
+        GpuNodeSpec { rollout: None, release_driver, ..before }
     };
     let spec = gpu_node::spec_write(gpu_node, node, spec);
     let observed_generation = gpu_node::generation(gpu_node, spec.as_ref());

@@ -119,8 +119,8 @@ pub fn to_ask<'n>(
     now: Timestamp,
 ) -> Vec<NodeName> {
     let asked = fleet.filter(|node| world.gpu_pods.contains_key(*node)).count();
-    let round = usize::try_from(now.as_second()).unwrap_or_default() / ASK_AGAIN.as_secs().max(1) as usize;
-    let first = round.wrapping_mul(ASK_AT_MOST) % unknown.len().max(1);
+    let round = u64::try_from(now.as_second()).unwrap_or_default() / ASK_AGAIN.as_secs().max(1);
+    let first = usize::try_from(round).unwrap_or_default().wrapping_mul(ASK_AT_MOST) % unknown.len().max(1);
     let count = ASK_AT_MOST.saturating_sub(asked).min(unknown.len());
     unknown.iter().cycle().skip(first).take(count).map(|node| (*node).clone()).collect()
 }
