@@ -78,7 +78,7 @@ const ROWS: &[Row] = &[
     Row { at: "toolkit.installDir", values: &["/opt/some/nvidia"], ..ANY },
     Row { at: "toolkit.runtime", nodes: &["runtime", "docker"], ..ANY },
     Row { at: "toolkit.runtimeClass", ..ON_OLD_RUNTIME },
-    Row { at: "toolkit.setAsDefault", nodes: &["docker"], ..ANY },
+    Row { at: "toolkit.setAsDefault", nodes: &["runtime", "docker"], ..ANY },
     Row { at: "devicePlugin.containerMetrics.port", nodes: &["cos"], ..ANY },
     Row { at: "devicePlugin.healthMonitoring", nodes: &["cos"], ..ANY },
     Row { at: "devicePlugin.flavor", nodes: &["cdi", "cos"], ..ANY },
