@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::eventually;
-use gpu_operator_crd::{GpuNode, policy::Stage, reason::Reason};
+use gpu_operator_crd::{GpuNode, PolicyName, policy::Stage, reason::Reason};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 
@@ -55,7 +55,8 @@ fn neither_a_lost_selector_nor_a_deleted_policy_affects_running_pods() {
             let policy = f.policies().get(&f.policy).await.context("the policy is gone before its nodes have left")?;
             ensure!(!policy.finalizers().iter().any(|finalizer| finalizer == COLLECTING), "{:?}", policy.finalizers());
             let gpu_node = Api::<GpuNode>::all(f.cluster.client()).get(&f.host.name()).await?;
-            ensure!(gpu_node.spec.policy.as_deref() == Some(&successor.policy), "{:?}", gpu_node.spec);
+            let policy = gpu_node.spec.policy.as_ref().map(PolicyName::as_str);
+            ensure!(policy == Some(&successor.policy), "{:?}", gpu_node.spec);
             Ok(())
         })
         .await?;

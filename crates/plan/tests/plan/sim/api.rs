@@ -246,7 +246,8 @@ impl Sim {
     /// Deletes a policy in the foreground, as Argo CD does: what it owns is deleted first, whatever its finalizers.
     pub fn delete_policy_in_foreground(&mut self, name: impl Into<PolicyName>) {
         let name = name.into();
-        self.collect(self.policies[&name].uid());
+        let uid = self.policies[&name].uid();
+        self.collect(uid.as_ref());
         self.delete_policy(name);
     }
 
@@ -258,12 +259,12 @@ impl Sim {
         }
         let uid = policy.uid();
         self.policies.remove(name);
-        self.collect(uid);
+        self.collect(uid.as_ref());
     }
 
     /// Deletes what an object owns.
-    fn collect(&mut self, uid: Option<String>) {
-        self.sets.retain(|_, set| set.owner_references().iter().all(|owner| Some(&owner.uid) != uid.as_ref()));
+    fn collect(&mut self, uid: Option<&String>) {
+        self.sets.retain(|_, set| set.owner_references().iter().all(|owner| Some(&owner.uid) != uid));
     }
 
     /// Sets or removes a label as a user. Setting the current value changes nothing, not even the owner.
