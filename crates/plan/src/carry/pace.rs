@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gpu_operator_crd::{ClusterGpuPolicyStatus, PolicyName};
+use gpu_operator_crd::{ClusterGpuPolicyStatus, PolicyName, Reason};
 
 use crate::time::Uptime;
 
@@ -69,10 +69,9 @@ fn is_worth_it(before: &ClusterGpuPolicyStatus, after: &ClusterGpuPolicyStatus) 
             .iter()
             .map(|p| (p.nodes.clone(), p.gpus.clone(), p.driver_version.clone(), p.message.clone()))
             .collect();
-        let needy = status
-            .attention
-            .iter()
-            .filter(|node| node.reason().is_none_or(|reason| reason.is_failure() || reason.is_note()));
+        // The message on a node that is leaving names the pods that it waits for.
+        let is_awaited = |reason: Reason| reason.is_failure() || reason.is_note() || reason == Reason::Leaving;
+        let needy = status.attention.iter().filter(|node| node.reason().is_none_or(is_awaited));
         let needy: Vec<_> = needy.map(|node| (node.node.clone(), node.reason.clone(), node.message.clone())).collect();
         (status.nodes.clone(), status.gpus.clone(), status.overlaps.clone(), pools, needy)
     };

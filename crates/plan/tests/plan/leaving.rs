@@ -1,10 +1,14 @@
 //! Nodes that no policy governs any more: nothing is taken from running GPU pods, a cause that is undone changes nothing, and in the
 //! end nothing is left.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
+    carry::pace::Pace,
     output::writes::Write,
     world::{PodFacts, RuntimeClassFacts},
 };
@@ -120,6 +124,20 @@ fn idle_nodes_leave_together_after_a_minute_and_busy_ones_when_their_pods_end() 
     assert!(stages(&sim, "c").is_empty() && sim.node("c").owned_labels.is_empty());
     assert_eq!((sim.status("c").reason(), sim.spec("c").policy.clone()), (Some(Reason::NoPolicy), None));
     assert!(sim.sets.is_empty(), "{:?}", sim.sets.keys());
+}
+
+#[test]
+fn the_policys_status_names_the_pods_that_it_waits_for() {
+    let mut sim = selected(&["a"]);
+    busy(&mut sim, "a");
+    sim.delete_policy("all");
+    steps(&mut sim, 30);
+    let before = sim.policy_status("all");
+    steps(&mut sim, 60);
+    let after = sim.policy_status("all");
+    assert!(after.summary.message.contains("team/training"), "{}", after.summary.message);
+    let wait = Pace::default().wait(&"all".into(), Some(&before), &after, Duration::ZERO);
+    assert_eq!(wait, None, "the operator writes it at once");
 }
 
 #[test]
