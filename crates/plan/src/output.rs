@@ -8,6 +8,7 @@ pub mod events;
 pub mod gfd;
 pub mod gpu_node;
 pub mod headline;
+pub mod leavers;
 pub mod merge_notes;
 pub mod node;
 pub mod node_conditions;

@@ -196,7 +196,7 @@ async fn one_rejected_write_does_not_affect_the_others_and_has_a_class() {
 
 #[tokio::test]
 async fn pruning_a_daemon_set_that_does_not_exist_succeeds() {
-    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
     sim.delete_policy("all");
     sim.run(1);
     let plan = sim.plan();

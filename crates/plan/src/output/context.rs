@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::unmanaged::Leavers;
+use super::leavers::Leavers;
 use crate::{assess::AssessedFleet, rollout::Rollout, settings::Settings};
 
 /// What is the same for everything that one plan writes.

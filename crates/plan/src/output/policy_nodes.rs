@@ -13,11 +13,11 @@ use crate::{
     output::{
         context::Context,
         events::policy_transitions,
+        leavers::Leavers,
         node,
         plan::{FinalizerWrite, Plan},
         policy, runtime_classes,
         status_debounce::Pace,
-        unmanaged::Leavers,
         validation_pods,
     },
     settings::{ASK_AGAIN, PASSING, PROGRESS_DEADLINE},

@@ -1,12 +1,11 @@
 //! The writes for a node that no policy governs.
 
-use std::collections::BTreeMap;
-
-use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName, Revision, keys, policy_status::Attention};
+use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, NodeName, Revision, keys};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     gpu_node::{self, GpuNodeWrite},
+    leavers::Leavers,
     node_health, node_labels,
     plan::Plan,
 };
@@ -19,23 +18,6 @@ use crate::{
     },
     world::World,
 };
-
-/// The nodes that no policy governs and that still have something of this operator.
-#[derive(Debug, Default)]
-pub struct Leavers {
-    /// Those whose GpuNodes name the policy that governed them, with the state to report, in the order of their names.
-    of_policies: BTreeMap<PolicyName, Vec<Attention>>,
-    /// Whether there are others, whose policy is not recorded.
-    pub others: bool,
-}
-
-impl Leavers {
-    /// Returns those that a policy governed.
-    #[must_use]
-    pub fn of(&self, policy: &PolicyName) -> &[Attention] {
-        self.of_policies.get(policy).map(Vec::as_slice).unwrap_or_default()
-    }
-}
 
 /// Returns the writes for the nodes that no policy governs, and which of them are leaving.
 #[must_use]
@@ -66,26 +48,6 @@ pub fn writes(world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> (Pl
     let names = fleet.iter().map(|unmanaged| &unmanaged.node.name);
     plan.questions.gpu_pods.extend(leaving::to_ask(world, names, &unknown, now));
     (plan, leavers)
-}
-
-impl Leavers {
-    fn add(&mut self, unmanaged: &UnmanagedNode<'_>, status: Option<&GpuNodeStatus>) {
-        let spec = unmanaged.gpu_node.map(|gpu_node| &gpu_node.spec);
-        let former = spec.and_then(|spec| Some((spec.policy.clone()?, spec.pool.clone()?)));
-        let reported = status.and_then(|status| Some((status, status.reason.clone()?)));
-        let (Some((policy, pool)), Some((status, reason))) = (former, reported) else {
-            self.others = true;
-            return;
-        };
-        let attention = Attention {
-            node: unmanaged.node.name.clone(),
-            pool,
-            reason,
-            message: status.message.clone(),
-            since: status.since.clone(),
-        };
-        self.of_policies.entry(policy).or_default().push(attention);
-    }
 }
 
 /// Returns the writes that remove everything from a Node, except what is still needed for the removal: a toolkit whose removal is
