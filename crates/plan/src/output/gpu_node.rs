@@ -279,6 +279,10 @@ fn leaving_status(
     before: GpuNodeStatus,
     now: Timestamp,
 ) -> GpuNodeStatus {
+    if leaving == Leaving::Unknown && before.phase == Phase::Unmanaged && before.reason.is_some() {
+        // What was found when the pods were last listed is still the best that is known.
+        return GpuNodeStatus { report: None, ..before };
+    }
     let since = leaving::since(&before);
     let former = leaving::former_policy(world, unmanaged);
     let cause = match (unmanaged.why, former) {
@@ -298,8 +302,6 @@ fn leaving_status(
                 format!("{cause}; its GPU stack is kept until no pod uses a GPU of this node; in use by {named}{more}");
             (message, pods.iter().take(10).cloned().collect())
         }
-        // What was found when the pods were last listed is still the best that is known.
-        Leaving::Unknown if since.is_some() => (before.message.clone(), before.waits_on.clone()),
         _ => (
             format!("{cause}; its GPU stack is kept for a minute, and then until no pod uses a GPU of this node"),
             Vec::new(),

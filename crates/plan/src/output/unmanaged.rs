@@ -94,6 +94,8 @@ fn gpu_node_write(
     let before = gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
     let spec = if is_clean {
         GpuNodeSpec { release_driver: driver_removal::needs_release(node, pods), ..GpuNodeSpec::default() }
+    } else if leaving == Leaving::Unknown {
+        before
     } else if leaving.stays() {
         // An update that has been interrupted goes on if the node is governed again.
         GpuNodeSpec { release_driver: before.release_driver && before.rollout.is_some(), ..before }

@@ -209,6 +209,23 @@ fn the_pods_of_leaving_nodes_are_listed_in_turns() {
 }
 
 #[test]
+fn a_large_fleet_leaves_although_its_pods_are_listed_in_turns() {
+    let names: Vec<String> = (0..100).map(|node| format!("n{node:03}")).collect();
+    let mut sim = selected(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    for node in &names {
+        // The removal of the driver waits for the probe, and so takes more than one turn.
+        sim.faults.insert(node.as_str().into(), Faults { mute_probe: true, ..Faults::default() });
+    }
+    let before = sim.writes.clone();
+    sim.delete_policy("all");
+    steps(&mut sim, 400);
+    assert!(sim.policies.is_empty(), "{:?}", sim.policy_status("all").nodes);
+    let nodes = sim.writes_to("node").into_iter();
+    let most = nodes.map(|(node, writes)| writes - before[node]).max();
+    assert!(most <= Some(12), "{most:?} writes to one node and its GpuNode");
+}
+
+#[test]
 fn the_finalizer_stays_while_a_node_has_a_taint_of_the_operator() {
     let spec = "{deletionPolicy: Now, health: {onUnhealthy: {taint: {effect: NoSchedule}}}}";
     let mut sim = Sim::settled_fleet(spec, &["a"]);
