@@ -100,7 +100,6 @@ fn finalizer(policy: &ClusterGpuPolicy, world: &World, leavers: &Leavers) -> Opt
     }
     let left = runtime_classes::is_in_use(world, &name)
         || leavers.others
-        || !leavers.of(&name).is_empty()
         || world.runtime_classes.values().any(|class| class.policies.contains(&name));
     (present && !left).then_some(false)
 }

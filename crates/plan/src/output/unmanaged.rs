@@ -27,7 +27,8 @@ pub fn writes(world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> (Pl
     let mut unknown: Vec<&NodeName> = Vec::new();
     for unmanaged in fleet {
         let node = unmanaged.node;
-        let is_clean = node_labels::none(node, None).write.is_none() && node_health::none(node).is_empty();
+        // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
+        let is_clean = node.owned_labels.is_empty() && node_health::none(node).is_empty();
         let leaving = Leaving::of(world, unmanaged, is_clean, now);
         if leaving == Leaving::Unknown {
             unknown.push(&node.name);
