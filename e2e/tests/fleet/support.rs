@@ -87,6 +87,9 @@ impl Fixture {
     }
 
     async fn end(self) -> Result<()> {
+        // An example's nodes would leave after a minute.
+        let at_once = Patch::Merge(json!({"spec": {"deletionPolicy": "Now"}}));
+        self.policies().patch(POLICY, &PatchParams::default(), &at_once).await?;
         self.policies().delete(POLICY, &DeleteParams::default()).await?;
         eventually(DEADLINE, "the end of the policy", || async {
             ensure!(self.policies().get_opt(POLICY).await?.is_none(), "the policy still exists");
