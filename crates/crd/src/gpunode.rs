@@ -55,10 +55,13 @@ pub struct GpuNodeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub pool: Option<PoolName>,
-    /// The DaemonSet groups that the current policy assigns to the node. The node's labels show the groups that it has;
-    /// the two differ while an update is pending.
+    /// The DaemonSet groups that the current policy assigns to the node.
     #[serde(default)]
     pub wanted: StageRevisions,
+    /// The DaemonSet groups that the node has, which differ from `wanted` while an update is pending. The operator sets
+    /// the node's labels to these groups, and restores labels that other users change. Absent if it has not set them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<StageRevisions>,
     /// The update in progress, from its start until the node is ready at the new revision. Absent while no update is in
     /// progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,6 +3,7 @@
 pub mod added_models;
 pub mod external_stack;
 pub mod gpus;
+pub mod groups;
 pub mod label_hints;
 pub mod membership;
 pub mod node_labels;
@@ -13,7 +14,7 @@ pub mod report;
 
 use std::collections::HashMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report, gpunode::StageRevisions};
 use gpus::Discovery;
 use membership::{Unmanaged, by_age, governs, name_of, opted_out};
 
@@ -44,6 +45,8 @@ pub struct GovernedNode<'w> {
     pub gpu_node: Option<&'w GpuNode>,
     /// The probe's report, if it is of the node's current boot.
     pub report: Option<&'w Report>,
+    /// The groups that it has.
+    pub have: StageRevisions,
     /// This operator's pods on the node.
     pub pods: Vec<&'w PodFacts>,
     /// What is known of its GPUs.
@@ -63,6 +66,8 @@ pub struct UnmanagedNode<'w> {
     pub gpu_node: Option<&'w GpuNode>,
     /// The probe's report, if it is of the node's current boot.
     pub report: Option<&'w Report>,
+    /// The groups that it still has.
+    pub have: StageRevisions,
     /// This operator's remaining pods on the node.
     pub pods: Vec<&'w PodFacts>,
     /// Why no policy governs it.
@@ -82,11 +87,13 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
         let gpu_node = report::gpu_node_of(world, node);
         let report = report::current(node, gpu_node);
+        let have = groups::of(world, node, gpu_node);
         let pods = pods.remove(name).unwrap_or_default();
         let unmanaged = |why, model, selected_by| UnmanagedNode {
             node,
             gpu_node,
             report,
+            have: have.clone(),
             pods: pods.clone(),
             why,
             model,
@@ -104,7 +111,8 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
             None => inventory.unmanaged.push(unmanaged(Unmanaged::NoPolicy, discovery.model, None)),
             Some(policy) => {
                 let others = claims.map(name_of).collect();
-                inventory.governed.push(GovernedNode { node, gpu_node, report, pods, discovery, policy, others });
+                let governed = GovernedNode { node, gpu_node, report, have, pods, discovery, policy, others };
+                inventory.governed.push(governed);
             }
         }
     }

@@ -26,7 +26,7 @@ pub fn daemon_set_name(stage: Stage, revision: &Revision) -> String {
     format!("{}-{revision}", stage.as_str())
 }
 
-/// Returns the groups in a node's labels.
+/// Returns the groups in a node's labels, which any user may have written.
 #[must_use]
 pub fn node_groups(node: &NodeFacts) -> StageRevisions {
     let mut groups = StageRevisions::default();

@@ -62,7 +62,7 @@ pub struct Member<'w> {
     pub health: NodeHealth,
     /// The components that the policy requires on the node.
     pub desired: Desired,
-    /// The groups in the node's labels.
+    /// The groups that the node has.
     pub have: StageRevisions,
     /// The expected number of GPUs.
     pub expected: Option<u32>,
@@ -87,13 +87,12 @@ impl<'w> Member<'w> {
         let DesiredNode {
             governed,
             pool: GoverningPool { name: pool, named: named_pool },
-            have,
             external,
             desired,
             expected,
             offer,
         } = desired;
-        let GovernedNode { node, gpu_node, report, pods, discovery, policy, others } = governed;
+        let GovernedNode { node, gpu_node, report, have, pods, discovery, policy, others } = governed;
         let tolerations = policy.spec.defaults.tolerations.as_ref();
         let untolerated = tolerations.and_then(|tolerations| node.untolerated(tolerations));
         let last = report::last(gpu_node);
@@ -283,7 +282,7 @@ impl<'w> Member<'w> {
         self.status().is_some_and(|status| !status.is_ready() && status.reason().is_some_and(Reason::is_failure))
     }
 
-    /// Returns the stage's pod of the group in the node's label.
+    /// Returns the stage's pod of the group that the node has.
     #[must_use]
     pub fn pod(&self, stage: Stage) -> Option<&'w PodFacts> {
         let group = self.have.get(stage)?;

@@ -25,7 +25,8 @@ pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
         return status.missing_image.clone();
     }
     let (report, choice) = (member.report()?, member.driver()?);
-    let subject = variant::driver_subject(catalogue, member.policy, member.node, &member.discovery, status, report);
+    let subject =
+        variant::driver_subject(catalogue, member.policy, member.node, &member.have, &member.discovery, status, report);
     let settings = effective_spec::driver(member.policy, member.named_pool);
     let image = precompiled::wanted(&settings, &subject, choice)?;
     let known = status.missing_image.as_ref() == Some(&image);

@@ -65,8 +65,6 @@ pub struct DesiredNode<'w> {
     pub governed: GovernedNode<'w>,
     /// Its pool.
     pub pool: GoverningPool<'w>,
-    /// The groups that the node's labels name.
-    pub have: StageRevisions,
     /// The third-party parts of its GPU stack.
     pub external: ExternalStack,
     /// Its desired state.
@@ -84,18 +82,17 @@ pub fn resolve<'w>(
     world: &'w World,
     variants: &mut Variants<'w>,
 ) -> DesiredNode<'w> {
-    let GovernedNode { node, gpu_node, report, policy, ref discovery, .. } = governed;
+    let GovernedNode { node, gpu_node, report, ref have, policy, ref discovery, .. } = governed;
     let pool = GoverningPool::of(catalogue, policy, discovery.model.as_deref(), &node.labels);
     let named_pool = pool.named;
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
-    let have = revision::node_groups(node);
     let foreign_policy =
         (effective_spec::foreign_stack(policy, named_pool), effective_spec::device_plugin(policy, named_pool).flavor);
-    let external = ExternalStack::of(world, node, &have, report, status, foreign_policy);
+    let external = ExternalStack::of(world, node, have, report, status, foreign_policy);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
     let desired = known.map_or(Desired::Unknown, |(status, report)| {
-        let subject = variant::driver_subject(catalogue, policy, node, discovery, status, report);
+        let subject = variant::driver_subject(catalogue, policy, node, have, discovery, status, report);
         match variant::choose(policy, &pool, &subject, &external) {
             Ok(key) => Desired::Variant(variants.resolve(policy, named_pool, key)),
             Err(fault) => Desired::Unsatisfiable(fault),
@@ -103,8 +100,8 @@ pub fn resolve<'w>(
     });
     let Expected { annotated, known } = discovery.expected;
     let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
-    let offer = offer(world, policy, named_pool, &have);
-    DesiredNode { governed, pool, have, external, desired, expected, offer }
+    let offer = offer(world, policy, named_pool, have);
+    DesiredNode { governed, pool, external, desired, expected, offer }
 }
 
 /// Returns the resources that a node's current device plugin makes of a GPU: while a new revision is pending, the old

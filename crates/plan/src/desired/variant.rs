@@ -110,12 +110,14 @@ pub fn driver_subject<'a>(
     catalogue: &'a Catalogue,
     policy: &'a ClusterGpuPolicy,
     node: &'a NodeFacts,
+    have: &StageRevisions,
     discovery: &'a Discovery<'a>,
     status: &'a GpuNodeStatus,
     report: &'a Report,
 ) -> driver::subject::Subject<'a> {
     let (images, missing_image) = (&policy.spec.images, status.missing_image.as_deref());
-    driver::subject::Subject { catalogue, images, node, discovery, report, missing_image }
+    let has_driver = have.driver.is_some();
+    driver::subject::Subject { catalogue, images, node, has_driver, discovery, report, missing_image }
 }
 
 /// Resolves the images, environments and group names of a variant's stages.

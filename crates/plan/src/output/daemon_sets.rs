@@ -64,9 +64,12 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
     for write in labels.values() {
         named.extend(groups(|stage| Some(write.labels.get(stage.key())?.as_str())));
     }
-    // A node that may have to be rolled back also needs its previous DaemonSets.
-    for rollout in world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.spec.rollout.as_ref()) {
-        named.extend(groups(|stage| Some(rollout.from.get(stage)?.as_str())));
+    // Labels that other users changed are restored, and a node that may have to be rolled back also needs its previous DaemonSets.
+    for gpu_node in world.gpu_nodes.values() {
+        let from = gpu_node.spec.rollout.as_ref().map(|rollout| &rollout.from);
+        for recorded in gpu_node.spec.current.iter().chain(from) {
+            named.extend(groups(|stage| Some(recorded.get(stage)?.as_str())));
+        }
     }
     needed.extend(named.into_iter().map(|(stage, group)| revision::daemon_set_name(stage, &group.into())));
     let prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();

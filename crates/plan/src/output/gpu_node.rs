@@ -123,6 +123,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
         policy: Some(name_of(member.policy)),
         pool: Some(member.pool.clone()),
         wanted: member.want().unwrap_or_else(|| before().wanted),
+        current: Some(decision.labels.clone()),
         rollout: decision.rollout.clone(),
         release_driver: decision.release,
         driver_root: member.driver().map_or_else(|| before().driver_root, root),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    PoolName, Revision,
+    PoolName,
     gpunode::StageRevisions,
     keys,
     policy::{Labels, Stage},
@@ -35,11 +35,28 @@ pub struct NodeLabels {
     pub conflicts: Vec<(String, String)>,
 }
 
-/// Returns the labels of a node that no policy governs: only those of the stages that the node keeps for now.
+/// Returns the labels of a node that no policy governs: only those of the groups that the node keeps for now.
 #[must_use]
-pub fn none<'a>(node: &NodeFacts, kept: impl IntoIterator<Item = (&'a str, &'a Revision)>) -> NodeLabels {
-    let kept = kept.into_iter().map(|(key, group)| (key, group.as_str()));
-    write_if_needed(node, kept.collect(), NodeLabels::default())
+pub fn none(node: &NodeFacts, kept: &StageRevisions) -> NodeLabels {
+    write_if_needed(node, of_groups(kept).collect(), NodeLabels::default())
+}
+
+/// Returns the labels of a node that keeps all that this operator has set, and these groups whatever its labels name.
+#[must_use]
+pub fn restored(node: &NodeFacts, groups: &StageRevisions) -> NodeLabels {
+    let is_of_stage = |key: &str| Stage::ALL.into_iter().any(|stage| stage.key() == key);
+    let kept = owned(node).filter(|(key, _)| !is_of_stage(key));
+    write_if_needed(node, kept.chain(of_groups(groups)).collect(), NodeLabels::default())
+}
+
+/// Returns the labels of groups.
+fn of_groups(groups: &StageRevisions) -> impl Iterator<Item = (&str, &str)> {
+    Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), groups.get(stage)?.as_str())))
+}
+
+/// Returns the labels that this operator has set.
+fn owned(node: &NodeFacts) -> impl Iterator<Item = (&str, &str)> {
+    node.owned_labels.iter().filter_map(|key| Some((key.as_str(), node.labels.get(key)?.as_str())))
 }
 
 /// The content of this operator's own labels.
@@ -63,7 +80,7 @@ pub fn of(
     let mut labels = BTreeMap::from([(keys::POOL, pool.as_str())]);
     labels.extend(known.model.map(|model| (keys::MODEL, model)));
     labels.extend(known.cuda.map(|cuda| (keys::CUDA_VERSION, cuda)));
-    labels.extend(Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), groups.get(stage)?.as_str()))));
+    labels.extend(of_groups(groups));
     let mut result = NodeLabels::default();
     for (key, value) in published {
         match node.labels.get(key.as_str()).filter(|_| !node.owned_labels.contains(key.as_str())) {
@@ -96,8 +113,7 @@ fn write_if_needed<'a>(node: &NodeFacts, mut labels: BTreeMap<&'a str, &'a str>,
     }
     let mut labels: BTreeMap<&str, &str> = labels;
     labels.extend(result.published.iter().map(|(key, value)| (key.as_str(), value.as_str())));
-    let owned = node.owned_labels.iter().filter_map(|key| Some((key.as_str(), node.labels.get(key)?.as_str())));
-    if !owned.eq(labels.iter().map(|(key, value)| (*key, *value))) {
+    if !owned(node).eq(labels.iter().map(|(key, value)| (*key, *value))) {
         let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let force = result.published.keys().all(|key| node.owned_labels.contains(key.as_str()));
         result.write = Some(LabelWrite { uid: node.uid.clone(), labels, force });
@@ -156,11 +172,12 @@ mod tests {
 
     #[test]
     fn an_unneeded_own_key_of_another_writer_is_taken_over_and_then_removed() {
+        let nothing = StageRevisions::default();
         for value in ["x", ""] {
-            let taken = none(&node(&[(keys::DRIVER, value)], &[]), None).write.expect("a write");
+            let taken = none(&node(&[(keys::DRIVER, value)], &[]), &nothing).write.expect("a write");
             assert!(taken.force && taken.labels[keys::DRIVER] != value, "{taken:?}");
             let owned = node(&[(keys::DRIVER, &taken.labels[keys::DRIVER])], &[keys::DRIVER]);
-            assert_eq!(none(&owned, None).write.expect("a write").labels, Labels::new());
+            assert_eq!(none(&owned, &nothing).write.expect("a write").labels, Labels::new());
         }
         let write = governed(&node(&[(keys::DRIVER, "x")], &[]), &publish("own")).write.expect("a write");
         assert!(write.force && write.labels[keys::DRIVER].is_empty() && !write.labels.contains_key("accelerator"));
@@ -174,8 +191,9 @@ mod tests {
 
     #[test]
     fn a_node_without_a_policy_keeps_only_labels_of_others() {
-        let write = none(&node(&[(keys::MODEL, "m"), ("x", "y")], &[keys::MODEL]), None).write.expect("a write");
+        let nothing = StageRevisions::default();
+        let write = none(&node(&[(keys::MODEL, "m"), ("x", "y")], &[keys::MODEL]), &nothing).write.expect("a write");
         assert!(write.labels.is_empty());
-        assert_eq!(none(&node(&[("x", "y")], &[]), None).write, None);
+        assert_eq!(none(&node(&[("x", "y")], &[]), &nothing).write, None);
     }
 }

@@ -1,6 +1,6 @@
 //! The writes for a node that no policy governs.
 
-use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, NodeName, Revision, keys};
+use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, NodeName, gpunode::StageRevisions};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -37,11 +37,17 @@ pub fn writes(world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> (Pl
         if !is_clean {
             leavers.add(unmanaged, status.as_ref());
         }
-        plan.check_again = plan.check_again.into_iter().chain(leaving.check_again(now)).min();
-        if !leaving.stays() {
-            plan.merge(removal(&mut removals, unmanaged, leaving, status.as_ref(), now));
+        let (keeps, until) = kept(&mut removals, unmanaged, leaving, status.as_ref(), now);
+        plan.check_again = plan.check_again.into_iter().chain(leaving.check_again(now)).chain(until).min();
+        let labels =
+            if leaving.stays() { node_labels::restored(node, &keeps) } else { node_labels::none(node, &keeps) };
+        plan.labels.extend(labels.write.map(|write| (node.name.clone(), write)));
+        let health = node_health::none(node);
+        if !leaving.stays() && !health.is_empty() {
+            plan.node_health.insert(node.name.clone(), health);
         }
-        let write = status.map(|status| gpu_node_write(unmanaged, leaving, is_clean, status)).unwrap_or_default();
+        let write = status.map(|status| gpu_node_write(unmanaged, leaving, is_clean, keeps, status));
+        let write = write.unwrap_or_default();
         if !write.is_empty() {
             plan.gpu_nodes.insert(node.name.clone(), write);
         }
@@ -51,36 +57,29 @@ pub fn writes(world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> (Pl
     (plan, leavers)
 }
 
-/// Returns the writes that remove everything from a Node, except what is still needed for the removal: a toolkit whose removal is
-/// pending, and a driver until no other pod of this operator uses it.
-fn removal<'w>(
+/// Returns the groups that a node keeps for now, and when that changes without an event. While it is being removed from, these are
+/// what the removal still needs: a toolkit whose removal is pending, and a driver until no other pod of this operator uses it.
+fn kept<'w>(
     removals: &mut Removals<'w>,
     unmanaged: &UnmanagedNode<'w>,
     leaving: Leaving<'_>,
     status: Option<&GpuNodeStatus>,
     now: Timestamp,
-) -> Plan {
-    let UnmanagedNode { node, report, ref pods, .. } = *unmanaged;
-    let group = |key: &str| node.labels.get(key).map(|group| (Revision::from(group.as_str()), now));
-    let (driver, toolkit) = if leaving == Leaving::Closing {
-        (group(keys::DRIVER), group(keys::TOOLKIT))
-    } else {
-        let since = status.and_then(GpuNodeStatus::since);
-        let driver = since.and_then(|since| driver_removal::kept_by(node, pods, report, since, now));
-        (driver, removals.kept_by(node))
-    };
-    let kept = [(keys::DRIVER, driver), (keys::TOOLKIT, toolkit)];
-    let kept: Vec<_> = kept.into_iter().filter_map(|(key, kept)| Some((key, kept?))).collect();
-    let until = kept.iter().map(|(_, (_, until))| *until).min().filter(|_| leaving != Leaving::Closing);
-    let mut plan = Plan { check_again: until, ..Plan::default() };
-    if let Some(write) = node_labels::none(node, kept.iter().map(|(key, (group, _))| (*key, group))).write {
-        plan.labels.insert(node.name.clone(), write);
+) -> (StageRevisions, Option<Timestamp>) {
+    let UnmanagedNode { node, report, ref have, ref pods, .. } = *unmanaged;
+    if leaving.stays() {
+        return (have.clone(), None);
     }
-    let health = node_health::none(node);
-    if !health.is_empty() {
-        plan.node_health.insert(node.name.clone(), health);
+    if leaving == Leaving::Closing {
+        return (StageRevisions { mps: None, device_plugin: None, ..have.clone() }, None);
     }
-    plan
+    let since = status.and_then(GpuNodeStatus::since);
+    let driver = have.driver.as_ref();
+    let driver = since.and_then(|since| driver_removal::kept_by(node, driver, pods, report, since, now));
+    let toolkit = removals.kept_by(node, have.toolkit.as_ref());
+    let until = driver.iter().chain(&toolkit).map(|(_, until)| *until).min();
+    let [driver, toolkit] = [driver, toolkit].map(|kept| kept.map(|(group, _)| group));
+    (StageRevisions { driver, toolkit, ..StageRevisions::default() }, until)
 }
 
 /// Returns the writes to a GpuNode. It names the policy until its Node has nothing of this operator any more, because that policy's
@@ -89,10 +88,13 @@ fn gpu_node_write(
     unmanaged: &UnmanagedNode<'_>,
     leaving: Leaving<'_>,
     is_clean: bool,
+    keeps: StageRevisions,
     status: GpuNodeStatus,
 ) -> GpuNodeWrite {
     let UnmanagedNode { node, gpu_node, ref pods, .. } = *unmanaged;
     let before = gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
+    let current = before.policy.is_some().then_some(keeps);
+    let before = GpuNodeSpec { current, ..before };
     let spec = if is_clean {
         GpuNodeSpec { release_driver: driver_removal::needs_release(node, pods), ..GpuNodeSpec::default() }
     } else if leaving == Leaving::Unknown {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_crd::{Report, Revision, keys, report::NvmlState};
+use gpu_operator_crd::{Report, Revision, report::NvmlState};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -22,19 +22,20 @@ pub fn needs_release(node: &NodeFacts, pods: &[&PodFacts]) -> bool {
     node.ready && pods.iter().any(|pod| pod.is_nvidia_driver())
 }
 
-/// Returns the group whose driver a node keeps for now, although this operator's components are being removed from it since
-/// `since`, and the time of the next check.
+/// Returns the group whose driver a node that has it keeps for now, although this operator's components are being removed from the
+/// node since `since`, and the time of the next check.
 #[must_use]
 pub fn kept_by(
     node: &NodeFacts,
+    group: Option<&Revision>,
     pods: &[&PodFacts],
     report: Option<&Report>,
     since: Timestamp,
     now: Timestamp,
 ) -> Option<(Revision, Timestamp)> {
-    let group = Revision::from(node.labels.get(keys::DRIVER)?.as_str());
     let until = later(since, LETTING_GO);
     let answers = report.is_some_and(|report| report.nvml.state == NvmlState::Answering);
     let is_held = answers || pods.iter().any(|pod| pod.holds_driver());
-    (now < until && is_held && needs_release(node, pods)).then_some((group, until))
+    let group = group.filter(|_| now < until && is_held && needs_release(node, pods))?;
+    Some((group.clone(), until))
 }

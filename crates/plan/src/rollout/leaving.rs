@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNodeStatus, NodeName, Phase,
+    gpunode::StageRevisions,
     policy::{DeletionPolicy, Stage},
     reason::Reason,
 };
@@ -44,7 +45,7 @@ impl<'w> Leaving<'w> {
     /// Returns the progress of a node. `is_clean` is whether the Node has nothing of this operator.
     #[must_use]
     pub fn of(world: &'w World, unmanaged: &UnmanagedNode<'w>, is_clean: bool, now: Timestamp) -> Self {
-        let UnmanagedNode { node, gpu_node, why, .. } = unmanaged;
+        let UnmanagedNode { node, gpu_node, have, why, .. } = unmanaged;
         let at_once = former_policy(world, unmanaged)
             .is_some_and(|policy| policy.spec.deletion_policy == Some(DeletionPolicy::Now));
         if is_clean || *why == Unmanaged::NoGpu || at_once {
@@ -57,7 +58,7 @@ impl<'w> Leaving<'w> {
                 return Self::InGrace(until);
             }
         }
-        if !Stage::ALL.into_iter().any(|stage| node.labels.contains_key(stage.key())) {
+        if *have == StageRevisions::default() {
             return Self::Removing;
         }
         // They are listed again in each pass: a pod may have got a GPU before the device plugin was gone.

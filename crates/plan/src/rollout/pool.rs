@@ -218,7 +218,8 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     if let Some(pod) = plugins.into_iter().find_map(old) {
         return Some(format!("{releasing} waiting for pod {} to terminate", pod.name));
     }
-    let is_selected = |stage| member.have.get(stage).is_some_and(|group| want.get(stage) != Some(group));
+    let labelled = revision::node_groups(member.node);
+    let is_selected = |stage| labelled.get(stage).is_some_and(|group| want.get(stage) != Some(group));
     if plugins.into_iter().any(is_selected) {
         return Some(format!("{releasing} removing the device plugin"));
     }

@@ -13,6 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{assessment::Assessment, pod_failure},
+    inventory::{groups, report},
     revision,
     rollout::toolkit_restart,
     time::older,
@@ -26,7 +27,7 @@ const SETTLED: Duration = Duration::from_mins(1);
 /// containers for the driver's container, so each is recreated once per restart.
 pub fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> {
     let pods = || world.pods.values().map(Arc::as_ref);
-    let drivers = pods().filter(|pod| pod.is_nvidia_driver() && !pod.is_leaving());
+    let drivers = pods().filter(|pod| pod.is_nvidia_driver() && !pod.is_leaving() && is_of_its_node(world, pod));
     let drivers: BTreeMap<&NodeName, &PodFacts> = drivers.map(|pod| (&pod.node, pod)).collect();
     pods().filter(move |pod| {
         let driver = drivers.get(&pod.node);
@@ -42,6 +43,14 @@ pub fn holders_of_a_broken_root<'w>(assessment: &Assessment<'w>, now: Timestamp)
     let broken = member.probe_pod().is_some_and(PodFacts::running) && assessment.against_driver.is_some();
     let pods = if broken { member.pods.clone() } else { Vec::new() };
     pods.into_iter().filter(move |pod| is_holder(pod) && settled(pod))
+}
+
+/// Returns whether a driver's pod is of the group that its node has, and not of one that a label names which another user changed.
+fn is_of_its_node(world: &World, driver: &PodFacts) -> bool {
+    world.nodes.get(&driver.node).is_some_and(|node| {
+        let have = groups::of(world, node, report::gpu_node_of(world, node));
+        have.driver.is_some() && have.driver == driver.group
+    })
 }
 
 fn is_holder(pod: &PodFacts) -> bool {

@@ -35,11 +35,11 @@ impl<'w> Removals<'w> {
         Self { world, busy: None, entering: None, now }
     }
 
-    /// Returns the group whose toolkit a node keeps for now, although this operator's toolkit should be removed, and the time
-    /// of the next check. On a node that is not Ready no pod terminates, so it keeps only a toolkit that is being added,
+    /// Returns the group whose toolkit a node that has it keeps for now, although it should be removed, and the time of the next
+    /// check. On a node that is not Ready no pod terminates, so it keeps only a toolkit that is being added,
     /// which may be the cause.
-    pub fn kept_by(&mut self, node: &'w NodeFacts) -> Option<(Revision, Timestamp)> {
-        let group = Revision::from(node.labels.get(keys::TOOLKIT)?.as_str());
+    pub fn kept_by(&mut self, node: &'w NodeFacts, group: Option<&Revision>) -> Option<(Revision, Timestamp)> {
+        let group = group?.clone();
         // It is removed once it can remove itself from the configuration.
         let entering = self.entering.get_or_insert_with(|| entering(self.world, self.now));
         if entering.get(&node.name) == Some(&&group) {

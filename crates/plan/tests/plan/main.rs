@@ -31,6 +31,7 @@ mod sharing;
 mod sim;
 mod sources;
 mod states;
+mod stray_labels;
 mod toolkit;
 mod unanswered;
 mod validation;

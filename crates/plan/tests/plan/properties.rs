@@ -206,8 +206,8 @@ proptest! {
         // With validation: the start of a test, its result, and the creation and deletion of its pod.
         let tested = sim.plans.iter().any(|plan| !plan.pods.is_empty());
         let (tests, pod) = if tested { (2, 2) } else { (0, 0) };
-        // With runtimes that are restarted one by one: the pending restart, and the toolkit label.
-        let turn = |node: &NodeName| if sim.restarts_runtime(node) { 2 } else { 0 };
+        // With runtimes that are restarted one by one: the pending restart, and the toolkit label with its record.
+        let turn = |node: &NodeName| if sim.restarts_runtime(node) { 3 } else { 0 };
         // With labels of GPU feature discovery: the labels, and their record in the status.
         let discovered = |node: &NodeName| {
             let policy = oracle::governing(&sim, node);

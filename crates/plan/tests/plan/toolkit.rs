@@ -213,7 +213,7 @@ fn a_first_install_restarts_runtimes_one_node_at_a_time() {
     for (cdi, runtime) in
         nodes.iter().map(|node| (at_once.writes[&format!("node/{node}")], sim.writes[&format!("node/{node}")]))
     {
-        assert_eq!(runtime, cdi + 1, "one additional write of labels");
+        assert_eq!(runtime, cdi + 2, "one additional write of labels, and its record");
     }
 }
 

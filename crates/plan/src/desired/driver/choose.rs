@@ -3,7 +3,7 @@
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    policy::{Driver, DriverSource, KernelModule, Stage},
+    policy::{Driver, DriverSource, KernelModule},
     reason::Reason,
     report::{CONTAINER_ROOT, GKE_ROOT, InstalledDriver, Report},
 };
@@ -27,11 +27,6 @@ pub const GKE_DEFAULT: &str = "default";
 pub const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
 
 impl Subject<'_> {
-    /// Returns whether the node has a driver of this operator, by its label.
-    fn has_managed(&self) -> bool {
-        self.node.labels.get(Stage::Driver.key()).is_some_and(|group| !group.is_empty())
-    }
-
     /// Returns whether the driver in a root is the loaded one.
     fn works(&self, root: &str) -> bool {
         let mut found = self.report.driver.installed.iter().filter(|installed| installed.root == root);
@@ -43,7 +38,7 @@ impl Subject<'_> {
     /// module behind while that is used, but never its libraries.)
     fn unexplained(&self) -> Option<&str> {
         let driver = &self.report.driver;
-        let explained = self.has_managed() || driver.container_ran;
+        let explained = self.has_driver || driver.container_ran;
         let loaded = driver.loaded.as_deref().filter(|_| !explained)?;
         driver.installed.iter().all(|found| found.version != loaded).then_some(loaded)
     }
@@ -190,10 +185,10 @@ fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     let google = on.google();
     let own_root = if google.is_some() { GKE_ROOT } else { CONTAINER_ROOT };
     // A working driver of this operator is not replaced because libraries were installed on the host.
-    let own_works = on.has_managed() && on.works(own_root);
+    let own_works = on.has_driver && on.works(own_root);
     // Files of Google's installers do not count as a host driver until the driver is loaded without this operator's.
     let foreign = |installed: &InstalledDriver| {
-        !own_works && (google.is_none() || installed.root != GKE_ROOT || !on.has_managed() && on.works(GKE_ROOT))
+        !own_works && (google.is_none() || installed.root != GKE_ROOT || !on.has_driver && on.works(GKE_ROOT))
     };
     match (preinstalled(on, foreign), on.unexplained()) {
         (Some(choice), _) => Ok(choice),

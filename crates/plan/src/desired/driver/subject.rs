@@ -13,6 +13,8 @@ pub struct Subject<'a> {
     pub images: &'a Images,
     /// The Node.
     pub node: &'a NodeFacts,
+    /// Whether it has a driver of this operator.
+    pub has_driver: bool,
     /// Its GPUs.
     pub discovery: &'a Discovery<'a>,
     /// Its probe's report.

@@ -48,6 +48,7 @@ impl Oracle {
         }
         let working: Vec<_> = self.moved.iter().filter(|name| !is_out_of_service(sim, name)).cloned().collect();
         happened |= self.pass(sim, Sim::step_with);
+        labels_are_those_on_record(sim);
         for name in &working {
             self.forget(name);
         }
@@ -149,10 +150,29 @@ fn is_taken_out(sim: &Sim, before: &NodeFacts) -> bool {
         return false;
     };
     let changed = |stage: Stage| {
-        let had = before.labels.get(stage.key());
+        let had = placing(sim, before, stage);
         had.is_some() && had != after.labels.get(stage.key())
     };
     before.allocatable.total() > 0 && Stage::ALL.into_iter().any(changed)
+}
+
+/// Returns the group in a node's label, if it is one of this operator's and not a value that a user has set.
+pub fn placing<'n>(sim: &Sim, node: &'n NodeFacts, stage: Stage) -> Option<&'n Interned> {
+    let label = node.labels.get(stage.key())?;
+    sim.sets.contains_key(&format!("{}-{label}", stage.as_str())).then_some(label)
+}
+
+/// After a pass the labels of each node name the groups on record.
+fn labels_are_those_on_record(sim: &Sim) {
+    for (name, node) in &sim.nodes {
+        let Some(current) = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref()) else {
+            continue;
+        };
+        for stage in Stage::ALL {
+            let label = node.labels.get(stage.key()).map(Interned::as_str).filter(|label| !label.is_empty());
+            assert_eq!(label, current.get(stage).map(Revision::as_str), "{name}: {stage:?}");
+        }
+    }
 }
 
 /// Returns whether a governed node lacks a plugin, or any pod that its labels select.
@@ -192,13 +212,13 @@ pub fn check(sim: &Sim, plan: &Plan) {
 fn gpu_pods_keep_driver_and_plugin(sim: &Sim, plan: &Plan) {
     let used = |name: &NodeName| sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty());
     for (name, write) in plan.labels.iter().filter(|(name, _)| used(name) && keeps_its_stack(sim, name)) {
-        let had = &sim.nodes[name].labels;
-        let driver = had.get(keys::DRIVER);
+        let node = &sim.nodes[name];
+        let driver = placing(sim, node, Stage::Driver);
         assert!(
             driver.is_none() || driver.map(Interned::as_str) == write.labels.get(keys::DRIVER).map(String::as_str),
             "{name}: the driver is replaced under a GPU pod"
         );
-        let plugin = had.get(keys::DEVICE_PLUGIN);
+        let plugin = placing(sim, node, Stage::DevicePlugin);
         assert!(plugin.is_none() || write.labels.contains_key(keys::DEVICE_PLUGIN), "{name} loses its plugin");
     }
     let named = |set: &String| {
@@ -231,14 +251,17 @@ fn holds_an_old_root(sim: &Sim, pod: &PodFacts) -> bool {
 /// A node without operands of this operator but with a driver pod without a DaemonSet gets no operands.
 fn nothing_starts_beside_a_foreign_pod(sim: &Sim, plan: &Plan) {
     for (name, write) in plan.labels.iter().filter(|(name, _)| sim.foreign_pod_on(name).is_some()) {
-        let has_any = |has: &dyn Fn(&str) -> bool| Stage::ALL.into_iter().any(|stage| has(stage.key()));
-        let had = has_any(&|key| sim.nodes[name].labels.get(key).is_some_and(|group| !group.is_empty()));
+        let current = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref());
+        let had = |stage: Stage| {
+            let is_labelled = sim.nodes[name].labels.get(stage.key()).is_some_and(|group| !group.is_empty());
+            is_labelled || current.is_some_and(|current| current.get(stage).is_some())
+        };
+        let gets = |stage: Stage| write.labels.contains_key(stage.key());
         assert!(
-            had || !has_any(&|key| write.labels.contains_key(key)),
+            Stage::ALL.into_iter().any(had) || !Stage::ALL.into_iter().any(gets),
             "{name}: {write:?} starts beside another driver"
         );
-        let driver = |had: bool| had || !write.labels.contains_key(keys::DRIVER);
-        assert!(driver(sim.nodes[name].labels.contains_key(keys::DRIVER)), "{name}: a driver starts beside another");
+        assert!(had(Stage::Driver) || !gets(Stage::Driver), "{name}: a driver starts beside another");
     }
 }
 

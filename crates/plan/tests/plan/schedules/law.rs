@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, keys};
+use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, Revision, keys, policy::Stage};
 use gpu_operator_plan::{Plan, output::writes::Write, world::World};
 
 use crate::{
-    properties::oracle::{governing, keeps_its_stack},
+    properties::oracle::{governing, keeps_its_stack, placing},
     sim::Sim,
 };
 
@@ -20,7 +20,8 @@ pub fn holds(sim: &Sim, write: &Write<'_>) -> Result<(), String> {
         Write::Labels(name, write) => {
             let Some(node) = sim.nodes.get(*name).filter(|node| node.uid == write.uid) else { return Ok(()) };
             let used = sim.gpu_pods.get(*name).is_some_and(|pods| !pods.is_empty());
-            let had = node.labels.get(keys::DRIVER).map(Interned::as_str);
+            let pod = sim.pods.get(&format!("driver@{name}")).and_then(|pod| pod.group.as_ref()).map(Revision::as_str);
+            let had = pod.or(placing(sim, node, Stage::Driver).map(Interned::as_str));
             let gets = write.labels.get(keys::DRIVER).map(String::as_str);
             if used && had.is_some() && had != gets && keeps_its_stack(sim, name) {
                 return Err(format!("the driver of {name} is replaced under a GPU pod: {had:?} by {gets:?}"));

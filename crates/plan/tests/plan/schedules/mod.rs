@@ -9,6 +9,7 @@ mod search;
 mod store;
 
 use cluster::{Allowed, Cluster, Event, start_gpu_pod};
+use gpu_operator_crd::keys;
 use proptest::{collection::vec, prelude::*};
 use search::{Explored, explore};
 use store::Kind;
@@ -49,6 +50,8 @@ const POD_STARTS: Event = |sim| {
         start_gpu_pod(sim, node);
     }
 };
+/// A user changes the label that places the driver's pod.
+const STRAY: Event = |sim| sim.label("a", keys::DRIVER, Some("x"));
 const PODS_END: Event = |sim| sim.gpu_pods.clear();
 
 /// Returns an error unless nothing is left to do.
@@ -102,8 +105,8 @@ proptest! {
     fn in_random_orders_drivers_are_replaced_and_never_under_a_gpu_pod(choices in vec(any::<u16>(), 0..600)) {
         let sim = Sim::settled_fleet(POLICY, &["a", "b", "c"]);
         let events: &[Event] = &[
-            MOVE, POD_STARTS, POD_STARTS, POD_STARTS, POD_STARTS, POD_STARTS, PODS_END, BACK, POD_STARTS, POD_STARTS,
-            POD_STARTS, PODS_END, MOVE, POD_STARTS, POD_STARTS, POD_STARTS,
+            MOVE, POD_STARTS, POD_STARTS, POD_STARTS, POD_STARTS, POD_STARTS, STRAY, PODS_END, BACK, POD_STARTS,
+            POD_STARTS, POD_STARTS, PODS_END, STRAY, MOVE, POD_STARTS, STRAY, POD_STARTS, POD_STARTS,
         ];
         let cluster = Cluster::new(sim, &Kind::ALL, allowed(), events);
         let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));

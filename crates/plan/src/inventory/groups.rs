@@ -1,0 +1,35 @@
+//! Which DaemonSet groups a node has. Its labels place the pods, but other users can change labels of Nodes, so the groups are recorded
+//! in the node's GpuNode before the labels are written.
+
+use gpu_operator_crd::{GpuNode, Revision, gpunode::StageRevisions, policy::Stage};
+
+use crate::{
+    revision,
+    world::{NodeFacts, World},
+};
+
+/// Returns the groups that a node has, given its GpuNode: those that are recorded there, whatever its labels name.
+///
+/// There are two exceptions. If the driver's label names another group and this operator wrote it, the labels that belong to the
+/// record have not been written: the node still has the groups in its labels, and it is decided again whether they may be replaced.
+/// Without a record, as after a user deleted the GpuNode, the labels are all that is known. A label that names no DaemonSet never
+/// counts.
+#[must_use]
+pub fn of(world: &World, node: &NodeFacts, gpu_node: Option<&GpuNode>) -> StageRevisions {
+    let mut labelled = revision::node_groups(node);
+    let recorded = gpu_node.and_then(|gpu_node| gpu_node.spec.current.as_ref());
+    let counts = |stage: Stage, group: &Revision| {
+        (recorded.is_none() || node.owned_labels.contains(stage.key()))
+            && world.daemon_sets.contains_key(&revision::daemon_set_name(stage, group))
+    };
+    if let Some(recorded) = recorded {
+        let driver = labelled.driver.as_ref().filter(|_| labelled.driver != recorded.driver);
+        if !driver.is_some_and(|driver| counts(Stage::Driver, driver)) {
+            return recorded.clone();
+        }
+    }
+    for stage in Stage::ALL {
+        labelled.get_mut(stage).take_if(|group| !counts(stage, group));
+    }
+    labelled
+}

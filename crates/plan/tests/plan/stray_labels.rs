@@ -1,0 +1,202 @@
+//! Labels that place the pods of the stages, changed by other users: the node gets its groups back at once, and nothing else happens.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{NodeName, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
+use gpu_operator_plan::world::{ContainerState, PodFacts};
+
+use crate::{
+    robust::{busy, step_until_released},
+    sim::{Faults, Sim},
+};
+
+const MPS: &str = "{defaults: {driver: {version: 595.91.07}, devicePlugin: {sharing: {mps: {replicas: 4}}}}}";
+const OTHER_DRIVER: &str = "{defaults: {driver: {version: 590.10.01}, devicePlugin: {sharing: {mps: {replicas: 4}}}}}";
+
+/// Returns a settled fleet of node a and, in another pool, node t.
+fn fleet() -> Sim {
+    let mut sim = Sim::new().policy("all", MPS).gpu_node("a", "2330", 8).gpu_node("t", "1eb8", 8);
+    sim.settle();
+    sim
+}
+
+fn idle(_: &mut Sim) {}
+
+fn used(sim: &mut Sim) {
+    busy(sim, "a");
+}
+
+fn with_a_pending_update(sim: &mut Sim) {
+    busy(sim, "a");
+    sim.apply_policy("all", OTHER_DRIVER);
+    sim.run(20);
+}
+
+/// The operator has not seen the change of the policy when it sees that of the label.
+fn with_a_changed_policy(sim: &mut Sim) {
+    busy(sim, "a");
+    sim.apply_policy("all", OTHER_DRIVER);
+}
+
+fn in_release(sim: &mut Sim) {
+    // The probe does not confirm the release.
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    sim.apply_policy("all", OTHER_DRIVER);
+    step_until_released(sim, "a");
+    sim.run(5);
+}
+
+fn in_install(sim: &mut Sim) {
+    let missing_images = ["590.10.01".to_owned()].into();
+    sim.faults.insert("a".into(), Faults { missing_images, ..Faults::default() });
+    sim.apply_policy("all", OTHER_DRIVER);
+    sim.run(60);
+    assert_eq!(sim.spec("a").rollout.as_ref().map(|rollout| rollout.step), Some(RolloutStep::Install));
+}
+
+fn without_a_current_report(sim: &mut Sim) {
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    sim.reboot("a", 0);
+    sim.run(20);
+}
+
+fn in_grace(sim: &mut Sim) {
+    busy(sim, "a");
+    sim.label("a", keys::MANAGED, Some("false"));
+    sim.run(5);
+}
+
+fn leaving(sim: &mut Sim) {
+    in_grace(sim);
+    sim.sleep(60);
+    sim.run(20);
+}
+
+fn leaving_in_an_update(sim: &mut Sim) {
+    with_a_pending_update(sim);
+    leaving(sim);
+}
+
+const STATES: [(&str, fn(&mut Sim)); 10] = [
+    ("idle", idle),
+    ("busy", used),
+    ("an update is pending", with_a_pending_update),
+    ("the policy has changed", with_a_changed_policy),
+    ("the update releases the driver", in_release),
+    ("the update installs the driver", in_install),
+    ("the last report is of an earlier boot", without_a_current_report),
+    ("the node may return", in_grace),
+    ("the node leaves", leaving),
+    ("the node leaves during an update", leaving_in_an_update),
+];
+
+/// Returns the groups that a node's labels name.
+fn groups(sim: &Sim, node: &NodeName) -> BTreeMap<&'static str, Interned> {
+    let labels = &sim.nodes[node].labels;
+    let named = Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), labels.get(stage.key())?.clone())));
+    named.filter(|(_, group)| !group.is_empty()).collect()
+}
+
+/// Returns the groups of all nodes, and when their pods were created.
+fn placed(sim: &Sim) -> impl PartialEq + std::fmt::Debug {
+    let groups: Vec<_> = sim.nodes.keys().map(|node| (node.clone(), groups(sim, node))).collect();
+    let pods = sim.pods.values().map(|pod: &PodFacts| (pod.name.clone(), pod.group.clone(), pod.created));
+    (groups, pods.collect::<Vec<_>>())
+}
+
+#[test]
+fn a_stray_value_is_replaced_at_once_by_the_recorded_group() {
+    for (state, begin) in STATES {
+        let mut before = fleet();
+        begin(&mut before);
+        let mut undisturbed = before.clone();
+        undisturbed.step();
+        for stage in Stage::ALL {
+            let other = before.node("t").labels.get(stage.key()).map(ToString::to_string);
+            for value in [Some("x"), Some(""), other.as_deref(), None] {
+                let mut sim = before.clone();
+                sim.label("a", stage.key(), value);
+                let plan = sim.plan();
+                let deleted: Vec<_> = plan.recreate.iter().chain(&plan.prune).collect();
+                assert!(deleted.is_empty(), "{state}: {stage:?} = {value:?}: {deleted:?}");
+                sim.step_with(plan);
+                assert_eq!(placed(&sim), placed(&undisturbed), "{state}: {stage:?} = {value:?}");
+                sim.step();
+                sim.step();
+                assert!(sim.node("a").labels.values().all(|value| !value.is_empty()), "{:?}", sim.node("a").labels);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_node_whose_pods_have_moved_gets_its_driver_back_while_it_is_used() {
+    for value in [Some("x"), None] {
+        let mut sim = fleet();
+        busy(&mut sim, "a");
+        let labels = groups(&sim, &"a".into());
+        sim.label("a", keys::DRIVER, value);
+        sim.surroundings();
+        assert!(!sim.pods.contains_key("driver@a"), "the DaemonSet controller is faster than the operator");
+        sim.step();
+        assert_eq!(groups(&sim, &"a".into()), labels);
+        sim.settle();
+        assert!(sim.status("a").is_ready(), "{:?}", sim.status("a"));
+    }
+}
+
+#[test]
+fn without_a_record_only_labels_that_name_a_daemon_set_count() {
+    let mut sim = fleet();
+    busy(&mut sim, "a");
+    let labels = groups(&sim, &"a".into());
+    sim.label("a", keys::DRIVER, Some("x"));
+    sim.gpu_nodes.remove(&"a".into());
+    sim.step();
+    let rest = labels.iter().filter(|(key, _)| **key != keys::DRIVER);
+    assert!(groups(&sim, &"a".into()).iter().eq(rest));
+    sim.settle();
+    assert_eq!((groups(&sim, &"a".into()), sim.spec("a").current.is_some()), (labels, true));
+}
+
+#[test]
+fn a_record_without_its_labels_replaces_no_driver_under_a_gpu_pod() {
+    let mut sim = Sim::new().policy("all", OTHER_DRIVER).gpu_node("a", "2330", 8);
+    sim.faults.insert("a".into(), Faults { driver_crash: Some("no headers".into()), ..Faults::default() });
+    sim.run(30);
+    assert!(sim.status("a").reason().is_some_and(Reason::is_failure));
+    // A node that failed gets the wanted driver at once, but its labels cannot be written.
+    sim.apply_policy("all", MPS);
+    sim.step();
+    let failed = groups(&sim, &"a".into());
+    let mut plan = sim.plan();
+    assert!(plan.labels.remove(&"a".into()).is_some());
+    sim.step_with(plan);
+    sim.faults.clear();
+    for _ in 0..5 {
+        sim.surroundings();
+    }
+    assert_eq!(sim.node("a").allocatable.total(), 32, "the earlier driver works after all");
+    busy(&mut sim, "a");
+    sim.run(30);
+    assert_eq!(groups(&sim, &"a".into()), failed);
+    sim.gpu_pods.clear();
+    sim.settle();
+    assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("595.91.07"));
+}
+
+#[test]
+fn the_pod_of_a_driver_that_a_stray_label_has_placed_deletes_no_plugin() {
+    let mut sim = fleet();
+    busy(&mut sim, "a");
+    let other = sim.node("t").labels[keys::DRIVER].to_string();
+    sim.label("a", keys::DRIVER, Some(&other));
+    // Its container waits for the driver in use, and that of the node's own driver still runs.
+    sim.sleep(60);
+    let (name, group, created) = ("driver@other".into(), Some(other.into()), Some(sim.now));
+    let mut waits = PodFacts { name, group, created, ..sim.pods["driver@a"].clone() };
+    waits.containers[0].state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
+    sim.pods.insert(waits.name.clone(), waits);
+    assert!(sim.plan().recreate.is_empty(), "{:?}", sim.plan().recreate);
+}
