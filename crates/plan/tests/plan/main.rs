@@ -19,6 +19,7 @@ mod messages;
 mod mig;
 mod mixed;
 mod pace;
+mod passes;
 mod properties;
 mod refused_policies;
 mod repairs;
