@@ -1,4 +1,4 @@
-//! Tests of the plan, on plain data and on a simulated cluster ([`sim`]).
+//! Tests of the plan, on plain data and on a simulated cluster ([`test_support::sim`]).
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod coexistence;
@@ -29,9 +29,10 @@ mod rollout;
 mod schedules;
 mod schema_sweep;
 mod sharing;
-mod sim;
 mod sources;
 mod states;
 mod toolkit;
 mod unanswered;
 mod validation;
+
+use test_support::sim;

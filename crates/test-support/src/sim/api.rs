@@ -65,6 +65,9 @@ impl Sim {
     }
 
     /// Makes a write as the API server does.
+    ///
+    /// # Errors
+    /// Returns the rejection.
     pub fn write(&mut self, write: &Write) -> Answer {
         let (object, answer) = match write {
             Write::Finalizer(name, write) => (format!("policy/{name}"), self.put_finalizer(name, write)),

@@ -1,7 +1,5 @@
 //! A model of the plan's environment as plain data: API server, DaemonSet controller, kubelets and probes. Tests
 //! change facts, run the model, and check the result. Time only advances explicitly.
-#![allow(dead_code, missing_docs, reason = "each test file uses a part")]
-#![allow(clippy::expect_used, clippy::panic, reason = "test support fails like a test")]
 
 pub mod api;
 pub mod kstatus;
@@ -135,11 +133,13 @@ impl Sim {
     }
 
     /// Adds a node with `count` GPUs of a PCI device id that has reported.
+    #[must_use]
     pub fn gpu_node(mut self, name: impl Into<NodeName>, device_id: &str, count: u32) -> Self {
         self.join(name, device_id, count);
         self
     }
 
+    #[must_use]
     pub fn policy(mut self, name: impl Into<PolicyName>, spec: &str) -> Self {
         self.apply_policy(name, spec);
         self
