@@ -2,8 +2,6 @@
 //! and its rules. An end-to-end test applies the same objects.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod yaml_blocks;
-
 use std::{collections::BTreeSet, path::Path, sync::LazyLock};
 
 use gpu_operator_crd::ClusterGpuPolicy;
@@ -13,7 +11,7 @@ use kube::{
     core::cel::{CompiledSchema, ValidationErrors, Validator, compile_schema},
 };
 use serde_json::{Value, json};
-use yaml_blocks::{Block, Written, blocks, complete, objects, objects_of};
+use test_support::yaml_blocks::{Block, Written, blocks, complete, objects, objects_of};
 
 /// The schema, as in the CRD.
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {

@@ -1,14 +1,12 @@
 //! The CEL rules: which specs they reject, and with which messages. The rules are evaluated as in the API server.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod refused;
-
 use std::{collections::BTreeSet, sync::LazyLock};
 
 use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicySpec, policy::NodeLabel};
 use kube::core::cel::{CompiledSchema, ValidationError, ValidationErrors, Validator, compile_schema};
-use refused::rows;
 use serde_json::{Value, json};
+use test_support::refused::rows;
 
 /// The schema, as in the file of the CRD.
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {

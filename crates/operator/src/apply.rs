@@ -1,27 +1,15 @@
-//! Apply: carries out a plan. All writes use server-side apply, so that repeating a write after a crash changes nothing. If
-//! a write fails, the other objects are still written.
+//! Apply: turns the writes of a plan into requests. All of them use server-side apply, so that repeating a write after a crash
+//! changes nothing.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc};
 
-use futures::{
-    StreamExt,
-    future::{self, BoxFuture},
-    stream,
-};
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, GpuNodeStatus, NodeName, PolicyName, VERSION, keys,
 };
 use gpu_operator_plan::{
-    Plan,
-    carry::Carry,
     output::{
-        daemon_sets::DaemonSetWrite,
-        gpu_node::SpecWrite,
-        node_labels::LabelWrite,
-        plan::FinalizerWrite,
-        writes::{Unwritten, Write},
+        daemon_sets::DaemonSetWrite, gpu_node::SpecWrite, node_labels::LabelWrite, plan::FinalizerWrite, writes::Write,
     },
-    time::Uptime,
     world::{HealthCondition, TaintFact, TrimmedNode},
 };
 use k8s_openapi::{
@@ -39,38 +27,18 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     error::{Error, request},
     watch::{Answer, Mirrors},
 };
 
-/// The maximum number of concurrent writes, without those that have not been answered within [`SLOW`].
-const AT_ONCE: usize = 16;
-/// The time after which the answer to a write is no longer waited for before the next write is made.
-const SLOW: Duration = Duration::from_secs(1);
-/// How long a plan is carried out. What it decided may no longer be right after that: a node that was idle may have GPU pods.
-const LIFETIME: Duration = Duration::from_secs(10);
-
-type Request<'p> = BoxFuture<'p, Result<(), Error>>;
-
-/// The result of one write.
-#[derive(Debug)]
-pub struct Written {
-    /// The kind of the object, a label value of a metric.
-    pub kind: &'static str,
-    /// Whether the write succeeded.
-    pub result: Result<(), Error>,
-}
-
-/// Carries out plans, and passes the answers of the API server to the mirrors.
+/// Makes writes, and passes the answers of the API server to the mirrors.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
     namespace: String,
     mirrors: Arc<Mirrors>,
-    started: Instant,
 }
 
 impl Writer {
@@ -78,78 +46,20 @@ impl Writer {
     /// answer.
     #[must_use]
     pub fn new(client: Client, namespace: String, mirrors: Arc<Mirrors>) -> Self {
-        Self { client, namespace, mirrors, started: Instant::now() }
+        Self { client, namespace, mirrors }
     }
 
-    /// Returns the time since its creation, by which it records what it carries over.
-    #[must_use]
-    pub fn uptime(&self) -> Uptime {
-        self.started.elapsed()
-    }
-
-    /// Carries out a plan for at most [`LIFETIME`], stage by stage, and returns the result of each write.
+    /// Makes a write, and updates the mirrors from the answer.
     ///
-    /// A write that fails, that is not answered or that `carry` holds delays only the writes that depend on it.
-    pub async fn apply(&self, plan: &Plan, carry: &mut Carry) -> Vec<Written> {
-        let (stages, until) = (plan.stages(), Instant::now() + LIFETIME);
-        let (mut written, mut unwritten, mut slow) = (Vec::new(), Unwritten::default(), Vec::new());
-        for stage in &stages {
-            let held = |write: &Write<'_>| unwritten.prevents(write) || carry.holds(write, self.uptime());
-            let (held, ready): (Vec<_>, Vec<_>) = stage.iter().copied().partition(held);
-            for write in &held {
-                unwritten.add(write);
-            }
-            // Requests are made as they are needed: their bodies for a fleet would need more memory than all its facts.
-            let ready = stream::iter(ready).take_while(|_| future::ready(Instant::now() < until));
-            let mut answers = ready.map(|write| self.begin(write)).buffer_unordered(AT_ONCE);
-            while let Some((write, answer)) = answers.next().await {
-                match answer {
-                    Ok(result) => written.push(self.settle(write, result, &mut unwritten, carry)),
-                    Err(request) => {
-                        unwritten.add(&write);
-                        slow.push(async move { (write, timeout_at(until, request).await) });
-                    }
-                }
-            }
-        }
-        for (write, answer) in future::join_all(slow).await {
-            let result = answer.unwrap_or_else(|_| Err(Error::NoAnswer { what: write.to_string() }));
-            written.push(self.settle(write, result, &mut unwritten, carry));
-        }
-        written
+    /// # Errors
+    /// Returns why the write failed.
+    pub async fn write(&self, write: &Write) -> Result<(), Error> {
+        let answer = request(write.to_string(), self.make(write)).await?;
+        self.mirrors.learn(answer);
+        Ok(())
     }
 
-    /// Records the result of a write for the writes that depend on it, and for later passes.
-    fn settle<'p>(
-        &self,
-        write: Write<'p>,
-        result: Result<(), Error>,
-        unwritten: &mut Unwritten<'p>,
-        carry: &mut Carry,
-    ) -> Written {
-        if result.is_err() {
-            unwritten.add(&write);
-        }
-        carry.settled(&write, result.as_ref().copied().map_err(Error::failure), self.uptime());
-        Written { kind: write.kind(), result }
-    }
-
-    /// Makes a write. Returns its result, or the request if it has not been answered within [`SLOW`].
-    async fn begin<'p>(&'p self, write: Write<'p>) -> (Write<'p>, Result<Result<(), Error>, Request<'p>>) {
-        let mut request = self.request(write);
-        let answer = timeout(SLOW, &mut request).await;
-        (write, answer.map_err(|_| request))
-    }
-
-    fn request<'p>(&'p self, write: Write<'p>) -> Request<'p> {
-        Box::pin(async move {
-            let answer = request(write.to_string(), self.make(write)).await?;
-            self.mirrors.learn(answer);
-            Ok(())
-        })
-    }
-
-    async fn make(&self, write: Write<'_>) -> Result<Answer, kube::Error> {
+    async fn make(&self, write: &Write) -> Result<Answer, kube::Error> {
         match write {
             Write::Finalizer(name, write) => self.finalizer(name, write).await,
             Write::DaemonSet(name, write) => self.daemon_set(name, write).await,
@@ -161,7 +71,7 @@ impl Writer {
             Write::RuntimeClass(name, class) => self.runtime_class(name, class).await,
             Write::PruneClass(name) => delete(&self.all::<RuntimeClass>(), name, &DeleteParams::default()).await,
             Write::PruneGpuNode(name, uid) => {
-                let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+                let preconditions = Some(Preconditions { uid: Some(uid.clone()), resource_version: None });
                 let params = DeleteParams { preconditions, ..DeleteParams::default() };
                 delete(&self.all::<GpuNode>(), name.as_str(), &params).await
             }
@@ -171,8 +81,8 @@ impl Writer {
             Write::Status(name, status) => self.gpu_node_status(name, status).await,
             Write::PolicyStatus(name, status) => self.policy_status(name, status).await,
             Write::Labels(name, write) => self.labels(name, write).await,
-            Write::Condition(name, condition) => self.condition(name, condition).await,
-            Write::Taint(name, own) => self.taint(name, own).await,
+            Write::Condition(name, condition) => self.condition(name, condition.as_ref()).await,
+            Write::Taint(name, own) => self.taint(name, own.as_ref()).await,
         }
     }
 

@@ -17,6 +17,7 @@ use tokio::{net::TcpListener, signal::unix};
 use crate::{
     admin::Admin,
     advise::Adviser,
+    drive::Driver,
     events::Publisher,
     metrics::Metrics,
     progress::Progress,
@@ -136,7 +137,8 @@ impl Run {
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let served = serve(listener, admin);
         let (catalogue, clock) = (Catalogue::builtin()?, Timestamp::now);
-        let reconcile = Loop { settings, catalogue, client, mirrors, wake, metrics, publisher, progress, clock };
+        let driver = Driver::new(settings, catalogue, client, Arc::clone(&mirrors));
+        let reconcile = Loop { driver, mirrors, wake, metrics, publisher, progress, clock };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator started");
         // Every write is complete in itself, so stopping at any time loses nothing.
         tokio::select! {

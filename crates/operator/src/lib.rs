@@ -6,15 +6,16 @@
 //!              nvml-probe on each node ───────┘ (GpuNode.status.report)   └──▶ labels, DaemonSets, GpuNode.spec
 //! ```
 //!
-//! [`watch`] mirrors facts and wakes the loop, [`observe`] adds facts that no mirror holds to the
-//! [`gpu_operator_plan::world::World`], [`gpu_operator_plan::plan`] decides, [`apply`] writes, and [`reconcile`] is the loop around
-//! them. Only this crate does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admin`); time is an argument of the plan.
+//! [`watch`] mirrors facts and wakes the loop, which is [`reconcile`]. A [`gpu_operator_plan::pass::Pass`] decides what to read and
+//! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. Only this crate
+//! does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admin`); time is an argument of the pass.
 
 pub mod admin;
 pub mod advise;
 pub mod apply;
 pub mod cli;
 pub mod diagnose;
+pub mod drive;
 pub mod error;
 pub mod events;
 pub mod metrics;

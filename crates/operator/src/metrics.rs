@@ -14,8 +14,8 @@ use prometheus_client::{
 use strum::IntoEnumIterator;
 
 use crate::{
-    apply::Written,
     diagnose::{Finding, Mistake},
+    drive::Written,
 };
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]

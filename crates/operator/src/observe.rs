@@ -5,13 +5,13 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, future::join_all, stream};
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     container_names::VALIDATION,
     world::{GpuAsks, GpuPods, LogTails},
 };
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
     api::{ListParams, LogParams},
@@ -22,9 +22,7 @@ use crate::error::{Error, request};
 
 /// The maximum number of nodes whose pods are listed concurrently.
 const AT_ONCE: usize = 4;
-/// The maximum number of logs that are read in one pass, concurrently: a node that does not answer must not delay the others …
-const LOGS: usize = 32;
-/// … or the pass.
+/// How long each log is waited for: a node that does not answer must not delay the pass.
 const LOG_WITHIN: Duration = Duration::from_secs(2);
 /// The beginning of kubelet's answer if it succeeds without a log.
 const NO_LOG: &str = "unable to retrieve container logs";
@@ -61,9 +59,8 @@ pub async fn gpu_pods(
         .await
 }
 
-/// Returns the ends of the logs of validation pods, or why they cannot be read. At most `LOGS` pods are read, in rotation.
-pub async fn log_tails(client: &Client, namespace: &str, pods: &BTreeSet<String>, now: Timestamp) -> LogTails {
-    let turn = usize::try_from(now.as_second()).unwrap_or_default() * LOGS % pods.len().max(1);
+/// Returns the ends of the logs of validation pods, or why they cannot be read.
+pub async fn log_tails(client: &Client, namespace: &str, pods: &BTreeSet<String>) -> LogTails {
     let api = Api::<Pod>::namespaced(client.clone(), namespace);
     let params = LogParams {
         // A service mesh may have added another container.
@@ -72,19 +69,13 @@ pub async fn log_tails(client: &Client, namespace: &str, pods: &BTreeSet<String>
         limit_bytes: Some(LOG_BYTES),
         ..LogParams::default()
     };
-    stream::iter(pods.iter().cycle().skip(turn).take(LOGS.min(pods.len())).cloned())
-        .map(|pod| {
-            let (api, params) = (api.clone(), &params);
-            async move {
-                let words = match timeout(LOG_WITHIN, api.logs(&pod, params)).await {
-                    Ok(Ok(words)) if words.starts_with(NO_LOG) => Err(words.trim().to_owned()),
-                    Ok(words) => words.map_err(|error| error.to_string()),
-                    Err(_) => Err(format!("no answer within {} s", LOG_WITHIN.as_secs())),
-                };
-                (pod, words)
-            }
-        })
-        .buffer_unordered(LOGS)
-        .collect()
-        .await
+    let tail = async |pod: &String| {
+        let words = match timeout(LOG_WITHIN, api.logs(pod, &params)).await {
+            Ok(Ok(words)) if words.starts_with(NO_LOG) => Err(words.trim().to_owned()),
+            Ok(words) => words.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no answer within {} s", LOG_WITHIN.as_secs())),
+        };
+        (pod.clone(), words)
+    };
+    join_all(pods.iter().map(tail)).await.into_iter().collect()
 }

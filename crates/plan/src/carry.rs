@@ -10,6 +10,7 @@ pub mod unread;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -22,15 +23,19 @@ use unanswered::Unanswered;
 use unread::Unread;
 
 use crate::{
-    output::{events::Subject, plan::Plan, writes::Write},
+    output::{
+        events::Subject,
+        plan::Plan,
+        writes::{Stages, Write},
+    },
     time::Uptime,
     world::{LogTails, World},
 };
 
 /// The state that one pass leaves for the next.
 ///
-/// A pass calls [`Self::enrich`] before it plans, [`Self::unreadable`] and [`Self::read`] around the reading of logs,
-/// [`Self::begin`] with the final plan, [`Self::holds`] and [`Self::settled`] around each write, and [`Self::ended`] after them.
+/// A [`Pass`](crate::pass::Pass) calls [`Self::enrich`] before it plans, [`Self::unreadable`] and [`Self::read`] around the reading
+/// of logs, [`Self::begin`] with the final plan, and [`Self::holds`] and [`Self::settled`] around each write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Carry {
     backoff: Backoff,
@@ -61,9 +66,9 @@ impl Carry {
         self.unread.read(tails, now);
     }
 
-    /// Removes from a plan the policy statuses that come too soon after the last write, together with their transitions, and the
-    /// repairs of existing DaemonSets that are held. Records the other statuses as written.
-    pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) {
+    /// Takes the writes out of a plan, without the policy statuses that come too soon after the last write, whose transitions are
+    /// removed as well, and without the repairs of existing DaemonSets that are held. Records the other statuses as written.
+    pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) -> Stages {
         let mut waits = BTreeMap::new();
         plan.policies.retain(|name, status| {
             let before = world.policies.get(name).and_then(|policy| policy.status.as_ref());
@@ -77,19 +82,22 @@ impl Carry {
         // A transition is published together with the status that shows it, and therefore only once.
         plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if waits.contains_key(name)));
         self.pace.keep(|name| plan.statuses.contains_key(name));
-        self.repairs.begin(plan, world, now);
-        self.unanswered.begin(world);
         self.next_status = waits.into_values().min().map(|wait| now + wait);
+        let mut stages = plan.take_writes();
+        self.repairs.begin(&mut stages, world, now);
+        self.backoff.keep(stages.iter().flatten().map(Arc::as_ref));
+        self.unanswered.begin(world);
+        stages
     }
 
     /// Returns whether a write is not to be made yet.
     #[must_use]
-    pub fn holds(&self, write: &Write<'_>, now: Uptime) -> bool {
+    pub fn holds(&self, write: &Write, now: Uptime) -> bool {
         self.backoff.holds(write, now) || self.repairs.holds(write, now)
     }
 
     /// Records the result of a write.
-    pub fn settled(&mut self, write: &Write<'_>, result: Result<(), Failure>, now: Uptime) {
+    pub fn settled(&mut self, write: &Write, result: Result<(), Failure>, now: Uptime) {
         match result {
             Ok(()) => {
                 self.backoff.succeeded(write);
@@ -100,11 +108,6 @@ impl Carry {
                 self.backoff.failed(write, failure, now);
             }
         }
-    }
-
-    /// Ends a pass with this plan.
-    pub fn ended(&mut self, plan: &Plan) {
-        self.backoff.keep(plan.stages().iter().flatten());
     }
 
     /// Returns how soon to plan again, if something is held or a message is to change.
@@ -140,11 +143,11 @@ mod tests {
     fn a_policys_status_that_comes_too_soon_is_delayed_together_with_its_events() {
         let (mut carry, world, now) = (Carry::default(), World::default(), Uptime::ZERO);
         let mut first = plan_with_status();
-        carry.begin(&mut first, &world, now);
-        assert_eq!((first.policies.len(), first.events.len(), carry.next(now)), (1, 1, None));
+        let writes = carry.begin(&mut first, &world, now);
+        assert_eq!((writes.len(), first.events.len(), carry.next(now)), (1, 1, None));
         let mut second = plan_with_status();
-        carry.begin(&mut second, &world, now);
-        assert_eq!((second.policies.len(), second.events.len()), (0, 0));
+        let writes = carry.begin(&mut second, &world, now);
+        assert_eq!((writes.len(), second.events.len()), (0, 0));
         assert_eq!(carry.next(now), Some(Duration::from_secs(1)));
     }
 }

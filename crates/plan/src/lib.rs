@@ -9,7 +9,8 @@
 //! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`time`], [`note`], [`revision`],
 //! [`container_names`] and [`int_or_percent`]. Otherwise a step uses only the steps before it.
 //!
-//! What the loop around the plan must remember from one pass to the next is as pure: [`carry`] uses [`output`] and [`world`].
+//! The loop around the plan is as pure: a [`pass`] requests what to read and what to write, and [`carry`] is what one pass leaves for
+//! the next.
 
 pub mod assess;
 pub mod carry;
@@ -21,6 +22,7 @@ pub mod inventory;
 pub mod manifests;
 pub mod note;
 pub mod output;
+pub mod pass;
 mod plan;
 pub mod revision;
 pub mod rollout;

@@ -1,14 +1,11 @@
 //! The objects in README, docs and examples are accepted by a real API server without changes, except for their names.
 
-#[path = "../../../crates/crd/tests/yaml_blocks/mod.rs"]
 #[allow(dead_code, reason = "another test uses the rest of this file")]
-mod yaml_blocks;
-
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use e2e::Cluster;
-use yaml_blocks::{Written, objects};
+use test_support::yaml_blocks::{Written, objects};
 
 use crate::{
     nodes::{self, Need},

@@ -1,17 +1,14 @@
 //! Invalid policies: each is rejected, or reported on its pool, with the message in docs/refused.md, and none disturbs
 //! running nodes.
 
-#[path = "../../../crates/crd/tests/refused/mod.rs"]
-mod refused;
-
 use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use e2e::eventually;
 use gpu_operator_crd::{policy_status::PoolStatus, reason::Reason};
 use kube::api::{Patch, PatchParams};
-use refused::{Row, rows};
 use serde_json::{Value, json};
+use test_support::refused::{Row, rows};
 
 use crate::support::{Fixture, GPUS, SHOWN, test};
 

@@ -20,8 +20,9 @@ use nvml_probe::{
 };
 use proptest::{collection::vec, prelude::*};
 use tempfile::TempDir;
+use test_support::damaged;
 
-use super::{config, damaged, fits_the_api, flood, samples};
+use super::{config, fits_the_api, flood, samples};
 
 /// Returns a host with these files.
 fn host(files: &[(&str, &[u8])]) -> (TempDir, HostRoot) {

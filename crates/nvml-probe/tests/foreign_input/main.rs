@@ -1,8 +1,6 @@
 //! Input that the probe does not control, damaged in every way: it never panics, and what the probe reports fits the API.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "../../../common/tests/damaged/mod.rs"]
-mod damaged;
 mod host;
 mod nvml;
 mod runtime;
@@ -13,6 +11,7 @@ use gpu_operator_crd::Report;
 use jsonschema::Validator;
 use proptest::{prelude::*, test_runner::RngSeed};
 use serde_json::Value;
+use test_support::damaged;
 
 /// Returns a configuration with the same cases on every run, so that a failure is caused by a change and not by chance.
 fn config() -> ProptestConfig {

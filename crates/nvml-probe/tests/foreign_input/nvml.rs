@@ -26,8 +26,9 @@ use nvml_probe::{
 };
 use proptest::{prelude::*, string::string_regex};
 use serde_json::Value;
+use test_support::damaged;
 
-use super::{config, damaged, fits_the_api, flood, samples};
+use super::{config, fits_the_api, flood, samples};
 
 /// Lets the probe look at its GPUs twice, and reports.
 fn look(inventory: Option<Inventory>, fields: &GpuNodeFields) {

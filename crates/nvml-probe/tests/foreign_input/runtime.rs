@@ -12,8 +12,9 @@ use nvml_probe::runtime::{
     toml_file,
 };
 use proptest::{prelude::*, sample::select};
+use test_support::damaged;
 
-use super::{config, damaged, flood, samples};
+use super::{config, flood, samples};
 
 const IMPORT: &str = "/etc/containerd/conf.d/*.toml";
 /// What the installer appends to a file.

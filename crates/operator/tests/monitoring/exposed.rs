@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator::{apply::Written, error::Error, metrics::Metrics};
+use gpu_operator::{drive::Written, error::Error, metrics::Metrics};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, ConditionType,
     health::{HealthRules, HealthState},

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use gpu_operator::{events::Publisher, metrics::Metrics, progress::Progress, reconcile::Loop, watch};
+use gpu_operator::{drive::Driver, events::Publisher, metrics::Metrics, progress::Progress, reconcile::Loop, watch};
 use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{GpuNode, NodeName, keys};
 use gpu_operator_plan::{
@@ -76,7 +76,8 @@ impl Cluster {
         }
         self.spawn(publishing);
         let catalogue = Catalogue::builtin().expect("a valid catalogue");
-        self.spawn(Loop { settings, catalogue, client, mirrors, wake, metrics, publisher, progress, clock }.run());
+        let driver = Driver::new(settings, catalogue, client, Arc::clone(&mirrors));
+        self.spawn(Loop { driver, mirrors, wake, metrics, publisher, progress, clock }.run());
     }
 
     /// Lets another manager change an object whenever it does not look as this manager wants it to.

@@ -5,6 +5,6 @@ mod api;
 mod cluster;
 mod faults;
 mod observe;
-#[path = "../../../plan/tests/plan/sim/mod.rs"]
-mod sim;
 mod writes;
+
+use test_support::sim;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
 use gpu_operator::{
-    apply::{Writer, Written},
+    drive::{Driver, Written},
     events::Publisher,
     metrics::Metrics,
 };
@@ -15,10 +15,12 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{
     Plan,
     carry::{Carry, Class},
+    catalogue::Catalogue,
     output::events::{Subject, Transition},
+    pass::Pass,
     world::{Concern, World},
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -35,12 +37,19 @@ fn api_of(sim: &Sim) -> Arc<Api> {
     api
 }
 
-fn writer(api: &Arc<Api>) -> Writer {
-    Writer::new(api.client(), "gpu-operator".into(), Arc::default())
+fn driver(api: &Arc<Api>) -> Driver {
+    let Sim { settings, .. } = Sim::new();
+    Driver::new(settings, Catalogue::builtin().expect("a catalogue"), api.client(), Arc::default())
 }
 
 async fn apply(api: &Arc<Api>, plan: &Plan) -> Vec<Written> {
-    writer(api).apply(plan, &mut Carry::default()).await
+    carry_out(&driver(api), plan, &mut Carry::default()).await
+}
+
+async fn carry_out(driver: &Driver, plan: &Plan, carry: &mut Carry) -> Vec<Written> {
+    let (now, world) = (Timestamp::UNIX_EPOCH, World::default());
+    let (mut pass, requests) = Pass::carry_out(plan.clone(), &world, now, &mut driver.around(carry));
+    driver.drive(&mut pass, requests, carry).await
 }
 
 /// Returns a fault of the requests for paths with this prefix.
@@ -123,14 +132,14 @@ async fn an_update_does_not_begin_if_the_end_of_another_cannot_be_written() {
 async fn labels_that_name_a_daemon_set_that_cannot_be_written_are_not_written() {
     let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "1eb8", 8).policy("all", "{}");
     let api = api_of(&sim);
-    let driver = "/apis/apps/v1/namespaces/gpu-operator/daemonsets/driver-nvidia-h100";
-    api.fail(fault_of(driver, Fault::Refused(StatusCode::FORBIDDEN)));
+    let set = "/apis/apps/v1/namespaces/gpu-operator/daemonsets/driver-nvidia-h100";
+    api.fail(fault_of(set, Fault::Refused(StatusCode::FORBIDDEN)));
     let (mut carry, mut world) = (Carry::default(), World::default());
-    let writer = writer(&api);
-    writer.apply(&sim.plan(), &mut carry).await;
+    let driver = driver(&api);
+    carry_out(&driver, &sim.plan(), &mut carry).await;
     let labelled: Vec<_> = paths(&api).into_iter().filter(|path| path.starts_with(NODES)).collect();
     assert_eq!(labelled, [format!("{NODES}/b")]);
-    carry.enrich(&mut world, writer.uptime());
+    carry.enrich(&mut world, driver.uptime());
     assert_eq!(
         world.held_writes.iter().map(|refused| &refused.concerns).collect::<Vec<_>>(),
         [&Concern::Policy("all".into())]

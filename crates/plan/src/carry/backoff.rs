@@ -35,12 +35,12 @@ struct Failed {
 impl Backoff {
     /// Returns whether a write is not to be attempted yet.
     #[must_use]
-    pub fn holds(&self, write: &Write<'_>, now: Uptime) -> bool {
+    pub fn holds(&self, write: &Write, now: Uptime) -> bool {
         !self.failed.is_empty() && self.failed.get(&write.to_string()).is_some_and(|failed| now < failed.until)
     }
 
     /// Records a failed attempt. The pause doubles with each.
-    pub fn failed(&mut self, write: &Write<'_>, failure: Failure, now: Uptime) {
+    pub fn failed(&mut self, write: &Write, failure: Failure, now: Uptime) {
         let before = self.failed.get(&write.to_string());
         let pause = before.map_or_else(|| failure.class.retry_after(), |before| (before.pause * 2).min(MOST));
         let failed = Failed { concerns: write.concerns(), failure, pause, until: now + pause };
@@ -48,14 +48,14 @@ impl Backoff {
     }
 
     /// Records a success.
-    pub fn succeeded(&mut self, write: &Write<'_>) {
+    pub fn succeeded(&mut self, write: &Write) {
         if !self.failed.is_empty() {
             self.failed.remove(&write.to_string());
         }
     }
 
-    /// Removes writes that the last plan does not contain: they are not needed any more.
-    pub fn keep<'p>(&mut self, planned: impl Iterator<Item = &'p Write<'p>>) {
+    /// Removes writes that a new plan does not contain: they are not needed any more.
+    pub fn keep<'p>(&mut self, planned: impl Iterator<Item = &'p Write>) {
         if !self.failed.is_empty() {
             let planned: BTreeSet<_> = planned.map(ToString::to_string).collect();
             self.failed.retain(|write, _| planned.contains(write));
@@ -89,8 +89,7 @@ mod tests {
     #[test]
     fn the_pause_of_a_write_doubles_until_it_succeeds_or_is_not_needed_any_more() {
         let forbidden = || Failure { class: Class::Forbidden, message: "failed to label node a: no".into() };
-        let (a, b) = ("a".into(), "b".into());
-        let (a, b) = (Write::Taint(&a, None), Write::Taint(&b, None));
+        let (a, b) = (Write::Taint("a".into(), None), Write::Taint("b".into(), None));
         let (mut backoff, mut now) = (Backoff::default(), Uptime::ZERO);
         let mut pauses = Vec::new();
         for _ in 0..6 {
@@ -103,9 +102,9 @@ mod tests {
         }
         assert_eq!(pauses, [30, 60, 120, 240, 300, 300]);
         assert_eq!(backoff.refused()[0].concerns, Concern::Node("a".into()));
-        backoff.keep([a].iter());
+        backoff.keep([&a].into_iter());
         assert!(backoff.next().is_some());
-        backoff.keep([b].iter());
+        backoff.keep([&b].into_iter());
         assert_eq!((backoff.next(), backoff.refused().len()), (None, 0));
         backoff.failed(&a, forbidden(), now);
         backoff.succeeded(&a);

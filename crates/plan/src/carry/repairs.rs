@@ -2,13 +2,13 @@
 //! it since. The first repairs are made at once, so that a manual edit is reverted immediately. Then they become less and less
 //! frequent: a controller or a webhook that writes something else would otherwise cause writes without end.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, keys, reason::Reason};
 
 use crate::{
-    output::{plan::Plan, writes::Write},
+    output::writes::{Stages, Write},
     revision::hash,
     time::Uptime,
     world::{Concern, HeldWrite, World},
@@ -79,25 +79,32 @@ impl Repairs {
 
     /// Records the repairs that a plan contains, and removes those of DaemonSets that are held. Nothing that depends on such a
     /// DaemonSet has to wait: it exists.
-    pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) {
+    pub fn begin(&mut self, stages: &mut Stages, world: &World, now: Uptime) {
         self.next = None;
-        let generation = |name: &String| Some((name.clone(), world.daemon_sets.get(name)?.generation?));
-        self.generations = plan.daemon_sets.keys().filter_map(generation).collect();
+        let generation = |write: &Arc<Write>| match &**write {
+            Write::DaemonSet(name, _) => Some((name.clone(), world.daemon_sets.get(name)?.generation?)),
+            _ => None,
+        };
+        self.generations = stages.iter().flatten().filter_map(generation).collect();
         self.made.retain(|_, made| now.saturating_sub(made.at) < MEMORY);
         for made in self.made.values_mut() {
             made.fight.take_if(|fight| now.saturating_sub(fight.needed) >= MOST);
         }
-        for write in plan.stages().iter().flatten() {
+        for write in stages.iter().flatten() {
             self.note(write, world, now);
         }
-        plan.daemon_sets.retain(|name, set| {
-            !self.holds(&Write::DaemonSet(name, set), now) || !world.daemon_sets.contains_key(name)
-        });
+        let is_repaired_later = |write: &Write| {
+            matches!(write, Write::DaemonSet(name, _) if world.daemon_sets.contains_key(name)) && self.holds(write, now)
+        };
+        for stage in &mut *stages {
+            stage.retain(|write| !is_repaired_later(write));
+        }
+        stages.retain(|stage| !stage.is_empty());
     }
 
     /// Records that a write is needed, if it is one more repair than those that are made at once. A write that leaves the object as
     /// it was is no fight: a webhook changes it on admission, for example to use a mirror of an image registry.
-    fn note(&mut self, write: &Write<'_>, world: &World, now: Uptime) {
+    fn note(&mut self, write: &Write, world: &World, now: Uptime) {
         let Some(target) = target(write) else { return };
         let generation = self.generation(write);
         let made = self.made.get_mut(&hash(&target)).filter(|made| made.repeats(write));
@@ -116,13 +123,13 @@ impl Repairs {
 
     /// Returns whether a write is a repair that is not to be made yet.
     #[must_use]
-    pub fn holds(&self, write: &Write<'_>, now: Uptime) -> bool {
+    pub fn holds(&self, write: &Write, now: Uptime) -> bool {
         let made = target(write).and_then(|target| self.made.get(&hash(&target)));
         made.is_some_and(|made| now < made.until() && made.repeats(write))
     }
 
     /// Records a success.
-    pub fn succeeded(&mut self, write: &Write<'_>, now: Uptime) {
+    pub fn succeeded(&mut self, write: &Write, now: Uptime) {
         let Some(target) = target(write) else { return };
         let (content, before) = (content(write), self.generation(write));
         match self.made.get_mut(&hash(&target)) {
@@ -134,9 +141,9 @@ impl Repairs {
     }
 
     /// Returns the generation of the DaemonSet that a write repairs.
-    fn generation(&self, write: &Write<'_>) -> Option<i64> {
+    fn generation(&self, write: &Write) -> Option<i64> {
         match write {
-            Write::DaemonSet(name, _) => self.generations.get(*name).copied(),
+            Write::DaemonSet(name, _) => self.generations.get(name).copied(),
             _ => None,
         }
     }
@@ -159,7 +166,7 @@ impl Made {
     }
 
     /// Returns whether a write is a repair of this one.
-    fn repeats(&self, write: &Write<'_>) -> bool {
+    fn repeats(&self, write: &Write) -> bool {
         self.repairs >= AT_ONCE && self.content == content(write)
     }
 }
@@ -183,7 +190,7 @@ impl Fight {
 
 /// Returns the object, or the part of it, that a write changes. Pods have none, and neither has a GpuNode without a Node: they are
 /// created and deleted again on purpose.
-fn target(write: &Write<'_>) -> Option<String> {
+fn target(write: &Write) -> Option<String> {
     Some(match write {
         Write::Finalizer(name, _) => format!("the finalizer of policy {name}"),
         Write::PolicyStatus(name, _) => format!("the status of policy {name}"),
@@ -199,7 +206,7 @@ fn target(write: &Write<'_>) -> Option<String> {
 }
 
 /// Returns the hash of what a write writes, without what differs each time.
-fn content(write: &Write<'_>) -> u64 {
+fn content(write: &Write) -> u64 {
     match write {
         Write::Finalizer(_, write) => hash(write),
         Write::PolicyStatus(_, status) => hash(status),
@@ -215,6 +222,7 @@ fn content(write: &Write<'_>) -> u64 {
             hash(&(&write.uid, labels.collect::<Vec<_>>()))
         }
         Write::Condition(_, condition) => {
+            let condition = condition.as_ref();
             hash(&condition.map(|condition| (&condition.status, &condition.reason, &condition.message)))
         }
         Write::Taint(_, own) => hash(own),
@@ -223,10 +231,10 @@ fn content(write: &Write<'_>) -> u64 {
 }
 
 /// Returns the other manager that last wrote what a write repairs.
-fn co_writer(write: &Write<'_>, world: &World) -> Option<Interned> {
+fn co_writer(write: &Write, world: &World) -> Option<Interned> {
     let of_node = |name: &NodeName| world.nodes.get(name).map(|node| &node.co_writers);
     match write {
-        Write::DaemonSet(name, _) => world.daemon_sets.get(*name)?.added_by.clone(),
+        Write::DaemonSet(name, _) => world.daemon_sets.get(name)?.added_by.clone(),
         Write::Labels(name, _) => of_node(name)?.labels.clone(),
         Write::Condition(name, _) => of_node(name)?.condition.clone(),
         Write::Taint(name, _) => of_node(name)?.taints.clone(),
@@ -236,8 +244,6 @@ fn co_writer(write: &Write<'_>, world: &World) -> Option<Interned> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::world::{HealthCondition, NodeFacts};
 
@@ -257,7 +263,7 @@ mod tests {
             let now = Uptime::from_secs(second);
             let since = k8s_openapi::jiff::Timestamp::from_second(second.cast_signed()).ok();
             let condition = HealthCondition { message: message.into(), since, ..HealthCondition::default() };
-            let write = Write::Condition(&name, Some(&condition));
+            let write = Write::Condition(name.clone(), Some(condition));
             repairs.note(&write, &world, now);
             if !repairs.holds(&write, now) {
                 repairs.succeeded(&write, now);
@@ -293,7 +299,7 @@ mod tests {
         for (quiet, at_once) in [(HOUR - 1, 1), (2 * HOUR, 6)] {
             let mut repairs = repairs.clone();
             let again = last + quiet;
-            repairs.begin(&mut Plan::default(), &World::default(), Uptime::from_secs(again));
+            repairs.begin(&mut Stages::default(), &World::default(), Uptime::from_secs(again));
             assert_eq!(made(&mut repairs, again..again + 60, |_| Some("x")).len(), at_once);
         }
     }
@@ -309,7 +315,7 @@ mod tests {
         };
         let end = Uptime::from_secs(59) + MOST;
         let mut pass = |now| {
-            repairs.begin(&mut Plan::default(), &World::default(), now);
+            repairs.begin(&mut Stages::default(), &World::default(), now);
             (report(&repairs), repairs.next())
         };
         assert_eq!(pass(end.saturating_sub(SOON)), (1, Some(end)));

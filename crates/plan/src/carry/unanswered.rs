@@ -25,12 +25,12 @@ impl Unanswered {
     }
 
     /// Records a failed write.
-    pub fn failed(&mut self, write: &Write<'_>, failure: &Failure, now: Uptime) {
+    pub fn failed(&mut self, write: &Write, failure: &Failure, now: Uptime) {
         if let Write::Spec(name, _) = write
             && write.begins_an_update()
             && failure.class == Class::Unreachable
         {
-            self.until.insert((*name).clone(), now + LATEST);
+            self.until.insert(name.clone(), now + LATEST);
         }
     }
 

@@ -1,6 +1,11 @@
 //! The writes of a plan and their order, for everything that carries out a plan.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    mem::take,
+    sync::Arc,
+};
 
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, PoolName, Revision, keys, policy::Stage,
@@ -10,7 +15,8 @@ use kube::ResourceExt;
 
 use super::{
     daemon_sets::DaemonSetWrite,
-    gpu_node::SpecWrite,
+    gpu_node::{GpuNodeWrite, SpecWrite},
+    node_health::NodeHealthWrite,
     node_labels::LabelWrite,
     plan::{FinalizerWrite, Plan},
 };
@@ -20,80 +26,92 @@ use crate::{
 };
 
 /// One write of a plan.
-#[derive(Clone, Copy, Debug)]
-pub enum Write<'p> {
+#[derive(Clone, Debug)]
+pub enum Write {
     /// Add or remove the finalizer of a policy.
-    Finalizer(&'p PolicyName, &'p FinalizerWrite),
+    Finalizer(PolicyName, FinalizerWrite),
     /// Apply a DaemonSet.
-    DaemonSet(&'p str, &'p DaemonSetWrite),
+    DaemonSet(String, Box<DaemonSetWrite>),
     /// Apply a RuntimeClass.
-    RuntimeClass(&'p str, &'p RuntimeClass),
+    RuntimeClass(String, Box<RuntimeClass>),
     /// Apply the spec and the owner of a GpuNode.
-    Spec(&'p NodeName, &'p SpecWrite),
+    Spec(NodeName, Box<SpecWrite>),
     /// Apply the labels of a Node.
-    Labels(&'p NodeName, &'p LabelWrite),
+    Labels(NodeName, LabelWrite),
     /// Set or remove the health condition of a Node.
-    Condition(&'p NodeName, Option<&'p HealthCondition>),
+    Condition(NodeName, Option<HealthCondition>),
     /// Set or remove the health taint of a Node.
-    Taint(&'p NodeName, Option<&'p TaintFact>),
+    Taint(NodeName, Option<TaintFact>),
     /// Apply the status of a GpuNode.
-    Status(&'p NodeName, &'p GpuNodeStatus),
+    Status(NodeName, Box<GpuNodeStatus>),
     /// Delete a DaemonSet.
-    Prune(&'p str),
+    Prune(String),
     /// Delete a RuntimeClass.
-    PruneClass(&'p str),
+    PruneClass(String),
     /// Delete a GpuNode with this uid.
-    PruneGpuNode(&'p NodeName, &'p str),
+    PruneGpuNode(NodeName, String),
     /// Delete a pod.
-    Recreate(&'p str),
+    Recreate(String),
     /// Create a pod.
-    Pod(&'p str, &'p Pod),
+    Pod(String, Box<Pod>),
     /// Apply the status of a policy.
-    PolicyStatus(&'p PolicyName, &'p ClusterGpuPolicyStatus),
+    PolicyStatus(PolicyName, Box<ClusterGpuPolicyStatus>),
 }
 
+/// Writes in stages. Those of one stage are independent of each other; a stage begins when the previous one has ended.
+pub type Stages = Vec<Vec<Arc<Write>>>;
+
 impl Plan {
-    /// Returns the writes in stages. Those of one stage are independent of each other; a stage begins when the previous one has
-    /// ended.
+    /// Takes the writes out of the plan, in stages without empty ones.
     ///
     /// Finalizers are added first and removed last. A node's labels come after the DaemonSets that they name and after the spec of
     /// its GpuNode, which records why they change. Updates that end are written before others begin, so that no reader sees two
     /// nodes of a pool being updated. A status comes after everything that it reports, and that of a policy summarizes its nodes.
     #[must_use]
-    pub fn stages(&self) -> [Vec<Write<'_>>; 8] {
-        let finalizers = self.finalizers.iter().map(|(name, write)| Write::Finalizer(name, write));
-        let (first, last) = finalizers.partition(|write| matches!(write, Write::Finalizer(_, write) if write.present));
-        let sets = self.daemon_sets.iter().map(|(name, write)| Write::DaemonSet(name, write));
-        let classes = self.runtime_classes.iter().map(|(name, class)| Write::RuntimeClass(name, class));
-        let specs = self.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Spec(name, write.spec.as_ref()?)));
-        let (begin, end) = specs.partition(Write::begins_an_update);
-        let labels = self.labels.iter().map(|(name, write)| Write::Labels(name, write));
-        let health = self.node_health.iter();
-        let conditions = health.clone().filter_map(|(name, write)| {
-            write.condition.as_ref().map(|condition| Write::Condition(name, condition.as_ref()))
-        });
-        let taints = health.filter_map(|(name, write)| Some(Write::Taint(name, write.taint.as_ref()?.as_ref())));
-        let statuses =
-            self.gpu_nodes.iter().filter_map(|(name, write)| Some(Write::Status(name, write.status.as_ref()?)));
-        let prune = self.prune.iter().map(|name| Write::Prune(name));
-        let prune_classes = self.prune_classes.iter().map(|name| Write::PruneClass(name));
-        let prune_gpu_nodes = self.prune_gpu_nodes.iter().map(|(name, uid)| Write::PruneGpuNode(name, uid));
-        let recreate = self.recreate.iter().map(|name| Write::Recreate(name));
-        let pods = self.pods.iter().map(|(name, pod)| Write::Pod(name, pod));
-        [
-            first,
+    pub fn take_writes(&mut self) -> Stages {
+        let finalizers = take(&mut self.finalizers).into_iter();
+        let (first, last) = finalizers.partition(|(_, write)| write.present);
+        let finalizers = |writes: BTreeMap<_, _>| writes.into_iter().map(|(name, write)| Write::Finalizer(name, write));
+        let (mut specs, mut statuses) = (Vec::new(), Vec::new());
+        for (name, GpuNodeWrite { spec, status }) in take(&mut self.gpu_nodes) {
+            specs.extend(spec.map(|spec| Write::Spec(name.clone(), Box::new(spec))));
+            statuses.extend(status.map(|status| Write::Status(name, Box::new(status))));
+        }
+        let (begin, end) = specs.into_iter().partition(Write::begins_an_update);
+        let (mut conditions, mut taints) = (Vec::new(), Vec::new());
+        for (name, NodeHealthWrite { condition, taint }) in take(&mut self.node_health) {
+            conditions.extend(condition.map(|condition| Write::Condition(name.clone(), condition)));
+            taints.extend(taint.map(|taint| Write::Taint(name, taint)));
+        }
+        let sets = take(&mut self.daemon_sets).into_iter().map(|(name, write)| Write::DaemonSet(name, Box::new(write)));
+        let classes = take(&mut self.runtime_classes).into_iter();
+        let classes = classes.map(|(name, class)| Write::RuntimeClass(name, Box::new(class)));
+        let labels = take(&mut self.labels).into_iter().map(|(name, write)| Write::Labels(name, write));
+        let gpu_nodes = take(&mut self.prune_gpu_nodes).into_iter();
+        let pods = take(&mut self.pods).into_iter().map(|(name, pod)| Write::Pod(name, Box::new(pod)));
+        statuses.extend(take(&mut self.prune).into_iter().map(Write::Prune));
+        statuses.extend(take(&mut self.prune_classes).into_iter().map(Write::PruneClass));
+        statuses.extend(gpu_nodes.map(|(name, uid)| Write::PruneGpuNode(name, uid)));
+        statuses.extend(take(&mut self.recreate).into_iter().map(Write::Recreate));
+        statuses.extend(pods);
+        let policies = take(&mut self.policies).into_iter();
+        let policies = policies.map(|(name, status)| Write::PolicyStatus(name, Box::new(status)));
+        let stages: [Vec<Write>; 8] = [
+            finalizers(first).collect(),
             sets.chain(classes).collect(),
             end,
             begin,
             labels.chain(conditions).chain(taints).collect(),
-            statuses.chain(prune).chain(prune_classes).chain(prune_gpu_nodes).chain(recreate).chain(pods).collect(),
-            self.policies.iter().map(|(name, status)| Write::PolicyStatus(name, status)).collect(),
-            last,
-        ]
+            statuses,
+            policies.collect(),
+            finalizers(last).collect(),
+        ];
+        let stages = stages.into_iter().filter(|stage| !stage.is_empty());
+        stages.map(|stage| stage.into_iter().map(Arc::new).collect()).collect()
     }
 }
 
-impl Write<'_> {
+impl Write {
     /// Returns the kind of the written object.
     #[must_use]
     pub fn kind(&self) -> &'static str {
@@ -111,13 +129,13 @@ impl Write<'_> {
     #[must_use]
     pub fn concerns(&self) -> Concern {
         match self {
-            Self::Finalizer(name, _) | Self::PolicyStatus(name, _) => Concern::Policy((*name).clone()),
+            Self::Finalizer(name, _) | Self::PolicyStatus(name, _) => Concern::Policy(name.clone()),
             Self::Spec(name, _)
             | Self::Status(name, _)
             | Self::PruneGpuNode(name, _)
             | Self::Labels(name, _)
             | Self::Condition(name, _)
-            | Self::Taint(name, _) => Concern::Node((*name).clone()),
+            | Self::Taint(name, _) => Concern::Node(name.clone()),
             Self::DaemonSet(_, write) => {
                 let policy = write.set.labels().get(keys::POLICY);
                 policy.map_or(Concern::Fleet, |policy| Concern::Policy(policy.as_str().into()))
@@ -138,7 +156,7 @@ impl Write<'_> {
 }
 
 /// The action and its object, such as `label node gpu-1`.
-impl fmt::Display for Write<'_> {
+impl fmt::Display for Write {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Finalizer(name, write) => {
@@ -162,24 +180,24 @@ impl fmt::Display for Write<'_> {
 }
 
 /// The writes of a plan that have not succeeded, as far as others depend on them.
-#[derive(Debug, Default)]
-pub struct Unwritten<'p> {
+#[derive(Clone, Debug, Default, Hash)]
+pub struct Unwritten {
     /// DaemonSets that are not as the plan wants them.
-    sets: BTreeSet<&'p str>,
+    sets: BTreeSet<String>,
     /// Nodes whose GpuNode's spec does not record what the plan decided.
-    nodes: BTreeSet<&'p NodeName>,
+    nodes: BTreeSet<NodeName>,
     /// Pools in which an update is still recorded although it has ended.
-    pools: BTreeSet<&'p (PolicyName, PoolName)>,
+    pools: BTreeSet<(PolicyName, PoolName)>,
 }
 
-impl<'p> Unwritten<'p> {
+impl Unwritten {
     /// Records a write that has failed or was not made.
-    pub fn add(&mut self, write: &Write<'p>) {
+    pub fn add(&mut self, write: &Write) {
         match write {
-            Write::DaemonSet(name, _) => drop(self.sets.insert(name)),
+            Write::DaemonSet(name, _) => drop(self.sets.insert(name.clone())),
             Write::Spec(node, write) => {
-                self.nodes.insert(node);
-                self.pools.extend(&write.ends);
+                self.nodes.insert(node.clone());
+                self.pools.extend(write.ends.clone());
             }
             _ => {}
         }
@@ -187,7 +205,7 @@ impl<'p> Unwritten<'p> {
 
     /// Returns whether a write depends on one that is recorded here, so that it is left to a later plan.
     #[must_use]
-    pub fn prevents(&self, write: &Write<'p>) -> bool {
+    pub fn prevents(&self, write: &Write) -> bool {
         match write {
             Write::Spec(_, write) if write.spec.rollout.is_some() => {
                 let pool = write.spec.policy.clone().zip(write.spec.pool.clone());

@@ -1,9 +1,6 @@
 //! Input that the operator does not control, damaged in every way: planning never panics, and what it writes is accepted by the
 //! API server.
 
-#[path = "../../../common/tests/damaged/mod.rs"]
-mod damaged;
-
 use std::sync::{Arc, LazyLock};
 
 use gpu_operator_common::{interned::Interner, quantity, version::Version};
@@ -18,6 +15,7 @@ use gpu_operator_plan::{
 use k8s_openapi::api::core::v1::Pod;
 use proptest::{prelude::*, test_runner::RngSeed};
 use serde_json::Value;
+use test_support::damaged;
 
 use crate::{
     earlier_chart::{rejected, rejection},

@@ -234,11 +234,11 @@ fn the_finalizer_stays_while_a_node_has_a_taint_of_the_operator() {
     sim.run(60);
     assert!(sim.node("a").own_taint.is_some() && sim.node("a").health_condition.is_some());
     sim.delete_policy("all");
-    let is_health = |write: &Write<'_>| matches!(write, Write::Taint(..) | Write::Condition(..));
+    let is_health = |write: &Write| matches!(write, Write::Taint(..) | Write::Condition(..));
     // The API server rejects these writes for five minutes.
     for _ in 0..300 {
-        let plan = sim.plan();
-        for write in plan.stages().iter().flatten().filter(|write| !is_health(write)) {
+        let mut plan = sim.plan();
+        for write in plan.take_writes().iter().flatten().filter(|write| !is_health(write)) {
             sim.write(write).expect("an accepted write");
         }
         sim.surroundings();

@@ -1,4 +1,4 @@
-//! Tests of the plan, on plain data and on a simulated cluster ([`sim`]).
+//! Tests of the plan, on plain data and on a simulated cluster ([`test_support::sim`]).
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod coexistence;
@@ -19,6 +19,7 @@ mod messages;
 mod mig;
 mod mixed;
 mod pace;
+mod passes;
 mod properties;
 mod refused_policies;
 mod repairs;
@@ -28,10 +29,11 @@ mod rollout;
 mod schedules;
 mod schema_sweep;
 mod sharing;
-mod sim;
 mod sources;
 mod states;
 mod stray_labels;
 mod toolkit;
 mod unanswered;
 mod validation;
+
+use test_support::sim;

@@ -1,16 +1,13 @@
 //! Policies that are only invalid for a given fleet: the operator reports the message that docs/refused.md quotes, and
 //! running workloads and operands are not disturbed.
 
-#[path = "../../../crd/tests/refused/mod.rs"]
-mod refused;
-
 use std::collections::BTreeMap;
 
 use crate::sim::Sim;
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{ConditionType, NodeName, keys, policy::Stage, policy_status::PoolStatus, reason::Reason};
 use gpu_operator_plan::world::NodeFacts;
-use refused::{Row, rows};
+use test_support::refused::{Row, rows};
 
 /// Returns the fleet that docs/refused.md describes.
 fn fleet() -> Sim {

@@ -106,7 +106,7 @@ fn a_driver_stays_while_a_device_plugin_exists_that_no_watch_has_reported() {
         let write = plan.labels.get(&"a".into());
         let planned = write.map_or(Some(driver.as_str()), |write| write.labels.get(keys::DRIVER).map(String::as_str));
         assert_eq!(planned, Some(driver.as_str()), "the plugin's pod exists: {exists}");
-        for write in plan.stages().iter().flatten() {
+        for write in plan.clone().take_writes().iter().flatten() {
             assert!(sim.write(write).is_ok(), "{write}");
         }
         sim.run_probe(&"a".into());

@@ -4,8 +4,8 @@ use gpu_operator_crd::{NodeName, reason::Reason};
 use gpu_operator_plan::{
     Plan,
     carry::{Carry, Class, Failure},
-    output::writes::Write,
     time::Uptime,
+    world::Concern,
 };
 
 use crate::sim::Sim;
@@ -16,15 +16,16 @@ const NODES: [&str; 2] = ["a", "b"];
 fn unanswered(carry: &mut Carry) -> Sim {
     let mut sim = Sim::settled_fleet("{}", &NODES);
     sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}}");
-    let begins = |plan: &Plan| plan.stages().iter().flatten().any(Write::begins_an_update);
+    let begins = |plan: &Plan| plan.clone().take_writes().iter().flatten().any(|write| write.begins_an_update());
     let mut plan = sim.plan();
     while !begins(&plan) {
         assert!(sim.step_with(plan), "no update begins");
         plan = sim.plan();
     }
-    let stages = plan.stages();
+    let stages = plan.take_writes();
     let begins: Vec<_> = stages.iter().flatten().filter(|write| write.begins_an_update()).collect();
-    assert!(matches!(begins[..], [Write::Spec(name, _)] if *name == &NodeName::from("a")), "{}", begins.len());
+    let [begin] = begins[..] else { panic!("{} updates begin", begins.len()) };
+    assert_eq!(begin.concerns(), Concern::Node("a".into()));
     for write in stages.iter().flatten() {
         if write.begins_an_update() {
             let failure = Failure { class: Class::Unreachable, message: "no answer".into() };

@@ -2,12 +2,10 @@
 
 use k8s_openapi::api::core::v1::Event;
 use proptest::{prelude::*, test_runner::RngSeed};
+use test_support::damaged;
 
 use super::*;
 use crate::diagnose::cuda::{fails, image_cuda};
-
-#[path = "../../../../common/tests/damaged/mod.rs"]
-mod damaged;
 
 fn samples(kind: &str) -> Vec<Vec<u8>> {
     damaged::corpus(env!("CARGO_MANIFEST_DIR"), kind)

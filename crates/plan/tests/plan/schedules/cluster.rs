@@ -2,23 +2,17 @@
 //! kubelets, probes and users.
 
 use std::{
-    collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
 
 use gpu_operator_crd::{NodeName, policy::Stage};
-use gpu_operator_plan::{
-    Plan,
-    carry::Class,
-    output::writes::Write,
-    world::{PodFacts, Role, World},
-};
+use gpu_operator_plan::{carry::Class, output::writes::Write, world::PodFacts};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     law,
-    operator::{Operator, uptime},
+    operator::Operator,
     store::{Key, Kind, Store, hash_of},
 };
 use crate::sim::Sim;
@@ -60,6 +54,8 @@ pub enum Fault {
     Unanswered,
     /// It is carried out later, when the operator waits for it no longer.
     Late,
+    /// It is not answered yet, and the operator goes on with what does not depend on it.
+    Slow,
 }
 
 /// An event of a scenario.
@@ -74,9 +70,6 @@ pub struct Allowed {
     pub lag: usize,
 }
 
-/// Plans by the hash of what they were made from.
-pub type Plans = BTreeMap<u64, Arc<Plan>>;
-
 /// The cluster.
 #[derive(Clone)]
 pub struct Cluster {
@@ -88,7 +81,7 @@ pub struct Cluster {
     pub allowed: Allowed,
     events: &'static [Event],
     /// With the time at which each was made.
-    late: Vec<(Arc<Plan>, String, Timestamp)>,
+    late: Vec<(Arc<Write>, Timestamp)>,
 }
 
 impl Cluster {
@@ -126,11 +119,11 @@ impl Cluster {
             None => {}
             Some(pass) => {
                 // The writes of a stage are independent of each other: the first and the last of them represent all orders.
-                let last = pass.outstanding.len() - 1;
+                let last = pass.outstanding().len() - 1;
                 let which = if last == 0 { vec![0] } else { vec![0, last] };
                 steps.extend(which.into_iter().map(|which| Step::Write(which, Fault::None)));
                 if self.allowed.faults > 0 {
-                    let faults = [Fault::Rejected, Fault::Unanswered, Fault::Late];
+                    let faults = [Fault::Rejected, Fault::Unanswered, Fault::Late, Fault::Slow];
                     steps.extend(faults.map(|fault| Step::Write(0, fault)));
                 }
             }
@@ -156,27 +149,20 @@ impl Cluster {
     ///
     /// # Errors
     /// Returns the law that the step violates.
-    pub fn take(&mut self, step: Step, plans: &mut Plans) -> Result<(), String> {
-        let now = self.sim.now;
+    pub fn take(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Deliver(kind) => self.operator.deliver(kind),
-            Step::Plan => {
-                let (plan, hash, world) = self.plan(plans);
-                law::of_boots(&world, &plan)?;
-                self.operator.begin(&plan, hash, &world, now);
-            }
+            Step::Plan => self.operator.begin(&self.sim)?,
             Step::Write(which, fault) => self.write(which, fault)?,
             Step::Late => {
-                let (plan, name, _) = self.late.remove(0);
-                let stages = plan.stages();
-                let write = stages.iter().flatten().find(|write| write.to_string() == name);
-                law::holds(&self.sim, write.expect("a write of the plan"))?;
-                drop(self.sim.write(write.expect("a write of the plan")));
+                let (write, _) = self.late.remove(0);
+                law::holds(&self.sim, &write)?;
+                drop(self.sim.write(&write));
             }
             Step::Kill => {
                 // Its connections are closed, so nothing is carried out after the next operator has listed everything.
                 while !self.late.is_empty() {
-                    self.take(Step::Late, plans)?;
+                    self.take(Step::Late)?;
                 }
                 self.allowed.kills -= 1;
                 self.operator = Operator::start(&self.store);
@@ -189,7 +175,7 @@ impl Cluster {
                 event(&mut self.sim);
                 self.events = rest;
             }
-            Step::Wait => self.wait(plans)?,
+            Step::Wait => self.wait()?,
         }
         self.publish();
         law::of_budgets(&self.sim)
@@ -222,54 +208,37 @@ impl Cluster {
         }
     }
 
-    /// Returns the operator's plan, and the world that it is made from with its hash.
-    fn plan(&self, plans: &mut Plans) -> (Arc<Plan>, u64, World) {
-        let (sim, world) = (&self.sim, self.operator.world(&self.sim));
-        let mut hasher = DefaultHasher::new();
-        self.operator.view().hash(&mut hasher);
-        let tests = sim.pods.values().filter(|pod| pod.role == Role::Validation).collect::<Vec<_>>();
-        let unwatched = (tests, &sim.runtime_classes, &sim.refusals);
-        (
-            sim.now,
-            &sim.gpu_pods,
-            hash_of(&(unwatched, &world.held_writes, &world.contested_nodes, &world.unanswered_updates)),
-        )
-            .hash(&mut hasher);
-        let hash = hasher.finish();
-        let plan = plans.entry(hash).or_insert_with(|| Arc::new(sim.plan_for(world.clone())));
-        (Arc::clone(plan), hash, world)
-    }
-
-    /// Returns what is left to do for an operator that sees everything.
-    pub fn left_to_do(&self) -> Plan {
-        let (mut plan, world) = (self.sim.plan(), self.sim.world());
-        self.operator.carry.clone().begin(&mut plan, &world, uptime(self.sim.now));
-        plan
+    /// Returns the writes that are left to do for an operator that sees everything.
+    pub fn left_to_do(&self) -> Vec<Arc<Write>> {
+        let mut operator = Operator::start(&self.store);
+        operator.carry = self.operator.carry.clone();
+        match operator.begin(&self.sim) {
+            Ok(()) => operator.pass.map_or_else(Vec::new, |pass| pass.outstanding()),
+            Err(law) => panic!("{law}"),
+        }
     }
 
     fn write(&mut self, which: usize, fault: Fault) -> Result<(), String> {
-        let now = self.sim.now;
-        let pass = self.operator.pass.clone().expect("a pass");
-        let name = pass.outstanding[which].clone();
+        let pass = self.operator.pass.as_ref().expect("a pass");
+        let write = pass.outstanding()[which].clone();
         if fault != Fault::None {
             self.allowed.faults -= 1;
         }
-        let stages = pass.plan.stages();
-        let write = stages.iter().flatten().find(|write| write.to_string() == name).expect("a write of the plan");
-        match fault {
-            Fault::Rejected => self.operator.settle(write, Err(Class::Forbidden), now),
+        let result = match fault {
+            Fault::Slow => None,
+            Fault::Rejected => Some(Err(Class::Forbidden)),
             Fault::Late => {
-                self.late.push((Arc::clone(&pass.plan), name.clone(), now));
-                self.operator.settle(write, Err(Class::Unreachable), now);
+                self.late.push((Arc::clone(&write), self.sim.now));
+                Some(Err(Class::Unreachable))
             }
             Fault::None | Fault::Unanswered => {
                 let recreated = |pod: &str| self.store.get(&(Kind::Pod, pod.to_owned())).map(|stored| stored.born);
-                let answer = match write {
+                let answer = match &*write {
                     // In place of the uid in a pod's name.
-                    Write::Recreate(pod) if recreated(pod) != pass.born.get(*pod).copied() => Ok(false),
+                    Write::Recreate(pod) if recreated(pod) != pass.born.get(pod).copied() => Ok(false),
                     _ => {
-                        law::holds(&self.sim, write)?;
-                        self.sim.write(write)
+                        law::holds(&self.sim, &write)?;
+                        self.sim.write(&write)
                     }
                 };
                 let result = match answer {
@@ -277,18 +246,19 @@ impl Cluster {
                     answer => answer.map(drop).map_err(|_| Class::Conflict),
                 };
                 if result.is_ok() {
-                    self.learn(write);
+                    self.learn(&write);
                 } else {
                     self.publish();
                 }
-                self.operator.settle(write, result, now);
+                Some(result)
             }
-        }
+        };
+        self.operator.answer(&write, result, &self.sim);
         Ok(())
     }
 
     /// Lets the operator learn the answer to a write before its watches report it.
-    fn learn(&mut self, write: &Write<'_>) {
+    fn learn(&mut self, write: &Write) {
         let key = key_of(write);
         for change in self.store.record(&self.sim) {
             if Some(&change.key) == key.as_ref() && change.stored.is_some() {
@@ -301,21 +271,20 @@ impl Cluster {
     /// Lets time pass until the operator plans to write something, or has nothing to wait for.
     /// # Errors
     /// Returns the law that a late write violates.
-    fn wait(&mut self, plans: &mut Plans) -> Result<(), String> {
+    fn wait(&mut self) -> Result<(), String> {
         for _ in 0..200 {
             let soon = self.sim.now + SignedDuration::from_hours(1);
-            let Some(due) = self.operator.due(self.sim.now).filter(|due| *due < soon) else { return Ok(()) };
+            let Some(due) = self.operator.due.filter(|due| *due < soon) else { return Ok(()) };
             let due = due.max(self.sim.now + SignedDuration::from_secs(1));
-            while self.late.first().is_some_and(|(_, _, made)| *made + LATEST < due) {
-                self.take(Step::Late, plans)?;
+            while self.late.first().is_some_and(|(_, made)| *made + LATEST < due) {
+                self.take(Step::Late)?;
             }
             if self.sim.now + LAG < due {
                 self.catch_up();
             }
             self.sim.now = due;
-            let (plan, _, world) = self.plan(plans);
             let mut operator = self.operator.clone();
-            operator.begin(&plan, 0, &world, self.sim.now);
+            operator.begin(&self.sim)?;
             if operator.pass.is_some() {
                 self.operator.awake = true;
                 return Ok(());
@@ -335,7 +304,7 @@ impl Cluster {
         let sim = &self.sim;
         hash_of(&(&sim.machines, &sim.gpu_pods, &sim.runtime_classes, &sim.refusals)).hash(&mut hasher);
         (self.allowed, self.events.len()).hash(&mut hasher);
-        self.late.iter().map(|(_, name, _)| name).collect::<Vec<_>>().hash(&mut hasher);
+        self.late.iter().map(|(write, _)| write.to_string()).collect::<Vec<_>>().hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -350,14 +319,14 @@ pub fn start_gpu_pod(sim: &mut Sim, node: &NodeName) {
 }
 
 /// Returns the object that the answer to a write contains.
-fn key_of(write: &Write<'_>) -> Option<Key> {
+fn key_of(write: &Write) -> Option<Key> {
     let (kind, name) = match write {
         Write::Finalizer(name, write) if write.present => (Kind::Policy, name.to_string()),
         Write::PolicyStatus(name, _) => (Kind::Policy, name.to_string()),
-        Write::DaemonSet(name, _) => (Kind::DaemonSet, (*name).to_owned()),
+        Write::DaemonSet(name, _) => (Kind::DaemonSet, name.clone()),
         Write::Spec(name, _) | Write::Status(name, _) => (Kind::GpuNode, name.to_string()),
         Write::Labels(name, _) | Write::Condition(name, _) | Write::Taint(name, _) => (Kind::Node, name.to_string()),
-        Write::Pod(name, _) => (Kind::Pod, (*name).to_owned()),
+        Write::Pod(name, _) => (Kind::Pod, name.clone()),
         _ => return None,
     };
     Some((kind, name))

@@ -1,10 +1,10 @@
 //! What must hold at every write and after every step, judged by what is true and not by what the operator sees.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, Revision, keys, policy::Stage};
-use gpu_operator_plan::{Plan, output::writes::Write, world::World};
+use gpu_operator_plan::{output::writes::Write, world::World};
 
 use crate::{
     properties::oracle::{governing, keeps_its_stack, placing},
@@ -15,11 +15,11 @@ use crate::{
 ///
 /// # Errors
 /// Returns what it violates.
-pub fn holds(sim: &Sim, write: &Write<'_>) -> Result<(), String> {
+pub fn holds(sim: &Sim, write: &Write) -> Result<(), String> {
     match write {
         Write::Labels(name, write) => {
-            let Some(node) = sim.nodes.get(*name).filter(|node| node.uid == write.uid) else { return Ok(()) };
-            let used = sim.gpu_pods.get(*name).is_some_and(|pods| !pods.is_empty());
+            let Some(node) = sim.nodes.get(name).filter(|node| node.uid == write.uid) else { return Ok(()) };
+            let used = sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty());
             let pod = sim.pods.get(&format!("driver@{name}")).and_then(|pod| pod.group.as_ref()).map(Revision::as_str);
             let had = pod.or(placing(sim, node, Stage::Driver).map(Interned::as_str));
             let gets = write.labels.get(keys::DRIVER).map(String::as_str);
@@ -60,12 +60,13 @@ pub fn of_budgets(sim: &Sim) -> Result<(), String> {
 ///
 /// # Errors
 /// Returns the node whose driver is.
-pub fn of_boots(world: &World, plan: &Plan) -> Result<(), String> {
+pub fn of_boots(world: &World, writes: &[Arc<Write>]) -> Result<(), String> {
     let proven = |status: &GpuNodeStatus| {
         let mut conditions = status.conditions.iter();
         conditions.any(|found| found.type_ == NodeConditionType::DriverReady.as_str() && found.status == "True")
     };
-    for (name, status) in plan.gpu_nodes.iter().filter_map(|(name, write)| Some((name, write.status.as_ref()?))) {
+    for write in writes {
+        let Write::Status(name, status) = &**write else { continue };
         let (Some(node), Some(gpu_node)) = (world.nodes.get(name), world.gpu_nodes.get(name)) else { continue };
         let before = gpu_node.status.as_ref();
         let report = before.and_then(|before| before.report.as_ref());

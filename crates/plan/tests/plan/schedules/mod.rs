@@ -56,8 +56,8 @@ const PODS_END: Event = |sim| sim.gpu_pods.clear();
 
 /// Returns an error unless nothing is left to do.
 fn settled(cluster: &Cluster) -> Result<(), String> {
-    let plan = cluster.left_to_do();
-    if plan.is_empty() { Ok(()) } else { Err(format!("something is left to do: {plan:#?}")) }
+    let writes = cluster.left_to_do();
+    if writes.is_empty() { Ok(()) } else { Err(format!("something is left to do: {writes:#?}")) }
 }
 
 /// Takes all orders of all steps until everything is done.

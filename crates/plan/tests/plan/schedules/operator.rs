@@ -7,15 +7,18 @@ use std::{
 };
 
 use gpu_operator_plan::{
-    Plan,
     carry::{Carry, Class, Failure},
-    output::writes::{Unwritten, Write},
+    output::writes::Write,
+    pass::{Answer, Pass, Request},
     time::Uptime,
     world::{DaemonSetFacts, World, mirror::Mirror},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::store::{Change, Key, Kind, Object, Store, Stored, hash_of};
+use super::{
+    law,
+    store::{Change, Key, Kind, Object, Store, Stored, hash_of},
+};
 use crate::sim::Sim;
 
 /// An operator.
@@ -26,27 +29,29 @@ pub struct Operator {
     pub queues: BTreeMap<Kind, VecDeque<Change>>,
     /// Whether a fact has changed since the last pass began.
     pub awake: bool,
-    pub pass: Option<Pass>,
+    pub pass: Option<InFlight>,
     pub carry: Carry,
-    /// When the last plan asked to be made again.
-    pub check_again: Option<Timestamp>,
+    /// When the next pass is due, if nothing changes before.
+    pub due: Option<Timestamp>,
 }
 
-/// A pass whose plan is being carried out.
+/// A pass that is being carried out.
 #[derive(Clone)]
-pub struct Pass {
-    pub plan: Arc<Plan>,
-    /// The hash of everything that the plan was made from.
+pub struct InFlight {
+    pass: Pass,
+    /// The hash of all its writes.
     hash: u64,
-    /// When it began. Nothing is attempted twice within a pass.
-    uptime: Uptime,
-    stage: usize,
-    /// Writes of the current stage that have been neither made nor left out.
-    pub outstanding: Vec<String>,
-    /// Writes that failed or were left out.
+    /// Writes that failed.
     failed: BTreeSet<String>,
     /// When the pods to recreate were created.
     pub born: BTreeMap<String, u64>,
+}
+
+impl InFlight {
+    /// Returns the writes that are being made. There is at least one.
+    pub fn outstanding(&self) -> Vec<Arc<Write>> {
+        self.pass.outstanding()
+    }
 }
 
 impl Operator {
@@ -64,7 +69,7 @@ impl Operator {
             mirror.end_list();
         }
         let queues = Kind::ALL.map(|kind| (kind, VecDeque::new())).into();
-        Self { mirrors, queues, awake: true, pass: None, carry: Carry::default(), check_again: None }
+        Self { mirrors, queues, awake: true, pass: None, carry: Carry::default(), due: None }
     }
 
     /// Sends a change to the operator.
@@ -120,59 +125,55 @@ impl Operator {
                 }
             }
         }
-        self.carry.enrich(&mut world, uptime(sim.now));
         world
     }
 
-    /// Begins a pass with a plan for this world, if it has any writes.
-    pub fn begin(&mut self, plan: &Plan, hash: u64, world: &World, now: Timestamp) {
+    /// Observes and plans, and begins a pass if the plan has any writes.
+    ///
+    /// # Errors
+    /// Returns the law that the plan violates.
+    pub fn begin(&mut self, sim: &Sim) -> Result<(), String> {
+        let (world, uptime) = (self.world(sim), uptime(sim.now));
         self.awake = false;
-        self.check_again = plan.check_again;
-        let uptime = uptime(now);
-        let mut plan = plan.clone();
-        self.carry.begin(&mut plan, world, uptime);
-        let born = |pod: &String| {
-            let stored = self.mirrors[&Kind::Pod].get(pod)?;
-            Some((pod.clone(), stored.born))
+        let (mut pass, mut requests) = Pass::begin(world.clone(), sim.now, &mut sim.around(&mut self.carry, uptime));
+        while let Some(question) = requests.first().filter(|request| !matches!(request, Request::Write(_))) {
+            requests = pass.step(sim.read(question), &mut sim.around(&mut self.carry, uptime));
+        }
+        let writes = [pass.outstanding(), pass.later()].concat();
+        law::of_boots(&world, &writes)?;
+        let born = |write: &Arc<Write>| match &**write {
+            Write::Recreate(pod) => Some((pod.clone(), self.mirrors[&Kind::Pod].get(pod)?.born)),
+            _ => None,
         };
-        let born = plan.recreate.iter().filter_map(born).collect();
-        let (outstanding, failed) = (Vec::new(), BTreeSet::new());
-        let pass = Pass { plan: Arc::new(plan), hash, uptime, stage: 0, outstanding, failed, born };
-        self.enter(pass, 0);
+        let born = writes.iter().filter_map(born).collect();
+        self.pass = Some(InFlight { pass, hash: hash_of(&writes), failed: BTreeSet::new(), born });
+        self.end_pass(sim.now);
+        Ok(())
     }
 
-    /// Records the answer to a write of the current pass.
-    pub fn settle(&mut self, write: &Write<'_>, result: Result<(), Class>, now: Timestamp) {
-        self.awake |= result.is_ok();
-        let name = write.to_string();
-        let failure = |class| Failure { class, message: format!("failed to {name}: {class:?}") };
-        self.carry.settled(write, result.map_err(failure), uptime(now));
-        let Some(mut pass) = self.pass.take() else { return };
-        pass.outstanding.retain(|other| *other != name);
-        if result.is_err() {
-            pass.failed.insert(name);
+    /// Takes the answer to a write of the current pass; `None` if there is none yet.
+    pub fn answer(&mut self, write: &Arc<Write>, result: Option<Result<(), Class>>, sim: &Sim) {
+        let Some(InFlight { pass, failed, .. }) = &mut self.pass else { return };
+        self.awake |= result == Some(Ok(()));
+        if result != Some(Ok(())) {
+            failed.insert(write.to_string());
         }
-        let stage = pass.stage + 1;
-        if pass.outstanding.is_empty() {
-            self.enter(pass, stage);
-        } else {
-            self.pass = Some(pass);
-        }
+        let failure = |class| Failure { class, message: format!("failed to {write}: {class:?}") };
+        let answer = match result {
+            None => Answer::Slow(Arc::clone(write)),
+            Some(result) => Answer::Written(Arc::clone(write), result.map_err(failure)),
+        };
+        // What follows is outstanding.
+        drop(pass.step(answer, &mut sim.around(&mut self.carry, uptime(sim.now))));
+        self.end_pass(sim.now);
     }
 
-    /// Enters the first stage from this on that has a write to make, or ends the pass.
-    fn enter(&mut self, mut pass: Pass, stage: usize) {
-        if pass.enter(stage, &self.carry) {
-            self.pass = Some(pass);
-        } else {
-            self.carry.ended(&pass.plan);
+    /// Ends the pass if nothing is outstanding.
+    fn end_pass(&mut self, now: Timestamp) {
+        if let Some(InFlight { pass, .. }) = self.pass.take_if(|pass| pass.outstanding().is_empty()) {
+            let next = pass.next(&self.carry, uptime(now));
+            self.due = next.and_then(|wait| Some(now + SignedDuration::try_from(wait).ok()?));
         }
-    }
-
-    /// Returns when something is due: a held write, or what the last plan waits for.
-    pub fn due(&self, now: Timestamp) -> Option<Timestamp> {
-        let held = self.carry.next(uptime(now)).and_then(|wait| Some(now + SignedDuration::try_from(wait).ok()?));
-        self.check_again.into_iter().chain(held).min()
     }
 
     /// Returns the hash of the operator's state, without versions and times, which differ by history.
@@ -190,7 +191,8 @@ impl Operator {
         // A pod that was recreated looks the same.
         let is_current = |key: Key| store.get(&key).map(|stored| stored.born);
         if let Some(pass) = &self.pass {
-            (pass.hash, pass.stage, &pass.outstanding, &pass.failed).hash(hasher);
+            let outstanding: Vec<_> = pass.outstanding().iter().map(ToString::to_string).collect();
+            (pass.hash, outstanding, pass.pass.later().len(), &pass.failed).hash(hasher);
             let same = |(pod, born): (&String, &u64)| is_current((Kind::Pod, pod.clone())) == Some(*born);
             pass.born.iter().map(same).collect::<Vec<_>>().hash(hasher);
         }
@@ -208,34 +210,4 @@ impl Operator {
 /// Returns a time of the scenario as the operator's clock shows it.
 pub fn uptime(now: Timestamp) -> Uptime {
     now.duration_since(Timestamp::UNIX_EPOCH).unsigned_abs()
-}
-
-impl Pass {
-    /// Enters the first stage from this on that has a write to make. Returns whether there is one.
-    fn enter(&mut self, stage: usize, carry: &Carry) -> bool {
-        let plan = Arc::clone(&self.plan);
-        let stages = plan.stages();
-        let mut unwritten = Unwritten::default();
-        let failed = |write: &&Write<'_>| self.failed.contains(&write.to_string());
-        stages.iter().take(stage).flatten().filter(failed).for_each(|write| unwritten.add(write));
-        for (index, writes) in stages.iter().enumerate().skip(stage) {
-            for write in writes {
-                let name = write.to_string();
-                if unwritten.prevents(write) || carry.holds(write, self.uptime) {
-                    self.failed.insert(name);
-                } else {
-                    self.outstanding.push(name);
-                }
-            }
-            writes
-                .iter()
-                .filter(|write| self.failed.contains(&write.to_string()))
-                .for_each(|write| unwritten.add(write));
-            if !self.outstanding.is_empty() {
-                self.stage = index;
-                return true;
-            }
-        }
-        false
-    }
 }

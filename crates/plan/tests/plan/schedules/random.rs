@@ -1,6 +1,6 @@
 //! Random orders of steps in larger clusters, which shrink to the few steps that violate a law.
 
-use super::cluster::{Cluster, Plans, Step};
+use super::cluster::{Cluster, Step};
 
 /// The number of rounds after which a cluster without faults must have settled.
 const ROUNDS: usize = 400;
@@ -10,33 +10,33 @@ const ROUNDS: usize = 400;
 /// # Errors
 /// Returns what was violated, and the steps that led there.
 pub fn run(mut cluster: Cluster, choices: &[u16]) -> Result<Cluster, String> {
-    let (mut plans, mut taken) = (Plans::new(), Vec::new());
+    let mut taken = Vec::new();
     for choice in choices {
         let mut steps = cluster.steps();
         steps.push(Step::Wait);
         let step = steps[usize::from(*choice) % steps.len()];
         let before = cluster.hash();
-        let outcome = cluster.take(step, &mut plans);
+        let outcome = cluster.take(step);
         if before != cluster.hash() || outcome.is_err() {
             taken.push(step);
         }
         outcome.map_err(|why| format!("{why}\nafter {} steps: {taken:?}", taken.len()))?;
     }
-    settle(cluster, &mut plans).map_err(|why| format!("{why}\nin the end of {} steps: {taken:?}", taken.len()))
+    settle(cluster).map_err(|why| format!("{why}\nin the end of {} steps: {taken:?}", taken.len()))
 }
 
-fn settle(mut cluster: Cluster, plans: &mut Plans) -> Result<Cluster, String> {
+fn settle(mut cluster: Cluster) -> Result<Cluster, String> {
     cluster.calm();
     for _ in 0..ROUNDS {
         let before = cluster.hash();
         for step in cluster.steps() {
             // The steps of a pass appear and disappear with it.
             if !matches!(step, Step::Write(..)) || cluster.is_writing() {
-                cluster.take(first(step), plans)?;
+                cluster.take(first(step))?;
             }
         }
         if cluster.hash() == before {
-            cluster.take(Step::Wait, plans)?;
+            cluster.take(Step::Wait)?;
             if cluster.hash() == before {
                 return Ok(cluster);
             }

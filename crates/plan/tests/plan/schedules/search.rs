@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::cluster::{Cluster, Plans, Step};
+use super::cluster::{Cluster, Step};
 
 /// What a search has found.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Frame {
 /// nothing is left to do, or if no such state can be reached any more.
 pub fn explore(start: Cluster, most: usize, end: impl Fn(&Cluster) -> Result<(), String>) -> Explored {
     let hash = start.hash();
-    let (mut plans, mut known, mut found) = (Plans::new(), HashMap::from([(hash, 0)]), Explored::default());
+    let (mut known, mut found) = (HashMap::from([(hash, 0)]), Explored::default());
     // The states from which each state was reached, and the path by which it was reached first.
     let mut reached_from: Vec<Vec<usize>> = vec![vec![]];
     let mut first: Vec<Option<(usize, Step)>> = vec![None];
@@ -64,7 +64,7 @@ pub fn explore(start: Cluster, most: usize, end: impl Fn(&Cluster) -> Result<(),
             continue;
         };
         let (mut next, from) = (frame.cluster.clone(), frame.id);
-        if let Err(why) = next.take(step, &mut plans) {
+        if let Err(why) = next.take(step) {
             fail(&why, &path(&first, from).into_iter().chain([step]).collect::<Vec<_>>());
         }
         let hash = next.hash();

@@ -9,10 +9,13 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
+    carry::Carry,
     output::{
         daemon_sets::DaemonSetWrite, gpu_node::SpecWrite, node_labels::LabelWrite, plan::FinalizerWrite, writes::Write,
     },
-    world::{HealthCondition, PodFacts, RuntimeClassFacts, TaintFact},
+    pass::Pass,
+    time::Uptime,
+    world::{HealthCondition, PodFacts, RuntimeClassFacts, TaintFact, World},
 };
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
@@ -48,30 +51,43 @@ impl Sim {
 
     /// Carries out the first writes of a plan, like an operator that is killed during a pass.
     pub fn carry_out_first(&mut self, plan: &Plan, count: usize) {
-        for write in plan.stages().iter().flatten().take(count) {
-            assert_eq!(self.write(write), Ok(true), "{write}: either rejected, or a write that changes nothing");
-        }
+        let (mut carry, mut made) = (Carry::default(), 0);
+        let mut around = self.around(&mut carry, Uptime::ZERO);
+        let (pass, requests) = Pass::carry_out(plan.clone(), &World::default(), self.now, &mut around);
+        self.drive(pass, requests, &mut carry, Uptime::ZERO, |sim, write| {
+            made += 1;
+            if made <= count {
+                let wrong = "either rejected, or a write that changes nothing";
+                assert_eq!(sim.write(write), Ok(true), "{write}: {wrong}");
+            }
+            made <= count
+        });
     }
 
     /// Makes a write as the API server does.
-    pub fn write(&mut self, write: &Write<'_>) -> Answer {
+    ///
+    /// # Errors
+    /// Returns the rejection.
+    pub fn write(&mut self, write: &Write) -> Answer {
         let (object, answer) = match write {
             Write::Finalizer(name, write) => (format!("policy/{name}"), self.put_finalizer(name, write)),
             Write::DaemonSet(name, write) => (format!("daemonset/{name}"), Ok(self.apply_set(name, write))),
             Write::Spec(name, write) => (format!("node/{name}"), Ok(self.apply_spec_of(name, write))),
             Write::Labels(name, write) => (format!("node/{name}"), self.apply_labels(name, write)),
-            Write::Condition(name, condition) => (format!("health/{name}"), self.apply_condition(name, *condition)),
-            Write::Taint(name, own) => (format!("health/{name}"), self.apply_taint(name, *own)),
+            Write::Condition(name, condition) => {
+                (format!("health/{name}"), self.apply_condition(name, condition.as_ref()))
+            }
+            Write::Taint(name, own) => (format!("health/{name}"), self.apply_taint(name, own.as_ref())),
             Write::Status(name, status) => (format!("node/{name}"), self.apply_status_of(name, status)),
             Write::PolicyStatus(name, status) => (format!("policy/{name}"), self.apply_policy_status(name, status)),
-            Write::Prune(name) => (format!("daemonset/{name}"), Ok(self.sets.remove(*name).is_some())),
+            Write::Prune(name) => (format!("daemonset/{name}"), Ok(self.sets.remove(name).is_some())),
             Write::RuntimeClass(name, class) => (format!("runtimeclass/{name}"), self.apply_class(name, class)),
             Write::PruneClass(name) => {
-                let before = self.runtime_classes.remove(*name);
+                let before = self.runtime_classes.remove(name);
                 (format!("runtimeclass/{name}"), Ok(before.is_some_and(|before| before.managed)))
             }
             Write::PruneGpuNode(name, uid) => (format!("gpunode/{name}"), self.remove_gpu_node(name, uid)),
-            Write::Recreate(name) => (format!("pod/{name}"), Ok(self.pods.remove(*name).is_some())),
+            Write::Recreate(name) => (format!("pod/{name}"), Ok(self.pods.remove(name).is_some())),
             Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),
         };
         if answer.is_ok() {

@@ -1,12 +1,5 @@
 //! Input from outside: bytes at random, and samples that are cut, repeated, joined with another one or changed in
 //! single bytes. Used by the tests of all crates that parse such input.
-#![allow(
-    dead_code,
-    missing_docs,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "test support, of which each test uses a part"
-)]
 
 use std::{fs, path::Path};
 

@@ -1,7 +1,5 @@
 //! A model of the plan's environment as plain data: API server, DaemonSet controller, kubelets and probes. Tests
 //! change facts, run the model, and check the result. Time only advances explicitly.
-#![allow(dead_code, missing_docs, reason = "each test file uses a part")]
-#![allow(clippy::expect_used, reason = "test support fails like a test")]
 
 pub mod api;
 pub mod kstatus;
@@ -10,7 +8,7 @@ pub mod node;
 mod plugin;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -23,8 +21,8 @@ use gpu_operator_plan::{
     Plan,
     carry::Carry,
     catalogue::Catalogue,
-    output::writes::Unwritten,
-    plan,
+    output::writes::Write,
+    pass::{Answer, Around, Pass, Planning, Request},
     settings::Settings,
     time::Uptime,
     world::{
@@ -135,11 +133,13 @@ impl Sim {
     }
 
     /// Adds a node with `count` GPUs of a PCI device id that has reported.
+    #[must_use]
     pub fn gpu_node(mut self, name: impl Into<NodeName>, device_id: &str, count: u32) -> Self {
         self.join(name, device_id, count);
         self
     }
 
+    #[must_use]
     pub fn policy(mut self, name: impl Into<PolicyName>, spec: &str) -> Self {
         self.apply_policy(name, spec);
         self
@@ -232,26 +232,44 @@ impl Sim {
     }
 
     /// Like [`Self::plan_for`], with a function that is called with the nodes whose pods each round lists.
-    pub fn plan_asking(&self, mut world: World, mut lists: impl FnMut(&BTreeSet<NodeName>)) -> Plan {
-        let asks = world.gpu_asks();
-        loop {
-            let plan = plan(&self.settings, &self.catalogue, &world, self.now);
-            if plan.questions.is_empty() {
-                return plan;
+    pub fn plan_asking(&self, world: World, mut lists: impl FnMut(&BTreeSet<NodeName>)) -> Plan {
+        let mut carry = Carry::default();
+        let mut around = self.around(&mut carry, Uptime::ZERO);
+        let mut planning = Planning::begin(world, self.now, &around);
+        while let Some(question) = planning.next(&mut around) {
+            if let Request::ListPods(nodes, _) = &question {
+                lists(nodes);
             }
-            let answer = |node: &NodeName| {
-                let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
-                let tests = tests.map(|pod| format!("gpu-operator/{}", pod.name));
-                let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, &asks));
-                let users: Vec<_> = users.cloned().chain(tests).collect();
-                let plugins = self.pods.values().filter(|pod| pod.node == *node && offers_gpus(pod)).cloned().collect();
-                (node.clone(), GpuPods { holders: users.clone(), users, plugins })
-            };
-            lists(&plan.questions.gpu_pods);
-            world.gpu_pods.extend(plan.questions.gpu_pods.iter().map(answer));
-            let log = |pod: &String| (pod.clone(), self.test_log.clone());
-            world.log_tails.extend(plan.questions.log_tails.iter().map(log));
+            planning.answer(self.read(&question), &mut around);
         }
+        planning.take().0
+    }
+
+    /// Returns what a pass uses of the loop around it.
+    pub fn around<'a>(&'a self, carry: &'a mut Carry, uptime: Uptime) -> Around<'a> {
+        Around { settings: &self.settings, catalogue: &self.catalogue, carry, uptime }
+    }
+
+    /// Answers a question of a pass.
+    pub fn read(&self, question: &Request) -> Answer {
+        match question {
+            Request::ReadLogs(pods) => {
+                Answer::Logs(pods.iter().map(|pod| (pod.clone(), self.test_log.clone())).collect())
+            }
+            Request::ListPods(nodes, asks) => {
+                Answer::Pods(Some(nodes.iter().map(|node| (node.clone(), self.gpu_pods_on(node, asks))).collect()))
+            }
+            Request::Write(write) => panic!("{write} is no question"),
+        }
+    }
+
+    fn gpu_pods_on(&self, node: &NodeName, asks: &GpuAsks) -> GpuPods {
+        let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
+        let tests = tests.map(|pod| format!("gpu-operator/{}", pod.name));
+        let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, asks));
+        let users: Vec<_> = users.cloned().chain(tests).collect();
+        let plugins = self.pods.values().filter(|pod| pod.node == *node && offers_gpus(pod)).cloned().collect();
+        GpuPods { holders: users.clone(), users, plugins }
     }
 
     /// Runs one pass of the operator and of the cluster, and returns whether anything changed.
@@ -264,22 +282,36 @@ impl Sim {
     pub fn pass(&mut self, carry: &mut Carry, now: Uptime) -> Vec<String> {
         let mut world = self.world();
         carry.enrich(&mut world, now);
-        let mut plan = self.plan_for(world.clone());
-        carry.begin(&mut plan, &world, now);
-        let (mut made, mut unwritten) = (Vec::new(), Unwritten::default());
-        for write in plan.stages().iter().flatten() {
-            if unwritten.prevents(write) || carry.holds(write, now) {
-                unwritten.add(write);
-                continue;
-            }
-            assert!(self.write(write).is_ok(), "{write}");
-            carry.settled(write, Ok(()), now);
+        self.plans.push(self.plan_for(world));
+        let (pass, requests) = Pass::begin(self.world(), self.now, &mut self.around(carry, now));
+        let mut made = Vec::new();
+        self.drive(pass, requests, carry, now, |sim, write| {
+            assert!(sim.write(write).is_ok(), "{write}");
             made.push(write.to_string());
-        }
-        carry.ended(&plan);
-        self.plans.push(plan);
+            true
+        });
         self.surroundings();
         made
+    }
+
+    /// Carries out a pass, of which these are the first requests, until `write` returns false.
+    pub fn drive(
+        &mut self,
+        mut pass: Pass,
+        requests: Vec<Request>,
+        carry: &mut Carry,
+        now: Uptime,
+        mut write: impl FnMut(&mut Self, &Write) -> bool,
+    ) {
+        let mut requests = VecDeque::from(requests);
+        while let Some(request) = requests.pop_front() {
+            let answer = match request {
+                Request::Write(planned) if !write(self, &planned) => break,
+                Request::Write(planned) => Answer::Written(planned, Ok(())),
+                question => self.read(&question),
+            };
+            requests.extend(pass.step(answer, &mut self.around(carry, now)));
+        }
     }
 
     /// Runs a pass with a plan that has just been made.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-const PAGE: &str = include_str!("../../../../docs/refused.md");
+const PAGE: &str = include_str!("../../../docs/refused.md");
 
 /// A row: its cells by column header.
 pub struct Row(BTreeMap<&'static str, &'static str>);

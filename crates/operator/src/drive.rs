@@ -1,0 +1,144 @@
+//! Drive: carries out the requests of a pass, several at a time, and passes it the answers.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use gpu_operator_plan::{
+    carry::Carry,
+    catalogue::Catalogue,
+    output::writes::Write,
+    pass::{Answer, Around, Pass, Request},
+    settings::Settings,
+    time::Uptime,
+};
+use kube::Client;
+use tokio::{
+    select,
+    time::{Instant, timeout, timeout_at},
+};
+
+use crate::{apply::Writer, error::Error, observe, watch::Mirrors};
+
+/// The maximum number of concurrent requests, without those that have not been answered within [`SLOW`].
+const MAX_REQUESTS: usize = 16;
+/// The time after which the answer to a write is no longer waited for before the next write is made.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// The result of one write.
+#[derive(Debug)]
+pub struct Written {
+    /// The kind of the object, a label value of a metric.
+    pub kind: &'static str,
+    /// Whether the write succeeded.
+    pub result: Result<(), Error>,
+}
+
+/// The driver of all passes.
+pub struct Driver {
+    /// The settings.
+    pub settings: Settings,
+    /// The catalogue of accelerators.
+    pub catalogue: Catalogue,
+    client: Client,
+    writer: Writer,
+    started: Instant,
+}
+
+/// What a request has led to.
+enum Outcome<'d> {
+    /// Something was read.
+    Read(Answer),
+    /// A write has ended.
+    Written(Arc<Write>, Result<(), Error>),
+    /// A write has not been answered within [`SLOW`].
+    Slow(Arc<Write>, BoxFuture<'d, Result<(), Error>>),
+}
+
+impl Driver {
+    /// Creates a driver whose requests go through `client`, and which updates `mirrors` with the answers to its writes.
+    #[must_use]
+    pub fn new(settings: Settings, catalogue: Catalogue, client: Client, mirrors: Arc<Mirrors>) -> Self {
+        let writer = Writer::new(client.clone(), settings.namespace.clone(), mirrors);
+        Self { settings, catalogue, client, writer, started: Instant::now() }
+    }
+
+    /// Returns the time since its creation, by which passes record what they carry over.
+    #[must_use]
+    pub fn uptime(&self) -> Uptime {
+        self.started.elapsed()
+    }
+
+    /// Returns what a pass uses of the loop around it.
+    pub fn around<'a>(&'a self, carry: &'a mut Carry) -> Around<'a> {
+        Around { settings: &self.settings, catalogue: &self.catalogue, carry, uptime: self.uptime() }
+    }
+
+    /// Carries out a pass, of which these are the first requests, and returns the result of each write.
+    pub async fn drive(&self, pass: &mut Pass, first: Vec<Request>, carry: &mut Carry) -> Vec<Written> {
+        // Requests are made as they are needed: their bodies for a fleet would need more memory than all its facts.
+        let mut queue = VecDeque::from(first);
+        let (mut begun, mut slow) = (FuturesUnordered::new(), FuturesUnordered::new());
+        let mut written = Vec::new();
+        loop {
+            let is_over = pass.ends().is_some_and(|end| self.uptime() >= end);
+            while !is_over && begun.len() < MAX_REQUESTS {
+                let Some(request) = queue.pop_front() else { break };
+                begun.push(self.begin(request));
+            }
+            let outcome = select! {
+                Some(outcome) = begun.next() => outcome,
+                Some((write, result)) = slow.next() => Outcome::Written(write, result),
+                else => return written,
+            };
+            let answer = match outcome {
+                Outcome::Read(answer) => answer,
+                Outcome::Slow(write, request) => {
+                    slow.push(self.wait(Arc::clone(&write), request, pass.ends().unwrap_or_default()));
+                    Answer::Slow(write)
+                }
+                Outcome::Written(write, result) => {
+                    let failure = result.as_ref().copied().map_err(Error::failure);
+                    written.push(Written { kind: write.kind(), result });
+                    Answer::Written(write, failure)
+                }
+            };
+            queue.extend(pass.step(answer, &mut self.around(carry)));
+        }
+    }
+
+    /// Makes a request.
+    async fn begin(&self, request: Request) -> Outcome<'_> {
+        let namespace = &self.settings.namespace;
+        match request {
+            Request::ReadLogs(pods) => {
+                Outcome::Read(Answer::Logs(observe::log_tails(&self.client, namespace, &pods).await))
+            }
+            Request::ListPods(nodes, asks) => {
+                let pods = observe::gpu_pods(&self.client, namespace, &nodes, &asks).await;
+                let warn =
+                    |error: &Error| tracing::warn!(%error, "failed to list the pods that use GPUs; no update begins");
+                Outcome::Read(Answer::Pods(pods.inspect_err(warn).ok()))
+            }
+            Request::Write(write) => {
+                let of_request = Arc::clone(&write);
+                let mut request: BoxFuture<'_, _> = Box::pin(async move { self.writer.write(&of_request).await });
+                match timeout(SLOW, &mut request).await {
+                    Ok(result) => Outcome::Written(write, result),
+                    Err(_) => Outcome::Slow(write, request),
+                }
+            }
+        }
+    }
+
+    /// Waits for the answer to a slow write until the pass ends.
+    async fn wait(
+        &self,
+        write: Arc<Write>,
+        request: BoxFuture<'_, Result<(), Error>>,
+        until: Uptime,
+    ) -> (Arc<Write>, Result<(), Error>) {
+        let answer = timeout_at(self.started + until, request).await;
+        let result = answer.unwrap_or_else(|_| Err(Error::NoAnswer { what: write.to_string() }));
+        (write, result)
+    }
+}

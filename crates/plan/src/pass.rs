@@ -1,0 +1,124 @@
+//! One pass of the reconcile loop without I/O: what to read, what to write and in which order. The loop, and the tests' search,
+//! carry out its requests and pass it the answers.
+
+mod planning;
+mod request;
+mod writing;
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+
+pub use planning::Planning;
+pub use request::{Answer, Around, Request};
+pub use writing::Writing;
+
+use crate::{
+    carry::Carry,
+    output::{plan::Plan, writes::Write},
+    time::Uptime,
+    world::World,
+};
+
+/// One pass.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    now: Timestamp,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Planning(Box<Planning>),
+    Writing(Box<Plan>, Writing),
+}
+
+impl Pass {
+    /// Begins a pass over what has been observed at `now`, and returns the first requests.
+    #[must_use]
+    pub fn begin(mut world: World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
+        around.carry.enrich(&mut world, around.uptime);
+        let planning = Planning::begin(world, now, around);
+        let mut pass = Self { now, state: State::Planning(Box::new(planning)) };
+        let requests = pass.go_on(around);
+        (pass, requests)
+    }
+
+    /// Begins to carry out a plan that has been made for this world.
+    #[must_use]
+    pub fn carry_out(mut plan: Plan, world: &World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
+        let stages = around.carry.begin(&mut plan, world, around.uptime);
+        let (writing, requests) = Writing::begin(stages, around.carry, around.uptime);
+        (Self { now, state: State::Writing(Box::new(plan), writing) }, requests)
+    }
+
+    /// Takes the answer to a request, and returns the requests that follow from it.
+    #[must_use]
+    pub fn step(&mut self, answer: Answer, around: &mut Around<'_>) -> Vec<Request> {
+        match &mut self.state {
+            State::Planning(planning) => {
+                planning.answer(answer, around);
+                self.go_on(around)
+            }
+            State::Writing(_, writing) => writing.answer(answer, around.carry, around.uptime),
+        }
+    }
+
+    /// Asks the next question, or carries out the plan if there is none.
+    fn go_on(&mut self, around: &mut Around<'_>) -> Vec<Request> {
+        let State::Planning(planning) = &mut self.state else { return Vec::new() };
+        if let Some(question) = planning.next(around) {
+            return vec![question];
+        }
+        let (plan, world) = planning.take();
+        let (pass, requests) = Self::carry_out(plan, &world, self.now, around);
+        *self = pass;
+        requests
+    }
+
+    /// Returns the plan without its writes, once they are being carried out.
+    #[must_use]
+    pub fn plan(&self) -> Option<&Plan> {
+        match &self.state {
+            State::Planning(_) => None,
+            State::Writing(plan, _) => Some(plan),
+        }
+    }
+
+    /// Returns the writes that have been requested and not answered.
+    #[must_use]
+    pub fn outstanding(&self) -> Vec<Arc<Write>> {
+        match &self.state {
+            State::Planning(_) => Vec::new(),
+            State::Writing(_, writing) => writing.outstanding().cloned().collect(),
+        }
+    }
+
+    /// Returns the writes that have not been requested.
+    #[must_use]
+    pub fn later(&self) -> Vec<Arc<Write>> {
+        match &self.state {
+            State::Planning(_) => Vec::new(),
+            State::Writing(_, writing) => writing.later().cloned().collect(),
+        }
+    }
+
+    /// Returns the time at which the pass ends. Writes that have not been requested by then are left to the next one.
+    #[must_use]
+    pub fn ends(&self) -> Option<Uptime> {
+        match &self.state {
+            State::Planning(_) => None,
+            State::Writing(_, writing) => Some(writing.until()),
+        }
+    }
+
+    /// Returns how long to wait for the next pass if nothing changes before, or `None` if there is nothing to wait for.
+    #[must_use]
+    pub fn next(&self, carry: &Carry, uptime: Uptime) -> Option<Duration> {
+        let check = self.plan().and_then(|plan| plan.check_again);
+        let check = check.map(|at| Duration::try_from(at.duration_since(self.now)).unwrap_or_default());
+        // At least a second: a time that has already passed is handled by the plan of the next second.
+        let check = check.map(|check| check.max(Duration::from_secs(1)));
+        [check, carry.next(uptime)].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,102 @@
+//! The second half of a pass: the writes of its plan, stage by stage. A write that fails, that is not answered or that is held
+//! delays only the writes that depend on it.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::request::{Answer, Request};
+use crate::{
+    carry::Carry,
+    output::writes::{Stages, Unwritten, Write},
+    time::Uptime,
+};
+
+/// How long a plan is carried out. What it decided may no longer be right after that: a node that was idle may have GPU pods.
+const LIFETIME: Duration = Duration::from_secs(10);
+
+/// A plan that is being carried out.
+#[derive(Clone, Debug)]
+pub struct Writing {
+    /// When it ends.
+    until: Uptime,
+    /// The stages that have not begun.
+    later: VecDeque<Vec<Arc<Write>>>,
+    /// The writes that have been requested and not answered.
+    outstanding: Vec<Arc<Write>>,
+    /// Those whose answers the next stage does not wait for.
+    slow: Vec<Arc<Write>>,
+    unwritten: Unwritten,
+}
+
+impl Writing {
+    /// Begins to carry out the writes of a plan, and returns the first requests.
+    #[must_use]
+    pub fn begin(stages: Stages, carry: &Carry, uptime: Uptime) -> (Self, Vec<Request>) {
+        let (outstanding, slow) = (Vec::new(), Vec::new());
+        let (until, later) = (uptime + LIFETIME, stages.into());
+        let mut writing = Self { until, later, outstanding, slow, unwritten: Unwritten::default() };
+        let requests = writing.next(carry, uptime);
+        (writing, requests)
+    }
+
+    /// Returns the time at which it ends.
+    #[must_use]
+    pub fn until(&self) -> Uptime {
+        self.until
+    }
+
+    /// Returns the writes that have been requested and not answered.
+    pub fn outstanding(&self) -> impl Iterator<Item = &Arc<Write>> {
+        self.outstanding.iter().chain(&self.slow)
+    }
+
+    /// Returns the writes that have not been requested.
+    pub fn later(&self) -> impl Iterator<Item = &Arc<Write>> {
+        self.later.iter().flatten()
+    }
+
+    /// Takes the answer to a write, and returns the requests that follow.
+    #[must_use]
+    pub fn answer(&mut self, answer: Answer, carry: &mut Carry, uptime: Uptime) -> Vec<Request> {
+        match answer {
+            // What depends on it is not written in this pass.
+            Answer::Slow(write) => {
+                if self.remove(&write) {
+                    self.unwritten.add(&write);
+                    self.slow.push(write);
+                }
+            }
+            Answer::Written(write, result) => {
+                self.remove(&write);
+                if result.is_err() {
+                    self.unwritten.add(&write);
+                }
+                carry.settled(&write, result, uptime);
+            }
+            Answer::Logs(_) | Answer::Pods(_) => {}
+        }
+        self.next(carry, uptime)
+    }
+
+    /// Removes a write from the outstanding ones, and returns whether it was one.
+    fn remove(&mut self, write: &Arc<Write>) -> bool {
+        let removed = |list: &mut Vec<Arc<Write>>| list.extract_if(.., |other| Arc::ptr_eq(other, write)).count() > 0;
+        removed(&mut self.outstanding) || removed(&mut self.slow)
+    }
+
+    /// Returns the writes of the next stage once those of the last one have ended.
+    fn next(&mut self, carry: &Carry, uptime: Uptime) -> Vec<Request> {
+        while self.outstanding.is_empty() && uptime < self.until {
+            let Some(stage) = self.later.pop_front() else { break };
+            let held = |write: &Arc<Write>| self.unwritten.prevents(write) || carry.holds(write, uptime);
+            let (held, ready): (Vec<_>, Vec<_>) = stage.into_iter().partition(held);
+            for write in &held {
+                self.unwritten.add(write);
+            }
+            self.outstanding = ready;
+            if !self.outstanding.is_empty() {
+                return self.outstanding.iter().cloned().map(Request::Write).collect();
+            }
+        }
+        Vec::new()
+    }
+}

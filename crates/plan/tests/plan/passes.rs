@@ -1,0 +1,86 @@
+//! What a pass asks for.
+
+use std::collections::BTreeSet;
+
+use gpu_operator_plan::{
+    carry::Carry,
+    pass::{Answer, Pass, Planning, Request},
+    time::Uptime,
+    world::Role,
+};
+use k8s_openapi::jiff::SignedDuration;
+
+use crate::sim::Sim;
+
+/// Returns a fleet of this size in which every validation pod has ended, and no log has been read.
+fn tested(nodes: usize) -> Sim {
+    let mut sim = Sim::new().policy("all", "{readiness: {validation: {mode: OnInstall}}}");
+    for node in 0..nodes {
+        sim.join(format!("n{node:03}"), "2330", 8);
+    }
+    let has_ended =
+        |sim: &Sim| sim.pods.values().filter(|pod| pod.role == Role::Validation && pod.end.is_some()).count();
+    while has_ended(&sim) < nodes {
+        sim.test_log = Err("no answer".into());
+        assert!(sim.step(), "the tests do not end");
+        sim.sleep(1);
+    }
+    sim
+}
+
+#[test]
+fn each_pass_reads_at_most_32_logs_and_later_passes_read_the_others() {
+    let sim = tested(100);
+    let mut read = BTreeSet::new();
+    for second in 0..10 {
+        let mut carry = Carry::default();
+        let mut around = sim.around(&mut carry, Uptime::ZERO);
+        let mut planning = Planning::begin(sim.world(), sim.now + SignedDuration::from_secs(second), &around);
+        let Some(Request::ReadLogs(pods)) = planning.next(&mut around) else { panic!("no log is read") };
+        assert_eq!(pods.len(), 32);
+        planning
+            .answer(Answer::Logs(pods.iter().map(|pod| (pod.clone(), Err("no answer".into()))).collect()), &mut around);
+        let next = planning.next(&mut around);
+        assert!(!matches!(next, Some(Request::ReadLogs(_))), "logs are read once in a pass");
+        read.extend(pods);
+    }
+    assert_eq!(read.len(), 100);
+}
+
+#[test]
+fn an_error_is_remembered_and_its_log_not_read_by_the_next_pass() {
+    let sim = tested(2);
+    let mut carry = Carry::default();
+    for (second, asks) in [(0, 2), (1, 0), (9, 0), (10, 2)] {
+        let uptime = Uptime::from_secs(second);
+        let (mut pass, requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, uptime));
+        let asked = requests.iter().find_map(|request| match request {
+            Request::ReadLogs(pods) => Some(pods.clone()),
+            _ => None,
+        });
+        assert_eq!(asked.as_ref().map_or(0, BTreeSet::len), asks, "after {second} s");
+        if let Some(pods) = asked {
+            let tails = pods.into_iter().map(|pod| (pod, Err("no answer".to_owned()))).collect();
+            drop(pass.step(Answer::Logs(tails), &mut sim.around(&mut carry, uptime)));
+        }
+    }
+}
+
+#[test]
+fn pods_that_cannot_be_listed_let_no_update_begin_and_stop_no_other_write() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}}");
+    sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
+    sim.step();
+    sim.gpu_pods.clear();
+    sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}, nodeLabels: [{key: accelerator}]}");
+    let mut carry = Carry::default();
+    let (mut pass, requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, Uptime::ZERO));
+    let asked = requests.iter().any(|request| matches!(request, Request::ListPods(nodes, _) if nodes.len() == 1));
+    assert!(asked, "{requests:?}");
+    let requests = pass.step(Answer::Pods(None), &mut sim.around(&mut carry, Uptime::ZERO));
+    assert!(!requests.is_empty(), "the writes of the first stage");
+    let writes = [pass.outstanding(), pass.later()].concat();
+    assert!(!writes.iter().any(|write| write.begins_an_update()), "{writes:?}");
+    assert!(writes.iter().any(|write| write.to_string() == "label node a"), "{writes:?}");
+}

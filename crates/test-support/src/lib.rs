@@ -1,0 +1,22 @@
+//! What the tests of several crates share.
+//!
+//! | Module | Content |
+//! |---|---|
+//! | `sim` | a model of the plan's environment: API server, DaemonSet controller, kubelets, probes |
+//! | `damaged` | damaged samples of input from outside |
+//! | `refused` | the tables of docs/refused.md |
+//! | `yaml_blocks` | the YAML in README, docs and examples |
+#![allow(
+    missing_docs,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    clippy::new_without_default,
+    clippy::panic,
+    reason = "test support fails like a test"
+)]
+
+pub mod damaged;
+pub mod refused;
+pub mod sim;
+pub mod yaml_blocks;
