@@ -7,8 +7,8 @@ use crate::{
     assess::{member::Member, pod_failure},
     catalogue::Catalogue,
     desired::{
-        driver::{choice::DriverChoice, precompiled},
-        effective_spec, variant,
+        driver::{choice::DriverChoice, precompiled, subject::Subject},
+        effective_spec,
     },
     note::Note,
 };
@@ -25,8 +25,15 @@ pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
         return status.missing_image.clone();
     }
     let (report, choice) = (member.report()?, member.driver()?);
-    let subject =
-        variant::driver_subject(catalogue, member.policy, member.node, &member.have, &member.discovery, status, report);
+    let subject = Subject {
+        catalogue,
+        images: &member.policy.spec.images,
+        node: member.node,
+        has_driver: member.have.driver.is_some(),
+        discovery: &member.discovery,
+        report,
+        missing_image: status.missing_image.as_deref(),
+    };
     let settings = effective_spec::driver(member.policy, member.named_pool);
     let image = precompiled::wanted(&settings, &subject, choice)?;
     let known = status.missing_image.as_ref() == Some(&image);

@@ -9,6 +9,7 @@ use gpu_operator_crd::{
 };
 
 use super::{
+    driver::subject::Subject,
     effective_spec,
     fault::Fault,
     variant::{self, Variant},
@@ -92,7 +93,15 @@ pub fn resolve<'w>(
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
     let desired = known.map_or(Desired::Unknown, |(status, report)| {
-        let subject = variant::driver_subject(catalogue, policy, node, have, discovery, status, report);
+        let subject = Subject {
+            catalogue,
+            images: &policy.spec.images,
+            node,
+            has_driver: have.driver.is_some(),
+            discovery,
+            report,
+            missing_image: status.missing_image.as_deref(),
+        };
         match variant::choose(policy, &pool, &subject, &external) {
             Ok(key) => Desired::Variant(variants.resolve(policy, named_pool, key)),
             Err(fault) => Desired::Unsatisfiable(fault),

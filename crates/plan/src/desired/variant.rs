@@ -6,10 +6,10 @@
 use std::borrow::Cow;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNodeStatus, Revision,
+    ClusterGpuPolicy, Revision,
     gpunode::StageRevisions,
     policy::{Pool, Stage},
-    report::{HOST_ROOT, Report},
+    report::HOST_ROOT,
 };
 
 use super::{
@@ -22,10 +22,9 @@ use super::{
     toolkit::{self, ToolkitChoice},
 };
 use crate::{
-    catalogue::Catalogue,
-    inventory::{external_stack::ExternalStack, gpus::Discovery, membership::name_of, pools::GoverningPool},
+    inventory::{external_stack::ExternalStack, membership::name_of, pools::GoverningPool},
     revision,
-    world::{NodeFacts, ResourceLayout},
+    world::ResourceLayout,
 };
 
 /// The longest part of a pool's name in a group's name; the rest is a hash.
@@ -102,22 +101,6 @@ pub fn choose(
         kubelet_root,
         arch: on.node.arch.to_string(),
     })
-}
-
-/// Returns the input for the choice of a node's driver.
-#[must_use]
-pub fn driver_subject<'a>(
-    catalogue: &'a Catalogue,
-    policy: &'a ClusterGpuPolicy,
-    node: &'a NodeFacts,
-    have: &StageRevisions,
-    discovery: &'a Discovery<'a>,
-    status: &'a GpuNodeStatus,
-    report: &'a Report,
-) -> driver::subject::Subject<'a> {
-    let (images, missing_image) = (&policy.spec.images, status.missing_image.as_deref());
-    let has_driver = have.driver.is_some();
-    driver::subject::Subject { catalogue, images, node, has_driver, discovery, report, missing_image }
 }
 
 /// Resolves the images, environments and group names of a variant's stages.

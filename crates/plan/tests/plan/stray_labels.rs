@@ -78,7 +78,10 @@ fn leaving_in_an_update(sim: &mut Sim) {
     leaving(sim);
 }
 
-const STATES: [(&str, fn(&mut Sim)); 10] = [
+/// A name, and what brings a fleet into this state.
+type State = (&'static str, fn(&mut Sim));
+
+const STATES: [State; 10] = [
     ("idle", idle),
     ("busy", used),
     ("an update is pending", with_a_pending_update),

@@ -141,7 +141,23 @@ pub(crate) fn stop_kubelet(paths: &Paths, node: NodeId) -> Result<()> {
 /// Restarts kubelet. Its pods keep running.
 pub(crate) fn restart_kubelet(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
     stop_kubelet(paths, node)?;
-    start_kubelet(paths, state, node)
+    start_kubelet_again(paths, state, node)
+}
+
+/// Starts kubelet beside a container runtime that has just started, as often as necessary: containerd answers before its CRI service is
+/// initialized, and kubelet then ends. On a real host systemd starts it again.
+fn start_kubelet_again(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
+    start_kubelet(paths, state, node)?;
+    let name = record(KUBELET, node);
+    let serves = poll("kubelet's port", Duration::from_mins(1), || {
+        if records(paths).alive(&name).is_none() {
+            start_kubelet(paths, state, node)?;
+        }
+        let sockets = exec(paths, state, node, &["cat", "/proc/net/tcp"])?;
+        let port = format!(":{:04X} ", kubelet::PORT);
+        Ok(if sockets.contains(&port) { Ok(()) } else { Err("it does not listen yet".into()) })
+    });
+    serves.with_context(|| log_tail(paths, &name))
 }
 
 /// Ends containerd, and waits until the node has started it again. Its containers keep running.
@@ -168,7 +184,7 @@ pub(crate) fn reboot(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
     stop(paths, node)?;
     remove_tree(&paths.standin(node).join("module/nvidia"))?;
     boot(paths, state, node)?;
-    start_kubelet(paths, state, node)
+    start_kubelet_again(paths, state, node)
 }
 
 /// Ends all processes of a node and removes what it has outside the checkout. Its disk stays.

@@ -7,6 +7,9 @@ use anyhow::{Context, Result};
 use super::containerd;
 use crate::harness::{node_id::NodeId, paths::Paths};
 
+/// The port that kubelet serves.
+pub(crate) const PORT: u16 = 10250;
+
 /// Writes the configuration of a node's kubelet and returns kubelet's arguments.
 pub(crate) fn configure(paths: &Paths, node: NodeId) -> Result<Vec<String>> {
     let (name, dir) = (node.name(), paths.cluster());
@@ -15,6 +18,7 @@ pub(crate) fn configure(paths: &Paths, node: NodeId) -> Result<Vec<String>> {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": node.address(),
+        "port": PORT,
         "containerRuntimeEndpoint": format!("unix://{}", containerd::SOCKET),
         "authentication": {
             "anonymous": {"enabled": false},
