@@ -34,7 +34,6 @@ use crate::{
 };
 
 /// Makes writes, and passes the answers of the API server to the mirrors.
-#[derive(Clone)]
 pub struct Writer {
     client: Client,
     namespace: String,

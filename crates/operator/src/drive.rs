@@ -35,10 +35,8 @@ pub struct Written {
 
 /// The driver of all passes.
 pub struct Driver {
-    /// The settings.
-    pub settings: Settings,
-    /// The catalogue of accelerators.
-    pub catalogue: Catalogue,
+    settings: Settings,
+    catalogue: Catalogue,
     client: Client,
     writer: Writer,
     started: Instant,

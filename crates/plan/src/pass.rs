@@ -85,31 +85,29 @@ impl Pass {
         }
     }
 
+    fn writing(&self) -> Option<&Writing> {
+        match &self.state {
+            State::Planning(_) => None,
+            State::Writing(_, writing) => Some(writing),
+        }
+    }
+
     /// Returns the writes that have been requested and not answered.
     #[must_use]
     pub fn outstanding(&self) -> Vec<Arc<Write>> {
-        match &self.state {
-            State::Planning(_) => Vec::new(),
-            State::Writing(_, writing) => writing.outstanding().cloned().collect(),
-        }
+        self.writing().into_iter().flat_map(Writing::outstanding).cloned().collect()
     }
 
     /// Returns the writes that have not been requested.
     #[must_use]
     pub fn later(&self) -> Vec<Arc<Write>> {
-        match &self.state {
-            State::Planning(_) => Vec::new(),
-            State::Writing(_, writing) => writing.later().cloned().collect(),
-        }
+        self.writing().into_iter().flat_map(Writing::later).cloned().collect()
     }
 
     /// Returns the time at which the pass ends. Writes that have not been requested by then are left to the next one.
     #[must_use]
     pub fn ends(&self) -> Option<Uptime> {
-        match &self.state {
-            State::Planning(_) => None,
-            State::Writing(_, writing) => Some(writing.until()),
-        }
+        self.writing().map(Writing::until)
     }
 
     /// Returns how long to wait for the next pass if nothing changes before, or `None` if there is nothing to wait for.

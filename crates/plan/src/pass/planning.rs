@@ -23,8 +23,6 @@ pub struct Planning {
     plan: Plan,
     /// Whether logs are still to be asked for. They are read once in a pass, so that nodes that do not answer delay it once.
     reads_logs: bool,
-    /// Whether pods can be listed.
-    lists_pods: bool,
 }
 
 impl Planning {
@@ -32,7 +30,7 @@ impl Planning {
     #[must_use]
     pub fn begin(world: World, now: Timestamp, around: &Around<'_>) -> Self {
         let plan = plan(around.settings, around.catalogue, &world, now);
-        Self { asks: world.gpu_asks(), world, now, plan, reads_logs: true, lists_pods: true }
+        Self { asks: world.gpu_asks(), world, now, plan, reads_logs: true }
     }
 
     /// Returns the next question, or `None` if the plan is ready.
@@ -49,9 +47,10 @@ impl Planning {
             }
             self.plan(around);
         }
-        // Each round asks for the next few nodes of every pool, and for no node twice.
+        // Each round asks for the next few nodes of every pool, and for no node twice. If their pods cannot be listed, the plan stays
+        // as it is.
         let nodes = take(&mut self.plan.questions.gpu_pods);
-        (self.lists_pods && !nodes.is_empty()).then(|| Request::ListPods(nodes, self.asks.clone()))
+        (!nodes.is_empty()).then(|| Request::ListPods(nodes, self.asks.clone()))
     }
 
     /// Takes the answer to a question.
@@ -66,8 +65,7 @@ impl Planning {
                 self.world.gpu_pods.extend(pods);
                 self.plan(around);
             }
-            Answer::Pods(None) => self.lists_pods = false,
-            Answer::Slow(_) | Answer::Written(..) => {}
+            Answer::Pods(None) | Answer::Slow(_) | Answer::Written(..) => {}
         }
     }
 

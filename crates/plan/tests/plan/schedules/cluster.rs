@@ -12,7 +12,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     law,
-    operator::Operator,
+    operator::{Operator, uptime},
     store::{Key, Kind, Store, hash_of},
 };
 use crate::sim::Sim;
@@ -210,12 +210,8 @@ impl Cluster {
 
     /// Returns the writes that are left to do for an operator that sees everything.
     pub fn left_to_do(&self) -> Vec<Arc<Write>> {
-        let mut operator = Operator::start(&self.store);
-        operator.carry = self.operator.carry.clone();
-        match operator.begin(&self.sim) {
-            Ok(()) => operator.pass.map_or_else(Vec::new, |pass| pass.outstanding()),
-            Err(law) => panic!("{law}"),
-        }
+        let (mut plan, world) = (self.sim.plan(), self.sim.world());
+        self.operator.carry.clone().begin(&mut plan, &world, uptime(self.sim.now)).concat()
     }
 
     fn write(&mut self, which: usize, fault: Fault) -> Result<(), String> {
