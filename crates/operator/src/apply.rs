@@ -140,6 +140,7 @@ impl Writer {
     async fn gpu_node_spec(&self, name: &NodeName, write: &SpecWrite) -> Result<Answer, kube::Error> {
         let mut gpu_node = GpuNode::new(name.as_str(), write.spec.clone());
         gpu_node.metadata.owner_references = Some(vec![write.owner.clone()]);
+        gpu_node.metadata.uid.clone_from(&write.uid);
         let gpu_node = self.all::<GpuNode>().patch(name.as_str(), &params(), &Patch::Apply(&gpu_node)).await?;
         Ok(Answer::GpuNode(Box::new(gpu_node)))
     }

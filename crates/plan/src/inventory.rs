@@ -78,7 +78,8 @@ pub struct UnmanagedNode<'w> {
     pub selected_by: Option<&'w ClusterGpuPolicy>,
 }
 
-/// Returns the inventory of the fleet. Nodes with objects that cannot be parsed are left out, and so left unchanged.
+/// Returns the inventory of the fleet. Nodes with objects that cannot be parsed are left out, and so left unchanged, and so are those
+/// whose names belonged to an earlier Node, until its GpuNode is gone.
 #[must_use]
 pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
     let policies = by_age(world);
@@ -86,6 +87,9 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
     let mut inventory = Inventory { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
         let gpu_node = report::gpu_node_of(world, node);
+        if gpu_node.is_none() && world.gpu_nodes.contains_key(name) {
+            continue;
+        }
         let report = report::current(node, gpu_node);
         let have = groups::of(world, node, gpu_node);
         let pods = pods.remove(name).unwrap_or_default();

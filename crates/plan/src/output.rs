@@ -15,7 +15,6 @@ pub mod node_conditions;
 pub mod node_health;
 pub mod node_labels;
 pub mod offered_resources;
-pub mod ownerless;
 pub mod plan;
 pub mod policy;
 pub mod policy_conditions;
@@ -23,6 +22,7 @@ pub mod policy_nodes;
 pub mod published_labels;
 pub mod queries;
 pub mod runtime_classes;
+pub mod stale_gpu_nodes;
 pub mod status_debounce;
 pub mod unmanaged;
 pub mod validation_pods;
@@ -60,7 +60,7 @@ pub fn assemble<'f>(
     }
     let sets = daemon_sets::writes(&context, &plan.labels);
     (plan.daemon_sets, plan.prune) = (sets.apply, sets.prune);
-    plan.merge(ownerless::writes(world, now));
+    plan.merge(stale_gpu_nodes::writes(world, now));
     plan.merge(runtime_classes::writes(world, fleet.variants.all()));
     plan.recreate.extend(validation_pods::to_delete(fleet));
     plan.recreate.extend(recreate_pods::pods_to_recreate(world, now));

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `sim` | a model of the plan's environment: API server, DaemonSet controller, kubelets, probes |
 //! | `damaged` | damaged samples of input from outside |
+//! | `random` | the configuration of random tests |
 //! | `refused` | the tables of docs/refused.md |
 //! | `yaml_blocks` | the YAML in README, docs and examples |
 #![allow(
@@ -13,10 +14,12 @@
     clippy::must_use_candidate,
     clippy::new_without_default,
     clippy::panic,
+    clippy::print_stdout,
     reason = "test support fails like a test"
 )]
 
 pub mod damaged;
+pub mod random;
 pub mod refused;
 pub mod sim;
 pub mod yaml_blocks;

@@ -42,6 +42,9 @@ use kube::ResourceExt;
 
 pub use machine::Faults;
 
+/// Returns what a write violates.
+pub type Law = fn(&Sim, &Write) -> Result<(), String>;
+
 /// The model.
 #[derive(Clone)]
 pub struct Sim {
@@ -77,6 +80,11 @@ pub struct Sim {
     /// The log of successful tests, or the error on reading it.
     pub test_log: Result<String, String>,
     pub faults: BTreeMap<NodeName, Faults>,
+    /// Policies and GpuNodes that another version of the API has written, and that the operator cannot parse.
+    pub unparsable_policies: BTreeSet<PolicyName>,
+    pub unparsable_gpu_nodes: BTreeSet<NodeName>,
+    /// What must hold before every write of a plan. A violation is a panic.
+    pub law: Option<Law>,
     /// Writes so far, by object.
     pub writes: BTreeMap<String, u32>,
     /// All plans that were carried out, newest last.
@@ -116,6 +124,9 @@ impl Sim {
             requests: BTreeMap::new(),
             test_log: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
             faults: BTreeMap::new(),
+            unparsable_policies: BTreeSet::new(),
+            unparsable_gpu_nodes: BTreeSet::new(),
+            law: None,
             writes: BTreeMap::new(),
             plans: vec![],
             created: 0,
@@ -183,10 +194,16 @@ impl Sim {
         fn arcs<N: Ord + Clone, T: Clone>(map: &BTreeMap<N, T>) -> BTreeMap<N, Arc<T>> {
             map.iter().map(|(name, value)| (name.clone(), Arc::new(value.clone()))).collect()
         }
-        let gpu_nodes =
-            self.gpu_nodes.iter().map(|(name, gpu_node)| (name.clone(), Arc::new(self.with_report(name, gpu_node))));
+        let existing = |name: &&PolicyName| self.policies.contains_key(name);
+        let unreadable_policies: BTreeSet<_> = self.unparsable_policies.iter().filter(existing).cloned().collect();
+        let existing = |name: &&NodeName| self.gpu_nodes.contains_key(name);
+        let unreadable_gpu_nodes: BTreeSet<_> = self.unparsable_gpu_nodes.iter().filter(existing).cloned().collect();
+        let mut policies = arcs(&self.policies);
+        policies.retain(|name, _| !unreadable_policies.contains(name));
+        let readable = self.gpu_nodes.iter().filter(|(name, _)| !unreadable_gpu_nodes.contains(name));
+        let gpu_nodes = readable.map(|(name, gpu_node)| (name.clone(), Arc::new(self.with_report(name, gpu_node))));
         World {
-            policies: arcs(&self.policies),
+            policies,
             nodes: arcs(&self.nodes),
             gpu_nodes: gpu_nodes.collect(),
             daemon_sets: self
@@ -207,6 +224,8 @@ impl Sim {
             pods: arcs(&self.pods),
             runtime_classes: arcs(&self.runtime_classes),
             refusals: arcs(&self.refusals),
+            unreadable_policies,
+            unreadable_gpu_nodes,
             ..World::default()
         }
     }

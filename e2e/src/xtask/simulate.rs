@@ -18,7 +18,7 @@ use crate::harness::{
 };
 
 /// The environment variables of the library that generates the tests' cases.
-const SEED: &str = "PROPTEST_RNG_SEED";
+pub(super) const SEED: &str = "PROPTEST_RNG_SEED";
 const CASES: &str = "PROPTEST_CASES";
 
 /// What to simulate.
@@ -35,28 +35,36 @@ pub(super) struct Options {
     cases: u32,
 }
 
-/// Runs the tests with each seed, up to the first failure.
+/// Runs the tests with each seed, and reports each seed on its own.
 pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let first = options.first.unwrap_or(since_1970.as_secs());
-    let mut tests = Duration::ZERO;
+    let (cases, started) = (options.cases, Instant::now());
+    let mut failed = Vec::new();
     for seed in first..first.saturating_add(options.seeds) {
         let step = Step::start(format!("seed {seed}"));
-        let (log, started) = (paths.log("simulate"), Instant::now());
+        let log = paths.log("simulate");
         let mut command = cargo::command(&paths.root);
         command.args(["test", "--package=gpu-operator-plan", "--test=plan", "--", "properties", "schedules"]);
-        command.env(SEED, seed.to_string()).env(CASES, options.cases.to_string());
+        command.env(SEED, seed.to_string()).env(CASES, cases.to_string());
         command.stdout(create(&log)?);
         let status = wait_for(&mut command, || step.tick(""))?;
         pause(Duration::ZERO)?;
-        if !status.success() {
-            let failures = test_failures::summarize(&String::from_utf8_lossy(&fs::read(&log)?)).join("\n");
-            let cases = options.cases;
-            bail!("{failures}\nAgain: cargo xtask simulate --first {seed} --seeds 1 --cases {cases}");
-        }
         step.done();
-        tests += started.elapsed();
+        if !status.success() {
+            outln!("{}", test_failures::summarize(&String::from_utf8_lossy(&fs::read(&log)?)).join("\n"));
+            outln!("seed {seed} fails. Again: cargo xtask simulate --first {seed} --seeds 1 --cases {cases}\n");
+            failed.push(seed);
+        }
     }
-    outln!("{} seeds, {} cases of each test: no failure in {}", options.seeds, options.cases, elapsed(tests));
+    let took = elapsed(started.elapsed());
+    if !failed.is_empty() {
+        bail!(
+            "{} of {} seeds fail with {cases} cases of each test, in {took}: {failed:?}",
+            failed.len(),
+            options.seeds
+        );
+    }
+    outln!("{} seeds, {cases} cases of each test: no failure in {took}", options.seeds);
     Ok(())
 }

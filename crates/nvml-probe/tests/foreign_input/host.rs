@@ -22,7 +22,7 @@ use proptest::{collection::vec, prelude::*};
 use tempfile::TempDir;
 use test_support::damaged;
 
-use super::{config, fits_the_api, flood, samples};
+use super::{fits_the_api, flood, samples};
 
 /// Returns a host with these files.
 fn host(files: &[(&str, &[u8])]) -> (TempDir, HostRoot) {
@@ -80,7 +80,7 @@ fn a_flood_in_the_kernel_log_is_counted_in_bounded_memory() {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(test_support::random::config(256))]
 
     #[test]
     fn the_kernel_log(bytes in damaged::bytes(samples("kernel_log"))) {

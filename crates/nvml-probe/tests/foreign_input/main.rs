@@ -9,14 +9,8 @@ use std::sync::LazyLock;
 
 use gpu_operator_crd::Report;
 use jsonschema::Validator;
-use proptest::{prelude::*, test_runner::RngSeed};
 use serde_json::Value;
 use test_support::damaged;
-
-/// Returns a configuration with the same cases on every run, so that a failure is caused by a change and not by chance.
-fn config() -> ProptestConfig {
-    ProptestConfig { rng_seed: RngSeed::Fixed(20), failure_persistence: None, ..ProptestConfig::default() }
-}
 
 fn samples(kind: &str) -> Vec<Vec<u8>> {
     damaged::corpus(env!("CARGO_MANIFEST_DIR"), kind)

@@ -28,7 +28,7 @@ use proptest::{prelude::*, string::string_regex};
 use serde_json::Value;
 use test_support::damaged;
 
-use super::{config, fits_the_api, flood, samples};
+use super::{fits_the_api, flood, samples};
 
 /// Lets the probe look at its GPUs twice, and reports.
 fn look(inventory: Option<Inventory>, fields: &GpuNodeFields) {
@@ -108,7 +108,7 @@ fn a_flood_of_gpus_is_reported_within_the_bounds() {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(test_support::random::config(256))]
 
     #[test]
     fn responses_with_extreme_values(response in damaged::json(&samples("nvml_response"))) {

@@ -14,7 +14,7 @@ use nvml_probe::runtime::{
 use proptest::{prelude::*, sample::select};
 use test_support::damaged;
 
-use super::{config, flood, samples};
+use super::{flood, samples};
 
 const IMPORT: &str = "/etc/containerd/conf.d/*.toml";
 /// What the installer appends to a file.
@@ -83,7 +83,7 @@ fn a_file_of_a_mebibyte_or_nested_deeply_is_handled_or_rejected() {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(test_support::random::config(256))]
 
     #[test]
     fn a_damaged_toml_file_is_edited_without_a_trace_or_rejected(text in toml(), found in prop::option::of(toml())) {

@@ -5,13 +5,24 @@ use kube::ResourceExt;
 
 use crate::world::{NodeFacts, World};
 
-/// Returns the GpuNode of a Node. One that is owned by an earlier Node of the same name is about to be deleted with that Node, and
-/// nothing in it applies to the new one.
+/// Returns the GpuNode of a Node, if it belongs to it.
 #[must_use]
 pub fn gpu_node_of<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w GpuNode> {
     let gpu_node = world.gpu_nodes.get(&node.name)?;
-    let owners = gpu_node.owner_references();
-    (owners.is_empty() || owners.iter().any(|owner| owner.uid == node.uid)).then_some(&**gpu_node)
+    belongs_to(gpu_node, node).then_some(&**gpu_node)
+}
+
+/// Returns whether a GpuNode belongs to a Node, and not to an earlier one of the same name. Nothing in the GpuNode of an earlier Node
+/// applies to the new one.
+///
+/// One without an owner has been created by the probe of a running machine: its report is of the boot of that machine. The probe of
+/// a machine whose Node was deleted may have created it as well.
+#[must_use]
+pub fn belongs_to(gpu_node: &GpuNode, node: &NodeFacts) -> bool {
+    match gpu_node.owner_references() {
+        [] => last(Some(gpu_node)).is_none_or(|report| is_of_boot(report, node)),
+        owners => owners.iter().any(|owner| owner.uid == node.uid),
+    }
 }
 
 /// Returns the probe's last report, of any boot: which GPUs a node has, and how they are, is known until the next report.
@@ -27,7 +38,9 @@ pub fn last(gpu_node: Option<&GpuNode>) -> Option<&Report> {
 /// some seconds. Until they agree, no report counts. An empty boot ID contradicts nothing: virtual kubelets report none.
 #[must_use]
 pub fn current<'w>(node: &NodeFacts, gpu_node: Option<&'w GpuNode>) -> Option<&'w Report> {
-    let report = last(gpu_node)?;
-    let known = !report.boot_id.is_empty() && !node.boot_id.is_empty();
-    (!known || *report.boot_id == *node.boot_id).then_some(report)
+    last(gpu_node).filter(|report| is_of_boot(report, node))
+}
+
+fn is_of_boot(report: &Report, node: &NodeFacts) -> bool {
+    report.boot_id.is_empty() || node.boot_id.is_empty() || *report.boot_id == *node.boot_id
 }

@@ -54,6 +54,9 @@ pub struct SpecWrite {
     pub spec: GpuNodeSpec,
     /// The owner: the Node.
     pub owner: OwnerReference,
+    /// The UID of the GpuNode, because it may have been deleted and created again by the same name; `None` to create it.
+    #[serde(skip)]
+    pub uid: Option<String>,
     /// The policy and pool whose update of this node ends with the write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ends: Option<(PolicyName, PoolName)>,
@@ -102,7 +105,7 @@ pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpe
         let before = gpu_node.map(|gpu_node| &gpu_node.spec);
         let ended = before.filter(|before| before.rollout.is_some() && spec.rollout.is_none());
         let ends = ended.and_then(|before| before.policy.clone().zip(before.pool.clone()));
-        SpecWrite { spec, owner: owner(node), ends }
+        SpecWrite { spec, owner: owner(node), uid: gpu_node.and_then(ResourceExt::uid), ends }
     })
 }
 

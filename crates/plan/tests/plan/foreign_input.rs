@@ -13,7 +13,7 @@ use gpu_operator_plan::{
     world::{NodeFacts, PodFacts, TrimmedNode, World},
 };
 use k8s_openapi::api::core::v1::Pod;
-use proptest::{prelude::*, test_runner::RngSeed};
+use proptest::prelude::*;
 use serde_json::Value;
 use test_support::damaged;
 
@@ -84,9 +84,7 @@ fn gpu_node(object: &Value) -> Option<GpuNode> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 64, rng_seed: RngSeed::Fixed(20), failure_persistence: None, ..ProptestConfig::default()
-    })]
+    #![proptest_config(test_support::random::config(64))]
 
     #[test]
     fn a_gpu_node(object in damaged::json(&gpu_nodes())) {

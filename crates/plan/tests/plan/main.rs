@@ -14,6 +14,7 @@ mod golden;
 mod health;
 mod install;
 mod labels;
+mod law;
 mod leaving;
 mod messages;
 mod mig;
@@ -33,6 +34,7 @@ mod sources;
 mod states;
 mod stray_labels;
 mod toolkit;
+mod truth;
 mod unanswered;
 mod validation;
 

@@ -1,5 +1,5 @@
 //! Properties that hold for every fleet, every policy and every order of events. A failure prints the events that led
-//! to it, shrunk, and its seed is stored in `properties.regressions` beside this file, so that it is replayed.
+//! to it, shrunk, and the command that repeats it.
 
 mod events;
 mod fleet;
@@ -10,11 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use events::{Event, OnNode, apply_event, apply_to_node, beginning, event, nth, on_node, policies};
 
-use crate::sim::Sim;
+use crate::{law, sim::Sim, truth};
 use gpu_operator_crd::{
-    ClusterGpuPolicySpec, GpuNodeSpec, NodeName,
+    ClusterGpuPolicySpec, NodeName,
     health::HealthState,
-    keys,
     policy::{Defaults, OnUnhealthy, PullPolicy, Stage, UnhealthyTaint},
 };
 use gpu_operator_plan::world::Role;
@@ -24,24 +23,8 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use oracle::{Oracle, count, discovered_labels_are_those_of_the_policy, reports_ready};
-use proptest::{
-    collection::vec,
-    prelude::*,
-    test_runner::{FileFailurePersistence, RngSeed},
-};
-
-/// Returns a configuration with the same cases on every run, so that a failure is caused by a change and not by chance.
-/// `cargo xtask simulate` searches further.
-pub fn config(cases: u32) -> ProptestConfig {
-    let from_environment = ProptestConfig::default();
-    let is_set = |name| std::env::var_os(name).is_some();
-    ProptestConfig {
-        cases: if is_set("PROPTEST_CASES") { from_environment.cases } else { cases },
-        rng_seed: if is_set("PROPTEST_RNG_SEED") { from_environment.rng_seed } else { RngSeed::Fixed(20) },
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..from_environment
-    }
-}
+use proptest::{collection::vec, prelude::*};
+use test_support::random::config;
 
 /// Returns a fleet after these events, and the oracle that checked them.
 fn after(events: &[&[Event]]) -> (Sim, Oracle) {
@@ -89,21 +72,8 @@ proptest! {
         settle(&mut sim, &mut oracle);
         sim.gpu_pods.clear();
         settle(&mut sim, &mut oracle);
-        prop_assert!(sim.policies.is_empty() && sim.sets.is_empty(), "{:?} {:?}", sim.policies.keys(), sim.sets.keys());
-        for node in sim.nodes.values() {
-            prop_assert_eq!(&node.labels, &sim.user_labels[&node.name], "{}: the operator's labels are removed, those of users are kept", node.name);
-            let left: Vec<_> = node.labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
-            prop_assert!(left.iter().all(|key| [keys::MANAGED, keys::MODEL_OVERRIDE].contains(&key.as_str())), "{:?}", left);
-            let tainted = node.own_taint.is_some() || node.taints.iter().any(|taint| node.owns(taint));
-            prop_assert!(!tainted && node.health_condition.is_none(), "{node:?}");
-        }
-        let classes: Vec<_> = sim.runtime_classes.iter().filter(|(_, class)| class.managed).collect();
-        prop_assert!(classes.is_empty(), "{classes:?}");
-        let pods: Vec<_> = sim.pods.values().filter(|pod| pod.role != Role::Probe && sim.nodes[&pod.node].ready).collect();
-        prop_assert!(pods.is_empty(), "{pods:#?}");
-        for gpu_node in sim.gpu_nodes.values() {
-            prop_assert_eq!(&gpu_node.spec, &GpuNodeSpec::default(), "{:?}", gpu_node.metadata.name);
-        }
+        let end = law::of_the_end(&sim);
+        prop_assert!(end.is_ok(), "{}", end.unwrap_err());
     }
 
     #[test]
@@ -210,7 +180,7 @@ proptest! {
         let turn = |node: &NodeName| if sim.restarts_runtime(node) { 3 } else { 0 };
         // With labels of GPU feature discovery: the labels, and their record in the status.
         let discovered = |node: &NodeName| {
-            let policy = oracle::governing(&sim, node);
+            let policy = truth::governing(&sim, node);
             if policy.is_some_and(|policy| policy.spec.compatibility.wants_gfd()) { 2 } else { 0 }
         };
         let most = |object: &str| match object.split_once('/') {

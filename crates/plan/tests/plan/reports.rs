@@ -7,7 +7,8 @@ use crate::{
     sim::{Faults, Sim, api::new_gpu_node},
 };
 use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, health::HealthState, keys, reason::Reason};
-use gpu_operator_plan::world::Exit;
+use gpu_operator_plan::{output::writes::Write, world::Exit};
+use k8s_openapi::jiff::SignedDuration;
 
 /// Returns the faults of a node whose GPUs are not allocatable yet, and whose probe does not report.
 fn mute() -> Faults {
@@ -126,23 +127,54 @@ fn the_record_of_a_missing_precompiled_image_survives_a_reboot() {
     assert_eq!((reason(&sim), sim.status("a").missing_image), (Some(Reason::WaitingForReport), known));
 }
 
-#[test]
-fn a_gpu_node_of_an_earlier_node_with_the_same_name_does_not_count() {
-    let mut sim = Sim::settled_fleet("{}", &["a"]);
+/// Creates a Node again by its name: another machine with one T4, whose probe does not report. Its predecessor's GpuNode is still
+/// there, or was created again by the predecessor's probe.
+fn create_again(sim: &mut Sim, created_by_probe: bool) {
     let earlier = sim.gpu_nodes[&"a".into()].clone();
-    sim.leave(&"a".into());
-    sim.gpu_nodes.insert("a".into(), earlier.clone());
+    if created_by_probe {
+        sim.leave_with_a_running_probe(&"a".into());
+    } else {
+        sim.leave(&"a".into());
+        sim.gpu_nodes.insert("a".into(), earlier);
+    }
     sim.sleep(5);
     sim.faults.insert("a".into(), mute());
     sim.join_silent("a", &["1eb8"]);
     sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-t4"));
-    sim.run(20);
-    assert!(!sim.node("a").labels.contains_key(keys::DRIVER), "{:?}", sim.node("a").labels);
-    assert_eq!(sim.gpu_nodes[&"a".into()], earlier, "Kubernetes deletes it");
-    sim.gpu_nodes.clear();
-    sim.faults.clear();
-    sim.settle();
-    assert_eq!((reason(&sim), sim.status("a").gpus.most_seen), (Some(Reason::AllGpusAllocatable), Some(1)));
+}
+
+#[test]
+fn a_gpu_node_of_an_earlier_node_with_the_same_name_does_not_count() {
+    for created_by_probe in [false, true] {
+        let mut sim = Sim::settled_fleet("{}", &["a"]);
+        let earlier = sim.gpu_nodes[&"a".into()].metadata.uid.clone();
+        create_again(&mut sim, created_by_probe);
+        let earlier = if created_by_probe { sim.gpu_nodes[&"a".into()].metadata.uid.clone() } else { earlier };
+        sim.step();
+        assert!(!sim.node("a").labels.contains_key(keys::DRIVER), "{:?}", sim.node("a").labels);
+        let now = sim.gpu_nodes.get(&"a".into()).and_then(|gpu_node| gpu_node.metadata.uid.clone());
+        assert!(now.is_none() || now != earlier, "it is deleted and not adopted");
+        sim.sleep(90);
+        sim.run(20);
+        assert_eq!(reason(&sim), Some(Reason::ProbeMissing), "{:#?}", sim.status("a"));
+        sim.faults.clear();
+        sim.settle();
+        assert_eq!((reason(&sim), sim.status("a").gpus.most_seen), (Some(Reason::AllGpusAllocatable), Some(1)));
+    }
+}
+
+#[test]
+fn the_spec_of_a_gpu_node_is_not_written_to_another_one_of_its_name() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.apply_policy("all", NEW);
+    let plan = sim.plan();
+    assert!(plan.gpu_nodes[&"a".into()].spec.is_some());
+    let another = new_gpu_node(&"a".into(), sim.now + SignedDuration::from_secs(1));
+    sim.gpu_nodes.insert("a".into(), another.clone());
+    let writes = plan.clone().take_writes().concat();
+    let spec = writes.iter().find(|write| matches!(***write, Write::Spec(..))).expect("a write of a spec");
+    assert!(sim.write(spec).is_err_and(|why| why.starts_with("409")));
+    assert_eq!(sim.gpu_nodes[&"a".into()], another);
 }
 
 #[test]

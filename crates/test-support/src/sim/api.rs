@@ -57,6 +57,8 @@ impl Sim {
         self.drive(pass, requests, &mut carry, Uptime::ZERO, |sim, write| {
             made += 1;
             if made <= count {
+                let lawful = sim.law.map_or(Ok(()), |law| law(sim, write));
+                assert!(lawful.is_ok(), "{write}: {}", lawful.unwrap_err());
                 let wrong = "either rejected, or a write that changes nothing";
                 assert_eq!(sim.write(write), Ok(true), "{write}: {wrong}");
             }
@@ -72,7 +74,7 @@ impl Sim {
         let (object, answer) = match write {
             Write::Finalizer(name, write) => (format!("policy/{name}"), self.put_finalizer(name, write)),
             Write::DaemonSet(name, write) => (format!("daemonset/{name}"), Ok(self.apply_set(name, write))),
-            Write::Spec(name, write) => (format!("node/{name}"), Ok(self.apply_spec_of(name, write))),
+            Write::Spec(name, write) => (format!("node/{name}"), self.apply_spec_of(name, write)),
             Write::Labels(name, write) => (format!("node/{name}"), self.apply_labels(name, write)),
             Write::Condition(name, condition) => {
                 (format!("health/{name}"), self.apply_condition(name, condition.as_ref()))
@@ -148,8 +150,11 @@ impl Sim {
         Ok(true)
     }
 
-    fn apply_spec_of(&mut self, name: &NodeName, SpecWrite { spec, owner, .. }: &SpecWrite) -> bool {
+    fn apply_spec_of(&mut self, name: &NodeName, SpecWrite { spec, owner, uid, .. }: &SpecWrite) -> Answer {
         let before = self.gpu_nodes.get(name).cloned();
+        if uid.is_some() && before.as_ref().and_then(ResourceExt::uid) != *uid {
+            return Err(format!("409: another GpuNode {name}, or none"));
+        }
         let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name, self.now));
         if before.is_some() && gpu_node.spec != *spec {
             gpu_node.metadata.generation = gpu_node.metadata.generation.map(|generation| generation + 1);
@@ -158,7 +163,7 @@ impl Sim {
         gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
         let changed = before.as_ref() != Some(&gpu_node);
         self.gpu_nodes.insert(name.clone(), gpu_node);
-        changed
+        Ok(changed)
     }
 
     fn remove_gpu_node(&mut self, name: &NodeName, uid: &str) -> Answer {

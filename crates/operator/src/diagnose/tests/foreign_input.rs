@@ -1,8 +1,8 @@
 //! Pods, Events and image references of users, damaged in every way: diagnosis never panics.
 
 use k8s_openapi::api::core::v1::Event;
-use proptest::{prelude::*, test_runner::RngSeed};
-use test_support::damaged;
+use proptest::prelude::*;
+use test_support::{damaged, random::config};
 
 use super::*;
 use crate::diagnose::cuda::{fails, image_cuda};
@@ -12,7 +12,7 @@ fn samples(kind: &str) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(20), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(256))]
 
     #[test]
     fn references_and_requirements_of_images(text in damaged::text(samples("image"))) {

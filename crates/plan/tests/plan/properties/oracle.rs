@@ -4,20 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, Revision,
-    gpunode::GpuCounts,
-    keys,
-    policy::{DeletionPolicy, Pool, Stage},
+    ClusterGpuPolicyStatus, NodeName, PolicyName, Revision, keys,
+    policy::{Pool, Stage},
     report::NvmlState,
 };
 use gpu_operator_plan::{
     Plan,
-    world::{NodeFacts, PodFacts, Role},
+    world::{NodeFacts, PodFacts},
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
-use crate::sim::Sim;
+use crate::{
+    law,
+    sim::Sim,
+    truth::{annotated, counts, governing, is_used, keeps_its_stack, placing, reported_gpus},
+};
 
 /// This operator's labels on Nodes.
 const OWN_LABELS: [&str; 7] =
@@ -48,7 +50,7 @@ impl Oracle {
         }
         let working: Vec<_> = self.moved.iter().filter(|name| !is_out_of_service(sim, name)).cloned().collect();
         happened |= self.pass(sim, Sim::step_with);
-        labels_are_those_on_record(sim);
+        law::of_records(sim).expect("labels that are on record");
         for name in &working {
             self.forget(name);
         }
@@ -90,6 +92,7 @@ impl Oracle {
     fn pass(&mut self, sim: &mut Sim, carry_out: impl FnOnce(&mut Sim, Plan) -> bool) -> bool {
         let plan = sim.plan();
         check(sim, &plan);
+        sim.law = Some(law::holds);
         let out_of_service: BTreeSet<_> =
             self.moved.iter().filter(|name| is_out_of_service(sim, name)).cloned().collect();
         let (before, pending_restarts) = (sim.nodes.clone(), pending_restarts(sim));
@@ -156,25 +159,6 @@ fn is_taken_out(sim: &Sim, before: &NodeFacts) -> bool {
     before.allocatable.total() > 0 && Stage::ALL.into_iter().any(changed)
 }
 
-/// Returns the group in a node's label, if it is one of this operator's and not a value that a user has set.
-pub fn placing<'n>(sim: &Sim, node: &'n NodeFacts, stage: Stage) -> Option<&'n Interned> {
-    let label = node.labels.get(stage.key())?;
-    sim.sets.contains_key(&format!("{}-{label}", stage.as_str())).then_some(label)
-}
-
-/// After a pass the labels of each node name the groups on record.
-fn labels_are_those_on_record(sim: &Sim) {
-    for (name, node) in &sim.nodes {
-        let Some(current) = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref()) else {
-            continue;
-        };
-        for stage in Stage::ALL {
-            let label = node.labels.get(stage.key()).map(Interned::as_str).filter(|label| !label.is_empty());
-            assert_eq!(label, current.get(stage).map(Revision::as_str), "{name}: {stage:?}");
-        }
-    }
-}
-
 /// Returns whether a governed node lacks a plugin, or any pod that its labels select.
 fn is_out_of_service(sim: &Sim, name: &NodeName) -> bool {
     governing(sim, name).is_some() && !is_complete(sim, name)
@@ -198,7 +182,7 @@ fn is_selected(pod: &PodFacts, node: &NodeFacts, stage: Stage) -> bool {
 
 /// Checks a plan before it is carried out.
 pub fn check(sim: &Sim, plan: &Plan) {
-    gpu_pods_keep_driver_and_plugin(sim, plan);
+    nodes_with_gpu_pods_keep_their_plugin(sim, plan);
     only_named_keys_are_written(sim, plan);
     discovered_labels_are_kept_without_a_report(sim, plan);
     nothing_starts_beside_a_foreign_pod(sim, plan);
@@ -208,44 +192,12 @@ pub fn check(sim: &Sim, plan: &Plan) {
     }
 }
 
-/// No driver is replaced under a GPU pod, and no node with a GPU pod loses its plugin.
-fn gpu_pods_keep_driver_and_plugin(sim: &Sim, plan: &Plan) {
-    let used = |name: &NodeName| sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty());
-    for (name, write) in plan.labels.iter().filter(|(name, _)| used(name) && keeps_its_stack(sim, name)) {
-        let node = &sim.nodes[name];
-        let driver = placing(sim, node, Stage::Driver);
-        assert!(
-            driver.is_none() || driver.map(Interned::as_str) == write.labels.get(keys::DRIVER).map(String::as_str),
-            "{name}: the driver is replaced under a GPU pod"
-        );
-        let plugin = placing(sim, node, Stage::DevicePlugin);
+/// While the operator sees everything at once, no node with a GPU pod loses its plugin.
+fn nodes_with_gpu_pods_keep_their_plugin(sim: &Sim, plan: &Plan) {
+    for (name, write) in plan.labels.iter().filter(|(name, _)| is_used(sim, name) && keeps_its_stack(sim, name)) {
+        let plugin = placing(sim, &sim.nodes[name], Stage::DevicePlugin);
         assert!(plugin.is_none() || write.labels.contains_key(keys::DEVICE_PLUGIN), "{name} loses its plugin");
     }
-    let named = |set: &String| {
-        let by = |node: &NodeFacts| {
-            let sets = Stage::ALL.map(|stage| Some(format!("{}-{}", stage.as_str(), node.labels.get(stage.key())?)));
-            sets.into_iter().flatten().any(|named| named == *set)
-        };
-        sim.nodes.values().find(|node| used(&node.name) && by(node) && keeps_its_stack(sim, &node.name))
-    };
-    for set in &plan.prune {
-        assert!(named(set).is_none(), "{set} is pruned while GPU pods use it");
-    }
-    for pod in &plan.recreate {
-        let pod = &sim.pods[pod];
-        let may_run = pod.role == Role::Validation || holds_an_old_root(sim, pod);
-        assert!(!pod.running() || may_run, "{} runs and is recreated", pod.name);
-    }
-}
-
-/// Returns whether a pod of the plugin or of the MPS daemon started before the driver container, which may be down or
-/// gone.
-fn holds_an_old_root(sim: &Sim, pod: &PodFacts) -> bool {
-    let has_driver = sim.nodes[&pod.node].labels.contains_key(keys::DRIVER);
-    let started = sim.pods.get(&format!("driver@{}", pod.node)).and_then(PodFacts::running_since);
-    matches!(pod.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
-        && has_driver
-        && started.is_none_or(|started| pod.running_since() < Some(started))
 }
 
 /// A node without operands of this operator but with a driver pod without a DaemonSet gets no operands.
@@ -326,78 +278,6 @@ pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
             );
         }
     }
-}
-
-/// Returns whether nothing is taken from the GPU pods of a node: always, unless its former policy requests that, or the node has no
-/// GPU.
-pub fn keeps_its_stack(sim: &Sim, name: &NodeName) -> bool {
-    let former = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.policy.as_ref());
-    let removes = former
-        .and_then(|former| sim.policies.get(former))
-        .is_some_and(|former| former.spec.deletion_policy == Some(DeletionPolicy::Now));
-    governing(sim, name).is_some() || is_gpu_node(sim, name) && !removes
-}
-
-/// Returns the policy that governs a node: the oldest that selects it, if it is a GPU node that has not opted out.
-pub fn governing<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s ClusterGpuPolicy> {
-    let node = sim.nodes.get(name)?;
-    if node.labels.get(keys::MANAGED).is_some_and(|managed| managed != "true") || !is_gpu_node(sim, name) {
-        return None;
-    }
-    let selects = |policy: &&ClusterGpuPolicy| {
-        policy.metadata.deletion_timestamp.is_none()
-            && policy
-                .spec
-                .node_selector
-                .as_ref()
-                .is_none_or(|selector| selector.matches(|key| node.labels.get(key).map(Interned::as_str)))
-    };
-    sim.policies.values().filter(selects).min_by_key(|policy| (policy.creation_timestamp(), policy.name_any()))
-}
-
-/// Returns whether a node is known to have GPUs: by its probe's last report, otherwise by labels, otherwise by earlier
-/// knowledge.
-fn is_gpu_node(sim: &Sim, name: &NodeName) -> bool {
-    let node = &sim.nodes[name];
-    let report = reported_gpus(sim, name);
-    let had = counts(sim, name).is_some_and(|gpus| gpus.most_seen.is_some()) || annotated(node).is_some();
-    if let Some(gpus) = report {
-        return gpus > 0 || (had && (is_labelled_as_gpu_node(node) || was_known(sim, name)));
-    }
-    is_labelled_as_gpu_node(node) || was_known(sim, name)
-}
-
-fn is_labelled_as_gpu_node(node: &NodeFacts) -> bool {
-    let keys = [
-        keys::MODEL_OVERRIDE,
-        "cloud.google.com/gke-accelerator",
-        "karpenter.k8s.aws/instance-gpu-name",
-        "feature.node.kubernetes.io/pci-0302_10de.present",
-        "feature.node.kubernetes.io/pci-0302_10de_2330.present",
-    ];
-    keys.iter().any(|key| node.labels.contains_key(*key))
-}
-
-fn was_known(sim: &Sim, name: &NodeName) -> bool {
-    let node = &sim.nodes[name];
-    let model = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref()?.model.as_ref());
-    model.is_some() || node.labels.contains_key(keys::MODEL) && node.owned_labels.contains(keys::MODEL)
-}
-
-/// Returns the number of GPUs that a node's probe reported.
-fn reported_gpus(sim: &Sim, name: &NodeName) -> Option<u32> {
-    let report = sim.with_report(name, sim.gpu_nodes.get(name)?).status?.report?;
-    Some(u32::try_from(report.gpus.len()).expect("few GPUs"))
-}
-
-/// Returns the recorded counts, if they were recorded for this Node object.
-fn counts<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s GpuCounts> {
-    let gpus = sim.gpu_nodes.get(name)?.status.as_ref().map(|status| &status.gpus)?;
-    (gpus.seen_on.as_ref() == Some(&sim.nodes[name].uid)).then_some(gpus)
-}
-
-fn annotated(node: &NodeFacts) -> Option<u32> {
-    node.gpu_count.as_ref()?.parse().ok()
 }
 
 /// Returns the expected number of GPUs of a node: from its annotation, otherwise from its pool, otherwise the most that

@@ -2,20 +2,22 @@
 //! kubelets, probes and users.
 
 use std::{
+    collections::VecDeque,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
 
-use gpu_operator_crd::{NodeName, policy::Stage};
-use gpu_operator_plan::{carry::Class, output::writes::Write, world::PodFacts};
+use gpu_operator_crd::NodeName;
+use gpu_operator_plan::{carry::Class, output::writes::Write};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 
 use super::{
-    law,
+    event::Event,
     operator::{Operator, uptime},
     store::{Key, Kind, Store, hash_of},
 };
-use crate::sim::Sim;
+use crate::{law, sim::Sim};
 
 /// How long the API server works on a request at most, and how far a watch may be behind.
 const LATEST: SignedDuration = SignedDuration::from_secs(60);
@@ -58,9 +60,6 @@ pub enum Fault {
     Slow,
 }
 
-/// An event of a scenario.
-pub type Event = fn(&mut Sim);
-
 /// How many more times something may happen.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub struct Allowed {
@@ -79,23 +78,30 @@ pub struct Cluster {
     /// Kinds whose watches lag. Those of all others deliver at once.
     lagging: &'static [Kind],
     pub allowed: Allowed,
-    events: &'static [Event],
+    events: VecDeque<Event>,
     /// With the time at which each was made.
     late: Vec<(Arc<Write>, Timestamp)>,
 }
 
 impl Cluster {
-    pub fn new(sim: Sim, lagging: &'static [Kind], allowed: Allowed, events: &'static [Event]) -> Self {
+    pub fn new(sim: Sim, lagging: &'static [Kind], allowed: Allowed, events: &[Event]) -> Self {
         let mut store = Store::default();
         store.record(&sim);
         let operator = Operator::start(&store);
+        let events = events.iter().copied().collect();
         Self { sim, store, operator, lagging, allowed, events, late: Vec::new() }
     }
 
     /// Ends everything that may happen but need not.
     pub fn calm(&mut self) {
         self.allowed = Allowed::default();
-        self.sim.gpu_pods.clear();
+        let sim = &mut self.sim;
+        sim.gpu_pods.clear();
+        sim.unparsable_policies.clear();
+        sim.unparsable_gpu_nodes.clear();
+        // The collector deletes what a Node owned that is gone.
+        let exists = |uid: &String| sim.nodes.values().any(|node| node.uid == *uid);
+        sim.gpu_nodes.retain(|_, gpu_node| gpu_node.owner_references().iter().all(|owner| exists(&owner.uid)));
     }
 
     /// Returns whether a pass is being carried out.
@@ -156,7 +162,7 @@ impl Cluster {
             Step::Write(which, fault) => self.write(which, fault)?,
             Step::Late => {
                 let (write, _) = self.late.remove(0);
-                law::holds(&self.sim, &write)?;
+                law::holds_late(&self.sim, &write)?;
                 drop(self.sim.write(&write));
             }
             Step::Kill => {
@@ -167,13 +173,17 @@ impl Cluster {
                 self.allowed.kills -= 1;
                 self.operator = Operator::start(&self.store);
             }
-            Step::Controller(node) => self.on(node, Sim::run_controller),
+            Step::Controller(node) => {
+                let Some(node) = self.node(node) else { return Ok(()) };
+                let before = self.sim.clone();
+                self.sim.run_controller(&node);
+                law::of_controllers(&before, &self.sim, &node)?;
+            }
             Step::Kubelet(node) => self.on(node, Sim::run_kubelet),
             Step::Probe(node) => self.on(node, Sim::run_probe),
             Step::Event => {
-                let (event, rest) = self.events.split_first().expect("an event");
-                event(&mut self.sim);
-                self.events = rest;
+                let event = self.events.pop_front().expect("an event");
+                event.happen(&mut self.sim);
             }
             Step::Wait => self.wait()?,
         }
@@ -298,19 +308,11 @@ impl Cluster {
         }
         self.operator.hash(&self.store, self.sim.now, &mut hasher);
         let sim = &self.sim;
-        hash_of(&(&sim.machines, &sim.gpu_pods, &sim.runtime_classes, &sim.refusals)).hash(&mut hasher);
+        let unparsable = (&sim.unparsable_policies, &sim.unparsable_gpu_nodes);
+        hash_of(&(&sim.machines, &sim.gpu_pods, &sim.runtime_classes, &sim.refusals, unparsable)).hash(&mut hasher);
         (self.allowed, self.events.len()).hash(&mut hasher);
         self.late.iter().map(|(write, _)| write.to_string()).collect::<Vec<_>>().hash(&mut hasher);
         hasher.finish()
-    }
-}
-
-/// Kubelet admits a pod with a GPU while the device plugin is registered.
-pub fn start_gpu_pod(sim: &mut Sim, node: &NodeName) {
-    let plugin = sim.pods.get(&format!("{}@{node}", Stage::DevicePlugin.as_str()));
-    let offers = sim.nodes[node].allocatable.total() > 0 && plugin.is_some_and(PodFacts::running);
-    if offers {
-        sim.gpu_pods.entry(node.clone()).or_insert_with(|| vec!["team/training".into()]);
     }
 }
 

@@ -1,23 +1,23 @@
 //! All orders of steps. The operator sees the cluster late, its writes fail or are carried out late, it is killed, and the cluster's
 //! programs and users go on meanwhile. Laws are checked at every write, by what is true and not by what the operator sees.
 
+mod claims;
 mod cluster;
-mod law;
+mod event;
 mod operator;
 mod random;
 mod search;
 mod store;
 
-use cluster::{Allowed, Cluster, Event, start_gpu_pod};
-use gpu_operator_crd::keys;
+use cluster::{Allowed, Cluster};
+use event::{Event, POLICY, any_event};
+use gpu_operator_crd::policy::Stage;
 use proptest::{collection::vec, prelude::*};
 use search::{Explored, explore};
 use store::Kind;
+use test_support::random::config;
 
-use crate::{properties::config, sim::Sim};
-
-const POLICY: &str = "{}";
-const OTHER_DRIVER: &str = "{defaults: {driver: {version: 580.105.08}}}";
+use crate::{law, sim::Sim};
 
 /// Returns an error unless nothing is left to do and all nodes are ready.
 fn all_ready(cluster: &Cluster) -> Result<(), String> {
@@ -30,38 +30,14 @@ fn all_ready(cluster: &Cluster) -> Result<(), String> {
     }
 }
 
-/// Replaces the driver.
-const MOVE: Event = |sim| sim.apply_policy("all", OTHER_DRIVER);
-/// Goes back to the first driver.
-const BACK: Event = |sim| sim.apply_policy("all", POLICY);
-const DELETE: Event = |sim| sim.delete_policy("all");
-const CREATE: Event = |sim| sim.apply_policy("all", POLICY);
-const LEAVE: Event = |sim| sim.leave(&"a".into());
-/// A node of a name that was there before.
-const JOIN: Event = |sim| sim.join("a", "2330", 8);
-
-/// A machine is rebooted, which its kubelet reports before its probe does.
-const REBOOT: Event = |sim| sim.reboot("a", 0);
-
-/// A GPU pod starts where it does most harm: on a node that is being updated.
-const POD_STARTS: Event = |sim| {
-    let moving: Vec<_> = sim.nodes.keys().filter(|node| sim.is_moving((*node).clone())).cloned().collect();
-    for node in &moving {
-        start_gpu_pod(sim, node);
-    }
-};
-/// A user changes the label that places the driver's pod.
-const STRAY: Event = |sim| sim.label("a", keys::DRIVER, Some("x"));
-const PODS_END: Event = |sim| sim.gpu_pods.clear();
-
 /// Returns an error unless nothing is left to do.
 fn settled(cluster: &Cluster) -> Result<(), String> {
     let writes = cluster.left_to_do();
-    if writes.is_empty() { Ok(()) } else { Err(format!("something is left to do: {writes:#?}")) }
+    if writes.is_empty() { law::of_records(&cluster.sim) } else { Err(format!("something is left to do: {writes:#?}")) }
 }
 
 /// Takes all orders of all steps until everything is done.
-fn explored(sim: Sim, lagging: &'static [Kind], allowed: Allowed, events: &'static [Event]) -> Explored {
+fn explored(sim: Sim, lagging: &'static [Kind], allowed: Allowed, events: &[Event]) -> Explored {
     explore(Cluster::new(sim, lagging, allowed, events), 20_000, settled)
 }
 
@@ -79,7 +55,7 @@ fn in_all_orders_an_installation_ends_with_a_ready_node() {
 #[test]
 fn in_all_orders_a_deleted_policy_leaves_nothing_behind() {
     let sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
-    let found = explored(sim, &[], Allowed { kills: 1, ..Allowed::default() }, &[DELETE]);
+    let found = explored(sim, &[], Allowed { kills: 1, ..Allowed::default() }, &[Event::Delete]);
     assert!(found.states > 200 && found.ends > 0, "{found:?}");
 }
 
@@ -96,7 +72,7 @@ proptest! {
         for node in ["a", "b", "c"] {
             sim.join(node, "2330", 8);
         }
-        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &[REBOOT, REBOOT, REBOOT]);
+        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &[Event::Reboot("a"); 3]);
         let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));
         prop_assert!(end.is_ok(), "{}", end.unwrap_err());
     }
@@ -104,11 +80,14 @@ proptest! {
     #[test]
     fn in_random_orders_drivers_are_replaced_and_never_under_a_gpu_pod(choices in vec(any::<u16>(), 0..600)) {
         let sim = Sim::settled_fleet(POLICY, &["a", "b", "c"]);
-        let events: &[Event] = &[
-            MOVE, POD_STARTS, POD_STARTS, POD_STARTS, POD_STARTS, POD_STARTS, STRAY, PODS_END, BACK, POD_STARTS,
-            POD_STARTS, POD_STARTS, PODS_END, STRAY, MOVE, POD_STARTS, STRAY, POD_STARTS, POD_STARTS,
-        ];
-        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), events);
+        let stray = Event::Stray("a", Stage::Driver, Some("x"));
+        let starts = [Event::PodStarts; 5];
+        let [first, second, third] = [&starts[..], &starts[..3], &starts[..2]];
+        let events = [
+            &[Event::Move][..], first, &[stray, Event::PodsEnd, Event::Back], second, &[Event::PodsEnd, stray, Event::Move],
+            &starts[..1], &[stray], third,
+        ].concat();
+        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &events);
         let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));
         prop_assert!(end.is_ok(), "{}", end.unwrap_err());
     }
@@ -116,9 +95,26 @@ proptest! {
     #[test]
     fn in_random_orders_policies_are_deleted_and_created_and_names_come_back(choices in vec(any::<u16>(), 0..600)) {
         let sim = Sim::settled_fleet(POLICY, &["a", "b"]);
-        let events: &[Event] = &[LEAVE, DELETE, JOIN, CREATE, LEAVE, MOVE, JOIN];
-        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), events);
+        let events = [
+            Event::Leave("a"), Event::Delete, Event::Join("a"), Event::Create, Event::LeaveUncollected("a"), Event::Move,
+            Event::Join("a"),
+        ];
+        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &events);
         let end = random::run(cluster, &choices).and_then(|cluster| settled(&cluster));
         prop_assert!(end.is_ok(), "{}", end.unwrap_err());
+    }
+
+    #[test]
+    fn in_random_orders_of_any_events_all_laws_hold_and_in_the_end_nothing_is_left(
+        events in vec(any_event(), 1..16),
+        choices in vec(any::<u16>(), 0..500),
+    ) {
+        let sim = Sim::settled_fleet(POLICY, &["a", "b"]);
+        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &events);
+        let end = random::run(cluster, &choices).and_then(|cluster| {
+            settled(&cluster)?;
+            random::uninstalled(cluster)
+        });
+        prop_assert!(end.is_ok(), "{}\nof {events:?}", end.unwrap_err());
     }
 }

@@ -16,7 +16,7 @@ use gpu_operator_plan::{
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
-    law,
+    claims,
     store::{Change, Key, Kind, Object, Store, Stored, hash_of},
 };
 use crate::sim::Sim;
@@ -112,7 +112,7 @@ impl Operator {
             refusals: sim.refusals.iter().map(|(name, refusal)| (name.clone(), Arc::new(refusal.clone()))).collect(),
             ..World::default()
         };
-        for mirror in self.mirrors.values() {
+        for (kind, mirror) in &self.mirrors {
             for (name, stored) in mirror.facts().unwrap_or_default() {
                 match &stored.object {
                     Object::Policy(policy) => drop(world.policies.insert(name.into(), Arc::clone(policy))),
@@ -122,6 +122,12 @@ impl Operator {
                         drop(world.daemon_sets.insert(name, Arc::new(DaemonSetFacts::of(set))));
                     }
                     Object::Pod(pod) => drop(world.pods.insert(name, Arc::clone(pod))),
+                    Object::Unparsable if *kind == Kind::Policy => {
+                        world.unreadable_policies.insert(name.into());
+                    }
+                    Object::Unparsable => {
+                        world.unreadable_gpu_nodes.insert(name.into());
+                    }
                 }
             }
         }
@@ -140,7 +146,7 @@ impl Operator {
             requests = pass.step(sim.read(question), &mut sim.around(&mut self.carry, uptime));
         }
         let writes = [pass.outstanding(), pass.later()].concat();
-        law::of_boots(&world, &writes)?;
+        claims::of_boots(&world, &writes)?;
         let born = |write: &Arc<Write>| match &**write {
             Write::Recreate(pod) => Some((pod.clone(), self.mirrors[&Kind::Pod].get(pod)?.born)),
             _ => None,

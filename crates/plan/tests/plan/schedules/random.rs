@@ -1,6 +1,7 @@
 //! Random orders of steps in larger clusters, which shrink to the few steps that violate a law.
 
 use super::cluster::{Cluster, Step};
+use crate::law;
 
 /// The number of rounds after which a cluster without faults must have settled.
 const ROUNDS: usize = 400;
@@ -23,6 +24,19 @@ pub fn run(mut cluster: Cluster, choices: &[u16]) -> Result<Cluster, String> {
         outcome.map_err(|why| format!("{why}\nafter {} steps: {taken:?}", taken.len()))?;
     }
     settle(cluster).map_err(|why| format!("{why}\nin the end of {} steps: {taken:?}", taken.len()))
+}
+
+/// Deletes all policies of a cluster that has settled, and checks that nothing is left.
+///
+/// # Errors
+/// Returns what is left, or was violated.
+pub fn uninstalled(mut cluster: Cluster) -> Result<(), String> {
+    let policies: Vec<_> = cluster.sim.policies.keys().cloned().collect();
+    for policy in policies {
+        cluster.sim.delete_policy(policy);
+    }
+    let cluster = settle(cluster).map_err(|why| format!("{why}\nwhile all policies are deleted"))?;
+    law::of_the_end(&cluster.sim)
 }
 
 fn settle(mut cluster: Cluster) -> Result<Cluster, String> {

@@ -1,7 +1,7 @@
 //! What the API server stores, with resource versions, and what its watches send.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
@@ -41,6 +41,8 @@ pub enum Object {
     GpuNode(Arc<GpuNode>),
     DaemonSet(Arc<DaemonSet>),
     Pod(Arc<PodFacts>),
+    /// A policy or GpuNode that another version of the API has written.
+    Unparsable,
 }
 
 /// A type of which objects are made.
@@ -63,6 +65,19 @@ macro_rules! content {
 }
 
 content!(Policy ClusterGpuPolicy, Node NodeFacts, GpuNode GpuNode, DaemonSet DaemonSet, Pod PodFacts);
+
+/// The content of an object, unless it cannot be parsed.
+#[derive(Clone, Debug)]
+struct Parsed<C>(Option<C>);
+
+impl<C: Content> Content for Parsed<&C> {
+    fn wrap(&self) -> Object {
+        self.0.map_or(Object::Unparsable, Content::wrap)
+    }
+    fn is(&self, object: &Object) -> bool {
+        self.0.map_or(matches!(object, Object::Unparsable), |content| content.is(object))
+    }
+}
 
 /// A stored object.
 #[derive(Clone, Debug)]
@@ -118,16 +133,23 @@ impl Store {
     /// Records what has changed in the cluster since the last call, and returns the changes.
     pub fn record(&mut self, sim: &Sim) -> Vec<Change> {
         let mut changes = Vec::new();
-        self.compare(Kind::Policy, &sim.policies, &mut changes);
-        self.compare(Kind::Node, &sim.nodes, &mut changes);
-        self.compare(Kind::GpuNode, &sim.gpu_nodes, &mut changes);
-        self.compare(Kind::DaemonSet, &sim.sets, &mut changes);
-        self.compare(Kind::Pod, &sim.pods, &mut changes);
+        self.compare(Kind::Policy, &sim.policies, &sim.unparsable_policies, &mut changes);
+        self.compare(Kind::Node, &sim.nodes, &BTreeSet::new(), &mut changes);
+        self.compare(Kind::GpuNode, &sim.gpu_nodes, &sim.unparsable_gpu_nodes, &mut changes);
+        self.compare(Kind::DaemonSet, &sim.sets, &BTreeSet::new(), &mut changes);
+        self.compare(Kind::Pod, &sim.pods, &BTreeSet::new(), &mut changes);
         changes
     }
 
-    fn compare<N: ToString, C: Content>(&mut self, kind: Kind, current: &BTreeMap<N, C>, changes: &mut Vec<Change>) {
-        let current: BTreeMap<String, &C> = current.iter().map(|(name, content)| (name.to_string(), content)).collect();
+    fn compare<N: Ord + ToString, C: Content>(
+        &mut self,
+        kind: Kind,
+        current: &BTreeMap<N, C>,
+        unparsable: &BTreeSet<N>,
+        changes: &mut Vec<Change>,
+    ) {
+        let parsed = |(name, content)| (N::to_string(name), Parsed((!unparsable.contains(name)).then_some(content)));
+        let current: BTreeMap<String, Parsed<&C>> = current.iter().map(parsed).collect();
         let known = self.objects.keys().filter(|(of, _)| *of == kind);
         let gone: Vec<Key> = known.filter(|(_, name)| !current.contains_key(name)).cloned().collect();
         for key in gone {
@@ -143,7 +165,7 @@ impl Store {
             }
             self.version += 1;
             let born = before.map_or(self.version, |before| before.born);
-            let stored = Stored { born, version: self.version, hash: hash_of(content), object: content.wrap() };
+            let stored = Stored { born, version: self.version, hash: hash_of(&content), object: content.wrap() };
             self.objects.insert(key.clone(), stored.clone());
             changes.push(Change { key, version: self.version, stored: Some(stored) });
         }

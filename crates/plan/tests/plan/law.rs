@@ -1,0 +1,228 @@
+//! What must hold at every write and after every step, judged by what is true and not by what the operator sees.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{NodeName, PolicyName, Revision, keys, policy::Stage};
+use gpu_operator_plan::{
+    output::{node_labels::LabelWrite, writes::Write},
+    world::{NodeFacts, PodFacts, Role},
+};
+
+use crate::{
+    sim::Sim,
+    truth::{group_of_pod, is_used, keeps_its_stack, placing, pod},
+};
+
+/// A law, and what violates it.
+pub type Lawful = Result<(), String>;
+
+/// Checks a write before the API server carries it out.
+///
+/// # Errors
+/// Returns what it violates.
+pub fn holds(sim: &Sim, write: &Write) -> Lawful {
+    if let Write::Labels(name, write) = write {
+        names_what_exists(sim, name, write)?;
+    }
+    holds_late(sim, write)
+}
+
+/// Checks a write that is carried out when the operator waits for it no longer. What it names may be gone meanwhile.
+///
+/// # Errors
+/// Returns what it violates.
+pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
+    match write {
+        Write::Labels(name, write) => driver_stays(sim, name, write),
+        Write::Prune(set) => nothing_uses(sim, set),
+        Write::Recreate(pod) => may_be_recreated(sim, pod),
+        Write::Finalizer(policy, write) if !write.present => nothing_is_left_of(sim, policy),
+        _ => Ok(()),
+    }
+}
+
+/// The Node that a write of labels is for, if it still exists.
+fn written<'s>(sim: &'s Sim, name: &NodeName, write: &LabelWrite) -> Option<&'s NodeFacts> {
+    sim.nodes.get(name).filter(|node| node.uid == write.uid)
+}
+
+/// Labels name DaemonSets that exist, and the groups that the node's GpuNode records.
+fn names_what_exists(sim: &Sim, name: &NodeName, write: &LabelWrite) -> Lawful {
+    let Some(node) = written(sim, name, write) else { return Ok(()) };
+    let record = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref());
+    for stage in Stage::ALL {
+        let Some(group) = write.labels.get(stage.key()).filter(|group| !group.is_empty() && *group != "none") else {
+            continue;
+        };
+        if node.labels.get(stage.key()).is_some_and(|present| *present == group.as_str()) {
+            continue;
+        }
+        if !sim.sets.contains_key(&format!("{}-{group}", stage.as_str())) {
+            return Err(format!("the label of {name} names {stage:?} {group}, which does not exist"));
+        }
+        let recorded = record.map(|record| record.get(stage).map(Revision::as_str));
+        if recorded.is_some_and(|recorded| recorded != Some(group.as_str())) {
+            return Err(format!("the label of {name} names {stage:?} {group}, but {recorded:?} is on record"));
+        }
+    }
+    Ok(())
+}
+
+/// No driver is replaced or removed under a GPU pod.
+fn driver_stays(sim: &Sim, name: &NodeName, write: &LabelWrite) -> Lawful {
+    let Some(node) = written(sim, name, write).filter(|_| is_used(sim, name) && keeps_its_stack(sim, name)) else {
+        return Ok(());
+    };
+    let labelled = || placing(sim, node, Stage::Driver).map(|group| group.as_str().into());
+    let had: Option<Revision> = group_of_pod(sim, name, Stage::Driver).or_else(labelled);
+    let gets = write.labels.get(keys::DRIVER).map(String::as_str);
+    if had.as_ref().is_some_and(|had| Some(had.as_str()) != gets) {
+        return Err(format!("the driver of {name} is replaced under a GPU pod: {had:?} by {gets:?}"));
+    }
+    Ok(())
+}
+
+/// No DaemonSet is deleted whose pods a node with a GPU pod has.
+fn nothing_uses(sim: &Sim, set: &str) -> Lawful {
+    let has = |node: &NodeFacts| {
+        Stage::ALL.into_iter().any(|stage| {
+            let is_named = |group: &str| set == format!("{}-{group}", stage.as_str());
+            node.labels.get(stage.key()).is_some_and(|group| is_named(group))
+                || group_of_pod(sim, &node.name, stage).is_some_and(|group| is_named(group.as_str()))
+        })
+    };
+    let uses = |node: &&NodeFacts| is_used(sim, &node.name) && keeps_its_stack(sim, &node.name) && has(node);
+    match sim.nodes.values().find(uses) {
+        Some(node) => Err(format!("{set} is deleted while GPU pods use it on {}", node.name)),
+        None => Ok(()),
+    }
+}
+
+/// No running pod is recreated, except a test and one that uses the root of a driver that is gone.
+fn may_be_recreated(sim: &Sim, name: &str) -> Lawful {
+    let pod = sim.pods.get(name).filter(|pod| pod.running());
+    match pod.filter(|pod| pod.role != Role::Validation && !holds_an_old_root(sim, pod)) {
+        Some(_) => Err(format!("{name} runs and is recreated")),
+        None => Ok(()),
+    }
+}
+
+/// Returns whether a pod of the plugin or of the MPS daemon started before the driver container, which may be down or gone.
+fn holds_an_old_root(sim: &Sim, holder: &PodFacts) -> bool {
+    let has_driver = sim.nodes.get(&holder.node).is_some_and(|node| node.labels.contains_key(keys::DRIVER));
+    let started = pod(sim, &holder.node, Stage::Driver).and_then(PodFacts::running_since);
+    matches!(holder.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
+        && has_driver
+        && started.is_none_or(|started| holder.running_since() < Some(started))
+}
+
+/// A policy is not gone before everything that was created for it: no Node that it governed has a label, a taint or a condition of
+/// this operator, and no RuntimeClass is there for it.
+fn nothing_is_left_of(sim: &Sim, policy: &PolicyName) -> Lawful {
+    for node in sim.nodes.values() {
+        let former = sim.gpu_nodes.get(&node.name).and_then(|gpu_node| gpu_node.spec.policy.as_ref());
+        if former == Some(policy) {
+            is_clean(node).map_err(|left| format!("policy {policy} is gone, and {} has {left}", node.name))?;
+        }
+    }
+    match sim.runtime_classes.iter().find(|(_, class)| class.policies.contains(policy)) {
+        Some((name, _)) => Err(format!("policy {policy} is gone, and RuntimeClass {name} is there for it")),
+        None => Ok(()),
+    }
+}
+
+/// A Node has nothing of this operator.
+fn is_clean(node: &NodeFacts) -> Lawful {
+    let taint = node.own_taint.as_ref().or(node.taints.iter().find(|taint| node.owns(taint)));
+    match (node.owned_labels.first(), &node.health_condition, taint) {
+        (None, None, None) => Ok(()),
+        (label, condition, taint) => Err(format!("{label:?}, {condition:?}, {taint:?}")),
+    }
+}
+
+/// At most one node of each pool is being updated.
+///
+/// # Errors
+/// Returns the nodes that are.
+pub fn of_budgets(sim: &Sim) -> Lawful {
+    let mut moving: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (name, gpu_node) in sim.gpu_nodes.iter().filter(|(_, gpu_node)| gpu_node.spec.rollout.is_some()) {
+        moving.entry((&gpu_node.spec.policy, &gpu_node.spec.pool)).or_default().push(name);
+    }
+    match moving.values().find(|nodes| nodes.len() > 1) {
+        Some(nodes) => Err(format!("updated at once: {nodes:?}")),
+        None => Ok(()),
+    }
+}
+
+/// The labels of each node name the groups on record.
+///
+/// # Errors
+/// Returns the node whose labels do not.
+pub fn of_records(sim: &Sim) -> Lawful {
+    for (name, node) in &sim.nodes {
+        let Some(current) = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref()) else {
+            continue;
+        };
+        for stage in Stage::ALL {
+            let label = node.labels.get(stage.key()).map(Interned::as_str).filter(|label| !label.is_empty());
+            let recorded = current.get(stage).map(Revision::as_str);
+            if label != recorded {
+                return Err(format!("{name}: {stage:?} is {label:?}, and {recorded:?} is on record"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nothing that the operator does or leaves to other controllers ends a driver's pod under a GPU pod. `before` is the state before
+/// the DaemonSet controller took a step for a node.
+///
+/// # Errors
+/// Returns the node whose driver is ended.
+pub fn of_controllers(before: &Sim, after: &Sim, name: &NodeName) -> Lawful {
+    let Some(group) = group_of_pod(before, name, Stage::Driver) else { return Ok(()) };
+    let stays = group_of_pod(after, name, Stage::Driver).is_some_and(|now| now == group);
+    let exists = before.sets.contains_key(&format!("driver-{}", group.as_str()));
+    // Another user has changed the label that places the pod.
+    let record = before.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref());
+    let is_stray = exists && record.is_some_and(|record| record.driver.as_ref() == Some(&group));
+    if stays || is_stray || !is_used(before, name) || !keeps_its_stack(before, name) {
+        return Ok(());
+    }
+    Err(format!("the driver's pod of {name} ends under a GPU pod; its DaemonSet exists: {exists}"))
+}
+
+/// Once no policy is left, nothing is left of this operator, and nothing of others was taken.
+///
+/// # Errors
+/// Returns what is left.
+pub fn of_the_end(sim: &Sim) -> Lawful {
+    if !sim.policies.is_empty() || !sim.sets.is_empty() {
+        return Err(format!("left: {:?} {:?}", sim.policies.keys(), sim.sets.keys()));
+    }
+    for node in sim.nodes.values() {
+        let (name, users) = (&node.name, &sim.user_labels[&node.name]);
+        if node.labels != *users {
+            return Err(format!("the labels of {name} are {:?}, and those of users {users:?}", node.labels));
+        }
+        let allowed = [keys::MANAGED, keys::MODEL_OVERRIDE];
+        let left = |key: &&Interned| key.starts_with(keys::PREFIX) && !allowed.contains(&key.as_str());
+        if let Some(key) = node.labels.keys().find(left) {
+            return Err(format!("{name} has {key}"));
+        }
+        is_clean(node).map_err(|left| format!("{name} has {left}"))?;
+    }
+    if let Some((name, _)) = sim.runtime_classes.iter().find(|(_, class)| class.managed) {
+        return Err(format!("RuntimeClass {name} is left"));
+    }
+    let runs = |pod: &&PodFacts| pod.role != Role::Probe && sim.nodes[&pod.node].ready;
+    if let Some(pod) = sim.pods.values().find(runs) {
+        return Err(format!("pod {} is left", pod.name));
+    }
+    match sim.gpu_nodes.iter().find(|(_, gpu_node)| gpu_node.spec != gpu_operator_crd::GpuNodeSpec::default()) {
+        Some((name, gpu_node)) => Err(format!("GpuNode {name} has {:?}", gpu_node.spec)),
+        None => Ok(()),
+    }
+}

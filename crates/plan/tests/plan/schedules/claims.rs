@@ -1,0 +1,33 @@
+//! What the operator claims, judged by what it has seen.
+
+use std::sync::Arc;
+
+use gpu_operator_crd::{GpuNodeStatus, NodeConditionType};
+use gpu_operator_plan::{output::writes::Write, world::World};
+
+use crate::law::Lawful;
+
+/// No driver is believed to work because of what a probe reported before a reboot that the operator has seen. That kubelet offers
+/// the GPUs in the new boot proves the driver, too.
+///
+/// # Errors
+/// Returns the node whose driver is.
+pub fn of_boots(world: &World, writes: &[Arc<Write>]) -> Lawful {
+    let proven = |status: &GpuNodeStatus| {
+        let mut conditions = status.conditions.iter();
+        conditions.any(|found| found.type_ == NodeConditionType::DriverReady.as_str() && found.status == "True")
+    };
+    for write in writes {
+        let Write::Status(name, status) = &**write else { continue };
+        let (Some(node), Some(gpu_node)) = (world.nodes.get(name), world.gpu_nodes.get(name)) else { continue };
+        let before = gpu_node.status.as_ref();
+        let report = before.and_then(|before| before.report.as_ref());
+        let is_current = report.is_some_and(|report| *report.boot_id == *node.boot_id);
+        let offers = node.allocatable.total() > 0;
+        if proven(status) && !before.is_some_and(proven) && !is_current && !offers {
+            let booted = report.map(|report| &report.boot_id);
+            return Err(format!("the driver of {name} is proven by boot {booted:?}, not by {}", node.boot_id));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! What is true of a fleet, derived from its own facts and not from the operator's conclusions.
+
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{
+    ClusterGpuPolicy, NodeName, Revision,
+    gpunode::GpuCounts,
+    keys,
+    policy::{DeletionPolicy, Stage},
+};
+use gpu_operator_plan::world::{NodeFacts, PodFacts};
+use kube::ResourceExt;
+
+use crate::sim::Sim;
+
+/// Returns the group in a node's label, if it is one of this operator's and not a value that a user has set.
+pub fn placing<'n>(sim: &Sim, node: &'n NodeFacts, stage: Stage) -> Option<&'n Interned> {
+    let label = node.labels.get(stage.key())?;
+    sim.sets.contains_key(&format!("{}-{label}", stage.as_str())).then_some(label)
+}
+
+/// Returns whether GPU pods are running on a node.
+pub fn is_used(sim: &Sim, name: &NodeName) -> bool {
+    sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty())
+}
+
+/// Returns a node's pod of a stage.
+pub fn pod<'s>(sim: &'s Sim, name: &NodeName, stage: Stage) -> Option<&'s PodFacts> {
+    sim.pods.get(&format!("{}@{name}", stage.as_str()))
+}
+
+/// Returns the group of a node's pod of a stage.
+pub fn group_of_pod(sim: &Sim, name: &NodeName, stage: Stage) -> Option<Revision> {
+    pod(sim, name, stage)?.group.clone()
+}
+
+/// Returns whether nothing is taken from the GPU pods of a node: always, unless its former policy requests that, or the node has no
+/// GPU.
+pub fn keeps_its_stack(sim: &Sim, name: &NodeName) -> bool {
+    let former = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.policy.as_ref());
+    let removes = former
+        .and_then(|former| sim.policies.get(former))
+        .is_some_and(|former| former.spec.deletion_policy == Some(DeletionPolicy::Now));
+    governing(sim, name).is_some() || is_gpu_node(sim, name) && !removes
+}
+
+/// Returns the policy that governs a node: the oldest that selects it, if it is a GPU node that has not opted out.
+pub fn governing<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s ClusterGpuPolicy> {
+    let node = sim.nodes.get(name)?;
+    if node.labels.get(keys::MANAGED).is_some_and(|managed| managed != "true") || !is_gpu_node(sim, name) {
+        return None;
+    }
+    let selects = |policy: &&ClusterGpuPolicy| {
+        policy.metadata.deletion_timestamp.is_none()
+            && policy
+                .spec
+                .node_selector
+                .as_ref()
+                .is_none_or(|selector| selector.matches(|key| node.labels.get(key).map(Interned::as_str)))
+    };
+    sim.policies.values().filter(selects).min_by_key(|policy| (policy.creation_timestamp(), policy.name_any()))
+}
+
+/// Returns whether a node is known to have GPUs: by its probe's last report, otherwise by labels, otherwise by earlier
+/// knowledge.
+pub fn is_gpu_node(sim: &Sim, name: &NodeName) -> bool {
+    let node = &sim.nodes[name];
+    let report = reported_gpus(sim, name);
+    let had = counts(sim, name).is_some_and(|gpus| gpus.most_seen.is_some()) || annotated(node).is_some();
+    if let Some(gpus) = report {
+        return gpus > 0 || (had && (is_labelled_as_gpu_node(node) || was_known(sim, name)));
+    }
+    is_labelled_as_gpu_node(node) || was_known(sim, name)
+}
+
+fn is_labelled_as_gpu_node(node: &NodeFacts) -> bool {
+    let keys = [
+        keys::MODEL_OVERRIDE,
+        "cloud.google.com/gke-accelerator",
+        "karpenter.k8s.aws/instance-gpu-name",
+        "feature.node.kubernetes.io/pci-0302_10de.present",
+        "feature.node.kubernetes.io/pci-0302_10de_2330.present",
+    ];
+    keys.iter().any(|key| node.labels.contains_key(*key))
+}
+
+fn was_known(sim: &Sim, name: &NodeName) -> bool {
+    let node = &sim.nodes[name];
+    let model = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref()?.model.as_ref());
+    model.is_some() || node.labels.contains_key(keys::MODEL) && node.owned_labels.contains(keys::MODEL)
+}
+
+/// Returns the number of GPUs that a node's probe reported.
+pub fn reported_gpus(sim: &Sim, name: &NodeName) -> Option<u32> {
+    let report = sim.with_report(name, sim.gpu_nodes.get(name)?).status?.report?;
+    Some(u32::try_from(report.gpus.len()).expect("few GPUs"))
+}
+
+/// Returns the recorded counts, if they were recorded for this Node object.
+pub fn counts<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s GpuCounts> {
+    let gpus = sim.gpu_nodes.get(name)?.status.as_ref().map(|status| &status.gpus)?;
+    (gpus.seen_on.as_ref() == Some(&sim.nodes[name].uid)).then_some(gpus)
+}
+
+pub fn annotated(node: &NodeFacts) -> Option<u32> {
+    node.gpu_count.as_ref()?.parse().ok()
+}
