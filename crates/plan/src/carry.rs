@@ -45,6 +45,8 @@ pub struct Carry {
     unread: Unread,
     /// When the first of the statuses that the current plan wanted too soon may be written.
     next_status: Option<Uptime>,
+    /// When a failed write was resolved that a status may report.
+    resolved: Option<Uptime>,
 }
 
 impl Carry {
@@ -85,7 +87,8 @@ impl Carry {
         self.next_status = waits.into_values().min().map(|wait| now + wait);
         let mut stages = plan.take_writes();
         self.repairs.begin(&mut stages, world, now);
-        self.backoff.keep(stages.iter().flatten().map(Arc::as_ref));
+        let resolved = self.backoff.keep(stages.iter().flatten().map(Arc::as_ref));
+        self.resolved = resolved.then_some(now);
         self.unanswered.begin(world);
         stages
     }
@@ -100,7 +103,9 @@ impl Carry {
     pub fn settled(&mut self, write: &Write, result: Result<(), Failure>, now: Uptime) {
         match result {
             Ok(()) => {
-                self.backoff.succeeded(write);
+                if self.backoff.succeeded(write) {
+                    self.resolved = Some(now);
+                }
                 self.repairs.succeeded(write, now);
             }
             Err(failure) => {
@@ -113,7 +118,7 @@ impl Carry {
     /// Returns how soon to plan again, if something is held or a message is to change.
     #[must_use]
     pub fn next(&self, now: Uptime) -> Option<Duration> {
-        let next = [self.backoff.next(), self.repairs.next(), self.unanswered.next(), self.next_status]
+        let next = [self.backoff.next(), self.repairs.next(), self.unanswered.next(), self.next_status, self.resolved]
             .into_iter()
             .flatten()
             .min();

@@ -48,11 +48,13 @@ where
     F: FnOnce(Fixture) -> Fut,
     Fut: Future<Output = Result<Fixture>>,
 {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // Whether the cluster could not be made clean. It will not be for the next test either, which would only wait as long.
+    static IS_UNCLEAN: Mutex<bool> = Mutex::new(false);
+    let mut is_unclean = IS_UNCLEAN.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(!*is_unclean, "an earlier test had no clean start");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome: Result<()> = runtime.block_on(async {
-        let fixture = Fixture::new().await.context("a clean start")?;
+        let fixture = Fixture::new().await.context("a clean start").inspect_err(|_| *is_unclean = true)?;
         body(fixture).await?.end().await
     });
     if let Err(error) = outcome {
@@ -75,10 +77,16 @@ impl Fixture {
         }
         let policies = Api::<ClusterGpuPolicy>::all(cluster.client());
         let operator = OperatorProcess::start(&cluster, Build::Debug)?;
+        // A pod that the tests on the real nodes have left must not keep a policy.
+        let at_once = Patch::Merge(json!({"spec": {"deletionPolicy": "Now"}}));
+        for policy in policies.list(&ListParams::default()).await? {
+            policies.patch(&policy.name_any(), &PatchParams::default(), &at_once).await?;
+        }
         policies.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         // A policy that is still being deleted would delete what is applied now.
         eventually(DEADLINE, "the end of all policies", || async {
-            ensure!(policies.list(&ListParams::default()).await?.items.is_empty(), "some are left");
+            let left = policies.list(&ListParams::default()).await?.items;
+            ensure!(left.is_empty(), "{left:?}");
             Ok(())
         })
         .await?;

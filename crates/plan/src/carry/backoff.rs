@@ -47,19 +47,19 @@ impl Backoff {
         self.failed.insert(write.to_string(), failed);
     }
 
-    /// Records a success.
-    pub fn succeeded(&mut self, write: &Write) {
-        if !self.failed.is_empty() {
-            self.failed.remove(&write.to_string());
-        }
+    /// Records a success. Returns whether the write had failed before.
+    pub fn succeeded(&mut self, write: &Write) -> bool {
+        !self.failed.is_empty() && self.failed.remove(&write.to_string()).is_some()
     }
 
-    /// Removes writes that a new plan does not contain: they are not needed any more.
-    pub fn keep<'p>(&mut self, planned: impl Iterator<Item = &'p Write>) {
-        if !self.failed.is_empty() {
+    /// Removes writes that a new plan does not contain: they are not needed any more. Returns whether there were any.
+    pub fn keep<'p>(&mut self, planned: impl Iterator<Item = &'p Write>) -> bool {
+        let before = self.failed.len();
+        if before > 0 {
             let planned: BTreeSet<_> = planned.map(ToString::to_string).collect();
             self.failed.retain(|write, _| planned.contains(write));
         }
+        self.failed.len() < before
     }
 
     /// Returns the time of the next attempt.

@@ -72,7 +72,9 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
         }
     }
     needed.extend(named.into_iter().map(|(stage, group)| revision::daemon_set_name(stage, &group.into())));
-    let prune = world.daemon_sets.keys().filter(|name| !needed.contains(*name)).cloned().collect();
+    // Which groups the nodes have whose GpuNodes cannot be parsed is unknown.
+    let is_known = world.unreadable_gpu_nodes.is_empty();
+    let prune = world.daemon_sets.keys().filter(|name| is_known && !needed.contains(*name)).cloned().collect();
     DaemonSetWrites { apply, prune }
 }
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{NodeName, PolicyName, Revision, keys, policy::Stage};
+use gpu_operator_crd::{GpuNode, NodeName, PolicyName, Revision, keys, policy::Stage};
 use gpu_operator_plan::{
+    inventory::report::belongs_to,
     output::{node_labels::LabelWrite, writes::Write},
     world::{NodeFacts, PodFacts, Role},
 };
@@ -83,13 +84,15 @@ fn driver_stays(sim: &Sim, name: &NodeName, write: &LabelWrite) -> Lawful {
     Ok(())
 }
 
-/// No DaemonSet is deleted whose pods a node with a GPU pod has.
+/// No DaemonSet is deleted that a node with a GPU pod names, or whose driver or toolkit it has. A pod may get a GPU while the device
+/// plugin is going, after the node was found idle.
 fn nothing_uses(sim: &Sim, set: &str) -> Lawful {
     let has = |node: &NodeFacts| {
         Stage::ALL.into_iter().any(|stage| {
             let is_named = |group: &str| set == format!("{}-{group}", stage.as_str());
             node.labels.get(stage.key()).is_some_and(|group| is_named(group))
-                || group_of_pod(sim, &node.name, stage).is_some_and(|group| is_named(group.as_str()))
+                || matches!(stage, Stage::Driver | Stage::Toolkit)
+                    && group_of_pod(sim, &node.name, stage).is_some_and(|group| is_named(group.as_str()))
         })
     };
     let uses = |node: &&NodeFacts| is_used(sim, &node.name) && keeps_its_stack(sim, &node.name) && has(node);
@@ -147,7 +150,11 @@ fn is_clean(node: &NodeFacts) -> Lawful {
 /// Returns the nodes that are.
 pub fn of_budgets(sim: &Sim) -> Lawful {
     let mut moving: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (name, gpu_node) in sim.gpu_nodes.iter().filter(|(_, gpu_node)| gpu_node.spec.rollout.is_some()) {
+    let is_updated = |(name, gpu_node): &(&NodeName, &GpuNode)| {
+        let node = sim.nodes.get(*name);
+        gpu_node.spec.rollout.is_some() && node.is_some_and(|node| belongs_to(gpu_node, node))
+    };
+    for (name, gpu_node) in sim.gpu_nodes.iter().filter(is_updated) {
         moving.entry((&gpu_node.spec.policy, &gpu_node.spec.pool)).or_default().push(name);
     }
     match moving.values().find(|nodes| nodes.len() > 1) {
