@@ -103,6 +103,8 @@ pub enum Reason {
     // Failures.
     /// The probe's pod is not running on the node, or does not report.
     ProbeMissing,
+    /// The node's GpuNode cannot be parsed.
+    GpuNodeUnreadable,
     /// The loaded driver is in use and cannot be replaced.
     DriverInUse,
     /// The container that provides the node's driver is not running, although its driver is loaded.
@@ -252,6 +254,7 @@ impl Reason {
         matches!(
             self,
             Self::ProbeMissing
+                | Self::GpuNodeUnreadable
                 | Self::DriverInUse
                 | Self::DriverDown
                 | Self::DriverRootIncomplete

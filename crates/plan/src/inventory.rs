@@ -11,6 +11,7 @@ pub mod pool_checks;
 pub mod pools;
 pub mod published_keys;
 pub mod report;
+pub mod unreadable;
 
 use std::collections::HashMap;
 
@@ -78,8 +79,7 @@ pub struct UnmanagedNode<'w> {
     pub selected_by: Option<&'w ClusterGpuPolicy>,
 }
 
-/// Returns the inventory of the fleet. Nodes with objects that cannot be parsed are left out, and so left unchanged, and so are those
-/// whose names belonged to an earlier Node, until its GpuNode is gone.
+/// Returns the inventory of the fleet. Nodes with objects that cannot be parsed are left out, and so left unchanged.
 #[must_use]
 pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
     let policies = by_age(world);
@@ -87,9 +87,6 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
     let mut inventory = Inventory { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
         let gpu_node = report::gpu_node_of(world, node);
-        if gpu_node.is_none() && world.gpu_nodes.contains_key(name) {
-            continue;
-        }
         let report = report::current(node, gpu_node);
         let have = groups::of(world, node, gpu_node);
         let pods = pods.remove(name).unwrap_or_default();

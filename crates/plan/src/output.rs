@@ -60,7 +60,7 @@ pub fn assemble<'f>(
     }
     let sets = daemon_sets::writes(&context, &plan.labels);
     (plan.daemon_sets, plan.prune) = (sets.apply, sets.prune);
-    plan.merge(stale_gpu_nodes::writes(world, now));
+    stale_gpu_nodes::remove(&mut plan, world, now);
     plan.merge(runtime_classes::writes(world, fleet.variants.all()));
     plan.recreate.extend(validation_pods::to_delete(fleet));
     plan.recreate.extend(recreate_pods::pods_to_recreate(world, now));

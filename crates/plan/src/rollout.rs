@@ -9,7 +9,6 @@ pub mod recreate_pods;
 pub mod runtime_restart;
 pub mod toolkit_removal;
 pub mod toolkit_restart;
-pub mod unreadable;
 
 use std::collections::BTreeMap;
 

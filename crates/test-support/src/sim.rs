@@ -63,6 +63,8 @@ pub struct Sim {
     boots_with: BTreeMap<NodeName, String>,
     pub gpu_nodes: BTreeMap<NodeName, GpuNode>,
     pub sets: BTreeMap<String, DaemonSet>,
+    /// DaemonSets that users have deleted.
+    pub deleted_sets: BTreeSet<String>,
     /// The resource name under which third-party device plugins offer GPUs.
     pub foreign_resource: String,
     /// Third-party DaemonSets, by namespace and name.
@@ -113,6 +115,7 @@ impl Sim {
             boots_with: BTreeMap::new(),
             gpu_nodes: BTreeMap::new(),
             sets: BTreeMap::new(),
+            deleted_sets: BTreeSet::new(),
             foreign_resource: gpu_operator_crd::keys::GPU_RESOURCE.into(),
             foreign_sets: BTreeMap::new(),
             foreign_pods: Vec::new(),

@@ -5,18 +5,18 @@ use kube::ResourceExt;
 
 use crate::world::{NodeFacts, World};
 
-/// Returns the GpuNode of a Node, if it belongs to it.
+/// Returns the GpuNode of a Node. Nothing in one that is owned by an earlier Node of the same name applies to the new one.
 #[must_use]
 pub fn gpu_node_of<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w GpuNode> {
     let gpu_node = world.gpu_nodes.get(&node.name)?;
-    belongs_to(gpu_node, node).then_some(&**gpu_node)
+    let owners = gpu_node.owner_references();
+    (owners.is_empty() || owners.iter().any(|owner| owner.uid == node.uid)).then_some(&**gpu_node)
 }
 
-/// Returns whether a GpuNode belongs to a Node, and not to an earlier one of the same name. Nothing in the GpuNode of an earlier Node
-/// applies to the new one.
+/// Returns whether a GpuNode belongs to a Node, and not to an earlier one of the same name.
 ///
-/// One without an owner has been created by the probe of a running machine: its report is of the boot of that machine. The probe of
-/// a machine whose Node was deleted may have created it as well.
+/// One without an owner has been created by the probe of a running machine, and contains only its report. That machine may be the
+/// one whose Node was deleted, unless the report is of the Node's boot.
 #[must_use]
 pub fn belongs_to(gpu_node: &GpuNode, node: &NodeFacts) -> bool {
     match gpu_node.owner_references() {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    GpuNodeStatus, NodeName, Phase, PoolName, Reason,
+    GpuNodeStatus, NodeName, Phase, PoolName, Reason, keys,
     policy_status::{GpuTotals, NodeCounts},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -11,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::{
     assess::member::Member,
     desired::{driver::choice::DriverChoice, fault::Fault},
+    inventory::unreadable::UnreadableNode,
     rollout::pool,
     world::NodeFacts,
 };
@@ -114,6 +116,30 @@ impl<'m> Counted<'m> {
                 degraded: status.gpus.degraded,
                 unknown: status.gpus.unknown,
             },
+        }
+    }
+
+    /// Returns how a node counts whose GpuNode cannot be parsed: never better than if it could.
+    #[must_use]
+    pub fn unreadable(found: &'m UnreadableNode<'_>) -> Self {
+        let (node, gpus) = (found.node, found.node.allocatable.total());
+        let name = &node.name;
+        Self {
+            node: name,
+            pool: &found.pool,
+            model: node.labels.get(keys::MODEL).map(Interned::as_str),
+            excluded: Exclusion::of(node, Reason::GpuNodeUnreadable),
+            current: true,
+            driver_version: None,
+            fault: None,
+            ready: false,
+            phase: Phase::Discovery,
+            reason: Reason::GpuNodeUnreadable,
+            since: None,
+            message: format!(
+                "GpuNode {name} cannot be parsed, so the node is left unchanged; install the version of the operator that wrote it, or delete it (kubectl delete gpunode {name}): the probe creates it again"
+            ),
+            gpus: GpuTotals { expected: gpus, unknown: gpus, ..GpuTotals::default() },
         }
     }
 

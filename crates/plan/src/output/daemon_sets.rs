@@ -11,6 +11,7 @@ use crate::{
     manifests::daemon_set,
     output::{context::Context, drift, node_labels::LabelWrite},
     revision,
+    world::DaemonSetFacts,
 };
 
 /// One write of a DaemonSet.
@@ -72,9 +73,13 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
         }
     }
     needed.extend(named.into_iter().map(|(stage, group)| revision::daemon_set_name(stage, &group.into())));
-    // Which groups the nodes have whose GpuNodes cannot be parsed is unknown.
-    let is_known = world.unreadable_gpu_nodes.is_empty();
-    let prune = world.daemon_sets.keys().filter(|name| is_known && !needed.contains(*name)).cloned().collect();
+    // It is unknown what a policy needs that cannot be parsed, and which groups the nodes have whose GpuNodes cannot be parsed.
+    let may_be_needed = |set: &DaemonSetFacts| {
+        let is_unreadable = |policy| world.unreadable_policies.contains(policy);
+        !world.unreadable_gpu_nodes.is_empty() || set.policy.as_ref().is_some_and(is_unreadable)
+    };
+    let unneeded = world.daemon_sets.iter().filter(|(name, set)| !needed.contains(*name) && !may_be_needed(set));
+    let prune = unneeded.map(|(name, _)| name.clone()).collect();
     DaemonSetWrites { apply, prune }
 }
 

@@ -9,9 +9,10 @@ use kube::ResourceExt;
 use super::policy_conditions;
 use crate::{
     assess::{PolicyMembers, pod_failure},
-    inventory::{membership::name_of, pool_checks},
+    inventory::{membership::name_of, pool_checks, unreadable},
     output::{
         context::Context,
+        counted::Counted,
         events::policy_transitions,
         leavers::Leavers,
         node,
@@ -39,7 +40,8 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
     let no_members = PolicyMembers::default();
     let members = fleet.policies.get(&name).unwrap_or(&no_members);
     let rollout = context.rollout.get(&name);
-    let mut counted = Vec::new();
+    let unreadable = unreadable::nodes(fleet.world);
+    let mut counted: Vec<_> = unreadable.iter().filter(|found| found.policy == name).map(Counted::unreadable).collect();
     let mut halted = BTreeMap::new();
     for (pool, members) in &members.pools {
         let Some(decision) = rollout.and_then(|rollout| rollout.get(pool)) else { continue };

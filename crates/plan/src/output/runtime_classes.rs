@@ -52,12 +52,13 @@ fn keeps(world: &World, policy: &PolicyName) -> bool {
     }
 }
 
-/// Returns whether a GpuNode or a DaemonSet refers to a policy.
+/// Returns whether a GpuNode or a DaemonSet refers to a policy, or a GpuNode that cannot be parsed may.
 #[must_use]
 pub fn is_in_use(world: &World, policy: &PolicyName) -> bool {
     let refers = |gpu_node: &GpuNode| {
         gpu_node.spec.policy.as_ref() == Some(policy) && world.nodes.contains_key(&gpu_node.name_any().into())
     };
-    world.gpu_nodes.values().any(|gpu_node| refers(gpu_node))
+    world.unreadable_gpu_nodes.iter().any(|name| world.nodes.contains_key(name))
+        || world.gpu_nodes.values().any(|gpu_node| refers(gpu_node))
         || world.daemon_sets.values().any(|set| set.policy.as_ref() == Some(policy))
 }

@@ -14,13 +14,13 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use crate::{
     assess::{assessment::Assessment, member::Member, mig, verdict::Verdict},
+    inventory::{membership::name_of, report::belongs_to, unreadable},
     note::Note,
     revision,
     rollout::{
         decision::{ASK_AT_ONCE, Decision, PoolDecision, halts, missed_a_gpu_before},
         mig::divide_anew,
         runtime_restart::RuntimeTurn,
-        unreadable,
     },
     world::{PodFacts, Role, World},
 };
@@ -33,6 +33,8 @@ enum Turn {
     Unanswered(NodeName),
     /// Its GpuNode cannot be parsed, so it may be in the middle of an update.
     Unreadable(NodeName),
+    /// It has left the pool in the middle of an update, which goes on if it comes back.
+    Left(NodeName),
 }
 
 impl fmt::Display for Turn {
@@ -46,6 +48,7 @@ impl fmt::Display for Turn {
                 f,
                 "GpuNode {node} of this pool cannot be parsed, so its node may be in the middle of an update; upgrade the operator to the version that wrote it"
             ),
+            Self::Left(node) => write!(f, "node {node} has left this pool in the middle of an update"),
         }
     }
 }
@@ -94,9 +97,13 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
     let unanswered = unanswered.find(|name| world.unanswered_updates.contains(*name));
     let turn = moving.map(|(name, _)| Turn::Moving(name.clone()));
     let mut turn = turn.or_else(|| Some(Turn::Unanswered(unanswered?.clone()))).or_else(|| {
-        let node = unreadable::nodes(members, world).next()?;
+        let member = &members.first()?.member;
+        let node = unreadable::of_pool(world, member.policy, &member.pool).next()?;
         Some(Turn::Unreadable(node.name.clone()))
     });
+    if turn.is_none() && !waiting.is_empty() {
+        turn = left_in_an_update(members, world).map(Turn::Left);
+    }
     // A cordoned node gets no new GPU pods, so it can be updated in a fleet that is otherwise always busy.
     waiting.sort_by_key(|member| !member.node.cordoned);
     for member in waiting {
@@ -111,6 +118,20 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
         divide_anew(members, now, &mut pool);
     }
     pool
+}
+
+/// Returns a node that has left the pool of these members in the middle of an update.
+fn left_in_an_update(members: &[Assessment<'_>], world: &World) -> Option<NodeName> {
+    let Member { policy, pool, .. } = &members.first()?.member;
+    let policy = name_of(policy);
+    let mut recorded = world.gpu_nodes.iter().filter(|(name, gpu_node)| {
+        let spec = &gpu_node.spec;
+        let is_of_pool = spec.policy.as_ref() == Some(&policy) && spec.pool.as_ref() == Some(pool);
+        let is_member = || members.iter().any(|assessed| assessed.member.node.name == **name);
+        let exists = || world.nodes.get(*name).is_some_and(|node| belongs_to(gpu_node, node));
+        spec.rollout.is_some() && is_of_pool && exists() && !is_member()
+    });
+    recorded.next().map(|(name, _)| name.clone())
 }
 
 /// Returns whether a node has no groups other than the wanted ones. Some may be missing: the node never had them, or a user

@@ -8,9 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{assessment::Assessment, member::Member, pod_failure::pod_failure, verdict::Verdict},
+    inventory::unreadable,
     note::Note,
     revision,
-    rollout::{decision::halts, recreate_pods, toolkit_restart, unreadable},
+    rollout::{decision::halts, recreate_pods, toolkit_restart},
     world::World,
 };
 
@@ -39,7 +40,9 @@ impl RuntimeTurn {
         });
         let holders =
             held.map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, now)));
-        let unreadable = unreadable::nodes(members, world).filter(|node| {
+        let pool = members.first().map(|assessed| (assessed.member.policy, &assessed.member.pool));
+        let unreadable = pool.into_iter().flat_map(|(policy, pool)| unreadable::of_pool(world, policy, pool));
+        let unreadable = unreadable.filter(|node| {
             let (have, pod) = (revision::node_groups(node), toolkit_restart::pod_on(world, node));
             toolkit_restart::is_on_its_way(world, node, &have, pod, now)
         });

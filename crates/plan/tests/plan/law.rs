@@ -59,7 +59,8 @@ fn names_what_exists(sim: &Sim, name: &NodeName, write: &LabelWrite) -> Lawful {
         if node.labels.get(stage.key()).is_some_and(|present| *present == group.as_str()) {
             continue;
         }
-        if !sim.sets.contains_key(&format!("{}-{group}", stage.as_str())) {
+        let set = format!("{}-{group}", stage.as_str());
+        if !sim.sets.contains_key(&set) && !sim.deleted_sets.contains(&set) {
             return Err(format!("the label of {name} names {stage:?} {group}, which does not exist"));
         }
         let recorded = record.map(|record| record.get(stage).map(Revision::as_str));

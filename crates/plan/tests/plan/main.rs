@@ -36,6 +36,7 @@ mod stray_labels;
 mod toolkit;
 mod truth;
 mod unanswered;
+mod unreadable;
 mod validation;
 
 use test_support::sim;

@@ -1,7 +1,7 @@
 //! Properties that hold for every fleet, every policy and every order of events. A failure prints the events that led
 //! to it, shrunk, and the command that repeats it.
 
-mod events;
+pub mod events;
 mod fleet;
 pub mod oracle;
 mod policy_spec;
@@ -27,7 +27,7 @@ use proptest::{collection::vec, prelude::*};
 use test_support::random::config;
 
 /// Returns a fleet after these events, and the oracle that checked them.
-fn after(events: &[&[Event]]) -> (Sim, Oracle) {
+pub fn after(events: &[&[Event]]) -> (Sim, Oracle) {
     let (mut sim, mut oracle) = (Sim::new(), Oracle::default());
     for event in events.iter().copied().flatten() {
         apply_event(&mut sim, &mut oracle, event);

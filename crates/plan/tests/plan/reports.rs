@@ -9,6 +9,7 @@ use crate::{
 use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, health::HealthState, keys, reason::Reason};
 use gpu_operator_plan::{output::writes::Write, world::Exit};
 use k8s_openapi::jiff::SignedDuration;
+use kube::ResourceExt;
 
 /// Returns the faults of a node whose GPUs are not allocatable yet, and whose probe does not report.
 fn mute() -> Faults {
@@ -149,11 +150,14 @@ fn a_gpu_node_of_an_earlier_node_with_the_same_name_does_not_count() {
         let mut sim = Sim::settled_fleet("{}", &["a"]);
         let earlier = sim.gpu_nodes[&"a".into()].metadata.uid.clone();
         create_again(&mut sim, created_by_probe);
-        let earlier = if created_by_probe { sim.gpu_nodes[&"a".into()].metadata.uid.clone() } else { earlier };
         sim.step();
         assert!(!sim.node("a").labels.contains_key(keys::DRIVER), "{:?}", sim.node("a").labels);
-        let now = sim.gpu_nodes.get(&"a".into()).and_then(|gpu_node| gpu_node.metadata.uid.clone());
-        assert!(now.is_none() || now != earlier, "it is deleted and not adopted");
+        let now = sim.gpu_nodes.get(&"a".into());
+        if created_by_probe {
+            assert!(now.is_some_and(|gpu_node| gpu_node.owner_references().is_empty()), "it is not adopted");
+        } else {
+            assert!(now.is_none_or(|gpu_node| gpu_node.metadata.uid != earlier), "it is deleted");
+        }
         sim.sleep(90);
         sim.run(20);
         assert_eq!(reason(&sim), Some(Reason::ProbeMissing), "{:#?}", sim.status("a"));

@@ -333,6 +333,12 @@ impl Sim {
         set.metadata.generation = set.metadata.generation.map(|generation| generation + 1);
     }
 
+    /// Deletes a DaemonSet as a user.
+    pub fn delete_set(&mut self, name: &str) {
+        self.sets.remove(name);
+        self.deleted_sets.insert(name.into());
+    }
+
     /// Returns the number of writes so far for each object of a kind.
     pub fn writes_to(&self, kind: &str) -> BTreeMap<&str, u32> {
         let of_kind = |object: &'_ str| object.split_once('/').is_some_and(|(prefix, _)| prefix == kind);

@@ -229,7 +229,7 @@ pub fn apply_event(sim: &mut Sim, oracle: &mut Oracle, event: &Event) {
         }
         Event::SetDeleted(index) => {
             if let Some(name) = nth_set(sim, *index) {
-                sim.sets.remove(&name);
+                sim.delete_set(&name);
             }
         }
         Event::Time(steps) => {

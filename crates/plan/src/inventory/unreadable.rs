@@ -1,0 +1,49 @@
+//! Nodes whose GpuNode cannot be parsed. They are left unchanged, but they belong to their policy: it counts them, and because they
+//! may be in the middle of an update, they keep their turn in their pool.
+
+use std::sync::Arc;
+
+use gpu_operator_crd::{ClusterGpuPolicy, PolicyName, PoolName, keys};
+
+use super::membership::{by_age, governs, name_of, opted_out};
+use crate::world::{NodeFacts, World};
+
+/// A node whose GpuNode cannot be parsed.
+#[derive(Debug)]
+pub struct UnreadableNode<'w> {
+    /// The Node.
+    pub node: &'w NodeFacts,
+    /// The policy that governs it.
+    pub policy: PolicyName,
+    /// Its pool, according to the label that this operator has set.
+    pub pool: PoolName,
+}
+
+/// Returns the nodes whose GpuNodes cannot be parsed and that have a policy.
+#[must_use]
+pub fn nodes(world: &World) -> Vec<UnreadableNode<'_>> {
+    if world.unreadable_gpu_nodes.is_empty() {
+        return Vec::new();
+    }
+    // One that is being deleted waits for its nodes.
+    let is_deleting = |policy: &&ClusterGpuPolicy| policy.metadata.deletion_timestamp.is_some();
+    let policies: Vec<_> =
+        by_age(world).into_iter().chain(world.policies.values().map(Arc::as_ref).filter(is_deleting)).collect();
+    let of = |node| {
+        let policy = policies.iter().find(|policy| governs(policy, node) && !opted_out(node))?;
+        let pool = node.labels.get(keys::POOL).filter(|_| node.owned_labels.contains(keys::POOL))?;
+        Some(UnreadableNode { node, policy: name_of(policy), pool: pool.as_str().into() })
+    };
+    world.unreadable_gpu_nodes.iter().filter_map(|name| of(world.nodes.get(name)?)).collect()
+}
+
+/// Returns those of a pool.
+pub fn of_pool<'w>(
+    world: &'w World,
+    policy: &ClusterGpuPolicy,
+    pool: &PoolName,
+) -> impl Iterator<Item = &'w NodeFacts> {
+    let policy = name_of(policy);
+    let is_of_pool = move |found: &UnreadableNode<'_>| found.policy == policy && found.pool == *pool;
+    nodes(world).into_iter().filter(is_of_pool).map(|found| found.node)
+}

@@ -1,0 +1,92 @@
+//! Objects that cannot be parsed: nothing becomes better because of them, and nothing is done to what they are about.
+
+use std::collections::BTreeSet;
+
+use gpu_operator_crd::{NodeName, policy_status::NodeCounts, reason::Reason};
+use gpu_operator_plan::{Plan, world::Concern};
+use proptest::{collection::vec, prelude::*};
+use test_support::random::config;
+
+use crate::{
+    properties::{
+        after,
+        events::{beginning, event, nth},
+        oracle::reports_ready,
+    },
+    sim::Sim,
+};
+
+proptest! {
+    #![proptest_config(config(64))]
+
+    #[test]
+    fn what_cannot_be_read_never_makes_anything_better(
+        beginning in beginning(),
+        events in vec(event(), 0..15),
+        index in 0..6_usize,
+        is_policy in any::<bool>(),
+    ) {
+        let (mut sim, _) = after(&[&beginning, &events]);
+        let Some(name) = nth(&sim, index) else { return Ok(()) };
+        let Some(gpu_node) = sim.gpu_nodes.get(&name) else { return Ok(()) };
+        let (policy, known) = (gpu_node.spec.policy.clone(), sim.plan());
+        if is_policy {
+            sim.unparsable_policies.extend(policy.clone());
+        } else {
+            sim.unparsable_gpu_nodes.insert(name.clone());
+        }
+        if is_policy && policy.is_none_or(|policy| !sim.policies.contains_key(&policy)) {
+            return Ok(());
+        }
+        let plan = sim.plan();
+        let touched = touched(&plan, &name);
+        prop_assert!(touched.is_empty(), "{name} is touched: {touched:?}");
+        nothing_more_goes(&known, &plan)?;
+        for (policy, status) in plan.statuses.iter().filter(|_| !is_policy) {
+            let before = &known.statuses[policy];
+            let (is, was) = (&status.nodes, &before.nodes);
+            prop_assert!(is.ready <= was.ready, "{policy}: {is:?}, with it {was:?}");
+            prop_assert!(status.gpus.allocatable <= before.gpus.allocatable, "{policy}: {:?} {:?}", status.gpus, before.gpus);
+            prop_assert!(!reports_ready(status) || reports_ready(before), "{policy}: {status:#?}");
+        }
+    }
+}
+
+/// Returns what a plan writes to a node and its GpuNode.
+fn touched(plan: &Plan, node: &NodeName) -> Vec<String> {
+    let writes = plan.clone().take_writes().concat();
+    let concerned = writes.iter().filter(|write| write.concerns() == Concern::Node(node.clone()));
+    concerned.map(ToString::to_string).collect()
+}
+
+/// Nothing is deleted, and no update begins, that would not if everything could be parsed.
+fn nothing_more_goes(known: &Plan, plan: &Plan) -> Result<(), TestCaseError> {
+    let removed = |plan: &Plan| -> BTreeSet<String> {
+        let writes = plan.clone().take_writes().concat();
+        let removes = |write: &str| write.starts_with("delete ") || write.starts_with("remove ");
+        let begun = writes.iter().filter(|write| write.begins_an_update()).map(|write| format!("update by: {write}"));
+        let removed = writes.iter().map(ToString::to_string).filter(|write| removes(write));
+        removed.chain(begun).collect()
+    };
+    let (before, now) = (removed(known), removed(plan));
+    let more: Vec<_> = now.difference(&before).collect();
+    prop_assert!(more.is_empty(), "{more:?}");
+    Ok(())
+}
+
+#[test]
+fn a_node_whose_gpu_node_cannot_be_parsed_counts_as_failed() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b", "c"]);
+    sim.unparsable_gpu_nodes.insert("b".into());
+    sim.run(5);
+    let status = sim.policy_status("all");
+    assert_eq!(status.nodes, NodeCounts { total: 3, ready: 2, failed: 1, ..NodeCounts::default() });
+    assert_eq!((status.gpus.expected, status.gpus.allocatable, status.gpus.unknown), (24, 16, 8));
+    assert_eq!(sim.condition("all", "Ready").0, "False");
+    let attention = &status.attention[0];
+    assert_eq!((attention.node.as_str(), attention.reason()), ("b", Some(Reason::GpuNodeUnreadable)));
+    assert!(attention.message.contains("kubectl delete gpunode b"), "{}", attention.message);
+    sim.unparsable_gpu_nodes.clear();
+    sim.settle();
+    assert_eq!(sim.condition("all", "Ready").0, "True");
+}
