@@ -63,7 +63,7 @@ pub struct Sim {
     boots_with: BTreeMap<NodeName, String>,
     pub gpu_nodes: BTreeMap<NodeName, GpuNode>,
     pub sets: BTreeMap<String, DaemonSet>,
-    /// DaemonSets that users have deleted.
+    /// DaemonSets that have been deleted and not been created again. The operator may not know yet.
     pub deleted_sets: BTreeSet<String>,
     /// The resource name under which third-party device plugins offer GPUs.
     pub foreign_resource: String,

@@ -45,7 +45,15 @@ pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
         let step = Step::start(format!("seed {seed}"));
         let log = paths.log("simulate");
         let mut command = cargo::command(&paths.root);
-        command.args(["test", "--package=gpu-operator-plan", "--test=plan", "--", "properties", "schedules"]);
+        command.args([
+            "test",
+            "--package=gpu-operator-plan",
+            "--test=plan",
+            "--",
+            "properties",
+            "schedules",
+            "unreadable",
+        ]);
         command.env(SEED, seed.to_string()).env(CASES, cases.to_string());
         command.stdout(create(&log)?);
         let status = wait_for(&mut command, || step.tick(""))?;

@@ -184,8 +184,8 @@ pub fn of_records(sim: &Sim) -> Lawful {
     Ok(())
 }
 
-/// Nothing that the operator does or leaves to other controllers ends a driver's pod under a GPU pod. `before` is the state before
-/// the DaemonSet controller took a step for a node.
+/// No other controller ends a driver's pod under a GPU pod, because its DaemonSet is gone. `before` is the state before the DaemonSet
+/// controller took a step for a node. What the labels select is judged where they are written.
 ///
 /// # Errors
 /// Returns the node whose driver is ended.
@@ -193,13 +193,10 @@ pub fn of_controllers(before: &Sim, after: &Sim, name: &NodeName) -> Lawful {
     let Some(group) = group_of_pod(before, name, Stage::Driver) else { return Ok(()) };
     let stays = group_of_pod(after, name, Stage::Driver).is_some_and(|now| now == group);
     let exists = before.sets.contains_key(&format!("driver-{}", group.as_str()));
-    // Another user has changed the label that places the pod.
-    let record = before.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref());
-    let is_stray = exists && record.is_some_and(|record| record.driver.as_ref() == Some(&group));
-    if stays || is_stray || !is_used(before, name) || !keeps_its_stack(before, name) {
+    if stays || exists || !is_used(before, name) || !keeps_its_stack(before, name) {
         return Ok(());
     }
-    Err(format!("the driver's pod of {name} ends under a GPU pod; its DaemonSet exists: {exists}"))
+    Err(format!("the driver's pod of {name} ends under a GPU pod, because its DaemonSet is gone"))
 }
 
 /// Once no policy is left, nothing is left of this operator, and nothing of others was taken.

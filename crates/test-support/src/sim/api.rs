@@ -82,7 +82,11 @@ impl Sim {
             Write::Taint(name, own) => (format!("health/{name}"), self.apply_taint(name, own.as_ref())),
             Write::Status(name, status) => (format!("node/{name}"), self.apply_status_of(name, status)),
             Write::PolicyStatus(name, status) => (format!("policy/{name}"), self.apply_policy_status(name, status)),
-            Write::Prune(name) => (format!("daemonset/{name}"), Ok(self.sets.remove(name).is_some())),
+            Write::Prune(name) => {
+                let existed = self.sets.contains_key(name);
+                self.delete_set(name);
+                (format!("daemonset/{name}"), Ok(existed))
+            }
             Write::RuntimeClass(name, class) => (format!("runtimeclass/{name}"), self.apply_class(name, class)),
             Write::PruneClass(name) => {
                 let before = self.runtime_classes.remove(name);
@@ -136,6 +140,7 @@ impl Sim {
         set.metadata.generation = Some(if same_spec { generation } else { generation + 1 });
         let changed = before != Some(&set);
         self.sets.insert(name.into(), set);
+        self.deleted_sets.remove(name);
         changed
     }
 
@@ -333,7 +338,6 @@ impl Sim {
         set.metadata.generation = set.metadata.generation.map(|generation| generation + 1);
     }
 
-    /// Deletes a DaemonSet as a user.
     pub fn delete_set(&mut self, name: &str) {
         self.sets.remove(name);
         self.deleted_sets.insert(name.into());

@@ -48,6 +48,9 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::Deleting, Condition("Ready"), || {
         pools("[]").then(|sim| busy(sim, "a")).then(|sim| sim.delete_policy("all")).run_for(90)
     }),
+    (Reason::GpuNodeUnreadable, Condition("Stalled"), || {
+        pools("[]").then(|sim| sim.unparsable_gpu_nodes.extend(["a".into()]))
+    }),
     (Reason::ApplyFailed, Condition("Stalled"), || {
         pools("[]").plan_with(|world| {
             let message =
