@@ -2,7 +2,7 @@
 //! kubelets, probes and users.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -244,7 +244,12 @@ impl Cluster {
                     Write::Recreate(pod) if recreated(pod) != pass.born.get(pod).copied() => Ok(false),
                     _ => {
                         law::holds(&self.sim, &write)?;
-                        self.sim.write(&write)
+                        let is_another = self.is_for_another_gpu_node(&write, &pass.uids);
+                        let answer = self.sim.write(&write);
+                        if is_another && answer.is_ok() {
+                            return Err(format!("{write}: it is another one of this name"));
+                        }
+                        answer
                     }
                 };
                 let result = match answer {
@@ -261,6 +266,13 @@ impl Cluster {
         };
         self.operator.answer(&write, result, &self.sim);
         Ok(())
+    }
+
+    /// Returns whether the GpuNode of a write of a spec was deleted and created again since the pass was planned.
+    fn is_for_another_gpu_node(&self, write: &Write, planned: &BTreeMap<NodeName, String>) -> bool {
+        let Write::Spec(name, _) = write else { return false };
+        let (planned, now) = (planned.get(name), self.sim.gpu_nodes.get(name).map(ResourceExt::uid));
+        planned.is_some() && now.is_some_and(|now| now.as_ref() != planned)
     }
 
     /// Lets the operator learn the answer to a write before its watches report it.

@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
     carry::{Carry, Class, Failure},
     output::writes::Write,
@@ -14,6 +15,7 @@ use gpu_operator_plan::{
     world::{DaemonSetFacts, World, mirror::Mirror},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 
 use super::{
     claims,
@@ -45,6 +47,8 @@ pub struct InFlight {
     failed: BTreeSet<String>,
     /// When the pods to recreate were created.
     pub born: BTreeMap<String, u64>,
+    /// The uids of the GpuNodes that it was planned for.
+    pub uids: BTreeMap<NodeName, String>,
 }
 
 impl InFlight {
@@ -152,7 +156,9 @@ impl Operator {
             _ => None,
         };
         let born = writes.iter().filter_map(born).collect();
-        self.pass = Some(InFlight { pass, hash: hash_of(&writes), failed: BTreeSet::new(), born });
+        let uid = |(name, gpu_node): (&NodeName, &Arc<GpuNode>)| Some((name.clone(), gpu_node.uid()?));
+        let uids = world.gpu_nodes.iter().filter_map(uid).collect();
+        self.pass = Some(InFlight { pass, hash: hash_of(&writes), failed: BTreeSet::new(), born, uids });
         self.end_pass(sim.now);
         Ok(())
     }
