@@ -155,4 +155,21 @@ mod tests {
         assert_eq!((writes.len(), second.events.len()), (0, 0));
         assert_eq!(carry.next(now), Some(Duration::from_secs(1)));
     }
+
+    #[test]
+    fn that_a_failure_is_resolved_is_reported_at_once() {
+        let (mut carry, world, now) = (Carry::default(), World::default(), Uptime::ZERO);
+        let write = Write::Taint("a".into(), None);
+        let failure = || Failure { class: Class::Forbidden, message: "no".into() };
+        carry.settled(&write, Err(failure()), now);
+        assert_eq!(carry.next(now), Some(Duration::from_secs(30)));
+        // The write is not needed any more.
+        carry.begin(&mut Plan::default(), &world, now);
+        assert_eq!(carry.next(now), Some(Duration::ZERO));
+        carry.begin(&mut Plan::default(), &world, now);
+        assert_eq!(carry.next(now), None);
+        carry.settled(&write, Err(failure()), now);
+        carry.settled(&write, Ok(()), now);
+        assert_eq!(carry.next(now), Some(Duration::ZERO));
+    }
 }

@@ -15,7 +15,7 @@ use gpu_operator_plan::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    robust::busy,
+    robust::{busy, step_until_released},
     sim::{Faults, Sim},
 };
 
@@ -275,4 +275,21 @@ fn a_runtime_class_that_a_policy_owns_is_given_to_nobody() {
     *class = RuntimeClassFacts { owned: true, ..class.clone() };
     sim.settle();
     assert!(!sim.runtime_classes["nvidia"].owned);
+}
+
+#[test]
+fn a_node_that_leaves_in_the_middle_of_its_update_keeps_its_turn() {
+    let mut sim = selected(&["a", "b"]);
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    sim.apply_policy("all", "{nodeSelector: {matchLabels: {gpu: yes}}, defaults: {driver: {version: 580.105.08}}}");
+    step_until_released(&mut sim, "a");
+    sim.label("a", "gpu", None);
+    busy(&mut sim, "a");
+    steps(&mut sim, 100);
+    assert!(!sim.is_moving("b"));
+    let message = sim.status("b").message;
+    assert!(message.contains("node a has left this pool in the middle of an update"), "{message}");
+    sim.gpu_pods.clear();
+    steps(&mut sim, 200);
+    assert!(sim.status("b").is_ready() && !sim.is_moving("b"));
 }

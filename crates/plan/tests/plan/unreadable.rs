@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_crd::{NodeName, policy_status::NodeCounts, reason::Reason};
+use gpu_operator_crd::{NodeName, keys, policy_status::NodeCounts, reason::Reason};
 use gpu_operator_plan::{Plan, world::Concern};
 use proptest::{collection::vec, prelude::*};
 use test_support::random::config;
@@ -89,4 +89,32 @@ fn a_node_whose_gpu_node_cannot_be_parsed_counts_as_failed() {
     sim.unparsable_gpu_nodes.clear();
     sim.settle();
     assert_eq!(sim.condition("all", "Ready").0, "True");
+}
+
+#[test]
+fn nothing_that_a_gpu_node_may_need_goes_while_it_cannot_be_parsed() {
+    let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
+    let sets: Vec<_> = sim.sets.keys().cloned().collect();
+    sim.unparsable_gpu_nodes.insert("a".into());
+    // Only its record names the driver now.
+    sim.label("a", keys::DRIVER, None);
+    sim.delete_policy("all");
+    sim.run(300);
+    assert!(sim.sets.keys().eq(&sets) && sim.policies.contains_key(&"all".into()), "{:?}", sim.sets.keys());
+    assert_eq!(sim.policy_status("all").attention[0].reason(), Some(Reason::GpuNodeUnreadable));
+    sim.unparsable_gpu_nodes.clear();
+    sim.run(300);
+    assert!(sim.sets.is_empty() && sim.policies.is_empty());
+}
+
+#[test]
+fn the_daemon_sets_of_a_policy_that_cannot_be_parsed_stay() {
+    let mut sim = Sim::new().policy("all", "{}").gpu_node("a", "2330", 8);
+    // They exist, and no label names them yet.
+    sim.carry_out_first(&sim.plan(), 2);
+    let sets = sim.sets.len();
+    assert!(sets > 0 && !sim.node("a").labels.contains_key(keys::DRIVER));
+    sim.unparsable_policies.insert("all".into());
+    sim.run(30);
+    assert_eq!(sim.sets.len(), sets);
 }
