@@ -1,6 +1,7 @@
 //! GpuNodes that belong to no Node that exists. Kubernetes deletes a GpuNode together with the Node that owns it, but if the node is
 //! still running, its probe may create the GpuNode again, without an owner.
 
+use gpu_operator_crd::NodeName;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -8,28 +9,32 @@ use super::plan::Plan;
 use crate::{inventory::report::belongs_to, settings::NODE_GRACE, time::later, world::World};
 
 /// Adds the deletions of GpuNodes that have neither an owner nor a Node, or that belong to an earlier Node of the same name. While one
-/// that does not belong to its Node exists, the plan writes nothing that would become part of it, and so no labels, which it has to
-/// record.
+/// may belong to an earlier Node, the plan writes nothing that would become part of it, and so no labels, which it has to record.
 ///
-/// One without an owner that is younger than its Node belongs to a machine whose reboot its kubelet has not reported, or to one
-/// whose probe has not ended yet: the next report shows which. One without a Node may be that of a new node, which is known before
-/// its Node, so it is deleted only after [`NODE_GRACE`], counted from its creation by the API server's clock. If that clock differs
-/// from this one, it is deleted later, or once in vain: its probe creates it again.
+/// The times of [`NODE_GRACE`] are counted from the creation of the GpuNode by the API server's clock. If that clock differs from this
+/// one, a GpuNode is deleted later, or once in vain: its probe creates it again.
 pub fn remove(plan: &mut Plan, world: &World, now: Timestamp) {
     for (name, gpu_node) in &world.gpu_nodes {
         let created = gpu_node.creation_timestamp().map(|created| created.0);
         let is_ownerless = gpu_node.owner_references().is_empty();
+        let grace = created.map_or(now, |created| later(created, NODE_GRACE));
         let due = match world.nodes.get(name) {
             Some(node) if belongs_to(gpu_node, node) => continue,
-            Some(node) => {
-                plan.gpu_nodes.remove(name);
-                plan.labels.remove(name);
-                if is_ownerless && created >= node.created {
-                    continue;
+            // The next report shows whether its kubelet has not reported a reboot yet, or the probe of an earlier Node is still
+            // running. No probe outlives its Node for long.
+            Some(node) if is_ownerless && created >= node.created => {
+                if now < grace {
+                    write_nothing(plan, name);
+                    plan.check_again = plan.check_again.into_iter().chain([grace]).min();
                 }
+                continue;
+            }
+            Some(_) => {
+                write_nothing(plan, name);
                 now
             }
-            None if is_ownerless => created.map_or(now, |created| later(created, NODE_GRACE)),
+            // It may be that of a new node, which is known before its Node.
+            None if is_ownerless => grace,
             // Kubernetes deletes it.
             None => continue,
         };
@@ -40,4 +45,9 @@ pub fn remove(plan: &mut Plan, world: &World, now: Timestamp) {
             plan.check_again = plan.check_again.into_iter().chain([due]).min();
         }
     }
+}
+
+fn write_nothing(plan: &mut Plan, node: &NodeName) {
+    plan.gpu_nodes.remove(node);
+    plan.labels.remove(node);
 }

@@ -75,7 +75,7 @@ pub fn policies() -> Vec<(&'static str, ClusterGpuPolicy)> {
         message: "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned(),
         at: None,
     };
-    let states = [
+    let states = vec![
         ("not observed yet", new()),
         ("no node matches", Sim::new().policy("all", "{}").run_for(60)),
         ("no node, none required", Sim::new().policy("all", none_required).run_for(60)),

@@ -63,9 +63,9 @@ fn touched(plan: &Plan, node: &NodeName) -> Vec<String> {
 fn nothing_more_goes(known: &Plan, plan: &Plan) -> Result<(), TestCaseError> {
     let removed = |plan: &Plan| -> BTreeSet<String> {
         let writes = plan.clone().take_writes().concat();
-        let removes = |write: &str| write.starts_with("delete ") || write.starts_with("remove ");
+        let takes = |write: &str| write.starts_with("delete ") || write.starts_with("remove ");
         let begun = writes.iter().filter(|write| write.begins_an_update()).map(|write| format!("update by: {write}"));
-        let removed = writes.iter().map(ToString::to_string).filter(|write| removes(write));
+        let removed = writes.iter().map(ToString::to_string).filter(|write| takes(write));
         removed.chain(begun).collect()
     };
     let (before, now) = (removed(known), removed(plan));
