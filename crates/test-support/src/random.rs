@@ -2,8 +2,7 @@
 
 use proptest::{prelude::*, test_runner::RngSeed};
 
-/// The environment variable with the seed. CI's seed follows from the commit, so that each commit is tested with other cases and a
-/// failing commit fails again.
+/// The environment variable with the seed.
 const SEED: &str = "PROPTEST_RNG_SEED";
 const CASES: &str = "PROPTEST_CASES";
 

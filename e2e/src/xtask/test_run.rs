@@ -1,17 +1,15 @@
 //! `test`: runs all tests, in stages, and prints the time of each stage.
 
 use std::{
-    env,
     fs::{self, File},
     io::{self, Write},
     path::Path,
-    process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 
-use super::{leftovers::DevicesBefore, simulate, test_failures};
+use super::{leftovers::DevicesBefore, test_failures};
 use crate::{
     cluster::{
         diagnosis::diagnosis,
@@ -130,19 +128,7 @@ fn unit_tests(paths: &Paths) -> Result<()> {
     ];
     let tests: Vec<String> =
         folders.iter().flat_map(|folder| targets(&paths.root.join(folder).join("tests"))).collect();
-    let seed = env::var(simulate::SEED).ok().or_else(|| seed_of_commit(&paths.root)).unwrap_or_default();
-    if !seed.is_empty() {
-        outln!("random tests with {}={seed}", simulate::SEED);
-    }
-    cargo_test(paths, "unit-tests", &["--lib", "--bins"], &tests, &[], &[(simulate::SEED, &seed)])
-}
-
-/// Returns the seed of the random tests that belongs to the commit that is checked out, so that each commit is tested with other
-/// cases, and a failing commit fails again; `None` outside a repository.
-fn seed_of_commit(root: &Path) -> Option<String> {
-    let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output().ok()?;
-    let commit = String::from_utf8(output.stdout).ok()?;
-    Some(u32::from_str_radix(commit.get(..8)?, 16).ok()?.to_string())
+    cargo_test(paths, "unit-tests", &["--lib", "--bins"], &tests, &[])
 }
 
 /// Runs the end-to-end tests in the running cluster.
@@ -159,20 +145,13 @@ fn e2e_tests(paths: &Paths, nodes: Nodes, filter: Option<&str>) -> Result<()> {
     // Every test waits for the nodes that it needs, so all of them can start at once.
     let mut args = vec!["--test-threads=200"];
     args.extend(filter);
-    cargo_test(paths, "e2e-tests", &[], &tests, &args, &[])?;
+    cargo_test(paths, "e2e-tests", &[], &tests, &args)?;
     State::load(paths).map_or(Ok(()), |state| unanswered::ensure_all_known(paths, state.nodes.real()))
 }
 
 /// Runs tests of the workspace, and keeps their output in a log. It always runs cargo for the whole workspace, so that every
 /// dependency is built only once, with the same features.
-fn cargo_test(
-    paths: &Paths,
-    log: &str,
-    kinds: &[&str],
-    tests: &[String],
-    rest: &[&str],
-    environment: &[(&str, &str)],
-) -> Result<()> {
+fn cargo_test(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: &[&str]) -> Result<()> {
     let log = paths.log(log);
     let mut command = cargo::command(&paths.root);
     command
@@ -182,7 +161,6 @@ fn cargo_test(
         .arg("--")
         .args(rest)
         .env("E2E_KUBECONFIG", paths.kubeconfig())
-        .envs(environment.iter().copied().filter(|(_, value)| !value.is_empty()))
         .stdout(create(&log)?);
     let mut printed = File::open(&log)?;
     // Forwards the output as it is written.

@@ -81,6 +81,8 @@ pub struct Cluster {
     events: VecDeque<Event>,
     /// With the time at which each was made.
     late: Vec<(Arc<Write>, Timestamp)>,
+    /// Whether a late write may have replaced a record that is newer: the spec of a GpuNode has no resource version.
+    is_overtaken: bool,
 }
 
 impl Cluster {
@@ -89,7 +91,7 @@ impl Cluster {
         store.record(&sim);
         let operator = Operator::start(&store);
         let events = events.iter().copied().collect();
-        Self { sim, store, operator, lagging, allowed, events, late: Vec::new() }
+        Self { sim, store, operator, lagging, allowed, events, late: Vec::new(), is_overtaken: false }
     }
 
     /// Ends everything that may happen but need not.
@@ -163,6 +165,7 @@ impl Cluster {
             Step::Late => {
                 let (write, _) = self.late.remove(0);
                 law::holds_late(&self.sim, &write)?;
+                self.is_overtaken |= matches!(*write, Write::Spec(..));
                 drop(self.sim.write(&write));
             }
             Step::Kill => {
@@ -243,7 +246,8 @@ impl Cluster {
                     // In place of the uid in a pod's name.
                     Write::Recreate(pod) if recreated(pod) != pass.born.get(pod).copied() => Ok(false),
                     _ => {
-                        law::holds(&self.sim, &write)?;
+                        let holds = if self.is_overtaken { law::holds_late } else { law::holds };
+                        holds(&self.sim, &write)?;
                         let is_another = self.is_for_another_gpu_node(&write, &pass.uids);
                         let answer = self.sim.write(&write);
                         if is_another && answer.is_ok() {
