@@ -18,7 +18,7 @@ use kube::ResourceExt;
 use crate::{
     law,
     sim::Sim,
-    truth::{annotated, counts, governing, is_used, keeps_its_stack, placing, reported_gpus},
+    truth::{annotated, counts, governing, is_used, keeps_its_stack, placing, pod, reported_gpus},
 };
 
 /// This operator's labels on Nodes.
@@ -120,8 +120,7 @@ fn pool_of(sim: &Sim, node: &NodeFacts) -> PoolOf {
 /// neither started nor failed yet.
 fn pending_restarts(sim: &Sim) -> BTreeMap<PoolOf, NodeName> {
     let comes = |node: &&NodeFacts| {
-        let pod = sim.pods.get(&format!("toolkit@{}", node.name));
-        let pod = pod.filter(|pod| is_selected(pod, node, Stage::Toolkit));
+        let pod = pod(sim, &node.name, Stage::Toolkit).filter(|pod| is_selected(pod, node, Stage::Toolkit));
         let to_come = pod.map_or(node.ready, |pod| !pod.has_started() && pod.init.is_empty());
         sim.restarts_runtime(&node.name) && to_come
     };
@@ -167,10 +166,7 @@ fn is_out_of_service(sim: &Sim, name: &NodeName) -> bool {
 /// Returns whether a node has a plugin, and all pods that its labels select are running.
 fn is_complete(sim: &Sim, name: &NodeName) -> bool {
     let node = &sim.nodes[name];
-    let runs = |stage: Stage| {
-        let pod = sim.pods.get(&format!("{}@{name}", stage.as_str()));
-        pod.is_some_and(|pod| pod.running() && is_selected(pod, node, stage))
-    };
+    let runs = |stage: Stage| pod(sim, name, stage).is_some_and(|pod| pod.running() && is_selected(pod, node, stage));
     node.labels.contains_key(keys::DEVICE_PLUGIN)
         && Stage::ALL.into_iter().all(|stage| !node.labels.contains_key(stage.key()) || runs(stage))
 }

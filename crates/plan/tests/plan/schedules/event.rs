@@ -4,7 +4,7 @@ use gpu_operator_crd::{NodeName, keys, policy::Stage};
 use gpu_operator_plan::world::PodFacts;
 use proptest::{prelude::*, sample::select};
 
-use crate::sim::Sim;
+use crate::{sim::Sim, truth::pod};
 
 /// The policy `all` and its other revision. Both select all nodes without the label [`OUT`].
 pub const POLICY: &str = "{nodeSelector: {matchExpressions: [{key: out, operator: DoesNotExist}]}}";
@@ -105,7 +105,7 @@ fn set<N: Ord>(set: &mut std::collections::BTreeSet<N>, name: N, is: bool) {
 
 /// Kubelet admits a pod with a GPU while the device plugin is registered.
 fn start_gpu_pod(sim: &mut Sim, node: &NodeName) {
-    let plugin = sim.pods.get(&format!("{}@{node}", Stage::DevicePlugin.as_str()));
+    let plugin = pod(sim, node, Stage::DevicePlugin);
     let offers = sim.nodes[node].allocatable.total() > 0 && plugin.is_some_and(PodFacts::running);
     if offers {
         sim.gpu_pods.entry(node.clone()).or_insert_with(|| vec!["team/training".into()]);

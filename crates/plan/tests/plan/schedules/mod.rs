@@ -79,14 +79,13 @@ proptest! {
 
     #[test]
     fn in_random_orders_drivers_are_replaced_and_never_under_a_gpu_pod(choices in vec(any::<u16>(), 0..600)) {
+        use Event::{Back, Move, PodStarts, PodsEnd};
         let sim = Sim::settled_fleet(POLICY, &["a", "b", "c"]);
         let stray = Event::Stray("a", Stage::Driver, Some("x"));
-        let starts = [Event::PodStarts; 5];
-        let [first, second, third] = [&starts[..], &starts[..3], &starts[..2]];
         let events = [
-            &[Event::Move][..], first, &[stray, Event::PodsEnd, Event::Back], second, &[Event::PodsEnd, stray, Event::Move],
-            &starts[..1], &[stray], third,
-        ].concat();
+            Move, PodStarts, PodStarts, PodStarts, PodStarts, PodStarts, stray, PodsEnd, Back, PodStarts, PodStarts, PodStarts,
+            PodsEnd, stray, Move, PodStarts, stray, PodStarts, PodStarts,
+        ];
         let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &events);
         let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));
         prop_assert!(end.is_ok(), "{}", end.unwrap_err());
