@@ -12,7 +12,7 @@ use gpu_operator_plan::{
 
 use crate::{
     sim::Sim,
-    truth::{group_of_pod, is_used, keeps_its_stack, placing, pod},
+    truth::{governing, group_of_pod, is_used, keeps_its_stack, placing, pod},
 };
 
 /// A law, and what violates it.
@@ -126,7 +126,8 @@ fn holds_an_old_root(sim: &Sim, holder: &PodFacts) -> bool {
 fn nothing_is_left_of(sim: &Sim, policy: &PolicyName) -> Lawful {
     for node in sim.nodes.values() {
         let former = sim.gpu_nodes.get(&node.name).and_then(|gpu_node| gpu_node.spec.policy.as_ref());
-        if former == Some(policy) {
+        // Of a node whose policy is not recorded, it may be this one.
+        if former == Some(policy) || former.is_none() && governing(sim, &node.name).is_none() {
             is_clean(node).map_err(|left| format!("policy {policy} is gone, and {} has {left}", node.name))?;
         }
     }
