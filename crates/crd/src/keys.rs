@@ -46,10 +46,6 @@ pub const POLICY: &str = "gpu.nodestack.dev/policy";
 /// Annotation of DaemonSets: a hash of the applied object, which avoids applying it again.
 pub const APPLIED: &str = "gpu.nodestack.dev/applied";
 
-/// Annotation of a device plugin's DaemonSet: how it advertises GPUs, if not as one resource per GPU. A node whose
-/// update is pending is measured by the DaemonSet that it has.
-pub const OFFER: &str = "gpu.nodestack.dev/offer";
-
 /// Annotation of a RuntimeClass: the names of the policies that use it, separated by commas. They are not its owners: if
 /// a policy were deleted in the foreground, the API server would reject pods that name the class while its nodes are
 /// still in use.

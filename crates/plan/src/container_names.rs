@@ -12,6 +12,9 @@ pub const DEVICE_NODES: &str = "device-nodes";
 /// The init container that unloads nouveau.
 pub const UNLOAD_NOUVEAU: &str = "unload-nouveau";
 
+/// The init container that writes the configuration file of a device plugin.
+pub const CONFIG_WRITER: &str = "write-config";
+
 /// The init container that applies the MIG layout.
 pub const DIVIDER: &str = "divide-gpus";
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use gpu_operator_common::interned::Interner;
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use gpu_operator_plan::world::{
     DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
     mirror::{Facts, Mirror, Version},
@@ -223,10 +223,15 @@ fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N
     (readable, unreadable)
 }
 
-/// Returns an object without metadata that the plan never reads or that changes with every write.
+/// Returns an object without metadata that the plan never reads or that changes with every write. Of the managed fields only the
+/// times of the probe's writes are left.
 pub fn trimmed<K: Resource>(mut object: K) -> K {
     let meta = object.meta_mut();
-    *meta = ObjectMeta { managed_fields: None, resource_version: None, annotations: None, ..std::mem::take(meta) };
+    let mut managed = meta.managed_fields.take().unwrap_or_default();
+    managed.retain(|entry| entry.manager.as_deref() == Some(keys::PROBE_MANAGER));
+    managed.iter_mut().for_each(|entry| entry.fields_v1 = None);
+    let managed_fields = (!managed.is_empty()).then_some(managed);
+    *meta = ObjectMeta { managed_fields, resource_version: None, annotations: None, ..std::mem::take(meta) };
     object
 }
 

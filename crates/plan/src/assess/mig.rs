@@ -13,6 +13,7 @@ use crate::{
     assess::{member::Member, pod_failure::named_reason},
     container_names::DIVIDER,
     desired::mig_layout::Layout,
+    inventory::report,
     time::older,
     world::{ContainerFacts, ContainerState, PodFacts},
 };
@@ -55,10 +56,12 @@ fn words(layout: &Layout) -> String {
     layout.iter().map(|(profile, count)| format!("{count} x {profile}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the device plugin's pod whose replacement would restore the layout: one that applied it long ago, and is running.
+/// Returns the device plugin's pod whose replacement would restore the layout: one that applied it long ago, is running, and was
+/// there when the probe last reported. If the probe is silent since, the layout is unknown.
 #[must_use]
 pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
-    let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
+    let reported = report::written(member.gpu_node);
+    let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running() && pod.created < reported)?;
     let interval = member.health_policy.rules.interval.map_or(Duration::ZERO, Into::into);
     let settled = SETTLED.max(interval.saturating_mul(LOOKS));
     pod.running_since().filter(|since| older(*since, settled, now)).map(|_| pod)

@@ -24,7 +24,6 @@ use super::{
 use crate::{
     inventory::{external_stack::ExternalStack, membership::name_of, pools::GoverningPool},
     revision,
-    world::ResourceLayout,
 };
 
 /// The longest part of a pool's name in a group's name; the rest is a hash.
@@ -35,8 +34,6 @@ const SLUG: usize = 30;
 pub struct Variant {
     /// Everything on which it depends.
     pub key: VariantKey,
-    /// The resources that its device plugin makes of a GPU.
-    pub offer: ResourceLayout,
     /// The stages that this operator installs, with the group of each.
     pub stages: Vec<(Revision, StageSpec)>,
 }
@@ -113,8 +110,7 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
         device_plugin::stage(policy, pool, &key),
     ];
     let stages = specs.into_iter().flatten().map(|spec| (group_name(&key, &spec), spec)).collect();
-    let offer = ResourceLayout::of(&effective_spec::device_plugin(policy, pool));
-    Variant { key, offer, stages }
+    Variant { key, stages }
 }
 
 /// Returns the name of a stage's group, which is the value of the node's label: a readable prefix and a hash of the

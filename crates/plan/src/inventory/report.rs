@@ -1,6 +1,7 @@
 //! What a GpuNode says about the present: a GpuNode belongs to one Node, and the probe's report to one boot of it.
 
-use gpu_operator_crd::{GpuNode, Report};
+use gpu_operator_crd::{GpuNode, Report, keys};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::Timestamp};
 use kube::ResourceExt;
 
 use crate::world::{NodeFacts, World};
@@ -29,6 +30,15 @@ pub fn belongs_to(gpu_node: &GpuNode, node: &NodeFacts) -> bool {
 #[must_use]
 pub fn last(gpu_node: Option<&GpuNode>) -> Option<&Report> {
     gpu_node?.status.as_ref()?.report.as_ref()
+}
+
+/// Returns when the probe last reported, according to the API server: only reports that differ from the one before are written.
+#[must_use]
+pub fn written(gpu_node: Option<&GpuNode>) -> Option<Timestamp> {
+    let is_report = |entry: &&ManagedFieldsEntry| {
+        entry.manager.as_deref() == Some(keys::PROBE_MANAGER) && entry.subresource.as_deref() == Some("status")
+    };
+    gpu_node?.managed_fields().iter().find(is_report)?.time.as_ref().map(|time| time.0)
 }
 
 /// Returns the probe's last report, if it is of the node's current boot. Everything else that a report contains depends on it: after

@@ -38,12 +38,7 @@ pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Var
                 Stage::Mps => device_plugin::mps_pod(&input)?,
                 Stage::DevicePlugin => device_plugin::pod(&input)?,
             };
-            let mut set = daemon_set(&input, group, parts);
-            if spec.stage == Stage::DevicePlugin {
-                let offer = variant.offer.annotation().map(|offer| (keys::OFFER.to_owned(), offer));
-                set.metadata.annotations = offer.map(|offer| BTreeMap::from([offer]));
-            }
-            Some(set)
+            Some(daemon_set(&input, group, parts))
         })
         .collect()
 }

@@ -38,7 +38,12 @@ impl DaemonSetFacts {
         Self {
             applied: set.annotations().get(keys::APPLIED).cloned(),
             policy: set.labels().get(keys::POLICY).map(|policy| policy.as_str().into()),
-            offer: ResourceLayout::read(set.annotations().get(keys::OFFER)),
+            offer: set
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.template.spec.as_ref())
+                .map(ResourceLayout::of_pod)
+                .unwrap_or_default(),
             generation: set.metadata.generation,
             spec: set.spec.clone(),
             added_by: added_by(set),

@@ -7,10 +7,13 @@ use gpu_operator_crd::{
     keys,
     policy::{DevicePlugin, MigStrategy},
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use serde::{Deserialize, Serialize};
+use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::api::resource::Quantity};
+use serde::Serialize;
+use serde_json::Value;
 
 use gpu_operator_common::interned::{Interned, Interner};
+
+use crate::container_names::CONFIG_WRITER;
 
 /// Amounts of extended resources, by name. Most nodes have one, and few have more than a handful. Any of them may be the name
 /// under which a third-party device plugin offers GPUs.
@@ -84,17 +87,17 @@ pub fn is_gpu(name: &str) -> bool {
 }
 
 /// The layout in which a device plugin offers a GPU.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ResourceLayout {
     /// The resource name of a third-party device plugin for whole GPUs, if it differs from NVIDIA's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// The number of pods that share a GPU or MIG device.
     pub replicas: u32,
     /// Whether shared devices have their own resource name.
     pub renamed: bool,
     /// Whether the pods share the device by MPS instead of time-slicing.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mps: bool,
     /// The strategy that determines the resource names of MIG devices.
     pub mig: MigStrategy,
@@ -121,16 +124,28 @@ impl ResourceLayout {
         Self { resource, replicas, renamed: renamed.unwrap_or_default(), mps: by_mps, mig }
     }
 
-    /// Reads the layout from a DaemonSet's annotation; defaults to one unshared resource per GPU.
+    /// Returns the layout of the device plugin in a pod: from its configuration file, which an init container writes from its
+    /// arguments, and its environment.
     #[must_use]
-    pub fn read(annotation: Option<&String>) -> Self {
-        annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
-    }
-
-    /// Returns the annotation for this layout, or `None` for the default layout.
-    #[must_use]
-    pub fn annotation(&self) -> Option<String> {
-        (*self != Self::default()).then(|| serde_json::to_string(self).unwrap_or_default())
+    pub fn of_pod(pod: &PodSpec) -> Self {
+        let writer = pod.init_containers.iter().flatten().find(|init| init.name == CONFIG_WRITER);
+        let file =
+            writer.and_then(|writer| writer.args.as_ref()?.get(2)).and_then(|text| serde_json::from_str(text).ok());
+        let file: Value = file.unwrap_or_default();
+        let mps = file.pointer("/sharing/mps");
+        let sharing = mps.or_else(|| file.pointer("/sharing/timeSlicing"));
+        let replicas = sharing.and_then(|sharing| sharing.pointer("/resources/0/replicas"));
+        let replicas = replicas.or_else(|| file.pointer("/GPUSharingConfig/MaxSharedClientsPerGPU"));
+        let variables = pod.containers.iter().flat_map(|container| container.env.iter().flatten());
+        let strategy = variables.filter(|env| env.name == "MIG_STRATEGY").find_map(|env| env.value.as_deref());
+        let of_strategy = |mig: &MigStrategy| strategy == Some(mig.as_str());
+        Self {
+            resource: None,
+            replicas: replicas.and_then(Value::as_u64).and_then(|replicas| replicas.try_into().ok()).unwrap_or(1),
+            renamed: sharing.and_then(|sharing| sharing["renameByDefault"].as_bool()).unwrap_or_default(),
+            mps: mps.is_some(),
+            mig: [MigStrategy::Single, MigStrategy::Mixed].into_iter().find(of_strategy).unwrap_or_default(),
+        }
     }
 }
 
@@ -175,23 +190,6 @@ mod tests {
         let capacity = amounts(&[("nvidia.com/gpu", 8), ("nvidia.com/mig-1g.5gb", 2), ("example.com/nic", 1)]);
         let allocatable = amounts(&[("nvidia.com/gpu", 7), ("nvidia.com/mig-1g.5gb", 3), ("example.com/nic", 1)]);
         assert_eq!(capacity.without(&allocatable), Resources::from(1));
-    }
-
-    #[test]
-    fn an_offer_is_read_as_it_was_written_and_the_default_is_not_written() {
-        let offer = ResourceLayout {
-            replicas: 4,
-            renamed: true,
-            mps: true,
-            mig: MigStrategy::Mixed,
-            ..ResourceLayout::default()
-        };
-        assert_eq!(ResourceLayout::read(offer.annotation().as_ref()), offer);
-        assert_eq!(ResourceLayout::default().annotation(), None);
-        assert_eq!(ResourceLayout::read(None), ResourceLayout::default());
-        // As written before MPS was distinguished from time-slicing.
-        let older = r#"{"replicas":4,"renamed":true,"mig":"Mixed"}"#.to_owned();
-        assert_eq!(ResourceLayout::read(Some(&older)), ResourceLayout { mps: false, ..offer });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! reported if blocked.
 
 use crate::sim::{Faults, Sim, machine::MigOutcome};
-use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
+use gpu_operator_crd::{Phase, Report, keys, policy::Stage, reason::Reason, report::MigDevices};
 
 pub(crate) const SEVENTHS: &str = "[{profile: 1g.10gb, count: 7}]";
 const HALVES: &str = "[{profile: 3g.40gb, count: 2}]";
@@ -141,6 +141,24 @@ fn a_manually_changed_layout_is_restored_once_no_pod_uses_the_gpus() {
     sim.sleep(1200);
     sim.settle();
     assert_eq!((plugin_created(&sim, "a"), recreated), (again, 1));
+}
+
+#[test]
+fn a_layout_that_the_probe_has_not_seen_is_not_restored() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    // As many resources of the same name as before, so that the node is ready.
+    sim.apply_policy(
+        "all",
+        "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}",
+    );
+    sim.run(120);
+    let gpus = |report: &Report| report.gpus[0].mig_devices.as_ref().map(Vec::len);
+    assert_eq!((gpus(sim.report("a")), sim.status("a").report.as_ref().map(gpus)), (Some(1), Some(None)));
+    sim.sleep(3600);
+    let before = plugin_created(&sim, "a");
+    sim.run(20);
+    assert_eq!(plugin_created(&sim, "a"), before, "the last report is older than the pod");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
+use gpu_operator_plan::world::ResourceLayout;
+use kube::ResourceExt;
 
 const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
 
@@ -49,6 +51,27 @@ fn the_expected_resources_are_the_gpus_times_the_pods_that_share_each() {
         assert_eq!(status.summary.gpus, "64/64", "{policy}");
         let resources = sim.status("a").gpus.resources;
         assert_eq!(resources.get(resource).copied(), (resource != "nvidia.com/gpu").then_some(32), "{policy}");
+    }
+}
+
+#[test]
+fn the_layout_is_read_from_the_plugins_pod() {
+    for (plugin, installed_by_google) in [
+        ("{}", false),
+        ("{sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}, mig: {strategy: Mixed}}", false),
+        ("{sharing: {mps: {replicas: 3, renameByDefault: true}}, mig: {strategy: Single}}", false),
+        ("{sharing: {mps: {replicas: 2}}}", false),
+        ("{sharing: {timeSlicing: {replicas: 3}}}", true),
+    ] {
+        let mut sim =
+            Sim::new().policy("all", &format!("{{defaults: {{devicePlugin: {plugin}}}}}")).gpu_node("a", "2330", 8);
+        if installed_by_google {
+            google(&mut sim, "a");
+        }
+        sim.settle();
+        let pod = sim.template(&sim.sets_of(Stage::DevicePlugin)[0].name_any());
+        let wanted = ResourceLayout::of(&serde_yaml::from_str(plugin).expect("a plugin"));
+        assert_eq!(ResourceLayout::of_pod(pod), wanted, "{plugin}");
     }
 }
 

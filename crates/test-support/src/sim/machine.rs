@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeStatus, NodeName, Report,
+    GpuNode, GpuNodeStatus, NodeName, Report, keys,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
 use gpu_operator_plan::world::{ContainerState, Exit, NodeFacts, Role};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, Time};
 
 use super::{Sim, api::new_gpu_node, node::end_test};
 
@@ -206,7 +207,17 @@ impl Sim {
             && self.nodes.get(node).is_some_and(|node| node.ready);
         let mut gpu_node = gpu_node.clone();
         if let Some(machine) = self.machines.get(node).filter(|_| works) {
-            gpu_node.status.get_or_insert_with(GpuNodeStatus::default).report = Some(machine.clone());
+            let status = gpu_node.status.get_or_insert_with(GpuNodeStatus::default);
+            if status.report.as_ref() != Some(machine) {
+                status.report = Some(machine.clone());
+                let entry = ManagedFieldsEntry {
+                    manager: Some(keys::PROBE_MANAGER.into()),
+                    subresource: Some("status".into()),
+                    time: Some(Time(self.now)),
+                    ..ManagedFieldsEntry::default()
+                };
+                gpu_node.metadata.managed_fields = Some(vec![entry]);
+            }
         }
         gpu_node
     }

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Volume};
 use serde_json::{Value, json};
 
 use crate::{
+    container_names::CONFIG_WRITER,
     desired::expected_resources::{PROFILES, mig_resource},
     manifests::pod::{Mode, empty_dir, mount, own_container},
     settings::Settings,
@@ -60,7 +61,7 @@ pub fn gke(replicas: u32) -> String {
 #[must_use]
 pub fn writer(settings: &Settings, name: &str, text: &str) -> Container {
     let path = format!("{FOLDER}/{name}");
-    own_container(settings, "write-config", &["write", &path, text], vec![mount(VOLUME, FOLDER, Mode::Writable)])
+    own_container(settings, CONFIG_WRITER, &["write", &path, text], vec![mount(VOLUME, FOLDER, Mode::Writable)])
 }
 
 /// Returns the volume of the file.
