@@ -1,6 +1,9 @@
 //! Installing: how a policy takes the nodes of a fleet from no operands to ready.
 
-use crate::sim::{Faults, Sim};
+use crate::{
+    reviewed::review,
+    sim::{Faults, Sim},
+};
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 
 #[test]
@@ -421,13 +424,7 @@ fn the_daemon_sets_of_a_pool_are_as_reviewed() {
         "{images: {registry: mirror.example.com/nv, pullSecrets: [pull]}, pools: [{name: h100, match: {models: [nvidia-h100-80gb]}, driver: {env: [{name: HTTP_PROXY, value: \"http://proxy\"}]}, devicePlugin: {args: [--v=1], resources: {limits: {memory: 100Mi}}}}]}",
     );
     sim.settle();
-    for stage in [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin] {
-        let sets = sim.sets_of(stage);
-        assert_eq!(sets.len(), 1);
-        let mut set = sets[0].clone();
-        set.metadata.generation = None;
-        insta::assert_yaml_snapshot!(stage.as_str(), set);
-    }
+    review("install", &sim, &[Stage::Driver, Stage::Toolkit, Stage::DevicePlugin]);
 }
 
 #[test]

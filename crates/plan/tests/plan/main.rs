@@ -25,6 +25,7 @@ mod properties;
 mod refused_policies;
 mod repairs;
 mod reports;
+mod reviewed;
 mod robust;
 mod rollout;
 mod schedules;

@@ -160,10 +160,3 @@ fn a_layout_that_the_probe_has_not_seen_is_not_restored() {
     sim.run(20);
     assert_eq!(plugin_created(&sim, "a"), before, "the last report is older than the pod");
 }
-
-#[test]
-fn the_plugins_pod_with_a_layout_is_as_reviewed() {
-    let sim = partitioned(&["a"]);
-    let spec = sim.sets_of(Stage::DevicePlugin)[0].spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-    insta::assert_yaml_snapshot!("device-plugin", spec.expect("a pod's spec"));
-}

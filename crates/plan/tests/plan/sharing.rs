@@ -1,7 +1,10 @@
 //! Sharing and MIG: the expected resources of a node follow from how its device plugin offers its GPUs, and a change
 //! only updates the plugin.
 
-use crate::sim::{Faults, Sim};
+use crate::{
+    reviewed::review,
+    sim::{Faults, Sim},
+};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
 use gpu_operator_plan::world::ResourceLayout;
 use kube::ResourceExt;
@@ -249,13 +252,13 @@ fn the_pods_of_all_sharing_strategies_are_as_reviewed() {
         (
             "time-slicing",
             "{sharing: {timeSlicing: {replicas: 4}}, mig: {strategy: Single}, flags: {failOnInitError: false, passDeviceSpecs: true, deviceIDStrategy: Index, gdrcopyEnabled: true, gdsEnabled: false, mofedEnabled: true}}",
-            vec![Stage::DevicePlugin],
+            &[Stage::DevicePlugin][..],
         ),
-        ("mps", "{sharing: {mps: {replicas: 2}}}", vec![Stage::Mps, Stage::DevicePlugin]),
+        ("mps", "{sharing: {mps: {replicas: 2}}}", &[Stage::Mps, Stage::DevicePlugin]),
         (
             "gke",
             "{flavor: Gke, sharing: {timeSlicing: {replicas: 3}}, containerMetrics: {}, healthMonitoring: true, args: [-v=10]}",
-            vec![Stage::DevicePlugin],
+            &[Stage::DevicePlugin][..],
         ),
     ] {
         let mut sim =
@@ -265,10 +268,6 @@ fn the_pods_of_all_sharing_strategies_are_as_reviewed() {
         }
         sim.settle();
         assert_eq!(sim.status("a").phase, Phase::Ready, "{name}");
-        for stage in stages {
-            let sets = sim.sets_of(stage);
-            let spec = sets[0].spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec");
-            insta::assert_yaml_snapshot!(format!("{name}-{}", stage.as_str()), spec);
-        }
+        review(&format!("sharing-{name}"), &sim, stages);
     }
 }

@@ -1,6 +1,9 @@
 //! How containers get the driver: what is installed for which container runtime, and which failures are reported.
 
-use crate::sim::{Faults, Sim};
+use crate::{
+    reviewed::review,
+    sim::{Faults, Sim},
+};
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
 use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
 use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
@@ -30,11 +33,7 @@ fn the_pods_for_every_runtime_and_distribution_are_as_reviewed() {
     ] {
         let sim = fleet(runtime, kubelet, toolkit);
         assert_eq!(sim.status("a").phase, Phase::Ready, "{name}: {:?}", sim.status("a"));
-        for stage in [Stage::Toolkit, Stage::DevicePlugin] {
-            let set = sim.sets_of(stage)[0].clone();
-            let pod = set.spec.and_then(|spec| spec.template.spec).expect("a pod");
-            insta::assert_yaml_snapshot!(format!("{name}-{}", stage.as_str()), pod);
-        }
+        review(&format!("toolkit-{name}"), &sim, &[Stage::Toolkit, Stage::DevicePlugin]);
     }
 }
 
