@@ -14,7 +14,6 @@ pub mod policy;
 pub mod policy_health;
 pub mod policy_status;
 pub mod reason;
-mod removed;
 pub mod report;
 mod schema;
 pub mod selector;
@@ -49,7 +48,6 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
     let (mut policy, mut node) = (ClusterGpuPolicy::crd(), GpuNode::crd());
     descriptions::restore::<ClusterGpuPolicySpec>(&mut policy, "spec");
     descriptions::restore::<ClusterGpuPolicyStatus>(&mut policy, "status");
-    removed::reject(&mut policy, "spec");
     descriptions::restore::<GpuNodeSpec>(&mut node, "spec");
     descriptions::restore::<GpuNodeStatus>(&mut node, "status");
     for name in ["spec", "status"] {

@@ -18,7 +18,7 @@ use serde_json::Value;
 use test_support::damaged;
 
 use crate::{
-    earlier_chart::{rejected, rejection},
+    schemas::{rejected, rejection},
     sim::{Faults, Sim},
 };
 

@@ -10,7 +10,7 @@ mod stages;
 use std::collections::BTreeSet;
 
 use crate::{
-    earlier_chart,
+    schemas,
     sim::{Faults, Sim},
 };
 use gpu_operator_crd::{NodeName, keys, reason::Reason};
@@ -137,7 +137,7 @@ pub fn without_hash(message: &str) -> String {
 /// Returns the state of the nodes if the reason is not reported, and an object that the schema of an earlier chart rejects.
 fn run((reason, place, build): &Scenario) -> Result<String, String> {
     let sim = build().run_for(40);
-    if let Some(error) = sim.plans.iter().find_map(earlier_chart::rejection) {
+    if let Some(error) = sim.plans.iter().find_map(schemas::rejection) {
         return Err(format!("{reason}: {error}"));
     }
     let found = sim.plans.iter().rev().find_map(|plan| entry(plan, *reason, *place));

@@ -1,5 +1,5 @@
-//! The statuses and GpuNodes of this version are accepted by the CRDs of earlier charts: those of a cluster may be upgraded after
-//! the operator, and a status that is rejected keeps a node from being served.
+//! What the operator writes is accepted by the CRDs, also those of an earlier version: the words of a vocabulary that grows are no
+//! closed enum. A status that is rejected keeps a node from being served.
 
 use std::sync::LazyLock;
 
@@ -9,9 +9,8 @@ use jsonschema::Validator;
 use serde::Serialize;
 use serde_json::Value;
 
-/// The CRDs of the first chart of this API version.
-const POLICIES: &str = include_str!("earlier_chart/clustergpupolicies.yaml");
-const GPU_NODES: &str = include_str!("earlier_chart/gpunodes.yaml");
+const POLICIES: &str = include_str!("../../../../config/crd/clustergpupolicies.yaml");
+const GPU_NODES: &str = include_str!("../../../../config/crd/gpunodes.yaml");
 
 static POLICY_STATUS: LazyLock<Validator> = LazyLock::new(|| schema(POLICIES, "status"));
 static GPU_NODE_SPEC: LazyLock<Validator> = LazyLock::new(|| schema(GPU_NODES, "spec"));
@@ -24,7 +23,7 @@ fn schema(crd: &str, field: &str) -> Validator {
     jsonschema::validator_for(schema).expect("a schema")
 }
 
-/// Returns the error of the first object of a plan that an earlier schema rejects.
+/// Returns the error of the first object of a plan that a schema rejects.
 pub fn rejection(plan: &Plan) -> Option<String> {
     let nodes = plan.gpu_nodes.values();
     let specs = nodes.clone().filter_map(|write| check(&GPU_NODE_SPEC, &write.spec.as_ref()?.spec));
@@ -33,7 +32,7 @@ pub fn rejection(plan: &Plan) -> Option<String> {
     specs.chain(statuses).chain(policies).next()
 }
 
-/// Returns the error with which an earlier schema rejects a GpuNode.
+/// Returns the error with which the schema rejects a GpuNode.
 pub fn rejected(gpu_node: &GpuNode) -> Option<String> {
     let status = || check(&GPU_NODE_STATUS, gpu_node.status.as_ref()?);
     check(&GPU_NODE_SPEC, &gpu_node.spec).or_else(status)
@@ -46,7 +45,7 @@ fn check(schema: &Validator, object: &impl Serialize) -> Option<String> {
 }
 
 #[test]
-fn earlier_schemas_accept_values_that_they_do_not_know() {
+fn schemas_accept_words_of_a_later_version() {
     let unknown = serde_json::json!({
         "phase": "Remediation", "reason": "WaitingForOptics", "health": "Remediating",
         "report": {"gpus": [{"pciAddress": "0000:06:00.0", "health": {
