@@ -47,6 +47,7 @@ pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
         let mut command = cargo::command(&paths.root);
         command.args([
             "test",
+            "--profile=search",
             "--package=gpu-operator-plan",
             "--test=plan",
             "--",

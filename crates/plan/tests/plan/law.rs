@@ -137,10 +137,12 @@ fn nothing_is_left_of(sim: &Sim, policy: &PolicyName) -> Lawful {
     }
 }
 
-/// A Node has nothing of this operator.
+/// A Node has nothing of this operator. A label that another manager set is emptied to be removed, and nothing waits for that.
 fn is_clean(node: &NodeFacts) -> Lawful {
+    let label =
+        node.owned_labels.iter().find(|key| node.labels.get(key.as_str()).is_none_or(|value| !value.is_empty()));
     let taint = node.own_taint.as_ref().or(node.taints.iter().find(|taint| node.owns(taint)));
-    match (node.owned_labels.first(), &node.health_condition, taint) {
+    match (label, &node.health_condition, taint) {
         (None, None, None) => Ok(()),
         (label, condition, taint) => Err(format!("{label:?}, {condition:?}, {taint:?}")),
     }

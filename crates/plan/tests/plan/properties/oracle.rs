@@ -213,15 +213,19 @@ fn nothing_starts_beside_a_foreign_pod(sim: &Sim, plan: &Plan) {
     }
 }
 
-/// The operator only writes its own labels and those that the node's policy names.
+/// The operator only writes its own labels and those that the node's policy names; a node that is leaving keeps what it has.
 fn only_named_keys_are_written(sim: &Sim, plan: &Plan) {
     for (name, write) in &plan.labels {
         let spec = governing(sim, name).map(|policy| &policy.spec);
         let labels = spec.into_iter().flat_map(|spec| spec.labels_of(&spec.pools));
         let named: BTreeSet<&str> = labels.map(|label| label.key.as_str()).collect();
         let discovered = spec.is_some_and(|spec| spec.compatibility.wants_gfd());
+        let keeps = |key: &str| spec.is_none() && sim.nodes[name].owned_labels.contains(key);
         let legal = |key: &&String| {
-            OWN_LABELS.contains(&key.as_str()) || named.contains(key.as_str()) || discovered && keys::is_discovered(key)
+            OWN_LABELS.contains(&key.as_str())
+                || named.contains(key.as_str())
+                || discovered && keys::is_discovered(key)
+                || keeps(key)
         };
         let illegal: Vec<_> = write.labels.keys().filter(|key| !legal(key)).collect();
         assert!(illegal.is_empty(), "{name}: {illegal:?}");
