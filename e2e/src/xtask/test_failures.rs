@@ -4,6 +4,12 @@
 const MAX_LINES: usize = 12;
 /// The maximum number of characters of such a line.
 const MAX_WIDTH: usize = 400;
+/// The beginning of a random test's line with the command that repeats it.
+const AGAIN: &str = "Again: ";
+/// The beginning of its line before the shrunk input, and the maximum number of lines of the two. What it printed in between is about
+/// larger inputs.
+const SHRUNK: &str = "Test failed: ";
+const MAX_SHRUNK_LINES: usize = 150;
 /// The line that a test prints between its error and the state of the cluster.
 pub const DIAGNOSIS_HEADING: &str = "--- the cluster";
 /// The line between an error and its backtrace.
@@ -18,12 +24,16 @@ pub(super) fn summarize(output: &str) -> Vec<String> {
     while let Some(line) = lines.next() {
         failed = failed && line != "successes:" || line == "failures:";
         let Some(test) = heading(line).filter(|_| failed) else { continue };
-        let mut summary = vec![test.to_owned()];
+        let (mut summary, mut most) = (vec![test.to_owned()], MAX_LINES);
         while let Some(line) = lines.next_if(|line| !is_end(line)) {
             if line == DIAGNOSIS_HEADING || line == BACKTRACE {
                 break;
             }
-            if !line.trim().is_empty() && summary.len() <= MAX_LINES {
+            if line.starts_with(SHRUNK) {
+                summary.retain(|line| line == test || line.trim_start().starts_with(AGAIN));
+                most = MAX_SHRUNK_LINES;
+            }
+            if !line.trim().is_empty() && summary.len() <= most {
                 summary.push(format!("    {}", line.chars().take(MAX_WIDTH).collect::<String>()));
             }
         }
@@ -81,6 +91,16 @@ no status
 Stack backtrace:
    0: std::rt
 
+---- c::breaks stdout ----
+Again: SEED=3 cargo test
+
+thread 'c::breaks' (8) panicked at tests/c.rs:7:9:
+three nodes
+
+thread 'c::breaks' (8) panicked at tests/c.rs:1:1:
+Test failed: one node.
+minimal failing input: nodes = 1
+
 
 failures:
     a::breaks
@@ -92,6 +112,7 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
             "a::breaks\n    thread 'a::breaks' (7) panicked at tests/a.rs:30:9:\n    a ready node: not within 60 s\n    \
              Caused by:\n        Driver Pulling",
             "b::breaks\n    no status",
+            "c::breaks\n    Again: SEED=3 cargo test\n    Test failed: one node.\n    minimal failing input: nodes = 1",
         ];
         assert_eq!(summarize(output), expected);
         assert_eq!(summarize("test a ... ok\n"), Vec::<String>::new());
