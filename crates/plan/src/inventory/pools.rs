@@ -10,7 +10,7 @@ use super::{node_labels::canonical, published_keys};
 use crate::{catalogue::Catalogue, world::NodeLabels};
 
 /// The pool of nodes of which only a label has said that they have GPUs.
-const UNKNOWN_MODEL: &str = "unknown-model";
+pub(super) const UNKNOWN_MODEL: &str = "unknown-model";
 
 /// The pool that governs a node.
 #[derive(Clone, Debug)]

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use gpu_operator_crd::{ClusterGpuPolicy, PolicyName, PoolName, keys};
 
-use super::membership::{by_age, governs, name_of, opted_out};
+use super::{
+    membership::{by_age, governs, name_of, opted_out},
+    pools::UNKNOWN_MODEL,
+};
 use crate::world::{NodeFacts, World};
 
 /// A node whose GpuNode cannot be parsed.
@@ -15,7 +18,7 @@ pub struct UnreadableNode<'w> {
     pub node: &'w NodeFacts,
     /// The policy that governs it.
     pub policy: PolicyName,
-    /// Its pool, according to the label that this operator has set.
+    /// Its pool, according to the label that this operator has set; without one, the pool of unknown models.
     pub pool: PoolName,
 }
 
@@ -31,8 +34,9 @@ pub fn nodes(world: &World) -> Vec<UnreadableNode<'_>> {
         by_age(world).into_iter().chain(world.policies.values().map(Arc::as_ref).filter(is_deleting)).collect();
     let of = |node| {
         let policy = policies.iter().find(|policy| governs(policy, node) && !opted_out(node))?;
-        let pool = node.labels.get(keys::POOL).filter(|_| node.owned_labels.contains(keys::POOL))?;
-        Some(UnreadableNode { node, policy: name_of(policy), pool: pool.as_str().into() })
+        let pool = node.labels.get(keys::POOL).filter(|_| node.owned_labels.contains(keys::POOL));
+        let pool = pool.map_or(UNKNOWN_MODEL, |pool| pool.as_str()).into();
+        Some(UnreadableNode { node, policy: name_of(policy), pool })
     };
     world.unreadable_gpu_nodes.iter().filter_map(|name| of(world.nodes.get(name)?)).collect()
 }

@@ -86,6 +86,12 @@ fn a_node_whose_gpu_node_cannot_be_parsed_counts_as_failed() {
     let attention = &status.attention[0];
     assert_eq!((attention.node.as_str(), attention.reason()), ("b", Some(Reason::GpuNodeUnreadable)));
     assert!(attention.message.contains("kubectl delete gpunode b"), "{}", attention.message);
+    // One that has no labels yet counts as well.
+    sim.join("d", "2330", 8);
+    sim.unparsable_gpu_nodes.insert("d".into());
+    sim.run(5);
+    let counted = sim.policy_status("all").nodes;
+    assert_eq!(counted, NodeCounts { total: 4, ready: 2, failed: 2, ..NodeCounts::default() });
     sim.unparsable_gpu_nodes.clear();
     sim.settle();
     assert_eq!(sim.condition("all", "Ready").0, "True");

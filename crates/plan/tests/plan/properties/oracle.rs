@@ -96,6 +96,7 @@ impl Oracle {
         let out_of_service: BTreeSet<_> =
             self.moved.iter().filter(|name| is_out_of_service(sim, name)).cloned().collect();
         let (before, pending_restarts) = (sim.nodes.clone(), pending_restarts(sim));
+        let toolkits = sim.nodes.keys().map(|name| (name.clone(), toolkit_of(sim, name))).collect();
         let happened = carry_out(sim, plan);
         for name in before.values().filter(|node| is_taken_out(sim, node)).map(|node| &node.name) {
             if self.moved.insert(name.clone()) {
@@ -104,7 +105,7 @@ impl Oracle {
                 assert_eq!(other, None, "{name} is updated while another node of its pool {:?} is", pool(name));
             }
         }
-        runtimes_are_restarted_one_by_one(sim, &before, pending_restarts);
+        runtimes_are_restarted_one_by_one(sim, &toolkits, pending_restarts);
         happened
     }
 }
@@ -127,17 +128,24 @@ fn pending_restarts(sim: &Sim) -> BTreeMap<PoolOf, NodeName> {
     sim.nodes.values().filter(comes).map(|node| (pool_of(sim, node), node.name.clone())).collect()
 }
 
+/// Returns the toolkit that a node has on record, or otherwise by its label. One on record is restored at once if its label is lost.
+fn toolkit_of(sim: &Sim, name: &NodeName) -> Option<Revision> {
+    let recorded = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref());
+    let labelled = || Some(sim.nodes[name].labels.get(keys::TOOLKIT)?.as_str().into());
+    recorded.and_then(|current| current.toolkit.clone()).or_else(labelled)
+}
+
 /// No node gets a toolkit that restarts its container runtime while such a toolkit is pending on another node of its
 /// pool.
 fn runtimes_are_restarted_one_by_one(
     sim: &Sim,
-    before: &BTreeMap<NodeName, NodeFacts>,
+    before: &BTreeMap<NodeName, Option<Revision>>,
     mut pending_restarts: BTreeMap<PoolOf, NodeName>,
 ) {
     for (name, node) in &sim.nodes {
-        let label = |node: &NodeFacts| node.labels.get(keys::TOOLKIT).cloned();
-        let had = before.get(name).and_then(label);
-        if label(node).is_none() || label(node) == had || !sim.restarts_runtime(name) {
+        let had = before.get(name).and_then(Option::as_ref).map(Revision::as_str);
+        let label = node.labels.get(keys::TOOLKIT).map(Interned::as_str);
+        if label.is_none() || label == had || !sim.restarts_runtime(name) {
             continue;
         }
         let pool = pool_of(sim, node);
@@ -266,6 +274,10 @@ pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
         let report = &sim.machines[name];
         let replicas = if sim.has_plugin(name) { Some(sim.replicas(name).to_string()) } else { None };
         let partitioned = report.gpus.iter().any(|gpu| gpu.mig_devices.is_some());
+        // NVIDIA's program fails then, and keeps its earlier labels.
+        if partitioned && node.labels.contains_key(keys::MPS) {
+            continue;
+        }
         for (key, value) in [
             ("nvidia.com/cuda.driver-version.full", report.driver.loaded.clone()),
             ("nvidia.com/gpu.replicas", replicas.filter(|_| !partitioned)),

@@ -241,10 +241,15 @@ impl Cluster {
                 Some(Err(Class::Unreachable))
             }
             Fault::None | Fault::Unanswered => {
-                let recreated = |pod: &str| self.store.get(&(Kind::Pod, pod.to_owned())).map(|stored| stored.born);
+                let current = |pod: &str| self.store.get(&(Kind::Pod, pod.to_owned())).map(|stored| stored.born);
+                let planned = |pod: &str| pass.born.get(pod).map(|(born, _)| *born);
                 let answer = match &*write {
                     // In place of the uid in a pod's name.
-                    Write::Recreate(pod) if recreated(pod) != pass.born.get(pod).copied() => Ok(false),
+                    Write::Recreate(pod) if current(pod) != planned(pod) => Ok(false),
+                    // Kubelet restarted it in between, such as after a reboot.
+                    Write::Recreate(pod) if self.sim.pods[pod].running_since() != pass.born[pod].1 => {
+                        self.sim.write(&write)
+                    }
                     _ => {
                         let holds = if self.is_overtaken { law::holds_late } else { law::holds };
                         holds(&self.sim, &write)?;

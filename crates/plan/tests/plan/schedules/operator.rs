@@ -45,8 +45,8 @@ pub struct InFlight {
     hash: u64,
     /// Writes that failed.
     failed: BTreeSet<String>,
-    /// When the pods to recreate were created.
-    pub born: BTreeMap<String, u64>,
+    /// When the pods to recreate were created, and since when they ran.
+    pub born: BTreeMap<String, (u64, Option<Timestamp>)>,
     /// The uids of the GpuNodes that it was planned for.
     pub uids: BTreeMap<NodeName, String>,
 }
@@ -152,7 +152,10 @@ impl Operator {
         let writes = [pass.outstanding(), pass.later()].concat();
         claims::of_boots(&world, &writes)?;
         let born = |write: &Arc<Write>| match &**write {
-            Write::Recreate(pod) => Some((pod.clone(), self.mirrors[&Kind::Pod].get(pod)?.born)),
+            Write::Recreate(pod) => {
+                let running_since = world.pods.get(pod).and_then(|pod| pod.running_since());
+                Some((pod.clone(), (self.mirrors[&Kind::Pod].get(pod)?.born, running_since)))
+            }
             _ => None,
         };
         let born = writes.iter().filter_map(born).collect();
@@ -205,7 +208,7 @@ impl Operator {
         if let Some(pass) = &self.pass {
             let outstanding: Vec<_> = pass.outstanding().iter().map(ToString::to_string).collect();
             (pass.hash, outstanding, pass.pass.later().len(), &pass.failed).hash(hasher);
-            let same = |(pod, born): (&String, &u64)| is_current((Kind::Pod, pod.clone())) == Some(*born);
+            let same = |(pod, (born, _)): (&String, &(u64, _))| is_current((Kind::Pod, pod.clone())) == Some(*born);
             pass.born.iter().map(same).collect::<Vec<_>>().hash(hasher);
         }
         let mut reported = World::default();
