@@ -269,7 +269,8 @@ fn end(sim: &Sim) -> String {
         status.conditions.iter_mut().for_each(|condition| condition.last_transition_time = Time(Timestamp::UNIX_EPOCH));
         // The number of writes of the spec depends on time; that the last one is observed is checked elsewhere.
         gpu_node.metadata.generation = None;
-        gpu_node.metadata.managed_fields = None;
+        (gpu_node.metadata.managed_fields, gpu_node.metadata.creation_timestamp, gpu_node.metadata.uid) =
+            (None, None, None);
         status.observed_generation = None;
         status.conditions.iter_mut().for_each(|condition| condition.observed_generation = None);
         // Whether a node was ready before its test also depends on time.
