@@ -86,13 +86,18 @@ fn driver_stays(sim: &Sim, name: &NodeName, write: &LabelWrite) -> Lawful {
 }
 
 /// No DaemonSet is deleted that a node with a GPU pod names, or whose driver or toolkit it has. A pod may get a GPU while the device
-/// plugin is going, after the node was found idle.
+/// plugin is going, after the node was found idle. The pods of a node that has left are going, but stay while it does not answer.
 fn nothing_uses(sim: &Sim, set: &str) -> Lawful {
+    let has_left = |node: &NodeFacts| {
+        let gpu_node = sim.gpu_nodes.get(&node.name);
+        node.owned_labels.is_empty() && gpu_node.is_some_and(|gpu_node| gpu_node.spec.policy.is_none())
+    };
     let has = |node: &NodeFacts| {
         Stage::ALL.into_iter().any(|stage| {
             let is_named = |group: &str| set == format!("{}-{group}", stage.as_str());
             node.labels.get(stage.key()).is_some_and(|group| is_named(group))
                 || matches!(stage, Stage::Driver | Stage::Toolkit)
+                    && !has_left(node)
                     && group_of_pod(sim, &node.name, stage).is_some_and(|group| is_named(group.as_str()))
         })
     };
