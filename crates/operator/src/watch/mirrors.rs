@@ -228,8 +228,10 @@ fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N
 pub fn trimmed<K: Resource>(mut object: K) -> K {
     let meta = object.meta_mut();
     let mut managed = meta.managed_fields.take().unwrap_or_default();
-    managed.retain(|entry| entry.manager.as_deref() == Some(keys::PROBE_MANAGER));
-    managed.iter_mut().for_each(|entry| entry.fields_v1 = None);
+    managed.retain_mut(|entry| {
+        entry.fields_v1 = None;
+        entry.manager.as_deref() == Some(keys::PROBE_MANAGER)
+    });
     let managed_fields = (!managed.is_empty()).then_some(managed);
     *meta = ObjectMeta { managed_fields, resource_version: None, annotations: None, ..std::mem::take(meta) };
     object

@@ -8,19 +8,16 @@ use gpu_operator::{
     events::Publisher,
     metrics::Metrics,
 };
-use gpu_operator_crd::{
-    Reason,
-    gpunode::{Rollout, RolloutStep, StageRevisions},
-};
+use gpu_operator_crd::Reason;
 use gpu_operator_plan::{
     Plan,
     carry::{Carry, Class},
     catalogue::Catalogue,
     output::events::{Subject, Transition},
     pass::Pass,
-    world::{Concern, World},
+    world::World,
 };
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -83,67 +80,6 @@ async fn writes_come_after_the_writes_that_they_depend_on() {
     ];
     assert!(order.is_sorted(), "{order:?}: {paths:#?}");
     assert_eq!(paths.len(), 8, "finalizer, three DaemonSets, spec, labels, two statuses: {paths:#?}");
-}
-
-/// Returns a simulation, and a plan in which the update of node a begins, and one of node b in the same pool ends.
-fn update_of_a_begins() -> (Sim, Plan) {
-    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
-    let mut plan = sim.plan();
-    let write = plan.gpu_nodes.get_mut(&"a".into()).and_then(|write| write.spec.as_mut()).expect("a spec");
-    write.spec.rollout =
-        Some(Rollout { step: RolloutStep::Install, from: StageRevisions::default(), since: Time(sim.now) });
-    let pool = write.spec.policy.clone().zip(write.spec.pool.clone());
-    let write = plan.gpu_nodes.get_mut(&"b".into()).and_then(|write| write.spec.as_mut()).expect("a spec");
-    write.ends = pool;
-    (sim, plan)
-}
-
-#[tokio::test]
-async fn the_end_of_an_update_is_written_before_another_update_begins() {
-    let (sim, plan) = update_of_a_begins();
-    for _ in 0..20 {
-        let api = api_of(&sim);
-        apply(&api, &plan).await;
-        let specs: Vec<_> = paths(&api).into_iter().filter(|path| !path.ends_with("/status")).collect();
-        let specs = specs.iter().filter_map(|path| path.strip_prefix(GPU_NODES));
-        assert!(specs.eq(["/b", "/a"]));
-    }
-}
-
-#[tokio::test]
-async fn an_update_does_not_begin_if_the_end_of_another_cannot_be_written() {
-    let (sim, mut plan) = update_of_a_begins();
-    let (api, of_b) = (api_of(&sim), "/apis/gpu.nodestack.dev/v1alpha1/gpunodes/b");
-    api.fail(move |made| if made.url() == of_b { Fault::Refused(StatusCode::FORBIDDEN) } else { Fault::None });
-    let written = apply(&api, &plan).await;
-    assert_eq!(written.iter().filter(|write| write.result.is_err()).count(), 1, "{written:?}");
-    let of_a = |path: &String| [GPU_NODES, NODES].iter().any(|kind| *path == format!("{kind}/a"));
-    assert!(!paths(&api).iter().any(of_a));
-
-    // Without an update of node b, its spec concerns only node b.
-    plan.gpu_nodes.get_mut(&"b".into()).and_then(|write| write.spec.as_mut()).expect("a spec").ends = None;
-    apply(&api, &plan).await;
-    let paths = paths(&api);
-    assert_eq!(paths.iter().filter(|path| of_a(path)).count(), 2, "{paths:?}");
-    assert!(!paths.contains(&format!("{NODES}/b")), "{paths:?}");
-}
-
-#[tokio::test]
-async fn labels_that_name_a_daemon_set_that_cannot_be_written_are_not_written() {
-    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "1eb8", 8).policy("all", "{}");
-    let api = api_of(&sim);
-    let set = "/apis/apps/v1/namespaces/gpu-operator/daemonsets/driver-nvidia-h100";
-    api.fail(fault_of(set, Fault::Refused(StatusCode::FORBIDDEN)));
-    let (mut carry, mut world) = (Carry::default(), World::default());
-    let driver = driver(&api);
-    carry_out(&driver, &sim.plan(), &mut carry).await;
-    let labelled: Vec<_> = paths(&api).into_iter().filter(|path| path.starts_with(NODES)).collect();
-    assert_eq!(labelled, [format!("{NODES}/b")]);
-    carry.enrich(&mut world, driver.uptime());
-    assert_eq!(
-        world.held_writes.iter().map(|refused| &refused.concerns).collect::<Vec<_>>(),
-        [&Concern::Policy("all".into())]
-    );
 }
 
 #[tokio::test(start_paused = true)]

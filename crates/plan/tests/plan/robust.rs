@@ -43,48 +43,6 @@ pub(crate) fn add_leaving_plugin(sim: &mut Sim) {
 }
 
 #[test]
-fn a_deleted_gpu_node_removes_nothing_from_its_node() {
-    let mut sim = fleet(&["a"]);
-    busy(&mut sim, "a");
-    sim.gpu_nodes.remove(&"a".into());
-    let plan = sim.plan();
-    assert!(plan.labels.is_empty() && plan.prune.is_empty(), "{plan:#?}");
-}
-
-#[test]
-fn unreadable_objects_are_not_treated_as_deleted() {
-    let mut sim = fleet(&["a"]);
-    let mut world = sim.world();
-    world.policies.clear();
-    world.unreadable_policies.insert("all".into());
-    assert!(sim.plan_for(world).is_empty(), "a policy");
-    let mut world = sim.world();
-    world.gpu_nodes.clear();
-    world.unreadable_gpu_nodes.insert("a".into());
-    let plan = sim.plan_for(world);
-    assert!(plan.labels.is_empty() && plan.gpu_nodes.is_empty() && plan.prune.is_empty(), "a GpuNode: {plan:#?}");
-    sim.settle();
-}
-
-#[test]
-fn another_edit_during_an_update_checks_for_gpu_pods_again() {
-    let mut sim = fleet(&["a"]);
-    sim.faults.insert("a".into(), Faults { publishes: Some(7), ..Faults::default() });
-    sim.apply_policy("all", NEW);
-    sim.run(30);
-    assert_eq!(loaded(&mut sim, "a").as_deref(), Some("590.10.01"));
-    assert!(sim.spec("a").rollout.is_some(), "with 7 of 8 GPUs the update is not complete");
-    busy(&mut sim, "a");
-    sim.apply_policy("all", THIRD);
-    sim.run(60);
-    assert_eq!(loaded(&mut sim, "a").as_deref(), Some("590.10.01"), "the driver is not replaced under a GPU pod");
-    sim.gpu_pods.clear();
-    sim.faults.clear();
-    sim.settle();
-    assert_eq!(loaded(&mut sim, "a").as_deref(), Some("580.173.02"));
-}
-
-#[test]
 fn a_driver_stays_while_a_device_plugin_exists_that_no_watch_has_reported() {
     let mut sim = fleet(&["a"]);
     sim.faults.insert("a".into(), Faults { publishes: Some(7), ..Faults::default() });
@@ -137,39 +95,6 @@ fn an_idle_node_is_updated_however_many_nodes_are_busy() {
     sim.apply_policy("all", NEW);
     sim.run(60);
     assert_eq!(loaded(&mut sim, "n19").as_deref(), Some("590.10.01"));
-}
-
-#[test]
-fn daemon_sets_that_a_node_may_revert_to_are_not_pruned() {
-    let mut sim = fleet(&["a"]);
-    let before = sim.node("a").labels.clone();
-    sim.apply_policy("all", NEW);
-    step_until_released(&mut sim, "a");
-    add_leaving_plugin(&mut sim);
-    busy(&mut sim, "a");
-    for _ in 0..5 {
-        sim.step();
-    }
-    sim.pods.remove(LEAVING_PLUGIN);
-    sim.run(30);
-    assert_eq!(sim.node("a").labels, before);
-    assert_eq!((sim.status("a").phase, sim.node("a").allocatable.total()), (Phase::Ready, 8));
-}
-
-#[test]
-fn a_replaced_policy_is_kept_until_no_node_refers_to_its_daemon_sets() {
-    let mut sim = fleet(&["a", "b"]);
-    sim.apply_policy("other", OLD);
-    sim.settle();
-    busy(&mut sim, "a");
-    sim.delete_policy("all");
-    sim.run(60);
-    assert!(sim.policies.contains_key(&"all".into()), "its DaemonSets, which node a uses, would be deleted with it");
-    assert_eq!(sim.node("a").allocatable.total(), 8);
-    sim.gpu_pods.clear();
-    sim.settle();
-    assert!(!sim.policies.contains_key(&"all".into()));
-    assert_eq!(sim.condition("other", "Ready").0, "True");
 }
 
 #[test]
