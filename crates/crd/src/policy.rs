@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     names::PoolName,
     policy_status::ClusterGpuPolicyStatus,
-    schema::{LabelValue, PriorityClassName, PublishedKey, Tolerated},
+    schema::{LabelValue, PodAnnotations, PodLabels, PriorityClassName, PublishedKey, Tolerated},
     skip::is_default,
 };
 pub use crate::{
@@ -35,7 +35,7 @@ pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Shari
 pub use driver::{ConfigMapFiles, Driver, DriverConfigMaps, DriverSource, KernelModule};
 pub use mig::{Mig, MigProfile, MigStrategy};
 pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
-pub use operand::{Image, Images, Operand, PullPolicy};
+pub use operand::{Image, Images, Operand, PullPolicy, PullSecret};
 pub use plugin_flags::{DeviceIdStrategy, PluginFlags};
 pub use proxy::Proxy;
 pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolkit};
@@ -84,6 +84,11 @@ pub struct ClusterGpuPolicySpec {
     /// Selects the nodes that the policy governs. Defaults to every node with an NVIDIA GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<Selector>,
+    /// Of several policies that select a node, the one with the highest priority governs it, and of several with the same priority
+    /// the oldest. Defaults to 0.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[schemars(range(min = -1000, max = 1000))]
+    pub priority: i32,
     /// When the GPU stack of a node is removed that the policy no longer governs, because the policy is deleted, its
     /// `nodeSelector` no longer matches the node, or the node's label `gpu.nodestack.dev/managed` excludes it. Defaults
     /// to `WhenIdle`.
@@ -99,7 +104,7 @@ pub struct ClusterGpuPolicySpec {
     #[serde(default, skip_serializing_if = "is_default")]
     pub compatibility: Compatibility,
     /// GPU models that the built-in catalogue lacks. They apply to all policies. If two policies define the same model
-    /// differently, the definition of the older policy applies.
+    /// differently, the definition of the policy with the higher priority applies, otherwise that of the older one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -107,6 +112,10 @@ pub struct ClusterGpuPolicySpec {
     /// The source of all images.
     #[serde(default, skip_serializing_if = "is_default")]
     pub images: Images,
+    /// Labels and annotations of the operand pods, in addition to those of the operator. A change applies to pods that are
+    /// created afterwards; it recreates none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub pod_metadata: PodMetadata,
     /// Proxy settings for the containers that the policy places on nodes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub proxy: Proxy,
@@ -132,6 +141,20 @@ impl ClusterGpuPolicySpec {
     pub fn labels_of<'s>(&'s self, pools: impl IntoIterator<Item = &'s Pool>) -> impl Iterator<Item = &'s NodeLabel> {
         self.node_labels.iter().chain(pools.into_iter().flat_map(|pool| &pool.node_labels))
     }
+}
+
+/// Labels and annotations of pods.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodMetadata {
+    /// Labels. Keys of gpu.nodestack.dev, and `app.kubernetes.io/managed-by`, are set by the operator.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "PodLabels")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations. Keys of gpu.nodestack.dev are set by the operator.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "PodAnnotations")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// Settings that apply to every pool that does not override them.
@@ -197,6 +220,14 @@ pub struct Pool {
     /// The treatment of the pool's nodes with a third-party GPU stack. Defaults to the value in `defaults`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_stack: Option<ForeignStack>,
+    /// Tolerations of the pool's operand pods. Defaults to those in `defaults`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Vec<Tolerated>>", length(max = 32))]
+    pub tolerations: Option<Vec<Toleration>>,
+    /// Priority class of the pool's operand pods. Defaults to the one in `defaults`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<PriorityClassName>")]
+    pub priority_class_name: Option<String>,
     /// The health rules of the pool's GPUs. Fields that are not set are taken from the policy's `health`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,

@@ -152,6 +152,52 @@ impl JsonSchema for MatchLabels {
     }
 }
 
+/// The labels of a pod.
+pub(crate) struct PodLabels;
+
+impl JsonSchema for PodLabels {
+    fn schema_name() -> Cow<'static, str> {
+        "PodLabels".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        pod_metadata(&LabelValue::json_schema(generator).to_value())
+    }
+}
+
+/// The annotations of a pod.
+pub(crate) struct PodAnnotations;
+
+impl JsonSchema for PodAnnotations {
+    fn schema_name() -> Cow<'static, str> {
+        "PodAnnotations".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        pod_metadata(&json!({"type": "string", "maxLength": 4096}))
+    }
+}
+
+/// Returns the schema of labels or annotations that users add to pods.
+fn pod_metadata(value: &Value) -> Schema {
+    let rules = rules(&[
+        ("self.all(key, !format.qualifiedName().validate(key).hasValue())", ILLEGAL_KEY),
+        (
+            "self.all(key, !key.startsWith('gpu.nodestack.dev/') && key != 'app.kubernetes.io/managed-by')",
+            "keys of gpu.nodestack.dev and app.kubernetes.io/managed-by are set by the operator: write a different key, such as example.com/team",
+        ),
+    ]);
+    json_schema!({"type": "object", "maxProperties": 32, "additionalProperties": value, "x-kubernetes-validations": rules})
+}
+
 /// Compute resources: the fields of Kubernetes' `ResourceRequirements` that DaemonSets of the operator use.
 pub(crate) struct Resources;
 

@@ -64,7 +64,7 @@ fn valid_specs_are_accepted() {
         "{defaults: {driver: {source: RunFile, image: {repository: own/run-file, tag: ubuntu22.04}}}, pools: [{name: a, driver: {source: RunFile, version: 470.256.02}}, {name: b, driver: {source: RunFile, image: {tag: ubuntu20.04}}}]}",
         "{defaults: {driver: {source: RunFile}}, pools: [{name: a, driver: {image: {repository: own/run-file}}}, {name: b, driver: {source: Container}}]}",
         "{defaults: {driver: {image: {repository: own/driver}}, toolkit: {image: {repository: own/toolkit}}, devicePlugin: {image: {repository: own/plugin}}}}",
-        "{images: {registry: \"registry.example.com:5000/mirror\", pullSecrets: [a], pullPolicy: Always}}",
+        "{images: {registry: \"registry.example.com:5000/mirror\", pullSecrets: [{name: a}], pullPolicy: Always}}",
         "{defaults: {devicePlugin: {mig: {strategy: Mixed, layout: [{profile: 1g.24gb, count: 1}, {profile: 1g.24gb+me, count: 1}, {profile: 1g.24gb+gfx, count: 1}, {profile: 1g.24gb-me, count: 1}]}}}}",
         "{defaults: {devicePlugin: {mig: {strategy: Mixed, layout: [{profile: 1g.24gb+me.all, count: 1}, {profile: 2g.48gb.me.all, count: 1}, {profile: 1g.24gb.gfx, count: 1}, {profile: 1g.10gb.me, count: 1}]}}}}",
         "{health: {onUnhealthy: {taint: {}}}, pools: [{name: a, health: {onUnhealthy: {}}}]}",

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report, gpunode::StageRevisions};
 use gpus::Discovery;
-use membership::{Unmanaged, by_age, governs, name_of, opted_out};
+use membership::{Unmanaged, by_precedence, governs, name_of, opted_out};
 
 use crate::{
     catalogue::Catalogue,
@@ -52,7 +52,7 @@ pub struct GovernedNode<'w> {
     pub pods: Vec<&'w PodFacts>,
     /// What is known of its GPUs.
     pub discovery: Discovery<'w>,
-    /// The policy that governs the node: the oldest one that selects it.
+    /// The policy that governs the node: the first in the order of precedence that selects it.
     pub policy: &'w ClusterGpuPolicy,
     /// The names of the other policies that select it.
     pub others: Vec<PolicyName>,
@@ -82,7 +82,7 @@ pub struct UnmanagedNode<'w> {
 /// Returns the inventory of the fleet. Nodes with objects that cannot be parsed are left out, and so left unchanged.
 #[must_use]
 pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
-    let policies = by_age(world);
+    let policies = by_precedence(world);
     let mut pods = pods_by_node(world);
     let mut inventory = Inventory { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {

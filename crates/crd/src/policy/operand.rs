@@ -77,14 +77,23 @@ pub struct Images {
         "write the registry host, optionally with port and path, without a scheme, such as registry.example.com:5000/mirror"
     ))]
     pub registry: String,
-    /// Names of image pull secrets in the operator's namespace.
+    /// Image pull secrets in the operator's namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<SecretName>", length(max = 16))]
-    #[x_kube(merge_strategy = ListMerge::Set)]
-    pub pull_secrets: Vec<String>,
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub pull_secrets: Vec<PullSecret>,
     /// The image pull policy. Defaults to `IfNotPresent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_policy: Option<PullPolicy>,
+}
+
+/// An image pull secret.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PullSecret {
+    /// Name of the Secret.
+    #[schemars(with = "SecretName")]
+    pub name: String,
 }
 
 /// The image pull policy.

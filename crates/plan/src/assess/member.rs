@@ -93,7 +93,7 @@ impl<'w> Member<'w> {
             offer,
         } = desired;
         let GovernedNode { node, gpu_node, report, have, pods, discovery, policy, others } = governed;
-        let tolerations = policy.spec.defaults.tolerations.as_ref();
+        let tolerations = effective_spec::tolerations(policy, named_pool);
         let untolerated = tolerations.and_then(|tolerations| node.untolerated(tolerations));
         let last = report::last(gpu_node);
         let missing = match last {

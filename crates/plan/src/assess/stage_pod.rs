@@ -79,7 +79,7 @@ fn missing_advice(node: &NodeName, on_bus: u32) -> String {
 pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Verdict {
     if let Some(taint) = member.untolerated {
         let message = format!(
-            "taint {taint} of the node is not tolerated, so no operand is scheduled there; add a toleration for it to defaults.tolerations, or remove defaults.tolerations to tolerate every taint"
+            "taint {taint} of the node is not tolerated, so no operand is scheduled there; add a toleration for it to the tolerations of defaults or of its pool, or remove them to tolerate every taint"
         );
         return Verdict::new(phase, Reason::UntoleratedTaint, message);
     }

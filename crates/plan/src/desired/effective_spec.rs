@@ -8,6 +8,8 @@ use gpu_operator_crd::{
     },
 };
 
+use k8s_openapi::api::core::v1::Toleration;
+
 use crate::{catalogue::branch_of, desired::key::VariantKey};
 
 /// Returns the driver's settings: the pool's fields over the defaults.
@@ -57,11 +59,16 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
     }
 }
 
-/// Returns the settings of the driver of a variant.
+/// Returns the named pool of a variant.
 #[must_use]
-pub fn driver_of(policy: &ClusterGpuPolicy, key: &VariantKey) -> Driver {
-    let named = policy.spec.pools.iter().find(|pool| key.named && pool.name == key.pool);
-    driver(policy, named)
+pub fn pool_of<'p>(policy: &'p ClusterGpuPolicy, key: &VariantKey) -> Option<&'p Pool> {
+    policy.spec.pools.iter().find(|pool| key.named && pool.name == key.pool)
+}
+
+/// Returns the tolerations of operands: the pool's list instead of the default.
+#[must_use]
+pub fn tolerations<'p>(policy: &'p ClusterGpuPolicy, pool: Option<&'p Pool>) -> Option<&'p Vec<Toleration>> {
+    pool.and_then(|pool| pool.tolerations.as_ref()).or(policy.spec.defaults.tolerations.as_ref())
 }
 
 /// Returns whether precompiled drivers are enabled: the pool's field over the default.

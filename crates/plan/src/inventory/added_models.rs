@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use gpu_operator_crd::PolicyName;
 
-use super::membership::{by_age, name_of};
+use super::membership::{by_precedence, name_of};
 use crate::{catalogue::Catalogue, world::World};
 
 /// The catalogue with the models that policies add.
@@ -23,11 +23,11 @@ impl AddedModels<'_> {
     }
 }
 
-/// Returns the catalogue with the models of all policies, added in the order of the policies' age.
+/// Returns the catalogue with the models of all policies, added in the order of the policies' precedence.
 #[must_use]
 pub fn of<'c>(catalogue: &'c Catalogue, world: &World) -> AddedModels<'c> {
     let mut added = AddedModels { catalogue: Cow::Borrowed(catalogue), conflicts: BTreeMap::new() };
-    for policy in by_age(world) {
+    for policy in by_precedence(world) {
         for model in &policy.spec.models {
             if let Err(conflict) = added.catalogue.to_mut().add(model) {
                 added.conflicts.entry(name_of(policy)).or_insert_with(|| conflict.to_string());

@@ -1,6 +1,6 @@
 //! Which policy governs a node.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, sync::Arc};
 
 use gpu_operator_crd::{ClusterGpuPolicy, PolicyName, keys, reason::Reason};
 use kube::ResourceExt;
@@ -33,7 +33,7 @@ pub fn opted_out(node: &NodeFacts) -> bool {
 pub fn overlap_note(governing: &PolicyName, others: &[PolicyName]) -> Option<Note> {
     let other = others.first()?;
     let message = format!(
-        "policies {governing:?} and {other:?} both select this node; {governing:?} is older and governs it. Narrow either nodeSelector"
+        "policies {governing:?} and {other:?} both select this node; {governing:?} governs it, because it has a higher priority or is older. Narrow either nodeSelector, or set priority"
     );
     Some(Note::new(Reason::PolicyOverlap, message))
 }
@@ -44,15 +44,16 @@ pub fn name_of(policy: &ClusterGpuPolicy) -> PolicyName {
     policy.metadata.name.as_deref().unwrap_or_default().into()
 }
 
-/// Returns the policies that are not being deleted, oldest first: if two select a node, the older one governs it.
-pub fn by_age(world: &World) -> Vec<&ClusterGpuPolicy> {
+/// Returns the policies that are not being deleted, in order of precedence: if several select a node, the first of them governs it.
+/// A backup that is restored, or a GitOps engine that creates policies again, changes their age but not their priority.
+pub fn by_precedence(world: &World) -> Vec<&ClusterGpuPolicy> {
     let mut policies: Vec<_> = world
         .policies
         .values()
         .map(Arc::as_ref)
         .filter(|policy| policy.metadata.deletion_timestamp.is_none())
         .collect();
-    policies.sort_by_key(|policy| (policy.creation_timestamp(), policy.name_any()));
+    policies.sort_by_key(|policy| (Reverse(policy.spec.priority), policy.creation_timestamp(), policy.name_any()));
     policies
 }
 

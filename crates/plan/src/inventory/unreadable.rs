@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpu_operator_crd::{ClusterGpuPolicy, PolicyName, PoolName, keys};
 
 use super::{
-    membership::{by_age, governs, name_of, opted_out},
+    membership::{by_precedence, governs, name_of, opted_out},
     pools::UNKNOWN_MODEL,
 };
 use crate::world::{NodeFacts, World};
@@ -31,7 +31,7 @@ pub fn nodes(world: &World) -> Vec<UnreadableNode<'_>> {
     // One that is being deleted waits for its nodes.
     let is_deleting = |policy: &&ClusterGpuPolicy| policy.metadata.deletion_timestamp.is_some();
     let policies: Vec<_> =
-        by_age(world).into_iter().chain(world.policies.values().map(Arc::as_ref).filter(is_deleting)).collect();
+        by_precedence(world).into_iter().chain(world.policies.values().map(Arc::as_ref).filter(is_deleting)).collect();
     let of = |node| {
         let policy = policies.iter().find(|policy| governs(policy, node) && !opted_out(node))?;
         let pool = node.labels.get(keys::POOL).filter(|_| node.owned_labels.contains(keys::POOL));

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, Revision, keys, policy::Stage};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, Revision, keys,
+    policy::{PodMetadata, Stage},
+};
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy},
@@ -15,7 +18,7 @@ use kube::Resource;
 
 use super::{device_plugin, driver, toolkit};
 use crate::{
-    desired::variant::Variant,
+    desired::{effective_spec, variant::Variant},
     manifests::{
         pod::{HostNamespaces, PodInput, PodParts, pull_secrets, tolerations},
         proxy, selinux,
@@ -52,11 +55,13 @@ fn daemon_set(input: &PodInput<'_>, group: &Revision, parts: PodParts) -> Daemon
     let mut labels = selector.clone();
     labels.insert(keys::MANAGED_BY.to_owned(), keys::MANAGER.to_owned());
     labels.insert(keys::POLICY.to_owned(), input.policy.meta().name.clone().unwrap_or_default());
+    let PodMetadata { labels: mut pod_labels, annotations } = input.policy.spec.pod_metadata.clone();
+    pod_labels.extend(labels.clone());
     DaemonSet {
         metadata: ObjectMeta {
             name: Some(daemon_set_name(stage, group)),
             namespace: Some(input.settings.namespace.clone()),
-            labels: Some(labels.clone()),
+            labels: Some(labels),
             ..ObjectMeta::default()
         },
         spec: Some(DaemonSetSpec {
@@ -68,7 +73,11 @@ fn daemon_set(input: &PodInput<'_>, group: &Revision, parts: PodParts) -> Daemon
                 ..DaemonSetUpdateStrategy::default()
             }),
             template: PodTemplateSpec {
-                metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
+                metadata: Some(ObjectMeta {
+                    labels: Some(pod_labels),
+                    annotations: (!annotations.is_empty()).then_some(annotations),
+                    ..ObjectMeta::default()
+                }),
                 spec: Some(pod_spec(input, group, parts)),
             },
             ..DaemonSetSpec::default()
@@ -89,14 +98,14 @@ fn pod_spec(input: &PodInput<'_>, group: &Revision, mut parts: PodParts) -> PodS
     }
     let stage = input.spec.stage;
     let account = device_plugin::account(&input.key.plugin).filter(|_| stage == Stage::DevicePlugin);
-    let defaults = &input.policy.spec.defaults;
+    let (policy, pool) = (input.policy, effective_spec::pool_of(input.policy, input.key));
+    let class =
+        pool.and_then(|pool| pool.priority_class_name.as_ref()).or(policy.spec.defaults.priority_class_name.as_ref());
     PodSpec {
         node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_string())])),
         affinity: Some(one_per_host(stage)),
-        tolerations: Some(tolerations(input.policy)),
-        priority_class_name: Some(
-            defaults.priority_class_name.clone().unwrap_or_else(|| "system-node-critical".to_owned()),
-        ),
+        tolerations: Some(tolerations(policy, pool)),
+        priority_class_name: Some(class.map_or("system-node-critical", String::as_str).to_owned()),
         image_pull_secrets: pull_secrets(input.settings, input.policy),
         // Only one operand uses the API server, if enabled, and mounts the token explicitly.
         automount_service_account_token: Some(false),

@@ -5,7 +5,10 @@ use std::{
     iter,
 };
 
-use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::UnhealthyTaint};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, keys,
+    policy::{Pool, UnhealthyTaint},
+};
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource, LocalObjectReference,
@@ -15,7 +18,10 @@ use k8s_openapi::{
 };
 
 use crate::{
-    desired::key::{StageSpec, VariantKey},
+    desired::{
+        effective_spec,
+        key::{StageSpec, VariantKey},
+    },
     settings::Settings,
 };
 
@@ -62,17 +68,17 @@ pub struct PodInput<'a> {
 /// Returns the pull secrets of all pods of this operator: the user's, and those of this operator's images.
 #[must_use]
 pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Vec<LocalObjectReference>> {
-    let mut names = policy.spec.images.pull_secrets.clone();
+    let mut names: Vec<String> = policy.spec.images.pull_secrets.iter().map(|secret| secret.name.clone()).collect();
     names.extend(settings.image_pull_secrets.iter().cloned());
     names.sort();
     names.dedup();
     (!names.is_empty()).then(|| names.into_iter().map(|name| LocalObjectReference { name }).collect())
 }
 
-/// Returns the tolerations of all pods of this operator.
+/// Returns the tolerations of this operator's pods on the nodes of a pool.
 #[must_use]
-pub fn tolerations(policy: &ClusterGpuPolicy) -> Vec<Toleration> {
-    let tolerations = policy.spec.defaults.tolerations.clone();
+pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Vec<Toleration> {
+    let tolerations = effective_spec::tolerations(policy, pool).cloned();
     tolerations.map_or_else(every_taint, |tolerations| with_own_taints(tolerations, policy))
 }
 

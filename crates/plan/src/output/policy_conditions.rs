@@ -137,7 +137,7 @@ impl Verdicts<'_> {
         if let Some(overlap) = self.overlaps.first() {
             let Overlap { nodes, governed_by, .. } = overlap;
             return format!(
-                "the {nodes} matching nodes are governed by policy {governed_by:?}, which is older. Narrow the nodeSelector of {governed_by:?}"
+                "the {nodes} matching nodes are governed by policy {governed_by:?}, which has a higher priority or is older. Narrow the nodeSelector of {governed_by:?}, or set priority"
             );
         }
         match self.counts.opted_out {

@@ -45,10 +45,12 @@ impl<'w> Leaving<'w> {
     /// Returns the progress of a node. `is_clean` is whether the Node has nothing of this operator.
     #[must_use]
     pub fn of(world: &'w World, unmanaged: &UnmanagedNode<'w>, is_clean: bool, now: Timestamp) -> Self {
-        let UnmanagedNode { node, gpu_node, have, why, .. } = unmanaged;
+        let UnmanagedNode { node, gpu_node, report, have, why, .. } = unmanaged;
         let at_once = former_policy(world, unmanaged)
             .is_some_and(|policy| policy.spec.deletion_policy == Some(DeletionPolicy::Now));
-        if is_clean || *why == Unmanaged::NoGpu || at_once {
+        // Only a report proves that a node has no GPU: without a GpuNode, nothing may be known of its GPUs.
+        let has_none = *why == Unmanaged::NoGpu && report.is_some();
+        if is_clean || has_none || at_once {
             return Self::Removing;
         }
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());

@@ -421,7 +421,7 @@ fn a_node_that_joins_does_not_change_daemon_sets_of_other_nodes() {
 fn the_daemon_sets_of_a_pool_are_as_reviewed() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
         "all",
-        "{images: {registry: mirror.example.com/nv, pullSecrets: [pull]}, pools: [{name: h100, match: {models: [nvidia-h100-80gb]}, driver: {env: [{name: HTTP_PROXY, value: \"http://proxy\"}]}, devicePlugin: {args: [--v=1], resources: {limits: {memory: 100Mi}}}}]}",
+        "{images: {registry: mirror.example.com/nv, pullSecrets: [{name: pull}]}, pools: [{name: h100, match: {models: [nvidia-h100-80gb]}, driver: {env: [{name: HTTP_PROXY, value: \"http://proxy\"}]}, devicePlugin: {args: [--v=1], resources: {limits: {memory: 100Mi}}}}]}",
     );
     sim.settle();
     review("install", &sim, &[Stage::Driver, Stage::Toolkit, Stage::DevicePlugin]);

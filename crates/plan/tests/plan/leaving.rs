@@ -165,6 +165,12 @@ fn a_pod_that_gets_a_gpu_before_the_plugin_is_gone_keeps_the_driver() {
     steps(&mut sim, 300);
     assert_eq!(sim.node("a").labels[keys::DRIVER], driver);
     assert!(!sim.spec("a").release_driver, "the health of GPUs in use is monitored");
+    // With its GpuNode and without a probe nothing is known of its GPUs.
+    sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() });
+    sim.gpu_nodes.clear();
+    steps(&mut sim, 300);
+    assert_eq!(sim.node("a").labels[keys::DRIVER], driver);
+    sim.faults.clear();
     sim.gpu_pods.clear();
     sim.run(120);
     assert!(stages(&sim, "a").is_empty());

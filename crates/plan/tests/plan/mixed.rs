@@ -144,7 +144,7 @@ fn of_two_policies_the_older_governs_a_node_and_both_report_it() {
     sim.settle();
     let (phase, reason, message) = reported(&sim, "b");
     assert_eq!((phase, reason), (Phase::Ready, Reason::PolicyOverlap));
-    assert!(message.contains(r#""all" and "newer""#) && message.contains(r#""all" is older"#), "{message}");
+    assert!(message.contains(r#""all" and "newer""#) && message.contains(r#""all" governs it"#), "{message}");
     assert_eq!(reported(&sim, "a").1, Reason::AllGpusAllocatable, "only the other node is reported");
     assert!(!sim.node("b").labels.contains_key("accelerator"));
     let overlap = |policy: &str| {
@@ -155,7 +155,36 @@ fn of_two_policies_the_older_governs_a_node_and_both_report_it() {
     assert_eq!(overlap("newer"), ("all".into(), 1, "all".into(), 1));
     assert_eq!(sim.condition("newer", "Ready"), ("False".into(), "NoMatchingNodes".into()));
     let status = sim.policy_status("newer");
-    assert!(status.conditions[0].message.contains(r#"policy "all", which is older"#), "{:?}", status.conditions[0]);
+    assert!(
+        status.conditions[0].message.contains(r#"policy "all", which has a higher priority or is older"#),
+        "{:?}",
+        status.conditions[0]
+    );
+}
+
+#[test]
+fn priority_decides_and_a_restore_that_swaps_the_ages_of_policies_changes_no_node() {
+    let mut sim = Sim::new();
+    sim.apply_policy("low", "{}");
+    sim.sleep(60);
+    sim.apply_policy("high", "{priority: 1, pools: [{name: p}]}");
+    for node in ["a", "b"] {
+        sim.join(node, "2330", 8);
+    }
+    sim.settle();
+    assert_eq!(sim.spec("a").policy, Some("high".into()));
+    let ages = ["low", "high"].map(|policy| sim.policies[&policy.into()].metadata.creation_timestamp.clone());
+    for (policy, age) in ["high", "low"].into_iter().zip(ages) {
+        sim.policies.get_mut(&policy.into()).expect("a policy").metadata.creation_timestamp = age;
+    }
+    assert!(sim.plan().is_empty(), "{:#?}", sim.plan());
+    sim.apply_policy("high", "{pools: [{name: p}]}");
+    sim.sleep(60);
+    sim.settle();
+    assert_eq!(sim.spec("a").policy, Some("high".into()), "of the same priority, and now the older one");
+    sim.apply_policy("low", "{priority: 2}");
+    sim.settle();
+    assert_eq!(sim.spec("a").policy, Some("low".into()));
 }
 
 #[test]

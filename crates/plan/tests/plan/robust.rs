@@ -165,7 +165,10 @@ fn a_pod_that_cannot_start_is_recreated_when_its_template_has_changed() {
     sim.run(30);
     let stuck = sim.pods["driver@a"].clone();
     // A pull secret does not change the revision, but the pod was created without it.
-    sim.apply_policy("all", "{images: {pullSecrets: [forgotten]}, pools: [{name: p, driver: {version: 595.91.07}}]}");
+    sim.apply_policy(
+        "all",
+        "{images: {pullSecrets: [{name: forgotten}]}, pools: [{name: p, driver: {version: 595.91.07}}]}",
+    );
     sim.run(3);
     let recreated = sim.pods["driver@a"].clone();
     assert_eq!(recreated.group, stuck.group);

@@ -43,7 +43,7 @@ pub fn keeps_its_stack(sim: &Sim, name: &NodeName) -> bool {
     governing(sim, name).is_some() || is_gpu_node(sim, name) && !removes
 }
 
-/// Returns the policy that governs a node: the oldest that selects it, if it is a GPU node that has not opted out.
+/// Returns the policy that governs a node: the one with the highest priority that selects it, otherwise the oldest, if it is a GPU node that has not opted out.
 pub fn governing<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s ClusterGpuPolicy> {
     let node = sim.nodes.get(name)?;
     if node.labels.get(keys::MANAGED).is_some_and(|managed| managed != "true") || !is_gpu_node(sim, name) {
@@ -57,7 +57,10 @@ pub fn governing<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s ClusterGpuPoli
                 .as_ref()
                 .is_none_or(|selector| selector.matches(|key| node.labels.get(key).map(Interned::as_str)))
     };
-    sim.policies.values().filter(selects).min_by_key(|policy| (policy.creation_timestamp(), policy.name_any()))
+    sim.policies
+        .values()
+        .filter(selects)
+        .min_by_key(|policy| (-policy.spec.priority, policy.creation_timestamp(), policy.name_any()))
 }
 
 /// Returns whether a node is known to have GPUs: by its probe's last report, otherwise by labels, otherwise by earlier

@@ -145,7 +145,7 @@ fn the_log_of_a_test_is_requested_once_after_it_has_ended() {
 #[test]
 fn a_test_requests_one_gpu_of_its_node_and_never_preempts() {
     let mut sim = node(
-        "{readiness: {validation: {mode: OnInstall, timeout: 90s}}, images: {registry: mirror.example.com, pullSecrets: [mirror]}}",
+        "{readiness: {validation: {mode: OnInstall, timeout: 90s}}, images: {registry: mirror.example.com, pullSecrets: [{name: mirror}]}}",
         Faults::default(),
     );
     sim.settle();

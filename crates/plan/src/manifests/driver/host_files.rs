@@ -93,7 +93,7 @@ fn mellanox() -> (Volume, Vec<VolumeMount>) {
 /// Returns the user's files. Each is mounted individually, because a volume that is mounted over a folder hides the
 /// image's files in it: the bundle of public authorities, and the distribution's own repositories.
 fn config_maps(input: &PodInput<'_>, os: &str) -> Vec<(Volume, Vec<VolumeMount>)> {
-    let maps = effective_spec::driver_of(input.policy, input.key).config_maps;
+    let maps = effective_spec::driver(input.policy, effective_spec::pool_of(input.policy, input.key)).config_maps;
     let mut files = Vec::new();
     if let Some(name) = &maps.kernel_modules {
         // For a key that is missing in the ConfigMap an empty folder is mounted, which the container ignores: the names

@@ -7,8 +7,8 @@ use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
         Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverSource, Health, Image,
-        Images, Injection, KernelModule, Mig, MigProfile, MigStrategy, Mps, NodeLabel, Operand, Pool, PoolMatch, Proxy,
-        Readiness, Selector, Sharing, TimeSlicing, Toolkit, Validation, ValidationMode,
+        Images, Injection, KernelModule, Mig, MigProfile, MigStrategy, Mps, NodeLabel, Operand, PodMetadata, Pool,
+        PoolMatch, Proxy, PullSecret, Readiness, Selector, Sharing, TimeSlicing, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -37,28 +37,33 @@ fn node_label((key, value): (&str, Option<&str>)) -> NodeLabel {
 }
 
 pub fn random_spec() -> BoxedStrategy<RandomSpec> {
-    let secrets = prop_oneof![5 => Just(vec![]), 1 => Just(vec!["pull".to_owned()])];
+    let secrets = prop_oneof![5 => Just(vec![]), 1 => Just(vec![PullSecret { name: "pull".into() }])];
     let pools = ["p", "q", "nvidia-h100-80gb"].map(|name| option::weighted(0.4, pool(name)));
     let labels = option::weighted(0.4, select(vec![CompatibleLabels::None, CompatibleLabels::Gfd]));
     let deletion = option::weighted(0.2, Just(DeletionPolicy::Now));
+    let priority = prop_oneof![8 => Just(0), 1 => Just(-1), 1 => Just(1)];
     let keys = subsequence(vec!["accelerator", "example.com/tier"], 0..=2);
-    let parts = ((selector(), deletion), keys, labels, secrets);
+    let parts = ((selector(), deletion, priority), keys, labels, secrets);
     (parts, defaults(), pools, readiness())
-        .prop_map(|(((node_selector, deletion_policy), keys, labels, pull_secrets), defaults, pools, readiness)| {
-            RandomSpec(ClusterGpuPolicySpec {
-                health: Health::default(),
-                node_selector,
-                deletion_policy,
-                node_labels: keys.into_iter().map(|key| node_label((key, None))).collect(),
-                images: Images { pull_secrets, ..Images::default() },
-                compatibility: Compatibility { labels },
-                models: vec![],
-                proxy: Proxy::default(),
-                defaults,
-                pools: pools.into_iter().flatten().collect(),
-                readiness,
-            })
-        })
+        .prop_map(
+            |(((node_selector, deletion_policy, priority), keys, labels, pull_secrets), defaults, pools, readiness)| {
+                RandomSpec(ClusterGpuPolicySpec {
+                    health: Health::default(),
+                    node_selector,
+                    priority,
+                    deletion_policy,
+                    node_labels: keys.into_iter().map(|key| node_label((key, None))).collect(),
+                    images: Images { pull_secrets, ..Images::default() },
+                    compatibility: Compatibility { labels },
+                    models: vec![],
+                    pod_metadata: PodMetadata::default(),
+                    proxy: Proxy::default(),
+                    defaults,
+                    pools: pools.into_iter().flatten().collect(),
+                    readiness,
+                })
+            },
+        )
         .boxed()
 }
 
@@ -96,7 +101,6 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
     let gpus = option::weighted(0.2, 1..9_u32);
     ((models, pool_selector(), node_labels, gpus), driver(), toolkit(), plugin())
         .prop_map(move |((models, node_selector, labels, gpus_per_node), driver, toolkit, device_plugin)| Pool {
-            health: Health::default(),
             name: name.into(),
             matches: PoolMatch { models: models.into_iter().map(Into::into).collect(), node_selector },
             node_labels: labels.into_iter().map(node_label).collect(),
@@ -104,7 +108,7 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
             driver,
             toolkit,
             device_plugin,
-            foreign_stack: None,
+            ..Pool::default()
         })
         .boxed()
 }

@@ -24,12 +24,11 @@ pub fn all(schema: &Value) -> Vec<Field> {
 }
 
 fn collect(schema: &Value, path: &mut Vec<String>, paths: &mut Vec<Vec<String>>) {
-    let removed = schema["x-kubernetes-validations"].as_array().is_some_and(|rules| rules[0]["rule"] == "false");
     let children = children(schema);
-    if children.is_empty() && !removed {
+    if children.is_empty() {
         paths.push(path.clone());
     }
-    for (name, child) in children.into_iter().filter(|_| !removed) {
+    for (name, child) in children {
         path.push(name.to_owned());
         collect(child, path, paths);
         path.pop();

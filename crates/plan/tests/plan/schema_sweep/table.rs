@@ -36,6 +36,7 @@ const ROWS: &[Row] = &[
     Row { at: "env.[].name", values: &["A", "B"], ..ANY },
     Row { at: "image.digest", values: &[DIGEST], ..ANY },
     Row { at: "deletionPolicy", no_effect: Some("it acts when nodes leave the policy; see leaving.rs"), ..ANY },
+    Row { at: "priority", no_effect: Some("it decides between several policies; see mixed.rs"), ..ANY },
     Row { at: "driver.image.digest", values: &[DIGEST], with: PINNED, ..ANY },
     Row { at: "driver.image.tag", with: PINNED, ..ANY },
     Row { at: "driver.allowPlainHTTP", no_effect: Some("only a rule reads it, on apply"), ..ANY },
