@@ -12,15 +12,16 @@ use crate::{
 ///
 /// There are two exceptions. If the driver's label names another group and this operator wrote it, the labels that belong to the
 /// record have not been written: the node still has the groups in its labels, and it is decided again whether they may be replaced.
-/// Without a record, as after a user deleted the GpuNode, the labels are all that is known. A label that names no DaemonSet never
-/// counts.
+/// Without a record, as after a user deleted the GpuNode, the labels are all that is known: those that this operator wrote, and others
+/// if they name a DaemonSet.
 #[must_use]
 pub fn of(world: &World, node: &NodeFacts, gpu_node: Option<&GpuNode>) -> StageRevisions {
     let mut labelled = revision::node_groups(node);
     let recorded = gpu_node.and_then(|gpu_node| gpu_node.spec.current.as_ref());
     let counts = |stage: Stage, group: &Revision| {
-        (recorded.is_none() || node.owned_labels.contains(stage.key()))
-            && world.daemon_sets.contains_key(&revision::daemon_set_name(stage, group))
+        let exists = world.daemon_sets.contains_key(&revision::daemon_set_name(stage, group));
+        let owned = node.owned_labels.contains(stage.key());
+        if recorded.is_some() { owned && exists } else { owned || exists }
     };
     if let Some(recorded) = recorded {
         let driver = labelled.driver.as_ref().filter(|_| labelled.driver != recorded.driver);

@@ -284,7 +284,10 @@ fn a_taint_that_the_policy_does_not_tolerate_is_named() {
     sim.settle();
     let (phase, reason, message) = reported(&sim, "a");
     assert_eq!((phase, reason), (Phase::Driver, Reason::UntoleratedTaint), "{message}");
-    assert!(message.contains("dedicated=ml:NoSchedule") && message.contains("defaults.tolerations"), "{message}");
+    assert!(
+        message.contains("dedicated=ml:NoSchedule") && message.contains("tolerations of defaults or of its pool"),
+        "{message}"
+    );
     sim.apply_policy("all", "{}");
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);

@@ -5,6 +5,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicyStatus, Open, Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason,
 };
 use gpu_operator_plan::world::{Concern, HeldWrite, PodFacts, Role, offers_gpus};
+use kube::ResourceExt;
 
 pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 pub(crate) const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
@@ -259,4 +260,19 @@ fn a_rejected_write_stalls_only_the_policy_that_it_concerns() {
     assert_eq!(stalled(Concern::Policy("two".into())), ["two"]);
     assert_eq!(stalled(Concern::Node("unknown".into())), [""; 0]);
     assert_eq!(stalled(Concern::Fleet), ["one", "two"]);
+}
+
+#[test]
+fn a_busy_node_keeps_its_driver_although_its_gpu_node_and_the_drivers_daemon_set_were_deleted() {
+    let mut sim = fleet(&["a"]);
+    busy(&mut sim, "a");
+    let before = sim.node("a").labels.clone();
+    sim.gpu_nodes.clear();
+    let set = sim.sets_of(Stage::Driver)[0].name_any();
+    sim.delete_set(&set);
+    for _ in 0..10 {
+        sim.step();
+        assert_eq!(sim.node("a").labels, before);
+    }
+    assert!(sim.sets.contains_key(&set));
 }
