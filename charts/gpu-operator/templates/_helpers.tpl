@@ -1,24 +1,68 @@
-{{/* Names are fixed: only one installation per cluster is supported, and the operator finds its components by name. */}}
+{{/*
+Helpers are called nodestack.…: charts under one parent share their helpers' names, and those of NVIDIA's chart are called
+gpu-operator.…. Objects are called nodestack-…, so that both charts can be installed into one namespace.
+*/}}
 
-{{- define "gpu-operator.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: gpu-operator
+{{- define "nodestack.operator" -}}
+{{ .Values.fullnameOverride | default "nodestack-gpu-operator" }}
+{{- end }}
+
+{{/* Fixed, because the operator finds the probe by this name. */}}
+{{- define "nodestack.probe" -}}
+nodestack-nvml-probe
+{{- end }}
+
+{{/* The label that selects the pods of operator or probe. It does not depend on values. Argument: part. */}}
+{{- define "nodestack.selector" -}}
+app.kubernetes.io/name: {{ eq .part "probe" | ternary "nvml-probe" "nodestack-gpu-operator" }}
+{{- end }}
+
+{{/*
+The metadata of an object. Arguments: root; and, if they apply, part (operator by default), name (that of the part by default),
+suffix (of the name), cluster (true: has no namespace), labels.
+*/}}
+{{- define "nodestack.metadata" -}}
+{{- $part := .part | default "operator" -}}
+name: {{ .name | default (include (printf "nodestack.%s" $part) .root) }}{{ .suffix }}
+{{- if not .cluster }}
+namespace: {{ .root.Release.Namespace }}
+{{- end }}
+labels:
+  {{- include "nodestack.selector" (dict "part" $part) | nindent 2 }}
+  helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+  app.kubernetes.io/instance: {{ .root.Release.Name }}
+  app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+  app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+  app.kubernetes.io/part-of: gpu-operator
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{/* Pod labels: only those that are the same in every chart version, so that an upgrade does not recreate pods needlessly. */}}
-{{- define "gpu-operator.podLabels" -}}
+{{- define "nodestack.podLabels" -}}
+{{ include "nodestack.selector" . }}
 app.kubernetes.io/part-of: gpu-operator
 {{- end }}
 
+{{/* Binds a role to the service account of the same name. Arguments: root, kind (of the role), name. */}}
+{{- define "nodestack.binding" -}}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .name }}
+    namespace: {{ .root.Release.Namespace }}
+{{- end }}
+
 {{/* The reference of the operator's or the probe's image. Arguments: root, name (of the image), digest. */}}
-{{- define "gpu-operator.image" -}}
+{{- define "nodestack.image" -}}
 {{- $image := .root.Values.image -}}
 {{- $tag := $image.tag | default .root.Chart.AppVersion -}}
 {{- if not $image.repository -}}
-{{- fail (printf (include "gpu-operator.noRepository" .root) $tag $tag) -}}
+{{- fail (printf (include "nodestack.noRepository" .root) $tag $tag) -}}
 {{- end -}}
 {{- if .digest -}}
 {{ printf "%s/%s@%s" $image.repository .name .digest }}
@@ -28,7 +72,7 @@ app.kubernetes.io/part-of: gpu-operator
 {{- end }}
 
 {{/* Not indented, so that the commands can be copied. */}}
-{{- define "gpu-operator.noRepository" }}
+{{- define "nodestack.noRepository" }}
 
 image.repository is not set: the operator's two images are not published, so build and push them first, in the root of the repository:
 
@@ -42,16 +86,16 @@ image.repository is not set: the operator's two images are not published, so bui
 then install with:  --set image.repository=$REPO
 {{ end }}
 
-{{- define "gpu-operator.operatorImage" -}}
-{{ include "gpu-operator.image" (dict "root" . "name" "gpu-operator" "digest" .Values.image.digests.operator) }}
+{{- define "nodestack.operatorImage" -}}
+{{ include "nodestack.image" (dict "root" . "name" "gpu-operator" "digest" .Values.image.digests.operator) }}
 {{- end }}
 
-{{- define "gpu-operator.probeImage" -}}
-{{ include "gpu-operator.image" (dict "root" . "name" "nvml-probe" "digest" .Values.image.digests.probe) }}
+{{- define "nodestack.probeImage" -}}
+{{ include "nodestack.image" (dict "root" . "name" "nvml-probe" "digest" .Values.image.digests.probe) }}
 {{- end }}
 
 {{/* A container's HTTP port and its probes. Arguments: root, part (of the values), port (its name). */}}
-{{- define "gpu-operator.served" -}}
+{{- define "nodestack.served" -}}
 {{- $address := (index .root.Values .part).listenAddress -}}
 {{- $port := splitList ":" $address | last -}}
 {{- $loopback := hasPrefix "127." $address -}}
@@ -82,7 +126,7 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end }}
 
-{{- define "gpu-operator.pullSecrets" -}}
+{{- define "nodestack.pullSecrets" -}}
 {{- range .Values.image.pullSecrets }}
 - name: {{ . | quote }}
 {{- end }}

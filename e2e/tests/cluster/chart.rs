@@ -1,12 +1,23 @@
 //! The chart: the values that it rejects and with which messages, and the rules that its objects must follow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use e2e::Cluster;
 use gpu_operator_crd::{Reason, keys, policy::Stage};
 use serde_json::Value;
 use strum::IntoEnumIterator;
+
+/// Values with which the chart renders all of its objects.
+const EVERYTHING: [&str; 7] = [
+    "image.repository=example.com/x",
+    "metrics.service.enabled=true",
+    "monitoring.podMonitor.enabled=true",
+    "monitoring.prometheusRule.enabled=true",
+    "monitoring.dashboard.enabled=true",
+    "resourceQuota.enabled=true",
+    "gkeHealthMonitoring=true",
+];
 
 fn cluster() -> Cluster {
     tokio::runtime::Runtime::new().expect("a runtime").block_on(Cluster::connect()).expect("a cluster")
@@ -66,6 +77,59 @@ fn every_image_of_the_chart_comes_from_the_given_repository() {
 }
 
 #[test]
+fn the_chart_can_be_installed_into_the_namespace_of_nvidias_operator() {
+    // The names of the objects of NVIDIA's chart and operator, versions 25 and 26, and the labels of its operator's pod.
+    const CHART: [&str; 7] = [
+        "gpu-operator",
+        "gpu-operator-upgrade-crd",
+        "gpu-operator-upgrade-crd-hook-sa",
+        "gpu-operator-upgrade-crd-hook-role",
+        "gpu-operator-upgrade-crd-hook-binding",
+        "clusterpolicies.nvidia.com",
+        "nvidiadrivers.nvidia.com",
+    ];
+    const OPERANDS: [&str; 13] = [
+        "nvidia-driver",
+        "nvidia-container-toolkit",
+        "nvidia-device-plugin",
+        "nvidia-device-plugin-mps-control-daemon",
+        "nvidia-operator-validator",
+        "nvidia-mig-manager",
+        "nvidia-dcgm",
+        "nvidia-dcgm-exporter",
+        "nvidia-node-status-exporter",
+        "nvidia-gpu-feature-discovery",
+        "gpu-feature-discovery",
+        "default-mig-parted-config",
+        "default-gpu-clients",
+    ];
+    const POD: [(&str, &str); 3] = [
+        ("app", "gpu-operator"),
+        ("app.kubernetes.io/name", "gpu-operator"),
+        ("app.kubernetes.io/component", "gpu-operator"),
+    ];
+    let rendered = documents(&template(&cluster(), &EVERYTHING).expect("a chart")).expect("YAML");
+    let mut names = BTreeSet::new();
+    for document in &rendered {
+        let (kind, name) = (&document["kind"], document["metadata"]["name"].as_str().expect("a name"));
+        assert!(names.insert((kind.to_string(), name)), "{kind} {name} is rendered twice");
+        let base = name.strip_suffix("-daemonset").unwrap_or(name);
+        assert!(!CHART.contains(&base) && !OPERANDS.contains(&base), "{kind} {name} is NVIDIA's");
+        // Whatever selects pods does not select the pod of NVIDIA's operator.
+        let selector = &document["spec"]["selector"];
+        let labels = selector.get("matchLabels").unwrap_or(selector).as_object();
+        let of_nvidia = |(key, value): (&String, &Value)| POD.iter().any(|(own, label)| key == own && value == label);
+        assert!(
+            labels.is_none_or(|labels| labels.is_empty() || !labels.iter().all(of_nvidia)),
+            "{kind} {name}: {selector}"
+        );
+        let values = selector.pointer("/matchExpressions/0/values").and_then(Value::as_array);
+        assert!(values.is_none_or(|values| values.iter().all(|value| value != "gpu-operator")), "{kind} {name}");
+    }
+    assert!(names.len() > 20, "{names:?}");
+}
+
+#[test]
 fn invalid_values_are_rejected() {
     let cluster = cluster();
     for wrong in [
@@ -82,6 +146,7 @@ fn invalid_values_are_rejected() {
         "probe.listenAddress=127.0.0.1:9484",
         "probe.listenAddress=9484",
         "monitoring.prometheusRule.runbookUrl=example.com",
+        "fullnameOverride=GPU",
     ] {
         assert!(template(&cluster, &["image.repository=example.com/x", wrong]).is_err(), "{wrong} is accepted");
     }
@@ -95,9 +160,8 @@ fn pod_diagnosis_false_sets_the_flag_and_removes_the_permission() {
         let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
         let rendered = documents(&rendered).expect("YAML");
         let of = |kind: &str| {
-            let name =
-                |document: &&Value| document["metadata"]["name"].as_str().unwrap_or_default().starts_with("gpu-");
-            rendered.iter().filter(|document| document["kind"] == kind).find(name).expect(kind)
+            let named = |document: &&Value| document["metadata"]["name"] == "nodestack-gpu-operator";
+            rendered.iter().filter(|document| document["kind"] == kind).find(named).expect(kind)
         };
         let args = of("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
         assert_eq!(args.contains("--no-pod-diagnosis"), !wanted, "{args}");
@@ -116,9 +180,8 @@ fn the_permissions_of_googles_device_plugin_exist_only_if_requested() {
         let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
         let rendered = documents(&rendered).expect("YAML");
         let made = |kind: &str| {
-            let named = |name: &str| name.split('.').next() == Some("gke-device-plugin");
             let of_kind = rendered.iter().filter(|document| document["kind"] == kind);
-            of_kind.filter(|document| document["metadata"]["name"].as_str().is_some_and(named)).count()
+            of_kind.filter(|document| document["metadata"]["name"] == "nodestack-gke-device-plugin").count()
         };
         for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"] {
             assert_eq!(made(kind), usize::from(wanted), "{kind} with {set}");
@@ -169,10 +232,10 @@ fn alerts_and_dashboard_are_rendered_unchanged_from_their_files() {
     let monitors: BTreeMap<_, _> =
         monitors.filter_map(|monitor| Some((monitor["metadata"]["name"].as_str()?, &monitor["spec"]))).collect();
     let endpoints = |name: &str| &monitors[name]["podMetricsEndpoints"];
-    assert_eq!(endpoints("gpu-operator"), &serde_json::json!([{"port": "http"}, {"port": "metrics"}]));
+    assert_eq!(endpoints("nodestack-gpu-operator"), &serde_json::json!([{"port": "http"}, {"port": "metrics"}]));
     // The labels of the plugin's pods, and the port of Google's.
-    assert_eq!(endpoints("gpu-operator-device-plugin"), &serde_json::json!([{"port": "metrics"}]));
-    let selector = &monitors["gpu-operator-device-plugin"]["selector"]["matchLabels"];
+    assert_eq!(endpoints("nodestack-gpu-operator-device-plugin"), &serde_json::json!([{"port": "metrics"}]));
+    let selector = &monitors["nodestack-gpu-operator-device-plugin"]["selector"]["matchLabels"];
     let labels = [(keys::MANAGED_BY, keys::MANAGER), (keys::STAGE, Stage::DevicePlugin.as_str())];
     assert_eq!(selector, &serde_json::json!(BTreeMap::from(labels)));
 }
@@ -200,7 +263,7 @@ fn the_operator_runs_in_a_restricted_namespace() {
     let namespace = "restricted-test";
     let outcome = (|| {
         cluster.kubectl(&["create", "namespace", namespace])?;
-        cluster.kubectl(&["create", "serviceaccount", "gpu-operator", "-n", namespace])?;
+        cluster.kubectl(&["create", "serviceaccount", "nodestack-gpu-operator", "-n", namespace])?;
         cluster.kubectl(&["label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted"])?;
         let dry_run = |set: &[&str]| -> Result<String> {
             let all = documents(&template(&cluster, set)?)?;
